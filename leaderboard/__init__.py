@@ -1,0 +1,1 @@
+"""Judges: submissions, the evaluator, results and the board."""

@@ -1,0 +1,93 @@
+"""Typed, frozen, strict settings: read from TOML, changed by ``key=value``, saved with the run."""
+
+import tomllib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import tomli_w
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from now_builder.errors import ConfigError
+
+
+class Strict(BaseModel):
+    """A frozen settings or record model that refuses fields it does not know."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Read a TOML file into a plain tree.
+
+    Raises:
+        ConfigError: If the file is missing or is not TOML.
+    """
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: no such settings file") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+        raise ConfigError(f"{path}: not a readable TOML file ({error})") from None
+
+
+def with_overrides(tree: dict[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
+    """Give a copy of a settings tree in which each ``section.key=value`` is set.
+
+    Values are read as TOML (``0.3``, ``true``, ``[1, 2]``); what is not TOML is taken as text.
+
+    Raises:
+        ConfigError: If an override has no ``=`` or walks through a value.
+    """
+    tree = {key: dict(value) if isinstance(value, dict) else value for key, value in tree.items()}
+    for override in overrides:
+        name, equals, text = override.partition("=")
+        if not equals or not name.strip():
+            raise ConfigError(f"--set {override}: expected section.key=value")
+        *sections, key = name.strip().split(".")
+        node = tree
+        for section in sections:
+            child = node.setdefault(section, {})
+            if not isinstance(child, dict):
+                raise ConfigError(f"--set {override}: {section} is a value, not a section")
+            node[section] = dict(child)
+            node = node[section]
+        node[key] = _value(text.strip())
+    return tree
+
+
+def _value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def build(model: type[Model], tree: dict[str, Any], origin: str) -> Model:
+    """Make a settings object from a tree.
+
+    Args:
+        model: The settings class.
+        tree: Plain values.
+        origin: Where the values came from, for the message.
+
+    Raises:
+        ConfigError: Naming each field that is unknown, missing or of the wrong kind.
+    """
+    try:
+        return model.model_validate(tree)
+    except ValidationError as error:
+        problems = "; ".join(
+            f"{'.'.join(str(part) for part in item['loc']) or 'settings'}: {item['msg']}"
+            f" (found {item['input']!r:.80})"
+            for item in error.errors()
+        )
+        raise ConfigError(f"{origin}: {problems}") from None
+
+
+def to_toml(settings: BaseModel) -> str:
+    """Write settings as TOML text; values that are ``None`` are left out."""
+    return tomli_w.dumps(settings.model_dump(mode="json", exclude_none=True))

@@ -1,0 +1,1 @@
+"""URL list to captures: the phone, the politeness and the caption."""

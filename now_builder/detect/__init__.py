@@ -1,0 +1,1 @@
+"""Captures to region features: the detector, its labels and its training."""

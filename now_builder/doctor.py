@@ -1,0 +1,1 @@
+"""What this machine lacks, and mends it where it may."""

@@ -1,0 +1,127 @@
+"""Tokenised captions: one text file of ids and one vocabulary per tokenizer."""
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from now_builder.config import Strict, build
+from now_builder.errors import FormatError
+from now_builder.formats.atomic import replacing, write_json
+
+Tokenizer = Literal["jieba", "bpe", "bert"]
+TOKENIZERS: tuple[Tokenizer, ...] = ("jieba", "bpe", "bert")
+
+SPECIALS = ("<pad>", "<start>", "<end>", "<unk>")
+PAD, START, END, UNK = range(4)
+
+
+class Vocabulary(Strict):
+    """Tokens and ids; ``<pad> <start> <end> <unk>`` are 0 to 3.
+
+    Attributes:
+        word2idx: Id of each token.
+        idx2word: Its inverse; JSON makes the keys text.
+        idx: Number of tokens: the size of an embedding table.
+        tokenizer: Which of the pipelines made it.
+        source: What the tokens come from, in words (library, model name, learned here …).
+        learned_on: Pool and number of captions that the vocabulary was learned on.
+    """
+
+    word2idx: dict[str, int]
+    idx2word: dict[str, str]
+    idx: int
+    tokenizer: str = ""
+    source: str = ""
+    learned_on: str = ""
+    extra: dict[str, str] = Field(default_factory=dict)
+
+
+def make_vocabulary(
+    tokens: Iterable[str], tokenizer: str, source: str, learned_on: str
+) -> Vocabulary:
+    """Number tokens in the order given, after the four specials."""
+    words = list(dict.fromkeys([*SPECIALS, *tokens]))
+    return Vocabulary(
+        word2idx={word: index for index, word in enumerate(words)},
+        idx2word={str(index): word for index, word in enumerate(words)},
+        idx=len(words),
+        tokenizer=tokenizer,
+        source=source,
+        learned_on=learned_on,
+    )
+
+
+def write_vocabulary(path: Path, vocabulary: Vocabulary) -> None:
+    """Write a vocabulary atomically."""
+    write_json(path, vocabulary.model_dump())
+
+
+def read_vocabulary(path: Path) -> Vocabulary:
+    """Read a vocabulary of ours or of the published archive (which has the first three fields).
+
+    Raises:
+        FormatError: If it is missing, is not JSON, or ``idx`` is not the number of tokens.
+    """
+    try:
+        tree = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise FormatError(path, "no such vocabulary") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise FormatError(path, f"not JSON ({error})") from None
+    if not isinstance(tree, dict):
+        raise FormatError(path, f"found a {type(tree).__name__}, expected an object")
+    vocabulary = build(Vocabulary, tree, str(path))
+    highest = max(vocabulary.word2idx.values(), default=-1)
+    if vocabulary.idx <= highest:
+        raise FormatError(path, f"idx is {vocabulary.idx}, but a token has id {highest}")
+    return vocabulary
+
+
+def write_captions(path: Path, captions: Mapping[str, list[int]]) -> None:
+    """Write ``key<TAB>1,2,3`` lines atomically: content ids only."""
+    with replacing(path) as temporary, temporary.open("w", encoding="utf-8") as file:
+        for key, ids in captions.items():
+            file.write(f"{key}\t{to_line(ids)}\n")
+
+
+def read_captions(path: Path) -> dict[str, list[int]]:
+    """Read ``key<TAB>1,2,3`` lines.
+
+    Raises:
+        FormatError: Naming the line that is not of that form or repeats a key.
+    """
+    captions: dict[str, list[int]] = {}
+    try:
+        with path.open(encoding="utf-8") as file:
+            for number, line in enumerate(file, 1):
+                key, tab, ids = line.rstrip("\n").partition("\t")
+                if not tab or key in captions:
+                    problem = "a repeated key" if tab else "no tab"
+                    raise FormatError(path, f"line {number}: {problem}, expected key<TAB>1,2,3")
+                captions[key] = from_line(path, number, ids)
+    except FileNotFoundError:
+        raise FormatError(path, "no such file; `now-builder tokenize` writes it") from None
+    return captions
+
+
+def to_line(ids: Iterable[int]) -> str:
+    """Join ids by commas."""
+    return ",".join(map(str, ids))
+
+
+def from_line(path: Path, number: int, line: str) -> list[int]:
+    """Split comma-separated ids, skipping empty fields as the authors' loader does.
+
+    Raises:
+        FormatError: Naming the line with a field that is not a number from 0.
+    """
+    try:
+        ids = [int(field) for field in line.split(",") if field.strip()]
+    except ValueError:
+        raise FormatError(path, f"line {number}: {line[:60]!r}, expected 1,2,3") from None
+    if ids and min(ids) < 0:
+        raise FormatError(path, f"line {number}: id {min(ids)}, expected 0 or more")
+    return ids

@@ -1,0 +1,251 @@
+"""Region features: one HDF5 file with 36 regions for each page, and its crash-safe parts."""
+
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+from jaxtyping import Float, Integer
+
+from now_builder.errors import FormatError
+from now_builder.formats.atomic import replacing
+
+FORMAT = "now-features/1"
+REGIONS, DIMENSION = 36, 768
+
+SOURCES = ("detector", "relaxed", "grid", "dom", "external")
+"""Meaning of the values of ``/source``."""
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureBatch:
+    """The regions of some pages, best region first.
+
+    Attributes:
+        keys: One per page.
+        regions: Visual embeddings; never zero rows.
+        boxes: Image px: left, top, right, bottom.
+        scores: In [0, 1], falling within the detector's own rows.
+        classes: Index into the detector's class list, −1 where it has none.
+        source: Index into :data:`SOURCES`.
+        n_regions: How many rows come from the detector proper.
+    """
+
+    keys: list[str]
+    regions: Float[np.ndarray, "pages 36 768"]
+    boxes: Float[np.ndarray, "pages 36 4"]
+    scores: Float[np.ndarray, "pages 36"]
+    classes: Integer[np.ndarray, "pages 36"]
+    source: Integer[np.ndarray, "pages 36"]
+    n_regions: Integer[np.ndarray, " pages"]
+
+    def take(self, rows: Integer[np.ndarray, " rows"]) -> "FeatureBatch":
+        """Select pages by their place in the batch."""
+        return FeatureBatch(
+            [self.keys[row] for row in rows],
+            **{name: getattr(self, name)[rows] for name in _LAYOUT},
+        )
+
+
+_LAYOUT: dict[str, tuple[tuple[int, ...], str]] = {
+    "regions": ((REGIONS, DIMENSION), "f4"),
+    "boxes": ((REGIONS, 4), "f4"),
+    "scores": ((REGIONS,), "f4"),
+    "classes": ((REGIONS,), "i2"),
+    "source": ((REGIONS,), "i1"),
+    "n_regions": ((), "i2"),
+}
+
+
+def write_features(
+    path: Path,
+    batches: Iterable[FeatureBatch],
+    attributes: Mapping[str, str],
+    half: bool = False,  # noqa: FBT001, FBT002 - the file's one switch
+) -> int:
+    """Write a whole feature file atomically; the attribute ``complete`` is set last.
+
+    Args:
+        path: The HDF5 file.
+        batches: Streamed; keys must not repeat.
+        attributes: Root attributes: ``detector``, ``weights_sha256`` …
+        half: Store regions as float16.
+
+    Returns:
+        The number of pages.
+    """
+    with replacing(path) as temporary:
+        with h5py.File(temporary, "w") as file:
+            file.attrs["format"] = FORMAT
+            for name, value in attributes.items():
+                file.attrs[name] = value
+            _create(file, half=half)
+            count = 0
+            for batch in batches:
+                count = _append(file, batch, count)
+            file.attrs["complete"] = True
+        return count
+
+
+def _create(file: h5py.File, *, half: bool) -> None:
+    for name, (shape, kind) in _LAYOUT.items():
+        rows = max(1, min(8, 2**20 // (4 * int(np.prod(shape, initial=1)))))
+        chunk = rows if name == "regions" else 1024
+        file.create_dataset(
+            name,
+            shape=(0, *shape),
+            maxshape=(None, *shape),
+            chunks=(chunk, *shape),
+            dtype="f2" if half and name == "regions" else kind,
+        )
+    file.create_dataset("keys", (0,), maxshape=(None,), chunks=(1024,), dtype=h5py.string_dtype())
+
+
+def _append(file: h5py.File, batch: FeatureBatch, count: int) -> int:
+    total = count + len(batch.keys)
+    for name in _LAYOUT:
+        file[name].resize(total, axis=0)
+        file[name][count:total] = getattr(batch, name)
+    file["keys"].resize(total, axis=0)
+    file["keys"][count:total] = np.array(batch.keys, dtype=object)
+    return total
+
+
+class Features:
+    """A feature file open for reading. Made by :func:`open_features`.
+
+    Attributes:
+        keys: In file order.
+        attributes: The root attributes.
+    """
+
+    def __init__(self, path: Path, file: h5py.File) -> None:
+        self.path = path
+        self._file = file
+        self.attributes: dict[str, Any] = dict(file.attrs)
+        self.keys: list[str] = list(_dataset(path, file, "keys").asstr()[:])
+        self._data = {name: _dataset(path, file, name) for name in _LAYOUT}
+        for name, (shape, _) in _LAYOUT.items():
+            found = self._data[name].shape
+            if found != (len(self.keys), *shape):
+                raise FormatError(
+                    path, f"/{name}: shape {found}, expected {(len(self.keys), *shape)}"
+                )
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    @property
+    def dataset(self) -> h5py.Dataset:
+        """``/regions``, unread."""
+        return self._data["regions"]
+
+    def read(self, rows: slice | Integer[np.ndarray, " rows"]) -> FeatureBatch:
+        """Read some rows, in the order asked for.
+
+        Args:
+            rows: A slice, or row numbers in any order.
+        """
+        numbers = np.arange(len(self.keys))[rows]
+        order = np.unique(numbers)
+        back = np.searchsorted(order, numbers)
+        index = slice(order[0], order[-1] + 1) if _contiguous(order) else order
+        values = {
+            name: data[index][back] if len(order) else data[:0] for name, data in self._data.items()
+        }
+        return FeatureBatch([self.keys[number] for number in numbers], **values)
+
+    def batches(self, size: int = 256) -> Iterator[FeatureBatch]:
+        """Read the whole file, ``size`` pages at a time."""
+        for start in range(0, len(self), size):
+            yield self.read(slice(start, start + size))
+
+
+def _contiguous(order: Integer[np.ndarray, " rows"]) -> bool:
+    return len(order) > 0 and int(order[-1] - order[0]) == len(order) - 1
+
+
+@contextmanager
+def open_features(path: Path) -> Iterator[Features]:
+    """Open a feature file for reading, refusing anything that points outside itself.
+
+    Raises:
+        FormatError: If it is missing, torn, incomplete, of another format or shape, or holds
+            links, external storage, virtual datasets or unusual filters.
+    """
+    if not path.is_file():
+        raise FormatError(path, "no such file")
+    try:
+        file = h5py.File(path, "r")
+    except OSError as error:
+        raise FormatError(path, f"not a readable HDF5 file ({error})") from None
+    with file:
+        found = file.attrs.get("format")
+        if found != FORMAT:
+            raise FormatError(path, f"attribute format is {found!r}, expected {FORMAT!r}")
+        if not file.attrs.get("complete", False):
+            raise FormatError(path, "attribute complete is not set: the file is unfinished")
+        yield Features(path, file)
+
+
+_FILTERS = {"gzip", None}
+
+
+def _dataset(path: Path, file: h5py.File, name: str) -> h5py.Dataset:
+    """Take a dataset by a hard link only, stored inside the file, with plain filters."""
+    if not isinstance(file.get(name, getlink=True), h5py.HardLink):
+        raise FormatError(path, f"/{name}: missing, or a soft or external link")
+    data = file[name]
+    if not isinstance(data, h5py.Dataset) or data.external or data.is_virtual:
+        raise FormatError(path, f"/{name}: not a dataset stored in this file")
+    if data.compression not in _FILTERS:
+        raise FormatError(path, f"/{name}: compression {data.compression!r}, expected none or gzip")
+    chunk = int(np.prod(data.chunks or (1,))) * data.dtype.itemsize
+    if chunk > 64 * 2**20:
+        raise FormatError(path, f"/{name}: chunks of {chunk} bytes, expected at most 64 MiB")
+    return data
+
+
+def parts_folder(path: Path) -> Path:
+    """Where finished batches wait until the whole file is written."""
+    return path.with_name(f"{path.name}.parts")
+
+
+def write_part(path: Path, number: int, batch: FeatureBatch, attributes: Mapping[str, str]) -> None:
+    """Store one finished batch beside the feature file, atomically."""
+    write_features(parts_folder(path) / f"{number:06d}.h5", [batch], attributes)
+
+
+def read_parts(path: Path) -> list[Path]:
+    """List the finished batches of an interrupted run, in order."""
+    return sorted(parts_folder(path).glob("[0-9]*.h5"))
+
+
+def merge_parts(
+    path: Path,
+    attributes: Mapping[str, str],
+    half: bool = False,  # noqa: FBT001, FBT002 - as in write_features
+) -> int:
+    """Write the feature file from the file as it was (if any) and its parts, and drop the parts.
+
+    Returns:
+        The number of pages.
+    """
+    count = write_features(path, _old_and_new(path), attributes, half)
+    shutil.rmtree(parts_folder(path), ignore_errors=True)
+    return count
+
+
+def _old_and_new(path: Path) -> Iterator[FeatureBatch]:
+    seen: set[str] = set()
+    for source in [*([path] if path.exists() else []), *read_parts(path)]:
+        with open_features(source) as features:
+            for batch in features.batches():
+                fresh = np.array([i for i, key in enumerate(batch.keys) if key not in seen])
+                seen.update(batch.keys)
+                if len(fresh):
+                    yield batch.take(fresh)

@@ -1,0 +1,317 @@
+"""Releases: the published layout, ours with keys and manifest or the authors' archive without."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from jaxtyping import Shaped
+
+from now_builder.config import Strict, build
+from now_builder.errors import FormatError
+from now_builder.formats.atomic import replacing, sha256_of, write_json
+from now_builder.formats.captions import Vocabulary, from_line, read_vocabulary, to_line
+from now_builder.formats.split import SPLITS, Split, SplitPlan
+
+FORMAT = "now-release/1"
+DATA_FOLDER = "now100k_precomp"
+_FOLDERS = (DATA_FOLDER, "h5100k_precomp")
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A row of ``pairs.parquet``, in the order of ``split`` and ``pair_index``.
+
+    Attributes:
+        pair_index: Row of the split.
+        regions_sha256: Hash of the pair's region features: equal for identical images.
+    """
+
+    key: str
+    split: str
+    pair_index: int
+    url: str
+    site: str
+    caption: str
+    caption_source: str | None
+    lang: str | None
+    phash: str | None
+    regions_sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reject:
+    """A row of ``rejects.parquet``: a listed URL that is in no split, and why."""
+
+    key: str
+    url: str
+    site: str
+    split: str
+    reason: str
+    detail: str | None = None
+
+
+class FileEntry(Strict):
+    """Hash and size of a released file."""
+
+    sha256: str
+    bytes: int
+    shape: list[int] | None = None
+
+
+class Manifest(Strict):
+    """``manifest.json``: written last; it makes the release complete.
+
+    Attributes:
+        counts: Pairs per split.
+        rejects: Pages per reason.
+        fingerprints: Per split and tokenizer, see :func:`fingerprint`.
+        settings: The packaging settings, to be taken again by a later run.
+        versions: Of this toolkit and the libraries that shape the data.
+        files: By path relative to the release.
+    """
+
+    format: str = FORMAT
+    name: str
+    created_at: str
+    split: SplitPlan
+    counts: dict[str, int]
+    rejects: dict[str, int]
+    fingerprints: dict[str, dict[str, str]]
+    detector: dict[str, str]
+    settings: dict[str, Any]
+    versions: dict[str, str]
+    files: dict[str, FileEntry]
+
+
+def _schema(kind: type) -> pa.Schema:
+    return pa.schema([(f.name, pa.int32() if f.type is int else pa.string()) for f in fields(kind)])
+
+
+def write_pairs(path: Path, pairs: Sequence[Pair]) -> None:
+    """Write ``pairs.parquet`` atomically."""
+    _write_rows(path, pairs, Pair)
+
+
+def read_pairs(release: Path) -> list[Pair]:
+    """Read ``RELEASE/pairs.parquet``.
+
+    Raises:
+        FormatError: If it is missing or lacks a column.
+    """
+    return [Pair(**row) for row in _read_rows(release / "pairs.parquet", Pair)]
+
+
+def write_rejects(path: Path, rejects: Sequence[Reject]) -> None:
+    """Write ``rejects.parquet`` atomically."""
+    _write_rows(path, rejects, Reject)
+
+
+def read_rejects(release: Path) -> list[Reject]:
+    """Read ``RELEASE/rejects.parquet``."""
+    return [Reject(**row) for row in _read_rows(release / "rejects.parquet", Reject)]
+
+
+def _write_rows(path: Path, rows: Sequence[Any], kind: type) -> None:
+    with replacing(path) as temporary:
+        table = pa.Table.from_pylist([asdict(row) for row in rows], schema=_schema(kind))
+        pq.write_table(table, temporary)
+
+
+def _read_rows(path: Path, kind: type) -> list[dict[str, Any]]:
+    try:
+        table = pq.read_table(path)
+    except FileNotFoundError:
+        raise FormatError(path, "no such file") from None
+    except (pa.ArrowInvalid, OSError) as error:
+        raise FormatError(path, f"not a readable parquet file ({error})") from None
+    missing = [f.name for f in fields(kind) if f.name not in table.column_names]
+    if missing:
+        raise FormatError(path, f"missing columns {missing}")
+    rows: list[dict[str, Any]] = table.select([f.name for f in fields(kind)]).to_pylist()
+    return rows
+
+
+def write_manifest(release: Path, manifest: Manifest) -> None:
+    """Write ``manifest.json``: the final act of packaging."""
+    write_json(release / "manifest.json", manifest.model_dump(mode="json"))
+
+
+def read_manifest(release: Path) -> Manifest:
+    """Read ``RELEASE/manifest.json``.
+
+    Raises:
+        FormatError: If it is missing (the release is unfinished) or is not a manifest.
+    """
+    path = release / "manifest.json"
+    try:
+        tree = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise FormatError(path, "no manifest: the release is unfinished or not ours") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise FormatError(path, f"not JSON ({error})") from None
+    return build(Manifest, tree, str(path))
+
+
+def check_files(release: Path) -> list[str]:
+    """Hash every file of the manifest again; give one line per file that differs."""
+    problems = []
+    for name, entry in read_manifest(release).files.items():
+        path = release / name
+        if not path.is_file():
+            problems.append(f"{name}: missing")
+        elif path.stat().st_size != entry.bytes:
+            problems.append(f"{name}: {path.stat().st_size} bytes, expected {entry.bytes}")
+        elif sha256_of(path) != entry.sha256:
+            problems.append(f"{name}: content differs from its sha256")
+    return problems
+
+
+def fingerprint(keys: Iterable[str], captions: Iterable[Sequence[int]]) -> str:
+    r"""Identify a (split, tokenizer): sha256 of its ``key<TAB>1,2,3\n`` lines in order."""
+    digest = hashlib.sha256()
+    for key, ids in zip(keys, captions, strict=True):
+        digest.update(f"{key}\t{to_line(ids)}\n".encode())
+    return digest.hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Captions:
+    """The caption side of a split, in pair order.
+
+    Attributes:
+        keys: Page keys; row numbers in the authors' archive, which has no keys.
+        captions: Content ids of each pair.
+        images: Equal entries mean identical images (hash of their features).
+    """
+
+    keys: list[str]
+    captions: list[list[int]]
+    images: list[str]
+
+    @property
+    def fingerprint(self) -> str:
+        """See :func:`fingerprint`."""
+        return fingerprint(self.keys, self.captions)
+
+
+def data_folder(release: Path) -> Path:
+    """Find the folder of arrays in a release, under the published names.
+
+    Raises:
+        FormatError: If there is none.
+    """
+    if not release.is_dir():
+        raise FormatError(release, "no such release folder")
+    for folder in [*(release / name for name in _FOLDERS), release]:
+        if any(folder.glob("*_caps_*.txt")):
+            return folder
+    raise FormatError(release, f"no folder {' or '.join(_FOLDERS)} with caption files in it")
+
+
+def is_ours(release: Path) -> bool:
+    """Whether a release was packaged here (it then has keys), or is the authors' archive."""
+    return (release / "manifest.json").exists()
+
+
+def check_split(split: str) -> Split:
+    """Take a split's name from outside.
+
+    Raises:
+        FormatError: If it is not one of the three.
+    """
+    for name in SPLITS:
+        if split == name:
+            return name
+    raise FormatError("--split", f"found {split!r}, expected one of {', '.join(SPLITS)}")
+
+
+def read_split_captions(release: Path, split: Split, tokenizer: str) -> Captions:
+    """Read keys, caption ids and image identities of a split.
+
+    Raises:
+        FormatError: If a file is missing, or line counts disagree.
+    """
+    folder = data_folder(release)
+    path = folder / f"{split}_caps_{tokenizer}.txt"
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        present = sorted(p.name for p in folder.glob(f"{split}_caps_*.txt"))
+        raise FormatError(path, f"no such file; there are {present}") from None
+    captions = [from_line(path, number, line) for number, line in enumerate(lines, 1)]
+    if is_ours(release):
+        keys = (folder / f"{split}_ids.txt").read_text(encoding="utf-8").splitlines()
+        images = [pair.regions_sha256 for pair in read_pairs(release) if pair.split == split]
+    else:
+        keys = [str(number) for number in range(len(captions))]
+        images = [hash_of(row) for row in _published_regions(folder, split)]
+    if not len(keys) == len(captions) == len(images):
+        raise FormatError(
+            path,
+            f"{len(captions)} captions, {len(keys)} keys and {len(images)} images, "
+            "expected as many of each",
+        )
+    return Captions(keys, captions, images)
+
+
+def hash_of(regions: Shaped[np.ndarray, "36 dim"]) -> str:
+    """Hash an image's region features as float32 bytes."""
+    return hashlib.sha256(np.ascontiguousarray(regions, dtype="<f4").tobytes()).hexdigest()
+
+
+def _published_regions(folder: Path, split: Split) -> Shaped[np.ndarray, "pairs 36 dim"]:
+    path = folder / f"{split}_ims.npy"
+    try:
+        regions: Shaped[np.ndarray, "pairs 36 dim"] = np.load(
+            path, mmap_mode="r", allow_pickle=False
+        )
+    except FileNotFoundError:
+        raise FormatError(path, f"no such file, and no {split}.h5") from None
+    except (ValueError, OSError, EOFError) as error:
+        raise FormatError(path, f"not a readable .npy array ({error})") from None
+    if regions.ndim != 3 or regions.dtype.kind != "f":
+        raise FormatError(
+            path, f"found {regions.dtype} {regions.shape}, expected floats (pairs, regions, dim)"
+        )
+    return regions
+
+
+@contextmanager
+def open_regions(release: Path, split: Split) -> Iterator[Any]:
+    """Open a split's regions for reading: an array-like (pairs, 36, dim), unread.
+
+    Raises:
+        FormatError: If neither ``{split}.h5`` nor ``{split}_ims.npy`` can be read.
+    """
+    folder = data_folder(release)
+    if (folder / f"{split}.h5").exists():
+        from now_builder.formats.features import open_features  # noqa: PLC0415 - h5py is heavy
+
+        with open_features(folder / f"{split}.h5") as features:
+            yield features.dataset
+    else:
+        yield _published_regions(folder, split)
+
+
+def read_release_vocabulary(release: Path, tokenizer: str, path: Path | None = None) -> Vocabulary:
+    """Read the vocabulary of a tokenizer from ``RELEASE/vocab`` (or ``path``).
+
+    Raises:
+        FormatError: If there is none.
+    """
+    if path is not None:
+        return read_vocabulary(path)
+    folders = [release / "vocab", data_folder(release).parent / "vocab", data_folder(release)]
+    for folder in folders:
+        for name in _FOLDERS:
+            candidate = folder / f"{name}_vocab_{tokenizer}.json"
+            if candidate.exists():
+                return read_vocabulary(candidate)
+    raise FormatError(folders[0] / f"{DATA_FOLDER}_vocab_{tokenizer}.json", "no such vocabulary")

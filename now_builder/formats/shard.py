@@ -1,0 +1,360 @@
+"""Captures: plan, one tar of members and one parquet of rows per shard."""
+
+import gzip
+import io
+import json
+import tarfile
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from now_builder.errors import FormatError
+from now_builder.formats.atomic import replacing
+
+Box = tuple[float, float, float, float]
+"""A box in image pixels: left, top, right, bottom."""
+
+WIDTH, HEIGHT = 720, 1280
+"""The size of every screenshot, in image pixels."""
+
+Status = Literal["ok", "duplicate", "refused", "failed"]
+"""``refused``: not visited on purpose (robots, address); ``failed``: visited in vain."""
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """One line of ``plan.parquet``: the shard and key of a URL, assigned once.
+
+    Attributes:
+        key: ``"00012_0345"``: shard and place in it; for life.
+        shard: Number of the shard.
+        url: The listed text, verbatim.
+        url_canonical: What is visited.
+        site: Host name.
+    """
+
+    key: str
+    shard: int
+    url: str
+    url_canonical: str
+    site: str
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureRow:
+    """One URL's outcome, failures included: a row of ``00012.parquet``.
+
+    Attributes:
+        error: Reason class (``timeout``, ``http_404``, ``robots`` …), ``None`` when ok.
+        caption: Meta description as served: entities decoded once, NFC, white space collapsed,
+            control characters dropped, nothing else. ``None`` if the page has none.
+        caption_source: ``name``, ``og``, ``twitter``, ``script`` … : where the caption was found.
+        candidates: JSON object: every description found, by source.
+        lang: Language of the page (BCP 47 primary tag), detected from caption and text.
+        lang_declared: What the page says of itself.
+        charset: Encoding used, and ``charset_source``: ``bom``, ``header``, ``meta``, ``detected``
+            or ``default``.
+        fetched_at: UTC, ISO 8601.
+        sha256: Of the screenshot's file bytes.
+        phash: 64-bit perceptual hash of the screenshot, hexadecimal.
+        load_state: ``settled``, or ``partial`` when the page never came to rest.
+        duplicate_of: Key of the first URL with the same canonical form.
+        elapsed_s: Seconds spent on this page.
+    """
+
+    key: str
+    url: str
+    url_canonical: str
+    site: str
+    status: Status
+    error: str | None = None
+    error_message: str | None = None
+    final_url: str | None = None
+    redirects: list[str] = field(default_factory=list)
+    http_status: int | None = None
+    content_type: str | None = None
+    charset: str | None = None
+    charset_source: str | None = None
+    title: str | None = None
+    caption: str | None = None
+    caption_source: str | None = None
+    candidates: str | None = None
+    lang: str | None = None
+    lang_declared: str | None = None
+    fetched_at: str | None = None
+    sha256: str | None = None
+    html_sha256: str | None = None
+    phash: str | None = None
+    load_state: str | None = None
+    duplicate_of: str | None = None
+    robots: str | None = None
+    attempts: int = 0
+    elapsed_s: float = 0.0
+    browser: str | None = None
+    tool: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Element:
+    """One DOM element that has a box, as the browser laid it out.
+
+    Attributes:
+        box: Border box in image px, clipped to the screen.
+        tag: Lower-case tag name.
+        role: Explicit ARIA role, else the implicit one of the tag, else ``""``.
+        text: The element's own text (its direct text nodes), at most 200 characters.
+        text_box: Union of the lines of that text, in image px, or ``None``.
+        visible: Can be seen: not hidden, transparent, clipped away, off screen or covered.
+        visible_fraction: Share of the border box on screen and not covered, in [0, 1].
+        interactive: Link, control, or has a pointer cursor or a tab stop.
+        parent: Index of the nearest recorded ancestor, −1 for none.
+        input_type: ``type`` of an ``<input>``.
+        loaded: For pictures: has pixels.
+        background: Has a CSS background image.
+        fixed: Position fixed or sticky.
+    """
+
+    box: Box
+    tag: str
+    role: str = ""
+    text: str = ""
+    text_box: Box | None = None
+    visible: bool = True
+    visible_fraction: float = 1.0
+    interactive: bool = False
+    parent: int = -1
+    input_type: str = ""
+    loaded: bool = True
+    background: bool = False
+    fixed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Capture:
+    """The members of one page with ``status=ok``.
+
+    Attributes:
+        screenshot: PNG or WebP bytes of 720 x 1280 px.
+        html: The source as served, undecoded.
+        elements: In document order.
+    """
+
+    key: str
+    screenshot: bytes
+    html: bytes
+    elements: list[Element]
+
+    @property
+    def extension(self) -> str:
+        """``png`` or ``webp``, told from the bytes."""
+        return "webp" if self.screenshot[8:12] == b"WEBP" else "png"
+
+
+_ELEMENTS_FORMAT = "now-elements/1"
+_PLAN_SCHEMA = pa.schema(
+    [
+        ("key", pa.string()),
+        ("shard", pa.int32()),
+        ("url", pa.string()),
+        ("url_canonical", pa.string()),
+        ("site", pa.string()),
+    ],
+    metadata={"format": "now-plan/1"},
+)
+_INTEGERS = {"http_status", "attempts"}
+_ROW_SCHEMA = pa.schema(
+    [
+        (
+            f.name,
+            pa.int32()
+            if f.name in _INTEGERS
+            else pa.float64()
+            if f.name == "elapsed_s"
+            else pa.list_(pa.string())
+            if f.name == "redirects"
+            else pa.string(),
+        )
+        for f in fields(CaptureRow)
+    ],
+    metadata={"format": "now-captures/1"},
+)
+
+
+def plan_path(captures: Path) -> Path:
+    """Where the plan of a captures folder stands."""
+    return captures / "plan.parquet"
+
+
+def rows_path(captures: Path, shard: int) -> Path:
+    """The parquet of a shard; it exists when the shard is complete."""
+    return captures / f"{shard:05d}.parquet"
+
+
+def members_path(captures: Path, shard: int) -> Path:
+    """The WebDataset tar of a shard."""
+    return captures / f"{shard:05d}.tar"
+
+
+def write_plan(captures: Path, plan: Sequence[Planned]) -> None:
+    """Write ``plan.parquet`` atomically."""
+    with replacing(plan_path(captures)) as temporary:
+        pq.write_table(
+            pa.Table.from_pylist([asdict(line) for line in plan], schema=_PLAN_SCHEMA), temporary
+        )
+
+
+def read_plan(captures: Path) -> list[Planned]:
+    """Read ``plan.parquet``.
+
+    Raises:
+        FormatError: If it is missing or torn.
+    """
+    return [Planned(**line) for line in _read_table(plan_path(captures), _PLAN_SCHEMA).to_pylist()]
+
+
+def write_shard(
+    captures: Path, shard: int, rows: Sequence[CaptureRow], members: Iterable[Capture]
+) -> None:
+    """Write a shard: first the tar, then, last, the parquet that makes it complete.
+
+    Args:
+        captures: The captures folder.
+        shard: Number of the shard.
+        rows: One per planned URL of the shard.
+        members: One per row with ``status=ok``, in the order of the rows; streamed.
+    """
+    with (
+        replacing(members_path(captures, shard)) as temporary,
+        tarfile.open(temporary, "w", format=tarfile.USTAR_FORMAT) as tar,
+    ):
+        for capture in members:
+            for name, content in to_members(capture):
+                info = tarfile.TarInfo(name)
+                info.size = len(content)
+                info.mode = 0o644
+                tar.addfile(info, io.BytesIO(content))
+    with replacing(rows_path(captures, shard)) as temporary:
+        pq.write_table(
+            pa.Table.from_pylist([asdict(row) for row in rows], schema=_ROW_SCHEMA), temporary
+        )
+
+
+def to_members(capture: Capture) -> list[tuple[str, bytes]]:
+    """Give the file names and bytes under which a capture is stored in the tar."""
+    elements = {
+        "format": _ELEMENTS_FORMAT,
+        "width": WIDTH,
+        "height": HEIGHT,
+        "elements": [asdict(element) for element in capture.elements],
+    }
+    return [
+        (f"{capture.key}.{capture.extension}", capture.screenshot),
+        (f"{capture.key}.html.gz", gzip.compress(capture.html, compresslevel=6, mtime=0)),
+        (
+            f"{capture.key}.elements.json",
+            json.dumps(elements, ensure_ascii=False, separators=(",", ":")).encode(),
+        ),
+    ]
+
+
+def complete_shards(captures: Path) -> list[int]:
+    """List the shards whose parquet exists, in order."""
+    return sorted(int(path.stem) for path in captures.glob("[0-9]*.parquet") if path.stem.isdigit())
+
+
+def read_rows(captures: Path, shard: int | None = None) -> list[CaptureRow]:
+    """Read the rows of one shard or of all complete shards, in the order of the keys.
+
+    Raises:
+        FormatError: If there is no complete shard, or one is torn.
+    """
+    if not captures.is_dir():
+        raise FormatError(captures, "no such captures folder; `now-builder crawl` makes it")
+    shards = complete_shards(captures) if shard is None else [shard]
+    if not shards:
+        raise FormatError(captures, "no complete shard (00000.parquet …); crawl first")
+    return [
+        CaptureRow(**row)
+        for number in shards
+        for row in _read_table(rows_path(captures, number), _ROW_SCHEMA).to_pylist()
+    ]
+
+
+def read_captures(captures: Path, skip: frozenset[str] = frozenset()) -> Iterator[Capture]:
+    """Stream the captures of all complete shards in the order of the tars.
+
+    Args:
+        captures: The captures folder.
+        skip: Keys not to decode.
+
+    Raises:
+        FormatError: If a tar is missing, torn, or has a member of an unknown form.
+    """
+    for shard in complete_shards(captures):
+        yield from read_members(members_path(captures, shard), skip)
+
+
+def read_members(path: Path, skip: frozenset[str] = frozenset()) -> Iterator[Capture]:
+    """Stream the captures of one tar."""
+    parts: dict[str, bytes] = {}
+    current = ""
+    try:
+        with tarfile.open(path, "r:") as tar:
+            for member in tar:
+                key, _, kind = member.name.partition(".")
+                if key in skip:
+                    continue
+                if key != current and parts:
+                    yield _capture(path, current, parts)
+                    parts = {}
+                current = key
+                file = tar.extractfile(member)
+                parts[kind] = file.read() if file else b""
+    except FileNotFoundError:
+        raise FormatError(path, "no such tar, though the shard's parquet is there") from None
+    except (tarfile.TarError, EOFError, OSError) as error:
+        raise FormatError(path, f"not a readable tar ({error})") from None
+    if parts:
+        yield _capture(path, current, parts)
+
+
+def _capture(path: Path, key: str, parts: dict[str, bytes]) -> Capture:
+    screenshot = parts.get("png") or parts.get("webp")
+    if screenshot is None or "html.gz" not in parts or "elements.json" not in parts:
+        raise FormatError(
+            path,
+            f"page {key}: found members {sorted(parts)}, expected png or webp, html.gz, "
+            "elements.json",
+        )
+    tree = json.loads(parts["elements.json"])
+    if tree.get("format") != _ELEMENTS_FORMAT:
+        raise FormatError(
+            path, f"{key}.elements.json: format {tree.get('format')!r}, expected {_ELEMENTS_FORMAT}"
+        )
+    elements = [_element(item) for item in tree["elements"]]
+    return Capture(key, screenshot, gzip.decompress(parts["html.gz"]), elements)
+
+
+def _element(item: dict[str, Any]) -> Element:
+    box, text_box = item.pop("box"), item.pop("text_box")
+    return Element(box=tuple(box), text_box=tuple(text_box) if text_box else None, **item)
+
+
+def _read_table(path: Path, schema: pa.Schema) -> pa.Table:
+    try:
+        table = pq.read_table(path)
+    except FileNotFoundError:
+        raise FormatError(path, "no such file") from None
+    except (pa.ArrowInvalid, OSError) as error:
+        raise FormatError(path, f"not a readable parquet file ({error})") from None
+    found, expected = (table.schema.metadata or {}).get(b"format"), schema.metadata[b"format"]
+    if found != expected:
+        raise FormatError(path, f"format {found!r}, expected {expected.decode()!r}")
+    missing = [name for name in schema.names if name not in table.column_names]
+    if missing:
+        raise FormatError(path, f"missing columns {missing}")
+    return table.select(schema.names)

@@ -1,0 +1,1 @@
+"""Captures, features and captions to a release."""

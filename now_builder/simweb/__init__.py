@@ -1,0 +1,1 @@
+"""A simulated web whose true correspondence is known."""

@@ -1,0 +1,1 @@
+"""Captions to ids: jieba, BPE and BERT."""

@@ -1,0 +1,1 @@
+"""Learns: PC2 and the methods it is compared with."""
