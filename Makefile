@@ -1,0 +1,43 @@
+# Two commands do everything: `make demo` runs the main job, `make test` passes the tests.
+BIN := .venv/bin
+WHEEL_ENV := .cache/wheel-env
+JOBS ?= 2
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-slow check wheel bench format clean
+
+help: ## this text
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+setup: ## virtual environment, pinned packages, a Chromium and CJK fonts
+	@scripts/setup.sh
+
+demo: setup ## the whole road on a simulated web, under ten minutes on two cores: see demo/site/index.html
+	@PATH="$(CURDIR)/$(BIN):$$PATH" scripts/demo.sh
+
+test: setup check wheel ## lint, types, import contracts, then the tests against the built wheel
+	PYTHONSAFEPATH=1 NOW_TEST_WHEEL=1 PATH="$(CURDIR)/$(WHEEL_ENV)/bin:$$PATH" \
+	  $(WHEEL_ENV)/bin/python -m pytest -n $(JOBS) --dist loadgroup -m "not slow and not gpu and not postgres and not detectron2"
+
+test-slow: setup wheel ## long kills, soaks and grids
+	PYTHONSAFEPATH=1 NOW_TEST_WHEEL=1 PATH="$(CURDIR)/$(WHEEL_ENV)/bin:$$PATH" \
+	  $(WHEEL_ENV)/bin/python -m pytest -m "slow"
+
+check: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+wheel: setup # a second environment: the wheel itself, and the packages of the first beneath it
+	@scripts/wheel.sh $(WHEEL_ENV)
+
+bench: setup ## ratios against the plain way of doing the same work, in one run
+	@for file in benchmarks/*.py; do echo "== $$file"; OMP_NUM_THREADS=$(JOBS) $(BIN)/python $$file || exit 1; done
+
+format: setup ## let ruff write the layout
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean: ## drop what was built, keep the virtual environment
+	rm -rf demo dist build .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis
