@@ -1,1 +1,266 @@
-"""The command now-builder."""
+"""The command now-builder: one verb per stage; settings become options by their descriptions."""
+
+import inspect
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from pydantic_core import PydanticUndefined
+
+from now_builder import __version__
+from now_builder.build import BuildSettings
+from now_builder.config import Strict, build, read_toml, with_overrides
+from now_builder.crawl.settings import CrawlSettings
+from now_builder.detect.settings import DetectSettings, TrainDetectorSettings
+from now_builder.errors import FormatError, NowError, run
+from now_builder.package.settings import PackageSettings
+from now_builder.simweb.settings import SimwebSettings
+from now_builder.tokenize.settings import TokenizeSettings
+
+app = typer.Typer(
+    name="now-builder",
+    help="Build a Noise-of-Web dataset: URL list -> captures -> region features and token ids -> "
+    "release. Every stage may be killed and run again; --force starts it over.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+simweb = typer.Typer(
+    help="A simulated web, served on loopback, whose true correspondence is known.",
+    no_args_is_help=True,
+)
+app.add_typer(simweb, name="simweb")
+
+Force = Annotated[bool, typer.Option("--force", help="Start over instead of going on.")]
+
+
+def _stage(
+    group: typer.Typer, verb: str, settings: type[Strict], arguments: dict[str, str]
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Register a verb with path arguments, an option per field of ``settings``, and ``--force``.
+
+    The decorated function is called with the paths in order, the settings, and force.
+
+    Args:
+        group: Where the verb is added.
+        verb: Its name.
+        settings: The frozen settings class of the stage.
+        arguments: Names and help texts of the path arguments.
+    """
+
+    def register(function: Callable[..., None]) -> Callable[..., None]:
+        def command(**values: Any) -> None:
+            paths = [values.pop(name) for name in arguments]
+            force = values.pop("force")
+            function(*paths, build(settings, values, f"now-builder {verb}"), force)
+
+        parameters = [
+            _parameter(name, Path, typer.Argument(metavar=name.upper(), help=text))
+            for name, text in arguments.items()
+        ]
+        parameters += [_option(name, field) for name, field in settings.model_fields.items()]
+        parameters.append(_parameter("force", Force, default=False))
+        command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        command.__annotations__ = {item.name: item.annotation for item in parameters}
+        command.__doc__ = function.__doc__
+        group.command(verb)(command)
+        return function
+
+    return register
+
+
+def _parameter(
+    name: str, kind: Any, info: Any = None, default: Any = inspect.Parameter.empty
+) -> inspect.Parameter:
+    return inspect.Parameter(
+        name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=default,
+        annotation=Annotated[kind, info] if info is not None else kind,
+    )
+
+
+def _option(name: str, field: Any) -> inspect.Parameter:
+    flag = "--" + name.replace("_", "-")
+    if field.annotation is bool:
+        flag = f"{flag}/--no-{flag[2:]}"
+    default = field.get_default(call_default_factory=True)
+    if default is PydanticUndefined:
+        default = inspect.Parameter.empty
+    return _parameter(name, field.annotation, typer.Option(flag, help=field.description), default)
+
+
+def _load(module: str, name: str) -> Any:
+    """Import a stage only when it runs, so that --help is quick."""
+    return getattr(import_module(f"now_builder.{module}"), name)
+
+
+@app.callback(invoke_without_command=True)
+def _root(version: Annotated[bool, typer.Option("--version", help="Print it.")] = False) -> None:  # noqa: FBT002
+    if version:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@_stage(
+    app,
+    "crawl",
+    CrawlSettings,
+    {
+        "urls": "Text file (one URL a line, # comments), or CSV/Parquet with a column url.",
+        "captures": "Folder to write: plan.parquet, split.toml, and per shard a tar and a parquet.",
+    },
+)
+def _crawl(urls: Path, captures: Path, settings: CrawlSettings, force: bool) -> None:  # noqa: FBT001
+    """Visit each URL with a phone: screenshot of 720 x 1280 px, meta description, DOM elements.
+
+    Every URL ends as one row, failures with a reason. Run it again to go on after a stop.
+    """
+    typer.echo(_load("crawl.run", "crawl")(urls, captures, settings, force))
+
+
+@_stage(
+    app,
+    "train-detector",
+    TrainDetectorSettings,
+    {
+        "captures": "Folder made by crawl; its train pool alone is learned from.",
+        "weights": "File to write (.safetensors); a .json with its config appears beside it.",
+    },
+)
+def _train_detector(
+    captures: Path,
+    weights: Path,
+    settings: TrainDetectorSettings,
+    force: bool,  # noqa: FBT001
+) -> None:
+    """Train the APT-style detector on a crawl: the browser's own elements are the labels."""
+    typer.echo(_load("detect.train", "train_detector")(captures, weights, settings, force))
+
+
+@_stage(
+    app,
+    "detect",
+    DetectSettings,
+    {"captures": "Folder made by crawl.", "features": "HDF5 file to write."},
+)
+def _detect(captures: Path, features: Path, settings: DetectSettings, force: bool) -> None:  # noqa: FBT001
+    """Store 36 regions of 768 numbers for each page: visual only, never the page's text."""
+    typer.echo(_load("detect.run", "detect")(captures, features, settings, force))
+
+
+@_stage(
+    app,
+    "tokenize",
+    TokenizeSettings,
+    {"captures": "Folder made by crawl.", "captions": "Folder to write."},
+)
+def _tokenize(captures: Path, captions: Path, settings: TokenizeSettings, force: bool) -> None:  # noqa: FBT001
+    """Turn captions into ids three ways: Jieba, BPE, BERT. Vocabularies see the train pool only."""
+    typer.echo(_load("tokenize.run", "tokenize")(captures, captions, settings, force))
+
+
+@_stage(
+    app,
+    "package",
+    PackageSettings,
+    {
+        "captures": "Folder made by crawl.",
+        "features": "File made by detect.",
+        "captions": "Folder made by tokenize.",
+        "release": "Folder to write.",
+    },
+)
+def _package(
+    captures: Path,
+    features: Path,
+    captions: Path,
+    release: Path,
+    settings: PackageSettings,
+    force: bool,  # noqa: FBT001
+) -> None:
+    """Split by site and write the published layout, with card, Croissant metadata and manifest."""
+    manifest = _load("package.run", "package")(
+        captures, features, captions, release, settings, force
+    )
+    counts = ", ".join(f"{split} {count}" for split, count in manifest.counts.items())
+    typer.echo(f"{release}: {counts} pairs; {sum(manifest.rejects.values())} rejects")
+
+
+@app.command("build")
+def _build(  # noqa: PLR0913 - one option each
+    urls: Annotated[Path, typer.Argument(help="URL list, as for crawl.")],
+    out: Annotated[Path, typer.Argument(help="Folder for captures, features, captions, release.")],
+    weights: Annotated[
+        Path | None, typer.Option(help="Detector weights; without them the tiny one is trained.")
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="TOML with sections crawl, train_detector, detect …")
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="One setting: crawl.page_timeout_s=8. May be repeated."),
+    ] = None,
+    force: Force = False,  # noqa: FBT002
+) -> None:
+    """Run all stages: URL list to release. Without --weights the tiny detector is trained first."""
+    tree = with_overrides(read_toml(config) if config else {}, set_ or [])
+    if weights is not None:
+        tree = with_overrides(tree, [f'detect.weights="{weights}"'])
+    settings = build(BuildSettings, tree, str(config or "now-builder build"))
+    _load("build", "build_release")(urls, out, settings, force)
+
+
+@app.command("verify")
+def _verify(release: Annotated[Path, typer.Argument(help="Folder made by package.")]) -> None:
+    """Hash a release again and check counts, shapes, ids and fingerprints."""
+    problems = _load("package.run", "verify")(release)
+    if problems:
+        raise FormatError(release, "; ".join(problems))
+    typer.echo(f"{release}: complete and unchanged")
+
+
+@app.command("doctor")
+def _doctor(
+    mend: Annotated[bool, typer.Option(help="Install what may be installed here.")] = False,  # noqa: FBT002
+) -> None:
+    """Say what this machine lacks for each stage, and how to get it."""
+    findings = _load("doctor", "mend")() if mend else _load("doctor", "check")()
+    for finding in findings:
+        typer.echo(finding)
+    if any(finding.needed and not finding.found for finding in findings):
+        raise NowError("something that the crawl needs is missing (see above)")
+
+
+@_stage(
+    simweb,
+    "make",
+    SimwebSettings,
+    {"folder": "Folder to write urls.txt, truth.parquet and simweb.toml into."},
+)
+def _simweb_make(folder: Path, settings: SimwebSettings, _force: bool) -> None:  # noqa: FBT001
+    """Draw a simulated web: URL list and truth."""
+    typer.echo(_load("simweb.make", "make")(folder, settings))
+
+
+@simweb.command("serve")
+def _simweb_serve(
+    folder: Annotated[Path, typer.Argument(help="Folder made by simweb make.")],
+    port: Annotated[int, typer.Option(help="Port on 127.0.0.1; 0 picks a free one.")] = 8765,
+    ready_file: Annotated[
+        Path | None, typer.Option(help="Write ADDRESS:PORT here once it listens.")
+    ] = None,
+) -> None:
+    """Serve a simulated web on loopback until interrupted.
+
+    Crawl it with: now-builder crawl FOLDER/urls.txt CAPTURES --allow-private
+    --resolve '*.test:127.0.0.1:8765'
+    """
+    _load("simweb.serve", "serve")(folder, port, ready_file=ready_file)
+
+
+def main() -> None:
+    """Entry point."""
+    run(app)

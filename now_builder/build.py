@@ -1,0 +1,66 @@
+"""All stages in a row: URL list to release."""
+
+import sys
+from pathlib import Path
+
+from pydantic import Field
+
+from now_builder.config import Strict
+from now_builder.crawl.settings import CrawlSettings
+from now_builder.detect.settings import DetectSettings, TrainDetectorSettings
+from now_builder.package.settings import PackageSettings
+from now_builder.tokenize.settings import TokenizeSettings
+
+
+class BuildSettings(Strict):
+    """The settings of every stage, by section."""
+
+    crawl: CrawlSettings = Field(default_factory=CrawlSettings)
+    train_detector: TrainDetectorSettings = Field(default_factory=TrainDetectorSettings)
+    detect: DetectSettings = Field(default_factory=DetectSettings)
+    tokenize: TokenizeSettings = Field(default_factory=TokenizeSettings)
+    package: PackageSettings = Field(default_factory=PackageSettings)
+
+
+def build_release(
+    urls: Path,
+    out: Path,
+    settings: BuildSettings,
+    force: bool = False,  # noqa: FBT001, FBT002 - as in every stage
+) -> Path:
+    """Run crawl, detect, tokenize and package; train the tiny detector first if none is given.
+
+    Args:
+        urls: URL list.
+        out: Folder for everything; each stage's output has its own name in it.
+        settings: One section per stage.
+        force: Start every stage over.
+
+    Returns:
+        The release folder.
+    """
+    # Late imports: `now-builder --help` must not load a browser driver and torch.
+    from now_builder.crawl.run import crawl  # noqa: PLC0415
+    from now_builder.detect.run import detect  # noqa: PLC0415
+    from now_builder.detect.train import train_detector  # noqa: PLC0415
+    from now_builder.package.run import package  # noqa: PLC0415
+    from now_builder.tokenize.run import tokenize  # noqa: PLC0415
+
+    captures, features = out / "captures", out / "features.h5"
+    captions, release = out / "captions", out / "release"
+    _say(f"crawl: {crawl(urls, captures, settings.crawl, force)}")
+    detection = settings.detect
+    if detection.weights is None:
+        weights = out / "detector.safetensors"
+        _say("no --weights given: training the tiny detector on this crawl's own train pool")
+        _say(f"train-detector: {train_detector(captures, weights, settings.train_detector, force)}")
+        detection = detection.model_copy(update={"weights": weights})
+    _say(f"detect: {detect(captures, features, detection, force)}")
+    _say(f"tokenize: {tokenize(captures, captions, settings.tokenize, force)}")
+    manifest = package(captures, features, captions, release, settings.package, force)
+    _say(f"package: {release}: {manifest.counts} pairs, {sum(manifest.rejects.values())} rejects")
+    return release
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(f"{line}\n")

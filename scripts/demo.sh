@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# The whole road on a simulated web, by the commands that a user would type. Run again, it goes on.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+out=demo
+mkdir -p "$out"
+started=$SECONDS
+
+stage() {
+  local begun=$SECONDS
+  printf '\n\033[1m> %s\033[0m\n' "$*" >&2
+  "$@"
+  printf '  %d s\n' $((SECONDS - begun)) >&2
+}
+
+stage now-builder simweb make "$out"
+rm -f "$out/.address"
+now-builder simweb serve "$out" --port 0 --ready-file "$out/.address" &
+server=$!
+trap 'kill $server 2>/dev/null || true; rm -f "$out/.address"' EXIT
+for _ in $(seq 100); do
+  if [ -s "$out/.address" ]; then break; fi
+  sleep 0.1
+done
+address=$(cat "$out/.address")
+
+stage now-builder crawl "$out/urls.txt" "$out/captures" \
+  --allow-private --resolve "*.test:$address" --page-timeout-s 8 --split-shares 0.64,0.15,0.21
+stage now-builder train-detector "$out/captures" "$out/detector.safetensors" --size tiny
+stage now-builder detect "$out/captures" "$out/features.h5" --weights "$out/detector.safetensors"
+stage now-builder tokenize "$out/captures" "$out/captions" --bert learn
+stage now-builder package "$out/captures" "$out/features.h5" "$out/captions" "$out/release" \
+  --matched "$out/truth.parquet" --dev 64 --test 96
+stage pc2-baseline train "$out/release" "$out/run" --config pc2-demo
+stage pc2-baseline division "$out/run" --truth "$out/truth.parquet"
+stage pc2-baseline predict "$out/run" --split test -o "$out/submission.zip"
+stage now-leaderboard score "$out/submission.zip" --release "$out/release" \
+  --truth "$out/truth.parquet" -o "$out/result.json"
+stage now-leaderboard export-site "$out/site" --results "$out/result.json"
+
+printf '\nDone in %d s. The result stands beside its references above; the board: %s\n' \
+  $((SECONDS - started)) "$PWD/$out/site/index.html"
