@@ -1,0 +1,55 @@
+"""The README's commands exist, with the options that it shows."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+README = Path(__file__).parents[2] / "README.md"
+MAINS = {
+    "now-builder": "now_builder.cli",
+    "pc2-baseline": "pc2_baseline.cli",
+    "now-leaderboard": "leaderboard.cli",
+}
+
+
+def commands() -> list[str]:
+    text = README.read_text(encoding="utf-8").replace("\n--", " --")
+    blocks = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
+    lines = [line.split("#")[0].strip() for block in blocks for line in block.splitlines()]
+    spans = re.findall(r"`([^`]*)`", text)
+    return [
+        command
+        for command in [*lines, *(" ".join(span.split()) for span in spans)]
+        if command.split(" ")[0] in MAINS and len(command.split()) > 1
+    ]
+
+
+@pytest.mark.parametrize("command", sorted(set(commands())))
+def test_a_command_of_the_readme_has_the_options_it_is_shown_with(command: str) -> None:
+    program, verb, *rest = shlex.split(command)
+    code = f"from {MAINS[program]} import main; main()"
+    shown = subprocess.run(
+        [sys.executable, "-c", code, verb, "--help"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+        env={**os.environ, "COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"},
+    )
+    assert shown.returncode == 0, shown.stderr
+    for option in (word.split("=")[0] for word in rest if word.startswith("-")):
+        assert re.search(rf"(?<![\w-]){re.escape(option)}(?![\w-])", shown.stdout), option
+
+
+def test_the_readme_shows_commands_of_all_three_programs() -> None:
+    assert {command.split()[0] for command in commands()} == set(MAINS)
+
+
+def test_the_makefile_has_the_two_commands() -> None:
+    makefile = (README.parent / "Makefile").read_text(encoding="utf-8")
+    assert {"demo", "test"} <= set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))

@@ -1,0 +1,62 @@
+"""Settings: strict, overridable, and clear about what is wrong."""
+
+from pathlib import Path
+
+import pytest
+from pydantic import Field
+
+from now_builder.config import Strict, build, read_toml, to_toml, with_overrides
+from now_builder.errors import ConfigError
+
+
+class Inner(Strict):
+    rate: float = Field(default=0.5, ge=0, le=1)
+    names: list[str] = Field(default_factory=list)
+
+
+class Outer(Strict):
+    inner: Inner = Field(default_factory=Inner)
+    seed: int = 0
+
+
+def test_an_override_sets_one_value_and_leaves_the_tree_it_was_given_alone() -> None:
+    tree = {"inner": {"rate": 0.1}}
+    changed = with_overrides(tree, ["inner.rate=0.9", "seed=3", "inner.names=['a', 'b']"])
+    assert changed == {"inner": {"rate": 0.9, "names": ["a", "b"]}, "seed": 3}
+    assert tree == {"inner": {"rate": 0.1}}
+
+
+def test_an_override_that_is_not_toml_is_text() -> None:
+    assert with_overrides({}, ["data.tokenizer=bpe"]) == {"data": {"tokenizer": "bpe"}}
+
+
+@pytest.mark.parametrize("override", ["no-equals", "=1", "seed.deeper=1"])
+def test_an_override_of_the_wrong_form_is_refused(override: str) -> None:
+    with pytest.raises(ConfigError, match="--set"):
+        with_overrides({"seed": 1}, [override])
+
+
+def test_each_wrong_field_is_named_with_what_was_found() -> None:
+    with pytest.raises(ConfigError) as caught:
+        build(Outer, {"inner": {"rate": 7}, "sead": 1}, "run.toml")
+    message = str(caught.value)
+    assert message.startswith("run.toml: ")
+    assert "inner.rate" in message
+    assert "found 7" in message
+    assert "sead" in message
+
+
+def test_settings_survive_a_round_trip_through_toml(tmp_path: Path) -> None:
+    settings = Outer(inner=Inner(rate=0.25, names=["ж", "中"]), seed=9)
+    path = tmp_path / "run.toml"
+    path.write_text(to_toml(settings), encoding="utf-8")
+    assert build(Outer, read_toml(path), "run.toml") == settings
+
+
+@pytest.mark.parametrize("content", [None, b"a = ", b"\xff\xfe"])
+def test_a_missing_or_broken_file_is_a_config_error(tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "broken.toml"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ConfigError, match="broken.toml"):
+        read_toml(path)
