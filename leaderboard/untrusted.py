@@ -1,0 +1,342 @@
+"""Reads zip, .npy and JSON from strangers: every size is known before a byte is believed."""
+
+import json
+import math
+import re
+import stat
+import struct
+import unicodedata
+import zipfile
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, BinaryIO, Protocol
+
+import numpy as np
+from jaxtyping import Float
+
+from now_builder.errors import SubmissionError
+
+MAX_MEMBERS = 8
+MAX_RATIO = 200
+MAX_HEADER = 4096
+MAX_DEPTH = 24
+
+_END = struct.Struct("<4s4H2LH")
+_LOCATOR64 = b"PK\x06\x07"
+_CHUNK = 2**20
+
+# What zipfile, zlib and struct are known to raise on bytes that are no zip.
+_BROKEN = (
+    zipfile.BadZipFile,
+    zlib.error,
+    struct.error,
+    NotImplementedError,
+    RuntimeError,
+    ValueError,
+    EOFError,
+    OSError,
+    OverflowError,
+)
+
+
+class Readable(Protocol):
+    """A stream of bytes that may end before it promised to."""
+
+    def read(self, size: int, /) -> bytes:
+        """Give at most ``size`` bytes; none at the end."""
+
+
+def shown(value: object) -> str:
+    """Print a stranger's value in a message: short, one line, no control or bidi characters."""
+    text = ascii(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+class Archive:
+    """A zip with an allowed list of members, read by streams under a hard counter.
+
+    Args:
+        file: Open for reading, seekable.
+        allowed: The names that may occur.
+
+    Raises:
+        SubmissionError: If it is no plain zip: something before or after it, comments, zip64, too
+            many, repeated, foreign, encrypted, linked or oddly compressed members, bombs.
+    """
+
+    def __init__(self, file: BinaryIO, allowed: Sequence[str]) -> None:
+        _check_end(file)
+        with _refusing("zip"):
+            self._zip = zipfile.ZipFile(file)
+        infos = self._zip.infolist()
+        if len(infos) > MAX_MEMBERS:
+            raise SubmissionError(
+                f"zip: found {len(infos)} members, expected {MAX_MEMBERS} at most"
+            )
+        self.sizes: dict[str, int] = {}
+        for info in infos:
+            _check_member(info, allowed)
+            if info.filename in self.sizes:
+                raise SubmissionError(f"zip: found {info.filename} twice, expected it once")
+            self.sizes[info.filename] = info.file_size
+
+    @contextmanager
+    def open(self, name: str, limit: int) -> Iterator[Readable]:
+        """Open a member for reading.
+
+        Args:
+            name: Of the member.
+            limit: The most bytes that it may hold.
+
+        Raises:
+            SubmissionError: If it is missing, larger, or turns out to be torn.
+        """
+        if name not in self.sizes:
+            raise SubmissionError(f"zip: no {name} in it; found {sorted(self.sizes)}")
+        if self.sizes[name] > limit:
+            raise SubmissionError(
+                f"{name}: found {self.sizes[name]} bytes, expected {limit} at most"
+            )
+        with _refusing(name), self._zip.open(name) as stream:
+            yield stream
+
+    def read(self, name: str, limit: int) -> bytes:
+        """Read a small member whole.
+
+        Raises:
+            SubmissionError: If it is missing, larger than ``limit``, or torn.
+        """
+        with self.open(name, limit) as stream:
+            content = stream.read(limit + 1)
+            if len(content) != self.sizes[name] or stream.read(1):
+                raise SubmissionError(f"{name}: its size is not what the zip says")
+            return content
+
+
+@contextmanager
+def _refusing(name: str) -> Iterator[None]:
+    try:
+        yield
+    except SubmissionError:
+        raise
+    except _BROKEN as error:
+        raise SubmissionError(f"{name}: torn or not a plain zip ({shown(str(error))})") from None
+
+
+def _check_end(file: BinaryIO) -> None:
+    size = file.seek(0, 2)
+    file.seek(max(0, size - _END.size - 20))
+    tail = file.read(_END.size + 20)
+    if len(tail) < _END.size or tail[-_END.size :][:4] != b"PK\x05\x06":
+        raise SubmissionError(
+            f"found {size} bytes that do not end as a plain zip does,"
+            " expected a zip with nothing after it and no comment"
+        )
+    _, disk, first_disk, here, members, length, offset, comment = _END.unpack(tail[-_END.size :])
+    if (disk, first_disk, comment) != (0, 0, 0) or here != members or _LOCATOR64 in tail[:20]:
+        raise SubmissionError("zip: found parts, a comment or zip64, expected a plain zip")
+    if members > MAX_MEMBERS:
+        raise SubmissionError(f"zip: found {members} members, expected {MAX_MEMBERS} at most")
+    if offset + length + _END.size != size:
+        raise SubmissionError("zip: found bytes before it or inside, expected a plain zip")
+
+
+def _check_member(info: zipfile.ZipInfo, allowed: Sequence[str]) -> None:
+    name = shown(info.filename)
+    # zipfile cuts a name at a NUL byte; the name as stored must be the allowed one.
+    if info.filename not in allowed or info.orig_filename != info.filename:
+        raise SubmissionError(f"zip: found member {name}, expected only {', '.join(allowed)}")
+    if info.flag_bits & (0x1 | 0x40 | 0x2000):
+        raise SubmissionError(f"zip: {name} is encrypted")
+    if stat.S_ISLNK(info.external_attr >> 16) or info.is_dir():
+        raise SubmissionError(f"zip: {name} is a link or a folder, expected a file")
+    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise SubmissionError(f"zip: {name} is compressed by method {info.compress_type}")
+    if info.file_size > MAX_RATIO * max(info.compress_size, 64):
+        raise SubmissionError(
+            f"zip: {name} says {info.file_size} bytes in {info.compress_size},"
+            f" expected at most {MAX_RATIO} times; store it uncompressed"
+        )
+
+
+_ENTRY = re.compile(
+    r"'descr'\s*:\s*'(?P<descr>[<>|=]?[A-Za-z]\d{0,4})'"
+    r"|'fortran_order'\s*:\s*(?P<order>True|False)"
+    r"|'shape'\s*:\s*\((?P<shape>[0-9, ]{0,80})\)"
+)
+_ANY = re.sub("[?]P<[a-z]+>", "?:", f"(?:{_ENTRY.pattern})")
+_HEADER = re.compile(rf"\{{\s*+{_ANY}\s*+,\s*+{_ANY}\s*+,\s*+{_ANY}\s*+,?\s*+\}}\s*+")
+_DTYPES = {f"{order}f{size}" for order in "<>" for size in (2, 4, 8)}
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayHeader:
+    """What a ``.npy`` file says of itself.
+
+    Attributes:
+        dtype: One of the floats of 2, 4 or 8 bytes.
+        fortran_order: Whether columns are contiguous.
+        shape: As written.
+        length: Bytes before the values.
+    """
+
+    dtype: np.dtype[Any]
+    fortran_order: bool
+    shape: tuple[int, ...]
+    length: int
+
+
+def read_array_header(stream: Readable, name: str) -> ArrayHeader:
+    """Read a ``.npy`` header by pattern; nothing in it is evaluated.
+
+    Raises:
+        SubmissionError: If it is not a ``.npy`` file of plain floats.
+    """
+    magic = stream.read(8)
+    if magic[:6] != b"\x93NUMPY" or magic[6:] not in (b"\x01\x00", b"\x02\x00", b"\x03\x00"):
+        raise SubmissionError(f"{name}: found {shown(magic)}, expected a .npy file, version 1 to 3")
+    size = stream.read(2 if magic[6] == 1 else 4)
+    length = int.from_bytes(size, "little")
+    if len(size) < 2 or length > MAX_HEADER:
+        raise SubmissionError(f"{name}: found a header of {length} bytes, expected {MAX_HEADER}")
+    text = stream.read(length).decode("latin-1")
+    fields = {
+        kind: value
+        for match in _ENTRY.finditer(text)
+        for kind, value in match.groupdict().items()
+        if value is not None
+    }
+    if len(text) != length or not _HEADER.fullmatch(text) or len(fields) != 3:
+        raise SubmissionError(f"{name}: found header {shown(text)}, expected a plain float array")
+    if fields["descr"] not in _DTYPES:
+        raise SubmissionError(
+            f"{name}: found dtype {fields['descr']!r}, expected float16, float32 or float64"
+        )
+    return ArrayHeader(
+        np.dtype(fields["descr"]),
+        fields["order"] == "True",
+        tuple(int(part) for part in fields["shape"].split(",") if part.strip().isdigit()),
+        8 + len(size) + length,
+    )
+
+
+def read_square(stream: Readable, name: str, size: int, n_pairs: int) -> Float[np.ndarray, "n n"]:
+    """Read a finite n × n float matrix, the header checked before any of it is allocated.
+
+    Args:
+        stream: The whole ``.npy`` file.
+        name: For messages.
+        size: Bytes that the stream is said to hold.
+        n_pairs: The expected number of rows and of columns.
+
+    Returns:
+        In native byte order, as stored otherwise.
+
+    Raises:
+        SubmissionError: If type, shape or size differ, or a value is not finite.
+    """
+    header = read_array_header(stream, name)
+    if header.shape != (n_pairs, n_pairs):
+        raise SubmissionError(
+            f"{name}: found shape {header.shape}, expected {(n_pairs, n_pairs)}, images x captions"
+        )
+    expected = header.length + n_pairs * n_pairs * header.dtype.itemsize
+    if size != expected:
+        raise SubmissionError(f"{name}: found {size} bytes, expected {expected} by its header")
+    values = np.empty((n_pairs, n_pairs), header.dtype)
+    flat = values.reshape(-1).view(np.uint8).data
+    filled = 0
+    while filled < len(flat):
+        chunk = stream.read(min(_CHUNK, len(flat) - filled))
+        if not chunk:
+            raise SubmissionError(
+                f"{name}: found only {header.length + filled} of {expected} bytes"
+            )
+        flat[filled : filled + len(chunk)] = chunk
+        filled += len(chunk)
+    if stream.read(1):
+        raise SubmissionError(f"{name}: found more than the {expected} bytes of its header")
+    matrix = values.T if header.fortran_order else values
+    return check_finite(matrix.astype(matrix.dtype.newbyteorder("="), copy=False), name)
+
+
+def check_finite(
+    matrix: Float[np.ndarray, "images captions"], name: str
+) -> Float[np.ndarray, "images captions"]:
+    """Give the matrix back.
+
+    Raises:
+        SubmissionError: Naming the first value that is not finite.
+    """
+    finite = np.isfinite(matrix)
+    if not finite.all():
+        row, column = np.argwhere(~finite)[0].tolist()
+        raise SubmissionError(
+            f"{name}: found {np.count_nonzero(~finite)} values that are not finite, the first"
+            f" ({matrix[row, column]}) at image {row}, caption {column}; expected numbers"
+        )
+    return matrix
+
+
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+
+
+def read_json(content: bytes, name: str) -> Any:
+    """Parse JSON strictly: no repeated key, NaN, infinity, depth or lone surrogate.
+
+    Raises:
+        SubmissionError: Saying which of these was found.
+    """
+    depth = 0
+    for bracket in re.finditer(rb"[\[\]{}]", _STRING.sub(b"", content)):
+        depth += 1 if bracket[0] in b"[{" else -1
+        if depth > MAX_DEPTH:
+            raise SubmissionError(f"{name}: nested more than {MAX_DEPTH} deep")
+    try:
+        tree = json.loads(
+            content.decode("utf-8"),
+            object_pairs_hook=_once,
+            parse_constant=_no_constant,
+            parse_float=_finite,
+        )
+        json.dumps(tree, ensure_ascii=False).encode("utf-8")
+    except (ValueError, RecursionError) as error:
+        raise SubmissionError(f"{name}: not plain JSON ({shown(str(error))})") from None
+    return tree
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    tree = dict(pairs)
+    if len(tree) != len(pairs):
+        names = [key for key, _ in pairs]
+        raise ValueError(f"key {shown(max(names, key=names.count))} repeated")
+    return tree
+
+
+def _no_constant(text: str) -> float:
+    raise ValueError(f"found {text}")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"found {text[:20]}, too large")
+    return value
+
+
+_BIDI = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+
+
+def plain_text(text: str) -> str:
+    """Give text as one line in Unicode NFC with single spaces.
+
+    Raises:
+        ValueError: If it holds control or bidi characters or a lone surrogate.
+    """
+    text = " ".join(unicodedata.normalize("NFC", text).split())
+    for character in text:
+        if character in _BIDI or unicodedata.category(character) in {"Cc", "Cs"}:
+            raise ValueError(f"control character U+{ord(character):04X}")
+    return text
