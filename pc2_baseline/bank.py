@@ -1,0 +1,61 @@
+"""The prediction bank: each pair's last pseudo-class prediction, by pair_index, with one writer."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+
+class PredictionBank:
+    """Hold the predictions that one network made for all pairs at the end of an epoch.
+
+    Args:
+        pairs: Pairs of the training split.
+        classes: Pseudo-classes.
+
+    Differs:
+        The authors' code writes entries by position in a subset and reads them by pair.
+    """
+
+    def __init__(self, pairs: int, classes: int) -> None:
+        self._predictions = torch.zeros(pairs, classes)
+
+    @property
+    def predictions(self) -> Float[Tensor, "pairs classes"]:
+        """What is held; zeros before the first write."""
+        return self._predictions
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was written yet."""
+        return not bool(self._predictions.any())
+
+    def write(self, predictions: Float[Tensor, "pairs classes"]) -> None:
+        """Replace all entries: row ``pair_index`` is that pair's own prediction.
+
+        Raises:
+            ValueError: If the shape is not the bank's.
+        """
+        if predictions.shape != self._predictions.shape:
+            raise ValueError(f"{predictions.shape}, expected {self._predictions.shape}")
+        self._predictions = predictions.detach().cpu().float().clone()
+
+
+def oscillation(
+    old: Float[Tensor, "pairs classes"], new: Float[Tensor, "pairs classes"]
+) -> Float[Tensor, " pairs"]:
+    r"""How far each prediction moved: :math:`D_{KL}(p^{(e-1)} \| p^{(e)})`, in nats.
+
+    Args:
+        old: Predictions after the epoch before.
+        new: Predictions after this epoch.
+
+    Source:
+        PC2 (Duan et al., ACM MM 2024), section 3.4.
+
+    Differs:
+        The authors' code takes the divergence the other way round.
+    """
+    floor = torch.finfo(torch.float32).tiny
+    old, new = old.double(), new.double()
+    terms = torch.xlogy(old, old) - old * new.clamp(min=floor).log()
+    return terms.sum(1).clamp(min=0.0).float()

@@ -1,0 +1,136 @@
+"""Checkpoints: safetensors and JSON in a folder, complete when ``state.json`` says so."""
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from pydantic import Field
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from now_builder.config import Strict, build
+from now_builder.errors import FormatError
+from now_builder.formats.atomic import replacing, write_json
+
+FORMAT = "pc2-checkpoint/1"
+STATE = "state.json"
+
+
+class EpochRecord(Strict):
+    """One line of ``log.jsonl``.
+
+    Attributes:
+        epoch: From 0.
+        seconds: Of the epoch, its validation included.
+        dev: Recalls in percent and ``rsum``.
+        figures: What the method told.
+    """
+
+    epoch: int
+    seconds: float
+    dev: dict[str, float]
+    figures: dict[str, float]
+
+
+class CheckpointState(Strict):
+    """``state.json``: written last; it names the tensor files that belong together.
+
+    Attributes:
+        epoch: The epoch that this is the end of.
+        best_epoch: The epoch with the highest dev rSum up to here.
+        best_rsum: Its dev rSum.
+        files: Tensor file of each group.
+        history: One record an epoch, from the first.
+    """
+
+    format: str = FORMAT
+    epoch: int
+    best_epoch: int
+    best_rsum: float
+    files: dict[str, str] = Field(default_factory=dict)
+    history: list[EpochRecord]
+
+
+def write_checkpoint(
+    folder: Path, state: CheckpointState, tensors: Mapping[str, Mapping[str, Tensor]]
+) -> CheckpointState:
+    """Write the tensors, then the state that names them, then drop what it no longer names.
+
+    Args:
+        folder: ``RUN/last``.
+        state: Its ``files`` are filled in.
+        tensors: By group.
+    """
+    files = {group: f"{group}.{state.epoch:05d}.safetensors" for group in tensors if tensors[group]}
+    for group, name in files.items():
+        with replacing(folder / name) as temporary:
+            save_file(dict(tensors[group]), temporary)
+    return _commit(folder, state.model_copy(update={"files": files}))
+
+
+def copy_checkpoint(source: Path, target: Path, groups: set[str]) -> CheckpointState:
+    """Make ``target`` hold some groups of the checkpoint in ``source``, as complete as it."""
+    state = read_state(source)
+    files = {group: name for group, name in state.files.items() if group in groups}
+    for name in files.values():
+        with replacing(target / name) as temporary:
+            _link(source / name, temporary)
+    return _commit(target, state.model_copy(update={"files": files}))
+
+
+def _link(source: Path, target: Path) -> None:
+    """Share the bytes where the file system can, else copy them."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
+
+
+def _commit(folder: Path, state: CheckpointState) -> CheckpointState:
+    write_json(folder / STATE, state.model_dump(mode="json"))
+    for path in folder.iterdir():
+        if path.name != STATE and path.name not in state.files.values():
+            path.unlink()
+    return state
+
+
+def read_state(folder: Path) -> CheckpointState:
+    """Read what a checkpoint is.
+
+    Raises:
+        FormatError: If there is none or it is not one of ours.
+    """
+    path = folder / STATE
+    try:
+        tree = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise FormatError(path, "no checkpoint; `pc2-baseline train` writes it") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise FormatError(path, f"not JSON ({error})") from None
+    state = build(CheckpointState, tree, str(path))
+    if state.format != FORMAT:
+        raise FormatError(path, f"format is {state.format!r}, expected {FORMAT!r}")
+    return state
+
+
+def read_tensors(folder: Path, groups: set[str] | None = None) -> dict[str, dict[str, Tensor]]:
+    """Read a checkpoint's tensors by group.
+
+    Args:
+        folder: ``RUN/best`` or ``RUN/last``.
+        groups: Only these; default all.
+
+    Raises:
+        FormatError: If a file is missing or torn.
+    """
+    tensors = {}
+    for group, name in read_state(folder).files.items():
+        if groups is None or group in groups:
+            try:
+                tensors[group] = load_file(folder / name)
+            except (OSError, SafetensorError) as error:
+                raise FormatError(folder / name, f"not a readable tensor file ({error})") from None
+    return tensors

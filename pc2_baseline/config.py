@@ -1,0 +1,149 @@
+"""Settings of a training: four strict sections, read from TOML or a preset by name."""
+
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+
+from now_builder.config import Strict, build, read_toml, with_overrides
+from now_builder.errors import ConfigError
+
+DEFAULT_PRESET = "pc2-paper"
+
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+class DataSettings(Strict):
+    """What is read from the release."""
+
+    tokenizer: str = Field("jieba", description="Track: jieba, bpe or bert.")
+    name: Literal["now100k_precomp", "h5100k_precomp"] = Field(
+        "now100k_precomp", description="Layout; both published names of NoW mean the same."
+    )
+    vocab_path: Path | None = Field(
+        None, description="Vocabulary file, or a folder of them; default: the release's own."
+    )
+    max_tokens: PositiveInt | None = Field(
+        None, description="Keep this many content tokens of a caption; default: all of them."
+    )
+    allow_zero_rows: bool = Field(
+        default=False, description="Take regions whose features are all zero instead of refusing."
+    )
+    memory_gb: PositiveFloat = Field(
+        12.0,
+        description="Hold a split's regions in memory up to this size, else read by the batch.",
+    )
+
+
+class ModelSettings(Strict):
+    """The SGR network."""
+
+    embed_dim: PositiveInt = Field(2048, description="Width of regions and words.")
+    word_dim: PositiveInt = Field(300, description="Width of a token's embedding.")
+    similarity_dim: PositiveInt = Field(256, description="Width of a similarity node.")
+    graph_layers: PositiveInt = Field(3, description="Layers of graph reasoning.")
+    dropout: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.4, description="In the word embedding and both attention poolings."
+    )
+    chunk_mb: PositiveInt = Field(
+        256, description="Largest (images x words x width) tensor; more is done in chunks."
+    )
+
+
+class Pc2Settings(Strict):
+    """PC2 (Duan et al., ACM MM 2024)."""
+
+    name: Literal["pc2"] = "pc2"
+    margin: PositiveFloat = Field(0.2, description="Triplet margin, in units of similarity.")
+    margin_base: Annotated[float, Field(gt=1)] = Field(
+        10.0, description="Base m of the soft margin."
+    )
+    classes: Annotated[int, Field(ge=2)] = Field(128, description="Pseudo-classes K.")
+    class_hidden: PositiveInt = Field(256, description="Hidden width of the pseudo-classifier.")
+    oscillation_threshold: Share = Field(
+        0.5, description="Tau: stable posterior from which a clean pair is rectified."
+    )
+    lambda_noisy: NonNegativeFloat = Field(1.0, description="Weight of the noisy pairs' loss.")
+    lambda_pseudo: NonNegativeFloat = Field(1.0, description="Weight of the pseudo-class loss.")
+    lambda_entropy: NonNegativeFloat = Field(
+        10.0, description="Weight of the entropy that spreads the batch mean over the classes."
+    )
+    mismatch_threshold: Share = Field(
+        0.0, description="Noisy pairs below this pseudo-prediction cosine are left out; 0: none."
+    )
+    pseudo_captions: bool = Field(
+        default=True, description="Train on noisy pairs' pseudo-captions."
+    )
+    rectify: bool = Field(default=True, description="Rectify clean margins by oscillation.")
+
+
+class SgrSettings(Strict):
+    """SGR (Diao et al., AAAI 2021): every pair is taken as matched."""
+
+    name: Literal["sgr"] = "sgr"
+    margin: PositiveFloat = Field(0.2, description="Triplet margin, in units of similarity.")
+
+
+class TrainSettings(Strict):
+    """The life of a run."""
+
+    batch: Annotated[int, Field(ge=2)] = Field(128, description="Pairs in a batch, at most.")
+    warmup_epochs: PositiveInt = Field(10, description="First epochs: mean negatives, all pairs.")
+    epochs: Annotated[int, Field(ge=0)] = Field(50, description="Epochs after the warm-up.")
+    lr: PositiveFloat = Field(2e-4, description="Adam's learning rate.")
+    lr_drop_epoch: PositiveInt = Field(
+        30, description="Epochs after the warm-up at full rate; then a tenth of it."
+    )
+    clip: PositiveFloat = Field(2.0, description="Largest gradient norm.")
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = Field(0, description="Of every random draw.")
+    device: str = Field("auto", description="cpu, cuda, cuda:1 …; auto takes CUDA where it is.")
+    deterministic: bool = Field(
+        default=True, description="Use only algorithms that repeat bit for bit on a device."
+    )
+
+
+class Settings(Strict):
+    """All settings of a run."""
+
+    data: DataSettings = DataSettings()
+    model: ModelSettings = ModelSettings()
+    method: Annotated[Pc2Settings | SgrSettings, Field(discriminator="name")] = Pc2Settings()
+    train: TrainSettings = TrainSettings()
+
+
+def presets() -> dict[str, str]:
+    """List the presets that come with the package: name and first line of comment."""
+    found = {}
+    for file in resources.files("pc2_baseline").joinpath("configs").iterdir():
+        if file.name.endswith(".toml"):
+            first = file.read_text(encoding="utf-8").partition("\n")[0]
+            found[file.name.removesuffix(".toml")] = first.lstrip("# ")
+    return dict(sorted(found.items()))
+
+
+def read_settings(config: str | None, overrides: list[str]) -> Settings:
+    """Read a preset or a TOML file, and change single values.
+
+    Args:
+        config: Name of a preset or path of a TOML file; ``None`` is :data:`DEFAULT_PRESET`.
+        overrides: ``section.key=value`` each.
+
+    Raises:
+        ConfigError: If there is no such preset or file, or a setting is unknown or out of range.
+    """
+    name = config or DEFAULT_PRESET
+    return build(Settings, with_overrides(_tree(name), overrides), name)
+
+
+def _tree(name: str) -> dict[str, Any]:
+    if name in presets():
+        with resources.as_file(
+            resources.files("pc2_baseline").joinpath("configs", f"{name}.toml")
+        ) as path:
+            return read_toml(path)
+    if not Path(name).exists():
+        raise ConfigError(
+            f"--config {name}: neither a file nor a preset; presets are {', '.join(presets())}"
+        )
+    return read_toml(Path(name))

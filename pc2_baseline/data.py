@@ -1,0 +1,233 @@
+"""Splits of a release as batches of tensors: regions, tokens and lengths by pair_index."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from now_builder.errors import FormatError
+from now_builder.formats.captions import Vocabulary
+from now_builder.formats.release import (
+    Captions,
+    data_folder,
+    open_regions,
+    read_release_vocabulary,
+    read_split_captions,
+)
+from now_builder.formats.split import Split
+from pc2_baseline.config import DataSettings
+from pc2_baseline.modules.image import REGIONS
+
+_SCAN = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Some pairs of a split.
+
+    Attributes:
+        regions: Features as released.
+        tokens: Ids with ``<start>`` and ``<end>``, padded with zeros.
+        lengths: Tokens of each caption, on the CPU.
+        pair_index: Rows of the split.
+    """
+
+    regions: Float[Tensor, "batch 36 features"]
+    tokens: Int[Tensor, "batch words"]
+    lengths: Int[Tensor, " batch"]
+    pair_index: Int[Tensor, " batch"]
+
+
+@dataclass(frozen=True, slots=True)
+class PairSet:
+    """A split, ready to be cut into batches.
+
+    Attributes:
+        regions: Array-like (pairs, 36, features): in memory, memory-mapped or an HDF5 dataset.
+        captions: Ids of each pair with ``<start>`` and ``<end>``.
+        fingerprint: Of the split and tokenizer.
+        device: Where batches go.
+    """
+
+    regions: Any
+    captions: Sequence[Int[np.ndarray, " words"]]
+    fingerprint: str
+    device: torch.device
+
+    def __len__(self) -> int:
+        return len(self.captions)
+
+    @property
+    def features(self) -> int:
+        """Width of a region."""
+        return int(self.regions.shape[2])
+
+    def batch(self, pair_index: Int[np.ndarray, " batch"]) -> Batch:
+        """Read some pairs, in the order asked for."""
+        tokens, lengths = self._tokens(pair_index)
+        regions = torch.from_numpy(self._regions(pair_index))
+        return Batch(
+            regions.to(self.device), tokens, lengths, torch.from_numpy(pair_index.astype(np.int64))
+        )
+
+    def caption_batch(
+        self, pair_index: Int[np.ndarray, " batch"]
+    ) -> tuple[Int[Tensor, "batch words"], Int[Tensor, " batch"]]:
+        """Read the captions of some pairs: tokens and lengths."""
+        return self._tokens(pair_index)
+
+    def _tokens(
+        self, pair_index: Int[np.ndarray, " batch"]
+    ) -> tuple[Int[Tensor, "batch words"], Int[Tensor, " batch"]]:
+        captions = [self.captions[row] for row in pair_index]
+        lengths = np.array([len(caption) for caption in captions])
+        tokens = np.zeros((len(captions), lengths.max()), dtype=np.int64)
+        for row, caption in zip(tokens, captions, strict=True):
+            row[: len(caption)] = caption
+        return torch.from_numpy(tokens).to(self.device), torch.from_numpy(lengths)
+
+    def _regions(
+        self, pair_index: Int[np.ndarray, " batch"]
+    ) -> Float[np.ndarray, "batch regions features"]:
+        order, back = np.unique(pair_index, return_inverse=True)
+        rows: Float[np.ndarray, "batch regions features"] = np.asarray(
+            self.regions[order], dtype=np.float32
+        )[back]
+        return rows
+
+
+def cut(
+    pair_index: Int[np.ndarray, " pairs"], size: int, generator: np.random.Generator | None = None
+) -> list[Int[np.ndarray, " batch"]]:
+    """Cut pairs into as few batches of at most ``size`` as can be, near-equal in size.
+
+    Args:
+        pair_index: What to cut.
+        size: Largest batch, 2 or more; a batch of one arises only from a single pair.
+        generator: Shuffles first; without it the order stays.
+    """
+    order = pair_index if generator is None else generator.permutation(pair_index)
+    return list(np.array_split(order, max(1, -(-len(order) // size))))
+
+
+def endless(
+    pair_index: Int[np.ndarray, " pairs"], size: int, generator: np.random.Generator
+) -> Iterator[Int[np.ndarray, " batch"]]:
+    """Cut pairs into batches again and again, shuffled anew each time; nothing from nothing."""
+    while len(pair_index):
+        yield from cut(pair_index, size, generator)
+
+
+def read_vocabulary(release: Path, data: DataSettings) -> Vocabulary:
+    """Read the track's vocabulary and check that it can frame captions.
+
+    Raises:
+        FormatError: If it is missing or has no ``<start>`` or ``<end>``.
+    """
+    path = data.vocab_path
+    if path is not None and path.is_dir():
+        path = path / f"{data.name}_vocab_{data.tokenizer}.json"
+    vocabulary = read_release_vocabulary(release, data.tokenizer, path)
+    for token in ("<start>", "<end>"):
+        if token not in vocabulary.word2idx:
+            raise FormatError(
+                path or release / "vocab", f"no token {token}, expected it in word2idx"
+            )
+    return vocabulary
+
+
+def frame(
+    path: Path, captions: Captions, vocabulary: Vocabulary, max_tokens: int | None
+) -> list[Int[np.ndarray, " words"]]:
+    """Put ``<start>`` and ``<end>`` around each caption.
+
+    Args:
+        path: The caption file, for the message.
+        captions: Content ids.
+        vocabulary: Of the same tokenizer.
+        max_tokens: Content ids kept, from the front.
+
+    Raises:
+        FormatError: Naming the line of an empty caption or an id outside the vocabulary.
+    """
+    start, end = vocabulary.word2idx["<start>"], vocabulary.word2idx["<end>"]
+    framed = []
+    for line, ids in enumerate(captions.captions, 1):
+        if not ids:
+            raise FormatError(path, f"line {line}: an empty caption, expected at least one id")
+        if max(ids) >= vocabulary.idx:
+            raise FormatError(
+                path,
+                f"line {line}: id {max(ids)}, but the vocabulary has {vocabulary.idx} tokens "
+                "(another tokenizer's vocabulary?)",
+            )
+        framed.append(np.array([start, *ids[:max_tokens], end], dtype=np.int64))
+    return framed
+
+
+@contextmanager
+def open_pairs(
+    release: Path, split: Split, data: DataSettings, device: torch.device
+) -> Iterator[PairSet]:
+    """Open a split for training or prediction.
+
+    Raises:
+        FormatError: If a file is missing or torn, counts disagree, a caption is empty or has an
+            id outside the vocabulary, or a region is all zero or not finite.
+    """
+    vocabulary = read_vocabulary(release, data)
+    captions = read_split_captions(release, split, data.tokenizer)
+    path = data_folder(release) / f"{split}_caps_{data.tokenizer}.txt"
+    framed = frame(path, captions, vocabulary, data.max_tokens)
+    if not framed:
+        raise FormatError(path, f"no pairs, expected some in {split}")
+    with ExitStack() as stack:
+        regions = stack.enter_context(open_regions(release, split))
+        origin = data_folder(release) / split
+        _check_shape(origin, tuple(regions.shape), len(framed))
+        size = int(np.prod(regions.shape)) * regions.dtype.itemsize
+        if size <= data.memory_gb * 2**30:
+            regions = regions[:]
+        check_regions(origin, regions, allow_zero_rows=data.allow_zero_rows)
+        yield PairSet(regions, framed, captions.fingerprint, device)
+
+
+def _check_shape(origin: Path, shape: tuple[int, ...], captions: int) -> None:
+    if shape[0] != captions:
+        raise FormatError(origin, f"{shape[0]} images and {captions} captions, expected as many")
+    if len(shape) != 3 or shape[1] != REGIONS:
+        raise FormatError(origin, f"features of shape {shape}, expected (pairs, {REGIONS}, dim)")
+
+
+def check_regions(origin: Path, regions: Any, *, allow_zero_rows: bool) -> None:
+    """Refuse features that are not finite, and images or regions that are all zero.
+
+    Args:
+        origin: For the message.
+        regions: Array-like (pairs, 36, features).
+        allow_zero_rows: Take zero regions, but never a whole image of them.
+
+    Raises:
+        FormatError: Naming the first such pair.
+    """
+    for start in range(0, regions.shape[0], _SCAN):
+        rows: np.ndarray = np.asarray(regions[start : start + _SCAN])
+        bad = ~np.isfinite(rows).all(axis=(1, 2))
+        if bad.any():
+            raise FormatError(origin, f"pair {start + bad.argmax()}: features that are not finite")
+        zero = np.asarray(~rows.any(axis=2))
+        refused = np.asarray(zero.all(axis=1) if allow_zero_rows else zero.any(axis=1))
+        if refused.any():
+            pair = int(refused.argmax())
+            hint = "" if zero[pair].all() else "; --set data.allow_zero_rows=true takes them"
+            raise FormatError(
+                origin,
+                f"pair {start + pair}: {int(zero[pair].sum())} of {REGIONS} regions are all zero"
+                f"{hint}",
+            )

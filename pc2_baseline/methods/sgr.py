@@ -1,0 +1,89 @@
+"""SGR as it is: one network that takes every pair as matched."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from pc2_baseline.config import Settings, SgrSettings
+from pc2_baseline.data import PairSet, cut
+from pc2_baseline.learner import Learner
+from pc2_baseline.losses import triplet_hardest, triplet_mean
+from pc2_baseline.methods.base import Sizes, State, make_network, rate
+from pc2_baseline.progress import bar
+from pc2_baseline.retrieval import similarity_matrix
+from pc2_baseline.seeds import seed_torch, stream
+
+
+class Sgr:
+    """One network; mean negatives in the warm-up, then hardest negatives.
+
+    Args:
+        settings: Of the run; its method section is :class:`SgrSettings`.
+        sizes: Of the data.
+        device: Where to learn.
+
+    Source:
+        SGRAF (Diao et al., AAAI 2021), branch SGR.
+
+    Differs:
+        The warm-up with mean negatives is that of NCR's SGR*; without it, hardest negatives
+        collapse on noisy pairs.
+    """
+
+    ensemble_size = 1
+
+    def __init__(self, settings: Settings, sizes: Sizes, device: torch.device) -> None:
+        if not isinstance(settings.method, SgrSettings):
+            raise TypeError(f"settings of {settings.method.name}, expected those of sgr")
+        self.margin = settings.method.margin
+        self.train = settings.train
+        seed_torch(self.train.seed, 0)
+        self.net = make_network(settings.model, sizes).to(device)
+        self.learner = Learner(self.net, self.train.lr, self.train.clip)
+
+    def fit_epoch(self, train: PairSet, epoch: int) -> dict[str, float]:
+        """Learn for one epoch.
+
+        Args:
+            train: The training split.
+            epoch: From 0, the warm-up included.
+        """
+        seed_torch(self.train.seed, 2, epoch)
+        warm_up = epoch < self.train.warmup_epochs
+        self.learner.set_rate(rate(epoch, self.train.warmup_epochs, self.train.lr_drop_epoch))
+        self.net.train()
+        batches = cut(np.arange(len(train)), self.train.batch, stream(self.train.seed, epoch))
+        losses = []
+        for number, rows in enumerate(bar(batches, "train", len(batches))):
+            batch = train.batch(rows)
+            similarity = self.net.score(
+                self.net.encode_images(batch.regions),
+                self.net.encode_captions(batch.tokens, batch.lengths),
+            )
+            costs = (
+                triplet_mean(similarity, self.margin)
+                if warm_up
+                else triplet_hardest(similarity, similarity.new_full((len(rows),), self.margin))
+            )
+            losses.append(self.learner.step(costs.sum(), f"epoch {epoch}, batch {number}"))
+        return {"loss": float(np.mean(losses))}
+
+    def similarity(self, split: PairSet) -> Float[np.ndarray, "images captions"]:
+        """Score every image of a split against every caption."""
+        return similarity_matrix(self.net, split)
+
+    def state_dict(self) -> State:
+        """The network and its optimiser."""
+        return {
+            "networks": self.learner.network_state(),
+            "training": self.learner.optimiser_state(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Mapping[str, Tensor]]) -> None:
+        """Take a state back, or its network alone."""
+        self.learner.load_network(state["networks"])
+        if "training" in state:
+            self.learner.load_optimiser(state["training"])

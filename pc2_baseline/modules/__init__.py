@@ -1,0 +1,1 @@
+"""The parts of the network: encoders, similarity reasoning, pseudo-classifier."""

@@ -1,0 +1,59 @@
+"""Image side: regions to unit vectors, and their attention pooling."""
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from pc2_baseline.modules.codes import ImageCodes, unit, xavier
+
+REGIONS = 36
+
+
+class ImagePooling(nn.Module):
+    """Pool regions by self-attention to their mean.
+
+    Args:
+        dim: Width of a region.
+        dropout: After both branches.
+
+    Source:
+        VisualSA of SGRAF (Diao et al., AAAI 2021): batch normalisation over the region slots in
+        the local branch and over the width in the global one.
+    """
+
+    def __init__(self, dim: int, dropout: float) -> None:
+        super().__init__()
+        self.local = nn.Sequential(
+            nn.Linear(dim, dim), nn.BatchNorm1d(REGIONS), nn.Tanh(), nn.Dropout(dropout)
+        )
+        self.whole = nn.Sequential(
+            nn.Linear(dim, dim), nn.BatchNorm1d(dim), nn.Tanh(), nn.Dropout(dropout)
+        )
+        self.weigh = nn.Linear(dim, 1)
+        xavier(self)
+
+    def forward(self, regions: Float[Tensor, "images 36 dim"]) -> Float[Tensor, "images dim"]:
+        """Give one unit vector an image."""
+        query = self.whole(regions.mean(1))
+        weights = self.weigh(self.local(regions) * query[:, None]).softmax(1)
+        return unit((weights * regions).sum(1))
+
+
+class ImageEncoder(nn.Module):
+    """Project region features to unit vectors and pool them.
+
+    Args:
+        feature_dim: Width of the release's features.
+        dim: Width of the shared space.
+        dropout: Of the pooling.
+    """
+
+    def __init__(self, feature_dim: int, dim: int, dropout: float) -> None:
+        super().__init__()
+        self.project = nn.Linear(feature_dim, dim)
+        xavier(self)
+        self.pool = ImagePooling(dim, dropout)
+
+    def forward(self, regions: Float[Tensor, "images 36 features"]) -> ImageCodes:
+        """Encode the screenshots of a batch."""
+        vectors = unit(self.project(regions))
+        return ImageCodes(vectors, self.pool(vectors))

@@ -1,0 +1,44 @@
+"""The SGR network: both encoders and the similarity reasoning."""
+
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from pc2_baseline.modules.codes import CaptionCodes, ImageCodes
+from pc2_baseline.modules.image import ImageEncoder
+from pc2_baseline.modules.sgr import SgrSimilarity
+from pc2_baseline.modules.text import CaptionEncoder
+
+
+class SgrNetwork(nn.Module):
+    """Encode images, encode captions, score them.
+
+    Args:
+        images: The image encoder.
+        captions: The caption encoder.
+        similarity: The reasoning over both.
+    """
+
+    def __init__(
+        self, images: ImageEncoder, captions: CaptionEncoder, similarity: SgrSimilarity
+    ) -> None:
+        super().__init__()
+        self.images = images
+        self.captions = captions
+        self.similarity = similarity
+
+    def encode_images(self, regions: Float[Tensor, "images 36 features"]) -> ImageCodes:
+        """Encode screenshots."""
+        codes: ImageCodes = self.images(regions)
+        return codes
+
+    def encode_captions(
+        self, tokens: Int[Tensor, "captions words"], lengths: Int[Tensor, " captions"]
+    ) -> CaptionCodes:
+        """Encode captions."""
+        codes: CaptionCodes = self.captions(tokens, lengths)
+        return codes
+
+    def score(self, images: ImageCodes, captions: CaptionCodes) -> Float[Tensor, "images captions"]:
+        """Give the similarity matrix of a block, in (0, 1)."""
+        matrix: Tensor = self.similarity(images, captions)
+        return matrix

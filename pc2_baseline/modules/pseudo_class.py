@@ -1,0 +1,61 @@
+"""One classifier for both halves of a pair: regions or words to pseudo-class logits."""
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from pc2_baseline.modules.image import REGIONS
+
+
+class PseudoClassifier(nn.Module):
+    """Flatten 36 vectors and classify them.
+
+    Args:
+        dim: Width of regions and words.
+        hidden: Width of the hidden layer.
+        classes: Pseudo-classes K.
+
+    Source:
+        PC2 (Duan et al., ACM MM 2024), section 3.2; layer sizes from the authors' code.
+
+    Differs:
+        The authors' code resamples the *padded* words, so a caption's class hangs on its batch.
+    """
+
+    def __init__(self, dim: int, hidden: int, classes: int) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Linear(REGIONS * dim, hidden), nn.ReLU(), nn.Linear(hidden, classes)
+        )
+
+    def forward(self, vectors: Float[Tensor, "batch 36 dim"]) -> Float[Tensor, "batch classes"]:
+        """Give logits."""
+        logits: Tensor = self.layers(vectors.flatten(1))
+        return logits
+
+
+def to_slots(
+    words: Float[Tensor, "captions words dim"], lengths: Int[Tensor, " captions"]
+) -> Float[Tensor, "captions 36 dim"]:
+    """Lay each caption's words on the 36 slots of the classifier, whatever its batch mates.
+
+    A caption of up to 36 words stands in the middle of zeros; a longer one is interpolated
+    linearly (pixel centres aligned, as in image resizing).
+
+    Args:
+        words: Zeros from ``lengths`` on.
+        lengths: On any device.
+    """
+    lengths = lengths.to(words.device)[:, None]
+    slots = torch.arange(REGIONS, device=words.device)[None]
+    short = lengths <= REGIONS
+    scale = lengths.to(words) / REGIONS
+    place = torch.where(short, slots - (REGIONS - lengths) // 2, (slots + 0.5) * scale - 0.5)
+    outside = short & ((place < 0) | (place >= lengths))
+    place = place.clamp(min=0).minimum((lengths - 1).to(place))
+    left = place.floor().long()
+    right = (left + 1).minimum(lengths - 1)
+    share = (place - left).to(words)[..., None]
+    rows = torch.arange(len(words), device=words.device)[:, None]
+    laid = words[rows, left] * (1 - share) + words[rows, right] * share
+    return laid.masked_fill(outside[..., None], 0.0)

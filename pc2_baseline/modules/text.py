@@ -1,0 +1,74 @@
+"""Text side: tokens to unit vectors by a bidirectional GRU, and their attention pooling."""
+
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from pc2_baseline.modules.codes import CaptionCodes, unit, word_mask, xavier
+
+
+class CaptionPooling(nn.Module):
+    """Pool the words of each caption by self-attention to their mean, padding apart.
+
+    Args:
+        dim: Width of a word.
+        dropout: After both branches.
+
+    Source:
+        TextSA of SGRAF (Diao et al., AAAI 2021).
+    """
+
+    def __init__(self, dim: int, dropout: float) -> None:
+        super().__init__()
+        self.local = nn.Sequential(nn.Linear(dim, dim), nn.Tanh(), nn.Dropout(dropout))
+        self.whole = nn.Sequential(nn.Linear(dim, dim), nn.Tanh(), nn.Dropout(dropout))
+        self.weigh = nn.Linear(dim, 1)
+        xavier(self)
+
+    def forward(
+        self, words: Float[Tensor, "captions words dim"], lengths: Int[Tensor, " captions"]
+    ) -> Float[Tensor, "captions dim"]:
+        """Give one unit vector a caption."""
+        padding = ~word_mask(lengths, words.shape[1], words.device)
+        mean = words.sum(1) / lengths.to(words)[:, None]
+        scores = self.weigh(self.local(words) * self.whole(mean)[:, None]).squeeze(-1)
+        weights = scores.masked_fill(padding, float("-inf")).softmax(1)
+        return unit((weights[..., None] * words).sum(1))
+
+
+class CaptionEncoder(nn.Module):
+    """Embed tokens, read them both ways, average the two directions.
+
+    Args:
+        vocabulary: Number of tokens.
+        word_dim: Width of a token's embedding.
+        dim: Width of the shared space.
+        dropout: Of the embedding and the pooling.
+    """
+
+    def __init__(self, vocabulary: int, word_dim: int, dim: int, dropout: float) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(vocabulary, word_dim)
+        nn.init.uniform_(self.embed.weight, -0.1, 0.1)
+        self.dropout = nn.Dropout(dropout)
+        self.read = nn.GRU(word_dim, dim, batch_first=True, bidirectional=True)
+        self.pool = CaptionPooling(dim, dropout)
+
+    def forward(
+        self, tokens: Int[Tensor, "captions words"], lengths: Int[Tensor, " captions"]
+    ) -> CaptionCodes:
+        """Encode the captions of a batch.
+
+        Args:
+            tokens: Padded with any id.
+            lengths: On the CPU.
+        """
+        packed = pack_padded_sequence(
+            self.dropout(self.embed(tokens)), lengths, batch_first=True, enforce_sorted=False
+        )
+        both, _ = pad_packed_sequence(
+            self.read(packed)[0], batch_first=True, total_length=tokens.shape[1]
+        )
+        forward, backward = both.chunk(2, dim=-1)
+        words = unit((forward + backward) / 2)
+        return CaptionCodes(words, self.pool(words, lengths), lengths)

@@ -1,0 +1,73 @@
+"""From a run's best epoch to a submission."""
+
+from pathlib import Path
+
+from leaderboard.submission import Compute, Training, new_submission, pack
+from now_builder.errors import ConfigError, FormatError
+from now_builder.formats.release import check_split
+from pc2_baseline.checkpoint import read_tensors
+from pc2_baseline.data import open_pairs
+from pc2_baseline.methods import Method
+from pc2_baseline.run import (
+    BEST,
+    check_split_is_the_runs,
+    locate_release,
+    pick_device,
+    read_run,
+)
+from pc2_baseline.trainer import make_method
+
+
+def predict(
+    run: Path,
+    split: str,
+    output: Path,
+    *,
+    release: Path | None = None,
+    device_name: str | None = None,
+) -> None:
+    """Score a split with a run's best epoch and pack the matrix.
+
+    Args:
+        run: The run folder.
+        split: ``train``, ``dev`` or ``test``.
+        output: The submission to write.
+        release: Where the release lies; default: where it was at training.
+        device_name: Default: as set for the run.
+
+    Raises:
+        FormatError: If the run, the release or the checkpoint cannot be read, or the release is
+            another one than at training.
+        ConfigError: If ``output`` is no ``.zip``.
+    """
+    if output.suffix != ".zip":
+        raise ConfigError(f"-o {output}: expected the name of a .zip file")
+    record = read_run(run)
+    folder = locate_release(run, record, release)
+    device = pick_device(device_name or record.settings.train.device)
+    method = make_method(record, device)
+    parameters = _load(run, method)
+    name = check_split(split)
+    with open_pairs(folder, name, record.settings.data, device) as pairs:
+        check_split_is_the_runs(run, record, name, pairs.fingerprint)
+        similarity = method.similarity(pairs)
+    training = Training(
+        seeds=(record.settings.train.seed,),
+        ensemble_size=method.ensemble_size,
+        checkpoint_selection="dev",
+    )
+    track = record.settings.data.tokenizer
+    meta = new_submission(folder, track, split, record.settings.method.name.upper(), training)
+    compute = Compute(params_m=round(parameters / 1e6, 3))
+    pack(output, similarity, meta.model_copy(update={"compute": compute}))
+
+
+def _load(run: Path, method: Method) -> int:
+    """Take the best epoch's networks; give the number of their values."""
+    tensors = read_tensors(run / BEST, {"networks"})
+    try:
+        method.load_state_dict(tensors)
+    except (ValueError, KeyError) as error:
+        reason = str(error).partition("\n")[0]
+        raise FormatError(run / BEST, f"not of this run's network ({reason})") from None
+    return sum(value.numel() for value in tensors["networks"].values())

@@ -1,0 +1,18 @@
+"""Random streams, each named by a run's seed and a few numbers, so that none needs storing."""
+
+import numpy as np
+import torch
+
+
+def stream(*name: int) -> np.random.Generator:
+    """Give the generator of a named stream: the same name, the same draws.
+
+    Args:
+        name: The run's seed, then what tells this stream from its other ones.
+    """
+    return np.random.default_rng(np.random.SeedSequence(name))
+
+
+def seed_torch(*name: int) -> None:
+    """Start PyTorch's own generators (weights, dropout) on a named stream."""
+    torch.manual_seed(int(np.random.SeedSequence(name).generate_state(1, np.uint64)[0] >> 1))
