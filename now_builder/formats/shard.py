@@ -322,6 +322,46 @@ def read_members(path: Path, skip: frozenset[str] = frozenset()) -> Iterator[Cap
         yield _capture(path, current, parts)
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the bytes of one screenshot stand in a tar, so that it can be read alone.
+
+    Attributes:
+        path: The tar.
+        offset: Of the first byte.
+        size: In bytes.
+    """
+
+    path: Path
+    offset: int
+    size: int
+
+
+def locate_screenshots(captures: Path, shard: int) -> dict[str, Place]:
+    """Find the screenshots of one shard without reading them, by key, in the order of the tar.
+
+    Raises:
+        FormatError: If the tar is missing or torn.
+    """
+    path = members_path(captures, shard)
+    try:
+        with tarfile.open(path, "r:") as tar:
+            return {
+                member.name.partition(".")[0]: Place(path, member.offset_data, member.size)
+                for member in tar
+                if member.name.endswith((".png", ".webp"))
+            }
+    except (tarfile.TarError, EOFError, OSError) as error:
+        raise FormatError(path, f"not a readable tar ({error})") from None
+
+
+def read_place(place: Place) -> bytes:
+    """Read the bytes of one screenshot."""
+    with place.path.open("rb") as file:
+        file.seek(place.offset)
+        return file.read(place.size)
+
+
 def _capture(path: Path, key: str, parts: dict[str, bytes]) -> Capture:
     screenshot = parts.get("png") or parts.get("webp")
     if screenshot is None or "html.gz" not in parts or "elements.json" not in parts:

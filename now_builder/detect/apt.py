@@ -1,0 +1,433 @@
+"""The APT-style detector: proposals, region embeddings, prompts tuned by look and text."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F  # noqa: N812 - the name that PyTorch's own documentation uses
+from jaxtyping import Float, UInt8
+from torch import Tensor, nn
+from torchvision.ops import roi_align
+
+from now_builder.config import Strict
+from now_builder.detect import boxes as geometry
+from now_builder.detect.base import TextBox
+from now_builder.detect.clip_rn import ModifiedResNet
+from now_builder.detect.sources import embed_text_boxes, linked_embeddings
+from now_builder.detect.text import DIMENSION, TextEncoder
+from now_builder.formats.features import REGIONS, SOURCES, FeatureBatch
+from now_builder.formats.shard import HEIGHT, WIDTH
+
+_NMS_PROPOSALS = 0.7
+_NMS_REGIONS = 0.5
+
+
+class ModelConfig(Strict):
+    """The architecture, stored beside the weights.
+
+    Attributes:
+        input_size: Width and height, in px, to which screenshots are brought.
+        layers: Blocks in each layer of the backbone; ``width``: its channels behind the stem.
+        outputs: Width of the attention-pooled embedding, before the projection to 768.
+        side: Cells a side of a region behind layer 4.
+        layer3_stride: 2 as published, 1 for small inputs.
+        anchor_sizes: Square roots of the anchors' areas, in input px.
+        anchor_ratios: Height over width; screens are full of wide, flat elements.
+        candidates: Anchors kept before suppression; ``proposals``: boxes kept after it.
+        temperature: Divides the cosines.
+        mode: How prompts are tuned.
+    """
+
+    size: str
+    input_size: tuple[int, int]
+    layers: tuple[int, int, int, int]
+    width: int
+    outputs: int
+    side: int
+    layer3_stride: int
+    anchor_sizes: tuple[float, ...]
+    anchor_ratios: tuple[float, ...] = (0.1, 0.25, 0.5, 1.0, 2.0)
+    rpn_channels: int
+    candidates: int
+    proposals: int
+    temperature: float = 0.01
+    mode: Literal["shift", "film", "attn"] = "shift"
+
+
+PAPER = ModelConfig(
+    size="paper",
+    input_size=(WIDTH, HEIGHT),
+    layers=(3, 4, 6, 3),
+    width=64,
+    outputs=1024,
+    side=7,
+    layer3_stride=2,
+    anchor_sizes=(16, 32, 64, 128, 256, 512),
+    rpn_channels=1024,
+    candidates=1000,
+    proposals=100,
+)
+TINY = ModelConfig(
+    size="tiny",
+    input_size=(WIDTH // 4, HEIGHT // 4),
+    layers=(1, 1, 1, 1),
+    width=12,
+    outputs=384,
+    side=4,
+    layer3_stride=1,
+    anchor_sizes=(8, 16, 32, 64, 128),
+    rpn_channels=64,
+    candidates=300,
+    proposals=64,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Proposals:
+    """Class-agnostic boxes of one page, best first, in input px, with their objectness logits."""
+
+    boxes: Float[Tensor, "n 4"]
+    objectness: Float[Tensor, " n"]
+
+
+class RegionProposals(nn.Module):
+    """Propose boxes from a C4 map.
+
+    Source:
+        Faster R-CNN (Ren et al., NeurIPS 2015), Sec. 3.1.
+    """
+
+    shapes: Tensor
+
+    def __init__(self, channels: int, config: ModelConfig, stride: int) -> None:
+        super().__init__()
+        shapes = geometry.anchor_shapes(config.anchor_sizes, config.anchor_ratios)
+        self.register_buffer("shapes", shapes, persistent=False)
+        self.stride, self.size = stride, config.input_size
+        self.candidates = config.candidates
+        self.conv = nn.Conv2d(channels, config.rpn_channels, 3, padding=1)
+        self.objectness = nn.Conv2d(config.rpn_channels, len(shapes), 1)
+        self.deltas = nn.Conv2d(config.rpn_channels, len(shapes) * 4, 1)
+        for layer in (self.conv, self.objectness, self.deltas):
+            nn.init.normal_(layer.weight, std=0.01)
+            nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
+
+    def forward(
+        self, maps: Float[Tensor, "n c i j"]
+    ) -> tuple[Float[Tensor, "n a"], Float[Tensor, "n a 4"], Float[Tensor, "a 4"]]:
+        """Give objectness logits and regression offsets of every anchor, and the anchors."""
+        hidden = F.relu(self.conv(maps))
+        objectness = self.objectness(hidden).permute(0, 2, 3, 1).flatten(1)
+        deltas = self.deltas(hidden).permute(0, 2, 3, 1).reshape(len(maps), -1, 4)
+        grid = (int(maps.shape[2]), int(maps.shape[3]))
+        return objectness, deltas, geometry.anchors(grid, self.stride, self.shapes)
+
+    def propose(
+        self,
+        objectness: Float[Tensor, "n a"],
+        deltas: Float[Tensor, "n a 4"],
+        anchors: Float[Tensor, "a 4"],
+        count: int,
+    ) -> list[Proposals]:
+        """Keep the best boxes of each page after suppression at 0.7."""
+        pages = []
+        for logits, offsets in zip(objectness.float(), deltas.float(), strict=True):
+            best, places = logits.topk(min(self.candidates, len(logits)))
+            found = geometry.clip(geometry.decode(offsets[places], anchors[places]), self.size)
+            kept = geometry.nms(found, best, _NMS_PROPOSALS)[:count]
+            pages.append(Proposals(found[kept], best[kept]))
+        return pages
+
+
+class PromptTuner(nn.Module):
+    r"""Cosines between regions and class prompts that each region tunes by its look and its text.
+
+    ``shift`` adds one vector per region, :math:`\hat t = t + W_2 \mathrm{ReLU}(W_1 [v; o])`;
+    ``film`` scales and shifts, :math:`\hat t = \gamma \odot t + \beta`; ``attn`` lets each prompt
+    ask a memory of the two tokens ``v`` and ``o``. All begin as the untuned prompts.
+
+    Source:
+        APT (Gu et al., CVPR 2023): frozen prompts adjusted by visual and OCR embeddings.
+
+    Differs:
+        APT's formula is not public in a form we could read; these three are ours.
+    """
+
+    def __init__(self, mode: Literal["shift", "film", "attn"], dimension: int = DIMENSION) -> None:
+        super().__init__()
+        self.mode = mode
+        hidden = dimension // 4
+        outputs = {"shift": dimension, "film": 2 * dimension, "attn": dimension}[mode]
+        inputs = dimension if mode == "attn" else 2 * dimension
+        self.reduce = nn.Linear(inputs, hidden)
+        self.expand = nn.Linear(hidden, outputs)
+        nn.init.zeros_(self.expand.weight)
+        nn.init.zeros_(self.expand.bias)
+        if mode == "attn":
+            self.query = nn.Linear(dimension, hidden)
+            self.key = nn.Linear(dimension, hidden)
+
+    def forward(
+        self,
+        visual: Float[Tensor, "n d"],
+        text: Float[Tensor, "n d"],
+        prompts: Float[Tensor, "classes d"],
+    ) -> Float[Tensor, "n classes"]:
+        """Give the cosine of each region with each of its tuned prompts.
+
+        Args:
+            visual: Unit vectors.
+            text: Unit vectors, or zero where a region has no text.
+            prompts: Unit vectors, frozen.
+        """
+        if self.mode == "attn":
+            return self._attend(visual, text, prompts)
+        tuned = self.expand(F.relu(self.reduce(torch.cat([visual, text], dim=1))))
+        if self.mode == "film":
+            scale, shift = tuned.chunk(2, dim=1)
+            scale = 1 + scale
+        else:
+            scale, shift = torch.ones_like(tuned), tuned
+        # |γ⊙t + β|² and v·(γ⊙t + β) in matrix products, without a tensor of regions x classes x d.
+        squared = (
+            scale.square() @ prompts.square().T
+            + 2 * (scale * shift) @ prompts.T
+            + shift.square().sum(dim=1, keepdim=True)
+        )
+        inner = (visual * scale) @ prompts.T + (visual * shift).sum(dim=1, keepdim=True)
+        cosines: Tensor = inner / squared.clamp(min=1e-8).sqrt()
+        return cosines
+
+    def _attend(
+        self,
+        visual: Float[Tensor, "n d"],
+        text: Float[Tensor, "n d"],
+        prompts: Float[Tensor, "classes d"],
+    ) -> Float[Tensor, "n classes"]:
+        memory = torch.stack([visual, text], dim=1)
+        weights = torch.einsum("ch,nmh->ncm", self.query(prompts), self.key(memory))
+        weights = (weights / self.query.out_features**0.5).softmax(dim=2)
+        values = self.expand(F.relu(self.reduce(memory)))
+        tuned = F.normalize(prompts + torch.einsum("ncm,nmd->ncd", weights, values), dim=2)
+        return torch.einsum("nd,ncd->nc", visual, tuned)
+
+
+class AptDetector(nn.Module):
+    """The whole model; its backbone's parameters are named ``visual.*`` as in OpenAI's CLIP.
+
+    Args:
+        config: The architecture.
+        prompts: Frozen class prompts, unit vectors.
+
+    Source:
+        APT (Gu et al., CVPR 2023); region branch and classifier as in RegionCLIP (Zhong et al.,
+        CVPR 2022): RoIAlign on C4, layer 4 and attention pooling on regions, cosine to frozen
+        prompts, background as a zero logit, class-agnostic box regression.
+
+    Differs:
+        The projection to 768 is ours (CLIP's joint space has 1,024), and so are the anchors.
+    """
+
+    prompts: Tensor
+    centre: Tensor
+    whiten: Tensor
+
+    def __init__(self, config: ModelConfig, prompts: Float[Tensor, "classes 768"]) -> None:
+        super().__init__()
+        self.config = config
+        self.visual = ModifiedResNet(
+            config.layers, config.width, config.outputs, config.side, config.layer3_stride
+        )
+        self.rpn = RegionProposals(self.visual.channels, config, self.visual.stride)
+        self.projection = nn.Linear(config.outputs, DIMENSION)
+        self.regression = nn.Linear(config.outputs, 4)
+        nn.init.normal_(self.regression.weight, std=0.001)
+        nn.init.zeros_(self.regression.bias)
+        self.tuner = PromptTuner(config.mode)
+        self.register_buffer("prompts", prompts.clone())
+        self.register_buffer("centre", torch.zeros(DIMENSION))
+        self.register_buffer("whiten", torch.eye(DIMENSION))
+
+    def maps(self, screenshots: UInt8[Tensor, "n 3 h w"]) -> Float[Tensor, "n c i j"]:
+        """Give the C4 maps of screenshots."""
+        return self.visual.features(screenshots.float() / 255)
+
+    def propose(self, maps: Float[Tensor, "n c i j"]) -> list[Proposals]:
+        """Give the class-agnostic boxes of each page."""
+        objectness, deltas, anchors = self.rpn(maps)
+        return self.rpn.propose(objectness, deltas, anchors, self.config.proposals)
+
+    def pool(
+        self, maps: Float[Tensor, "n c i j"], regions: Sequence[Float[Tensor, "r 4"]]
+    ) -> Float[Tensor, "all outputs"]:
+        """Embed the regions of each page, all pages' regions in one batch."""
+        crops = roi_align(
+            maps.float(),
+            list(regions),
+            2 * self.config.side,
+            spatial_scale=1 / self.visual.stride,
+            sampling_ratio=2,
+            aligned=True,
+        )
+        return self.visual.pool(crops)
+
+    def classify(
+        self, embedded: Float[Tensor, "n 768"], text: Float[Tensor, "n 768"]
+    ) -> Float[Tensor, "n classes+1"]:
+        """Give class logits of projected regions; the last is the background's, always zero."""
+        cosines = self.tuner(F.normalize(embedded, dim=1), text, self.prompts)
+        return F.pad(cosines / self.config.temperature, (0, 1))
+
+    def export(self, embedded: Float[Tensor, "n 768"]) -> Float[Tensor, "n 768"]:
+        """Bring projected regions to the scale in which they are stored: centred, about unit norm.
+
+        The affine map is fixed in training from the train pool's regions.
+        """
+        stored: Tensor = (embedded - self.centre) @ self.whiten
+        return stored
+
+
+class AptExtractor:
+    """The trained detector at work: screenshots and text boxes in, 36 regions a page out.
+
+    Args:
+        model: Trained; set to evaluation.
+        encoder: Of the text boxes; the one the model was trained with.
+        attributes: What the feature file must say.
+        autocast: Compute the convolutions in bfloat16 (CUDA only).
+    """
+
+    def __init__(
+        self,
+        model: AptDetector,
+        encoder: TextEncoder,
+        attributes: Mapping[str, str],
+        *,
+        autocast: bool = False,
+    ) -> None:
+        self.model = model.eval()
+        self.encoder = encoder
+        self._attributes = dict(attributes)
+        self._autocast = autocast
+
+    @property
+    def attributes(self) -> Mapping[str, str]:
+        """What the feature file says of this detector."""
+        return self._attributes
+
+    @property
+    def input_size(self) -> tuple[int, int]:
+        """Width and height of the input, px."""
+        return self.model.config.input_size
+
+    @torch.inference_mode()
+    def extract(
+        self,
+        keys: Sequence[str],
+        screenshots: UInt8[Tensor, "pages 3 height width"],
+        text_boxes: Sequence[Sequence[TextBox]],
+    ) -> FeatureBatch:
+        """Find and embed 36 regions a page.
+
+        Rows are ranked by the geometric mean of class probability and objectness, after
+        class-agnostic suppression at 0.5, which is relaxed until 36 stand; where there are too few
+        candidates, windows of a grid follow. Features are those of the proposals, boxes are
+        regressed, as in bottom-up attention and RegionCLIP.
+        """
+        device = self.model.centre.device
+        with torch.autocast(device.type, torch.bfloat16, enabled=self._autocast):
+            maps = self.model.maps(screenshots.to(device))
+            proposals = self.model.propose(maps)
+            pooled = self.model.pool(maps, [page.boxes for page in proposals]).float()
+            windows = geometry.windows(self.input_size).to(device)
+            ranked = self._rank(proposals, pooled, text_boxes)
+            missing = [windows[: REGIONS - len(page.scores)] for page in ranked]
+            filled = self.model.pool(maps, missing).float() if any(map(len, missing)) else pooled
+        filled = self.model.projection(filled[: sum(map(len, missing))])
+        fill = torch.split(self.model.export(filled), [len(page) for page in missing])
+        rows = [_fill(*page) for page in zip(ranked, missing, fill, strict=True)]
+        return _to_batch(keys, rows, self.input_size)
+
+    def _rank(
+        self,
+        proposals: Sequence[Proposals],
+        pooled: Float[Tensor, "all outputs"],
+        text_boxes: Sequence[Sequence[TextBox]],
+    ) -> list["_Rows"]:
+        counts = [len(page.boxes) for page in proposals]
+        embedded = self.model.projection(pooled)
+        text = self._link(proposals, text_boxes)
+        probabilities = self.model.classify(embedded, text).softmax(dim=1)[:, :-1]
+        best, classes = probabilities.max(dim=1)
+        found = geometry.decode(
+            self.model.regression(pooled), torch.cat([page.boxes for page in proposals])
+        )
+        objectness = torch.cat([page.objectness for page in proposals]).sigmoid()
+        everything = (
+            geometry.clip(found, self.input_size),
+            (best * objectness).sqrt(),
+            classes,
+            self.model.export(embedded),
+        )
+        return [
+            _select(*page)
+            for page in zip(*(torch.split(values, counts) for values in everything), strict=True)
+        ]
+
+    def _link(
+        self, proposals: Sequence[Proposals], text_boxes: Sequence[Sequence[TextBox]]
+    ) -> Float[Tensor, "all 768"]:
+        width, height = self.input_size
+        scale = (width / WIDTH, height / HEIGHT)
+        rows = []
+        for page, strings in zip(proposals, text_boxes, strict=True):
+            places, vectors = embed_text_boxes(self.encoder, strings, scale)
+            device = page.boxes.device
+            rows.append(linked_embeddings(page.boxes, places.to(device), vectors.to(device)))
+        return torch.cat(rows)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    boxes: Float[Tensor, "n 4"]
+    scores: Float[Tensor, " n"]
+    classes: Tensor
+    regions: Float[Tensor, "n 768"]
+    source: Tensor
+
+
+def _select(boxes: Tensor, scores: Tensor, classes: Tensor, regions: Tensor) -> _Rows:
+    kept, strict = geometry.select(boxes, scores, REGIONS, _NMS_REGIONS)
+    source = torch.where(strict, SOURCES.index("detector"), SOURCES.index("relaxed"))
+    return _Rows(boxes[kept], scores[kept], classes[kept], regions[kept], source)
+
+
+def _fill(rows: _Rows, windows: Tensor, regions: Tensor) -> _Rows:
+    count = len(windows)
+    return _Rows(
+        torch.cat([rows.boxes, windows]),
+        torch.cat([rows.scores, rows.scores.new_zeros(count)]),
+        torch.cat([rows.classes, rows.classes.new_full((count,), -1)]),
+        torch.cat([rows.regions, regions]),
+        torch.cat([rows.source, rows.source.new_full((count,), SOURCES.index("grid"))]),
+    )
+
+
+def _to_batch(keys: Sequence[str], rows: Sequence[_Rows], size: tuple[int, int]) -> FeatureBatch:
+    factors = torch.tensor([WIDTH / size[0], HEIGHT / size[1]]).repeat(2)
+
+    def stack(name: str) -> Tensor:
+        return torch.stack([getattr(page, name) for page in rows]).cpu()
+
+    source = stack("source").numpy().astype(np.int8)
+    return FeatureBatch(
+        list(keys),
+        regions=stack("regions").float().numpy(),
+        boxes=(stack("boxes").float() * factors).numpy(),
+        scores=stack("scores").float().numpy(),
+        classes=stack("classes").numpy().astype(np.int16),
+        source=source,
+        n_regions=(source == SOURCES.index("detector")).sum(axis=1).astype(np.int16),
+    )

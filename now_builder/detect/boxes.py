@@ -1,0 +1,151 @@
+"""Geometry of boxes: overlap, regression targets, suppression, and windows that fill up a page."""
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor
+from torchvision.ops import box_area, box_iou, nms
+
+_WEIGHTS = (10.0, 10.0, 5.0, 5.0)
+_LARGEST_LOG = 4.135  # log(1000 / 16): a box may not grow beyond this in one regression
+
+
+def intersection(a: Float[Tensor, "n 4"], b: Float[Tensor, "m 4"]) -> Float[Tensor, "n m"]:
+    """Give the area of the overlap of each pair of boxes, in px²."""
+    corner = torch.minimum(a[:, None, 2:], b[None, :, 2:])
+    size = (corner - torch.maximum(a[:, None, :2], b[None, :, :2])).clamp(min=0)
+    return size[..., 0] * size[..., 1]
+
+
+def intersection_over_minimum(
+    a: Float[Tensor, "n 4"], b: Float[Tensor, "m 4"]
+) -> Float[Tensor, "n m"]:
+    r"""Give :math:`|a \cap b| / \min(|a|, |b|)`, which is 1 when one box lies in the other.
+
+    Source:
+        The linking of elements and strings in APT (Gu et al., CVPR 2023, Fig. 3, "IoM").
+    """
+    smaller = torch.minimum(box_area(a)[:, None], box_area(b)[None, :])
+    return intersection(a, b) / smaller.clamp(min=1e-6)
+
+
+def encode(boxes: Float[Tensor, "n 4"], anchors: Float[Tensor, "n 4"]) -> Float[Tensor, "n 4"]:
+    """Express boxes as weighted offsets from anchors (the R-CNN parametrisation).
+
+    Source:
+        Girshick et al., CVPR 2014, with the weights (10, 10, 5, 5) of Fast R-CNN.
+    """
+    size, base = boxes[:, 2:] - boxes[:, :2], anchors[:, 2:] - anchors[:, :2]
+    base = base.clamp(min=1e-3)
+    shift = (boxes[:, :2] + size / 2 - anchors[:, :2] - base / 2) / base
+    growth = torch.log(size.clamp(min=1e-3) / base)
+    return torch.cat([shift, growth], dim=1) * boxes.new_tensor(_WEIGHTS)
+
+
+def decode(deltas: Float[Tensor, "n 4"], anchors: Float[Tensor, "n 4"]) -> Float[Tensor, "n 4"]:
+    """Invert :func:`encode`."""
+    deltas = deltas / deltas.new_tensor(_WEIGHTS)
+    base = (anchors[:, 2:] - anchors[:, :2]).clamp(min=1e-3)
+    centre = anchors[:, :2] + base / 2 + deltas[:, :2] * base
+    size = base * torch.exp(deltas[:, 2:].clamp(max=_LARGEST_LOG))
+    return torch.cat([centre - size / 2, centre + size / 2], dim=1)
+
+
+def clip(boxes: Float[Tensor, "n 4"], size: tuple[int, int]) -> Float[Tensor, "n 4"]:
+    """Keep boxes inside a screen of ``size`` (width, height), at least one px wide and high."""
+    width, height = size
+    left = boxes[:, 0].clamp(0, width - 1)
+    top = boxes[:, 1].clamp(0, height - 1)
+    right = torch.maximum(boxes[:, 2].clamp(max=width), left + 1)
+    bottom = torch.maximum(boxes[:, 3].clamp(max=height), top + 1)
+    return torch.stack([left, top, right, bottom], dim=1)
+
+
+def select(
+    boxes: Float[Tensor, "n 4"],
+    scores: Float[Tensor, " n"],
+    count: int,
+    threshold: float = 0.5,
+) -> tuple[Int64[Tensor, " kept"], Bool[Tensor, " kept"]]:
+    """Keep the best boxes after class-agnostic suppression, relaxed until there are enough.
+
+    Args:
+        boxes: Candidates.
+        scores: Higher is better.
+        count: How many to keep; fewer come back only when there are fewer candidates.
+        threshold: Overlap (IoU) above which the lower-scored box is dropped at first.
+
+    Returns:
+        Candidate numbers by falling score, those kept at ``threshold`` before those that only a
+        relaxed threshold kept, and whether each was kept at ``threshold``.
+
+    Source:
+        The relaxation loop of common bottom-up-attention extraction code (0.5, 0.6 … 0.9, none).
+    """
+    strict = nms(boxes, scores, threshold)[:count]
+    kept = strict
+    level = threshold
+    while len(kept) < min(count, len(boxes)):
+        level += 0.1
+        wider = scores.argsort(descending=True, stable=True) if level > 0.95 else None
+        kept = nms(boxes, scores, level) if wider is None else wider
+        extra = kept[~torch.isin(kept, strict)]
+        kept = torch.cat([strict, extra])[:count]
+    return kept, torch.isin(kept, strict)
+
+
+def windows(size: tuple[int, int]) -> Float[Tensor, "windows 4"]:
+    """Lay a grid of 36 overlapping windows (4 across, 9 down) over a screen, centre first.
+
+    Args:
+        size: Width and height of the screen, in px.
+    """
+    width, height = size
+    across, down = 4, 9
+    w, h = width / 2.5, height / 5
+    x = torch.linspace(0, width - w, across)
+    y = torch.linspace(0, height - h, down)
+    left, top = x.repeat(down), y.repeat_interleave(across)
+    boxes = torch.stack([left, top, left + w, top + h], dim=1)
+    centre = boxes.new_tensor([width / 2, height / 2])
+    distance = ((boxes[:, :2] + boxes[:, 2:]) / 2 - centre).square().sum(dim=1)
+    return boxes[distance.argsort(stable=True)]
+
+
+def anchors(
+    grid: tuple[int, int], stride: int, shapes: Float[Tensor, "shapes 2"]
+) -> Float[Tensor, "anchors 4"]:
+    """Lay anchor boxes over a feature map: row by row, column by column, shape by shape.
+
+    Args:
+        grid: Rows and columns of the map.
+        stride: Input px per cell.
+        shapes: Widths and heights in input px.
+    """
+    rows, columns = grid
+    y = (torch.arange(rows, device=shapes.device) + 0.5) * stride
+    x = (torch.arange(columns, device=shapes.device) + 0.5) * stride
+    centres = torch.stack([x.repeat(rows), y.repeat_interleave(columns)], dim=1)[:, None]
+    half = shapes[None] / 2
+    return torch.cat([centres - half, centres + half], dim=2).reshape(-1, 4)
+
+
+def anchor_shapes(sizes: Sequence[float], ratios: Sequence[float]) -> Float[Tensor, "shapes 2"]:
+    """Give widths and heights of anchors of area ``size²`` and ``ratio`` = height / width."""
+    return torch.tensor([[s / r**0.5, s * r**0.5] for s in sizes for r in ratios])
+
+
+__all__ = [
+    "anchor_shapes",
+    "anchors",
+    "box_iou",
+    "clip",
+    "decode",
+    "encode",
+    "intersection",
+    "intersection_over_minimum",
+    "nms",
+    "select",
+    "windows",
+]

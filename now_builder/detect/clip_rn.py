@@ -1,0 +1,213 @@
+"""CLIP's modified ResNet, cut behind layer 3 (C4), with the published parameter names."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - the name that PyTorch's own documentation uses
+from jaxtyping import Float
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+
+from now_builder.errors import ConfigError, FormatError
+
+MEAN = (0.48145466, 0.4578275, 0.40821073)
+STD = (0.26862954, 0.26130258, 0.27577711)
+"""Pixel statistics of CLIP, RGB in [0, 1]."""
+
+_EXPANSION = 4
+_HUB_FILES = ("open_clip_model.safetensors", "model.safetensors")
+
+
+class Bottleneck(nn.Module):
+    """A residual block whose stride is an average pooling, so that it does not alias."""
+
+    def __init__(self, inputs: int, planes: int, stride: int = 1) -> None:
+        super().__init__()
+        outputs = planes * _EXPANSION
+        self.conv1 = nn.Conv2d(inputs, planes, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(planes)
+        self.conv2 = nn.Conv2d(planes, planes, 3, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(planes)
+        self.avgpool = nn.AvgPool2d(stride) if stride > 1 else nn.Identity()
+        self.conv3 = nn.Conv2d(planes, outputs, 1, bias=False)
+        self.bn3 = nn.BatchNorm2d(outputs)
+        self.downsample: nn.Sequential | None = None
+        if stride > 1 or inputs != outputs:
+            # The published names count the convolution as 0 and call the pooling before it -1.
+            self.downsample = nn.Sequential()
+            self.downsample.add_module("-1", nn.AvgPool2d(stride))
+            self.downsample.add_module("0", nn.Conv2d(inputs, outputs, 1, bias=False))
+            self.downsample.add_module("1", nn.BatchNorm2d(outputs))
+
+    def forward(self, x: Float[Tensor, "n c h w"]) -> Float[Tensor, "n d i j"]:
+        """Transform a feature map."""
+        identity = x if self.downsample is None else self.downsample(x)
+        x = F.relu(self.bn1(self.conv1(x)), inplace=True)
+        x = F.relu(self.bn2(self.conv2(x)), inplace=True)
+        x = self.bn3(self.conv3(self.avgpool(x)))
+        return F.relu(x + identity, inplace=True)
+
+
+class AttentionPool(nn.Module):
+    """Pool a map to one vector: its mean asks, its cells answer.
+
+    Source:
+        CLIP (Radford et al., ICML 2021), Sec. 2.4.
+    """
+
+    def __init__(self, side: int, channels: int, heads: int, outputs: int) -> None:
+        super().__init__()
+        self.positional_embedding = nn.Parameter(torch.randn(side**2 + 1, channels) / channels**0.5)
+        self.k_proj = nn.Linear(channels, channels)
+        self.q_proj = nn.Linear(channels, channels)
+        self.v_proj = nn.Linear(channels, channels)
+        self.c_proj = nn.Linear(channels, outputs)
+        self.heads = heads
+
+    def forward(self, x: Float[Tensor, "n c side side"]) -> Float[Tensor, "n outputs"]:
+        """Pool feature maps of the side that the positions were made for."""
+        tokens = x.flatten(2).transpose(1, 2)
+        tokens = torch.cat([tokens.mean(dim=1, keepdim=True), tokens], dim=1)
+        tokens = tokens + self.positional_embedding.to(tokens.dtype)
+        query = self._split(self.q_proj(tokens[:, :1]))
+        keys, values = self._split(self.k_proj(tokens)), self._split(self.v_proj(tokens))
+        pooled = F.scaled_dot_product_attention(query, keys, values)
+        joined: Tensor = self.c_proj(pooled.transpose(1, 2).flatten(2))
+        return joined[:, 0]
+
+    def _split(self, x: Float[Tensor, "n t c"]) -> Float[Tensor, "n heads t d"]:
+        return x.reshape(*x.shape[:2], self.heads, -1).transpose(1, 2)
+
+
+class ModifiedResNet(nn.Module):
+    """CLIP's image tower as a detection backbone: C4 features, and a head for pooled regions.
+
+    Args:
+        layers: Blocks in each of the four layers.
+        width: Channels behind the stem; 64 is RN50.
+        outputs: Width of the pooled embedding; 1024 is RN50.
+        side: Cells a side behind layer 4; 7 is RN50 at 224 px.
+        layer3_stride: 2 as published (C4 at stride 16); 1 keeps C4 at stride 8 for small inputs.
+
+    Source:
+        CLIP (Radford et al., ICML 2021); C4 with layer 4 on regions as in RegionCLIP
+        (Zhong et al., CVPR 2022).
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(
+        self,
+        layers: Sequence[int] = (3, 4, 6, 3),
+        width: int = 64,
+        outputs: int = 1024,
+        side: int = 7,
+        layer3_stride: int = 2,
+    ) -> None:
+        super().__init__()
+        self.stride = 8 * layer3_stride
+        self.conv1 = nn.Conv2d(3, width // 2, 3, stride=2, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(width // 2)
+        self.conv2 = nn.Conv2d(width // 2, width // 2, 3, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(width // 2)
+        self.conv3 = nn.Conv2d(width // 2, width, 3, padding=1, bias=False)
+        self.bn3 = nn.BatchNorm2d(width)
+        self.layer1 = _layer(width, width, layers[0], 1)
+        self.layer2 = _layer(width * 4, width * 2, layers[1], 2)
+        self.layer3 = _layer(width * 8, width * 4, layers[2], layer3_stride)
+        self.layer4 = _layer(width * 16, width * 8, layers[3], 2)
+        self.attnpool = AttentionPool(side, width * 32, max(1, width // 2), outputs)
+        self.channels = width * 16
+        self.register_buffer("mean", torch.tensor(MEAN).view(3, 1, 1), persistent=False)
+        self.register_buffer("std", torch.tensor(STD).view(3, 1, 1), persistent=False)
+
+    def features(self, pixels: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n c i j"]:
+        """Give the C4 map of images whose values are in [0, 1]."""
+        x = ((pixels - self.mean) / self.std).contiguous(memory_format=torch.channels_last)
+        x = F.relu(self.bn1(self.conv1(x)), inplace=True)
+        x = F.relu(self.bn2(self.conv2(x)), inplace=True)
+        x = F.relu(self.bn3(self.conv3(x)), inplace=True)
+        x = self.layer2(self.layer1(F.avg_pool2d(x, 2)))
+        maps: Tensor = self.layer3(x)
+        return maps
+
+    def pool(self, regions: Float[Tensor, "n c i i"]) -> Float[Tensor, "n outputs"]:
+        """Embed region crops of the C4 map (twice the head's side)."""
+        pooled: Tensor = self.attnpool(self.layer4(regions))
+        return pooled
+
+    def forward(self, pixels: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n outputs"]:
+        """Embed whole images, as CLIP does."""
+        return self.pool(self.features(pixels))
+
+
+def _layer(inputs: int, planes: int, blocks: int, stride: int) -> nn.Sequential:
+    first = Bottleneck(inputs, planes, stride)
+    rest = [Bottleneck(planes * _EXPANSION, planes) for _ in range(blocks - 1)]
+    return nn.Sequential(first, *rest)
+
+
+def batch_norms(module: nn.Module) -> Iterator[nn.BatchNorm2d]:
+    """Yield the batch normalisations of a module."""
+    return (child for child in module.modules() if isinstance(child, nn.BatchNorm2d))
+
+
+def load_clip(visual: ModifiedResNet, source: str) -> str:
+    """Load CLIP's image tower into ``visual``, name by name.
+
+    Args:
+        visual: A tower of the same architecture.
+        source: A ``.safetensors`` file, or a hub name such as ``timm/resnet50_clip.openai``.
+
+    Returns:
+        The path of the file that was read.
+
+    Raises:
+        ConfigError: If the name is not a file and cannot be had from a hub.
+        FormatError: If a parameter is missing or has another shape.
+    """
+    path = Path(source) if Path(source).is_file() else _from_hub(source)
+    state = _visual_state(path)
+    own = {name: tensor.shape for name, tensor in visual.state_dict().items()}
+    needed = {name for name in own if not name.endswith("num_batches_tracked")}
+    missing = sorted(needed - state.keys())
+    if missing:
+        raise FormatError(path, f"{len(missing)} parameters of CLIP's tower missing: {missing[:3]}")
+    wrong = [name for name in needed if state[name].shape != own[name]]
+    if wrong:
+        name = min(wrong)
+        raise FormatError(
+            path, f"{name}: shape {tuple(state[name].shape)}, expected {tuple(own[name])}"
+        )
+    visual.load_state_dict({name: state[name].float() for name in needed}, strict=False)
+    return str(path)
+
+
+def _visual_state(path: Path) -> dict[str, Tensor]:
+    try:
+        with safe_open(path, framework="pt") as file:
+            names = [name for name in file.keys() if name.startswith("visual.")]  # noqa: SIM118
+            if names:
+                return {name.removeprefix("visual."): file.get_tensor(name) for name in names}
+            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise FormatError(path, f"not a readable safetensors file ({error})") from None
+
+
+def _from_hub(name: str) -> Path:
+    # Late, because a run from a file or from scratch needs no hub.
+    from huggingface_hub import hf_hub_download  # noqa: PLC0415
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError  # noqa: PLC0415
+
+    problem = ""
+    for file in _HUB_FILES:
+        try:
+            return Path(hf_hub_download(name, file))
+        except (HfHubHTTPError, HFValidationError, OSError, ValueError) as error:
+            problem = str(error).splitlines()[0] if str(error) else type(error).__name__
+    raise ConfigError(
+        f"clip_weights {name!r}: neither a .safetensors file nor a hub name that can be had "
+        f"({problem})"
+    )

@@ -1,0 +1,58 @@
+"""Screenshots as arrays: decoding and bringing down to the detector's input size."""
+
+import io
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
+
+import numpy as np
+import torch
+from jaxtyping import UInt8
+from PIL import Image, UnidentifiedImageError
+from torch import Tensor
+
+from now_builder.errors import FormatError
+
+
+def decode_screenshot(
+    content: bytes, size: tuple[int, int], name: str
+) -> UInt8[np.ndarray, "3 height width"]:
+    """Decode a PNG or WebP and average it down to ``size`` (width, height).
+
+    Raises:
+        FormatError: If the bytes are not an image.
+    """
+    try:
+        with Image.open(io.BytesIO(content)) as image:
+            picture = image.convert("RGB")
+    except (UnidentifiedImageError, OSError, ValueError, Image.DecompressionBombError) as error:
+        raise FormatError(name, f"not a readable screenshot ({error})") from None
+    if picture.size != size:
+        across, down = picture.width / size[0], picture.height / size[1]
+        if across == down and across.is_integer():
+            picture = picture.reduce(int(across))
+        else:
+            picture = picture.resize(size, Image.Resampling.BOX)
+    return np.ascontiguousarray(np.asarray(picture).transpose(2, 0, 1))
+
+
+def to_batch(images: Sequence[UInt8[np.ndarray, "3 h w"]]) -> UInt8[Tensor, "n 3 h w"]:
+    """Stack decoded screenshots."""
+    return torch.from_numpy(np.stack(images))
+
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def ahead(work: Callable[[Item], Result], items: Iterable[Item], threads: int) -> Iterator[Result]:
+    """Map in a few threads, in order, at most ``4 * threads`` items ahead of the reader."""
+    with ThreadPoolExecutor(threads) as pool:
+        waiting: deque[Future[Result]] = deque()
+        for item in items:
+            waiting.append(pool.submit(work, item))
+            if len(waiting) >= 4 * threads:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()

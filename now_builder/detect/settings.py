@@ -1,0 +1,65 @@
+"""What a user can set in training a detector and in running it."""
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from now_builder.config import Strict
+
+
+class TrainDetectorSettings(Strict):
+    """Settings of ``train-detector``."""
+
+    size: Literal["tiny", "paper"] = Field(
+        "tiny",
+        description="tiny: 1-2 million parameters on 180 x 320 px, minutes on a CPU; paper: "
+        "CLIP-ResNet-50 on 720 x 1280 px, needs a GPU.",
+    )
+    epochs: int = Field(0, ge=0, description="Passes over the train pool; 0 takes the size's own.")
+    steps: int = Field(0, ge=0, description="Steps in all; overrides --epochs when not 0.")
+    batch_size: int = Field(0, ge=0, description="Pages a step; 0 takes the size's own.")
+    lr: float = Field(0.0, ge=0, description="Highest learning rate; 0 takes the size's own.")
+    seed: int = Field(0, ge=0, description="Changes the initial weights and every draw.")
+    text_encoder: str = Field(
+        "",
+        description="Frozen 768-d encoder of class prompts and page text: hash:SEED, a hub name or "
+        "a folder. Empty: hash:0 for tiny, bert-base-multilingual-cased for paper.",
+    )
+    clip_weights: str = Field(
+        "",
+        description="CLIP RN50 to start from: a .safetensors file or a hub name "
+        "(timm/resnet50_clip.openai). Empty: from scratch.",
+    )
+    mode: Literal["shift", "film", "attn"] = Field(
+        "shift", description="How a region's look and text tune the class prompts."
+    )
+    text_dropout: float = Field(
+        0.4, ge=0, le=1, description="Share of text boxes hidden in training, so it can do without."
+    )
+    held_out: float = Field(
+        0.1, ge=0, lt=1, description="Share of the train pool kept aside to measure recall@36."
+    )
+    device: str = Field("auto", description="auto, cpu, cuda or cuda:N.")
+    threads: int = Field(0, ge=0, description="CPU threads; 0 takes all cores.")
+    autocast: bool = Field(default=False, description="Compute in bfloat16 on CUDA.")
+    checkpoint_every: int = Field(100, ge=1, description="Steps between checkpoints.")
+    cache_mib: int = Field(
+        2048, ge=0, description="Memory for decoded screenshots; beyond it they are decoded anew."
+    )
+
+
+class DetectSettings(Strict):
+    """Settings of ``detect``."""
+
+    weights: Path | None = Field(
+        None, description="Weights made by train-detector (.safetensors, its .json beside it)."
+    )
+    device: str = Field("auto", description="auto, cpu, cuda or cuda:N.")
+    batch_size: int = Field(16, ge=1, description="Pages at a time.")
+    half: bool = Field(default=False, description="Store features as float16: half the space.")
+    threads: int = Field(0, ge=0, description="CPU threads; 0 takes all cores.")
+    autocast: bool = Field(default=False, description="Compute in bfloat16 on CUDA.")
+    text_source: Literal["dom", "none"] = Field(
+        "dom", description="Where strings on the page come from: its DOM, or nowhere."
+    )
