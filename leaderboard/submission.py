@@ -2,7 +2,7 @@
 
 import platform
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
@@ -34,6 +34,9 @@ META, MATRIX = "submission.json", "similarity.npy"
 MAX_META = 4 * 2**20
 
 ScoredSplit = Literal["dev", "test"]
+Precision = Literal["float16", "float32", "float64"]
+
+_PRECISIONS: dict[int, Precision] = {2: "float16", 4: "float32", 8: "float64"}
 
 
 def _filled(text: str) -> str:
@@ -209,6 +212,25 @@ def _version(package: str) -> str | None:
         return None
 
 
+def with_details(meta: Submission, details: Mapping[str, object]) -> Submission:
+    """Add what a submitter says of the work: authors, links, training, compute.
+
+    Args:
+        meta: See :func:`new_submission`.
+        details: Fields of :class:`Description`, sections merged with those of ``meta``.
+
+    Raises:
+        SubmissionError: Naming each field that is unknown or not allowed.
+    """
+    tree = meta.model_dump()
+    for field, value in details.items():
+        old = tree.get(field)
+        tree[field] = (
+            {**old, **value} if isinstance(old, dict) and isinstance(value, dict) else value
+        )
+    return parse(tree, "submission")
+
+
 def _check_split(split: str) -> ScoredSplit:
     if split in ("dev", "test"):
         return "dev" if split == "dev" else "test"
@@ -239,9 +261,7 @@ def refusing_fields(name: str) -> Iterator[None]:
         raise SubmissionError(f"{name}: {problems}") from None
 
 
-def write_submission(
-    path: Path, similarity: Float[np.ndarray, "images captions"], meta: Submission
-) -> None:
+def pack(path: Path, similarity: Float[np.ndarray, "images captions"], meta: Submission) -> None:
     """Write a submission atomically; the same matrix and description give the same bytes.
 
     Args:
@@ -268,7 +288,20 @@ def write_submission(
             np.lib.format.write_array(stream, matrix, version=(1, 0), allow_pickle=False)
 
 
-pack = write_submission
+def read_matrix_file(path: Path, n_pairs: int) -> Float[np.ndarray, "pairs pairs"]:
+    """Read a similarity matrix from a ``.npy`` file.
+
+    Raises:
+        SubmissionError: If the file is missing, no ``.npy`` of floats, of another shape or size, or
+            not finite.
+    """
+    try:
+        with _opened(path) as file:
+            size = file.seek(0, 2)
+            file.seek(0)
+            return read_square(file, "matrix", size, n_pairs)
+    except SubmissionError as error:
+        raise SubmissionError(f"{path}: {error}") from None
 
 
 def _member(name: str) -> zipfile.ZipInfo:
@@ -291,10 +324,10 @@ class OpenSubmission:
         self.meta = _read_meta(archive)
         self.sha256 = sha256_of(path)
 
-    def dtype(self) -> str:
+    def precision(self) -> Precision:
         """Name the float type that the matrix is stored in."""
-        with self._archive.open(MATRIX, 2**31) as stream:
-            return read_array_header(stream, MATRIX).dtype.name
+        with self._archive.open(MATRIX, 2**33) as stream:
+            return _PRECISIONS[read_array_header(stream, MATRIX).dtype.itemsize]
 
     def read_similarity(self, keys: list[str]) -> Float[np.ndarray, "pairs pairs"]:
         """Read the matrix, images × captions.

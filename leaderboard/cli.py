@@ -1,0 +1,154 @@
+"""The command now-leaderboard: pack, validate, score, submit, serve, export-site."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from now_builder import __version__
+from now_builder.config import read_toml, with_overrides
+from now_builder.errors import run
+
+app = typer.Typer(
+    name="now-leaderboard",
+    help="Judge a similarity matrix (images x captions) on a Noise-of-Web release: recalls both "
+    "ways, rSum with its interval, and a board that shows it beside the paper's rows.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+SubmissionFile = Annotated[
+    Path,
+    typer.Argument(metavar="X.zip", help="A submission, made by pack or pc2-baseline predict."),
+]
+ReleaseFolder = Annotated[
+    Path,
+    typer.Option(
+        "--release", help="The release it was made on: a folder of now-builder, or the authors'."
+    ),
+]
+TruthFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--truth",
+        help="CSV or Parquet with key or url, and lang and/or topic: also shows what knowing only "
+        "these would give.",
+    ),
+]
+
+
+@app.callback(invoke_without_command=True)
+def _root(version: Annotated[bool, typer.Option("--version", help="Print it.")] = False) -> None:  # noqa: FBT002
+    if version:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.command("pack")
+def _pack(  # noqa: PLR0913, PLR0917 - one option each
+    similarity: Annotated[
+        Path,
+        typer.Argument(
+            metavar="SIMILARITY.npy",
+            help="Floats, rows are images, columns are captions, in the order of the split.",
+        ),
+    ],
+    output: Annotated[Path, typer.Option("-o", "--output", help="The submission to write (.zip).")],
+    release: ReleaseFolder,
+    track: Annotated[str, typer.Option(help="Tokenizer of the captions: jieba, bpe or bert.")],
+    method: Annotated[str, typer.Option(help="The name that the board shows.")],
+    split: Annotated[
+        str, typer.Option(help="test, or dev to see a score while choosing.")
+    ] = "test",
+    about: Annotated[
+        Path | None,
+        typer.Option(
+            help="TOML with more to show: authors, affiliation, [links], [training], "
+            "[postprocessing], [compute].",
+        ),
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="One such field: training.ensemble_size=2. May be repeated."),
+    ] = None,
+) -> None:
+    """Pack a matrix from any framework as a submission: it is checked, described and zipped.
+
+    The release's fingerprint goes into it, so that a matrix made on another release is an error
+    and not a low score. Use float32: float16 makes ties.
+    """
+    from leaderboard.submission import (  # noqa: PLC0415
+        new_submission,
+        pack,
+        read_matrix_file,
+        with_details,
+    )
+    from now_builder.formats.release import read_split_captions  # noqa: PLC0415
+
+    details = with_overrides(read_toml(about) if about else {}, set_ or [])
+    meta = with_details(new_submission(release, track, split, method), details)
+    n_pairs = len(read_split_captions(release, meta.split, meta.track).keys)
+    pack(output, read_matrix_file(similarity, n_pairs), meta)
+    typer.echo(f"{output}: {meta.method.name}, track {meta.track}, {meta.split} of {release}")
+
+
+@app.command("validate")
+def _validate(submission: SubmissionFile, release: ReleaseFolder) -> None:
+    """Say whether a submission would be accepted, without scoring it: fields, order, numbers."""
+    from leaderboard.evaluate import validate  # noqa: PLC0415
+
+    meta, n_pairs = validate(submission, release)
+    typer.echo(
+        f"{submission}: fine: {meta.method.name}, track {meta.track}, {n_pairs} pairs of"
+        f" {meta.split}, fingerprint {meta.dataset_fingerprint[:16]}"
+    )
+
+
+@app.command("score")
+def _score(
+    submission: SubmissionFile,
+    release: ReleaseFolder,
+    truth: TruthFile = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="Also write the result JSON here.")
+    ] = None,
+    as_json: Annotated[  # noqa: FBT002
+        bool, typer.Option("--json", help="Print the result as JSON, for machines.")
+    ] = False,
+) -> None:
+    """Score a submission: R@1/5/10 both ways, rSum, intervals, ties, references.
+
+    Nothing is stored but what -o names; export-site makes a page of it, submit files it.
+    """
+    from leaderboard.evaluate import score  # noqa: PLC0415
+    from leaderboard.report import as_text  # noqa: PLC0415
+    from leaderboard.store import write_result  # noqa: PLC0415
+
+    result = score(submission, release, truth)
+    if output is not None:
+        write_result(output, result)
+        sys.stderr.write(f"wrote {output}\n")
+    typer.echo(result.to_json() if as_json else as_text(result), nl=not as_json)
+
+
+@app.command("submit")
+def _submit(
+    submission: SubmissionFile,
+    release: ReleaseFolder,
+    store: Annotated[Path, typer.Option(help="Folder of results; made where missing.")],
+    truth: TruthFile = None,
+) -> None:
+    """Score a submission and file its result: one immutable JSON, named by its content."""
+    from leaderboard.evaluate import score  # noqa: PLC0415
+    from leaderboard.store import file_result  # noqa: PLC0415
+
+    entry, new = file_result(store, score(submission, release, truth))
+    state = "filed" if new else "already there"
+    typer.echo(f"{entry.name}: {state}: {entry.result.method.name}, rSum {entry.result.rsum:.1f}")
+
+
+def main() -> None:
+    """Entry point."""
+    run(app)

@@ -1,0 +1,146 @@
+"""A small release of ours and a small archive in the published layout, made through the formats."""
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from leaderboard.submission import new_submission, pack
+from now_builder.formats.captions import TOKENIZERS, to_line
+from now_builder.formats.features import FeatureBatch, write_features
+from now_builder.formats.release import (
+    DATA_FOLDER,
+    Manifest,
+    Pair,
+    fingerprint,
+    hash_of,
+    write_manifest,
+    write_pairs,
+)
+from now_builder.formats.split import SPLITS, Shares, SplitPlan
+
+SIZES = {"train": 4, "dev": 12, "test": 24}
+LANGUAGES = ("zh", "en", "de")
+TOPICS = ("food", "sport")
+
+
+def _caption(split, row):
+    """Rows 6 and 7 of the test split share a caption."""
+    return [10, 11, 12] if split == "test" and row in (6, 7) else [4 + row % 5, 20 + row]
+
+
+def _regions(split, row):
+    """Rows 8 and 9 of the test split share an image."""
+    seed = 8 if split == "test" and row == 9 else row
+    return np.random.default_rng(seed).random((36, 768), dtype=np.float32)
+
+
+def _pair(split, row):
+    return Pair(
+        key=f"{SPLITS.index(split):05d}_{row:04d}",
+        split=split,
+        pair_index=row,
+        url=f"http://site{row:02d}.test/{split}",
+        site=f"site{row:02d}.test",
+        caption=f"a caption, {row}",
+        caption_source="name",
+        lang=LANGUAGES[row % 3],
+        phash=None,
+        regions_sha256=hash_of(_regions(split, row)),
+    )
+
+
+def make_release(folder):
+    """Write a release of ours: 4, 12 and 24 pairs, all three tracks."""
+    data = folder / DATA_FOLDER
+    data.mkdir(parents=True)
+    pairs = [_pair(split, row) for split, size in SIZES.items() for row in range(size)]
+    prints = {}
+    for split, size in SIZES.items():
+        keys = [pair.key for pair in pairs if pair.split == split]
+        (data / f"{split}_ids.txt").write_text("".join(f"{key}\n" for key in keys))
+        captions = [_caption(split, row) for row in range(size)]
+        for tokenizer in TOKENIZERS:
+            text = "".join(f"{to_line(ids)}\n" for ids in captions)
+            (data / f"{split}_caps_{tokenizer}.txt").write_text(text)
+        prints[split] = dict.fromkeys(TOKENIZERS, fingerprint(keys, captions))
+        write_features(data / f"{split}.h5", [_batch(split, keys)], {"detector": "test"})
+    write_pairs(folder / "pairs.parquet", pairs)
+    write_manifest(folder, _manifest(prints))
+    return folder
+
+
+def _batch(split, keys):
+    count = len(keys)
+    return FeatureBatch(
+        keys,
+        np.stack([_regions(split, row) for row in range(count)]),
+        np.zeros((count, 36, 4), np.float32),
+        np.zeros((count, 36), np.float32),
+        np.zeros((count, 36), np.int16),
+        np.zeros((count, 36), np.int8),
+        np.full(count, 36, np.int16),
+    )
+
+
+def _manifest(prints):
+    return Manifest(
+        name="small",
+        created_at="2026-01-01T00:00:00Z",
+        split=SplitPlan(shares=Shares(train=0.5, dev=0.25, test=0.25)),
+        counts=SIZES,
+        rejects={},
+        fingerprints=prints,
+        detector={},
+        settings={},
+        versions={},
+        files={},
+    )
+
+
+def make_archive(folder):
+    """Write the published layout: arrays and token lines, no keys, no manifest."""
+    data = folder / "h5100k_precomp"
+    data.mkdir(parents=True)
+    for split, size in SIZES.items():
+        np.save(data / f"{split}_ims.npy", np.stack([_regions(split, r) for r in range(size)]))
+        text = "".join(f"{to_line(_caption(split, row))}\n" for row in range(size))
+        (data / f"{split}_caps_bert.txt").write_text(text)
+    return folder
+
+
+def make_similarity(n_pairs=SIZES["test"], strength=2.0, seed=0):
+    noise = np.random.default_rng(seed).standard_normal((n_pairs, n_pairs))
+    return (noise + strength * np.eye(n_pairs)).astype(np.float32)
+
+
+@pytest.fixture(scope="session")
+def release(tmp_path_factory):
+    return make_release(tmp_path_factory.mktemp("ours") / "release")
+
+
+@pytest.fixture(scope="session")
+def archive(tmp_path_factory):
+    return make_archive(tmp_path_factory.mktemp("authors") / "NoW")
+
+
+@pytest.fixture(scope="session")
+def truth(tmp_path_factory):
+    """Languages and topics of the test split, as a CSV file by URL."""
+    path = tmp_path_factory.mktemp("truth") / "truth.csv"
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["url", "matched", "lang", "topic"])
+        for row in range(SIZES["test"]):
+            topic = TOPICS[(row // 3) % 2]
+            writer.writerow([_pair("test", row).url, "true", LANGUAGES[row % 3], topic])
+    return path
+
+
+@pytest.fixture
+def packed(tmp_path, release) -> Path:
+    """A submission to the small release."""
+    path = tmp_path / "x.zip"
+    pack(path, make_similarity(), new_submission(release, "jieba", "test", "Mine"))
+    return path
