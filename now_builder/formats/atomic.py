@@ -49,6 +49,27 @@ def replacing_folder(path: Path) -> Iterator[Path]:
             shutil.rmtree(old, ignore_errors=True)
 
 
+def remove_leftovers(folder: Path) -> None:
+    """Drop what a killed process left half-written in ``folder``: its own temporary files."""
+    for path in folder.glob(".*.tmp"):
+        process = path.name.split(".")[-2]
+        if process.isdigit() and not _alive(int(process)):
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+
+
+def _alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        return True
+    return process != os.getpid()
+
+
 def sync_folder(folder: Path) -> None:
     """Make a rename inside ``folder`` survive a power cut."""
     descriptor = os.open(folder, os.O_RDONLY)

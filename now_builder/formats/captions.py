@@ -1,7 +1,7 @@
 """Tokenised captions: one text file of ids and one vocabulary per tokenizer."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
 
@@ -80,10 +80,10 @@ def read_vocabulary(path: Path) -> Vocabulary:
     return vocabulary
 
 
-def write_captions(path: Path, captions: Mapping[str, list[int]]) -> None:
-    """Write ``key<TAB>1,2,3`` lines atomically: content ids only."""
+def write_captions(path: Path, captions: Iterable[tuple[str, Iterable[int]]]) -> None:
+    """Write ``key<TAB>1,2,3`` lines atomically: content ids only; streamed."""
     with replacing(path) as temporary, temporary.open("w", encoding="utf-8") as file:
-        for key, ids in captions.items():
+        for key, ids in captions:
             file.write(f"{key}\t{to_line(ids)}\n")
 
 

@@ -3,7 +3,7 @@
 import hashlib
 import ipaddress
 from pathlib import Path
-from typing import Literal, Self
+from typing import Literal
 
 from pydantic import Field, model_validator
 
@@ -23,7 +23,7 @@ class Shares(Strict):
     test: float = Field(ge=0, lt=1)
 
     @model_validator(mode="after")
-    def _adds_up(self) -> Self:
+    def _adds_up(self) -> "Shares":
         if abs(self.train + self.dev + self.test - 1) > 1e-6:
             raise ValueError("the shares of train, dev and test must add up to 1")
         return self

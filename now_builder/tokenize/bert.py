@@ -1,0 +1,161 @@
+"""BERT's WordPiece: the multilingual vocabulary by name, a folder's, or one learned here."""
+
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterable, Iterator
+from importlib.metadata import version
+from pathlib import Path
+
+import tokenizers
+from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
+
+from now_builder.errors import ConfigError
+from now_builder.formats.atomic import write_text
+from now_builder.formats.captions import SPECIALS, Tokenizer
+from now_builder.tokenize.base import UNKNOWN, alphabet, batches
+
+BATCH = 1000
+MULTILINGUAL = "bert-base-multilingual-cased"
+_UNK = "[UNK]"
+_FILES = ["vocab.txt", "tokenizer.json", "tokenizer_config.json"]
+
+
+class BertTokenizer:
+    """A WordPiece tokenizer with BERT's way of splitting words; case is kept as its files say."""
+
+    name: Tokenizer = "bert"
+
+    def __init__(self, backend: tokenizers.Tokenizer, source: str) -> None:
+        self._backend = backend
+        self._backend.no_truncation()
+        self._backend.no_padding()
+        self.source = source
+
+    def cut(self, captions: Iterable[str]) -> Iterator[list[str]]:
+        """Cut a stream of captions, without ``[CLS]`` and ``[SEP]``."""
+        for batch in batches(captions, BATCH):
+            for encoding in self._backend.encode_batch(batch, add_special_tokens=False):
+                yield [UNKNOWN if token == _UNK else token for token in encoding.tokens]
+
+    def save(self, path: Path) -> None:
+        """Store the raw tokenizer: ``tokenizers.Tokenizer.from_file`` reads it."""
+        write_text(path, self._backend.to_str(pretty=False) + "\n")
+
+
+def make_bert(
+    choice: str, captions: Iterable[str], vocabulary: int, min_frequency: int
+) -> BertTokenizer:
+    """Load the tokenizer that was asked for, or learn one.
+
+    Args:
+        choice: ``auto``, ``learn``, a hub name or a folder.
+        captions: Of the train pool, for one that is learned.
+        vocabulary: Its tokens at most.
+        min_frequency: How often its pairs must occur to be merged.
+
+    Raises:
+        ConfigError: If a name or folder was asked for and cannot be had.
+    """
+    if choice == "learn":
+        return learn_wordpiece(captions, vocabulary, min_frequency)
+    if choice != "auto":
+        return load_bert(choice)
+    try:
+        return load_bert(MULTILINGUAL)
+    except ConfigError as error:
+        sys.stderr.write(
+            f"WARNING: {error}\nWARNING: a WordPiece vocabulary is learned here instead of "
+            f"{MULTILINGUAL}; the bert track of this dataset is not that of the paper\n"
+        )
+        return learn_wordpiece(captions, vocabulary, min_frequency)
+
+
+def load_bert(choice: str) -> BertTokenizer:
+    """Load the tokenizer of a local folder, else of the hub (from its cache, if it is there).
+
+    Raises:
+        ConfigError: If there is none, or what is there is not a WordPiece tokenizer.
+    """
+    folder = Path(choice)
+    if not folder.is_dir():
+        folder = _from_hub(choice)
+    if not any((folder / name).is_file() for name in _FILES[:2]):
+        raise ConfigError(f"bert: {choice} has neither {_FILES[0]} nor {_FILES[1]}")
+    from transformers import BertTokenizer as Fast  # noqa: PLC0415 - a second to import
+
+    try:
+        backend = Fast.from_pretrained(folder).backend_tokenizer
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"bert: {choice} is not a BERT tokenizer ({error})") from None
+    if not isinstance(backend.model, models.WordPiece) or backend.token_to_id(_UNK) is None:
+        raise ConfigError(f"bert: {choice} is not a WordPiece tokenizer with {_UNK}")
+    size = backend.get_vocab_size()
+    name = choice if not Path(choice).is_dir() else f"folder {folder.resolve().name}"
+    return BertTokenizer(backend, f"{name}, {size} tokens (transformers {version('transformers')})")
+
+
+def _from_hub(name: str) -> Path:
+    from huggingface_hub import constants, snapshot_download  # noqa: PLC0415 - half a second
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError  # noqa: PLC0415
+
+    try:
+        cached = Path(snapshot_download(name, allow_patterns=_FILES, local_files_only=True))
+        if any((cached / file).is_file() for file in _FILES[:2]):
+            return cached
+    except (HFValidationError, OSError, ValueError):
+        pass  # not in the cache; what is wrong with the name is said below
+    if constants.HF_HUB_OFFLINE:
+        raise ConfigError(f"bert: {name} is neither a folder nor in the hub's cache (offline)")
+    try:
+        # The hub's own client retries a missing network for minutes.
+        urllib.request.urlopen(constants.ENDPOINT, timeout=10).close()  # noqa: S310 - https
+        return Path(snapshot_download(name, allow_patterns=_FILES))
+    except (urllib.error.URLError, HfHubHTTPError, HFValidationError, OSError, ValueError) as error:
+        raise ConfigError(
+            f"bert: {name} is neither a folder nor to be had from {constants.ENDPOINT} ({error})"
+        ) from None
+
+
+def learn_wordpiece(captions: Iterable[str], vocabulary: int, min_frequency: int) -> BertTokenizer:
+    """Learn a cased WordPiece vocabulary; Chinese characters are words of their own.
+
+    Args:
+        captions: Of the train pool; gone through three times.
+        vocabulary: Tokens at most.
+        min_frequency: How often a pair of pieces must occur to be merged.
+
+    Differs:
+        The trainer numbers the characters inside words in the order of a randomly seeded hash map,
+        so its ties fall differently in each run; here they are numbered beforehand, by code point.
+    """
+    normalizer = normalizers.BertNormalizer(lowercase=False, strip_accents=False)
+    splitter = pre_tokenizers.BertPreTokenizer()
+    characters = alphabet(map(normalizer.normalize_str, captions), vocabulary // 2)
+    words = (
+        word
+        for caption in captions
+        for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(caption))
+    )
+    inner = sorted({character for word in words for character in word[1:]} & {*characters})
+    learner = tokenizers.Tokenizer(models.WordPiece(unk_token=_UNK))
+    learner.normalizer, learner.pre_tokenizer = normalizer, splitter
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=vocabulary - len(SPECIALS) + 1,
+        min_frequency=min_frequency,
+        initial_alphabet=characters,
+        limit_alphabet=len(characters),
+        special_tokens=[_UNK, *(f"##{character}" for character in inner)],
+        show_progress=False,
+    )
+    learner.train_from_iterator(captions, trainer)
+    found = learner.get_vocab()
+    numbered = {token: number for number, token in enumerate(sorted(found, key=found.__getitem__))}
+    backend = tokenizers.Tokenizer(models.WordPiece(numbered, unk_token=_UNK))
+    backend.normalizer, backend.pre_tokenizer = normalizer, splitter
+    backend.decoder = decoders.WordPiece()
+    return BertTokenizer(
+        backend,
+        f"WordPiece, {len(numbered)} tokens, learned here, not {MULTILINGUAL} "
+        f"(tokenizers {version('tokenizers')})",
+    )
