@@ -149,6 +149,30 @@ def _submit(
     typer.echo(f"{entry.name}: {state}: {entry.result.method.name}, rSum {entry.result.rsum:.1f}")
 
 
+@app.command("export-site")
+def _export_site(
+    site: Annotated[Path, typer.Argument(help="Folder to write; an earlier site is replaced.")],
+    results: Annotated[
+        list[Path],
+        typer.Option(help="A result JSON, or a folder of them (a store). May be repeated."),
+    ],
+    more: Annotated[
+        list[Path] | None, typer.Argument(metavar="[RESULTS]...", help="More of the same.")
+    ] = None,
+) -> None:
+    """Write the board as static pages for any host: results beside the paper's rows.
+
+    Open SITE/index.html. No script, nothing loaded from elsewhere; the same results give the same
+    bytes.
+    """
+    from leaderboard.page import export_site  # noqa: PLC0415
+    from leaderboard.store import read_results  # noqa: PLC0415
+
+    entries = read_results([*results, *(more or [])])
+    count = export_site(site, entries)
+    typer.echo(f"{site / 'index.html'}: {len(entries)} results, {count} files")
+
+
 def main() -> None:
     """Entry point."""
     run(app)

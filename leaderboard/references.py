@@ -9,7 +9,7 @@ import pyarrow.csv
 import pyarrow.parquet
 from jaxtyping import Float
 
-from leaderboard.metrics import recalls
+from leaderboard.metrics import CUTOFFS, recalls
 from now_builder.errors import FormatError
 from now_builder.formats.release import Pair, is_ours, read_pairs
 
@@ -34,7 +34,7 @@ def references(
     Raises:
         FormatError: If the truth file cannot be used or lacks a pair of the split.
     """
-    found = {"chance": label_rsum([None] * n_pairs, [None] * n_pairs)}
+    found = {"chance": chance_rsum(n_pairs)}
     pairs = _pairs(release, split)
     if truth is not None and not pairs:
         raise FormatError(release, "no pairs.parquet to join the truth file through")
@@ -48,6 +48,11 @@ def references(
         read = [f"{a}/{b}" for a, b in zip(lang, told, strict=True)]
         found["lang+topic"] = label_rsum(seen, read)
     return found
+
+
+def chance_rsum(n_pairs: int) -> float:
+    """Give the rSum of the scorer that knows nothing: its similarities are all equal."""
+    return 200 * sum(min(cutoff, n_pairs) for cutoff in CUTOFFS) / n_pairs
 
 
 def label_rsum(images: Labels, captions: Labels) -> float:
