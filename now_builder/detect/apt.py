@@ -260,7 +260,7 @@ class AptDetector(nn.Module):
         return self.rpn.propose(objectness, deltas, anchors, self.config.proposals)
 
     def pool(
-        self, maps: Float[Tensor, "n c i j"], regions: Sequence[Float[Tensor, "r 4"]]
+        self, maps: Float[Tensor, "n c i j"], regions: Sequence[Float[Tensor, "_ 4"]]
     ) -> Float[Tensor, "all outputs"]:
         """Embed the regions of each page, all pages' regions in one batch."""
         crops = roi_align(
@@ -275,7 +275,7 @@ class AptDetector(nn.Module):
 
     def classify(
         self, embedded: Float[Tensor, "n 768"], text: Float[Tensor, "n 768"]
-    ) -> Float[Tensor, "n classes+1"]:
+    ) -> Float[Tensor, "n kinds"]:
         """Give class logits of projected regions; the last is the background's, always zero."""
         cosines = self.tuner(F.normalize(embedded, dim=1), text, self.prompts)
         return F.pad(cosines / self.config.temperature, (0, 1))

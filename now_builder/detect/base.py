@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from jaxtyping import UInt8
 from torch import Tensor
@@ -25,6 +25,7 @@ class TextBox:
     source: Literal["dom", "ocr"] = "dom"
 
 
+@runtime_checkable
 class Detector(Protocol):
     """Anything that turns screenshots into exactly 36 regions each."""
 

@@ -29,7 +29,7 @@ from now_builder.formats.shard import (
     read_place,
     read_rows,
 )
-from now_builder.formats.split import Shares, pool, read_split
+from now_builder.formats.split import read_split
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,8 @@ def read_train_pages(captures: Path, held_out: float) -> TrainPages:
 
     Args:
         captures: The captures folder.
-        held_out: Share of the pool kept aside, by site; by page where all pages are of one site.
+        held_out: Share of the pool's sites kept aside, at least one unless it is 0; of its pages
+            where all are of one site.
 
     Raises:
         TrainingError: If fewer than two pages are left.
@@ -104,16 +105,15 @@ def read_train_pages(captures: Path, held_out: float) -> TrainPages:
 
 def _cut(pages: Sequence[TrainPage], share: float, walls: int) -> TrainPages:
     by_page = len({page.site for page in pages}) == 1
-    shares = Shares(train=1 - share, dev=0, test=share)
-    aside = [
-        pool(f"held out\n{page.key if by_page else page.site}", 0, shares) == "test"
-        for page in pages
-    ]
-    learn = [page for page, out in zip(pages, aside, strict=True) if not out]
-    held = [page for page, out in zip(pages, aside, strict=True) if out]
-    if not learn:
-        learn, held = list(pages), []
-    return TrainPages(learn, held, walls)
+    names = [page.key if by_page else page.site for page in pages]
+    order = sorted(set(names), key=lambda name: hashlib.sha256(name.encode()).digest())
+    count = min(max(1, round(share * len(order))), len(order) - 1) if share else 0
+    aside = set(order[:count])
+    return TrainPages(
+        [page for page, name in zip(pages, names, strict=True) if name not in aside],
+        [page for page, name in zip(pages, names, strict=True) if name in aside],
+        walls,
+    )
 
 
 class Screenshots:

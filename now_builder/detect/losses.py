@@ -149,7 +149,7 @@ def sample_regions(
 
 
 def region_loss(
-    logits: Float[Tensor, "n classes+1"],
+    logits: Float[Tensor, "n kinds"],
     offsets: Float[Tensor, "n 4"],
     sample: Sample,
 ) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from now_builder.errors import ConfigError
 DIMENSION = 768
 
 
+@runtime_checkable
 class TextEncoder(Protocol):
     """Anything that embeds strings; frozen."""
 

@@ -1,10 +1,11 @@
 """Train the detector on a crawl's own train pool: the browser's elements are the labels."""
 
-import io
 import math
 import os
+import pickle
 import sys
 import time
+import zipfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -382,7 +383,7 @@ class Training:
         losses: Losses,
         embedded: Float[Tensor, "all 768"],
         views: Float[Tensor, "n 3 h w"],
-        regions: Sequence[Float[Tensor, "r 4"]],
+        regions: Sequence[Float[Tensor, "_ 4"]],
         generator: torch.Generator,
     ) -> None:
         thumbnails = roi_align(views, list(regions), self.appearance.thumbnail, sampling_ratio=2)
@@ -412,10 +413,11 @@ class Training:
         path = checkpoint_path(self.weights)
         if not path.exists():
             return
+        if not zipfile.is_zipfile(path):
+            raise FormatError(path, "not a readable checkpoint; --force starts over")
         try:
-            content = io.BytesIO(path.read_bytes())
-            state = torch.load(content, map_location=self.device, weights_only=True)
-        except (RuntimeError, OSError, EOFError) as error:
+            state = torch.load(path, map_location=self.device, weights_only=True)
+        except (RuntimeError, OSError, pickle.UnpicklingError) as error:
             raise FormatError(path, f"not a readable checkpoint ({error})") from None
         if state["identity"] != repr(_identity(self.settings)):
             raise ConfigError(f"{path}: begun with other settings; --force starts over")
