@@ -8,7 +8,7 @@ import typer
 
 from now_builder import __version__
 from now_builder.config import read_toml, with_overrides
-from now_builder.errors import run
+from now_builder.errors import ConfigError, run
 
 app = typer.Typer(
     name="now-leaderboard",
@@ -147,6 +147,35 @@ def _submit(
     entry, new = file_result(store, score(submission, release, truth))
     state = "filed" if new else "already there"
     typer.echo(f"{entry.name}: {state}: {entry.result.method.name}, rSum {entry.result.rsum:.1f}")
+
+
+@app.command("serve")
+def _serve(
+    store: Annotated[Path, typer.Option(help="Folder of results; made where missing.")],
+    release: Annotated[
+        Path | None,
+        typer.Option(help="Accept submissions and score them on this release; else read-only."),
+    ] = None,
+    truth: TruthFile = None,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(help="File with the submitters' bearer token; else NOW_LEADERBOARD_TOKEN."),
+    ] = None,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on.", min=1, max=65535)] = 8000,
+) -> None:
+    """Serve the board: the pages of export-site, live, and PUT /v1/submissions.
+
+    Submit with: curl -T X.zip -H "Authorization: Bearer $NOW_LEADERBOARD_TOKEN"
+    http://127.0.0.1:8000/v1/submissions
+    """
+    try:
+        from leaderboard.server import make_judge, read_token, serve  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"serve needs {error.name}: pip install 'noise-of-web[server]'") from None
+
+    judge = make_judge(release, truth, read_token(token_file)) if release else None
+    serve(store, judge, host, port)
 
 
 @app.command("export-site")

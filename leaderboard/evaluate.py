@@ -250,7 +250,7 @@ def _check_fingerprint(meta: Submission, captions: Captions, release: Path) -> N
     if meta.dataset_fingerprint != captions.fingerprint:
         raise SubmissionError(
             f"dataset_fingerprint: found {meta.dataset_fingerprint[:16]}…, expected"
-            f" {captions.fingerprint[:16]}… ({meta.split} of {release}, track {meta.track}):"
+            f" {captions.fingerprint[:16]}… ({meta.split} of {release.name}, track {meta.track}):"
             " it was made on another release"
         )
 

@@ -22,7 +22,7 @@ GENERATOR = "now-leaderboard"
 TITLES = {"jieba": "Jieba", "bpe": "BPE", "bert": "BERT"}
 REFERENCES = {
     "chance": "Chance",
-    "lang": "Language",
+    "lang": "Language alone",
     "lang+topic": "Language and topic",
 }
 
