@@ -153,7 +153,11 @@ class Features:
         numbers = np.arange(len(self.keys))[rows]
         order = np.unique(numbers)
         back = np.searchsorted(order, numbers)
-        index = slice(order[0], order[-1] + 1) if _contiguous(order) else order
+        if _dense(order):  # one read of a range is far quicker than many of single rows
+            index: Any = slice(order[0], order[-1] + 1)
+            back = numbers - order[0]
+        else:
+            index = order
         values = {
             name: data[index][back] if len(order) else data[:0] for name, data in self._data.items()
         }
@@ -165,8 +169,8 @@ class Features:
             yield self.read(slice(start, start + size))
 
 
-def _contiguous(order: Integer[np.ndarray, " rows"]) -> bool:
-    return len(order) > 0 and int(order[-1] - order[0]) == len(order) - 1
+def _dense(order: Integer[np.ndarray, " rows"]) -> bool:
+    return len(order) > 0 and int(order[-1] - order[0]) < 4 * len(order)
 
 
 @contextmanager

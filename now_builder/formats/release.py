@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from jaxtyping import Shaped
+from pydantic import Field
 
 from now_builder.config import Strict, build
 from now_builder.errors import FormatError
@@ -74,6 +75,7 @@ class Manifest(Strict):
         fingerprints: Per split and tokenizer, see :func:`fingerprint`.
         settings: The packaging settings, to be taken again by a later run.
         versions: Of this toolkit and the libraries that shape the data.
+        inputs: Hashes of what the release was made from.
         files: By path relative to the release.
     """
 
@@ -87,6 +89,7 @@ class Manifest(Strict):
     detector: dict[str, str]
     settings: dict[str, Any]
     versions: dict[str, str]
+    inputs: dict[str, str] = Field(default_factory=dict)
     files: dict[str, FileEntry]
 
 
@@ -143,13 +146,13 @@ def write_manifest(release: Path, manifest: Manifest) -> None:
     write_json(release / "manifest.json", manifest.model_dump(mode="json"))
 
 
-def read_manifest(release: Path) -> Manifest:
+def read_manifest(release: Path, name: str = "manifest.json") -> Manifest:
     """Read ``RELEASE/manifest.json``.
 
     Raises:
         FormatError: If it is missing (the release is unfinished) or is not a manifest.
     """
-    path = release / "manifest.json"
+    path = release / name
     try:
         tree = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -251,7 +254,7 @@ def read_split_captions(release: Path, split: Split, tokenizer: str) -> Captions
         images = [pair.regions_sha256 for pair in read_pairs(release) if pair.split == split]
     else:
         keys = [str(number) for number in range(len(captions))]
-        images = [hash_of(row) for row in _published_regions(folder, split)]
+        images = [hash_of(row) for row in read_published_regions(folder / f"{split}_ims.npy")]
     if not len(keys) == len(captions) == len(images):
         raise FormatError(
             path,
@@ -266,14 +269,18 @@ def hash_of(regions: Shaped[np.ndarray, "36 dim"]) -> str:
     return hashlib.sha256(np.ascontiguousarray(regions, dtype="<f4").tobytes()).hexdigest()
 
 
-def _published_regions(folder: Path, split: Split) -> Shaped[np.ndarray, "pairs 36 dim"]:
-    path = folder / f"{split}_ims.npy"
+def read_published_regions(path: Path) -> Shaped[np.ndarray, "pairs regions dim"]:
+    """Map ``{split}_ims.npy`` into memory, unread.
+
+    Raises:
+        FormatError: If it is missing, torn, or no array of floats with three axes.
+    """
     try:
-        regions: Shaped[np.ndarray, "pairs 36 dim"] = np.load(
+        regions: Shaped[np.ndarray, "pairs regions dim"] = np.load(
             path, mmap_mode="r", allow_pickle=False
         )
     except FileNotFoundError:
-        raise FormatError(path, f"no such file, and no {split}.h5") from None
+        raise FormatError(path, "no such file, and no .h5 of that split") from None
     except (ValueError, OSError, EOFError) as error:
         raise FormatError(path, f"not a readable .npy array ({error})") from None
     if regions.ndim != 3 or regions.dtype.kind != "f":
@@ -297,7 +304,7 @@ def open_regions(release: Path, split: Split) -> Iterator[Any]:
         with open_features(folder / f"{split}.h5") as features:
             yield features.dataset
     else:
-        yield _published_regions(folder, split)
+        yield read_published_regions(folder / f"{split}_ims.npy")
 
 
 def read_release_vocabulary(release: Path, tokenizer: str, path: Path | None = None) -> Vocabulary:

@@ -28,7 +28,7 @@ from now_builder.formats.captions import (
 )
 from now_builder.formats.shard import complete_shards, read_rows
 from now_builder.formats.split import Split, SplitPlan, read_split
-from now_builder.tokenize.base import UNKNOWN, CaptionTokenizer
+from now_builder.tokenize.base import CaptionTokenizer
 from now_builder.tokenize.settings import TokenizeSettings
 
 
@@ -178,7 +178,7 @@ def _make(corpus: Corpus, job: _Job, settings: TokenizeSettings) -> Vocabulary:
             tokens,
             job.name,
             tokenizer.source,
-            f"train pool alone, {job.learned_on} captions; other tokens are {UNKNOWN}",
+            f"train pool alone, {job.learned_on} captions",
         )
         renumber = [vocabulary.word2idx.get(token, UNK) for token in seen.numbers]
         spill.seek(0)

@@ -1,0 +1,223 @@
+"""Croissant 1.1 metadata of a release, with the fields for responsible use."""
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from now_builder.formats.release import DATA_FOLDER, FileEntry, Pair
+from now_builder.package.card import as_counts, language_codes
+from now_builder.package.facts import Facts
+from now_builder.package.settings import Settled
+
+_CONTEXT: dict[str, Any] = {
+    "@language": "en",
+    "@vocab": "https://schema.org/",
+    "arrayShape": "cr:arrayShape",
+    "citeAs": "cr:citeAs",
+    "column": "cr:column",
+    "conformsTo": "dct:conformsTo",
+    "containedIn": "cr:containedIn",
+    "cr": "http://mlcommons.org/croissant/",
+    "rai": "http://mlcommons.org/croissant/RAI/",
+    "data": {"@id": "cr:data", "@type": "@json"},
+    "dataType": {"@id": "cr:dataType", "@type": "@vocab"},
+    "dct": "http://purl.org/dc/terms/",
+    "description": {"@container": "@language"},
+    "equivalentProperty": "cr:equivalentProperty",
+    "examples": {"@id": "cr:examples", "@type": "@json"},
+    "extract": "cr:extract",
+    "field": "cr:field",
+    "fileObject": "cr:fileObject",
+    "fileProperty": "cr:fileProperty",
+    "fileSet": "cr:fileSet",
+    "format": "cr:format",
+    "includes": "cr:includes",
+    "isArray": "cr:isArray",
+    "isLiveDataset": "cr:isLiveDataset",
+    "jsonPath": "cr:jsonPath",
+    "key": "cr:key",
+    "md5": "cr:md5",
+    "name": {"@container": "@language"},
+    "parentField": "cr:parentField",
+    "path": "cr:path",
+    "recordSet": "cr:recordSet",
+    "references": "cr:references",
+    "regex": "cr:regex",
+    "repeated": "cr:repeated",
+    "replace": "cr:replace",
+    "samplingRate": "cr:samplingRate",
+    "sc": "https://schema.org/",
+    "separator": "cr:separator",
+    "source": "cr:source",
+    "subField": "cr:subField",
+    "transform": "cr:transform",
+}
+_ENCODINGS = {
+    ".h5": "application/x-hdf5",
+    ".npy": "application/octet-stream",
+    ".txt": "text/plain",
+    ".json": "application/json",
+    ".parquet": "application/x-parquet",
+    ".md": "text/markdown",
+}
+_SPDX = {
+    "apache-2.0": "Apache-2.0",
+    "cc0-1.0": "CC0-1.0",
+    "cc-by-4.0": "CC-BY-4.0",
+    "cc-by-sa-4.0": "CC-BY-SA-4.0",
+    "cc-by-nc-4.0": "CC-BY-NC-4.0",
+    "cc-by-nc-sa-4.0": "CC-BY-NC-SA-4.0",
+    "mit": "MIT",
+    "odbl": "ODbL-1.0",
+}
+_CITE = (
+    "@inproceedings{duan2024pc2, title={PC2: Pseudo-Classification Based Pseudo-Captioning for "
+    "Noisy Correspondence Learning in Cross-Modal Retrieval}, author={Duan, Yue and others}, "
+    "booktitle={ACM Multimedia}, year={2024}}"
+)
+_SPLITS = {"train": "cr:TrainingSplit", "dev": "cr:ValidationSplit", "test": "cr:TestSplit"}
+
+
+def make_croissant(
+    facts: Facts, settled: Settled, files: Mapping[str, FileEntry]
+) -> dict[str, Any]:
+    """Describe a release as JSON-LD.
+
+    Args:
+        facts: Its numbers.
+        settled: Its name, licence and the like.
+        files: Its data files by relative path.
+
+    Source:
+        Croissant 1.1 and Croissant-RAI 1.0, MLCommons.
+    """
+    spdx = _SPDX.get(settled.licence)
+    tree: dict[str, Any] = {
+        "@context": _CONTEXT,
+        "@type": "sc:Dataset",
+        "conformsTo": [
+            "http://mlcommons.org/croissant/1.1",
+            "http://mlcommons.org/croissant/RAI/1.0",
+        ],
+        "name": settled.name,
+        "description": f"{facts.pairs} pairs of phone screenshots of web pages (36 region features "
+        "of an APT-style detector) and meta descriptions, many of them mismatched; the layout of "
+        "Noise of Web.",
+        "license": f"https://spdx.org/licenses/{spdx}.html" if spdx else settled.licence,
+        "citeAs": _CITE,
+        "creator": {"@type": "sc:Organization", "name": "Users of the noise-of-web toolkit"},
+        "datePublished": facts.fetched[1][:10],
+        "dateCreated": facts.fetched[1][:10],
+        "inLanguage": language_codes(facts.languages),
+        "keywords": ["noisy correspondence", "cross-modal retrieval", "web screenshots"],
+        "version": "1.0.0",
+        "isLiveDataset": False,
+        "distribution": [_file(name, entry) for name, entry in files.items()],
+        "recordSet": [_split_records(), _pair_records()],
+        **_responsible(facts, settled),
+    }
+    if settled.homepage:
+        tree["url"] = settled.homepage
+    return tree
+
+
+def _file(name: str, entry: FileEntry) -> dict[str, Any]:
+    suffix = name[name.rindex(".") :]
+    shape = f" of shape {entry.shape}" if entry.shape else ""
+    return {
+        "@type": "cr:FileObject",
+        "@id": name,
+        "name": name,
+        "description": f"{_ABOUT.get(suffix, 'File')}{shape}",
+        "contentUrl": name,
+        "contentSize": f"{entry.bytes} B",
+        "encodingFormat": _ENCODINGS.get(suffix, "application/octet-stream"),
+        "sha256": entry.sha256,
+    }
+
+
+_ABOUT = {
+    ".h5": "Region features, boxes and scores; rows in pair order;",
+    ".npy": "Region features for the authors' loader;",
+    ".txt": "Lines in pair order: comma-separated content token ids, or keys",
+    ".json": "Vocabulary or tokenizer",
+    ".parquet": "Table",
+    ".md": "Dataset card",
+}
+
+
+def _split_records() -> dict[str, Any]:
+    return {
+        "@type": "cr:RecordSet",
+        "@id": "splits",
+        "name": "splits",
+        "dataType": "cr:Split",
+        "key": {"@id": "splits/name"},
+        "field": [
+            {"@type": "cr:Field", "@id": "splits/name", "name": "name", "dataType": "sc:Text"},
+            {"@type": "cr:Field", "@id": "splits/url", "name": "url", "dataType": "sc:URL"},
+        ],
+        "data": [
+            {"splits/name": name, "splits/url": url.replace("cr:", _CONTEXT["cr"])}
+            for name, url in _SPLITS.items()
+        ],
+    }
+
+
+def _pair_records() -> dict[str, Any]:
+    found = []
+    for item in fields(Pair):
+        column = {
+            "@type": "cr:Field",
+            "@id": f"pairs/{item.name}",
+            "name": item.name,
+            "dataType": "sc:Integer" if item.type is int else "sc:Text",
+            "source": {
+                "fileObject": {"@id": "pairs.parquet"},
+                "extract": {"column": item.name},
+            },
+        }
+        if item.name == "split":
+            column["references"] = {"field": {"@id": "splits/name"}}
+        found.append(column)
+    return {
+        "@type": "cr:RecordSet",
+        "@id": "pairs",
+        "name": "pairs",
+        "description": f"One row a pair, in the order of the arrays of {DATA_FOLDER}/.",
+        "key": {"@id": "pairs/key"},
+        "field": found,
+    }
+
+
+def _responsible(facts: Facts, settled: Settled) -> dict[str, Any]:
+    contact = settled.contact or "no contact was given when this was made"
+    return {
+        "rai:dataCollection": f"{facts.listed} listed URLs were visited by a browser set up as a "
+        "phone (720 x 1280 px); the meta description was read from the HTML source.",
+        "rai:dataCollectionType": ["Web Scraping"],
+        "rai:dataCollectionTimeframe": [moment[:10] for moment in facts.fetched],
+        "rai:dataCollectionMissingData": "URLs in no split, by reason: "
+        + (as_counts(facts.rejects) or "none"),
+        "rai:dataCollectionRawData": "Screenshots and HTML are kept by the maker, not released.",
+        "rai:dataPreprocessingProtocol": [
+            "Captions: entities decoded once, NFC, white space collapsed, controls dropped.",
+            "Images: 36 regions a page from an APT-style detector, not the paper's weights.",
+        ],
+        "rai:dataLimitations": [
+            "Many pairs do not correspond, by design; one screen a page, at one moment.",
+            "Duplicate captions bound R@1; see DATASET_CARD.md.",
+        ],
+        "rai:dataBiases": [
+            "Pages by language: " + as_counts(facts.languages),
+            "Sites that refuse robots, need a sign-in or fail to load are missing.",
+        ],
+        "rai:personalSensitiveInformation": "Meta descriptions are public text as served and may "
+        "name people or hold addresses; nothing was removed from them.",
+        "rai:dataUseCases": [
+            "Learning and evaluating cross-modal retrieval under noisy correspondence."
+        ],
+        "rai:dataSocialImpact": "Nobody was asked for consent; a site's owner may have pages "
+        "removed.",
+        "rai:dataReleaseMaintenancePlan": f"Removal requests: {contact}",
+    }

@@ -1,0 +1,95 @@
+"""Read which pairs match: a truth file, or what people judged."""
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import pandas as pd
+import pyarrow as pa
+
+from now_builder.errors import FormatError
+from now_builder.formats.shard import Planned
+
+Verdict = Literal["match", "mismatch", "unsure"]
+
+_WORDS: dict[str, Verdict] = {
+    **dict.fromkeys(["true", "1", "1.0", "yes", "y", "match", "matched"], "match"),
+    **dict.fromkeys(["false", "0", "0.0", "no", "n", "mismatch", "mismatched"], "mismatch"),
+    **dict.fromkeys(["", "nan", "none", "null", "unsure", "unknown", "skip"], "unsure"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Judgements:
+    """Verdicts by page key; a page that nobody judged is not in it."""
+
+    verdicts: dict[str, Verdict]
+
+    def of(self, key: str) -> Verdict | None:
+        """Give the verdict on a page, ``None`` if there is none."""
+        return self.verdicts.get(key)
+
+
+def read_judgements(path: Path, plan: Iterable[Planned]) -> Judgements:
+    """Read a file with a column ``url`` or ``key`` and a column ``matched``.
+
+    Two verdicts on one page that differ count as unsure. Lines about other pages are ignored.
+
+    Args:
+        path: CSV (with a header) or Parquet.
+        plan: The crawl's plan, which ties URLs to keys.
+
+    Raises:
+        FormatError: If it cannot be read, lacks a column, has a word that is no verdict, or speaks
+            of no page of the plan.
+    """
+    table = _read(path)
+    column = "key" if "key" in table.columns else "url"
+    if column not in table.columns or "matched" not in table.columns:
+        raise FormatError(
+            path,
+            f"columns {[str(name) for name in table.columns]}, expected url or key, and matched",
+        )
+    keys: dict[str, list[str]] = {}
+    for line in plan:
+        names = {line.key} if column == "key" else {line.url, line.url_canonical}
+        for name in names:
+            keys.setdefault(name, []).append(line.key)
+    verdicts: dict[str, Verdict] = {}
+    for number, (name, value) in enumerate(zip(table[column], table["matched"], strict=True), 2):
+        verdict = _verdict(path, number, value)
+        for key in keys.get(str(name).strip(), []):
+            verdicts[key] = verdict if verdicts.get(key, verdict) == verdict else "unsure"
+    if not verdicts:
+        raise FormatError(path, f"none of its {len(table)} lines names a {column} of the plan")
+    return Judgements(verdicts)
+
+
+def _read(path: Path) -> pd.DataFrame:
+    if not path.is_file():
+        raise FormatError(path, "no such file; --matched takes a CSV or Parquet file")
+    try:
+        if path.suffix.lower() in {".parquet", ".pq"}:
+            return pd.read_parquet(path)
+        return pd.read_csv(path, dtype=str, keep_default_na=False, encoding="utf-8-sig")
+    except (ValueError, pa.ArrowException, OSError) as error:
+        problem = " ".join(str(error).split())
+        raise FormatError(path, f"neither CSV nor Parquet ({problem:.200})") from None
+
+
+def _verdict(path: Path, number: int, value: Any) -> Verdict:
+    word = "" if value is None or value is pd.NA else str(value).strip().lower()
+    if word not in _WORDS:
+        raise FormatError(
+            path,
+            f"row {number}: matched is {word[:40]!r}, expected true, false, match, mismatch, "
+            "unsure",
+        )
+    return _WORDS[word]
+
+
+def relative(path: Path, release: Path) -> str:
+    """Name a file from the release folder: the manifest then tells no home folder."""
+    return os.path.relpath(path.resolve(), release.resolve())

@@ -1,0 +1,348 @@
+"""Package a crawl as a release in the published layout; ``manifest.json`` comes last."""
+
+import hashlib
+import os
+import platform
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from now_builder import __version__
+from now_builder.errors import ConfigError, FormatError
+from now_builder.formats.atomic import remove_leftovers, sha256_of, write_json, write_text
+from now_builder.formats.captions import (
+    TOKENIZERS,
+    Tokenizer,
+    Vocabulary,
+    read_captions,
+    read_vocabulary,
+    to_line,
+    write_vocabulary,
+)
+from now_builder.formats.features import Features, open_features
+from now_builder.formats.release import (
+    DATA_FOLDER,
+    FileEntry,
+    Manifest,
+    Pair,
+    fingerprint,
+    read_manifest,
+    write_manifest,
+    write_pairs,
+    write_rejects,
+)
+from now_builder.formats.shard import (
+    CaptureRow,
+    Planned,
+    complete_shards,
+    plan_path,
+    read_plan,
+    read_rows,
+    rows_path,
+)
+from now_builder.formats.split import SPLITS, Split, SplitPlan, read_split
+from now_builder.package.arrays import ArrayFiles, Images, write_images
+from now_builder.package.card import write_card
+from now_builder.package.croissant import make_croissant
+from now_builder.package.facts import Facts, Material, compute_facts
+from now_builder.package.filters import Pages, Selection, select
+from now_builder.package.judgements import Judgements, read_judgements, relative
+from now_builder.package.settings import PackageSettings, Settled
+from now_builder.package.verify import verify
+
+__all__ = ["package", "verify"]
+
+_PREVIOUS = ".previous-manifest.json"
+
+
+@dataclass(frozen=True, slots=True)
+class _Inputs:
+    """All that packaging reads, read."""
+
+    split: SplitPlan
+    plan: list[Planned]
+    rows: dict[str, CaptureRow]
+    ids: dict[Tokenizer, dict[str, list[int]]]
+    vocabularies: dict[Tokenizer, Vocabulary]
+    tokenizers: dict[str, str]
+    judged: Judgements | None
+    hashes: dict[str, str]
+
+
+def package(
+    captures: Path,
+    features: Path,
+    captions: Path,
+    release: Path,
+    settings: PackageSettings,
+    force: bool = False,  # noqa: FBT001, FBT002 - as in every stage
+) -> Manifest:
+    """Write a release; one that stands and was made from the same files and settings is kept.
+
+    Settings that are not given are those of the release as it was, else of ``split.toml``; so is
+    the draw of dev and test, which depends on nothing but the inputs and the seed.
+
+    Args:
+        captures: Folder made by ``crawl``.
+        features: File made by ``detect``.
+        captions: Folder made by ``tokenize``.
+        release: Folder to write.
+        settings: What the user chose.
+        force: Write it again even if nothing changed.
+
+    Raises:
+        FormatError: If an input is missing, torn or unfinished.
+        ConfigError: If seed or ``by`` are not those of ``split.toml``, or a split would be empty.
+    """
+    split = read_split(captures / "split.toml")
+    before = _before(release)
+    settled = settle(settings, split, before, release)
+    with open_features(features) as opened:
+        inputs = _read(captures, captions, release, settled, split)
+        inputs.hashes["features"] = _hash_of_features(features, opened)
+        if not force and before is not None and _stands(release, before, settled, inputs):
+            return before
+        pages = Pages(inputs.plan, inputs.rows, frozenset(opened.keys), inputs.ids)
+        sizes = {name: getattr(settled, name) for name in SPLITS}
+        selection = select(pages, split, sizes, inputs.judged)
+        _check_sizes(selection, sizes, release)
+        _clear(release)
+        return _write(release, opened, inputs, selection, settled)
+
+
+def settle(
+    settings: PackageSettings, split: SplitPlan, before: Manifest | None, release: Path
+) -> Settled:
+    """Decide every setting: as given, else as the release was made, else the default.
+
+    Raises:
+        ConfigError: If seed or ``by`` are not those of ``split.toml``.
+    """
+    tree: dict[str, Any] = {"seed": split.seed, "by": split.by}
+    if before is not None:
+        tree |= before.settings
+    given = settings.model_dump(exclude_none=True)
+    if settings.matched is not None:
+        none = str(settings.matched) == "none"
+        given["matched"] = None if none else relative(settings.matched, release)
+    settled = Settled.model_validate(tree | given)
+    for name in ("seed", "by"):
+        wanted, fixed = getattr(settled, name), getattr(split, name)
+        if wanted != fixed:
+            origin = f"--{name}" if getattr(settings, name) is not None else f"{release}: {name}"
+            raise ConfigError(
+                f"{origin} is {wanted}, but split.toml of the captures says {fixed}, and detector "
+                "and vocabularies have learned on that train pool; crawl and learn again with the "
+                "other value, or choose another release folder"
+            )
+    return settled
+
+
+def _before(release: Path) -> Manifest | None:
+    """Read the manifest of the release as it was, also if it is just being rewritten."""
+    if (release / "manifest.json").exists():
+        return read_manifest(release)
+    if (release / _PREVIOUS).exists():
+        return read_manifest(release, _PREVIOUS)
+    return None
+
+
+def _read(
+    captures: Path, captions: Path, release: Path, settled: Settled, split: SplitPlan
+) -> _Inputs:
+    plan = read_plan(captures)
+    rows = {row.key: row for row in read_rows(captures)}
+    hashes = {"plan": sha256_of(plan_path(captures))}
+    shards = [sha256_of(rows_path(captures, shard)) for shard in complete_shards(captures)]
+    hashes["rows"] = hashlib.sha256("\n".join(shards).encode()).hexdigest()
+    ids: dict[Tokenizer, dict[str, list[int]]] = {}
+    vocabularies: dict[Tokenizer, Vocabulary] = {}
+    for name in TOKENIZERS:
+        path = captions / f"{name}.txt"
+        vocabularies[name] = read_vocabulary(captions / f"{name}.vocab.json")
+        ids[name] = read_captions(path)
+        hashes[name] = sha256_of(path)
+        hashes[f"{name}.vocab"] = sha256_of(captions / f"{name}.vocab.json")
+        if vocabularies[name].extra.get("ids_sha256", hashes[name]) != hashes[name]:
+            raise FormatError(path, "does not belong to its vocabulary; run tokenize again")
+    raw = {path.name: _text(path) for path in sorted(captions.glob("*.tokenizer.json"))}
+    judged = None
+    if settled.matched is not None:
+        path = Path(os.path.normpath(release.resolve() / settled.matched))
+        judged = read_judgements(path, plan)
+        hashes["matched"] = sha256_of(path)
+    return _Inputs(split, plan, rows, ids, vocabularies, raw, judged, hashes)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise FormatError(path, f"not UTF-8 text ({error})") from None
+
+
+def _hash_of_features(path: Path, features: Features) -> str:
+    """Tell one feature file from another without reading gigabytes: size, keys, attributes."""
+    attributes = sorted((name, str(value)) for name, value in features.attributes.items())
+    text = f"{path.stat().st_size}\n{attributes}\n" + "\n".join(features.keys)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _stands(release: Path, before: Manifest, settled: Settled, inputs: _Inputs) -> bool:
+    """Whether a release is complete and would come out the same."""
+    return (
+        (release / "manifest.json").exists()
+        and before.settings == settled.model_dump()
+        and before.inputs == inputs.hashes
+        and before.versions == _versions()
+        and all(
+            (release / name).is_file() and (release / name).stat().st_size == entry.bytes
+            for name, entry in before.files.items()
+        )
+    )
+
+
+def _check_sizes(selection: Selection, sizes: Mapping[Split, int], release: Path) -> None:
+    counts = ", ".join(f"{name} {len(keys)}" for name, keys in selection.splits.items())
+    empty = [name for name, keys in selection.splits.items() if not keys]
+    if empty:
+        reasons = ", ".join(f"{name} {count}" for name, count in selection.reasons.items())
+        raise ConfigError(
+            f"{release}: no pair for {' and '.join(empty)} (pairs: {counts}; other pages: "
+            f"{reasons}); crawl more sites, or crawl again with another seed, larger shares, or "
+            "by page for a single site; judge more pairs if --matched leaves too few"
+        )
+    cut = [f"{name} {len(keys)} of {sizes[name]}" for name, keys in selection.splits.items()
+           if len(keys) < sizes[name]]  # fmt: skip
+    if cut:
+        sys.stderr.write(
+            f"warning: the pools hold fewer pairs than asked for, all of them are taken: "
+            f"{', '.join(cut)}\n"
+        )
+
+
+def _clear(release: Path) -> None:
+    """Make a release incomplete before it is rewritten, keeping its settings for a next run."""
+    release.mkdir(parents=True, exist_ok=True)
+    if (release / "manifest.json").exists():
+        (release / "manifest.json").replace(release / _PREVIOUS)
+    for folder in (release, release / DATA_FOLDER, release / "vocab"):
+        remove_leftovers(folder)
+    for name in SPLITS:
+        (release / DATA_FOLDER / f"{name}_ims.npy").unlink(missing_ok=True)
+
+
+def _write(
+    release: Path, features: Features, inputs: _Inputs, selection: Selection, settled: Settled
+) -> Manifest:
+    images, pairs = {}, {}
+    shapes: dict[str, list[int]] = {}
+    half = features.dataset.dtype.itemsize == 2 if settled.half is None else settled.half
+    for split, keys in selection.splits.items():
+        h5 = Path(DATA_FOLDER) / f"{split}.h5"
+        npy = Path(DATA_FOLDER) / f"{split}_ims.npy" if settled.npy else None
+        files = ArrayFiles(release / h5, release / npy if npy else None, half)
+        images[split] = write_images(features, keys, files)
+        pairs[split] = _pairs(split, keys, inputs.rows, images[split])
+        for name in [h5, *([npy] if npy else [])]:
+            shapes[name.as_posix()] = [len(keys), *features.dataset.shape[1:]]
+    names = [*shapes, *_write_texts(release, inputs, selection)]
+    write_pairs(release / "pairs.parquet", [pair for split in SPLITS for pair in pairs[split]])
+    write_rejects(release / "rejects.parquet", selection.rejects)
+    detector = {
+        name: str(value)
+        for name, value in sorted(features.attributes.items())
+        if name not in {"format", "complete"}
+    }
+    facts = compute_facts(
+        Material(
+            inputs.plan, inputs.rows, pairs, inputs.ids, inputs.vocabularies, images, selection,
+            inputs.judged, detector,
+        )
+    )  # fmt: skip
+    return _describe(release, inputs, settled, facts, _Written(names, shapes, selection))
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    names: list[str]
+    shapes: dict[str, list[int]]
+    selection: Selection
+
+
+def _pairs(
+    split: Split, keys: list[str], rows: Mapping[str, CaptureRow], images: Images
+) -> list[Pair]:
+    return [
+        Pair(
+            key, split, index, row.url, row.site, row.caption or "", row.caption_source, row.lang,
+            row.phash, images.hashes[index],
+        )
+        for index, key in enumerate(keys)
+        if (row := rows[key])
+    ]  # fmt: skip
+
+
+def _write_texts(release: Path, inputs: _Inputs, selection: Selection) -> list[str]:
+    """Write captions, keys and vocabularies; give their names."""
+    texts: dict[str, str] = {}
+    for split, keys in selection.splits.items():
+        texts[f"{DATA_FOLDER}/{split}_ids.txt"] = "".join(f"{key}\n" for key in keys)
+        for name, ids in inputs.ids.items():
+            lines = "".join(f"{to_line(ids[key])}\n" for key in keys)
+            texts[f"{DATA_FOLDER}/{split}_caps_{name}.txt"] = lines
+    texts |= {f"vocab/{name}": text for name, text in inputs.tokenizers.items()}
+    for path, text in texts.items():
+        write_text(release / path, text)
+    names = [*texts]
+    for name, vocabulary in inputs.vocabularies.items():
+        names.append(f"vocab/{DATA_FOLDER}_vocab_{name}.json")
+        write_vocabulary(release / names[-1], vocabulary)
+    return names
+
+
+def _describe(
+    release: Path, inputs: _Inputs, settled: Settled, facts: Facts, written: _Written
+) -> Manifest:
+    """Write card, metadata and, last, the manifest."""
+    write_text(release / "DATASET_CARD.md", write_card(facts, settled, inputs.split))
+    names = [*written.names, "pairs.parquet", "rejects.parquet", "DATASET_CARD.md"]
+    files = {name: _entry(release, name, written.shapes.get(name)) for name in sorted(names)}
+    write_json(release / "croissant.json", make_croissant(facts, settled, files))
+    files["croissant.json"] = _entry(release, "croissant.json", None)
+    splits = written.selection.splits
+    manifest = Manifest(
+        name=settled.name,
+        created_at=facts.fetched[1],
+        split=inputs.split,
+        counts={name: len(keys) for name, keys in splits.items()},
+        rejects=facts.rejects,
+        fingerprints={
+            split: {
+                name: fingerprint(keys, (ids[key] for key in keys))
+                for name, ids in inputs.ids.items()
+            }
+            for split, keys in splits.items()
+        },
+        detector=facts.detector,
+        settings=settled.model_dump(),
+        versions=_versions(),
+        inputs=inputs.hashes,
+        files=files,
+    )
+    write_manifest(release, manifest)
+    (release / _PREVIOUS).unlink(missing_ok=True)
+    return manifest
+
+
+def _entry(release: Path, name: str, shape: list[int] | None) -> FileEntry:
+    path = release / name
+    return FileEntry(sha256=sha256_of(path), bytes=path.stat().st_size, shape=shape)
+
+
+def _versions() -> dict[str, str]:
+    libraries = {name: version(name) for name in ("h5py", "numpy", "pyarrow")}
+    return {"noise-of-web": __version__, "python": platform.python_version(), **libraries}
