@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float
@@ -41,6 +41,7 @@ _BROKEN = (
 )
 
 
+@runtime_checkable
 class Readable(Protocol):
     """A stream of bytes that may end before it promised to."""
 

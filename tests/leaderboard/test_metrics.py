@@ -1,0 +1,268 @@
+"""Recalls: hand-worked values, the slow obvious way, and what must not change a score."""
+
+from fractions import Fraction
+from itertools import permutations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from leaderboard import metrics
+from leaderboard.metrics import (
+    CUTOFFS,
+    Ranks,
+    count_duplicate_aware,
+    count_ranks,
+    expected_hits,
+    explained_ties,
+    recalls,
+    summarise,
+    tie_width,
+)
+
+
+def _matrix(draw_values, size):
+    return np.array(draw_values, dtype=np.float64).reshape(size, size)
+
+
+@st.composite
+def tied_matrices(draw, most=6):
+    """Square matrices of few distinct values, so that ties abound."""
+    size = draw(st.integers(1, most))
+    return _matrix(draw(st.lists(st.integers(0, 3), min_size=size**2, max_size=size**2)), size)
+
+
+def _slow_hits(line, right, cutoff):
+    """The share of all orders of the candidates that, sorted, have a right one in the first K."""
+    found = []
+    for order in permutations(range(len(line))):
+        ranked = sorted(order, key=lambda place: -line[place])
+        found.append(any(place in right for place in ranked[:cutoff]))
+    return Fraction(sum(found), len(found))
+
+
+def test_a_matrix_worked_by_hand():
+    """Row 0: .9 first. Row 1: its .5 is beaten by .6, so rank 2. Row 2: .1 ties with .1: half.
+
+    i2t R@1 = (1 + 0 + 1/2) / 3 = 50 %. Columns: .9 first; .5 first; .1 behind .3 and .2: rank 3.
+    t2i R@1 = 2/3. All R@5 and R@10 are 100 %, as there are only three candidates.
+    """
+    similarity = np.array([[0.9, 0.0, 0.3], [0.6, 0.5, 0.2], [0.0, 0.1, 0.1]])
+    found = recalls(similarity)
+    assert found.i2t.hits[1] == Fraction(3, 2)
+    assert found.i2t.recall(1) == 50
+    assert found.i2t.optimistic(1) == pytest.approx(200 / 3)
+    assert found.i2t.pessimistic(1) == pytest.approx(100 / 3)
+    assert found.t2i.hits == {1: 2, 5: 3, 10: 3}
+    assert found.rsum == float(50 + Fraction(200, 3) + 400)
+    # 0-based middle ranks 0, 1, 0.5 and 0, 0, 2
+    assert (found.i2t.median_rank, found.i2t.mean_rank) == (1.0, 1.5)
+    assert (found.t2i.median_rank, found.t2i.mean_rank) == (1.0, 1 + 2 / 3)
+    assert found.i2t.mrr == pytest.approx((1 + 1 / 2 + (1 + 1 / 2) / 2) / 3)
+
+
+@settings(max_examples=60, deadline=None)
+@given(tied_matrices())
+def test_ties_count_as_the_mean_over_all_their_orders(similarity):
+    found = recalls(similarity)
+    for way, matrix in ((found.i2t, similarity), (found.t2i, similarity.T)):
+        for cutoff in CUTOFFS:
+            slow = sum(_slow_hits(line, {row}, cutoff) for row, line in enumerate(matrix))
+            assert way.hits[cutoff] == slow
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_duplicates_count_as_right_as_the_slow_way_says(data):
+    similarity = data.draw(tied_matrices(5))
+    size = len(similarity)
+    images, captions = (
+        np.array(data.draw(st.lists(st.integers(0, 2), min_size=size, max_size=size)))
+        for _ in range(2)
+    )
+    right = (images[:, None] == images) | (captions[:, None] == captions)
+    found = summarise(*count_duplicate_aware(similarity, images, captions))
+    for way, matrix in ((found.i2t, similarity), (found.t2i, similarity.T)):
+        for cutoff in (1, 5):
+            slow = sum(
+                _slow_hits(line, set(np.flatnonzero(right[row])), cutoff)
+                for row, line in enumerate(matrix)
+            )
+            assert way.hits[cutoff] == slow
+
+
+@settings(max_examples=60, deadline=None)
+@given(tied_matrices(12))
+def test_the_counts_are_those_of_the_obvious_loop(similarity):
+    for ranks, matrix in zip(count_ranks(similarity), (similarity, similarity.T), strict=True):
+        for row, line in enumerate(matrix):
+            assert ranks.greater[row] == sum(line > line[row])
+            assert ranks.equal[row] == sum(line == line[row]) - 1
+            order = np.argsort(line, kind="stable")[::-1]
+            assert ranks.greater[row] + ranks.later[row] == np.flatnonzero(order == row)[0]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_ties_between_identical_captions_and_images_are_told_apart(data):
+    similarity = data.draw(tied_matrices(8))
+    size = len(similarity)
+    images, captions = (
+        np.array(data.draw(st.lists(st.integers(0, 2), min_size=size, max_size=size)))
+        for _ in range(2)
+    )
+    i2t, t2i = explained_ties(similarity, images, captions)
+    for row in range(size):
+        own = similarity[row, row]
+        assert i2t[row] == sum((similarity[row] == own) & (captions == captions[row])) - 1
+        assert t2i[row] == sum((similarity[:, row] == own) & (images == images[row])) - 1
+
+
+def test_the_bounds_enclose_the_expectation_and_the_argsort():
+    similarity = np.random.default_rng(3).integers(0, 6, (40, 40)).astype(np.float32)
+    found = recalls(similarity)
+    assert found.rsum_pessimistic < found.rsum < found.rsum_optimistic
+    assert found.rsum_pessimistic <= found.rsum_argsort <= found.rsum_optimistic
+    width = found.rsum_optimistic - found.rsum_pessimistic
+    assert tie_width(found.ranks) == pytest.approx(width)
+
+
+def _field(similarity):
+    """The field's own loop: argsort each line, reverse, find the right one."""
+    total = 0.0
+    for matrix in (similarity, similarity.T):
+        ranks = [
+            np.flatnonzero(np.argsort(line, kind="stable")[::-1] == row)[0]
+            for row, line in enumerate(matrix)
+        ]
+        total += sum(100 * np.mean(np.array(ranks) < cutoff) for cutoff in CUTOFFS)
+    return total
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_the_argsort_value_is_what_the_field_computes(seed):
+    generator = np.random.default_rng(seed)
+    tied = generator.integers(0, 20, (60, 60)).astype(np.float64)
+    assert recalls(tied).rsum_argsort == pytest.approx(_field(tied))
+    free = generator.standard_normal((60, 60)) + 2 * np.eye(60)
+    assert recalls(free).rsum == pytest.approx(_field(free))
+    assert recalls(free).rsum_argsort == recalls(free).rsum
+
+
+@pytest.mark.parametrize("n_pairs", [3, 7, 96, 1000])
+def test_a_constant_matrix_scores_exactly_chance(n_pairs):
+    found = recalls(np.zeros((n_pairs, n_pairs), np.float32))
+    for way in (found.i2t, found.t2i):
+        for cutoff in CUTOFFS:
+            assert way.recall(cutoff) == min(100.0, float(Fraction(100 * cutoff, n_pairs)))
+    assert found.rsum_optimistic == 600
+    assert found.rsum_pessimistic == sum(200.0 for cutoff in CUTOFFS if cutoff >= n_pairs)
+
+
+def test_the_identity_scores_600():
+    found = recalls(np.eye(50, dtype=np.float32))
+    assert found.rsum == found.rsum_pessimistic == 600
+    assert found.i2t.mrr == found.i2t.median_rank == found.i2t.mean_rank == 1
+
+
+def _random(seed=0, size=90):
+    generator = np.random.default_rng(seed)
+    return np.round(generator.standard_normal((size, size)) + 1.5 * np.eye(size), 2)
+
+
+def test_reordering_the_pairs_together_leaves_the_score():
+    similarity = _random()
+    order = np.random.default_rng(1).permutation(len(similarity))
+    shuffled = recalls(similarity[np.ix_(order, order)])
+    found = recalls(similarity)
+    assert (shuffled.i2t, shuffled.t2i) == (found.i2t, found.t2i)
+    assert (shuffled.per_pair == found.per_pair[order]).all()
+
+
+def test_a_rising_transform_leaves_the_score():
+    similarity = _random()
+    assert recalls(np.exp(similarity) * 3 - 1).rsum == recalls(similarity).rsum
+
+
+def test_a_constant_added_to_a_row_leaves_i2t():
+    similarity = _random()
+    moved = np.round(similarity * 100) + 1000 * np.arange(len(similarity))[:, None]
+    assert recalls(moved).i2t == recalls(np.round(similarity * 100)).i2t
+
+
+def test_transposing_swaps_the_directions():
+    found, swapped = recalls(_random()), recalls(_random().T)
+    assert (found.i2t, found.t2i) == (swapped.t2i, swapped.i2t)
+    assert found.rsum == swapped.rsum
+
+
+@pytest.mark.parametrize("rows", [1, 7, 64, 128])
+def test_the_height_of_a_block_leaves_the_counts(monkeypatch, rows):
+    similarity = _random(size=150)
+    expected = recalls(similarity)
+    monkeypatch.setattr(metrics, "_BLOCK_ROWS", rows)
+    monkeypatch.setattr(metrics, "_BLOCK_BYTES", 150 * 8 * rows)
+    found = recalls(similarity)
+    assert (found.i2t, found.t2i, found.rsum_argsort) == (
+        expected.i2t,
+        expected.t2i,
+        expected.rsum_argsort,
+    )
+
+
+def test_a_column_of_many_greater_values_does_not_overflow():
+    """Every row but the last beats it in column 999: 999 is more than a byte holds."""
+    similarity = np.zeros((1000, 1000), np.float32)
+    similarity[:, 999] = 1
+    similarity[999, 999] = 0.5
+    assert count_ranks(similarity)[1].greater[999] == 999
+
+
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64])
+def test_the_float_type_and_memory_order_leave_the_score(kind):
+    similarity = np.random.default_rng(2).integers(0, 50, (64, 64)).astype(kind)
+    expected = recalls(similarity.astype(np.float64)).rsum
+    assert recalls(similarity).rsum == expected
+    assert recalls(np.asfortranarray(similarity)).rsum == expected
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("place", [(0, 0), (3, 5), (199, 199)])
+def test_a_value_that_is_not_finite_is_refused(value, place):
+    similarity = np.zeros((200, 200))
+    similarity[place] = value
+    with pytest.raises(ValueError, match="not finite"):
+        recalls(similarity)
+
+
+@pytest.mark.parametrize("shape", [(0, 0), (3, 4), (4, 3)])
+def test_a_matrix_that_is_not_square_is_refused(shape):
+    with pytest.raises(ValueError, match="as many images as captions"):
+        recalls(np.zeros(shape))
+
+
+def test_the_pairs_mean_hits_are_rsum():
+    found = recalls(_random())
+    assert 100 * found.per_pair.mean() == pytest.approx(found.rsum, abs=1e-9)
+
+
+def test_several_right_candidates_follow_the_hypergeometric():
+    """Two right among four tied, one place: 1/2; two places: 1 - C(2,2)/C(4,2) = 5/6."""
+    ranks = Ranks(*(np.array([value]) for value in (0, 2, 0, 2)))
+    assert expected_hits(ranks, 1)[0] == pytest.approx(1 / 2)
+    three = Ranks(*(np.array([value]) for value in (3, 2, 0, 2)))
+    assert expected_hits(three, 5)[0] == pytest.approx(5 / 6)
+
+
+def test_a_perfect_scorer_gets_half_on_two_identical_captions():
+    """Pairs 0 and 1 share a caption, so their columns are equal: each row ties once."""
+    similarity = np.array([[1.0, 1, 0], [0.9, 0.9, 0], [0, 0, 1]])
+    labels = np.array([0, 0, 1])
+    ranks = count_ranks(similarity)
+    assert summarise(*ranks).i2t.hits[1] == 2
+    explained = explained_ties(similarity, np.arange(3), labels)
+    assert tie_width(ranks) > 0
+    assert tie_width(ranks, explained) == 0
+    aware = summarise(*count_duplicate_aware(similarity, np.arange(3), labels))
+    assert aware.i2t.hits[1] == 3
