@@ -98,7 +98,7 @@ def _load(module: str, name: str) -> Any:
 
 
 @app.callback(invoke_without_command=True)
-def _root(version: Annotated[bool, typer.Option("--version", help="Print it.")] = False) -> None:  # noqa: FBT002
+def _root(version: Annotated[bool, typer.Option("--version", help="Print it.")] = False) -> None:
     if version:
         typer.echo(__version__)
         raise typer.Exit
@@ -113,7 +113,7 @@ def _root(version: Annotated[bool, typer.Option("--version", help="Print it.")] 
         "captures": "Folder to write: plan.parquet, split.toml, and per shard a tar and a parquet.",
     },
 )
-def _crawl(urls: Path, captures: Path, settings: CrawlSettings, force: bool) -> None:  # noqa: FBT001
+def _crawl(urls: Path, captures: Path, settings: CrawlSettings, force: bool) -> None:
     """Visit each URL with a phone: screenshot of 720 x 1280 px, meta description, DOM elements.
 
     Every URL ends as one row, failures with a reason. Run it again to go on after a stop.
@@ -134,7 +134,7 @@ def _train_detector(
     captures: Path,
     weights: Path,
     settings: TrainDetectorSettings,
-    force: bool,  # noqa: FBT001
+    force: bool,
 ) -> None:
     """Train the APT-style detector on a crawl: the browser's own elements are the labels."""
     typer.echo(_load("detect.train", "train_detector")(captures, weights, settings, force))
@@ -146,7 +146,7 @@ def _train_detector(
     DetectSettings,
     {"captures": "Folder made by crawl.", "features": "HDF5 file to write."},
 )
-def _detect(captures: Path, features: Path, settings: DetectSettings, force: bool) -> None:  # noqa: FBT001
+def _detect(captures: Path, features: Path, settings: DetectSettings, force: bool) -> None:
     """Store 36 regions of 768 numbers for each page: visual only, never the page's text."""
     typer.echo(_load("detect.run", "detect")(captures, features, settings, force))
 
@@ -157,7 +157,7 @@ def _detect(captures: Path, features: Path, settings: DetectSettings, force: boo
     TokenizeSettings,
     {"captures": "Folder made by crawl.", "captions": "Folder to write."},
 )
-def _tokenize(captures: Path, captions: Path, settings: TokenizeSettings, force: bool) -> None:  # noqa: FBT001
+def _tokenize(captures: Path, captions: Path, settings: TokenizeSettings, force: bool) -> None:
     """Turn captions into ids three ways: Jieba, BPE, BERT. Vocabularies see the train pool only."""
     typer.echo(_load("tokenize.run", "tokenize")(captures, captions, settings, force))
 
@@ -179,7 +179,7 @@ def _package(
     captions: Path,
     release: Path,
     settings: PackageSettings,
-    force: bool,  # noqa: FBT001
+    force: bool,
 ) -> None:
     """Split by site and write the published layout, with card, Croissant metadata and manifest."""
     manifest = _load("package.run", "package")(
@@ -190,12 +190,18 @@ def _package(
 
 
 @app.command("build")
-def _build(  # noqa: PLR0913 - one option each
+def _build(
     urls: Annotated[Path, typer.Argument(help="URL list, as for crawl.")],
     out: Annotated[Path, typer.Argument(help="Folder for captures, features, captions, release.")],
     weights: Annotated[
         Path | None, typer.Option(help="Detector weights; without them the tiny one is trained.")
     ] = None,
+    matched: Annotated[
+        Path | None, typer.Option(help="Judged pairs, as for package: dev and test match.")
+    ] = None,
+    allow_private: Annotated[
+        bool, typer.Option("--allow-private", help="Visit private addresses, as for crawl.")
+    ] = False,
     config: Annotated[
         Path | None, typer.Option(help="TOML with sections crawl, train_detector, detect …")
     ] = None,
@@ -203,12 +209,14 @@ def _build(  # noqa: PLR0913 - one option each
         list[str] | None,
         typer.Option("--set", help="One setting: crawl.page_timeout_s=8. May be repeated."),
     ] = None,
-    force: Force = False,  # noqa: FBT002
+    force: Force = False,
 ) -> None:
     """Run all stages: URL list to release. Without --weights the tiny detector is trained first."""
     tree = with_overrides(read_toml(config) if config else {}, set_ or [])
-    if weights is not None:
-        tree = with_overrides(tree, [f'detect.weights="{weights}"'])
+    short = {"detect.weights": weights, "package.matched": matched}
+    tree = with_overrides(tree, [f"{name}={path}" for name, path in short.items() if path])
+    if allow_private:
+        tree = with_overrides(tree, ["crawl.allow_private=true"])
     settings = build(BuildSettings, tree, str(config or "now-builder build"))
     _load("build", "build_release")(urls, out, settings, force)
 
@@ -224,7 +232,7 @@ def _verify(release: Annotated[Path, typer.Argument(help="Folder made by package
 
 @app.command("doctor")
 def _doctor(
-    mend: Annotated[bool, typer.Option(help="Install what may be installed here.")] = False,  # noqa: FBT002
+    mend: Annotated[bool, typer.Option(help="Install what may be installed here.")] = False,
 ) -> None:
     """Say what this machine lacks for each stage, and how to get it."""
     findings = _load("doctor", "mend")() if mend else _load("doctor", "check")()
@@ -240,7 +248,7 @@ def _doctor(
     SimwebSettings,
     {"folder": "Folder to write urls.txt, truth.parquet and simweb.toml into."},
 )
-def _simweb_make(folder: Path, settings: SimwebSettings, _force: bool) -> None:  # noqa: FBT001
+def _simweb_make(folder: Path, settings: SimwebSettings, _force: bool) -> None:
     """Draw a simulated web: URL list and truth."""
     typer.echo(_load("simweb.make", "make")(folder, settings))
 
