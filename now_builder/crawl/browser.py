@@ -1,0 +1,256 @@
+"""Chromium as a phone: launched, recycled, relaunched after a crash, and gone at the end."""
+
+import asyncio
+import os
+import sys
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from playwright.async_api import Browser, BrowserContext, Page, Playwright, async_playwright
+from playwright.async_api import Error as PlaywrightError
+
+from now_builder import __version__
+from now_builder.chromium import find_chromium
+from now_builder.crawl.egress import Gate
+from now_builder.crawl.outcome import Seen, Trail, VisitError
+from now_builder.crawl.policy import PRODUCT
+from now_builder.crawl.settings import CrawlSettings
+from now_builder.crawl.tab import SCALE, SCREEN, Limits, Tab
+from now_builder.errors import CrawlError
+
+_PAGES_PER_BROWSER = 4
+_CLOSE_S = 10.0
+_LAUNCH_S = 60.0
+_NOWHERE = "http://127.0.0.1:9"
+"""The proxy of whatever the browser does beside our pages: nobody listens there."""
+
+_ARGUMENTS = (
+    "--block-new-web-contents",
+    "--disable-quic",
+    "--force-webrtc-ip-handling-policy=disable_non_proxied_udp",
+    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
+    f"--proxy-server={_NOWHERE}",
+    "--proxy-bypass-list=<-loopback>",
+    "--font-render-hinting=none",
+    "--hide-scrollbars",
+    "--mute-audio",
+    "--no-pings",
+)
+
+
+@dataclass(slots=True)
+class _Launched:
+    """A browser and how much it has done."""
+
+    browser: Browser
+    started: int = 0
+    in_flight: int = 0
+
+
+def user_agent(version: str, url: str) -> str:
+    """Give a phone's user agent that says who we are.
+
+    Args:
+        version: Of the browser, such as ``131.0.6778.33``.
+        url: Where a site's owner learns more.
+    """
+    about = f" (+{url})" if url else ""
+    return (
+        "Mozilla/5.0 (Linux; Android 10; K) AppleWebKit/537.36 (KHTML, like Gecko) "
+        f"Chrome/{version.split('.', maxsplit=1)[0]}.0.0.0 Mobile Safari/537.36 "
+        f"{PRODUCT}/{__version__}{about}"
+    )
+
+
+class Browsers:
+    """As many browsers as the pages in flight need; each visit has a context of its own.
+
+    Args:
+        settings: Of the crawl.
+        concurrency: Pages in flight at most.
+    """
+
+    def __init__(self, settings: CrawlSettings, concurrency: int) -> None:
+        self._settings = settings
+        self._places: list[_Launched | None] = [None] * -(-concurrency // _PAGES_PER_BROWSER)
+        self._lock = asyncio.Lock()
+        self._playwright: Playwright | None = None
+        self._closing: set[asyncio.Task[None]] = set()
+        self._path = settings.browser or find_chromium()
+        self.version = ""
+
+    async def __aenter__(self) -> Self:
+        """Start the driver and a first browser, so that what is missing is said at once."""
+        if self._settings.browser is not None and not self._settings.browser.exists():
+            raise CrawlError(f"--browser {self._settings.browser}: no such file")
+        if _is_root():
+            sys.stderr.write(
+                "crawl: running as root, so Chromium's own sandbox is off; run as an ordinary user "
+                "to have it (for example: sudo -u nobody -H now-builder crawl ...)\n"
+            )
+        self._playwright = await async_playwright().start()
+        try:
+            self._places[0] = await self._launch()
+        except BaseException:
+            await self._stop_driver()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Close the browsers; what does not close ends with its driver."""
+        for place in self._places:
+            if place is not None:
+                self._close(place)
+        await asyncio.gather(*self._closing, return_exceptions=True)
+        await self._stop_driver()
+
+    @property
+    def user_agent(self) -> str:
+        """What pages and robots.txt are asked with."""
+        return user_agent(self.version, self._settings.user_agent_url)
+
+    async def visit(self, url: str, gate: Gate, trail: Trail) -> Seen:
+        """Visit a URL in a context of its own.
+
+        Raises:
+            VisitError: With the reason, where there is nothing to capture.
+            CrawlError: If no browser can be started.
+        """
+        seconds = self._settings.page_timeout_s
+        launched = await self._acquire()
+        gate.begin(self._settings.max_bytes)
+        limits = Limits(
+            seconds, self._settings.settle_s, self._settings.max_bytes // 2, time.monotonic()
+        )
+        context: BrowserContext | None = None
+        try:
+            async with asyncio.timeout(seconds):
+                context = await self._context(launched, gate)
+                page = await context.new_page()
+                context.on("page", lambda popup: self._later(_close_popup(popup)))
+                return await Tab(page, gate, limits, trail).visit(url)
+        except TimeoutError:
+            error = "timeout" if trail.http_status is None else "renderer_hung"
+            raise VisitError(error, f"nothing within {seconds:g} s") from None
+        except PlaywrightError as error:
+            raise VisitError("browser_crashed", error.message.splitlines()[0]) from None
+        finally:
+            gate.cut()
+            await self._release(launched, context)
+
+    async def _context(self, launched: _Launched, gate: Gate) -> BrowserContext:
+        return await launched.browser.new_context(
+            viewport=SCREEN,  # type: ignore[arg-type]
+            screen=SCREEN,  # type: ignore[arg-type]
+            device_scale_factor=SCALE,
+            is_mobile=True,
+            has_touch=True,
+            user_agent=self.user_agent,
+            color_scheme="light",
+            reduced_motion="reduce",
+            service_workers="block",
+            accept_downloads=False,
+            proxy={"server": gate.url, "bypass": "<-loopback>"},
+        )
+
+    async def _acquire(self) -> _Launched:
+        """Give the least busy browser, a fresh one where the old one is spent or has crashed."""
+        async with self._lock:
+            number = min(
+                range(len(self._places)),
+                key=lambda place: launched.in_flight if (launched := self._places[place]) else 0,
+            )
+            launched = self._places[number]
+            if launched is not None and (
+                not launched.browser.is_connected()
+                or launched.started >= self._settings.browser_pages
+            ):
+                self._places[number] = None
+                if not launched.in_flight:
+                    self._close(launched)
+                launched = None
+            if launched is None:
+                launched = await self._launch()
+                self._places[number] = launched
+            launched.started += 1
+            launched.in_flight += 1
+            return launched
+
+    async def _release(self, launched: _Launched, context: BrowserContext | None) -> None:
+        if context is not None:
+            try:
+                await asyncio.wait_for(context.close(), _CLOSE_S)
+            except (PlaywrightError, TimeoutError):
+                self._retire(launched)
+        launched.in_flight -= 1
+        if not launched.in_flight and launched not in self._places:
+            self._close(launched)
+
+    def _retire(self, launched: _Launched) -> None:
+        """Give a browser no more pages."""
+        self._places = [None if place is launched else place for place in self._places]
+
+    def _close(self, launched: _Launched) -> None:
+        self._later(_close_browser(launched.browser))
+
+    def _later(self, work: object) -> None:
+        task = asyncio.ensure_future(work)  # type: ignore[call-overload]
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+    async def _launch(self) -> _Launched:
+        if self._playwright is None:
+            raise ValueError("the driver is not running")
+        try:
+            browser = await self._start(self._playwright)
+        except PlaywrightError:
+            # The driver itself may have died; a second failure is the machine's.
+            await self._stop_driver()
+            self._playwright = await async_playwright().start()
+            try:
+                browser = await self._start(self._playwright)
+            except PlaywrightError as error:
+                raise CrawlError(_launch_problem(self._path, error)) from None
+        self.version = browser.version
+        return _Launched(browser)
+
+    async def _start(self, playwright: Playwright) -> Browser:
+        return await playwright.chromium.launch(
+            executable_path=self._path,
+            chromium_sandbox=not _is_root(),
+            args=list(_ARGUMENTS),
+            handle_sigint=False,
+            handle_sigterm=False,
+            handle_sighup=False,
+            timeout=1000 * _LAUNCH_S,
+        )
+
+    async def _stop_driver(self) -> None:
+        if self._playwright is not None:
+            with suppress(PlaywrightError, TimeoutError):
+                await asyncio.wait_for(self._playwright.stop(), _CLOSE_S)
+            self._playwright = None
+
+
+def _is_root() -> bool:
+    return hasattr(os, "geteuid") and os.geteuid() == 0
+
+
+def _launch_problem(path: Path | None, error: PlaywrightError) -> str:
+    if path is None:
+        return "no Chromium found; `now-builder doctor --mend` installs one"
+    lines = [line.strip() for line in error.message.splitlines() if line.strip()]
+    return f"{path} does not start ({' | '.join(lines[:3])[:300]}); see `now-builder doctor`"
+
+
+async def _close_browser(browser: Browser) -> None:
+    with suppress(PlaywrightError, TimeoutError):
+        await asyncio.wait_for(browser.close(), _CLOSE_S)
+
+
+async def _close_popup(popup: Page) -> None:
+    with suppress(PlaywrightError, TimeoutError):
+        await asyncio.wait_for(popup.close(), _CLOSE_S)

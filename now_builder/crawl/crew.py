@@ -1,0 +1,185 @@
+"""Workers: each takes a page, asks the site, visits it, and makes its row final."""
+
+import asyncio
+import hashlib
+import io
+import json
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import imagehash
+from PIL import Image
+
+from now_builder import __version__
+from now_builder.crawl.browser import Browsers
+from now_builder.crawl.describe import choose, describe, with_scripted
+from now_builder.crawl.egress import Gate, Refused
+from now_builder.crawl.language import detect_language
+from now_builder.crawl.ledger import Ledger
+from now_builder.crawl.outcome import REFUSED, TRANSIENT, Seen, Trail, VisitError
+from now_builder.crawl.pace import Pace
+from now_builder.crawl.policy import PRODUCT, Decision, Robots
+from now_builder.crawl.progress import Progress
+from now_builder.crawl.settings import CrawlSettings
+from now_builder.crawl.urls import canonical
+from now_builder.errors import NowError
+from now_builder.formats.shard import Capture, CaptureRow, Planned, Status
+
+_CRASH_RETRIES = 3
+_BACK_OFF_S = 0.5
+_MESSAGE = 500
+
+
+class Crew:
+    """What all workers share.
+
+    Args:
+        settings: Of the crawl.
+        ledger: Where pages are made final.
+        browsers: To visit with.
+        robots: To ask first.
+        pace: Which page is next.
+    """
+
+    def __init__(
+        self,
+        settings: CrawlSettings,
+        ledger: Ledger,
+        browsers: Browsers,
+        robots: Robots,
+        pace: Pace,
+    ) -> None:
+        self._settings = settings
+        self._ledger = ledger
+        self._browsers = browsers
+        self._robots = robots
+        self._pace = pace
+        self._ranks = ledger.ranks() if settings.per_host_quota else {}
+        self._finishing = asyncio.Lock()
+
+    async def work(self, gate: Gate, pool: ThreadPoolExecutor, progress: Progress) -> None:
+        """Visit page after page until none is left.
+
+        Args:
+            gate: The way out of this worker's pages.
+            pool: For what would hold up the others: parsing, hashing, writing.
+            progress: Told of each page.
+        """
+        loop = asyncio.get_running_loop()
+        while (line := await self._pace.take()) is not None:
+            started = time.monotonic()
+            row, seen = await self._attempts(line, gate)
+            capture = None
+            if seen is not None:
+                row, capture = await loop.run_in_executor(
+                    pool, _describe, row, seen, self._settings.caption_fallback
+                )
+            row = replace(row, elapsed_s=round(time.monotonic() - started, 3))
+            await loop.run_in_executor(pool, self._ledger.add, line, row, capture)
+            self._pace.done(line)
+            progress.count(row.error)
+            if self._ledger.added(line, row):
+                async with self._finishing:
+                    await loop.run_in_executor(pool, self._ledger.finish_ready)
+
+    async def _attempts(self, line: Planned, gate: Gate) -> tuple[CaptureRow, Seen | None]:
+        """Visit until it works or the attempts are used up.
+
+        A page in flight when another one took the browser down is not to blame, so that a crash of
+        the whole browser has attempts of its own.
+        """
+        attempts = 0
+        left = Counter(dict.fromkeys(TRANSIENT, self._settings.retries))
+        left["browser_crashed"] = _CRASH_RETRIES
+        while True:
+            row, seen = await self._attempt(line, gate)
+            attempts += 1
+            if not left[row.error or ""]:
+                return replace(row, attempts=attempts), seen
+            left[row.error or ""] -= 1
+            await asyncio.sleep(_BACK_OFF_S * attempts)
+
+    async def _attempt(self, line: Planned, gate: Gate) -> tuple[CaptureRow, Seen | None]:
+        """Visit once; here, and only here, whatever goes wrong with a page becomes its row."""
+        trail = Trail()
+        decision: Decision | None = None
+        row = CaptureRow(
+            line.key, line.url, line.url_canonical, line.site, "ok",
+            fetched_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
+            browser=f"Chromium {self._browsers.version}",
+            tool=f"{PRODUCT}/{__version__}",
+        )  # fmt: skip
+        seen = None
+        try:
+            decision = await self._allowed(line)
+            seen = await self._browsers.visit(line.url_canonical, gate, trail)
+        except VisitError as problem:
+            row = _failed(row, problem.error, problem.message)
+        except Refused as problem:
+            row = _failed(row, problem.reason, problem.detail)
+        except NowError:
+            raise  # not this page's failure: no browser, a full disk
+        except Exception as problem:  # noqa: BLE001 - the one place: a page's failure is a row
+            row = _failed(row, "internal_error", f"{type(problem).__name__}: {problem}")
+        return replace(
+            row,
+            final_url=trail.final_url,
+            redirects=trail.redirects,
+            http_status=trail.http_status,
+            content_type=trail.content_type,
+            robots=decision.note if decision else None,
+        ), seen
+
+    async def _allowed(self, line: Planned) -> Decision:
+        """Ask what may be asked without visiting the page.
+
+        Raises:
+            VisitError: If it is not to be visited.
+            Refused: If its host cannot be reached or must not be.
+        """
+        if canonical(line.url_canonical) is None:
+            raise VisitError("bad_url", "not an http(s) URL")
+        quota = self._settings.per_host_quota
+        if quota and self._ranks[line.key] >= quota and not self._pace.is_local(line.site):
+            raise VisitError("quota", f"more than {quota} pages of one host")
+        if not self._settings.robots:
+            return Decision("allowed", "ignored")
+        decision = await self._robots.decide(line.url_canonical)
+        if decision.delay_s:
+            self._pace.slow_down(line.site, decision.delay_s)
+        if decision.verdict != "allowed":
+            raise VisitError(decision.verdict, decision.note)
+        return decision
+
+
+def _failed(row: CaptureRow, error: str, message: str) -> CaptureRow:
+    status: Status = "refused" if error in REFUSED else "failed"
+    return replace(row, status=status, error=error, error_message=message[:_MESSAGE] or None)
+
+
+def _describe(row: CaptureRow, seen: Seen, fallback: bool) -> tuple[CaptureRow, Capture]:  # noqa: FBT001
+    """Read off what can be without the browser: caption, language, hashes."""
+    page = describe(seen.html, row.content_type, fallback=fallback)
+    candidates = with_scripted(page, seen.scripted)
+    caption, source = choose(candidates, fallback=fallback)
+    with Image.open(io.BytesIO(seen.screenshot)) as picture:
+        phash = str(imagehash.phash(picture))
+    described = replace(
+        row,
+        charset=page.charset,
+        charset_source=page.charset_source,
+        title=page.title,
+        caption=caption,
+        caption_source=source,
+        candidates=json.dumps(candidates, ensure_ascii=False),
+        lang=detect_language(" ".join(filter(None, (caption, page.title))), page.lang),
+        lang_declared=page.lang,
+        sha256=hashlib.sha256(seen.screenshot).hexdigest(),
+        html_sha256=hashlib.sha256(seen.html).hexdigest(),
+        phash=phash,
+        load_state="settled" if seen.settled else "partial",
+    )
+    return described, Capture(row.key, seen.screenshot, seen.html, seen.elements)

@@ -1,0 +1,61 @@
+"""The language of a page, from its caption and title, with what it declares as tie-breaker."""
+
+import re
+from functools import lru_cache
+
+from py3langid.langid import MODEL_FILE, LanguageIdentifier
+
+_SCRIPTS = (
+    ("ja", re.compile(r"[\u3041-\u3096\u30a1-\u30fa]")),
+    ("ko", re.compile(r"[\uac00-\ud7a3]")),
+    ("th", re.compile(r"[\u0e01-\u0e5b]")),
+    ("el", re.compile(r"[\u0370-\u03ff]")),
+    ("he", re.compile(r"[\u05d0-\u05ea]")),
+    ("ka", re.compile(r"[\u10d0-\u10ff]")),
+    ("hy", re.compile(r"[\u0531-\u0587]")),
+    ("ta", re.compile(r"[\u0b80-\u0bff]")),
+    ("te", re.compile(r"[\u0c00-\u0c7f]")),
+    ("km", re.compile(r"[\u1780-\u17ff]")),
+    ("lo", re.compile(r"[\u0e81-\u0edf]")),
+    ("zh", re.compile(r"[\u3400-\u4dbf\u4e00-\u9fff\U00020000-\U0003ffff]")),
+)
+"""Scripts that one language (nearly) owns; kana tells Japanese from Chinese, so it comes first."""
+
+_SURE = 0.9
+_SHARE = 0.25
+_SHORT = 24
+_PRIMARY = re.compile(r"^([a-z]{2,3})(?:[-_]|$)")
+
+
+@lru_cache(maxsize=1)
+def _identifier() -> LanguageIdentifier:
+    return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
+
+
+def detect_language(text: str, declared: str | None) -> str | None:
+    """Give the primary tag (BCP 47) of a short text, or ``None`` where nothing tells it.
+
+    A script that one language owns decides. Otherwise the detector decides where it is sure or the
+    text is long; else what the page declares, where that is a language tag.
+
+    Args:
+        text: Caption and title.
+        declared: The page's ``lang``, as written.
+    """
+    tag = primary_tag(declared)
+    letters = [letter for letter in text if letter.isalpha()]
+    if not letters:
+        return tag
+    for language, script in _SCRIPTS:
+        if len(script.findall(text)) >= _SHARE * len(letters):
+            return tag if language == "zh" and tag in ("ja", "yue", "wuu") else language
+    found, probability = _identifier().classify(text)
+    if tag and (len(letters) < _SHORT or probability < _SURE):
+        return tag
+    return str(found)
+
+
+def primary_tag(declared: str | None) -> str | None:
+    """Give the primary tag of a declared language: ``zh-Hant-TW`` is ``zh``."""
+    found = _PRIMARY.match((declared or "").strip().lower())
+    return {"cn": "zh", "jp": "ja", "kr": "ko"}.get(found[1], found[1]) if found else None

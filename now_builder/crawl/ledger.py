@@ -1,0 +1,152 @@
+"""Which pages are done, which are to do, and which shards can be finished."""
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow.parquet as pq
+
+from now_builder.crawl.shard import OpenShard, open_shards
+from now_builder.crawl.urls import duplicates
+from now_builder.formats.shard import (
+    Capture,
+    CaptureRow,
+    Planned,
+    complete_shards,
+    read_rows,
+    rows_path,
+)
+
+
+class Ledger:
+    """Which pages are done and which shards can be finished.
+
+    Args:
+        captures: The captures folder.
+        plan: All of it.
+        retry_failed: Take failed pages as not done.
+    """
+
+    def __init__(self, captures: Path, plan: Sequence[Planned], *, retry_failed: bool) -> None:
+        self._captures = captures
+        self._duplicate_of = duplicates(plan)
+        self._lines: dict[int, list[Planned]] = defaultdict(list)
+        for line in plan:
+            self._lines[line.shard].append(line)
+        complete = set(complete_shards(captures))
+        half = set(open_shards(captures))
+        reopened = set(half)
+        if retry_failed:
+            reopened |= self._to_retry(complete)
+        self._shards = {
+            number: OpenShard.reopen(captures, number)
+            if number in complete and number not in half
+            else OpenShard(captures, number)
+            for number in self._lines
+            if number in reopened or number not in complete
+        }
+        if retry_failed:
+            self._forget_failures()
+        self._firsts: dict[str, CaptureRow] = {}
+        self._know_firsts(complete)
+        self.pending = [
+            line
+            for number, shard in sorted(self._shards.items())
+            for line in self._lines[number]
+            if line.key not in shard.rows and line.key not in self._duplicate_of
+        ]
+        self._left = Counter(line.shard for line in self.pending)
+        self.total = len(plan)
+
+    def ranks(self) -> dict[str, int]:
+        """Number the pages of each site in the order of the plan."""
+        seen: Counter[str] = Counter()
+        ranks = {}
+        for number in sorted(self._lines):
+            for line in self._lines[number]:
+                if line.key not in self._duplicate_of:
+                    ranks[line.key] = seen[line.site]
+                    seen[line.site] += 1
+        return ranks
+
+    def add(self, line: Planned, row: CaptureRow, capture: Capture | None) -> None:
+        """Make a page final."""
+        self._shards[line.shard].add(row, capture)
+
+    def added(self, line: Planned, row: CaptureRow) -> bool:
+        """Count a page that was made final; say whether a shard may now be finished."""
+        self._left[line.shard] -= 1
+        if line.key in self._wanted:
+            self._firsts[line.key] = row
+        return not self._left[line.shard] or line.key in self._wanted
+
+    def finish_ready(self) -> None:
+        """Finish the shards of which everything is known."""
+        for number in [number for number in self._shards if self._is_ready(number)]:
+            shard = self._shards.pop(number)
+            shard.finish([self._row(shard, line) for line in self._lines[number]])
+
+    def _to_retry(self, complete: set[int]) -> set[int]:
+        """Find the finished shards that hold failures, or duplicates of failures elsewhere."""
+        failed = set()
+        for number in complete:
+            table = pq.read_table(rows_path(self._captures, number), columns=["key", "status"])
+            failed |= {
+                key
+                for key, status in zip(
+                    table["key"].to_pylist(), table["status"].to_pylist(), strict=True
+                )
+                if status == "failed"
+            }
+        failed |= {key for key, first in self._duplicate_of.items() if first in failed}
+        return {int(key[:5]) for key in failed} & complete
+
+    def _forget_failures(self) -> None:
+        for shard in self._shards.values():
+            for key in [key for key, row in shard.rows.items() if row.status == "failed"]:
+                del shard.rows[key]
+
+    def _know_firsts(self, complete: set[int]) -> None:
+        """Learn what became of the first of each repeated URL, where that is known already."""
+        self._wanted = frozenset(self._duplicate_of.values())
+        for number in {int(key[:5]) for key in self._wanted}:
+            if number in self._shards:
+                rows = list(self._shards[number].rows.values())
+            elif number in complete:
+                rows = read_rows(self._captures, number)
+            else:
+                continue
+            self._firsts |= {row.key: row for row in rows if row.key in self._wanted}
+
+    def _is_ready(self, number: int) -> bool:
+        return not self._left[number] and all(
+            self._duplicate_of.get(line.key, line.key) in self._firsts
+            for line in self._lines[number]
+            if line.key in self._duplicate_of
+        )
+
+    def _row(self, shard: OpenShard, line: Planned) -> CaptureRow:
+        first_key = self._duplicate_of.get(line.key)
+        if first_key is None:
+            return shard.rows[line.key]
+        first = self._firsts[first_key]
+        return CaptureRow(
+            line.key,
+            line.url,
+            line.url_canonical,
+            line.site,
+            "duplicate",
+            error=first.error,
+            final_url=first.final_url,
+            http_status=first.http_status,
+            charset=first.charset,
+            charset_source=first.charset_source,
+            title=first.title,
+            caption=first.caption,
+            caption_source=first.caption_source,
+            candidates=first.candidates,
+            lang=first.lang,
+            lang_declared=first.lang_declared,
+            duplicate_of=first_key,
+            tool=first.tool,
+        )

@@ -1,0 +1,57 @@
+"""What a visit to a page ends in: what was seen, or why nothing was."""
+
+from dataclasses import dataclass, field
+
+from now_builder.formats.shard import Element
+
+TRANSIENT = frozenset({"net_error", "renderer_crashed", "browser_crashed"})
+"""Errors that a further attempt may mend."""
+
+REFUSED = frozenset({"private_address", "robots", "robots_unreachable", "quota"})
+"""Errors that say: not visited on purpose."""
+
+
+@dataclass(slots=True)
+class Trail:
+    """How far a visit got; filled as it goes on, so that a failure can tell.
+
+    Attributes:
+        redirects: The URLs on the way, the final one not among them.
+    """
+
+    redirects: list[str] = field(default_factory=list)
+    final_url: str | None = None
+    http_status: int | None = None
+    content_type: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A page as it was captured.
+
+    Attributes:
+        html: Main document as served, content encodings undone, undecoded.
+        screenshot: PNG, 720 x 1280 px.
+        settled: Whether it was complete and came to rest.
+        scripted: Descriptions by name in the live DOM.
+    """
+
+    html: bytes
+    screenshot: bytes
+    elements: list[Element]
+    settled: bool
+    scripted: list[str]
+
+
+class VisitError(Exception):
+    """A visit that gave nothing.
+
+    Args:
+        error: Reason class.
+        message: For people.
+    """
+
+    def __init__(self, error: str, message: str = "") -> None:
+        super().__init__(f"{error}: {message}")
+        self.error = error
+        self.message = message

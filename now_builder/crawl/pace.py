@@ -1,0 +1,109 @@
+"""Which page next: in the order of the shards, and never too fast for a public host."""
+
+import asyncio
+import heapq
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from now_builder.formats.shard import Planned
+
+
+@dataclass(slots=True)
+class _Host:
+    name: str
+    pages: deque[Planned] = field(default_factory=deque)
+    in_flight: int = 0
+    not_before: float = 0.0
+    delay_s: float = 0.0
+    queued: bool = False
+
+
+class Pace:
+    """Hands out pages so that each public host gets its pauses.
+
+    Args:
+        pages: What is to be visited.
+        delay_s: Seconds between two visits to a public host.
+        limit: Pages in flight on a public host.
+        is_local: Whether a host is mapped or private: no pauses, no limit.
+    """
+
+    def __init__(
+        self,
+        pages: Iterable[Planned],
+        delay_s: float,
+        limit: int,
+        is_local: Callable[[str], bool],
+    ) -> None:
+        self._delay_s = delay_s
+        self._limit = limit
+        self.is_local = is_local
+        self._hosts: dict[str, _Host] = {}
+        self._ready: list[tuple[str, str]] = []
+        self._waiting: list[tuple[float, str]] = []
+        self._changed = asyncio.Event()
+        self._left = 0
+        for page in pages:
+            host = self._hosts.setdefault(page.site, _Host(page.site))
+            host.pages.append(page)
+            self._left += 1
+        for host in self._hosts.values():
+            self._queue(host)
+
+    async def take(self) -> Planned | None:
+        """Give the next page, waiting until one may be visited; ``None`` when all are given out."""
+        while self._left:
+            self._wake()
+            if self._ready:
+                return self._pop()
+            self._changed.clear()
+            pause = self._waiting[0][0] - time.monotonic() if self._waiting else None
+            try:
+                await asyncio.wait_for(self._changed.wait(), pause)
+            except TimeoutError:
+                continue
+        self._changed.set()
+        return None
+
+    def done(self, page: Planned) -> None:
+        """Say that a page is finished, so that its host is free again."""
+        host = self._hosts[page.site]
+        host.in_flight -= 1
+        self._queue(host)
+        self._changed.set()
+
+    def slow_down(self, site: str, delay_s: float) -> None:
+        """Note the pause that a host asks for."""
+        host = self._hosts[site]
+        host.delay_s = max(host.delay_s, delay_s)
+
+    def _pop(self) -> Planned:
+        _, name = heapq.heappop(self._ready)
+        host = self._hosts[name]
+        host.queued = False
+        page = host.pages.popleft()
+        host.in_flight += 1
+        self._left -= 1
+        if not self.is_local(name):
+            host.not_before = time.monotonic() + max(self._delay_s, host.delay_s)
+        self._queue(host)
+        self._changed.set()
+        return page
+
+    def _queue(self, host: _Host) -> None:
+        if host.queued or not host.pages:
+            return
+        if self.is_local(host.name):
+            host.queued = True
+            heapq.heappush(self._ready, (host.pages[0].key, host.name))
+        elif host.in_flight < self._limit:
+            host.queued = True
+            heapq.heappush(self._waiting, (host.not_before, host.name))
+
+    def _wake(self) -> None:
+        now = time.monotonic()
+        while self._waiting and self._waiting[0][0] <= now:
+            _, name = heapq.heappop(self._waiting)
+            heapq.heappush(self._ready, (self._hosts[name].pages[0].key, name))

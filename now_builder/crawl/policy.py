@@ -1,0 +1,128 @@
+"""What a site allows: robots.txt, fetched once per origin and read by its rules."""
+
+import asyncio
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Literal
+from urllib.parse import urlsplit
+
+import httpx
+from protego import Protego
+
+from now_builder.crawl.egress import Gate, Refused
+
+PRODUCT = "noise-of-web"
+"""The token that robots.txt knows this crawler by."""
+
+_LIMIT = 512_000
+_REDIRECTS = 5
+_TIMEOUT_S = 10.0
+_ORIGINS = 20_000
+_LONGEST_DELAY_S = 30.0
+
+Verdict = Literal["allowed", "robots", "robots_unreachable"]
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Whether a URL may be visited.
+
+    Attributes:
+        verdict: ``robots``: the site says no; ``robots_unreachable``: it could not be asked.
+        note: What the decision rests on: ``allowed``, ``disallowed``, ``none`` (no robots.txt) …
+        delay_s: Crawl delay that the site asks for, at most 30 s.
+    """
+
+    verdict: Verdict
+    note: str
+    delay_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Rules:
+    rules: Protego | None
+    note: str
+    unreachable: bool = False
+
+
+class Robots:
+    """Decisions by robots.txt; each origin is asked once.
+
+    Args:
+        gate: The way out; its own, not that of a page.
+        user_agent: Sent with the request.
+    """
+
+    def __init__(self, gate: Gate, user_agent: str) -> None:
+        self._gate = gate
+        self._client = httpx.AsyncClient(
+            proxy=gate.url,
+            trust_env=False,
+            timeout=_TIMEOUT_S,
+            follow_redirects=True,
+            max_redirects=_REDIRECTS,
+            headers={"User-Agent": user_agent},
+        )
+        self._known: OrderedDict[str, asyncio.Task[_Rules]] = OrderedDict()
+
+    async def close(self) -> None:
+        """Close connections and drop what is pending."""
+        for task in self._known.values():
+            task.cancel()
+        await asyncio.gather(*self._known.values(), return_exceptions=True)
+        await self._client.aclose()
+
+    async def decide(self, url: str) -> Decision:
+        """Say whether a URL may be visited.
+
+        Source:
+            RFC 9309: 4xx allows all, 5xx and an unreachable file allow nothing.
+
+        Raises:
+            Refused: If the host itself cannot be reached or must not be.
+        """
+        parts = urlsplit(url)
+        origin = f"{parts.scheme}://{parts.netloc}"
+        if origin not in self._known:
+            self._known[origin] = asyncio.ensure_future(self._fetch(origin))
+            while len(self._known) > _ORIGINS:
+                self._known.popitem(last=False)
+        found = await asyncio.shield(self._known[origin])
+        if found.unreachable:
+            return Decision("robots_unreachable", found.note)
+        if found.rules is None:
+            return Decision("allowed", found.note)
+        delay = min(float(found.rules.crawl_delay(PRODUCT) or 0.0), _LONGEST_DELAY_S)
+        if found.rules.can_fetch(url, PRODUCT):
+            return Decision("allowed", "allowed", delay)
+        return Decision("robots", "disallowed", delay)
+
+    async def _fetch(self, origin: str) -> _Rules:
+        try:
+            async with asyncio.timeout(2 * _TIMEOUT_S):
+                status, body = await self._get(f"{origin}/robots.txt")
+        except (httpx.HTTPError, httpx.InvalidURL, TimeoutError) as error:
+            refused = self._gate.refusal(urlsplit(origin).hostname or "")
+            if refused is not None:
+                raise refused from None
+            return _Rules(None, type(error).__name__, unreachable=True)
+        refused = self._gate.refusal(urlsplit(origin).hostname or "")
+        if refused is not None:
+            raise refused
+        if status >= 500 or status == 429:
+            return _Rules(None, f"http_{status}", unreachable=True)
+        if status >= 300:
+            return _Rules(None, "none")
+        return _Rules(Protego.parse(body.decode("utf-8", "replace")), "allowed")
+
+    async def _get(self, url: str) -> tuple[int, bytes]:
+        body = b""
+        async with self._client.stream("GET", url) as response:
+            async for chunk in response.aiter_bytes():
+                body += chunk
+                if len(body) >= _LIMIT:
+                    break
+            return response.status_code, body[:_LIMIT]
+
+
+__all__ = ["PRODUCT", "Decision", "Refused", "Robots"]

@@ -1,0 +1,61 @@
+"""What a user sees of a crawl while it runs."""
+
+import sys
+import time
+from collections import Counter
+from typing import Self
+
+from tqdm import tqdm
+
+_EVERY_S = 30.0
+
+
+class Progress:
+    """A bar on a terminal, a line every half minute elsewhere.
+
+    Args:
+        pages: To visit in this run.
+        total: In the plan.
+    """
+
+    def __init__(self, pages: int, total: int) -> None:
+        self._pages = pages
+        self._ok = 0
+        self._done = 0
+        self._errors: Counter[str] = Counter()
+        self._started = self._said = time.monotonic()
+        self._bar = tqdm(total=pages, unit="page", desc="crawl", disable=None, smoothing=0.05)
+        if self._bar.disable:
+            sys.stderr.write(f"crawl: {pages} of {total} pages to visit\n")
+
+    def __enter__(self) -> Self:
+        """Start."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End the bar."""
+        self._bar.close()
+
+    def count(self, error: str | None) -> None:
+        """Count a page that is done.
+
+        Args:
+            error: Its reason class, ``None`` when ok.
+        """
+        self._done += 1
+        self._ok += error is None
+        if error is not None:
+            self._errors[error] += 1
+        self._bar.update()
+        self._bar.set_postfix_str(self._state(), refresh=False)
+        now = time.monotonic()
+        if self._bar.disable and now - self._said >= _EVERY_S:
+            self._said = now
+            rate = self._done / (now - self._started)
+            sys.stderr.write(
+                f"crawl: {self._done}/{self._pages}, {rate:.2f} pages/s, {self._state()}\n"
+            )
+
+    def _state(self) -> str:
+        reasons = " ".join(f"{error}:{count}" for error, count in self._errors.most_common(5))
+        return f"ok {100 * self._ok / self._done:.0f} % {reasons}".rstrip()

@@ -1,0 +1,83 @@
+"""What a user can set in a crawl."""
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from now_builder.config import Strict
+
+
+class CrawlSettings(Strict):
+    """Settings of ``crawl``."""
+
+    concurrency: int = Field(0, ge=0, description="Pages in flight; 0 takes one per CPU core.")
+    page_timeout_s: float = Field(
+        30.0,
+        gt=0,
+        description="Wall-clock limit of one page, in seconds, whatever it does. A page still "
+        "loading at 60 % of it is stopped and captured as it stands (load_state=partial).",
+    )
+    settle_s: float = Field(
+        3.0,
+        ge=0,
+        description="How long a loaded page may take to come to rest: fonts, pictures on the "
+        "screen, a DOM that no longer changes.",
+    )
+    allow_private: bool = Field(
+        default=False, description="Visit loopback and private addresses too (refused by default)."
+    )
+    resolve: list[str] = Field(
+        default_factory=list,
+        description="HOST:ADDR or HOST:ADDR:PORT: where to find a host; HOST may be *.test. "
+        "May be repeated.",
+    )
+    robots: bool = Field(default=True, description="Obey robots.txt, its crawl delay included.")
+    per_host_delay_s: float = Field(
+        1.0, ge=0, description="Seconds between two visits to a public host."
+    )
+    per_host_concurrency: int = Field(1, ge=1, description="Pages in flight on one public host.")
+    per_host_quota: int = Field(
+        0, ge=0, description="Most pages to visit on one public host; 0 sets no limit."
+    )
+    max_bytes: int = Field(
+        64_000_000,
+        gt=0,
+        description="Most bytes to receive for one page, pictures included; and half of it for "
+        "its HTML, unpacked.",
+    )
+    shard_size: int = Field(
+        256, ge=1, le=10_000, description="Most pages in a shard; a short list gets smaller ones."
+    )
+    split_seed: int = Field(0, description="Changes which sites go to train, dev and test.")
+    split_by: Literal["auto", "site", "page"] = Field(
+        "auto",
+        description="What is kept together in one of train, dev, test; auto: the site, or the "
+        "page when the list has one site only.",
+    )
+    split_shares: str | None = Field(
+        None,
+        description="Shares of train, dev and test, such as 0.7,0.12,0.18; by default they follow "
+        "from the length of the list.",
+    )
+    user_agent_url: str = Field(
+        "https://github.com/alipay/PC2-NoiseofWeb",
+        description="Where a site's owner learns who crawls; part of the user agent. Set your own.",
+    )
+    caption_fallback: bool = Field(
+        default=True,
+        description="Where a page has no description of its own, take that of og, twitter and so "
+        "on; caption_source says which.",
+    )
+    retry_failed: bool = Field(
+        default=False, description="Visit again the pages that failed before."
+    )
+    retries: int = Field(
+        1, ge=0, description="Further attempts after a crash of the browser or a broken connection."
+    )
+    browser: Path | None = Field(
+        None, description="The Chromium to use; by default the first found on this machine."
+    )
+    browser_pages: int = Field(
+        300, ge=1, description="Start a fresh browser after so many pages, to keep memory flat."
+    )

@@ -1,0 +1,191 @@
+"""A shard in the making: a journal that survives a kill at any moment, then the finished files.
+
+The folder ``00012.open`` holds ``members.bin``, to which each page's members are appended, and
+``journal.jsonl``, whose line makes the page final. Both are synced page by page; what follows the
+last whole line was in flight and counts for nothing.
+"""
+
+import gzip
+import json
+import os
+import shutil
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Self
+
+from now_builder.crawl.elements import read_elements
+from now_builder.errors import CrawlError, FormatError
+from now_builder.formats.atomic import sync_folder
+from now_builder.formats.shard import (
+    Capture,
+    CaptureRow,
+    members_path,
+    read_members,
+    read_rows,
+    rows_path,
+    write_shard,
+)
+
+_JOURNAL, _MEMBERS = "journal.jsonl", "members.bin"
+_OPEN, _NEW, _DROP = ".open", ".open.new", ".open.drop"
+
+
+class OpenShard:
+    """The pages of one shard that are done, on disk.
+
+    Args:
+        captures: The captures folder.
+        number: Of the shard.
+    """
+
+    def __init__(self, captures: Path, number: int, folder: Path | None = None) -> None:
+        self.captures = captures
+        self.number = number
+        self.rows: dict[str, CaptureRow] = {}
+        self._places: dict[str, tuple[int, list[int]]] = {}
+        self._folder = folder or open_path(captures, number)
+        self._end = 0
+        self._lock = threading.Lock()
+        self._recover()
+
+    @classmethod
+    def reopen(cls, captures: Path, number: int) -> Self:
+        """Open a finished shard again, without the pages that failed."""
+        new = captures / f"{number:05d}{_NEW}"
+        shutil.rmtree(new, ignore_errors=True)
+        shard = cls(captures, number, new)
+        members = read_members(members_path(captures, number))
+        for row in read_rows(captures, number):
+            if row.status in ("ok", "refused"):
+                shard.add(row, next(members) if row.status == "ok" else None)
+        new.rename(open_path(captures, number))
+        sync_folder(captures)
+        return cls(captures, number)
+
+    def add(self, row: CaptureRow, capture: Capture | None) -> None:
+        """Make a page final: members first, then the line that counts.
+
+        Raises:
+            CrawlError: If the disk does not take it.
+        """
+        parts = [] if capture is None else _to_parts(capture)
+        with self._lock:
+            try:
+                self._folder.mkdir(exist_ok=True)
+                if parts:
+                    _append(self._folder / _MEMBERS, self._end, b"".join(parts))
+                sizes = [len(part) for part in parts]
+                line = {"row": asdict(row), "at": self._end, "sizes": sizes}
+                text = json.dumps(line, ensure_ascii=False, separators=(",", ":")) + "\n"
+                _append(self._folder / _JOURNAL, None, text.encode("utf-8", "surrogatepass"))
+            except OSError as error:
+                raise CrawlError(
+                    f"{self._folder}: cannot be written ({error}); nothing is torn, run the same "
+                    "command again when there is room"
+                ) from None
+            self._take(line)
+
+    def finish(self, rows: Sequence[CaptureRow]) -> None:
+        """Write the shard's tar and parquet and drop the folder.
+
+        Args:
+            rows: All rows of the shard, in the order of the keys.
+        """
+        try:
+            write_shard(self.captures, self.number, rows, self._captures(rows))
+        except OSError as error:
+            raise CrawlError(f"{rows_path(self.captures, self.number)}: {error}") from None
+        if self._folder.exists():
+            drop = self.captures / f"{self.number:05d}{_DROP}"
+            self._folder.rename(drop)  # at once, so that no half folder is ever taken for a whole
+            shutil.rmtree(drop)
+
+    def _captures(self, rows: Sequence[CaptureRow]) -> Iterator[Capture]:
+        wanted = [row.key for row in rows if row.status == "ok"]
+        if not wanted:
+            return
+        with (self._folder / _MEMBERS).open("rb") as file:
+            for key in wanted:
+                start, sizes = self._places[key]
+                file.seek(start)
+                yield _from_parts(key, [file.read(size) for size in sizes])
+
+    def _recover(self) -> None:
+        """Read the journal; cut off what a kill left behind its last whole line."""
+        journal = self._folder / _JOURNAL
+        if not journal.exists():
+            return
+        content = journal.read_bytes()
+        kept = 0
+        for line in content.splitlines(keepends=True):
+            if not line.endswith(b"\n"):
+                break
+            try:
+                self._take(json.loads(line.decode("utf-8", "surrogatepass")))
+            except (ValueError, KeyError, TypeError):
+                break
+            kept += len(line)
+        if kept < len(content):
+            with journal.open("r+b") as file:
+                file.truncate(kept)
+
+    def _take(self, line: dict[str, Any]) -> None:
+        row = CaptureRow(**line["row"])
+        at, sizes = int(line["at"]), [int(size) for size in line["sizes"]]
+        self.rows[row.key] = row
+        self._places[row.key] = (at, sizes)
+        self._end = max(self._end, at + sum(sizes))
+
+
+def open_path(captures: Path, number: int) -> Path:
+    """Where a shard in the making stands."""
+    return captures / f"{number:05d}{_OPEN}"
+
+
+def open_shards(captures: Path) -> list[int]:
+    """List the shards in the making."""
+    return sorted(int(path.name[:5]) for path in captures.glob(f"[0-9]*{_OPEN}"))
+
+
+def sweep(captures: Path) -> None:
+    """Remove what killed runs left that counts for nothing."""
+    for pattern in (f"[0-9]*{_NEW}", f"[0-9]*{_DROP}"):
+        for folder in captures.glob(pattern):
+            shutil.rmtree(folder, ignore_errors=True)
+    for file in captures.glob(".*.tmp"):
+        file.unlink(missing_ok=True)
+
+
+def start_over(captures: Path) -> None:
+    """Remove plan, split and shards, and nothing that is not a crawl's."""
+    for pattern in ("plan.parquet", "split.toml", "[0-9]*.parquet", "[0-9]*.tar"):
+        for file in captures.glob(pattern):
+            file.unlink()
+    for folder in captures.glob(f"[0-9]*{_OPEN}"):
+        shutil.rmtree(folder)
+    sweep(captures)
+
+
+def _append(path: Path, start: int | None, content: bytes) -> None:
+    with path.open("ab") as file:
+        if start is not None and file.tell() != start:
+            file.truncate(start)
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _to_parts(capture: Capture) -> list[bytes]:
+    elements = [asdict(element) for element in capture.elements]
+    text = json.dumps({"elements": elements}, separators=(",", ":"))
+    return [capture.screenshot, gzip.compress(capture.html, 1), text.encode()]
+
+
+def _from_parts(key: str, parts: list[bytes]) -> Capture:
+    try:
+        screenshot, html, elements = parts
+        return Capture(key, screenshot, gzip.decompress(html), read_elements(json.loads(elements)))
+    except (ValueError, OSError, EOFError) as error:
+        raise FormatError(key, f"torn members in an open shard ({error})") from None

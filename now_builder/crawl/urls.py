@@ -1,0 +1,184 @@
+"""A list of URLs to a plan: the shard and the key of each, assigned once."""
+
+import csv
+import hashlib
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from ipaddress import IPv6Address
+from math import ceil
+from pathlib import Path
+from urllib.parse import SplitResult, quote, urlsplit, urlunsplit
+
+import idna
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from now_builder.errors import FormatError
+from now_builder.formats.shard import Planned
+
+_PORTS = {"http": 80, "https": 443}
+_SCHEME = re.compile(r"^[a-z][a-z0-9+.-]*:(?!\d+(?:[/?#]|$))", re.IGNORECASE)
+_ESCAPE = re.compile(r"%([0-9a-fA-F]{2})")
+_UNRESERVED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
+_SMALLEST_SHARD = 16
+_SHARDS_OF_A_SHORT_LIST = 8
+
+
+def read_urls(path: Path) -> list[str]:
+    """Read a list of URLs: text (one a line, ``#`` comments), or CSV or Parquet with ``url``.
+
+    Raises:
+        FormatError: If the file is missing, unreadable, has no column ``url``, or lists nothing.
+    """
+    try:
+        if path.suffix.lower() == ".parquet":
+            urls = _from_parquet(path)
+        else:
+            text = path.read_text(encoding="utf-8-sig")
+            urls = _from_csv(path, text) if path.suffix.lower() == ".csv" else _from_text(text)
+    except FileNotFoundError:
+        raise FormatError(path, "no such list of URLs") from None
+    except (UnicodeDecodeError, OSError, pa.ArrowException, csv.Error) as error:
+        raise FormatError(path, f"not a readable list of URLs ({error})") from None
+    if not urls:
+        raise FormatError(path, "found no URL, expected at least one")
+    return urls
+
+
+def _from_text(text: str) -> list[str]:
+    lines = (line.strip() for line in text.splitlines())
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+def _from_csv(path: Path, text: str) -> list[str]:
+    reader = csv.DictReader(text.splitlines())
+    if "url" not in (reader.fieldnames or ()):
+        raise FormatError(path, f"found columns {list(reader.fieldnames or ())}, expected url")
+    return [url for row in reader if (url := (row["url"] or "").strip())]
+
+
+def _from_parquet(path: Path) -> list[str]:
+    names = pq.read_schema(path).names
+    if "url" not in names:
+        raise FormatError(path, f"found columns {names}, expected url")
+    column = pq.read_table(path, columns=["url"])["url"].to_pylist()
+    return [url for value in column if value is not None and (url := str(value).strip())]
+
+
+def canonical(url: str) -> str | None:
+    """Give the form in which a URL is visited and compared, or ``None`` if it is none.
+
+    Lower-case scheme and host (IDNA), no default port, no fragment, dots resolved, escapes in one
+    form. Order and content of the query stay: two of them may well be two pages. A text without a
+    scheme is taken as ``http``.
+    """
+    if not _SCHEME.match(url):
+        url = "http://" + url.lstrip("/")
+    try:
+        parts = urlsplit(url)
+        host = _host(parts)
+        port = parts.port
+    except (ValueError, UnicodeError):
+        return None
+    scheme = parts.scheme.lower()
+    if scheme not in _PORTS or not host:
+        return None
+    netloc = host if port in (None, _PORTS[scheme]) else f"{host}:{port}"
+    path = _escape(_without_dots(parts.path or "/"), "/:@!$&'()*+,;=-._~%[]|")
+    query = _escape(parts.query, "/:@!$&'()*+,;=-._~%?[]|{}^`\\")
+    return urlunsplit((scheme, netloc, path, query, ""))
+
+
+def site_of(url_canonical: str) -> str:
+    """Give the host name of a canonical URL; ``""`` for a text that is none."""
+    try:
+        return urlsplit(url_canonical).hostname or ""
+    except ValueError:
+        return ""
+
+
+def _host(parts: SplitResult) -> str:
+    host = (parts.hostname or "").rstrip(".")
+    if ":" in host:
+        return f"[{IPv6Address(host)}]"
+    if host.isascii():
+        return host if re.fullmatch(r"[a-z0-9._-]+", host) else ""
+    return str(idna.encode(host, uts46=True).decode())
+
+
+def _without_dots(path: str) -> str:
+    """Resolve ``.`` and ``..`` segments; double slashes stay, they can matter to a server."""
+    kept: list[str] = []
+    segments = path.replace("\\", "/").split("/")
+    for place, segment in enumerate(segments):
+        dots = re.sub("%2e", ".", segment, flags=re.IGNORECASE)
+        if dots not in (".", ".."):
+            kept.append(segment)
+            continue
+        if dots == ".." and len(kept) > 1:
+            kept.pop()
+        if place == len(segments) - 1:
+            kept.append("")
+    return "/".join(kept)
+
+
+def _escape(text: str, safe: str) -> str:
+    """Escape what must be, with upper-case digits, and undo escapes that say nothing."""
+
+    def once(found: re.Match[str]) -> str:
+        byte = int(found[1], 16)
+        return chr(byte) if byte in _UNRESERVED else f"%{byte:02X}"
+
+    return quote(_ESCAPE.sub(once, text), safe=safe)
+
+
+def extend_plan(plan: Sequence[Planned], urls: Iterable[str], shard_size: int) -> list[Planned]:
+    """Add what a list has and the plan has not, in new shards; what is planned stays as it is.
+
+    A shard is a part of a host-hash bucket, so that a site is in few shards. A line that is listed
+    twice is planned twice: every URL in, one row out.
+
+    Args:
+        plan: The plan so far; empty at first.
+        urls: The list, verbatim.
+        shard_size: Most URLs of a shard; a short list gets smaller shards.
+    """
+    have = Counter(line.url for line in plan)
+    new = []
+    for url in urls:
+        if have[url]:
+            have[url] -= 1
+        else:
+            new.append(url)
+    size = min(shard_size, max(_SMALLEST_SHARD, ceil(len(new) / _SHARDS_OF_A_SHORT_LIST)))
+    buckets: dict[int, list[tuple[str, str, str]]] = defaultdict(list)
+    for url in new:
+        visited = canonical(url) or url
+        site = site_of(visited)
+        buckets[_bucket(site, ceil(len(new) / size))].append((url, visited, site))
+    shard = max((line.shard for line in plan), default=-1) + 1
+    extended = list(plan)
+    for _, lines in sorted(buckets.items()):
+        for start in range(0, len(lines), size):
+            extended += [
+                Planned(f"{shard:05d}_{place:04d}", shard, url, visited, site)
+                for place, (url, visited, site) in enumerate(lines[start : start + size])
+            ]
+            shard += 1
+    return extended
+
+
+def _bucket(site: str, buckets: int) -> int:
+    return int.from_bytes(hashlib.sha256(site.encode()).digest()[:8], "big") % buckets
+
+
+def duplicates(plan: Iterable[Planned]) -> dict[str, str]:
+    """Map the key of each repeated URL to the key of the first with the same canonical form."""
+    first: dict[str, str] = {}
+    repeated = {}
+    for line in plan:
+        key = first.setdefault(line.url_canonical, line.key)
+        if key != line.key:
+            repeated[line.key] = key
+    return repeated
