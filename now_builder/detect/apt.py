@@ -31,7 +31,8 @@ class ModelConfig(Strict):
         input_size: Width and height, in px, to which screenshots are brought.
         layers: Blocks in each layer of the backbone; ``width``: its channels behind the stem.
         outputs: Width of the attention-pooled embedding, before the projection to 768.
-        side: Cells a side of a region behind layer 4.
+        side: Cells a side of a region behind layer 4; ``sampling``: points a side in each cell of
+            twice that grid, as RoIAlign reads it.
         layer3_stride: 2 as published, 1 for small inputs.
         anchor_sizes: Square roots of the anchors' areas, in input px.
         anchor_ratios: Height over width; screens are full of wide, flat elements.
@@ -46,6 +47,7 @@ class ModelConfig(Strict):
     width: int
     outputs: int
     side: int
+    sampling: int
     layer3_stride: int
     anchor_sizes: tuple[float, ...]
     anchor_ratios: tuple[float, ...] = (0.1, 0.25, 0.5, 1.0, 2.0)
@@ -63,6 +65,7 @@ PAPER = ModelConfig(
     width=64,
     outputs=1024,
     side=7,
+    sampling=2,
     layer3_stride=2,
     anchor_sizes=(16, 32, 64, 128, 256, 512),
     rpn_channels=1024,
@@ -76,6 +79,7 @@ TINY = ModelConfig(
     width=12,
     outputs=384,
     side=4,
+    sampling=1,
     layer3_stride=1,
     anchor_sizes=(8, 16, 32, 64, 128),
     rpn_channels=64,
@@ -268,7 +272,7 @@ class AptDetector(nn.Module):
             list(regions),
             2 * self.config.side,
             spatial_scale=1 / self.visual.stride,
-            sampling_ratio=2,
+            sampling_ratio=self.config.sampling,
             aligned=True,
         )
         return self.visual.pool(crops)

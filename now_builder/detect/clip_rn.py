@@ -70,14 +70,22 @@ class AttentionPool(nn.Module):
         tokens = x.flatten(2).transpose(1, 2)
         tokens = torch.cat([tokens.mean(dim=1, keepdim=True), tokens], dim=1)
         tokens = tokens + self.positional_embedding.to(tokens.dtype)
-        query = self._split(self.q_proj(tokens[:, :1]))
-        keys, values = self._split(self.k_proj(tokens)), self._split(self.v_proj(tokens))
-        pooled = F.scaled_dot_product_attention(query, keys, values)
-        joined: Tensor = self.c_proj(pooled.transpose(1, 2).flatten(2))
-        return joined[:, 0]
+        # With a single query the key and value projections move behind the sum over cells:
+        # q · (K t) = (Kᵀ q) · t and Σ a (V t) = V (Σ a t), once per region instead of per cell. The
+        # keys' bias adds the same to every cell, so it falls out of the softmax.
+        query = self._heads(self.q_proj(tokens[:, 0]))
+        asked = torch.einsum("nhd,hdc->nhc", query, self._per_head(self.k_proj.weight))
+        weights = (asked @ tokens.transpose(1, 2) / query.shape[2] ** 0.5).softmax(dim=2)
+        values = torch.einsum("nhc,hdc->nhd", weights @ tokens, self._per_head(self.v_proj.weight))
+        values = values.flatten(1) + self.v_proj.bias
+        pooled: Tensor = self.c_proj(values)
+        return pooled
 
-    def _split(self, x: Float[Tensor, "n t c"]) -> Float[Tensor, "n heads t d"]:
-        return x.reshape(*x.shape[:2], self.heads, -1).transpose(1, 2)
+    def _heads(self, x: Float[Tensor, "n c"]) -> Float[Tensor, "n heads d"]:
+        return x.reshape(len(x), self.heads, -1)
+
+    def _per_head(self, weight: Float[Tensor, "c inputs"]) -> Float[Tensor, "heads d inputs"]:
+        return weight.reshape(self.heads, -1, weight.shape[1])
 
 
 class ModifiedResNet(nn.Module):
