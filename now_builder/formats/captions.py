@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -65,18 +65,17 @@ def read_vocabulary(path: Path) -> Vocabulary:
     Raises:
         FormatError: If it is missing, is not JSON, or ``idx`` is not the number of tokens.
     """
-    try:
-        tree = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise FormatError(path, "no such vocabulary") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise FormatError(path, f"not JSON ({error})") from None
+    tree = read_json(path, "no such vocabulary")
     if not isinstance(tree, dict):
         raise FormatError(path, f"found a {type(tree).__name__}, expected an object")
     vocabulary = build(Vocabulary, tree, str(path))
+    lowest = min(vocabulary.word2idx.values(), default=0)
     highest = max(vocabulary.word2idx.values(), default=-1)
-    if vocabulary.idx <= highest:
-        raise FormatError(path, f"idx is {vocabulary.idx}, but a token has id {highest}")
+    if lowest < 0 or vocabulary.idx <= highest:
+        raise FormatError(
+            path,
+            f"idx is {vocabulary.idx}, but a token has id {lowest if lowest < 0 else highest}",
+        )
     return vocabulary
 
 
@@ -94,17 +93,43 @@ def read_captions(path: Path) -> dict[str, list[int]]:
         FormatError: Naming the line that is not of that form or repeats a key.
     """
     captions: dict[str, list[int]] = {}
-    try:
-        with path.open(encoding="utf-8") as file:
-            for number, line in enumerate(file, 1):
-                key, tab, ids = line.rstrip("\n").partition("\t")
-                if not tab or key in captions:
-                    problem = "a repeated key" if tab else "no tab"
-                    raise FormatError(path, f"line {number}: {problem}, expected key<TAB>1,2,3")
-                captions[key] = from_line(path, number, ids)
-    except FileNotFoundError:
-        raise FormatError(path, "no such file; `now-builder tokenize` writes it") from None
+    missing = "no such file; `now-builder tokenize` writes it"
+    for number, line in enumerate(read_lines(path, missing), 1):
+        key, tab, ids = line.partition("\t")
+        if not tab or not key or key in captions:
+            problem = "a repeated key" if key in captions else "no key and tab"
+            raise FormatError(path, f"line {number}: {problem}, expected key<TAB>1,2,3")
+        captions[key] = from_line(path, number, ids)
     return captions
+
+
+def read_lines(path: Path, missing: str) -> list[str]:
+    r"""Read the lines of a UTF-8 text; only ``\n`` (or ``\r\n``) ends one.
+
+    Raises:
+        FormatError: If it cannot be read; ``missing`` is what is said if it is not there.
+    """
+    try:
+        lines = path.read_bytes().decode().replace("\r\n", "\n").split("\n")
+    except FileNotFoundError:
+        raise FormatError(path, missing) from None
+    except (UnicodeDecodeError, OSError) as error:
+        raise FormatError(path, f"not a readable UTF-8 text ({error})") from None
+    return lines[:-1] if not lines[-1] else lines
+
+
+def read_json(path: Path, missing: str) -> Any:
+    """Read JSON.
+
+    Raises:
+        FormatError: If it cannot be read; ``missing`` is what is said if it is not there.
+    """
+    try:
+        return json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise FormatError(path, missing) from None
+    except (ValueError, RecursionError, OSError) as error:
+        raise FormatError(path, f"not JSON ({error})") from None
 
 
 def to_line(ids: Iterable[int]) -> str:

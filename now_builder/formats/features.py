@@ -1,5 +1,6 @@
 """Region features: one HDF5 file with 36 regions for each page, and its crash-safe parts."""
 
+import math
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -127,9 +128,13 @@ class Features:
         self.path = path
         self._file = file
         self.attributes: dict[str, Any] = dict(file.attrs)
-        self.keys: list[str] = list(_dataset(path, file, "keys").asstr()[:])
+        self.keys = _keys(path, file)
         self._data = {name: _dataset(path, file, name) for name in _LAYOUT}
-        for name, (shape, _) in _LAYOUT.items():
+        for name, (shape, kind) in _LAYOUT.items():
+            if self._data[name].dtype.kind != np.dtype(kind).kind:
+                raise FormatError(
+                    path, f"/{name}: values are {self._data[name].dtype}, expected {kind}"
+                )
             found = self._data[name].shape
             if found != (len(self.keys), *shape):
                 raise FormatError(
@@ -158,9 +163,13 @@ class Features:
             back = numbers - order[0]
         else:
             index = order
-        values = {
-            name: data[index][back] if len(order) else data[:0] for name, data in self._data.items()
-        }
+        try:
+            values = {
+                name: data[index][back] if len(order) else data[:0]
+                for name, data in self._data.items()
+            }
+        except (OSError, RuntimeError) as error:
+            raise FormatError(self.path, f"torn: rows cannot be read ({error})") from None
         return FeatureBatch([self.keys[number] for number in numbers], **values)
 
     def batches(self, size: int = 256) -> Iterator[FeatureBatch]:
@@ -188,15 +197,41 @@ def open_features(path: Path) -> Iterator[Features]:
     except OSError as error:
         raise FormatError(path, f"not a readable HDF5 file ({error})") from None
     with file:
-        found = file.attrs.get("format")
-        if found != FORMAT:
-            raise FormatError(path, f"attribute format is {found!r}, expected {FORMAT!r}")
-        if not file.attrs.get("complete", False):
-            raise FormatError(path, "attribute complete is not set: the file is unfinished")
-        yield Features(path, file)
+        try:
+            features = _checked(path, file)
+        except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:
+            problem = " ".join(str(error).split())
+            raise FormatError(path, f"torn or not a feature file ({problem:.200})") from None
+        yield features
 
 
-_FILTERS = {"gzip", None}
+def _checked(path: Path, file: h5py.File) -> Features:
+    found = file.attrs.get("format")
+    if not isinstance(found, str) or found != FORMAT:
+        raise FormatError(path, f"attribute format is {found!r:.60}, expected {FORMAT!r}")
+    complete = file.attrs.get("complete", False)
+    if not (isinstance(complete, bool | np.bool_) and complete):
+        raise FormatError(path, "attribute complete is not set: the file is unfinished")
+    return Features(path, file)
+
+
+_CHUNK = 64 * 2**20
+_DEFLATE, _SHUFFLE, _FLETCHER32 = 1, 2, 3
+_GAIN = 1100
+"""More than deflate can ever gain: what claims more is not stored, it is filled in."""
+
+
+def _keys(path: Path, file: h5py.File) -> list[str]:
+    data = _dataset(path, file, "keys")
+    if h5py.check_string_dtype(data.dtype) is None or data.ndim != 1:
+        raise FormatError(path, f"/keys: {data.dtype} {data.shape}, expected a list of strings")
+    keys = [str(key) for key in data.asstr()[:]]
+    if len(set(keys)) != len(keys):
+        raise FormatError(path, "/keys: a key is in it twice")
+    strange = next((key for key in keys if not key or not key.isprintable()), None)
+    if strange is not None:
+        raise FormatError(path, f"/keys: {strange!r:.60}, expected printable text")
+    return keys
 
 
 def _dataset(path: Path, file: h5py.File, name: str) -> h5py.Dataset:
@@ -206,11 +241,17 @@ def _dataset(path: Path, file: h5py.File, name: str) -> h5py.Dataset:
     data = file[name]
     if not isinstance(data, h5py.Dataset) or data.external or data.is_virtual:
         raise FormatError(path, f"/{name}: not a dataset stored in this file")
-    if data.compression not in _FILTERS:
-        raise FormatError(path, f"/{name}: compression {data.compression!r}, expected none or gzip")
-    chunk = int(np.prod(data.chunks or (1,))) * data.dtype.itemsize
-    if chunk > 64 * 2**20:
+    created = data.id.get_create_plist()
+    filters = {created.get_filter(number)[0] for number in range(created.get_nfilters())}
+    if not filters <= {_DEFLATE, _SHUFFLE, _FLETCHER32}:
+        raise FormatError(path, f"/{name}: filters {sorted(filters)}, expected gzip at most")
+    item = data.dtype.itemsize
+    chunk = math.prod(data.chunks or (1,)) * item
+    if chunk > _CHUNK:
         raise FormatError(path, f"/{name}: chunks of {chunk} bytes, expected at most 64 MiB")
+    claimed, stored = math.prod(data.shape or (0,)) * item, data.id.get_storage_size()
+    if claimed > stored * (_GAIN if _DEFLATE in filters and name != "keys" else 1):
+        raise FormatError(path, f"/{name}: shape {data.shape}, but only {stored} bytes are stored")
     return data
 
 

@@ -1,7 +1,6 @@
 """Releases: the published layout, ours with keys and manifest or the authors' archive without."""
 
 import hashlib
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
@@ -17,7 +16,14 @@ from pydantic import Field
 from now_builder.config import Strict, build
 from now_builder.errors import FormatError
 from now_builder.formats.atomic import replacing, sha256_of, write_json
-from now_builder.formats.captions import Vocabulary, from_line, read_vocabulary, to_line
+from now_builder.formats.captions import (
+    Vocabulary,
+    from_line,
+    read_json,
+    read_lines,
+    read_vocabulary,
+    to_line,
+)
 from now_builder.formats.split import SPLITS, Split, SplitPlan
 
 FORMAT = "now-release/1"
@@ -134,10 +140,18 @@ def _read_rows(path: Path, kind: type) -> list[dict[str, Any]]:
         raise FormatError(path, "no such file") from None
     except (pa.ArrowInvalid, OSError) as error:
         raise FormatError(path, f"not a readable parquet file ({error})") from None
-    missing = [f.name for f in fields(kind) if f.name not in table.column_names]
+    schema = _schema(kind)
+    missing = [name for name in schema.names if name not in table.column_names]
     if missing:
         raise FormatError(path, f"missing columns {missing}")
-    rows: list[dict[str, Any]] = table.select([f.name for f in fields(kind)]).to_pylist()
+    try:
+        table = table.select(schema.names).cast(schema)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
+        raise FormatError(path, f"columns of another type ({error})") from None
+    for f in fields(kind):
+        if f.type in {str, int} and table[f.name].null_count:
+            raise FormatError(path, f"column {f.name} has {table[f.name].null_count} empty cells")
+    rows: list[dict[str, Any]] = table.to_pylist()
     return rows
 
 
@@ -153,21 +167,22 @@ def read_manifest(release: Path, name: str = "manifest.json") -> Manifest:
         FormatError: If it is missing (the release is unfinished) or is not a manifest.
     """
     path = release / name
-    try:
-        tree = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise FormatError(path, "no manifest: the release is unfinished or not ours") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise FormatError(path, f"not JSON ({error})") from None
+    tree = read_json(path, "no manifest: the release is unfinished or not ours")
+    if not isinstance(tree, dict) or tree.get("format") != FORMAT:
+        found = tree.get("format") if isinstance(tree, dict) else type(tree).__name__
+        raise FormatError(path, f"format {found!r:.60}, expected {FORMAT!r}")
     return build(Manifest, tree, str(path))
 
 
 def check_files(release: Path) -> list[str]:
     """Hash every file of the manifest again; give one line per file that differs."""
     problems = []
+    root = release.resolve()
     for name, entry in read_manifest(release).files.items():
         path = release / name
-        if not path.is_file():
+        if not path.resolve().is_relative_to(root):
+            problems.append(f"{name}: points outside the release")
+        elif not path.is_file():
             problems.append(f"{name}: missing")
         elif path.stat().st_size != entry.bytes:
             problems.append(f"{name}: {path.stat().st_size} bytes, expected {entry.bytes}")
@@ -243,14 +258,11 @@ def read_split_captions(release: Path, split: Split, tokenizer: str) -> Captions
     """
     folder = data_folder(release)
     path = folder / f"{split}_caps_{tokenizer}.txt"
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except FileNotFoundError:
-        present = sorted(p.name for p in folder.glob(f"{split}_caps_*.txt"))
-        raise FormatError(path, f"no such file; there are {present}") from None
+    present = sorted(p.name for p in folder.glob(f"{split}_caps_*.txt"))
+    lines = read_lines(path, f"no such file; there are {present}")
     captions = [from_line(path, number, line) for number, line in enumerate(lines, 1)]
     if is_ours(release):
-        keys = (folder / f"{split}_ids.txt").read_text(encoding="utf-8").splitlines()
+        keys = read_lines(folder / f"{split}_ids.txt", "no such file")
         images = [pair.regions_sha256 for pair in read_pairs(release) if pair.split == split]
     else:
         keys = [str(number) for number in range(len(captions))]
@@ -276,9 +288,8 @@ def read_published_regions(path: Path) -> Shaped[np.ndarray, "pairs regions dim"
         FormatError: If it is missing, torn, or no array of floats with three axes.
     """
     try:
-        regions: Shaped[np.ndarray, "pairs regions dim"] = np.load(
-            path, mmap_mode="r", allow_pickle=False
-        )
+        # Not np.load: that also takes zips and, asked to, pickles.
+        regions: Shaped[np.ndarray, "pairs regions dim"] = np.lib.format.open_memmap(path, mode="r")
     except FileNotFoundError:
         raise FormatError(path, "no such file, and no .h5 of that split") from None
     except (ValueError, OSError, EOFError) as error:

@@ -4,6 +4,7 @@ import gzip
 import io
 import json
 import tarfile
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -165,6 +166,7 @@ _PLAN_SCHEMA = pa.schema(
     ],
     metadata={"format": "now-plan/1"},
 )
+_REQUIRED = {"key", "shard", "url", "url_canonical", "site", "status"}
 _INTEGERS = {"http_status", "attempts"}
 _ROW_SCHEMA = pa.schema(
     [
@@ -263,7 +265,11 @@ def to_members(capture: Capture) -> list[tuple[str, bytes]]:
 
 def complete_shards(captures: Path) -> list[int]:
     """List the shards whose parquet exists, in order."""
-    return sorted(int(path.stem) for path in captures.glob("[0-9]*.parquet") if path.stem.isdigit())
+    return sorted(
+        int(path.stem)
+        for path in captures.glob("*.parquet")
+        if path.stem.isascii() and path.stem.isdigit()
+    )
 
 
 def read_rows(captures: Path, shard: int | None = None) -> list[CaptureRow]:
@@ -299,10 +305,15 @@ def read_captures(captures: Path, skip: frozenset[str] = frozenset()) -> Iterato
 
 
 def read_members(path: Path, skip: frozenset[str] = frozenset()) -> Iterator[Capture]:
-    """Stream the captures of one tar."""
+    """Stream the captures of one tar.
+
+    Raises:
+        FormatError: If it is missing, torn, or has a member of an unknown form.
+    """
     parts: dict[str, bytes] = {}
     current = ""
     try:
+        _check_end(path)
         with tarfile.open(path, "r:") as tar:
             for member in tar:
                 key, _, kind = member.name.partition(".")
@@ -312,8 +323,7 @@ def read_members(path: Path, skip: frozenset[str] = frozenset()) -> Iterator[Cap
                     yield _capture(path, current, parts)
                     parts = {}
                 current = key
-                file = tar.extractfile(member)
-                parts[kind] = file.read() if file else b""
+                parts[kind] = _content(path, tar, member)
     except FileNotFoundError:
         raise FormatError(path, "no such tar, though the shard's parquet is there") from None
     except (tarfile.TarError, EOFError, OSError) as error:
@@ -362,6 +372,31 @@ def read_place(place: Place) -> bytes:
         return file.read(place.size)
 
 
+def _check_end(path: Path) -> None:
+    """Refuse a tar without its end mark: one cut between two members would read as whole."""
+    with path.open("rb") as file:
+        size = file.seek(0, io.SEEK_END)
+        file.seek(max(0, size - 1024))
+        if file.read() != bytes(1024):
+            raise FormatError(path, "not a readable tar (no end mark: torn)")
+
+
+_MEMBER = 256 * 2**20
+"""Bytes of a member, and of a page's source once unpacked, at most."""
+
+
+def _content(path: Path, tar: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
+    if not member.isreg() or member.issparse() or member.size > _MEMBER:
+        raise FormatError(
+            path, f"member {member.name!r:.80}: not a plain file of at most {_MEMBER} bytes"
+        )
+    file = tar.extractfile(member)
+    content = file.read() if file else b""
+    if len(content) != member.size:
+        raise FormatError(path, f"member {member.name!r:.80}: cut off, the tar is torn")
+    return content
+
+
 def _capture(path: Path, key: str, parts: dict[str, bytes]) -> Capture:
     screenshot = parts.get("png") or parts.get("webp")
     if screenshot is None or "html.gz" not in parts or "elements.json" not in parts:
@@ -370,18 +405,38 @@ def _capture(path: Path, key: str, parts: dict[str, bytes]) -> Capture:
             f"page {key}: found members {sorted(parts)}, expected png or webp, html.gz, "
             "elements.json",
         )
-    tree = json.loads(parts["elements.json"])
-    if tree.get("format") != _ELEMENTS_FORMAT:
+    try:
+        tree = json.loads(parts["elements.json"])
+        found = tree["format"]
+        elements = [_element(item) for item in tree["elements"]]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise FormatError(path, f"{key}.elements.json: not elements ({error!r:.200})") from None
+    if found != _ELEMENTS_FORMAT:
         raise FormatError(
-            path, f"{key}.elements.json: format {tree.get('format')!r}, expected {_ELEMENTS_FORMAT}"
+            path, f"{key}.elements.json: format {found!r:.40}, expected {_ELEMENTS_FORMAT}"
         )
-    elements = [_element(item) for item in tree["elements"]]
-    return Capture(key, screenshot, gzip.decompress(parts["html.gz"]), elements)
+    return Capture(key, screenshot, _unpacked(path, key, parts["html.gz"]), elements)
+
+
+def _unpacked(path: Path, key: str, packed: bytes) -> bytes:
+    unpacker = zlib.decompressobj(wbits=31)
+    try:
+        html = unpacker.decompress(packed, _MEMBER)
+    except zlib.error as error:
+        raise FormatError(path, f"{key}.html.gz: not gzip ({error})") from None
+    if not unpacker.eof:
+        raise FormatError(path, f"{key}.html.gz: cut off, or more than {_MEMBER} bytes unpacked")
+    return html
 
 
 def _element(item: dict[str, Any]) -> Element:
-    box, text_box = item.pop("box"), item.pop("text_box")
-    return Element(box=tuple(box), text_box=tuple(text_box) if text_box else None, **item)
+    box, text_box = item.pop("box"), item.pop("text_box", None)
+    return Element(box=_box(box), text_box=_box(text_box) if text_box else None, **item)
+
+
+def _box(numbers: list[float]) -> Box:
+    left, top, right, bottom = map(float, numbers)
+    return left, top, right, bottom
 
 
 def _read_table(path: Path, schema: pa.Schema) -> pa.Table:
@@ -397,4 +452,11 @@ def _read_table(path: Path, schema: pa.Schema) -> pa.Table:
     missing = [name for name in schema.names if name not in table.column_names]
     if missing:
         raise FormatError(path, f"missing columns {missing}")
-    return table.select(schema.names)
+    try:
+        table = table.select(schema.names).cast(schema)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
+        raise FormatError(path, f"columns of another type ({error})") from None
+    for name in _REQUIRED & set(schema.names):
+        if table[name].null_count:
+            raise FormatError(path, f"column {name} has {table[name].null_count} empty cells")
+    return table

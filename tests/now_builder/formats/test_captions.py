@@ -1,0 +1,140 @@
+"""Caption files and vocabularies: round trips, and files that must be refused."""
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from now_builder.errors import ConfigError, FormatError, NowError
+from now_builder.formats.captions import (
+    SPECIALS,
+    make_vocabulary,
+    read_captions,
+    read_lines,
+    read_vocabulary,
+    write_captions,
+    write_vocabulary,
+)
+
+KEYS = st.text(st.characters(exclude_categories=["Cc", "Cs", "Zl", "Zp"]), min_size=1, max_size=12)
+IDS = st.lists(st.integers(0, 10**6), max_size=30)
+
+
+@settings(max_examples=60, deadline=None)
+@given(captions=st.dictionaries(KEYS, IDS, max_size=8))
+def test_what_is_written_is_read(
+    tmp_path_factory: pytest.TempPathFactory, captions: dict[str, list[int]]
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "captions.txt"
+    write_captions(path, captions.items())
+    assert read_captions(path) == captions
+
+
+@settings(max_examples=60, deadline=None)
+@given(tokens=st.lists(st.text(max_size=8), max_size=30))
+def test_a_vocabulary_survives_its_file(
+    tmp_path_factory: pytest.TempPathFactory, tokens: list[str]
+) -> None:
+    tokens = [token.encode("utf-8", "ignore").decode() for token in tokens]
+    path = tmp_path_factory.getbasetemp() / "vocabulary.json"
+    vocabulary = make_vocabulary(tokens, "bpe", "a test", "train pool, 3 captions")
+    write_vocabulary(path, vocabulary)
+    found = read_vocabulary(path)
+    assert found == vocabulary
+    assert [found.idx2word[str(i)] for i in range(4)] == list(SPECIALS)
+    assert found.idx == len(found.word2idx) == len({*tokens, *SPECIALS})
+    assert all(found.idx2word[str(number)] == word for word, number in found.word2idx.items())
+
+
+@pytest.mark.parametrize(
+    ("content", "word"),
+    [
+        (b"0001 1,2,3\n", "tab"),
+        (b"0001\t1,2\n0001\t3\n", "repeated"),
+        (b"0001\t1,two\n", "line 1"),
+        (b"0001\t1\n0002\t-4\n", "line 2"),
+        (b"\t1,2\n", "line 1"),
+        (b"0001\t1\xff\n", "UTF-8"),
+        (b"0001\t" + b"9" * 5000 + b"\n", "line 1"),
+        (b"\x00\x01\x02", "line 1"),
+        (b"0001\t1,2\x0b0002\t3\n", "line 1"),
+    ],
+)
+def test_a_damaged_caption_file_is_one_line(tmp_path: Path, content: bytes, word: str) -> None:
+    path = tmp_path / "jieba.txt"
+    path.write_bytes(content)
+    with pytest.raises(FormatError, match=word) as caught:
+        read_captions(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_caption_file_says_what_writes_it(tmp_path: Path) -> None:
+    with pytest.raises(FormatError, match="tokenize"):
+        read_captions(tmp_path / "jieba.txt")
+
+
+def test_a_folder_in_place_of_a_file_is_one_line(tmp_path: Path) -> None:
+    for read in (read_captions, read_vocabulary):
+        with pytest.raises(FormatError, match="not"):
+            read(tmp_path)
+
+
+def test_only_a_line_feed_ends_a_line(tmp_path: Path) -> None:
+    path = tmp_path / "lines.txt"
+    path.write_bytes("a\u2028b\x0c\r\n\nc".encode())
+    assert read_lines(path, "") == ["a\u2028b\x0c", "", "c"]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{",
+        b"[1, 2]",
+        b"\xff\xfe",
+        b"[" * 200_000,
+        b'{"word2idx": {"a": 0}, "idx2word": {"0": "a"}}',
+        b'{"word2idx": {"a": 5}, "idx2word": {"5": "a"}, "idx": 3}',
+        b'{"word2idx": {"a": -1}, "idx2word": {"-1": "a"}, "idx": 3}',
+        b'{"word2idx": {"a": "x"}, "idx2word": {}, "idx": 3}',
+        b'{"word2idx": {}, "idx2word": {}, "idx": 1, "surprise": 1}',
+    ],
+)
+def test_a_damaged_vocabulary_is_one_line(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "jieba.vocab.json"
+    path.write_bytes(content)
+    with pytest.raises(NowError) as caught:
+        read_vocabulary(path)
+    assert isinstance(caught.value, FormatError | ConfigError)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_authors_three_fields_are_enough(tmp_path: Path) -> None:
+    path = tmp_path / "now100k_precomp_vocab_bert.json"
+    words = [*SPECIALS, "网", "##站"]
+    tree = {
+        "word2idx": {word: i for i, word in enumerate(words)},
+        "idx2word": {str(i): word for i, word in enumerate(words)},
+        "idx": 6,
+    }
+    path.write_text(json.dumps(tree), encoding="utf-8")
+    assert read_vocabulary(path).idx == 6
+
+
+def test_torn_and_garbled_files_are_never_a_crash(tmp_path: Path) -> None:
+    draw = random.Random(5)
+    path = tmp_path / "bpe.vocab.json"
+    write_vocabulary(path, make_vocabulary(["网", "站", "a"], "bpe", "test", "train"))
+    whole = path.read_bytes()
+    for _ in range(150):
+        garbled = bytearray(whole[: draw.randrange(len(whole))])
+        for _ in range(draw.randint(0, 3)):
+            if garbled:
+                garbled[draw.randrange(len(garbled))] = draw.randrange(256)
+        path.write_bytes(garbled)
+        with pytest.raises(NowError):
+            read_vocabulary(path)

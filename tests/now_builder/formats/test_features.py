@@ -1,0 +1,281 @@
+"""Feature files: round trips, order of rows, and files that must be refused."""
+
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from now_builder.errors import FormatError
+from now_builder.formats.features import (
+    FeatureBatch,
+    merge_parts,
+    open_features,
+    parts_folder,
+    read_parts,
+    write_features,
+    write_part,
+)
+
+LAYOUT = ("regions", "boxes", "scores", "classes", "source", "n_regions")
+
+
+def batch(keys: list[str], seed: int = 0) -> FeatureBatch:
+    draw, count = np.random.default_rng(seed), len(keys)
+    return FeatureBatch(
+        keys,
+        draw.standard_normal((count, 36, 768), dtype=np.float32),
+        draw.random((count, 36, 4), dtype=np.float32),
+        draw.random((count, 36), dtype=np.float32),
+        draw.integers(-1, 9, (count, 36)).astype(np.int16),
+        draw.integers(0, 4, (count, 36)).astype(np.int8),
+        draw.integers(0, 37, count).astype(np.int16),
+    )
+
+
+def same(one: FeatureBatch, other: FeatureBatch) -> bool:
+    return one.keys == other.keys and all(
+        np.array_equal(getattr(one, name), getattr(other, name)) for name in LAYOUT
+    )
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "features.h5"
+    batches = [batch([f"{i:04d}" for i in range(start, start + 5)], start) for start in (0, 5, 10)]
+    write_features(path, batches, {"detector": "tiny"})
+    return path
+
+
+@settings(max_examples=12, deadline=None)
+@given(sizes=st.lists(st.integers(0, 5), max_size=4), half=st.booleans())
+def test_what_is_written_is_read(
+    tmp_path_factory: pytest.TempPathFactory, sizes: list[int], *, half: bool
+) -> None:
+    path = tmp_path_factory.mktemp("features") / "f.h5"
+    batches = [batch([f"{n}_{i}" for i in range(size)], n) for n, size in enumerate(sizes)]
+    assert write_features(path, batches, {"detector": "x"}, half) == sum(sizes)
+    with open_features(path) as features:
+        assert features.attributes["detector"] == "x"
+        assert len(features) == sum(sizes)
+        start = 0
+        for expected in batches:
+            found = features.read(slice(start, start + len(expected.keys)))
+            start += len(expected.keys)
+            if half:
+                rounded = expected.regions.astype(np.float16)
+                assert np.array_equal(found.regions, rounded)
+            else:
+                assert same(found, expected)
+
+
+@settings(max_examples=30, deadline=None)
+@given(rows=st.lists(st.integers(0, 14), max_size=20))
+def test_rows_come_in_the_order_asked_for(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[int]
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "order.h5"
+    if not path.exists():
+        write_features(path, [batch([f"{i}" for i in range(15)])], {})
+    with open_features(path) as features:
+        whole = features.read(slice(None))
+        found = features.read(np.array(rows, dtype=np.int64))
+    assert same(found, whole.take(np.array(rows, dtype=np.int64)))
+
+
+def test_the_same_content_is_the_same_bytes(path: Path, tmp_path: Path) -> None:
+    again = tmp_path / "again.h5"
+    with open_features(path) as features:
+        write_features(again, features.batches(5), {"detector": "tiny"})
+    assert again.read_bytes() == path.read_bytes()
+
+
+def test_parts_are_merged_once_each_and_dropped(tmp_path: Path) -> None:
+    path = tmp_path / "f.h5"
+    write_part(path, 0, batch(["a", "b"]), {})
+    write_part(path, 1, batch(["b", "c"], 1), {})
+    assert len(read_parts(path)) == 2
+    assert merge_parts(path, {"detector": "x"}) == 3
+    assert not parts_folder(path).exists()
+    write_part(path, 0, batch(["d"], 2), {})
+    assert merge_parts(path, {"detector": "x"}) == 4
+    with open_features(path) as features:
+        assert features.keys == ["a", "b", "c", "d"]
+        assert same(features.read(slice(0, 2)), batch(["a", "b"]))
+
+
+def refused(path: Path, *words: str) -> None:
+    with pytest.raises(FormatError) as caught, open_features(path) as features:
+        features.read(slice(0, 2))
+    message = str(caught.value)
+    assert str(path) in message
+    assert "\n" not in message
+    assert all(word in message for word in words), message
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    refused(tmp_path / "none.h5", "no such file")
+
+
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.3, 0.7, 0.999])
+def test_a_torn_file_is_one_line(path: Path, share: float) -> None:
+    content = path.read_bytes()
+    path.write_bytes(content[: int(share * len(content))])
+    refused(path)
+
+
+def test_text_instead_of_hdf5_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "f.h5").write_text("not at all\n" * 100, encoding="utf-8")
+    refused(tmp_path / "f.h5", "HDF5")
+
+
+def test_an_unfinished_file_is_refused(path: Path) -> None:
+    with h5py.File(path, "a") as file:
+        del file.attrs["complete"]
+    refused(path, "unfinished")
+
+
+@pytest.mark.parametrize("value", ["now-features/2", 7, np.array(["now-features/1"] * 2, "S20")])
+def test_another_format_is_refused(path: Path, value: object) -> None:
+    with h5py.File(path, "a") as file:
+        file.attrs["format"] = value
+    refused(path, "now-features/1")
+
+
+def replaced(path: Path, name: str, make) -> None:
+    with h5py.File(path, "a") as file:
+        del file[name]
+        make(file)
+
+
+def test_external_storage_is_refused(path: Path, tmp_path: Path) -> None:
+    secret = tmp_path / "secret.bin"
+    secret.write_bytes(bytes(15 * 36 * 768 * 4))
+    replaced(
+        path,
+        "regions",
+        lambda file: file.create_dataset(
+            "regions", (15, 36, 768), "f4", external=[(str(secret), 0, h5py.h5f.UNLIMITED)]
+        ),
+    )
+    refused(path, "/regions", "not a dataset stored in this file")
+
+
+@pytest.mark.parametrize("name", ["keys", "regions", "n_regions"])
+def test_an_external_link_is_refused(path: Path, tmp_path: Path, name: str) -> None:
+    other = tmp_path / "other.h5"
+    other.write_bytes(path.read_bytes())
+    replaced(path, name, lambda file: file.__setitem__(name, h5py.ExternalLink(other, name)))
+    refused(path, f"/{name}", "external link")
+
+
+def test_a_soft_link_is_refused(path: Path) -> None:
+    def link(file: h5py.File) -> None:
+        file["elsewhere/regions"] = np.zeros((15, 36, 768), "f4")
+        file["regions"] = h5py.SoftLink("/elsewhere/regions")
+
+    replaced(path, "regions", link)
+    refused(path, "/regions", "soft")
+
+
+def test_a_virtual_dataset_is_refused(path: Path, tmp_path: Path) -> None:
+    def virtual(file: h5py.File) -> None:
+        layout = h5py.VirtualLayout((15, 36, 768), "f4")
+        layout[:] = h5py.VirtualSource(tmp_path / "other.h5", "regions", (15, 36, 768))
+        file.create_virtual_dataset("regions", layout)
+
+    replaced(path, "regions", virtual)
+    refused(path, "/regions", "not a dataset stored in this file")
+
+
+def test_a_group_in_place_of_a_dataset_is_refused(path: Path) -> None:
+    replaced(path, "boxes", lambda file: file.create_group("boxes"))
+    refused(path, "/boxes")
+
+
+def test_a_missing_dataset_is_refused(path: Path) -> None:
+    replaced(path, "scores", lambda file: None)
+    refused(path, "/scores", "missing")
+
+
+@pytest.mark.parametrize("shape", [(15, 35, 768), (14, 36, 768), (15, 36), (15, 36, 768, 1)])
+def test_a_wrong_shape_is_refused(path: Path, shape: tuple[int, ...]) -> None:
+    replaced(path, "regions", lambda file: file.create_dataset("regions", data=np.zeros(shape)))
+    refused(path, "/regions", "(15, 36, 768)")
+
+
+@pytest.mark.parametrize("kind", ["i4", "c8", "S4"])
+def test_values_of_another_kind_are_refused(path: Path, kind: str) -> None:
+    values = np.ones((15, 36, 768)).astype(kind)
+    replaced(path, "regions", lambda file: file.create_dataset("regions", data=values))
+    refused(path, "/regions", "values are")
+
+
+def test_a_shape_that_is_not_stored_is_refused(path: Path) -> None:
+    """An array of 320 GB of which nothing is stored would be filled in when read."""
+    replaced(
+        path,
+        "regions",
+        lambda file: file.create_dataset(
+            "regions", (3_000_000, 36, 768), "f4", chunks=(1, 36, 768)
+        ),
+    )
+    refused(path, "/regions", "stored")
+
+
+def test_keys_that_are_not_stored_are_refused(path: Path) -> None:
+    replaced(
+        path,
+        "keys",
+        lambda file: file.create_dataset("keys", (10**9,), h5py.string_dtype(), chunks=(1024,)),
+    )
+    refused(path, "/keys", "stored")
+
+
+def test_a_huge_chunk_is_refused(path: Path) -> None:
+    replaced(
+        path,
+        "regions",
+        lambda file: file.create_dataset(
+            "regions", (15, 36, 768), "f4", chunks=(4096, 36, 768), maxshape=(None, 36, 768),
+            compression="gzip",
+        ),
+    )  # fmt: skip
+    refused(path, "/regions", "64 MiB")
+
+
+def test_an_unusual_filter_is_refused(path: Path) -> None:
+    replaced(
+        path,
+        "regions",
+        lambda file: file.create_dataset(
+            "regions", data=np.ones((15, 36, 768), "f4"), chunks=(1, 36, 768), compression="lzf"
+        ),
+    )
+    refused(path, "/regions", "filters")
+
+
+def test_gzip_is_taken(path: Path) -> None:
+    values = np.ones((15, 36, 768), "f4")
+    replaced(
+        path,
+        "regions",
+        lambda file: file.create_dataset(
+            "regions", data=values, chunks=(4, 36, 768), compression="gzip", shuffle=True
+        ),
+    )
+    with open_features(path) as features:
+        assert np.array_equal(features.read(slice(None)).regions, values)
+
+
+@pytest.mark.parametrize("keys", [["a"] * 15, [f"{i}\n" for i in range(15)], [""] + ["b"] * 14])
+def test_keys_that_would_break_a_release_are_refused(path: Path, keys: list[str]) -> None:
+    replaced(path, "keys", lambda file: file.create_dataset("keys", data=keys))
+    refused(path, "/keys")
+
+
+def test_keys_that_are_numbers_are_refused(path: Path) -> None:
+    replaced(path, "keys", lambda file: file.create_dataset("keys", data=np.arange(15)))
+    refused(path, "/keys", "strings")
