@@ -1,0 +1,107 @@
+"""The commands: what they print, and exit codes 0, 1 and 2."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+
+from leaderboard.cli import main
+
+
+@pytest.fixture
+def now_leaderboard(monkeypatch, capsys):
+    """The command itself, in this process: gives exit code, stdout and stderr."""
+
+    def command(*arguments):
+        monkeypatch.setattr(sys, "argv", ["now-leaderboard", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return ended.value.code, *capsys.readouterr()
+
+    return command
+
+
+@pytest.fixture
+def matrix(tmp_path):
+    noise = np.random.default_rng(0).standard_normal((24, 24))
+    np.save(tmp_path / "s.npy", (noise + 2 * np.eye(24)).astype(np.float32))
+    return tmp_path / "s.npy"
+
+
+def test_the_whole_way_from_a_matrix_to_a_page(tmp_path, now_leaderboard, matrix, release, truth):
+    about = tmp_path / "about.toml"
+    about.write_text('authors = ["Ann"]\n[training]\nseeds = [1, 2]\n')
+    x, result, store = tmp_path / "x.zip", tmp_path / "r.json", tmp_path / "store"
+    options = ["--release", release]
+    more = ["--about", about, "--set", "training.ensemble_size=2"]
+    naming = ["--track", "jieba", "--method", "Mine"]
+    code, _, progress = now_leaderboard("pack", matrix, "-o", x, *options, *naming, *more)
+    assert (code, progress) == (0, "")
+    code, text, _ = now_leaderboard("validate", x, *options)
+    assert (code, "Mine" in text) == (0, True)
+    options += ["--truth", truth]
+    code, text, _ = now_leaderboard("score", x, *options, "-o", result)
+    assert code == 0
+    assert "rSum 491.7 (95 % interval" in text
+    assert "language and topic" in text
+    tree = json.loads(result.read_text())
+    assert tree["training"] == tree["training"] | {"seeds": [1, 2], "ensemble_size": 2}
+    _, text, _ = now_leaderboard("score", x, *options, "--json")
+    assert json.loads(text) == tree
+    for state in ("filed", "already there"):
+        assert state in now_leaderboard("submit", x, *options, "--store", store)[1]
+    code, text, _ = now_leaderboard("export-site", tmp_path / "site", "--results", store, result)
+    assert (code, "1 results" in text) == (0, True)
+    assert "Mine" in (tmp_path / "site" / "index.html").read_text()
+
+
+def test_an_unranked_result_still_exits_0(tmp_path, now_leaderboard, release):
+    x, options = tmp_path / "x.zip", ["--release", release]
+    np.save(tmp_path / "s.npy", np.zeros((24, 24), np.float32))
+    naming = ["--track", "bpe", "--method", "Constant"]
+    now_leaderboard("pack", tmp_path / "s.npy", "-o", x, *options, *naming)
+    code, text, _ = now_leaderboard("score", x, *options)
+    assert code == 0
+    assert "not ranked: ties decide 600.0 rSum points" in " ".join(text.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("score none.zip --release {release}", "none.zip: no such file"),
+        ("score {packed} --release nowhere", "nowhere: no such release folder"),
+        ("score {packed} --release {archive}", "test_caps_jieba.txt: no such file"),
+        ("score {packed} --release {release} --truth no.csv", "no.csv"),
+        ("validate {matrix} --release {release}", "plain zip"),
+        ("pack none.npy -o y.zip --track bpe --method M --release {release}", "none.npy"),
+        ("pack {matrix} -o y.zip --track x --method M --release {release}", "test_caps_x.txt"),
+        (
+            "pack {matrix} -o y.zip --track bpe --method M --split dev --release {release}",
+            "found shape (24, 24), expected (12, 12)",
+        ),
+        (
+            "pack {matrix} -o y.zip --track bpe --method M --set rsum=6 --release {release}",
+            "rsum",
+        ),
+        ("export-site site --results none.json", "none.json"),
+        ("serve --store st --release {release} --token-file no", "--token-file"),
+    ],
+)
+def test_a_users_mistake_is_one_line_and_exit_1(request, now_leaderboard, arguments, message):
+    files = {
+        name: request.getfixturevalue(name) for name in ("release", "archive", "packed", "matrix")
+    }
+    code, text, problem = now_leaderboard(*arguments.format(**files).split())
+    assert (code, text) == (1, "")
+    assert problem.startswith("error: ")
+    assert problem.count("\n") == 1
+    assert message in problem
+
+
+def test_wrong_usage_exits_2_and_help_teaches(now_leaderboard):
+    assert now_leaderboard("score")[0] == 2
+    assert now_leaderboard("nonsense")[0] == 2
+    for verb in ("pack", "validate", "score", "submit", "serve", "export-site"):
+        code, text, _ = now_leaderboard(verb, "--help")
+        assert (code, "--help" in text) == (0, True)
