@@ -1,1 +1,241 @@
 """What this machine lacks, and mends it where it may."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from urllib.parse import quote
+
+from now_builder.chromium import find_chromium
+
+_PROBE_S = 60
+_INSTALL_S = 1800
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that a stage wants.
+
+    Attributes:
+        name: Of the thing.
+        found: Whether it is there and works.
+        needed: Whether the crawl cannot do without.
+        detail: What was found, or what its absence means.
+        remedy: How to get it.
+        packages: Debian packages that bring it; the first that can be had is enough.
+    """
+
+    name: str
+    found: bool
+    needed: bool
+    detail: str
+    remedy: str = ""
+    packages: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        """Say it in one line."""
+        state = "ok     " if self.found else "MISSING" if self.needed else "absent "
+        remedy = "" if self.found or not self.remedy else f"; {self.remedy}"
+        return f"{state} {self.name}: {self.detail}{remedy}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Script:
+    """A script (in the sense of writing) that pages use, and how to have glyphs for it."""
+
+    name: str
+    sample: str
+    needed: bool
+    packages: tuple[str, ...]
+
+
+_SCRIPTS = (
+    _Script("Chinese glyphs", "中", needed=True, packages=("fonts-noto-cjk",)),
+    _Script("Japanese glyphs", "か", needed=True, packages=("fonts-noto-cjk",)),
+    _Script("Korean glyphs", "한", needed=True, packages=("fonts-noto-cjk",)),
+    _Script("Arabic glyphs", "ع", needed=False, packages=("fonts-noto-core",)),
+    _Script("Hindi glyphs", "क", needed=False, packages=("fonts-noto-core",)),
+    _Script("Thai glyphs", "ก", needed=False, packages=("fonts-noto-core",)),
+    _Script("Emoji", "🍜", needed=False, packages=("fonts-noto-color-emoji",)),
+)
+
+_PYTHON = (
+    ("playwright", "crawl", True, "pip install 'noise-of-web[crawl]'"),
+    ("torch", "detect and pc2-baseline", False, "pip install 'noise-of-web[detect,baseline]'"),
+    ("jieba", "tokenize", False, "pip install 'noise-of-web[tokenize]'"),
+    ("tokenizers", "tokenize", False, "pip install 'noise-of-web[tokenize]'"),
+    ("transformers", "tokenize and detect", False, "pip install 'noise-of-web[tokenize]'"),
+    (
+        "detectron2",
+        "an optional detector",
+        False,
+        "pip install --no-build-isolation git+https://github.com/facebookresearch/detectron2",
+    ),
+)
+
+_PROBE = """<meta charset=utf-8><body><script>
+const draw = (text) => {
+  const canvas = document.createElement("canvas");
+  canvas.width = canvas.height = 48;
+  const pen = canvas.getContext("2d");
+  pen.font = "32px sans-serif";
+  pen.fillText(text, 4, 36);
+  return canvas.toDataURL();
+};
+const missing = [draw("\\u{10FFFE}"), draw("\\uFFFE"), draw("\\u{EFFFE}"), draw("")];
+document.body.textContent = "BEGIN" + JSON.stringify(
+  SAMPLES.map((sample) => !missing.includes(draw(sample)))) + "END";
+</script>"""
+
+
+def check() -> list[Finding]:
+    """Look for what the stages want: Chromium, glyphs as Chromium draws them, Python packages."""
+    path = find_chromium()
+    browser = _check_chromium(path)
+    glyphs = _drawn(path) if path is not None and browser.found else None
+    return [browser, *_check_glyphs(glyphs), *_check_python()]
+
+
+def mend() -> list[Finding]:
+    """Install what may be installed here, then look again.
+
+    On Debian as root or with sudo: the system's packages. Else Playwright's own headless shell,
+    which needs no rights; fonts then stay as they are.
+    """
+    findings = check()
+    lacking = [finding for finding in findings if not finding.found and finding.packages]
+    if not lacking:
+        return findings
+    apt = _apt()
+    if apt:
+        _quietly([*apt, "update"])
+        for packages in dict.fromkeys(finding.packages for finding in lacking):
+            any(
+                _quietly([*apt, "install", "--yes", "--no-install-recommends", package])
+                for package in packages
+            )
+    if find_chromium() is None and find_spec("playwright"):
+        command = [sys.executable, "-m", "playwright", "install", "chromium", "--only-shell"]
+        _quietly([*command, "--with-deps"] if _is_root() else command)
+    findings = check()
+    if findings[0].found and not all(finding.found for finding in findings if finding.packages):
+        return findings if apt else [*findings, _no_rights()]
+    return findings
+
+
+def _check_chromium(path: Path | None) -> Finding:
+    packages = ("chromium-headless-shell", "chromium")
+    remedy = "apt install chromium-headless-shell, or playwright install chromium --only-shell"
+    if path is None:
+        return Finding(
+            "Chromium", found=False, needed=True, detail="none", remedy=remedy, packages=packages
+        )
+    try:
+        shown = subprocess.run(
+            [path, "--version"], capture_output=True, text=True, timeout=_PROBE_S, check=True
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        return Finding(
+            "Chromium",
+            found=False,
+            needed=True,
+            detail=f"{path} does not run ({error})",
+            remedy=remedy,
+            packages=packages,
+        )
+    return Finding("Chromium", found=True, needed=True, detail=f"{shown.stdout.strip()} at {path}")
+
+
+def _check_glyphs(drawn: Sequence[bool] | None) -> list[Finding]:
+    return [
+        Finding(
+            script.name,
+            found=drawn is not None and drawn[place],
+            needed=script.needed,
+            detail="could not be looked at without a Chromium"
+            if drawn is None
+            else "drawn"
+            if drawn[place]
+            else f"{script.sample} shows as an empty box in screenshots",
+            remedy=f"apt install {script.packages[0]}",
+            packages=script.packages,
+        )
+        for place, script in enumerate(_SCRIPTS)
+    ]
+
+
+def _check_python() -> list[Finding]:
+    findings = []
+    for module, stage, needed, remedy in _PYTHON:
+        found = find_spec(module) is not None
+        detail = f"for {stage}" if found else f"not installed; {stage} uses it"
+        findings.append(
+            Finding(f"python {module}", found=found, needed=needed, detail=detail, remedy=remedy)
+        )
+    return findings
+
+
+def _drawn(chromium: Path) -> list[bool] | None:
+    """Let Chromium draw a sample of each script and tell which are not its empty box."""
+    samples = json.dumps([script.sample for script in _SCRIPTS], ensure_ascii=False)
+    page = "data:text/html;charset=utf-8," + quote(_PROBE.replace("SAMPLES", samples))
+    command = [str(chromium), "--headless", "--disable-gpu", "--dump-dom", page]
+    if _is_root():
+        command.insert(1, "--no-sandbox")
+    try:
+        shown = subprocess.run(
+            command, capture_output=True, text=True, timeout=_PROBE_S, check=True
+        ).stdout
+        # The script's own text, too, is in the document; the answer stands last.
+        answer = shown.rpartition("BEGIN[")[2].partition("]END")[0]
+        drawn = json.loads(f"[{answer}]")
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return None
+    return drawn if len(drawn) == len(_SCRIPTS) else None
+
+
+def _apt() -> list[str]:
+    """Give the command that installs Debian packages here; empty where there is none."""
+    if shutil.which("apt-get") is None:
+        return []
+    if _is_root():
+        return ["apt-get", "-qq"]
+    if shutil.which("sudo") is None:
+        return []
+    sudo = ["sudo"] if sys.stdin is not None and sys.stdin.isatty() else ["sudo", "-n"]
+    return [*sudo, "apt-get", "-qq"] if _quietly([*sudo, "true"]) else []
+
+
+def _quietly(command: list[str]) -> bool:
+    sys.stderr.write(f"doctor: {' '.join(command)}\n")
+    try:
+        done = subprocess.run(
+            command,
+            stdin=None if sys.stdin is not None and sys.stdin.isatty() else subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            timeout=_INSTALL_S,
+            env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
+            check=False,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return False
+    return done.returncode == 0
+
+
+def _no_rights() -> Finding:
+    return Finding(
+        "rights to install",
+        found=False,
+        needed=False,
+        detail="neither root nor sudo on a Debian system",
+        remedy="ask an administrator for the packages named above",
+    )
+
+
+def _is_root() -> bool:
+    return hasattr(os, "geteuid") and os.geteuid() == 0

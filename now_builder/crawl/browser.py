@@ -7,7 +7,6 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
 
 from playwright.async_api import Browser, BrowserContext, Page, Playwright, async_playwright
 from playwright.async_api import Error as PlaywrightError
@@ -82,7 +81,7 @@ class Browsers:
         self._path = settings.browser or find_chromium()
         self.version = ""
 
-    async def __aenter__(self) -> Self:
+    async def __aenter__(self) -> "Browsers":  # noqa: PYI034 - beartype reads no Self here
         """Start the driver and a first browser, so that what is missing is said at once."""
         if self._settings.browser is not None and not self._settings.browser.exists():
             raise CrawlError(f"--browser {self._settings.browser}: no such file")

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
-from typing import Literal, Self
+from typing import Literal
 from urllib.parse import urlsplit
 
 from now_builder.errors import ConfigError
@@ -195,7 +195,7 @@ class Gate:
         self._server: asyncio.Server | None = None
         self._page = _Page(limit=0)
 
-    async def __aenter__(self) -> Self:
+    async def __aenter__(self) -> "Gate":  # noqa: PYI034 - beartype reads no Self here
         """Listen on a free loopback port."""
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0, limit=_HEAD)
         return self
@@ -208,6 +208,7 @@ class Gate:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.sleep(0)  # transports close one step later
 
     @property
     def url(self) -> str:

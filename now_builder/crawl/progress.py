@@ -3,7 +3,6 @@
 import sys
 import time
 from collections import Counter
-from typing import Self
 
 from tqdm import tqdm
 
@@ -28,7 +27,7 @@ class Progress:
         if self._bar.disable:
             sys.stderr.write(f"crawl: {pages} of {total} pages to visit\n")
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "Progress":  # noqa: PYI034 - beartype reads no Self here
         """Start."""
         return self
 

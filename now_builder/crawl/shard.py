@@ -13,7 +13,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from now_builder.crawl.elements import read_elements
 from now_builder.errors import CrawlError, FormatError
@@ -51,7 +51,7 @@ class OpenShard:
         self._recover()
 
     @classmethod
-    def reopen(cls, captures: Path, number: int) -> Self:
+    def reopen(cls, captures: Path, number: int) -> "OpenShard":
         """Open a finished shard again, without the pages that failed."""
         new = captures / f"{number:05d}{_NEW}"
         shutil.rmtree(new, ignore_errors=True)

@@ -124,6 +124,7 @@ class Tab:
         self._page.on("close", lambda _: self._end(VisitError("browser_crashed", "page closed")))
         self._session = await self._page.context.new_cdp_session(self._page)
         on: dict[str, Callable[[dict[str, Any]], None]] = {
+            "Fetch.authRequired": lambda event: self._spawn(self._no_password(event)),
             "Fetch.requestPaused": lambda event: self._spawn(self._paused(event)),
             "Page.frameNavigated": self._navigated,
             "Page.frameRequestedNavigation": self._requested,
@@ -140,7 +141,7 @@ class Tab:
         await asyncio.gather(
             self._session.send("Page.enable"),
             self._session.send("Emulation.setDeviceMetricsOverride", metrics),
-            self._session.send("Fetch.enable", {"patterns": [pattern]}),
+            self._session.send("Fetch.enable", {"patterns": [pattern], "handleAuthRequests": True}),
         )
 
     async def _navigate(self, url: str) -> None:
@@ -186,6 +187,7 @@ class Tab:
     def _stopped(self, event: dict[str, Any]) -> None:
         if event["frameId"] == self._frame:
             self._leaving = False
+            self._loaded.set()  # a load that was broken off ends without its event
 
     def _end(self, reason: VisitError) -> None:
         if not self._over.done():
@@ -195,6 +197,16 @@ class Tab:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    async def _no_password(self, event: dict[str, Any]) -> None:
+        with suppress(PlaywrightError):
+            await self._session.send(
+                "Fetch.continueWithAuth",
+                {
+                    "requestId": event["requestId"],
+                    "authChallengeResponse": {"response": "CancelAuth"},
+                },
+            )
 
     async def _paused(self, event: dict[str, Any]) -> None:
         """Deal with an answer to a navigation, before the browser sees it."""
@@ -232,6 +244,7 @@ class Tab:
         if len(self._documents) >= _MOST_DOCUMENTS:
             raise VisitError("redirect_loop", f"{_MOST_DOCUMENTS} documents, one after the other")
         body, whole = await self._read_body(request, urlsplit(url).hostname or "")
+        whole = whole and not _is_short(body, headers)
         self._documents[event.get("networkId", "")] = _Document(url, body, whole)
         await self._fulfil(request, event, body)
 
@@ -405,6 +418,12 @@ async def _waited(work: Coroutine[Any, Any, Any], seconds: float) -> bool:
 
 def _headers(event: dict[str, Any]) -> dict[str, str]:
     return {item["name"].lower(): item["value"] for item in event.get("responseHeaders", ())}
+
+
+def _is_short(body: bytes, headers: dict[str, str]) -> bool:
+    """Whether less came than was announced; what is compressed cannot be told."""
+    length = headers.get("content-length", "")
+    return "content-encoding" not in headers and length.isdecimal() and len(body) < int(length)
 
 
 def _check_answer(status: int, headers: dict[str, str]) -> None:

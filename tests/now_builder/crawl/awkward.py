@@ -1,0 +1,262 @@
+"""A local server of awkward pages; every host name of it is ``*.test``."""
+
+import asyncio
+import gzip
+import struct
+import threading
+import zlib
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from socket import SO_LINGER, SOL_SOCKET
+from typing import Self
+
+TALL = 2000
+
+
+def page(description: str | None, body: str = "<h1>Hello</h1>", head: str = "") -> bytes:
+    meta = "" if description is None else f'<meta name="description" content="{description}">'
+    return (
+        '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>A page</title>'
+        '<meta name="viewport" content="width=device-width">'
+        f"{meta}{head}</head><body>{body}</body></html>"
+    ).encode()
+
+
+def _png(side: int = 8) -> bytes:
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return (
+            struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        )
+
+    rows = b"".join(b"\0" + b"\xc0\x20\x20" * side for _ in range(side))
+    header = struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)
+    return (
+        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows))
+        + chunk(b"IEND", b"")
+    )  # fmt: skip
+
+
+GBK = (
+    '<html><head><title>旅行</title><meta name="description" content="北京最好吃的餐厅推荐，'
+    '全家人都喜欢"></head><body>欢迎光临</body></html>'
+)
+
+PAGES: dict[str, bytes] = {
+    "/": page("the front page"),
+    "/plain": page("a plain page"),
+    "/none": page(None),
+    "/og": page(None, head='<meta property="og:description" content="for sharing">'),
+    "/script": page(
+        None,
+        "<script>const m = document.createElement('meta'); m.name = 'Description';"
+        "m.content = 'put there  by a script'; document.head.append(m);</script>",
+    ),
+    "/alert": page("one alert", "<script>alert('stop')</script><p>after</p>"),
+    "/alerts": page("alerts for ever", "<script>while (true) alert('again')</script>"),
+    "/unload": page("asks to stay", "<script>onbeforeunload = () => 'stay'</script>"),
+    "/forever": page("while(1)", "<p>before</p><script>while (true) {}</script>"),
+    "/popups": page(
+        "popups", "<script>for (let i = 0; i < 50; i += 1) open('/plain')</script><p>main</p>"
+    ),
+    "/refresh": page("the first", head='<meta http-equiv="refresh" content="0; url=/plain">'),
+    "/spin": page("round and round", head='<meta http-equiv="refresh" content="0; url=/spin">'),
+    "/moves": page("moves by script", "<script>location.replace('/plain')</script>"),
+    "/offers": page("offers a file", "<h1>Yours</h1><script>location = '/download'</script>"),
+    "/font": page(
+        "a font that never comes",
+        '<p style="font-family: Never">text</p>',
+        "<style>@font-face { font-family: Never; src: url(/hang.woff2) }</style>",
+    ),
+    "/css": page("a style that never comes", "<p>text</p>", '<link rel=stylesheet href="/hang">'),
+    "/image": page("a picture that never comes", '<p>text</p><img src="/hang" width=50 height=50>'),
+    "/huge": page("a huge page", "<div><b>x</b></div>" * 60_000),
+    "/deep": page("a deep page", "<div>" * 3000 + "bottom"),
+    "/animated": page(
+        "never at rest",
+        "<p id=p></p><script>setInterval(() => { p.textContent = performance.now() }, 20)</script>",
+    ),
+    "/picture": page("with a picture", '<img id=i src="/red.png" width=100 height=100>'),
+    "/spies": page(
+        "asks for private things",
+        '<img src="http://10.0.0.1/x.png"><img src="http://127.0.0.1:1/x.png"><p>text</p>',
+    ),
+    "/tampered": page(
+        "changes the built-ins",
+        "<p>text</p><script>Array.prototype.map = Array.prototype.push = () => 7;"
+        "JSON.stringify = () => ''; window.getComputedStyle = () => ({});</script>",
+    ),
+}  # fmt: skip
+
+
+class Awkward:
+    """The server, in a thread of its own.
+
+    Attributes:
+        hits: Requests by path.
+        agents: User agents that asked.
+    """
+
+    def __init__(self) -> None:
+        self.hits: Counter[str] = Counter()
+        self.agents: set[str] = set()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._ready = threading.Event()
+        self._routes: dict[str, Callable[[asyncio.StreamWriter], Awaitable[None]]] = {
+            "/hang": self._hang,
+            "/hang.woff2": self._hang,
+            "/silent": self._hang,
+            "/slow": self._slow,
+            "/endless": self._endless,
+            "/drip": self._drip,
+            "/truncated": self._truncated,
+            "/reset": self._reset,
+        }
+        self.port = 0
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self._ready.wait(10)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10)
+
+    def url(self, path: str, host: str = "site.test") -> str:
+        return f"http://{host}{path}"
+
+    @property
+    def resolve(self) -> list[str]:
+        return [f"*.test:127.0.0.1:{self.port}"]
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        server = self._loop.run_until_complete(
+            asyncio.start_server(self._accept, "127.0.0.1", 0, limit=1 << 20)
+        )
+        self.port = server.sockets[0].getsockname()[1]
+        self._ready.set()
+        self._loop.run_forever()
+        server.close()
+        tasks = asyncio.all_tasks(self._loop)
+        for task in tasks:
+            task.cancel()
+        self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+        self._loop.run_until_complete(asyncio.sleep(0.1))  # transports close a step later
+        self._loop.close()
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await self._serve(reader, writer)
+        except (OSError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            writer.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+        path = head.split(" ")[1]
+        self.hits[path] += 1
+        for line in head.split("\r\n"):
+            if line.lower().startswith("user-agent:"):
+                self.agents.add(line.partition(":")[2].strip())
+        if path in self._routes:
+            await self._routes[path](writer)
+        else:
+            writer.write(self._answer(path))
+            await writer.drain()
+
+    def _answer(self, path: str) -> bytes:
+        html = "text/html; charset=utf-8"
+        if path == "/robots.txt":
+            return _response(200, "text/plain", b"User-agent: *\nDisallow: /hidden\n")
+        if path in PAGES:
+            return _response(200, html, PAGES[path])
+        if path.startswith("/page/"):
+            number = path.rpartition("/")[2]
+            return _response(200, html, page(f"number {number}", f"<h1>{number}</h1>" * 20))
+        moves = {
+            "/redirect": "/plain",
+            "/loop": "/loop",
+            "/to-private": "http://10.1.2.3/secret",
+            "/to-metadata": "http://169.254.169.254/latest",
+            "/to-loopback": "http://localhost:1/",
+            "/to-file": "file:///etc/passwd",
+            "/to-nowhere": "http://nowhere.invalid/",
+        }
+        if path in moves:
+            return _response(302, html, b"", f"Location: {moves[path]}")
+        answers: dict[str, bytes] = {
+            "/404": _response(404, html, page("an error page")),
+            "/500": _response(500, html, page("an error page")),
+            "/401": _response(401, html, b"who?", 'WWW-Authenticate: Basic realm="x"'),
+            "/204": _response(204, html, b""),
+            "/pdf": _response(200, "application/pdf", b"%PDF-1.4"),
+            "/json": _response(200, "application/json", b"{}"),
+            "/download": _response(
+                200, html, page("a file"), 'Content-Disposition: attachment; filename="x.html"'
+            ),
+            "/octets": _response(200, "application/octet-stream", b"\0\1\2"),
+            "/red.png": _response(200, "image/png", _png()),
+            "/bomb": _response(
+                200, html, gzip.compress(b" " * 80_000_000, 9), "Content-Encoding: gzip"
+            ),
+            "/gbk": _response(200, "text/html", GBK.encode("gbk")),
+            "/gzip": _response(
+                200, "text/html; charset=gbk", gzip.compress(GBK.encode("gbk")),
+                "Content-Encoding: gzip",
+            ),
+            "/long-header": _response(200, html, page("x"), "X-Long: " + "x" * 400_000),
+            "/untyped": b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + page("no content type"),
+            "/chunked": b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nTransfer-Encoding: chunked"
+            b"\r\n\r\n" + b"".join(
+                b"%x\r\n%s\r\n" % (len(part), part)
+                for part in (page("in chunks")[:50], page("in chunks")[50:])
+            ) + b"0\r\n\r\n",
+        }  # fmt: skip
+        return answers.get(path, _response(404, html, page("not here")))
+
+    async def _hang(self, _writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(3600)
+
+    async def _slow(self, writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(1.5)
+        writer.write(_response(200, "text/html; charset=utf-8", page("slow but fine")))
+        await writer.drain()
+
+    async def _endless(self, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nConnection: close\r\n\r\n")
+        writer.write(page("endless")[:-14])
+        while True:
+            writer.write(b"<p>more and more and more</p>" * 2000)
+            await writer.drain()
+            await asyncio.sleep(0)
+
+    async def _drip(self, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nConnection: close\r\n\r\n")
+        writer.write(page("drips")[:-14])
+        while True:
+            await writer.drain()
+            await asyncio.sleep(0.2)
+            writer.write(b"<p>drip</p>")
+
+    async def _truncated(self, writer: asyncio.StreamWriter) -> None:
+        body = page("cut off", "<h1>Begins</h1>" + "<p>text</p>" * 50)
+        writer.write(_response(200, "text/html; charset=utf-8", body)[:-400])
+        await writer.drain()
+
+    async def _reset(self, writer: asyncio.StreamWriter) -> None:
+        writer.get_extra_info("socket").setsockopt(SOL_SOCKET, SO_LINGER, struct.pack("ii", 1, 0))
+        writer.transport.abort()
+
+
+def _response(status: int, kind: str, body: bytes, *headers: str) -> bytes:
+    lines = [
+        f"HTTP/1.1 {status} Status",
+        f"Content-Type: {kind}",
+        f"Content-Length: {len(body)}",
+        "Connection: close",
+        *headers,
+    ]
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body

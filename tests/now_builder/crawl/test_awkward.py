@@ -1,0 +1,168 @@
+"""A local server of awkward pages: each ends as a row with its reason, within its time."""
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from now_builder.crawl.run import crawl
+from now_builder.crawl.settings import CrawlSettings
+from now_builder.formats.shard import CaptureRow, read_captures, read_rows
+
+from .awkward import GBK, PAGES, Awkward
+
+pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("crawl")]
+
+TIMEOUT_S = 6.0
+
+EXPECTED: dict[str, tuple[str, str | None, str | None]] = {
+    "/plain": ("ok", None, "a plain page"),
+    "/none": ("ok", None, None),
+    "/og": ("ok", None, "for sharing"),
+    "/script": ("ok", None, "put there by a script"),
+    "/redirect": ("ok", None, "a plain page"),
+    "/refresh": ("ok", None, "a plain page"),
+    "/moves": ("ok", None, "a plain page"),
+    "/offers": ("ok", None, "offers a file"),
+    "/slow": ("ok", None, "slow but fine"),
+    "/alert": ("ok", None, "one alert"),
+    "/unload": ("ok", None, "asks to stay"),
+    "/popups": ("ok", None, "popups"),
+    "/font": ("ok", None, "a font that never comes"),
+    "/css": ("ok", None, "a style that never comes"),
+    "/image": ("ok", None, "a picture that never comes"),
+    "/animated": ("ok", None, "never at rest"),
+    "/truncated": ("ok", None, "cut off"),
+    "/drip": ("ok", None, "drips"),
+    "/deep": ("ok", None, "a deep page"),
+    "/gbk": ("ok", None, "北京最好吃的餐厅推荐，全家人都喜欢"),
+    "/gzip": ("ok", None, "北京最好吃的餐厅推荐，全家人都喜欢"),
+    "/untyped": ("ok", None, "no content type"),
+    "/chunked": ("ok", None, "in chunks"),
+    "/picture": ("ok", None, "with a picture"),
+    "/tampered": ("ok", None, "changes the built-ins"),
+    "/404": ("failed", "http_404", None),
+    "/500": ("failed", "http_500", None),
+    "/401": ("failed", "http_401", None),
+    "/204": ("failed", "not_html", None),
+    "/pdf": ("failed", "not_html", None),
+    "/json": ("failed", "not_html", None),
+    "/download": ("failed", "download", None),
+    "/octets": ("failed", "download", None),
+    "/loop": ("failed", "redirect_loop", None),
+    "/spin": ("failed", "redirect_loop", None),
+    "/silent": ("failed", "timeout", None),
+    "/endless": ("failed", "too_large", None),
+    "/bomb": ("failed", "too_large", None),
+    "/alerts": ("failed", "renderer_hung", None),
+    "/forever": ("failed", "renderer_hung", None),
+    "/reset": ("failed", "net_error", None),
+    "/long-header": ("failed", "net_error", None),
+    "/to-file": ("failed", "net_error", None),
+    "/to-nowhere": ("failed", "dns_error", None),
+    "/hidden": ("refused", "robots", None),
+}
+PARTIAL = {"/font", "/css", "/image", "/animated", "/truncated", "/drip"}
+
+
+@pytest.fixture(scope="module")
+def crawled(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> tuple[Path, dict[str, CaptureRow], Awkward]:
+    folder = tmp_path_factory.mktemp("awkward")
+    with Awkward() as server:
+        lines = [server.url(path) for path in EXPECTED]
+        lines += ["http://nowhere.invalid/", "not a url", "ftp://site.test/x"]
+        (folder / "urls.txt").write_text("\n".join(lines), encoding="utf-8")
+        settings = CrawlSettings(
+            allow_private=True,
+            resolve=server.resolve,
+            page_timeout_s=TIMEOUT_S,
+            settle_s=1.5,
+            max_bytes=20_000_000,
+            concurrency=4,
+        )
+        summary = crawl(folder / "urls.txt", folder / "captures", settings)
+    assert summary.pages == len(lines)
+    rows = {row.url.removeprefix("http://site.test"): row for row in read_rows(folder / "captures")}
+    return folder / "captures", rows, server
+
+
+@pytest.mark.parametrize("path", EXPECTED)
+def test_an_awkward_page_ends_as_the_row_it_should(crawled, path: str) -> None:
+    row = crawled[1][path]
+    assert (row.status, row.error, row.caption) == EXPECTED[path], row
+
+
+def test_what_is_no_url_is_a_row_too(crawled) -> None:
+    rows = crawled[1]
+    assert rows["http://nowhere.invalid/"].error == "dns_error"
+    assert rows["not a url"].error == rows["ftp://site.test/x"].error == "bad_url"
+
+
+def test_every_page_ends_within_its_time(crawled) -> None:
+    slowest = max(crawled[1].values(), key=lambda row: row.elapsed_s / max(row.attempts, 1))
+    assert slowest.elapsed_s / max(slowest.attempts, 1) < TIMEOUT_S + 3, slowest
+
+
+def test_a_page_that_never_comes_to_rest_is_captured_and_says_partial(crawled) -> None:
+    rows = {path: row for path, row in crawled[1].items() if row.status == "ok"}
+    assert {path for path, row in rows.items() if row.load_state == "partial"} == PARTIAL
+
+
+def test_every_ok_row_and_no_other_has_members_of_the_right_size(crawled) -> None:
+    captures, rows, _ = crawled
+    members = {capture.key: capture for capture in read_captures(captures)}
+    assert set(members) == {row.key for row in rows.values() if row.status == "ok"}
+    for capture in members.values():
+        assert capture.screenshot.startswith(b"\x89PNG")
+        assert int.from_bytes(capture.screenshot[16:20], "big") == 720
+        assert int.from_bytes(capture.screenshot[20:24], "big") == 1280
+        assert capture.elements
+
+
+def test_the_html_is_the_source_as_served(crawled) -> None:
+    captures, rows, _ = crawled
+    html = {capture.key: capture.html for capture in read_captures(captures)}
+    assert html[rows["/plain"].key] == PAGES["/plain"]
+    assert html[rows["/gbk"].key] == html[rows["/gzip"].key] == GBK.encode("gbk")
+    assert html[rows["/script"].key] == PAGES["/script"]
+
+
+def test_rows_tell_where_things_came_from(crawled) -> None:
+    rows = crawled[1]
+    assert rows["/redirect"].final_url == "http://site.test/plain"
+    assert rows["/redirect"].redirects == ["http://site.test/redirect"]
+    assert rows["/refresh"].redirects == ["http://site.test/refresh"]
+    assert rows["/script"].caption_source == "script"
+    assert rows["/og"].caption_source == "og"
+    assert json.loads(rows["/og"].candidates or "") == {"og": ["for sharing"]}
+    assert (rows["/gbk"].charset, rows["/gbk"].charset_source) == ("gbk", "detected")
+    assert (rows["/gzip"].charset, rows["/gzip"].charset_source) == ("gbk", "header")
+    assert rows["/gbk"].lang == "zh"
+    assert rows["/404"].http_status == 404
+
+
+def test_the_user_agent_is_honest(crawled) -> None:
+    agents = crawled[2].agents
+    assert agents
+    assert all("noise-of-web/" in agent and "+https://" in agent for agent in agents)
+
+
+def test_no_browser_is_left(crawled) -> None:
+    assert crawled
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        left = [
+            child
+            for child in psutil.Process().children(recursive=True)
+            if "chrom" in child.name() or "node" in child.name()
+        ]
+        if not left:
+            return
+        time.sleep(0.2)
+    sys.stderr.write(str(left))
+    assert not left
