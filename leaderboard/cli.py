@@ -40,14 +40,14 @@ TruthFile = Annotated[
 
 
 @app.callback(invoke_without_command=True)
-def _root(version: Annotated[bool, typer.Option("--version", help="Print it.")] = False) -> None:  # noqa: FBT002
+def _root(version: Annotated[bool, typer.Option("--version", help="Print it.")] = False) -> None:
     if version:
         typer.echo(__version__)
         raise typer.Exit
 
 
 @app.command("pack")
-def _pack(  # noqa: PLR0913, PLR0917 - one option each
+def _pack(
     similarity: Annotated[
         Path,
         typer.Argument(
@@ -114,7 +114,7 @@ def _score(
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="Also write the result JSON here.")
     ] = None,
-    as_json: Annotated[  # noqa: FBT002
+    as_json: Annotated[
         bool, typer.Option("--json", help="Print the result as JSON, for machines.")
     ] = False,
 ) -> None:
