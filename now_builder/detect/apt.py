@@ -20,7 +20,6 @@ from now_builder.detect.text import DIMENSION, TextEncoder
 from now_builder.formats.features import REGIONS, SOURCES, FeatureBatch
 from now_builder.formats.shard import HEIGHT, WIDTH
 
-_NMS_PROPOSALS = 0.7
 _NMS_REGIONS = 0.5
 
 
@@ -36,7 +35,9 @@ class ModelConfig(Strict):
         layer3_stride: 2 as published, 1 for small inputs.
         anchor_sizes: Square roots of the anchors' areas, in input px.
         anchor_ratios: Height over width; screens are full of wide, flat elements.
-        candidates: Anchors kept before suppression; ``proposals``: boxes kept after it.
+        candidates: Anchors kept before suppression; ``proposals``: boxes kept after it;
+            ``overlap``: the IoU above which it drops the weaker of two, lower than the usual 0.7
+            since so few are embedded.
         temperature: Divides the cosines.
         mode: How prompts are tuned.
     """
@@ -53,6 +54,7 @@ class ModelConfig(Strict):
     anchor_ratios: tuple[float, ...] = (0.1, 0.25, 0.5, 1.0, 2.0)
     rpn_channels: int
     candidates: int
+    overlap: float
     proposals: int
     temperature: float = 0.01
     mode: Literal["shift", "film", "attn"] = "shift"
@@ -69,7 +71,8 @@ PAPER = ModelConfig(
     layer3_stride=2,
     anchor_sizes=(16, 32, 64, 128, 256, 512),
     rpn_channels=1024,
-    candidates=1000,
+    candidates=2000,
+    overlap=0.6,
     proposals=100,
 )
 TINY = ModelConfig(
@@ -83,7 +86,8 @@ TINY = ModelConfig(
     layer3_stride=1,
     anchor_sizes=(8, 16, 32, 64, 128),
     rpn_channels=64,
-    candidates=300,
+    candidates=1000,
+    overlap=0.5,
     proposals=64,
 )
 
@@ -110,7 +114,7 @@ class RegionProposals(nn.Module):
         shapes = geometry.anchor_shapes(config.anchor_sizes, config.anchor_ratios)
         self.register_buffer("shapes", shapes, persistent=False)
         self.stride, self.size = stride, config.input_size
-        self.candidates = config.candidates
+        self.candidates, self.overlap = config.candidates, config.overlap
         self.conv = nn.Conv2d(channels, config.rpn_channels, 3, padding=1)
         self.objectness = nn.Conv2d(config.rpn_channels, len(shapes), 1)
         self.deltas = nn.Conv2d(config.rpn_channels, len(shapes) * 4, 1)
@@ -135,12 +139,12 @@ class RegionProposals(nn.Module):
         anchors: Float[Tensor, "a 4"],
         count: int,
     ) -> list[Proposals]:
-        """Keep the best boxes of each page after suppression at 0.7."""
+        """Keep the best boxes of each page after class-agnostic suppression."""
         pages = []
         for logits, offsets in zip(objectness.float(), deltas.float(), strict=True):
             best, places = logits.topk(min(self.candidates, len(logits)))
             found = geometry.clip(geometry.decode(offsets[places], anchors[places]), self.size)
-            kept = geometry.nms(found, best, _NMS_PROPOSALS)[:count]
+            kept = geometry.nms(found, best, self.overlap)[:count]
             pages.append(Proposals(found[kept], best[kept]))
         return pages
 

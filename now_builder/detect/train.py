@@ -100,12 +100,12 @@ class Recipe:
     regions: int
     steps: int = 0
     paint: float = 4.0
-    view: float = 0.5
-    page: float = 0.5
+    view: float = 2.0
+    page: float = 0.0
 
 
 _RECIPES = {
-    "tiny": Recipe(TINY, "hash:0", epochs=6, batch=6, lr=2e-3, regions=24),
+    "tiny": Recipe(TINY, "hash:0", epochs=4, batch=6, lr=2e-3, regions=24),
     "paper": Recipe(PAPER, _HUB_TEXT_ENCODER, epochs=12, batch=8, lr=1e-4, regions=64),
 }
 
