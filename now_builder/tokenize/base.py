@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from now_builder.formats.captions import SPECIALS, UNK, Tokenizer
 
@@ -12,6 +12,7 @@ UNKNOWN = SPECIALS[UNK]
 """What a tokenizer gives for a piece of text that it has no token for."""
 
 
+@runtime_checkable
 class CaptionTokenizer(Protocol):
     """A tokenizer that is ready to use.
 

@@ -82,17 +82,25 @@ def load_bert(choice: str) -> BertTokenizer:
         folder = _from_hub(choice)
     if not any((folder / name).is_file() for name in _FILES[:2]):
         raise ConfigError(f"bert: {choice} has neither {_FILES[0]} nor {_FILES[1]}")
-    from transformers import BertTokenizer as Fast  # noqa: PLC0415 - a second to import
-
     try:
-        backend = Fast.from_pretrained(folder).backend_tokenizer
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        backend = _backend(folder)
+    except Exception as error:  # noqa: BLE001 - the Rust side raises the bare class
         raise ConfigError(f"bert: {choice} is not a BERT tokenizer ({error})") from None
     if not isinstance(backend.model, models.WordPiece) or backend.token_to_id(_UNK) is None:
         raise ConfigError(f"bert: {choice} is not a WordPiece tokenizer with {_UNK}")
     size = backend.get_vocab_size()
     name = choice if not Path(choice).is_dir() else f"folder {folder.resolve().name}"
     return BertTokenizer(backend, f"{name}, {size} tokens (transformers {version('transformers')})")
+
+
+def _backend(folder: Path) -> tokenizers.Tokenizer:
+    if not (folder / _FILES[0]).is_file():
+        # Without vocab.txt, transformers takes the tokens of tokenizer.json but not its settings.
+        return tokenizers.Tokenizer.from_file(str(folder / _FILES[1]))
+    from transformers import BertTokenizer as Fast  # noqa: PLC0415 - a second to import
+
+    backend: tokenizers.Tokenizer = Fast.from_pretrained(folder).backend_tokenizer
+    return backend
 
 
 def _from_hub(name: str) -> Path:

@@ -140,7 +140,7 @@ def _row(line: Planned, page: int, draw: random.Random) -> tuple[CaptureRow, Cap
         elapsed_s=0.5,
     )
     html = f"<html><title>page {page}</title>".encode()
-    return row, Capture(line.key, picture, html, [Element((0, 0, 720, 1280), "body")])
+    return row, Capture(line.key, picture, html, [Element((0.0, 0.0, 720.0, 1280.0), "body")])
 
 
 def write_small_crawl(captures: Path, pages: int = 200, seed: int = 0, sites: int = 20) -> None:

@@ -1,0 +1,206 @@
+"""The stage: what it writes, from what it learns, what it leaves alone, and what a kill leaves."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import tokenizers
+
+from now_builder.errors import ConfigError, FormatError
+from now_builder.formats.captions import SPECIALS, UNK, read_captions, read_vocabulary
+from now_builder.formats.shard import (
+    CaptureRow,
+    read_rows,
+    rows_path,
+    write_shard,
+)
+from now_builder.formats.split import Shares, SplitPlan, read_split, write_split
+from now_builder.tokenize.bpe import BpeTokenizer
+from now_builder.tokenize.jieba import JiebaTokenizer
+from now_builder.tokenize.run import tokenize
+from now_builder.tokenize.settings import TokenizeSettings
+
+LEARN = TokenizeSettings(bert="learn", processes=1)
+NAMES = ("jieba", "bpe", "bert")
+
+KILLED = """
+import os, pathlib, signal, sys
+from now_builder.tokenize.run import tokenize
+from now_builder.tokenize.settings import TokenizeSettings
+rename, left = pathlib.Path.replace, [int(sys.argv[3])]
+def replace(self, target):
+    left[0] -= 1
+    if left[0] == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return rename(self, target)
+pathlib.Path.replace = replace
+tokenize(*map(pathlib.Path, sys.argv[1:3]), TokenizeSettings(bert="learn", processes=1))
+"""
+
+
+@pytest.fixture(scope="module")
+def captions(small_crawl: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tokenized") / "captions"
+    tokenize(small_crawl, folder, LEARN)
+    return folder
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+def encoded(captures: Path) -> dict[str, CaptureRow]:
+    return {row.key: row for row in read_rows(captures) if row.status == "ok" and row.caption}
+
+
+def test_every_captured_page_with_a_caption_is_encoded_and_no_other(
+    small_crawl: Path, captions: Path
+) -> None:
+    expected = list(encoded(small_crawl))
+    assert len(expected) < len(read_rows(small_crawl))
+    for name in NAMES:
+        assert list(read_captions(captions / f"{name}.txt")) == expected
+
+
+def test_ids_are_numbered_from_the_specials_without_gaps(captions: Path) -> None:
+    for name in NAMES:
+        vocabulary = read_vocabulary(captions / f"{name}.vocab.json")
+        assert [vocabulary.idx2word[str(number)] for number in range(4)] == list(SPECIALS)
+        assert sorted(vocabulary.word2idx.values()) == list(range(vocabulary.idx))
+        ids = read_captions(captions / f"{name}.txt")
+        assert {*range(4, vocabulary.idx)} <= {number for line in ids.values() for number in line}
+        assert all(UNK <= number < vocabulary.idx for line in ids.values() for number in line)
+
+
+def test_content_ids_alone_are_written(captions: Path) -> None:
+    for name in NAMES:
+        lines = read_captions(captions / f"{name}.txt").values()
+        assert not {0, 1, 2} & {number for line in lines for number in line}
+
+
+def test_ids_are_those_of_the_tokens_of_the_library(small_crawl: Path, captions: Path) -> None:
+    rows = encoded(small_crawl)
+    tools = {
+        "jieba": JiebaTokenizer(processes=1),
+        "bpe": BpeTokenizer(
+            tokenizers.Tokenizer.from_file(str(captions / "bpe.tokenizer.json")), ""
+        ),
+    }
+    for name, tool in tools.items():
+        word2idx = read_vocabulary(captions / f"{name}.vocab.json").word2idx
+        ids = read_captions(captions / f"{name}.txt")
+        cut = tool.cut(row.caption for row in rows.values())
+        for key, tokens in zip(rows, cut, strict=True):
+            assert ids[key] == [word2idx.get(token, UNK) for token in tokens]
+
+
+def test_the_vocabulary_file_says_what_it_is(captions: Path) -> None:
+    for name, word in (("jieba", "jieba 0."), ("bpe", "learned here"), ("bert", "learned here")):
+        vocabulary = read_vocabulary(captions / f"{name}.vocab.json")
+        assert vocabulary.tokenizer == name
+        assert word in vocabulary.source
+        assert "train pool" in vocabulary.learned_on
+
+
+def test_words_outside_the_train_pool_do_not_reach_any_vocabulary(
+    small_crawl: Path, tmp_path: Path
+) -> None:
+    """Other captions in dev and test change neither a vocabulary nor any train line."""
+    split = read_split(small_crawl / "split.toml")
+    pools = {row.key: split.pool_of(row.site, row.key) for row in read_rows(small_crawl)}
+    one, two = tmp_path / "one", tmp_path / "two"
+    for captures, word in ((one, "zygote"), (two, "qqqq 龘")):
+        captures.mkdir()
+        write_split(captures / "split.toml", split)
+        rows = [
+            row if pools[row.key] == "train" else CaptureRow(
+                row.key, row.url, row.url_canonical, row.site, "ok", caption=f"{word} {row.key}"
+            )
+            for row in read_rows(small_crawl)
+        ]  # fmt: skip
+        write_shard(captures, 0, rows, [])
+        tokenize(captures, captures / "captions", LEARN)
+    for name in NAMES:
+        first, second = (
+            read_vocabulary(folder / "captions" / f"{name}.vocab.json") for folder in (one, two)
+        )
+        assert first.word2idx == second.word2idx
+        assert not any("zy" in word or "龘" in word for word in first.word2idx)
+        lines, others = (
+            read_captions(folder / "captions" / f"{name}.txt") for folder in (one, two)
+        )
+        train = [key for key in lines if pools[key] == "train"]
+        assert train
+        assert all(lines[key] == others[key] for key in train)
+
+
+def test_the_same_input_is_the_same_bytes(
+    small_crawl: Path, captions: Path, tmp_path: Path
+) -> None:
+    tokenize(small_crawl, tmp_path / "again", LEARN)
+    assert contents(tmp_path / "again") == contents(captions)
+
+
+def test_what_stands_is_left_alone_and_what_changed_is_made_again(
+    small_crawl: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "captions"
+    tokenize(small_crawl, folder, LEARN)
+    times = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
+    assert tokenize(small_crawl, folder, LEARN).made == []
+    assert times == {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
+    smaller = LEARN.model_copy(update={"bpe_vocabulary": 320})
+    assert tokenize(small_crawl, folder, smaller).made == ["bpe"]
+    (folder / "bert.txt").write_text("", encoding="utf-8")
+    assert tokenize(small_crawl, folder, smaller).made == ["bert"]
+    (folder / "jieba.txt").unlink()
+    assert tokenize(small_crawl, folder, smaller).made == ["jieba"]
+    assert tokenize(small_crawl, folder, smaller, force=True).made == list(NAMES)
+    again = tmp_path / "again"
+    tokenize(small_crawl, again, smaller)
+    assert contents(folder) == contents(again)
+
+
+def test_new_pages_make_everything_again(small_crawl: Path, tmp_path: Path) -> None:
+    captures, folder = tmp_path / "captures", tmp_path / "captions"
+    captures.mkdir()
+    write_split(captures / "split.toml", read_split(small_crawl / "split.toml"))
+    for shard in (0, 1):
+        rows_path(captures, shard).write_bytes(rows_path(small_crawl, shard).read_bytes())
+        summary = tokenize(captures, folder, LEARN)
+        assert summary.made == list(NAMES)
+    assert summary.pages == len(encoded(captures))
+    assert str(summary.pages) in str(summary)
+
+
+def test_killed_at_every_rename_it_ends_as_if_nothing_had_happened(
+    small_crawl: Path, captions: Path, tmp_path: Path
+) -> None:
+    folder, kills = tmp_path / "captions", 0
+    for point in (1, 2, 1, 2, 3, 1):
+        done = subprocess.run(
+            [sys.executable, "-c", KILLED, small_crawl, folder, str(point)],
+            capture_output=True,
+            check=False,
+        )
+        kills += done.returncode == -signal.SIGKILL
+    assert kills >= 5
+    tokenize(small_crawl, folder, LEARN)
+    assert contents(folder) == contents(captions)
+
+
+def test_an_empty_train_pool_is_one_clear_line(tmp_path: Path) -> None:
+    write_split(tmp_path / "split.toml", SplitPlan(shares=Shares(train=0.01, dev=0.01, test=0.98)))
+    url = "http://a.test/"
+    write_shard(tmp_path, 0, [CaptureRow("00000_0000", url, url, "a.test", "ok", caption="x")], [])
+    with pytest.raises(ConfigError, match="train pool") as caught:
+        tokenize(tmp_path, tmp_path / "captions", LEARN)
+    assert "test 1" in str(caught.value)
+    assert not (tmp_path / "captions").exists()
+
+
+def test_missing_captures_are_one_clear_line(tmp_path: Path) -> None:
+    with pytest.raises(FormatError, match="crawl"):
+        tokenize(tmp_path / "none", tmp_path / "captions", LEARN)

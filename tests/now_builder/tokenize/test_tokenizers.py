@@ -1,0 +1,219 @@
+"""The three tokenizers: equal to their libraries, lossless where they can be, and repeatable."""
+
+import subprocess
+import sys
+import unicodedata
+from pathlib import Path
+
+import jieba
+import pytest
+import tokenizers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers.models.bert.tokenization_bert_legacy import BertTokenizerLegacy
+
+from now_builder.errors import ConfigError
+from now_builder.tokenize.base import alphabet, batches
+from now_builder.tokenize.bert import BertTokenizer, learn_wordpiece, load_bert, make_bert
+from now_builder.tokenize.bpe import BpeTokenizer, learn_bpe
+from now_builder.tokenize.jieba import JiebaTokenizer
+
+CORPUS = [
+    "新浪网为全球用户24小时提供全面及时的中文资讯，内容覆盖国内外突发新闻事件。",
+    "網易是中國領先的互聯網技術公司，提供新聞與郵箱。",
+    "Welcome to our website! We sell phones, tablets & laptops at low prices.",
+    "日本最大級のポータルサイト。検索、オークション、ニュース、天気など。",
+    "Новости России и мира: политика, экономика, спорт и погода.",
+    "네이버에서 뉴스와 날씨, 지도를 확인하세요.",
+    "أخبار العالم العربي لحظة بلحظة", "हिन्दी में समाचार पढ़ें", "Ünïcode naïve façade 🤖 C++ a_b 3.14",
+] * 3  # fmt: skip
+SCRIPTS = st.characters(
+    categories=["Lu", "Ll", "Lo", "Lm", "Mn", "Mc", "Nd", "No", "Po", "Ps", "Sm", "So", "Zs"]
+)
+TEXT = st.text(SCRIPTS | st.sampled_from("网站新闻的a1 .,，。"), max_size=40)
+
+
+@pytest.fixture(scope="module")
+def bpe() -> BpeTokenizer:
+    return learn_bpe(CORPUS, 900, 2)
+
+
+@pytest.fixture(scope="module")
+def wordpiece(tmp_path_factory: pytest.TempPathFactory) -> tuple[BertTokenizer, Path]:
+    """A WordPiece tokenizer and its vocabulary as BERT's own file."""
+    made = learn_wordpiece(CORPUS, 600, 2)
+    vocabulary = made._backend.get_vocab()
+    words = sorted(vocabulary, key=vocabulary.__getitem__)
+    path = tmp_path_factory.mktemp("bert") / "vocab.txt"
+    specials = ["[PAD]", "[CLS]", "[SEP]", "[MASK]"]
+    path.write_text("\n".join([*words, *specials]) + "\n", encoding="utf-8")
+    return made, path
+
+
+@settings(max_examples=60, deadline=None)
+@given(text=TEXT)
+def test_jieba_gives_what_lcut_gives(text: str) -> None:
+    assert next(JiebaTokenizer(processes=1).cut([text])) == jieba.lcut(text)
+
+
+def test_jieba_can_drop_white_space() -> None:
+    found = next(JiebaTokenizer(white_space=False).cut(["手机 网站 a b"]))
+    assert found == ["手机", "网站", "a", "b"]
+
+
+def test_jieba_leaves_no_cache_in_a_shared_folder(tmp_path: Path) -> None:
+    code = (
+        "from now_builder.tokenize.jieba import JiebaTokenizer\n"
+        "print(list(JiebaTokenizer(processes=1).cut(['网站'])))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={"TMPDIR": str(tmp_path), "PATH": ""},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stderr == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_jieba_gives_the_same_whatever_the_number_of_processes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("now_builder.tokenize.jieba.PARALLEL_FROM", 100)
+    captions = [f"{CORPUS[number % 9]} {number}" for number in range(1200)]
+    one, two = (list(JiebaTokenizer(processes=count).cut(captions)) for count in (1, 2))
+    assert one == two
+    assert len(one) == len(captions)
+
+
+@settings(max_examples=150, deadline=None)
+@given(text=TEXT | st.text(max_size=30))
+def test_bpe_loses_nothing(bpe: BpeTokenizer, text: str) -> None:
+    text = text.encode("utf-8", "ignore").decode()
+    ids = bpe._backend.encode(text, add_special_tokens=False).ids
+    assert bpe._backend.decode(ids) == text
+
+
+def test_bpe_gives_what_its_stored_file_gives(bpe: BpeTokenizer, tmp_path: Path) -> None:
+    bpe.save(tmp_path / "bpe.tokenizer.json")
+    loaded = tokenizers.Tokenizer.from_file(str(tmp_path / "bpe.tokenizer.json"))
+    texts = [*CORPUS[:9], "龍 zzz <0x41>"]
+    assert list(bpe.cut(texts)) == [loaded.encode(text).tokens for text in texts]
+
+
+def test_bpe_stays_within_its_vocabulary() -> None:
+    made = learn_bpe(CORPUS, 400, 2)
+    assert made._backend.get_vocab_size() <= 396
+
+
+def test_a_sentence_on_every_page_does_not_become_a_token() -> None:
+    made = learn_bpe(["全球用户二十四小时提供全面及时的中文资讯内容覆盖国内外"] * 500, 10_000, 2)
+    tokens = next(made.cut(["全球用户二十四小时提供全面及时的中文资讯内容覆盖国内外"]))
+    assert len(tokens) > 1
+    assert max(map(len, tokens)) <= 16
+
+
+def test_bpe_splits_at_spaces_punctuation_and_script_changes() -> None:
+    made = learn_bpe(["用户abc123年，好 ok!"] * 50, 10_000, 2)
+    found = next(made.cut(["用户abc123年，好 ok!"]))
+    assert found == ["用户", "abc", "123", "年", "，", "好", " ok", "!"]
+
+
+@settings(max_examples=200, deadline=None)
+@given(text=TEXT)
+def test_wordpiece_gives_what_the_slow_reference_gives(
+    wordpiece: tuple[BertTokenizer, Path], text: str
+) -> None:
+    made, path = wordpiece
+    # Unicode data of Python and of the tokenizer's crate differ for newly assigned characters.
+    text = "".join(c for c in text if unicodedata.category(c) != "Cn")
+    slow = _slow(path)
+    expected = ["<unk>" if token == "[UNK]" else token for token in slow.tokenize(text)]
+    assert next(made.cut([text])) == expected
+
+
+_SLOW: dict[Path, BertTokenizerLegacy] = {}
+
+
+def _slow(path: Path) -> BertTokenizerLegacy:
+    if path not in _SLOW:
+        _SLOW[path] = BertTokenizerLegacy(str(path), do_lower_case=False, strip_accents=False)
+    return _SLOW[path]
+
+
+def test_a_folder_with_berts_own_vocabulary_file_is_loaded(
+    wordpiece: tuple[BertTokenizer, Path],
+) -> None:
+    made, path = wordpiece
+    (path.parent / "tokenizer_config.json").write_text(
+        '{"do_lower_case": false, "tokenizer_class": "BertTokenizer"}', encoding="utf-8"
+    )
+    loaded = load_bert(str(path.parent))
+    assert list(loaded.cut(CORPUS)) == list(made.cut(CORPUS))
+    assert str(path.parent.parent) not in loaded.source
+
+
+def test_a_stored_wordpiece_is_loaded_again(
+    wordpiece: tuple[BertTokenizer, Path], tmp_path: Path
+) -> None:
+    made, _ = wordpiece
+    made.save(tmp_path / "tokenizer.json")
+    assert list(load_bert(str(tmp_path)).cut(CORPUS)) == list(made.cut(CORPUS))
+
+
+def test_a_folder_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"neither vocab\.txt nor tokenizer\.json"):
+        load_bert(str(tmp_path))
+
+
+def test_a_folder_with_another_tokenizer_is_refused(bpe: BpeTokenizer, tmp_path: Path) -> None:
+    bpe.save(tmp_path / "tokenizer.json")
+    with pytest.raises(ConfigError, match="not a WordPiece tokenizer"):
+        load_bert(str(tmp_path))
+
+
+def test_without_the_hub_a_name_is_an_error_and_auto_says_loudly_what_it_does(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    with pytest.raises(ConfigError, match="no-such-model"):
+        make_bert("no-such-model", CORPUS, 600, 2)
+    made = make_bert("auto", CORPUS, 600, 2)
+    assert "WARNING" in capsys.readouterr().err
+    assert "learned here" in made.source
+    assert "not bert-base-multilingual-cased" in made.source
+
+
+def test_learned_vocabularies_are_the_same_in_every_process() -> None:
+    """The trainers number things in randomly seeded hash maps; ties must not follow them."""
+    code = (
+        "import hashlib, random\n"
+        "from now_builder.tokenize.bpe import learn_bpe\n"
+        "from now_builder.tokenize.bert import learn_wordpiece\n"
+        "r = random.Random(0)\n"
+        "words = [''.join(r.choice('abcdefghij') for _ in range(r.randint(2, 7)))"
+        " for _ in range(600)]\n"
+        "caps = [' '.join(r.choice(words) for _ in range(20)) + chr(0x4e00 + n % 999)"
+        " for n in range(1500)]\n"
+        "for t in (learn_bpe(caps, 700, 2), learn_wordpiece(caps, 700, 2)):\n"
+        "    print(hashlib.sha256(t._backend.to_str().encode()).hexdigest())\n"
+    )
+    runs = {
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        .stdout
+        for _ in range(3)
+    }  # fmt: skip
+    assert len(runs) == 1
+
+
+def test_the_alphabet_is_the_most_frequent_characters_ties_by_code_point() -> None:
+    assert alphabet(["ccc", "bb", "aa", "d"], 2) == ["a", "c"]
+
+
+@given(captions=st.lists(st.text(max_size=3), max_size=20), size=st.integers(1, 7))
+def test_batches_lose_nothing(captions: list[str], size: int) -> None:
+    parts = list(batches(captions, size))
+    assert [caption for part in parts for caption in part] == captions
+    assert all(len(part) <= size for part in parts)
