@@ -1,0 +1,197 @@
+"""What the simulated web answers to a request, awkward kinds included."""
+
+import gzip
+from dataclasses import dataclass, field
+from html import escape
+from typing import Literal
+
+from now_builder.simweb.pen import Picture
+from now_builder.simweb.render import encode, refreshed_target, render
+from now_builder.simweb.view import picture, picture_target, style_of
+from now_builder.simweb.world import Page, World, token
+
+Manner = Literal["whole", "truncated", "endless", "silent"]
+_HOPS = 4
+_REDIRECTS = (301, 302, 303, 307, 308)
+_ROBOTS = b"User-agent: *\nDisallow: /private/\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An HTTP response and how it is sent.
+
+    Attributes:
+        status: The code.
+        content_type: The header, or ``None`` for none.
+        body: The bytes; of an endless answer, what is said again and again.
+        headers: Further headers.
+        delay_s: Seconds before the first byte.
+        manner: ``truncated`` breaks off, ``endless`` never ends, ``silent`` never begins.
+        compress: Whether it may be sent with gzip.
+    """
+
+    status: int
+    content_type: str | None = None
+    body: bytes = b""
+    headers: tuple[tuple[str, str], ...] = ()
+    delay_s: float = 0.0
+    manner: Manner = "whole"
+    compress: bool = False
+
+
+@dataclass(slots=True)
+class Answers:
+    """Finds the answer to a request; holds nothing but the routes."""
+
+    world: World
+    _routes: dict[tuple[str, str], tuple[Page, str]] = field(default_factory=dict)
+    _homes: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Lay the routes."""
+        for site in self.world.sites:
+            self._homes[site.host] = site.number
+        for page in self.world.pages:
+            if page.original is None:
+                host = self.world.sites[page.site].host
+                for target, role in _targets(self.world, page):
+                    self._routes[host, target] = (page, role)
+
+    def of(self, host: str, target: str) -> Answer:
+        """Answer a request for a path and query of a host."""
+        host = host.lower().partition(":")[0].rstrip(".")
+        found = self._routes.get((host, target))
+        if found is not None:
+            page, role = found
+            return self._hop(page, role) if role.startswith("hop") else self._page(page, role)
+        if host not in self._homes:
+            return Answer(421, "text/plain; charset=utf-8", b"no such site\n")
+        if target == "/robots.txt":
+            return Answer(200, "text/plain; charset=utf-8", _ROBOTS)
+        if target == "/":
+            return self._home(self._homes[host])
+        if target.startswith("/pic/"):
+            return self._picture(host, target)
+        return Answer(404, "text/plain; charset=utf-8", b"not found\n")
+
+    def _hop(self, page: Page, role: str) -> Answer:
+        """Redirect to the next of a page's targets; a loop's last leads to its first."""
+        number = int(role[3:])
+        targets = [target for target, _ in _targets(self.world, page)]
+        following = targets[(number + 1) % len(targets)]
+        status = _REDIRECTS[(page.number + number) % len(_REDIRECTS)]
+        return Answer(status, headers=(("Location", following),))
+
+    def _page(self, page: Page, role: str) -> Answer:
+        special = _special(self.world, page)
+        if special is not None:
+            return special
+        content_type = "text/html"
+        if page.declared in {"header", "both", "conflict"}:
+            content_type += f"; charset={page.charset}"
+        body = render(self.world, page, refreshed=role == "refreshed")
+        manner: Manner = "whole"
+        if page.kind == "truncated":
+            manner, body = "truncated", body[: int(len(body) * 0.8)]
+        elif page.kind == "endless":
+            manner = "endless"
+        return Answer(
+            200,
+            content_type,
+            body,
+            delay_s=1 + page.number % 11 / 10 if page.kind == "slow" else 0,
+            manner=manner,
+            compress=self.world.sites[page.site].gzip and manner == "whole",
+        )
+
+    def _home(self, number: int) -> Answer:
+        site = self.world.sites[number]
+        own = [page for page in self.world.pages if page.site == number and page.kind == "page"]
+        links = "".join(
+            f'<p><a href="{escape(page.target)}">{place}</a></p>' for place, page in enumerate(own)
+        )
+        html = (
+            '<!DOCTYPE html><html><head><meta name="viewport" content="width=device-width">'
+            f"<title>{site.name}</title><style>{style_of(self.world, site)}</style></head>"
+            f"<body><header class=head><b>{site.name}</b></header><main class=pad>{links}</main>"
+            "</body></html>"
+        )
+        return Answer(200, f"text/html; charset={site.charset}", encode(html, site.charset))
+
+    def _picture(self, host: str, target: str) -> Answer:
+        """Draw a picture's file, if the site has it."""
+        missing = Answer(404, "text/plain; charset=utf-8", b"not found\n")
+        try:
+            _, page_hex, number, size = target.removesuffix(".svg").split("-")
+            width, height = (int(side) for side in size.split("x"))
+            page = self.world.pages[int(page_hex, 16)]
+            asked = (int(number), (width, height))
+        except (ValueError, IndexError):
+            return missing
+        known = target == picture_target(self.world, page, *asked)
+        if not known or self.world.sites[page.site].host != host or not 0 < height <= 2000:
+            return missing
+        drawn: Picture = picture(self.world, page, *asked)
+        svg = drawn.to_svg(f' width="{width}" height="{height}"')
+        return Answer(200, "image/svg+xml", svg.encode(), compress=True)
+
+
+def compressed(body: bytes) -> bytes:
+    """Compress; the same bytes give the same bytes."""
+    return gzip.compress(body, compresslevel=5, mtime=0)
+
+
+def _targets(world: World, page: Page) -> list[tuple[str, str]]:
+    """Give the targets that belong to a page, and what each does."""
+    hops = {"redirect": 1, "redirect_chain": _HOPS, "redirect_loop": 3}.get(page.kind, 0)
+    if hops:
+        names = [token(world.settings.seed, "hop", page.number, hop) for hop in range(hops)]
+        found = [(page.target, "hop0")]
+        found += [(f"/go/{name}", f"hop{hop + 1}") for hop, name in enumerate(names[:-1])]
+        if page.kind != "redirect_loop":
+            found.append((f"/to/{names[-1]}", "page"))
+        return found
+    if page.kind == "meta_refresh":
+        return [(page.target, "page"), (refreshed_target(page), "refreshed")]
+    return [(page.target, "page")]
+
+
+def _special(world: World, page: Page) -> Answer | None:
+    """Give the answer of a kind that serves no page of its own."""
+    words = world.words(page)
+    if page.kind in {"not_found", "server_error"}:
+        status, key = (404, "missing") if page.kind == "not_found" else (500, "broken")
+        html = (
+            '<!DOCTYPE html><meta name="viewport" content="width=device-width">'
+            f"<title>{status}</title><h1>{status}</h1><p>{words.site[key]}</p>"
+        )
+        return Answer(status, f"text/html; charset={page.charset}", encode(html, page.charset))
+    if page.kind == "download":
+        name = f"file-{page.number}.bin"
+        headers = (("Content-Disposition", f'attachment; filename="{name}"'),)
+        return Answer(200, "application/octet-stream", bytes(range(256)) * 64, headers)
+    if page.kind == "pdf":
+        return Answer(200, "application/pdf", _pdf())
+    if page.kind == "no_content":
+        return Answer(204)
+    if page.kind == "hanging":
+        return Answer(200, manner="silent")
+    return None
+
+
+def _pdf() -> bytes:
+    """Write a PDF of one empty page."""
+    objects = (
+        b"<</Type/Catalog/Pages 2 0 R>>",
+        b"<</Type/Pages/Kids[3 0 R]/Count 1>>",
+        b"<</Type/Page/Parent 2 0 R/MediaBox[0 0 360 640]>>",
+    )
+    written, places = b"%PDF-1.4\n", []
+    for number, content in enumerate(objects, 1):
+        places.append(len(written))
+        written += b"%d 0 obj%sendobj\n" % (number, content)
+    table = b"".join(b"%010d 00000 n \n" % place for place in places)
+    return written + (
+        b"xref\n0 4\n0000000000 65535 f \n%strailer<</Size 4/Root 1 0 R>>\nstartxref\n%d\n%%%%EOF\n"
+        % (table, len(written))
+    )

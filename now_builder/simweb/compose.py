@@ -1,0 +1,79 @@
+"""Texts about a topic, and the texts that stand where a description should be."""
+
+import re
+from random import Random
+
+from now_builder.simweb.words import CHARACTER_SCRIPTS, Words
+
+_LENGTHS = {"characters": (15, 45), "words": (5, 22)}
+
+
+def compose(template: str, words: Words, topic: str, rng: Random) -> str:
+    """Fill a template with words of a topic; a slot in capitals begins with a capital letter."""
+    of = words.topics[topic]
+    a, b, c, d = rng.sample(of.things, 4)
+    act, act2 = rng.sample(of.acts, 2)
+    fact, fact2 = rng.sample(of.facts, 2)
+    slots = {
+        "a": a, "b": b, "c": c, "d": d, "act": act, "act2": act2, "fact": fact, "fact2": fact2,
+        "name": of.name,
+    }  # fmt: skip
+    capitals = {key.capitalize(): value[:1].upper() + value[1:] for key, value in slots.items()}
+    return template.format_map(slots | capitals)
+
+
+def text(kind: str, words: Words, topic: str, rng: Random) -> str:
+    """Compose a text by one of the language's templates of a kind (``titles``, ``headings`` …)."""
+    return compose(rng.choice(words.text[kind]), words, topic, rng)
+
+
+def description(words: Words, topic: str, rng: Random) -> str:
+    """Compose a description that fits: 15-45 characters, or 5-22 words."""
+    by_character = words.lang[:2] in CHARACTER_SCRIPTS
+    least, most = _LENGTHS["characters" if by_character else "words"]
+    for _ in range(50):
+        composed = text("descriptions", words, topic, rng)
+        if least <= (len(composed) if by_character else len(composed.split())) <= most:
+            break
+    return composed
+
+
+def boilerplate(words: Words, site_name: str, number: int) -> str:
+    """Give the text that a site puts on all its pages.
+
+    Args:
+        words: The site's language.
+        site_name: Stands before it on every second site.
+        number: Of the site; chooses the text.
+    """
+    slogans = words.several("slogans")
+    slogan = slogans[number // 2 % len(slogans)]
+    return slogan if number % 2 else f"{site_name} - {slogan}"
+
+
+def soup(words: Words, topics: list[str], rng: Random) -> str:
+    """String keywords of many topics together, as search spam does."""
+    chosen = rng.sample(topics, min(len(topics), 5))
+    keywords = [rng.choice(words.topics[topic].things) for topic in chosen]
+    joint = {"zh": ",", "ja": ","}.get(words.lang[:2], ", ")
+    return rng.choice(words.text["soup"]).format(list=joint.join(keywords))
+
+
+def garble(description: str, topic_free: str, rng: Random) -> str:
+    """Damage a text as wrong encodings do.
+
+    What can be undone with patience (UTF-8 read as another encoding) is made of a text without
+    topic; the other ways destroy what was said. So a garbled text never tells the topic.
+
+    Args:
+        description: A text about the topic.
+        topic_free: A text without topic.
+        rng: Chooses the way.
+    """
+    way = rng.randrange(2, 4) if topic_free.isascii() else rng.randrange(4)
+    if way == 0:
+        return topic_free.encode().decode("cp1252", "replace")
+    if way == 1:
+        return topic_free.encode().decode("gb18030", "replace")
+    letters = re.sub(r"\w", "?" if way == 2 else "\ufffd", description)
+    return letters if way == 2 else letters.encode().decode("gb18030", "replace")

@@ -1,0 +1,1 @@
+"""The drawings: a module per family, a function per topic, three variants each or more."""

@@ -1,0 +1,95 @@
+"""Settings to a folder: the URL list, the truth beside it, and what the server needs."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from now_builder.config import build, read_toml, to_toml
+from now_builder.errors import FormatError
+from now_builder.formats.atomic import replacing, write_text
+from now_builder.simweb.settings import SimwebSettings
+from now_builder.simweb.world import World, build_world, listed
+
+URLS, TRUTH, SETTINGS = "urls.txt", "truth.parquet", "simweb.toml"
+
+
+@dataclass(frozen=True, slots=True)
+class SimwebSummary:
+    """What was made."""
+
+    folder: Path
+    pages: int
+    sites: int
+    topics: int
+    captions: int
+    mismatched: int
+    awkward: int
+
+    def __str__(self) -> str:
+        """Say it in one line."""
+        return (
+            f"{self.folder}: {self.pages} pages on {self.sites} sites and {self.topics} topics; "
+            f"{self.captions} with a description, {self.mismatched} of them mismatched; "
+            f"{self.awkward} awkward"
+        )
+
+
+def make(folder: Path, settings: SimwebSettings) -> SimwebSummary:
+    """Write ``urls.txt``, ``truth.parquet`` and, last, ``simweb.toml``.
+
+    The same settings give the same bytes.
+
+    Args:
+        folder: Made if it is not there.
+        settings: They determine everything.
+    """
+    world = build_world(settings)
+    table = truth(world)
+    write_text(folder / URLS, "".join(f"{url}\n" for url in table["url"]))
+    with replacing(folder / TRUTH) as temporary:
+        table.to_parquet(temporary, index=False)
+    write_text(folder / SETTINGS, to_toml(settings))
+    captions = table["caption"].notna()
+    return SimwebSummary(
+        folder=folder,
+        pages=len(table),
+        sites=len(world.sites),
+        topics=len(world.topics),
+        captions=int(captions.sum()),
+        mismatched=int((captions & ~table["matched"]).sum()),
+        awkward=int((table["kind"] != "page").sum()),
+    )
+
+
+def truth(world: World) -> pd.DataFrame:
+    """Give the truth about every URL, in the order of the list."""
+    rows = [
+        {
+            "url": page.url,
+            "matched": page.matched,
+            "kind": page.kind,
+            "mismatch": page.mismatch,
+            "topic": page.topic,
+            "caption_topic": page.caption_topic,
+            "lang": world.sites[page.site].lang,
+            "site": world.sites[page.site].host,
+            "caption": page.caption,
+            "charset": page.charset,
+        }
+        for page in listed(world)
+    ]
+    return pd.DataFrame(rows)
+
+
+def read_world(folder: Path) -> World:
+    """Build the world of a folder made by :func:`make`.
+
+    Raises:
+        FormatError: If the folder holds no simulated web.
+        ConfigError: If its settings are not ones.
+    """
+    path = folder / SETTINGS
+    if not path.is_file():
+        raise FormatError(path, "no such file; `now-builder simweb make` writes it")
+    return build_world(build(SimwebSettings, read_toml(path), str(path)))

@@ -1,0 +1,116 @@
+"""A page to the bytes of its HTML, in its encoding, with its description where its kind puts it."""
+
+import json
+from html import escape
+from random import Random
+
+from now_builder.simweb.templates import cookie_notice, template_of
+from now_builder.simweb.view import View, style_of
+from now_builder.simweb.world import Page, World
+
+_CODECS = {
+    "shift_jis": "cp932",
+    "euc-kr": "cp949",
+    "iso-8859-1": "cp1252",
+    "gbk": "gbk",
+    "big5": "big5",
+    "euc-jp": "euc_jp",
+}
+_HTML_LANGS = {"zh": "zh-CN", "en": "en", "ja": "ja", "ru": "ru", "es": "es", "ko": "ko"}
+_HUGE_ROWS = 9000
+
+
+def render(world: World, page: Page, *, refreshed: bool = False) -> bytes:
+    """Render a page's HTML.
+
+    Args:
+        world: The whole.
+        page: Which page.
+        refreshed: Leave out the refresh of a page that refreshes itself.
+    """
+    view = View(world, page, Random(f"{world.settings.seed}/view/{page.number}"))
+    body = template_of(world.settings.seed, page.site)(view)
+    if view.rng.random() < 0.12:
+        body += cookie_notice(view)
+    before, late, inside = _placed_description(view)
+    lang = "zh-TW" if page.charset == "big5" else _HTML_LANGS[view.site.lang]
+    refresh = ""
+    if page.kind == "meta_refresh" and not refreshed:
+        refresh = f'<meta http-equiv="refresh" content="0;url={refreshed_target(page)}">'
+    charset = _declaration(page)
+    early, tardy = ("", charset) if page.declared == "late" else (charset, "")
+    html = (
+        f'<!DOCTYPE html><html lang="{lang}"><head>{early}'
+        '<meta name="viewport" content="width=device-width,initial-scale=1">'
+        f"{refresh}<title>{view.say('titles')} - {view.site.name}</title>{before}"
+        f"<style>{style_of(world, view.site)}</style>{late}{tardy}</head><body>{inside}{body}"
+        f"{_after(view)}</body></html>"
+    )
+    return encode(html, page.charset)
+
+
+def encode(html: str, charset: str) -> bytes:
+    """Encode; a character that the encoding lacks becomes a character reference."""
+    return html.encode(_CODECS.get(charset, charset), "xmlcharrefreplace")
+
+
+def refreshed_target(page: Page) -> str:
+    """Give the target to which a page refreshes itself."""
+    return page.target + ("&" if "?" in page.target else "?") + "r=1"
+
+
+def _declaration(page: Page) -> str:
+    if page.declared in {"header", "nowhere"}:
+        return ""
+    if page.declared == "conflict":
+        return '<meta charset="utf-8">'
+    if page.number % 2:
+        return f'<meta http-equiv="Content-Type" content="text/html; charset={page.charset}">'
+    return f'<meta charset="{page.charset}">'
+
+
+def _placed_description(view: View) -> tuple[str, str, str]:
+    """Write the description: early in the head, late in the head, or in the body."""
+    page = view.page
+    if page.description is None or page.kind in {"endless", "script_loop"}:
+        return "", "", ""
+    content = escape(page.description)
+    tag = view.rng.choice(
+        (
+            f'<meta name="description" content="{content}">',
+            f'<meta name="description" content="{content}" />',
+            f'<meta content="{content}" name="description">',
+            f'<META NAME="Description" CONTENT="{content}">',
+        )
+    )
+    open_graph = f'<meta property="og:description" content="{content}">'
+    if page.kind == "og_only":
+        return open_graph, "", ""
+    if page.kind == "script_description":
+        text = json.dumps(page.description).replace("<", "\\u003c")
+        return (
+            "",
+            "<script>var m=document.createElement('meta');m.name='description';"
+            f"m.content={text};document.head.appendChild(m)</script>",
+            "",
+        )
+    if page.kind == "body_description":
+        return "", "", tag
+    if page.kind == "late_description":
+        return "", tag, ""
+    return tag + (open_graph if view.rng.random() < 0.4 else ""), "", ""
+
+
+def _after(view: View) -> str:
+    """Write what an awkward kind adds at the end of the body."""
+    kind = view.page.kind
+    if kind == "dialog":
+        text = json.dumps(view.words.site["alert"])
+        return f"<script>onload=function(){{alert({text})}}</script>"
+    if kind == "script_loop":
+        return "<script>while(1){}</script>"
+    if kind == "huge":
+        cell = f"<li><a href='#'><span>{view.thing()}</span> <b>{view.thing()}</b></a></li>"
+        padding = f"<!--{'x' * 160}-->"
+        return f"<ul>{(cell + padding) * _HUGE_ROWS}</ul>"
+    return ""

@@ -1,0 +1,189 @@
+"""What a template is given: the texts, colours and pictures of one page."""
+
+import json
+from dataclasses import dataclass, field
+from html import escape
+from random import Random
+
+from now_builder.simweb.compose import text
+from now_builder.simweb.draw import draw
+from now_builder.simweb.pen import Picture, hls
+from now_builder.simweb.words import Words
+from now_builder.simweb.world import Page, Site, World, token
+
+_ICONS = {
+    "menu": "M3 6h18M3 12h18M3 18h18",
+    "search": "M10 4a6 6 0 1 0 0 12a6 6 0 1 0 0-12M15 15l6 6",
+    "cart": "M3 4h3l3 11h10l2-8H7M10 20h.1M18 20h.1",
+    "heart": "M12 20C-4 9 8 0 12 8C16 0 28 9 12 20",
+    "star": "M12 3l3 6l6 1l-4.500 4.500l1 6.500l-5.500-3l-5.500 3l1-6.500L3 10l6-1Z",
+    "user": "M12 4a4 4 0 1 0 0 8a4 4 0 1 0 0-8M4 21q0-7 8-7t8 7",
+    "home": "M3 12l9-8l9 8M6 10v10h12V10",
+    "share": "M6 12l12-7M6 12l12 7M18 5h.1M18 19h.1M6 12h.1",
+    "bell": "M6 17V11a6 6 0 0 1 12 0v6l2 1H4ZM11 21h2",
+    "back": "M15 4l-8 8l8 8",
+    "more": "M5 12h.1M12 12h.1M19 12h.1",
+    "down": "M5 9l7 7l7-7",
+}
+
+
+@dataclass(slots=True)
+class View:
+    """One page as its template sees it; every call draws something new, always the same.
+
+    Attributes:
+        world: The whole.
+        page: Which page.
+        rng: Draws for this page alone.
+        count: Pictures so far.
+    """
+
+    world: World
+    page: Page
+    rng: Random
+    count: int = 0
+    _unused: dict[str, list[str]] = field(default_factory=dict)
+
+    @property
+    def site(self) -> Site:
+        """The page's site."""
+        return self.world.sites[self.page.site]
+
+    @property
+    def words(self) -> Words:
+        """The page's language."""
+        return self.world.words(self.page)
+
+    def say(self, kind: str) -> str:
+        """Compose an escaped text on the topic, such as one of ``headings``."""
+        return escape(text(kind, self.words, self.page.topic, self.rng), quote=False)
+
+    def thing(self) -> str:
+        """Name a thing of the topic, seldom twice."""
+        left = self._unused.setdefault("things", [])
+        if not left:
+            left += self.rng.sample(
+                things := self.words.topics[self.page.topic].things, len(things)
+            )
+        name = left.pop()
+        return escape(name[:1].upper() + name[1:], quote=False)
+
+    def paragraphs(self, count: int) -> str:
+        """Compose paragraphs."""
+        return "".join(f"<p>{self.say('paragraphs')}</p>" for _ in range(count))
+
+    def site_text(self, key: str) -> str:
+        """Give a text of the site, escaped; one of several by chance."""
+        return escape(self.rng.choice(self.words.several(key)), quote=False)
+
+    def number_text(self, key: str, most: int) -> str:
+        """Give a text of the site with a number in it."""
+        return escape(self.words.site[key].format(n=self.rng.randint(2, most)), quote=False)
+
+    def all_texts(self, key: str, most: int) -> list[str]:
+        """Give the first texts of the site, escaped."""
+        return [escape(item, quote=False) for item in self.words.several(key)[:most]]
+
+    def icon(self, name: str, size: int = 22) -> str:
+        """Draw an icon in the colour of the text."""
+        return (
+            f'<svg class=i width={size} height={size} viewBox="0 0 24 24" fill=none '
+            f"stroke=currentColor stroke-width=2.2 stroke-linecap=round>"
+            f'<path d="{_ICONS[name]}"/></svg>'
+        )
+
+    def picture(self, width: int, height: int) -> str:
+        """Show a picture of the topic, of so many CSS px; how it gets there varies.
+
+        Inline SVG, an image file, a canvas painted by a script, or a background.
+        """
+        number, self.count = self.count, self.count + 1
+        way = self.rng.choices(("svg", "img", "canvas", "background"), (35, 35, 15, 15))[0]
+        size = f"width:{width}px;height:{height}px"
+        if way == "img":
+            source = picture_target(self.world, self.page, number, (width, height))
+            return f'<img class=pic src="{source}" alt="" style="{size}">'
+        if way == "background":
+            source = picture_target(self.world, self.page, number, (width, height))
+            return f'<div class=pic style="{size};background:url({source}) center/cover"></div>'
+        drawn = picture(self.world, self.page, number, (width, height))
+        if way == "svg":
+            return drawn.to_svg(f' class="pic" style="{size}"')
+        name = f"c{token(self.page.number, number, length=6)}"
+        script = drawn.to_script(name, (width * 2, height * 2))
+        return (
+            f"<canvas class=pic id={name} width={width * 2} height={height * 2} "
+            f'style="{size}"></canvas><script>{script}</script>'
+        )
+
+
+def picture(world: World, page: Page, number: int, size: tuple[int, int]) -> Picture:
+    """Draw a picture of a page; the same numbers give the same picture."""
+    rng = Random(f"{world.settings.seed}/picture/{page.number}/{number}")
+    return draw(page.topic, rng, round(100 * size[0] / size[1], 1))
+
+
+def picture_target(world: World, page: Page, number: int, size: tuple[int, int]) -> str:
+    """Give the path of a picture's file; it tells the page and the size, not the topic."""
+    mark = token(world.settings.seed, "pic", page.number, number, length=10)
+    return f"/pic/{mark}-{page.number:x}-{number}-{size[0]}x{size[1]}.svg"
+
+
+def style_of(world: World, site: Site) -> str:
+    """Write a site's style sheet: colours, corners and type, drawn for the site alone."""
+    rng = Random(f"{world.settings.seed}/look/{site.number}")
+    hue, strong = rng.random(), rng.uniform(0.45, 0.85)
+    dark = rng.random() < 0.2
+    values = {
+        "main": hls(hue, rng.uniform(0.3, 0.45), strong),
+        "soft": hls(hue, 0.22 if dark else 0.93, strong * 0.5),
+        "accent": hls(hue + rng.choice((0.08, 0.33, 0.5)), 0.48, 0.8),
+        "paper": hls(hue, rng.uniform(0.09, 0.14) if dark else rng.uniform(0.96, 1), 0.2),
+        "card": hls(hue, 0.17 if dark else 1, 0.15),
+        "ink": "#f1f1f3" if dark else "#1d1f24",
+        "dim": "#a9adb6" if dark else "#6a6f78",
+        "edge": "#3b3f48" if dark else "#dfe2e7",
+        "r": f"{rng.choice((0, 4, 8, 14))}px",
+        "pr": f"{rng.choice((0, 0, 6, 12))}px",
+        "font": rng.choice(("system-ui,sans-serif", "sans-serif", "serif", "Arial,sans-serif")),
+        "size": f"{rng.choice((14, 15, 16))}px",
+        "shadow": rng.choice(("none", "0 1px 4px #0003", "0 2px 8px #0002")),
+    }
+    header = rng.choice(
+        ("var(--main);color:#fff", "var(--card)", "var(--soft)", "#1b1d22;color:#fff")
+    )
+    names = ";".join(f"--{name}:{value}" for name, value in values.items())
+    return f":root{{{names}}}{_BASE}.head{{background:{header}}}"
+
+
+_BASE = (
+    "*{box-sizing:border-box}body{margin:0;background:var(--paper);color:var(--ink);"
+    "font:var(--size)/1.45 var(--font)}a{color:inherit;text-decoration:none}"
+    "h1{font-size:1.35em;margin:10px 0 6px;line-height:1.25}h2{font-size:1.05em;margin:6px 0}"
+    "p{margin:6px 0}.head{display:flex;align-items:center;gap:10px;height:48px;padding:0 12px}"
+    ".head b{flex:1;font-size:1.1em;white-space:nowrap;overflow:hidden}"
+    ".pic{display:block;object-fit:cover;border-radius:var(--pr);overflow:hidden;max-width:100%}"
+    ".row{display:flex;gap:10px;align-items:center}.pad{padding:0 14px}"
+    ".tabs{display:flex;gap:16px;padding:9px 14px;white-space:nowrap;overflow:hidden;"
+    "border-bottom:1px solid var(--edge)}.tabs .on{color:var(--main);font-weight:700;"
+    "border-bottom:2px solid var(--main)}.dim{color:var(--dim);font-size:.82em}"
+    ".card{background:var(--card);border-radius:var(--r);box-shadow:var(--shadow);"
+    "border:1px solid var(--edge);overflow:hidden}"
+    ".btn,button{background:var(--main);color:#fff;border:0;border-radius:var(--r);"
+    "padding:8px 14px;font:inherit;display:inline-block}.btn.alt{background:none;"
+    "color:var(--main);border:1px solid var(--main)}"
+    "input,select{font:inherit;padding:7px 10px;border:1px solid var(--edge);"
+    "border-radius:var(--r);background:var(--card);color:var(--ink);max-width:100%}"
+    ".chip{padding:3px 10px;border-radius:14px;background:var(--soft);font-size:.85em;"
+    "white-space:nowrap}.grid{display:grid;grid-template-columns:1fr 1fr;gap:10px}"
+    ".bar{position:fixed;left:0;right:0;bottom:0;display:flex;justify-content:space-around;"
+    "background:var(--card);border-top:1px solid var(--edge);padding:5px 0;font-size:11px;"
+    "text-align:center}.bar span{display:block}.face{width:36px;height:36px;border-radius:50%;"
+    "background:var(--accent);color:#fff;display:grid;place-items:center;font-weight:700;"
+    "flex:none}.foot{margin-top:16px;padding:14px;background:var(--soft);font-size:.85em}"
+    ".foot a{margin-right:14px}.i{display:block;flex:none}.dots{display:flex;gap:6px;"
+    "justify-content:center;padding:8px}.dots i{width:7px;height:7px;border-radius:50%;"
+    "background:var(--edge)}.dots .on{background:var(--main)}.cookie{position:fixed;left:8px;"
+    "right:8px;bottom:8px;background:#23262d;color:#fff;padding:10px 12px;border-radius:8px;"
+    "display:flex;gap:10px;align-items:center;font-size:13px}"
+)

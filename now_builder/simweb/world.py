@@ -1,0 +1,352 @@
+"""Which sites and pages there are and what is true of them: a pure function of the settings."""
+
+import hashlib
+import unicodedata
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from random import Random
+from typing import Literal
+
+from now_builder.simweb.compose import boilerplate, description, garble, soup
+from now_builder.simweb.draw import TOPICS
+from now_builder.simweb.settings import SimwebSettings
+from now_builder.simweb.words import Words, read_words
+
+Mismatch = Literal["other_page", "boilerplate", "garbled", "soup", "empty"]
+Declared = Literal["header", "meta", "both", "late", "conflict", "nowhere"]
+
+MISMATCH_SHARES: dict[Mismatch, float] = {
+    "other_page": 0.5,
+    "boilerplate": 0.2,
+    "garbled": 0.15,
+    "soup": 0.15,
+}
+"""How the mismatched pairs are mismatched."""
+
+WITH_CAPTION = (
+    "redirect", "redirect_chain", "slow", "dialog", "body_description", "late_description",
+    "odd_description", "og_only", "script_description", "huge", "truncated", "meta_refresh",
+    "duplicate", "legacy_header", "legacy_meta", "legacy_undeclared", "legacy_late",
+    "legacy_conflict",
+)  # fmt: skip
+"""Awkward kinds of which a correct crawler gets a caption."""
+
+WITHOUT_CAPTION = (
+    "redirect_loop", "not_found", "server_error", "download", "pdf", "no_content",
+    "no_description", "empty_description", "robots",
+)  # fmt: skip
+"""Awkward kinds without a caption: failures, and pages that do not describe themselves."""
+
+COSTLY = ("hanging", "endless", "script_loop")
+"""Awkward kinds that take a crawler's whole time limit; without a caption, and few."""
+
+LEGACY = {
+    "gbk": "zh", "big5": "zh", "shift_jis": "ja", "euc-kr": "ko", "windows-1251": "ru",
+    "euc-jp": "ja", "gb18030": "zh", "koi8-r": "ru", "iso-8859-1": "es",
+}  # fmt: skip
+"""Encodings of old pages, by their labels, and a language each."""
+
+_UNDECLARED = ("gbk", "big5", "shift_jis", "euc-kr", "windows-1251")
+"""Encodings that a text betrays without a declaration."""
+
+_LEAST_PAGES = 8
+_LEAST_TOPICS = 6
+_LEGACY_SITES = 0.15
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A host name, its language, and how it looks; none of it depends on a topic.
+
+    Attributes:
+        number: From 0.
+        host: ``siteNN.test``.
+        lang: ``zh``, ``en`` …; Big5 sites write ``zh`` in traditional characters.
+        name: In its language.
+        charset: Label of its encoding.
+        declared: Where the encoding is declared.
+        gzip: Whether it compresses.
+    """
+
+    number: int
+    host: str
+    lang: str
+    name: str
+    charset: str
+    declared: Declared
+    gzip: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A URL of the list, and the truth about it.
+
+    Attributes:
+        number: From 0, by site; the list is in another order.
+        url: As listed.
+        site: Number of the site.
+        target: Path and query that the URL asks for.
+        kind: ``page`` or an awkward kind.
+        topic: Of pictures and text.
+        mismatch: ``None`` where the description fits, and where there is none by nature.
+        caption_topic: Topic of the description, if it has one.
+        description: The attribute's value, as a parser gives it; ``None`` without one.
+        charset: Label of its encoding.
+        declared: Where the encoding is declared.
+        original: Number of the page of which this is a canonical duplicate.
+    """
+
+    number: int
+    url: str
+    site: int
+    target: str
+    kind: str
+    topic: str
+    charset: str
+    declared: Declared
+    mismatch: Mismatch | None = None
+    caption_topic: str | None = None
+    description: str | None = None
+    original: int | None = None
+
+    @property
+    def caption(self) -> str | None:
+        """What a correct crawler stores: NFC, white space collapsed, controls dropped."""
+        if self.description is None or self.kind not in {"page", *WITH_CAPTION}:
+            return None
+        composed = unicodedata.normalize("NFC", self.description)
+        kept = (c for c in composed if unicodedata.category(c) != "Cc" or c.isspace())
+        return " ".join("".join(kept).split()) or None
+
+    @property
+    def matched(self) -> bool:
+        """Whether there is a caption that fits the page."""
+        return self.caption is not None and self.mismatch is None
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """All sites and pages."""
+
+    settings: SimwebSettings
+    topics: tuple[str, ...]
+    sites: tuple[Site, ...]
+    pages: tuple[Page, ...]
+
+    def words(self, page: Page) -> Words:
+        """Give the language of a page, in the characters that its encoding has."""
+        lang = self.sites[page.site].lang
+        return read_words("zh-Hant" if page.charset == "big5" else lang)
+
+
+def build_world(settings: SimwebSettings) -> World:
+    """Draw sites, pages and the truth."""
+    rng = Random(f"{settings.seed}/world")
+    topics = tuple(sorted(rng.sample(sorted(TOPICS), settings.topics)))
+    count = max(1, min(settings.sites, settings.pages // _LEAST_PAGES))
+    sites = tuple(_draw_site(number, settings) for number in range(count))
+    pages = _draw_pages(settings, sites, topics)
+    world = World(settings, topics, sites, tuple(pages))
+    return replace(world, pages=tuple(_describe(world)))
+
+
+def token(*parts: object, length: int = 12) -> str:
+    """Give a name that says nothing of what it was made from."""
+    return hashlib.sha256("/".join(map(str, parts)).encode()).hexdigest()[:length]
+
+
+def listed(world: World) -> list[Page]:
+    """Give the pages in the order of the URL list: shuffled, duplicates after their originals."""
+    pages = list(world.pages)
+    Random(f"{world.settings.seed}/order").shuffle(pages)
+    return sorted(pages, key=lambda page: page.original is not None)
+
+
+def _draw_site(number: int, settings: SimwebSettings) -> Site:
+    rng = Random(f"{settings.seed}/site/{number}")
+    lang = settings.languages[number % len(settings.languages)]
+    words = read_words(lang)
+    first, second = rng.choice(words.several("first")), rng.choice(words.several("second"))
+    charset, declared = "utf-8", rng.choice(("meta", "meta", "both", "header"))
+    old = [label for label, of in LEGACY.items() if of == lang]
+    if old and rng.random() < _LEGACY_SITES:
+        charset = rng.choice(old)
+        declared = rng.choice(("header", "meta", "both"))
+        if charset in _UNDECLARED and rng.random() < 0.25:
+            declared = "nowhere"
+    if charset == "big5":
+        words = read_words("zh-Hant")
+        first, second = rng.choice(words.several("first")), rng.choice(words.several("second"))
+    return Site(
+        number=number,
+        host=f"site{number:02d}.test",
+        lang=lang,
+        name=f"{first}{'' if lang in {'zh', 'ja'} else ' '}{second}",
+        charset=charset,
+        declared=declared,
+        gzip=rng.random() < 0.4,
+    )
+
+
+def _draw_pages(
+    settings: SimwebSettings, sites: tuple[Site, ...], topics: tuple[str, ...]
+) -> list[Page]:
+    rng = Random(f"{settings.seed}/pages")
+    pages: list[Page] = []
+    for site in sites:
+        share, more = divmod(settings.pages, len(sites))
+        order = rng.sample(topics, len(topics))
+        for place in range(share + (site.number < more)):
+            number = len(pages)
+            target = _target(settings, site, number)
+            pages.append(
+                Page(
+                    number=number,
+                    url=f"http://{site.host}{target}",
+                    site=site.number,
+                    target=target,
+                    kind="page",
+                    topic=order[place % len(order)],
+                    charset=site.charset,
+                    declared=site.declared,
+                )
+            )
+    _make_awkward(pages, sites, settings)
+    return pages
+
+
+def _target(settings: SimwebSettings, site: Site, number: int) -> str:
+    """Give a path, in the manner of its site, that names no topic."""
+    name = token(settings.seed, "path", number, length=8)
+    digits = int(name, 16) % 900_000 + 100_000
+    styles = (
+        f"/a/{name}",
+        f"/{2015 + digits % 10}/{1 + digits % 12:02d}/{digits}.html",
+        f"/view?id={digits}",
+        f"/p/{digits}/",
+        f"/index.php?m=show&no={digits}",
+    )
+    return styles[int(token(settings.seed, "style", site.number), 16) % len(styles)]
+
+
+def _awkward_kinds(count: int) -> list[str]:
+    """Choose kinds: each once, the legacy ones in every encoding, then more of the cheap ones."""
+    legacy = ("legacy_header", "legacy_meta", "legacy_undeclared")
+    cheap = [kind for kind in (*WITH_CAPTION, *WITHOUT_CAPTION) if kind != "huge"]
+    kinds = [*WITH_CAPTION, *WITHOUT_CAPTION, *COSTLY]
+    kinds += [kind for _ in range(len(_UNDECLARED) - 1) for kind in legacy]
+    kinds += [*COSTLY, "huge"] * (count // 100)
+    while len(kinds) < count:
+        kinds += cheap
+    return kinds[:count]
+
+
+def _make_awkward(pages: list[Page], sites: tuple[Site, ...], settings: SimwebSettings) -> None:
+    """Turn some pages of each site into awkward ones; six of each site stay as they are."""
+    rng = Random(f"{settings.seed}/awkward")
+    place: dict[int, int] = {}
+    free, kept = [], []
+    for page in pages:
+        place[page.site] = place.get(page.site, 0) + 1
+        (kept if place[page.site] <= _LEAST_TOPICS else free).append(page)
+    rng.shuffle(free)
+    met: dict[str, int] = {}
+    for kind in _awkward_kinds(min(settings.awkward, len(pages) // 4)):
+        charset = _charset_for(kind, met.get(kind, 0), settings)
+        met[kind] = met.get(kind, 0) + 1
+        langs = {LEGACY.get(charset)} if charset else set(settings.languages)
+        chosen = next((page for page in free if sites[page.site].lang in langs), None)
+        if chosen is None:
+            continue
+        free.remove(chosen)
+        of_site = [page for page in kept if page.site == chosen.site]
+        pages[chosen.number] = _made_awkward(
+            chosen, kind, charset, rng.choice(of_site), rng.randrange(3)
+        )
+
+
+def _charset_for(kind: str, number: int, settings: SimwebSettings) -> str | None:
+    """Give the encoding of the next page of a legacy kind, by turns; ``None`` for other kinds.
+
+    Where no language of the settings was ever written so, that is ``utf-8``, which no page takes.
+    """
+    if not kind.startswith("legacy_"):
+        return None
+    labels = _UNDECLARED if kind == "legacy_undeclared" else tuple(LEGACY)
+    written = [label for label in labels if LEGACY[label] in settings.languages]
+    return written[number % len(written)] if written else "utf-8"
+
+
+def _made_awkward(page: Page, kind: str, charset: str | None, original: Page, way: int) -> Page:
+    if kind == "duplicate":
+        host, target = page.url.split("/")[2], original.target
+        url = (
+            f"http://{host}{target}#part-{page.number}",
+            f"http://{host}:80{target}",
+            f"http://{host.upper()}{target}",
+        )[way]
+        return replace(original, number=page.number, url=url, kind=kind, original=original.number)
+    if kind == "robots":
+        target = f"/private{page.target}"
+        return replace(page, kind=kind, target=target, url=page.url.replace(page.target, target))
+    if charset is not None:
+        declared = kind.removeprefix("legacy_").replace("undeclared", "nowhere")
+        return replace(page, kind=kind, charset=charset, declared=declared)
+    return replace(page, kind=kind)
+
+
+def _describe(world: World) -> Iterator[Page]:
+    """Give each page its description, and exactly the asked share a mismatched one."""
+    rng = Random(f"{world.settings.seed}/mismatch")
+    eligible = [
+        page.number
+        for page in world.pages
+        if page.kind in {"page", *WITH_CAPTION} and page.original is None
+    ]
+    rng.shuffle(eligible)
+    wrong = eligible[: round(world.settings.mismatch * len(eligible))]
+    kinds = rng.choices(list(MISMATCH_SHARES), list(MISMATCH_SHARES.values()), k=len(wrong))
+    mismatch = dict(zip(wrong, kinds, strict=True))
+    done: list[Page] = []
+    for page in world.pages:
+        done.append(_described(world, page, mismatch.get(page.number)))
+    for page in done:
+        if page.original is None:
+            yield page
+        else:
+            first = done[page.original]
+            yield replace(
+                first, number=page.number, url=page.url, kind=page.kind, original=first.number
+            )
+
+
+def _described(world: World, page: Page, mismatch: Mismatch | None) -> Page:
+    if page.kind == "no_description":
+        return page
+    if page.kind == "empty_description":
+        return replace(page, mismatch="empty", description="")
+    rng = Random(f"{world.settings.seed}/description/{page.number}")
+    words, site = world.words(page), world.sites[page.site]
+    about = page.topic
+    if mismatch == "other_page":
+        about = rng.choice([topic for topic in world.topics if topic != page.topic])
+    fitting = description(words, about, rng)
+    filler = boilerplate(words, site.name, site.number)
+    if mismatch == "boilerplate":
+        return replace(page, mismatch=mismatch, description=filler)
+    if mismatch == "garbled":
+        return replace(page, mismatch=mismatch, description=garble(fitting, filler, rng))
+    if mismatch == "soup":
+        return replace(page, mismatch=mismatch, description=soup(words, list(world.topics), rng))
+    if page.kind == "odd_description":
+        fitting = _made_odd(fitting)
+    return replace(page, mismatch=mismatch, caption_topic=about, description=fitting)
+
+
+def _made_odd(text: str) -> str:
+    """Add what a crawler must clear up: line breaks, no-break spaces, decomposed letters."""
+    decomposed = unicodedata.normalize("NFD", text)
+    middle = len(decomposed) // 2
+    while unicodedata.combining(decomposed[middle]) or "\u1100" <= decomposed[middle] <= "\u11ff":
+        middle += 1
+    return f"\n\t {decomposed[:middle]} \u00a0\r\n  {decomposed[middle:]} <&>\u3000"
