@@ -1,6 +1,7 @@
 """The results folder: one immutable JSON file per result, named by its content."""
 
 import hashlib
+import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,9 @@ from now_builder.errors import FormatError, SubmissionError
 from now_builder.formats.atomic import write_text
 
 MAX_RESULT = 2**20
+
+# Threads of one process share the temporary name that a file is written under.
+_FILING = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +48,11 @@ def file_result(store: Path, result: Result) -> tuple[Entry, bool]:
     """
     entry = entry_of(result)
     path = store / f"{result.track}-{result.split}-{entry.name}.json"
-    if path.exists():
-        return entry, False
-    write_result(path, result)
-    return entry, True
+    with _FILING:
+        if path.exists():
+            return entry, False
+        write_result(path, result)
+        return entry, True
 
 
 def read_result(path: Path) -> Result:
