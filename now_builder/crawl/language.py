@@ -21,6 +21,13 @@ _SCRIPTS = (
 )
 """Scripts that one language (nearly) owns; kana tells Japanese from Chinese, so it comes first."""
 
+_OTHER_SCRIPTS = frozenset(
+    """am ar as be bg bn dv el fa gu he hi hy ja ka kk km kn ko ky lo mk ml mn mr my ne or pa ps ru
+    sd si sr ta te tg th ug uk ur yi yue wuu zh""".split()  # noqa: SIM905 - a list of 44 lines
+)
+"""Languages that are not (mainly) written in Latin letters."""
+
+_LATIN = re.compile(r"[A-Za-z\u00c0-\u024f\u1e00-\u1eff]")
 _SURE = 0.9
 _SHARE = 0.25
 _SHORT = 24
@@ -49,6 +56,8 @@ def detect_language(text: str, declared: str | None) -> str | None:
     for language, script in _SCRIPTS:
         if len(script.findall(text)) >= _SHARE * len(letters):
             return tag if language == "zh" and tag in ("ja", "yue", "wuu") else language
+    if tag in _OTHER_SCRIPTS and len(_LATIN.findall(text)) > len(letters) / 2:
+        tag = None  # a page in English on a site that says it is in Chinese
     found, probability = _identifier().classify(text)
     if tag and (len(letters) < _SHORT or probability < _SURE):
         return tag
