@@ -117,7 +117,7 @@ def _row(line: Planned, page: int, draw: random.Random) -> tuple[CaptureRow, Cap
         return CaptureRow(*place, "failed", error="http_404", http_status=404), None
     if page % 29 == 7:
         return CaptureRow(*place, "refused", error="robots"), None
-    lang = list(_WORDS)[int(line.site[4:6]) % 5]
+    lang = list(_WORDS)[int(line.url[11:13]) % 5]
     caption = None if page % 23 == 11 else _caption(lang, draw)
     if page % 19 == 3:
         caption = "Welcome to our website."
@@ -143,7 +143,9 @@ def _row(line: Planned, page: int, draw: random.Random) -> tuple[CaptureRow, Cap
     return row, Capture(line.key, picture, html, [Element((0.0, 0.0, 720.0, 1280.0), "body")])
 
 
-def write_small_crawl(captures: Path, pages: int = 200, seed: int = 0, sites: int = 20) -> None:
+def write_small_crawl(
+    captures: Path, pages: int = 200, seed: int = 0, sites: int = 20, address: str = ""
+) -> None:
     """Write plan, split and shards of a crawl with failures, duplicates and missing captions."""
     draw = random.Random(seed)
     captures.mkdir(parents=True, exist_ok=True)
@@ -152,7 +154,7 @@ def write_small_crawl(captures: Path, pages: int = 200, seed: int = 0, sites: in
         shard, place = page % _SHARDS, page // _SHARDS
         site = f"site{page % sites:02d}.test"
         url = f"http://{site}/page/{page}"
-        plan.append(Planned(f"{shard:05d}_{place:04d}", shard, url, url, site))
+        plan.append(Planned(f"{shard:05d}_{place:04d}", shard, url, url, address or site))
     plan.sort(key=lambda line: line.key)
     write_split(
         captures / "split.toml", SplitPlan(seed=0, shares=Shares(train=0.5, dev=0.2, test=0.3))

@@ -3,9 +3,9 @@
 import subprocess
 import sys
 import unicodedata
+import warnings
 from pathlib import Path
 
-import jieba
 import pytest
 import tokenizers
 from hypothesis import given, settings
@@ -17,6 +17,10 @@ from now_builder.tokenize.base import alphabet, batches
 from now_builder.tokenize.bert import BertTokenizer, learn_wordpiece, load_bert, make_bert
 from now_builder.tokenize.bpe import BpeTokenizer, learn_bpe
 from now_builder.tokenize.jieba import JiebaTokenizer
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # where pip has not compiled it: invalid escapes
+    import jieba
 
 CORPUS = [
     "新浪网为全球用户24小时提供全面及时的中文资讯，内容覆盖国内外突发新闻事件。",

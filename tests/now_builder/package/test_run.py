@@ -1,0 +1,425 @@
+"""The stage: the layout, who becomes a pair and who a reject, reruns, kills and mistakes."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pandas as pd
+import pytest
+
+from now_builder.errors import ConfigError, FormatError
+from now_builder.formats.captions import read_captions
+from now_builder.formats.features import open_features
+from now_builder.formats.release import (
+    Manifest,
+    hash_of,
+    open_regions,
+    read_manifest,
+    read_pairs,
+    read_rejects,
+    read_split_captions,
+)
+from now_builder.formats.shard import read_plan, read_rows
+from now_builder.formats.split import read_split
+from now_builder.package.run import package, verify
+from now_builder.package.settings import PackageSettings
+from now_builder.tokenize.run import tokenize
+from now_builder.tokenize.settings import TokenizeSettings
+
+DATA = "now100k_precomp"
+SPLITS = ("train", "dev", "test")
+TRACKS = ("jieba", "bpe", "bert")
+WITHOUT_FEATURES = 3
+
+KILLED = """
+import os, pathlib, signal, sys
+from now_builder.package.run import package
+from now_builder.package.settings import PackageSettings
+rename, left = pathlib.Path.replace, [int(sys.argv[5])]
+def replace(self, target):
+    left[0] -= 1
+    if left[0] == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return rename(self, target)
+pathlib.Path.replace = replace
+settings = PackageSettings.model_validate_json(sys.argv[6])
+package(*map(pathlib.Path, sys.argv[1:5]), settings, force="--force" in sys.argv)
+"""
+
+
+class World:
+    """A crawl with its features and captions, and a truth about every page."""
+
+    def __init__(self, folder: Path, captures: Path) -> None:
+        self.captures, self.folder = captures, folder
+        self.features, self.captions = folder / "features.h5", folder / "captions"
+        self.truth = folder / "truth.parquet"
+
+    def package(self, release: Path, force: bool = False, **settings) -> Manifest:  # noqa: FBT001, FBT002
+        return package(
+            self.captures, self.features, self.captions, release, PackageSettings(**settings), force
+        )
+
+    def kill(self, release: Path, point: int, *flags: str, **settings) -> bool:
+        chosen = PackageSettings(**settings).model_dump_json(exclude_none=True)
+        inputs = (self.captures, self.features, self.captions, release, str(point), chosen)
+        done = subprocess.run(
+            [sys.executable, "-c", KILLED, *inputs, *flags], capture_output=True, check=False
+        )
+        assert done.returncode in {0, -signal.SIGKILL}, done.stderr
+        return done.returncode != 0
+
+
+@pytest.fixture(scope="module")
+def world(small_crawl: Path, make_features: Callable[..., None], tmp_path_factory) -> World:
+    world = World(tmp_path_factory.mktemp("world"), small_crawl)
+    keys = [row.key for row in read_rows(small_crawl) if row.status == "ok"]
+    make_features(world.features, keys[WITHOUT_FEATURES:])
+    tokenize(small_crawl, world.captions, TokenizeSettings(bert="learn", processes=1))
+    urls = [line.url for line in read_plan(small_crawl)]
+    matched = [number % 3 != 0 for number in range(len(urls))]
+    pd.DataFrame({"url": urls, "matched": matched}).to_parquet(world.truth)
+    return world
+
+
+@pytest.fixture(scope="module")
+def release(world: World) -> Path:
+    """A release with dev and test from matched pairs; read only."""
+    release = world.folder / "release"
+    world.package(release, matched=world.truth, dev=6, test=9, npy=True, contact="a@b.test")
+    return release
+
+
+def contents(release: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(release)): path.read_bytes()
+        for path in sorted(release.rglob("*"))
+        if path.is_file()
+    }
+
+
+def test_the_layout_is_the_published_one(release: Path) -> None:
+    expected = {f"{DATA}/{split}.h5" for split in SPLITS}
+    expected |= {f"{DATA}/{split}_{kind}" for split in SPLITS for kind in ("ids.txt", "ims.npy")}
+    expected |= {f"{DATA}/{split}_caps_{track}.txt" for split in SPLITS for track in TRACKS}
+    expected |= {f"vocab/{DATA}_vocab_{track}.json" for track in TRACKS}
+    expected |= {"vocab/bpe.tokenizer.json", "vocab/bert.tokenizer.json"}
+    expected |= {"pairs.parquet", "rejects.parquet", "DATASET_CARD.md", "croissant.json"}
+    assert {*contents(release)} == expected | {"manifest.json"}
+    assert {*read_manifest(release).files} == expected
+
+
+def test_pairs_and_rejects_are_the_plan(world: World, release: Path) -> None:
+    plan = {line.key: line for line in read_plan(world.captures)}
+    pairs, rejects = read_pairs(release), read_rejects(release)
+    assert Counter([*(p.key for p in pairs), *(r.key for r in rejects)]) == Counter([*plan])
+    assert all(plan[item.key].url == item.url for item in [*pairs, *rejects])
+    manifest = read_manifest(release)
+    assert manifest.rejects == Counter(reject.reason for reject in rejects)
+    assert manifest.counts == Counter(pair.split for pair in pairs)
+
+
+def test_every_reject_has_the_reason_that_its_row_gives(world: World, release: Path) -> None:
+    rows = {row.key: row for row in read_rows(world.captures)}
+    with open_features(world.features) as features:
+        has_features = {*features.keys}
+    seen = set()
+    for reject in read_rejects(release):
+        row = rows[reject.key]
+        if row.status in {"failed", "refused"}:
+            expected = f"{row.status}:{row.error}"
+        elif row.status == "duplicate":
+            expected = "duplicate"
+        elif not row.caption:
+            expected = "no_caption"
+        elif reject.key not in has_features:
+            expected = "no_features"
+        else:
+            assert reject.split in {"dev", "test"}
+            expected = reject.reason
+            assert expected in {"not_matched", "over_size"}
+        assert reject.reason == expected
+        seen.add(expected.partition(":")[0])
+    assert seen == {
+        "failed", "refused", "duplicate", "no_caption", "no_features", "not_matched", "over_size",
+    }  # fmt: skip
+
+
+def test_a_page_is_in_the_split_of_its_pool_and_no_site_in_two(world: World, release: Path) -> None:
+    split = read_split(world.captures / "split.toml")
+    sites: dict[str, set[str]] = {}
+    for pair in read_pairs(release):
+        assert split.pool_of(pair.site, pair.key) == pair.split
+        sites.setdefault(pair.site, set()).add(pair.split)
+    assert all(len(splits) == 1 for splits in sites.values())
+
+
+def test_dev_and_test_come_from_pairs_that_match_and_train_does_not_care(
+    world: World, release: Path
+) -> None:
+    truth = dict(pd.read_parquet(world.truth).itertuples(index=False))
+    verdicts = {
+        split: {truth[pair.url] for pair in read_pairs(release) if pair.split == split}
+        for split in SPLITS
+    }
+    assert verdicts == {"train": {True, False}, "dev": {True}, "test": {True}}
+
+
+def test_arrays_captions_and_keys_are_in_pair_order(world: World, release: Path) -> None:
+    ids = {track: read_captions(world.captions / f"{track}.txt") for track in TRACKS}
+    pairs = read_pairs(release)
+    with open_features(world.features) as features:
+        whole = features.read(slice(None))
+    place = {key: row for row, key in enumerate(whole.keys)}
+    for split in SPLITS:
+        own = [pair for pair in pairs if pair.split == split]
+        assert [pair.pair_index for pair in own] == list(range(len(own)))
+        rows = np.array([place[pair.key] for pair in own])
+        with open_features(release / DATA / f"{split}.h5") as stored:
+            assert stored.keys == [pair.key for pair in own]
+            assert stored.attributes["detector"] == "tiny"
+            found = stored.read(slice(None))
+        expected = whole.take(rows)
+        for name in ("regions", "boxes", "scores", "classes", "source", "n_regions"):
+            assert np.array_equal(getattr(found, name), getattr(expected, name))
+        assert np.array_equal(np.load(release / DATA / f"{split}_ims.npy"), expected.regions)
+        assert [hash_of(page) for page in expected.regions] == [p.regions_sha256 for p in own]
+        for track in TRACKS:
+            captions = read_split_captions(release, split, track)
+            assert captions.keys == [pair.key for pair in own]
+            assert captions.captions == [ids[track][pair.key] for pair in own]
+            assert captions.fingerprint == read_manifest(release).fingerprints[split][track]
+
+
+class AuthorsLoader:
+    """What the authors' data loader does with the files, written down plainly."""
+
+    def __init__(self, folder: str, split: str, vocabulary: str) -> None:
+        with open(vocabulary) as file:  # noqa: PTH123 - as plain as can be
+            tree = json.load(file)
+        self.word2idx, self.size = tree["word2idx"], tree["idx"]
+        self.captions = []
+        with open(os.path.join(folder, vocabulary_track(vocabulary, split))) as file:  # noqa: PTH118, PTH123
+            for line in file:
+                self.captions.append(line.strip().split(","))
+        self.images = np.load(os.path.join(folder, f"{split}_ims.npy"))  # noqa: PTH118
+
+    def __getitem__(self, index: int):
+        caption = [self.word2idx["<start>"]]
+        caption.extend(int(field) for field in self.captions[index] if field)
+        caption.append(self.word2idx["<end>"])
+        return self.images[index], caption
+
+
+def vocabulary_track(vocabulary: str, split: str) -> str:
+    return f"{split}_caps_{vocabulary.rsplit('_', 1)[1].removesuffix('.json')}.txt"
+
+
+@pytest.mark.parametrize("track", TRACKS)
+def test_the_authors_loader_reads_the_release_unchanged(release: Path, track: str) -> None:
+    for split in SPLITS:
+        vocabulary = str(release / "vocab" / f"{DATA}_vocab_{track}.json")
+        loader = AuthorsLoader(str(release / DATA), split, vocabulary)
+        captions = read_split_captions(release, split, track)
+        assert loader.images.dtype == np.float32
+        assert len(loader.captions) == len(loader.images) == len(captions.keys)
+        with open_regions(release, split) as regions:
+            for index, ids in enumerate(captions.captions):
+                image, caption = loader[index]
+                assert np.array_equal(image, regions[index])
+                assert caption == [1, *ids, 2]
+                assert max(caption) < loader.size
+
+
+def test_a_whole_release_verifies(release: Path) -> None:
+    assert verify(release) == []
+
+
+def test_without_flags_a_rerun_keeps_the_release_and_its_settings(
+    world: World, release: Path, tmp_path: Path
+) -> None:
+    copy = world.folder / "kept"
+    world.package(copy, matched=world.truth, dev=6, test=9, npy=True, contact="a@b.test")
+    before = contents(copy)
+    times = {path: path.stat().st_mtime_ns for path in copy.rglob("*.h5")}
+    assert world.package(copy).counts == read_manifest(release).counts
+    assert times == {path: path.stat().st_mtime_ns for path in copy.rglob("*.h5")}
+    world.package(copy, force=True)
+    assert times != {path: path.stat().st_mtime_ns for path in copy.rglob("*.h5")}
+    assert contents(copy) == before == contents(release)
+
+
+def test_a_flag_changes_that_setting_alone(world: World) -> None:
+    release = world.folder / "changed"
+    world.package(release, matched=world.truth, dev=6, test=9, npy=True)
+    keys = [pair.key for pair in read_pairs(release) if pair.split == "dev"]
+    manifest = world.package(release, npy=False, name="Mine")
+    assert (manifest.counts["dev"], manifest.counts["test"]) == (6, 9)
+    assert manifest.name == "Mine"
+    assert not list((release / DATA).glob("*.npy"))
+    assert [pair.key for pair in read_pairs(release) if pair.split == "dev"] == keys
+    assert world.package(release, matched=Path("none")).rejects.get("not_matched") is None
+
+
+def test_a_smaller_size_takes_a_part_of_the_same_draw(world: World, tmp_path: Path) -> None:
+    drawn = {}
+    for size in (4, 7):
+        world.package(tmp_path / str(size), test=size)
+        drawn[size] = {p.key for p in read_pairs(tmp_path / str(size)) if p.split == "test"}
+    assert drawn[4] < drawn[7]
+
+
+def test_sizes_that_cannot_be_had_are_cut_with_a_warning(
+    world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    manifest = world.package(tmp_path / "release")
+    assert f"train {manifest.counts['train']} of 98000" in capsys.readouterr().err
+    assert "over_size" not in manifest.rejects
+
+
+def test_half_stores_float16_and_hashes_what_is_stored(world: World, tmp_path: Path) -> None:
+    release = tmp_path / "release"
+    world.package(release, half=True, npy=True, dev=5)
+    with h5py.File(release / DATA / "dev.h5") as file:
+        assert file["regions"].dtype == np.float16
+        stored = file["regions"][:]
+    matrix = np.load(release / DATA / "dev_ims.npy")
+    assert matrix.dtype == np.float16
+    assert np.array_equal(matrix, stored)
+    dev = [pair for pair in read_pairs(release) if pair.split == "dev"]
+    assert [hash_of(page) for page in stored] == [pair.regions_sha256 for pair in dev]
+    assert verify(release) == []
+
+
+def test_another_seed_or_mode_is_refused(world: World, tmp_path: Path) -> None:
+    for settings in ({"seed": 4}, {"by": "page"}):
+        with pytest.raises(ConfigError, match=r"split\.toml"):
+            world.package(tmp_path / "release", **settings)
+    assert not (tmp_path / "release").exists()
+
+
+def test_an_empty_split_is_one_clear_line(world: World, tmp_path: Path) -> None:
+    judged = tmp_path / "judged.csv"
+    rows = "".join(f"{line.url},mismatch\n" for line in read_plan(world.captures))
+    judged.write_text(f"url,matched\n{rows}", encoding="utf-8")
+    with pytest.raises(ConfigError, match="no pair for dev and test") as caught:
+        world.package(tmp_path / "release", matched=judged)
+    message = str(caught.value)
+    assert "not_matched" in message
+    assert "seed" in message
+    assert "\n" not in message
+    assert not (tmp_path / "release").exists()
+
+
+def test_features_that_are_not_finite_are_refused(world: World, tmp_path: Path) -> None:
+    features = tmp_path / "features.h5"
+    shutil.copy(world.features, features)
+    with h5py.File(features, "a") as file:
+        file["regions"][7, 3, 5] = np.nan
+        key = file["keys"].asstr()[7]
+    with pytest.raises(FormatError, match=f"{key}: regions not finite"):
+        package(world.captures, features, world.captions, tmp_path / "r", PackageSettings())
+    assert not (tmp_path / "r" / "manifest.json").exists()
+
+
+def test_features_too_large_for_float16_are_refused(world: World, tmp_path: Path) -> None:
+    features = tmp_path / "features.h5"
+    shutil.copy(world.features, features)
+    with h5py.File(features, "a") as file:
+        file["regions"][7, 3, 5] = 1e6
+    with pytest.raises(FormatError, match="float16"):
+        package(
+            world.captures, features, world.captions, tmp_path / "r", PackageSettings(half=True)
+        )
+
+
+def test_ids_of_another_tokenize_run_are_refused(world: World, tmp_path: Path) -> None:
+    captions = tmp_path / "captions"
+    shutil.copytree(world.captions, captions)
+    with (captions / "bpe.txt").open("a", encoding="utf-8") as file:
+        file.write("99999_0000\t4\n")
+    with pytest.raises(FormatError, match=r"bpe\.txt.*tokenize"):
+        package(world.captures, world.features, captions, tmp_path / "r", PackageSettings())
+
+
+@pytest.mark.parametrize("missing", ["captures", "features", "captions"])
+def test_a_missing_input_is_one_clear_line(world: World, tmp_path: Path, missing: str) -> None:
+    inputs = {name: getattr(world, name) for name in ("captures", "features", "captions")}
+    inputs[missing] = tmp_path / "none"
+    with pytest.raises(FormatError, match="no such") as caught:
+        package(*inputs.values(), tmp_path / "r", PackageSettings())
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "r").exists()
+
+
+def test_an_unfinished_crawl_makes_rejects_of_what_is_not_crawled_yet(
+    world: World, tmp_path: Path
+) -> None:
+    captures = tmp_path / "captures"
+    shutil.copytree(world.captures, captures)
+    (captures / "00002.parquet").unlink()
+    manifest = package(captures, world.features, world.captions, tmp_path / "r", PackageSettings())
+    assert manifest.rejects["not_crawled"] == 50
+    assert sum(manifest.rejects.values()) + sum(manifest.counts.values()) == 200
+
+
+def test_pages_that_tokenize_has_not_seen_are_rejects(world: World, tmp_path: Path) -> None:
+    captions = tmp_path / "captions"
+    shutil.copytree(world.captions, captions)
+    lines = (captions / "bpe.txt").read_text(encoding="utf-8").splitlines()
+    key = lines[0].partition("\t")[0]
+    lines[0] = f"{key}\t"
+    (captions / "bpe.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    tree = json.loads((captions / "bpe.vocab.json").read_text(encoding="utf-8"))
+    del tree["extra"]
+    (captions / "bpe.vocab.json").write_text(json.dumps(tree), encoding="utf-8")
+    some = tmp_path / "some.h5"
+    shutil.copy(world.features, some)
+    with h5py.File(some, "a") as file:
+        file["keys"][0] = key
+    package(world.captures, some, captions, tmp_path / "r", PackageSettings())
+    reasons = {reject.key: reject.reason for reject in read_rejects(tmp_path / "r")}
+    assert reasons[key] == "empty_tokens:bpe"
+
+
+def test_killed_again_and_again_it_ends_as_if_nothing_had_happened(
+    world: World, release: Path
+) -> None:
+    settings = {"matched": world.truth, "dev": 6, "test": 9, "npy": True, "contact": "a@b.test"}
+    killed = world.folder / "killed"
+    for point in (1, 2, 5, 14, 28):  # 28: just before the manifest
+        assert world.kill(killed, point, **settings)
+        assert not (killed / "manifest.json").exists()
+    world.package(killed, **settings)
+    assert contents(killed) == contents(release)
+
+
+def test_killed_while_it_is_rewritten_it_keeps_its_settings(world: World, release: Path) -> None:
+    killed = world.folder / "rewritten"
+    shutil.copytree(release, killed)
+    for point in (2, 8, 28):
+        assert world.kill(killed, point, "--force")
+        assert not (killed / "manifest.json").exists()
+    world.package(killed)
+    assert contents(killed) == contents(release)
+
+
+def test_a_single_site_by_address_is_split_by_page(
+    make_crawl: Callable[..., None], make_features: Callable[..., None], tmp_path: Path
+) -> None:
+    world = World(tmp_path, tmp_path / "captures")
+    make_crawl(world.captures, 60, 1, 20, address="127.0.0.1")
+    make_features(world.features, [r.key for r in read_rows(world.captures) if r.status == "ok"])
+    tokenize(world.captures, world.captions, TokenizeSettings(bert="learn", processes=1))
+    counts = world.package(tmp_path / "release").counts
+    assert all(count > 3 for count in counts.values())
+    card = (tmp_path / "release" / "DATASET_CARD.md").read_text(encoding="utf-8")
+    assert "same site" in card

@@ -1,0 +1,160 @@
+"""Verify finds what was changed, even where the hashes were changed with it."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from now_builder.errors import NowError
+from now_builder.formats.atomic import sha256_of
+from now_builder.formats.release import read_pairs, write_pairs
+from now_builder.formats.shard import read_rows
+from now_builder.package.run import package, verify
+from now_builder.package.settings import PackageSettings
+from now_builder.tokenize.run import tokenize
+from now_builder.tokenize.settings import TokenizeSettings
+
+DATA = "now100k_precomp"
+
+
+@pytest.fixture(scope="module")
+def whole(small_crawl: Path, make_features: Callable[..., None], tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("verified")
+    keys = [row.key for row in read_rows(small_crawl) if row.status == "ok"]
+    make_features(folder / "features.h5", keys)
+    tokenize(small_crawl, folder / "captions", TokenizeSettings(bert="learn", processes=1))
+    settings = PackageSettings(train=6, dev=4, test=5, npy=True)
+    package(small_crawl, folder / "features.h5", folder / "captions", folder / "r", settings)
+    return folder / "r"
+
+
+@pytest.fixture
+def release(whole: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(whole, tmp_path / "release"))
+
+
+def rehash(release: Path, **changes) -> None:
+    """Make the manifest agree with the files as they are now."""
+    path = release / "manifest.json"
+    tree = json.loads(path.read_text(encoding="utf-8")) | changes
+    for name, entry in tree["files"].items():
+        entry["sha256"] = sha256_of(release / name)
+        entry["bytes"] = (release / name).stat().st_size
+    path.write_text(json.dumps(tree), encoding="utf-8")
+
+
+def found(release: Path, *words: str) -> None:
+    problems = verify(release)
+    assert problems
+    assert all(any(word in problem for problem in problems) for word in words), problems
+    assert not any("\n" in problem for problem in problems)
+
+
+def test_a_whole_release_has_no_problem(whole: Path) -> None:
+    assert verify(whole) == []
+
+
+@pytest.mark.parametrize(
+    "name", [f"{DATA}/test.h5", f"{DATA}/dev_caps_bpe.txt", "pairs.parquet", "DATASET_CARD.md"]
+)
+def test_a_changed_byte_is_found(release: Path, name: str) -> None:
+    content = bytearray((release / name).read_bytes())
+    content[len(content) // 2] ^= 1
+    (release / name).write_bytes(content)
+    found(release, f"{name}: content differs")
+
+
+def test_a_missing_and_a_shortened_file_are_found(release: Path) -> None:
+    (release / DATA / "dev_ids.txt").unlink()
+    content = (release / DATA / "train.h5").read_bytes()
+    (release / DATA / "train.h5").write_bytes(content[:-100])
+    found(release, "dev_ids.txt: missing", "train.h5: ")
+
+
+def test_a_caption_that_was_changed_with_its_hash_is_found(release: Path) -> None:
+    path = release / DATA / "test_caps_jieba.txt"
+    lines = path.read_text(encoding="utf-8").splitlines()
+    path.write_text("\n".join([*lines[1:], lines[0]]) + "\n", encoding="utf-8")
+    rehash(release)
+    found(release, "fingerprint differs")
+
+
+def test_an_id_outside_the_vocabulary_is_found(release: Path) -> None:
+    path = release / DATA / "test_caps_jieba.txt"
+    lines = path.read_text(encoding="utf-8").splitlines()
+    path.write_text("\n".join(["999999", *lines[1:]]) + "\n", encoding="utf-8")
+    rehash(release)
+    found(release, "line 1 has an id outside the vocabulary")
+
+
+def test_an_empty_caption_and_a_lost_line_are_found(release: Path) -> None:
+    path = release / DATA / "dev_caps_bert.txt"
+    lines = path.read_text(encoding="utf-8").splitlines()
+    path.write_text("\n".join(["", *lines[1:]]) + "\n", encoding="utf-8")
+    rehash(release)
+    found(release, "line 1 is empty")
+    path.write_text("\n".join(lines[1:]) + "\n", encoding="utf-8")
+    rehash(release)
+    found(release, "expected as many of each")
+
+
+def test_features_that_were_changed_with_their_hash_are_found(release: Path) -> None:
+    with h5py.File(release / DATA / "dev.h5", "a") as file:
+        file["regions"][2] = 0.5
+    rehash(release)
+    found(release, "differ from their hash", "dev_ims.npy")
+
+
+def test_an_array_of_another_shape_is_found(release: Path) -> None:
+    np.save(release / DATA / "dev_ims.npy", np.zeros((3, 36, 768), "f4"))
+    rehash(release)
+    found(release, "dev_ims.npy: shape")
+
+
+def test_keys_in_another_order_are_found(release: Path) -> None:
+    path = release / DATA / "test_ids.txt"
+    keys = path.read_text(encoding="utf-8").splitlines()
+    path.write_text("\n".join(reversed(keys)) + "\n", encoding="utf-8")
+    rehash(release)
+    found(release, "keys are not those of pairs.parquet")
+
+
+def test_counts_that_do_not_agree_are_found(release: Path) -> None:
+    rehash(release, counts={"train": 6, "dev": 4, "test": 500}, rejects={"duplicate": 1})
+    found(release, "pairs.parquet", "rejects.parquet")
+
+
+def test_a_pair_that_is_there_twice_is_found(release: Path) -> None:
+    pairs = read_pairs(release)
+    write_pairs(release / "pairs.parquet", [pairs[0], *pairs[:-1]])
+    rehash(release)
+    found(release, "a key is in two rows")
+
+
+@pytest.mark.parametrize("name", ["../outside.txt", "/etc/hostname", "vocab/../../outside.txt"])
+def test_a_manifest_may_not_point_outside_its_release(release: Path, name: str) -> None:
+    path = release / "manifest.json"
+    tree = json.loads(path.read_text(encoding="utf-8"))
+    tree["files"][name] = {"sha256": "0" * 64, "bytes": 9}
+    path.write_text(json.dumps(tree), encoding="utf-8")
+    found(release, "points outside the release")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"format": "now-release/9"}', '{"format": "now-release/1"}']
+)
+def test_a_damaged_manifest_is_one_line(release: Path, text: str) -> None:
+    (release / "manifest.json").write_text(text, encoding="utf-8")
+    with pytest.raises(NowError, match=r"manifest\.json") as caught:
+        verify(release)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_release_without_manifest_is_unfinished(release: Path) -> None:
+    (release / "manifest.json").unlink()
+    with pytest.raises(NowError, match="unfinished"):
+        verify(release)
