@@ -204,6 +204,8 @@ def _by_looks(element: Element, name: str | None) -> str | None:
         return "dialog"
     if name == "banner" or (element.background and width >= 0.5 * WIDTH and height >= 120):
         return "banner"
+    if element.background and not element.text.strip() and min(width, height) > _ICON:
+        return "image"
     if element.text.strip() and element.text_box is not None:
         return "button" if element.interactive and width > 40 and height <= 160 else "text"
     return None

@@ -110,6 +110,11 @@ def test_a_fixed_bar_is_a_navigation_bar_and_a_fixed_block_a_dialog():
     assert names(Element((60.0, 300.0, 660.0, 900.0), "div", fixed=True)) == ["dialog"]
 
 
+def test_a_background_picture_is_an_image_when_small_and_a_banner_when_wide():
+    assert names(Element((0.0, 0.0, 200.0, 200.0), "div", background=True)) == ["image"]
+    assert names(Element((0.0, 0.0, 500.0, 200.0), "div", background=True)) == ["banner"]
+
+
 def test_a_broken_record_with_a_loop_of_parents_does_not_hang():
     box = (0.0, 0.0, 300.0, 300.0)
     assert names(Element(box, "div", parent=1), Element(box, "li", parent=0)) == ["list item"]
