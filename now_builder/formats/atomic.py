@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import shutil
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 def replacing(path: Path) -> Iterator[Path]:
     """Yield a temporary path beside ``path``; on success it is synced and renamed to ``path``."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = _beside(path, "tmp")
     try:
         yield temporary
         with temporary.open("rb") as file:
@@ -33,10 +34,10 @@ def replacing_folder(path: Path) -> Iterator[Path]:
     is removed only after the new one stands.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = _beside(path, "tmp")
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir()
-    old = path.with_name(f".{path.name}.{os.getpid()}.old")
+    old = _beside(path, "old")
     try:
         yield temporary
         if path.exists():
@@ -47,6 +48,11 @@ def replacing_folder(path: Path) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
         if path.exists():
             shutil.rmtree(old, ignore_errors=True)
+
+
+def _beside(path: Path, ending: str) -> Path:
+    """Name a file that no other thread or process uses."""
+    return path.with_name(f".{path.name}.{threading.get_ident()}.{os.getpid()}.{ending}")
 
 
 def remove_leftovers(folder: Path) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any
 
 import numpy as np
@@ -292,8 +293,8 @@ def read_published_regions(path: Path) -> Shaped[np.ndarray, "pairs regions dim"
         regions: Shaped[np.ndarray, "pairs regions dim"] = np.lib.format.open_memmap(path, mode="r")
     except FileNotFoundError:
         raise FormatError(path, "no such file, and no .h5 of that split") from None
-    except (ValueError, OSError, EOFError) as error:
-        raise FormatError(path, f"not a readable .npy array ({error})") from None
+    except (ValueError, OSError, EOFError, SyntaxError, TokenError, MemoryError) as error:
+        raise FormatError(path, f"not a readable .npy array ({error!r:.200})") from None
     if regions.ndim != 3 or regions.dtype.kind != "f":
         raise FormatError(
             path, f"found {regions.dtype} {regions.shape}, expected floats (pairs, regions, dim)"

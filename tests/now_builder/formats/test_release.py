@@ -1,0 +1,204 @@
+"""Releases: ours and the authors' archive, in both folder names and number formats."""
+
+import hashlib
+import io
+import json
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from now_builder.errors import FormatError, NowError
+from now_builder.formats.captions import SPECIALS
+from now_builder.formats.release import (
+    Pair,
+    Reject,
+    check_split,
+    data_folder,
+    fingerprint,
+    hash_of,
+    is_ours,
+    open_regions,
+    read_manifest,
+    read_pairs,
+    read_rejects,
+    read_release_vocabulary,
+    read_split_captions,
+    write_pairs,
+    write_rejects,
+)
+
+TRACKS = ("jieba", "bpe", "bert")
+CAPTIONS = [[4, 5, 6], [7], [4, 5, 6], [8, 9, 4, 4]]
+
+
+def archive(folder: Path, name: str, kind: str, newline: str = "\n") -> np.ndarray:
+    """Write a small archive as the authors published it: no keys, no manifest."""
+    data, vocabulary = folder / name, folder / "vocab"
+    data.mkdir(parents=True)
+    vocabulary.mkdir()
+    regions = np.random.default_rng(1).standard_normal((4, 36, 768)).astype(kind)
+    regions[2] = regions[0]
+    words = [*SPECIALS, *"abcdef"]
+    tree = {
+        "word2idx": {word: index for index, word in enumerate(words)},
+        "idx2word": dict(enumerate(words)),
+        "idx": len(words),
+    }
+    for split in ("train", "dev", "test"):
+        np.save(data / f"{split}_ims.npy", regions)
+        (data / f"{split}_ids.txt").write_text("17\n40\n512\n9\n", encoding="utf-8")
+        for track in TRACKS:
+            lines = newline.join(",".join(map(str, ids)) + "," for ids in CAPTIONS) + newline
+            (data / f"{split}_caps_{track}.txt").write_bytes(lines.encode())
+    for track in TRACKS:
+        (vocabulary / f"{name}_vocab_{track}.json").write_text(json.dumps(tree), encoding="utf-8")
+    return regions
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+@pytest.mark.parametrize("kind", ["f2", "f4"])
+@pytest.mark.parametrize("name", ["h5100k_precomp", "now100k_precomp"])
+def test_the_authors_archive_is_read(tmp_path: Path, name: str, kind: str, newline: str) -> None:
+    regions = archive(tmp_path / "NoW", name, kind, newline)
+    for release in (tmp_path / "NoW", tmp_path / "NoW" / name):
+        assert not is_ours(release)
+        assert data_folder(release).name == name
+        for track in TRACKS:
+            found = read_split_captions(release, "test", track)
+            assert found.captions == CAPTIONS
+            assert found.keys == ["0", "1", "2", "3"]
+            assert found.images == [hash_of(page) for page in regions]
+            assert found.images[0] == found.images[2] != found.images[1]
+            assert found.fingerprint == fingerprint(["0", "1", "2", "3"], CAPTIONS)
+        with open_regions(release, "dev") as opened:
+            assert opened.dtype == np.dtype(kind)
+            assert np.array_equal(opened[1:3], regions[1:3])
+    assert read_release_vocabulary(tmp_path / "NoW", "bert").idx == 10
+    by_path = tmp_path / "NoW" / "vocab" / f"{name}_vocab_bpe.json"
+    assert read_release_vocabulary(tmp_path / "NoW", "bpe", by_path).idx == 10
+
+
+def test_a_fingerprint_is_what_the_format_says() -> None:
+    """sha256 of "a<TAB>1,2\\nb<TAB>3\\n"."""
+    assert fingerprint(["a", "b"], [[1, 2], [3]]) == hashlib.sha256(b"a\t1,2\nb\t3\n").hexdigest()
+
+
+def one_line(path: Path, call) -> str:
+    with pytest.raises(NowError) as caught:
+        call()
+    message = str(caught.value)
+    assert str(path) in message
+    assert "\n" not in message
+    return message
+
+
+def read_all(release: Path) -> None:
+    read_split_captions(release, "test", "bpe")
+    with open_regions(release, "test") as regions:
+        regions[:]
+
+
+def npy(array: np.ndarray, *, pickled: bool = False) -> bytes:
+    file = io.BytesIO()
+    np.save(file, array, allow_pickle=pickled)
+    return file.getvalue()
+
+
+def zipped() -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("a.npy", npy(np.zeros((4, 36, 768), "f4")))
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"text",
+        zipped(),
+        npy(np.zeros((4, 36, 768), "f4"))[:-4],
+        npy(np.zeros((4, 36 * 768), "f4")),
+        npy(np.zeros((4, 36, 768), "i4")),
+        npy(np.array([{"a": 1}] * 4), pickled=True),
+        npy(np.zeros((4, 2), [("a", "f4")])),
+        npy(np.zeros((3, 36, 768), "f4")),
+        npy(np.zeros(1, "f4")).replace(b"(1,)", b"(10**9, 36, 768)"),
+        b"\x93NUMPY\x01\x00\x10\x00(((((((((((((((((((((",
+    ],
+)
+def test_damaged_arrays_of_an_archive_are_one_line(tmp_path: Path, content: bytes) -> None:
+    archive(tmp_path / "NoW", "now100k_precomp", "f2")
+    path = tmp_path / "NoW" / "now100k_precomp" / "test_ims.npy"
+    path.write_bytes(content)
+    one_line(path.parent, lambda: read_all(tmp_path / "NoW"))
+
+
+@pytest.mark.parametrize("content", [b"4,5\n6;7\n8\n9\n", b"4\n\xff\n", b"4\n5\n-6\n7\n", b"4\n"])
+def test_damaged_captions_of_an_archive_are_one_line(tmp_path: Path, content: bytes) -> None:
+    archive(tmp_path / "NoW", "now100k_precomp", "f2")
+    path = tmp_path / "NoW" / "now100k_precomp" / "test_caps_bpe.txt"
+    path.write_bytes(content)
+    one_line(path, lambda: read_all(tmp_path / "NoW"))
+
+
+def test_missing_things_are_named(tmp_path: Path) -> None:
+    one_line(tmp_path / "none", lambda: data_folder(tmp_path / "none"))
+    assert "h5100k_precomp" in one_line(tmp_path, lambda: data_folder(tmp_path))
+    archive(tmp_path / "NoW", "h5100k_precomp", "f2")
+    folder = tmp_path / "NoW" / "h5100k_precomp"
+    (folder / "test_caps_bpe.txt").unlink()
+    message = one_line(folder, lambda: read_all(tmp_path / "NoW"))
+    assert "test_caps_jieba.txt" in message
+    (folder / "dev_ims.npy").unlink()
+    one_line(folder, lambda: read_split_captions(tmp_path / "NoW", "dev", "bert"))
+    (tmp_path / "NoW" / "vocab" / "h5100k_precomp_vocab_bpe.json").unlink()
+    one_line(tmp_path, lambda: read_release_vocabulary(tmp_path / "NoW", "bpe"))
+    one_line(tmp_path / "NoW", lambda: read_manifest(tmp_path / "NoW"))
+    with pytest.raises(FormatError, match="train, dev, test"):
+        check_split("val")
+
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+
+
+@settings(max_examples=25, deadline=None)
+@given(caption=TEXT, url=TEXT, lang=st.none() | TEXT, index=st.integers(0, 10**6))
+def test_pairs_and_rejects_survive_their_files(tmp_path_factory, caption, url, lang, index) -> None:
+    release = tmp_path_factory.mktemp("tables")
+    pairs = [Pair("00000_0000", "dev", index, url, "a.test", caption, None, lang, None, "f" * 64)]
+    rejects = [Reject("00000_0001", url, "a.test", "train", "failed:dns", lang)]
+    write_pairs(release / "pairs.parquet", pairs)
+    write_rejects(release / "rejects.parquet", rejects)
+    assert read_pairs(release) == pairs
+    assert read_rejects(release) == rejects
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"key": ["a"]},
+        {"pair_index": ["first"]},
+        {"pair_index": [None]},
+        {"caption": [None]},
+    ],
+)
+def test_damaged_tables_are_one_line(tmp_path: Path, columns: dict[str, list]) -> None:
+    whole = [Pair("a", "dev", 0, "u", "s", "c", None, None, None, "f")]
+    write_pairs(tmp_path / "pairs.parquet", whole)
+    table = pq.read_table(tmp_path / "pairs.parquet")
+    if columns == {"key": ["a"]}:
+        table = pa.table(columns)
+    else:
+        for name, values in columns.items():
+            table = table.set_column(table.column_names.index(name), name, pa.array(values))
+    pq.write_table(table, tmp_path / "pairs.parquet")
+    one_line(tmp_path / "pairs.parquet", lambda: read_pairs(tmp_path))
+    (tmp_path / "pairs.parquet").write_bytes(b"PAR1 torn")
+    one_line(tmp_path / "pairs.parquet", lambda: read_pairs(tmp_path))
