@@ -14,7 +14,7 @@ from now_builder.formats.atomic import write_text
 
 MAX_RESULT = 2**20
 
-# Threads of one process share the temporary name that a file is written under.
+# Only one of two threads that file the same result may find it new.
 _FILING = threading.Lock()
 
 
