@@ -99,7 +99,7 @@ class Answers:
             200,
             content_type,
             body,
-            delay_s=1 + page.number % 11 / 10 if page.kind == "slow" else 0,
+            delay_s=1 + page.number % 11 / 10 if page.kind == "slow" else 0.0,
             manner=manner,
             compress=self.world.sites[page.site].gzip and manner == "whole",
         )

@@ -5,7 +5,7 @@ from random import Random
 
 from now_builder.simweb.words import CHARACTER_SCRIPTS, Words
 
-_LENGTHS = {"characters": (15, 45), "words": (5, 22)}
+_LENGTHS = {"characters": (15, 45), "words": (6, 24)}
 
 
 def compose(template: str, words: Words, topic: str, rng: Random) -> str:
@@ -28,7 +28,7 @@ def text(kind: str, words: Words, topic: str, rng: Random) -> str:
 
 
 def description(words: Words, topic: str, rng: Random) -> str:
-    """Compose a description that fits: 15-45 characters, or 5-22 words."""
+    """Compose a description that fits: 15-45 characters, or 6-24 words."""
     by_character = words.lang[:2] in CHARACTER_SCRIPTS
     least, most = _LENGTHS["characters" if by_character else "words"]
     for _ in range(50):

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from random import Random
 
 from now_builder.simweb.drawings import animals, food, nature, things, travel
-from now_builder.simweb.pen import Pen, Picture, shade, tone
+from now_builder.simweb.pen import Number, Pen, Picture, shade, tone
 
 VARIANTS = 3
 Thing = Callable[[Pen, Random, int], None]
-Scene = Callable[[Pen, Random, int, float], None]
+Scene = Callable[[Pen, Random, int, Number], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Drawing:
     thing: Thing | None = None
     scene: Scene | None = None
     ground: str = "plain"
-    turn: float = 12
+    turn: Number = 12
     crowd: int = 3
 
 
@@ -79,7 +79,7 @@ _PLAIN = (
 _SKY = ("#a9d8f5", "#bfe3f7", "#8fc7ee", "#cfe6f2", "#f6dcc0")
 
 
-def draw(topic: str, rng: Random, width: float, variant: int | None = None) -> Picture:
+def draw(topic: str, rng: Random, width: Number, variant: int | None = None) -> Picture:
     """Draw a picture of a topic.
 
     Args:
@@ -102,7 +102,7 @@ def draw(topic: str, rng: Random, width: float, variant: int | None = None) -> P
     return Picture(width, tuple(pen.shapes))
 
 
-def _places(rng: Random, width: float, crowd: int) -> list[tuple[float, float, float]]:
+def _places(rng: Random, width: Number, crowd: int) -> list[tuple[Number, Number, Number]]:
     """Choose where copies stand: x, y and scale each, in a row or in two."""
     count = rng.choice((1, 1, *range(1, crowd + 1)))
     fitting = max(1, min(count, round(width / 45)))
@@ -119,7 +119,7 @@ def _places(rng: Random, width: float, crowd: int) -> list[tuple[float, float, f
     return places
 
 
-def _lay_ground(pen: Pen, rng: Random, ground: str, width: float) -> None:
+def _lay_ground(pen: Pen, rng: Random, ground: str, width: Number) -> None:
     if ground == "plain" or rng.random() < 0.15:
         pen.box((0, 0), (width, 100), tone(rng, rng.choice(_PLAIN), 0.02))
         if rng.random() < 0.4:
@@ -129,23 +129,23 @@ def _lay_ground(pen: Pen, rng: Random, ground: str, width: float) -> None:
     _GROUNDS[ground](pen, rng, width)
 
 
-def _sky(pen: Pen, rng: Random, width: float) -> None:
+def _sky(pen: Pen, rng: Random, width: Number) -> None:
     pen.box((0, 0), (width, 100), tone(rng, rng.choice(_SKY), 0.03))
 
 
-def _grass(pen: Pen, rng: Random, width: float) -> None:
+def _grass(pen: Pen, rng: Random, width: Number) -> None:
     _sky(pen, rng, width)
     y = rng.uniform(70, 84)
     green = tone(rng, "#7fb560", 0.05)
     pen.path(f"M0 {y:.0f}Q{width / 2:.0f} {y - 8:.0f} {width:.0f} {y + 3:.0f}V100H0Z", green)
 
 
-def _moss(pen: Pen, rng: Random, width: float) -> None:
+def _moss(pen: Pen, rng: Random, width: Number) -> None:
     pen.box((0, 0), (width, 100), tone(rng, "#a9bf8f", 0.05))
     pen.box((0, rng.uniform(74, 86)), (width, 40), tone(rng, "#6b5a3a", 0.05))
 
 
-def _meadow(pen: Pen, rng: Random, width: float) -> None:
+def _meadow(pen: Pen, rng: Random, width: Number) -> None:
     green = tone(rng, "#cfe8a8", 0.05)
     pen.box((0, 0), (width, 100), green)
     for _ in range(14):
@@ -153,30 +153,30 @@ def _meadow(pen: Pen, rng: Random, width: float) -> None:
         pen.line([(x, y), (x + rng.uniform(-3, 3), y - 9)], shade(green, -0.25), 1.6)
 
 
-def _rain(pen: Pen, rng: Random, width: float) -> None:
+def _rain(pen: Pen, rng: Random, width: Number) -> None:
     pen.box((0, 0), (width, 100), tone(rng, "#b9c3cd", 0.05))
 
 
-def _snow(pen: Pen, rng: Random, width: float) -> None:
+def _snow(pen: Pen, rng: Random, width: Number) -> None:
     pen.box((0, 0), (width, 100), tone(rng, "#7fb2dc", 0.06))
     y = rng.uniform(66, 80)
     pen.path(f"M0 {y:.0f}Q{width / 3:.0f} {y - 9:.0f} {width:.0f} {y + 4:.0f}V100H0Z", "#f2f7fb")
     nature.flakes(pen, rng, width)
 
 
-def _water(pen: Pen, rng: Random, width: float) -> None:
+def _water(pen: Pen, rng: Random, width: Number) -> None:
     pen.box((0, 0), (width, 100), tone(rng, rng.choice(("#1f9fb8", "#2387b5", "#2bb0b0")), 0.04))
     for _ in range(4):
         x = rng.uniform(0, width)
         pen.path(f"M{x:.0f} 100q-7 -12 0 -22q7 -10 0 -20", "none", "#2f7d4a", 3.4)
 
 
-def _space(pen: Pen, rng: Random, width: float) -> None:
+def _space(pen: Pen, rng: Random, width: Number) -> None:
     pen.box((0, 0), (width, 100), tone(rng, rng.choice(("#141a3a", "#1c1540", "#0f2038")), 0.03))
     nature.stars(pen, rng, width)
 
 
-def _road(pen: Pen, rng: Random, width: float) -> None:
+def _road(pen: Pen, rng: Random, width: Number) -> None:
     _sky(pen, rng, width)
     y = rng.uniform(58, 70)
     pen.box((0, y), (width, 100 - y), tone(rng, "#6d7176", 0.04))
@@ -184,7 +184,7 @@ def _road(pen: Pen, rng: Random, width: float) -> None:
         pen.box((step * 22, 88), (12, 2.4), "#f2efe2")
 
 
-_GROUNDS: dict[str, Callable[[Pen, Random, float], None]] = {
+_GROUNDS: dict[str, Callable[[Pen, Random, Number], None]] = {
     "sky": _sky,
     "grass": _grass,
     "moss": _moss,

@@ -8,8 +8,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from random import Random
 
-Matrix = tuple[float, float, float, float, float, float]
-Point = tuple[float, float]
+Number = float | int
+"""Both, since annotations are checked at run time, where 1 is no float."""
+Matrix = tuple[Number, Number, Number, Number, Number, Number]
+Point = tuple[Number, Number]
 IDENTITY: Matrix = (1, 0, 0, 1, 0, 0)
 
 
@@ -28,7 +30,7 @@ class Shape:
     data: str
     fill: str
     stroke: str
-    width: float
+    width: Number
     matrix: Matrix
 
 
@@ -41,7 +43,7 @@ class Pen:
 
     @contextmanager
     def moved(
-        self, x: float, y: float, scale: float = 1, angle: float = 0, *, flip: bool = False
+        self, x: Number, y: Number, scale: Number = 1, angle: Number = 0, *, flip: bool = False
     ) -> Iterator[None]:
         """Draw around the point (x, y), turned clockwise by ``angle`` degrees.
 
@@ -62,7 +64,7 @@ class Pen:
         finally:
             self.matrix = before
 
-    def path(self, data: str, fill: str = "none", stroke: str = "none", width: float = 1) -> None:
+    def path(self, data: str, fill: str = "none", stroke: str = "none", width: Number = 1) -> None:
         """Paint a path of SVG path data."""
         self.shapes.append(Shape(data, fill, stroke, width, self.matrix))
 
@@ -77,11 +79,11 @@ class Pen:
             2,
         )
 
-    def circle(self, x: float, y: float, radius: float, fill: str) -> None:
+    def circle(self, x: Number, y: Number, radius: Number, fill: str) -> None:
         """Paint a disc."""
         self.ellipse((x, y), (radius, radius), fill)
 
-    def ring(self, center: Point, radius: float, stroke: str, width: float) -> None:
+    def ring(self, center: Point, radius: Number, stroke: str, width: Number) -> None:
         """Paint a circle's line."""
         x, y = center
         arc = f"A{_n(radius)} {_n(radius)} 0 1 0 "
@@ -90,7 +92,7 @@ class Pen:
         )
         self.path(data, "none", stroke, width)
 
-    def box(self, corner: Point, size: Point, fill: str, radius: float = 0) -> None:
+    def box(self, corner: Point, size: Point, fill: str, radius: Number = 0) -> None:
         """Paint a rectangle, its corners rounded by ``radius``."""
         (x, y), (w, h) = corner, size
         r = min(radius, w / 2, h / 2)
@@ -108,7 +110,7 @@ class Pen:
         """Paint a polygon."""
         self.path("M" + "L".join(f"{_n(x)} {_n(y)}" for x, y in points) + "Z", fill)
 
-    def line(self, points: Sequence[Point], stroke: str, width: float) -> None:
+    def line(self, points: Sequence[Point], stroke: str, width: Number) -> None:
         """Paint a polyline with round ends."""
         data = "M" + "L".join(f"{_n(x)} {_n(y)}" for x, y in points)
         self.path(data, "none", stroke, width)
@@ -118,7 +120,7 @@ class Pen:
 class Picture:
     """Shapes on a canvas of ``width`` by 100 units."""
 
-    width: float
+    width: Number
     shapes: tuple[Shape, ...]
 
     def to_svg(self, attributes: str = "") -> str:
@@ -158,7 +160,7 @@ class Picture:
         )
 
 
-def tone(rng: Random, color: str, amount: float = 0.06) -> str:
+def tone(rng: Random, color: str, amount: Number = 0.06) -> str:
     """Vary a colour a little in hue, saturation and lightness.
 
     Args:
@@ -175,14 +177,14 @@ def tone(rng: Random, color: str, amount: float = 0.06) -> str:
     )
 
 
-def shade(color: str, change: float) -> str:
+def shade(color: str, change: Number) -> str:
     """Make a colour lighter (up to 1) or darker (down to -1)."""
     target = 255 if change > 0 else 0
     channels = [int(color[place : place + 2], 16) for place in (1, 3, 5)]
     return "#" + "".join(f"{round(c + (target - c) * abs(change)):02x}" for c in channels)
 
 
-def hls(hue: float, light: float, saturation: float) -> str:
+def hls(hue: Number, light: Number, saturation: Number) -> str:
     """Give ``#rrggbb`` of hue (wraps), lightness and saturation (clipped to [0, 1])."""
     light, saturation = min(max(light, 0), 1), min(max(saturation, 0), 1)
     red, green, blue = colorsys.hls_to_rgb(hue % 1, light, saturation)
@@ -190,9 +192,9 @@ def hls(hue: float, light: float, saturation: float) -> str:
 
 
 def around(
-    count: int, radius: float, start: float = 0, center: Point = (0, 0)
-) -> list[tuple[float, float, float]]:
-    """Give ``count`` points (x, y, angle in degrees) evenly on a circle, clockwise from the right."""
+    count: int, radius: Number, start: Number = 0, center: Point = (0, 0)
+) -> list[tuple[Number, Number, Number]]:
+    """Give points (x, y, angle in degrees) evenly on a circle, clockwise from the right."""
     angles = [start + 360 * place / count for place in range(count)]
     return [
         (
@@ -227,11 +229,11 @@ def _product(outer: Matrix, inner: Matrix) -> Matrix:
     )
 
 
-def _n(value: float) -> str:
+def _n(value: Number) -> str:
     """Write a number with one digit after the point, without an idle zero."""
     text = f"{value:.1f}"
-    return text[:-2] if text.endswith(".0") else text
+    return text.removesuffix(".0")
 
 
-def _fine(value: float) -> str:
+def _fine(value: Number) -> str:
     return f"{value:.3f}".rstrip("0").rstrip(".")

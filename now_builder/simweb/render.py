@@ -88,12 +88,11 @@ def _placed_description(view: View) -> tuple[str, str, str]:
         return open_graph, "", ""
     if page.kind == "script_description":
         text = json.dumps(page.description).replace("<", "\\u003c")
-        return (
-            "",
-            "<script>var m=document.createElement('meta');m.name='description';"
-            f"m.content={text};document.head.appendChild(m)</script>",
-            "",
+        script = (
+            f"<script>var m=document.createElement('meta');m.name='description';m.content={text};"
+            "document.head.appendChild(m)</script>"
         )
+        return "", script, ""
     if page.kind == "body_description":
         return "", "", tag
     if page.kind == "late_description":

@@ -4,7 +4,7 @@ from pydantic import Field, field_validator
 
 from now_builder.config import Strict
 
-LANGUAGES = ("zh", "en")
+LANGUAGES = ("zh", "en", "ja", "ru", "es", "ko")
 """Languages that the simulated web can be written in."""
 
 TOPIC_COUNT = 36

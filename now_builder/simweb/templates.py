@@ -18,8 +18,9 @@ def news(view: View) -> str:
     rows = "".join(
         f'<a class=row href="#" style="padding:9px 14px;border-top:1px solid var(--edge)">'
         f"<div style=flex:1><h2>{view.say('headings')}</h2>"
-        f"<span class=dim>{view.site_text('by')}, {view.rng.randint(1, 23)}:{view.rng.randint(10, 59)}"
-        f"</span></div>{view.picture(126, 96)}</a>"
+        f"<span class=dim>{view.site_text('by')}, "
+        f"{view.rng.randint(1, 23)}:{view.rng.randint(10, 59)}</span></div>"
+        f"{view.picture(126, 96)}</a>"
         for _ in range(4)
     )
     return (
@@ -173,7 +174,8 @@ def slides(view: View) -> str:
         for _ in range(3)
     )
     small = "".join(
-        f'<div style="flex:1;min-width:0">{view.picture(106, 100)}<div class=dim>{view.thing()}</div></div>'
+        f'<div style="flex:1;min-width:0">{view.picture(106, 100)}'
+        f"<div class=dim>{view.thing()}</div></div>"
         for _ in range(3)
     )
     return (
@@ -220,8 +222,8 @@ def _bar(view: View) -> str:
     return (
         "<nav class=bar>"
         + "".join(
-            f"<a href='#'><span style='display:grid;place-items:center'>{view.icon(icon, 20)}</span>"
-            f"{label}</a>"
+            f"<a href='#'><span style='display:grid;place-items:center'>"
+            f"{view.icon(icon, 20)}</span>{label}</a>"
             for icon, label in zip(icons, view.all_texts("bottom", 4), strict=True)
         )
         + "</nav>"

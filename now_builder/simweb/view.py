@@ -1,6 +1,5 @@
 """What a template is given: the texts, colours and pictures of one page."""
 
-import json
 from dataclasses import dataclass, field
 from html import escape
 from random import Random

@@ -49,6 +49,14 @@ LEGACY = {
 _UNDECLARED = ("gbk", "big5", "shift_jis", "euc-kr", "windows-1251")
 """Encodings that a text betrays without a declaration."""
 
+_DECLARED: dict[str, Declared] = {
+    "legacy_header": "header",
+    "legacy_meta": "meta",
+    "legacy_undeclared": "nowhere",
+    "legacy_late": "late",
+    "legacy_conflict": "conflict",
+}
+
 _LEAST_PAGES = 8
 _LEAST_TOPICS = 6
 _LEGACY_SITES = 0.15
@@ -167,11 +175,12 @@ def _draw_site(number: int, settings: SimwebSettings) -> Site:
     lang = settings.languages[number % len(settings.languages)]
     words = read_words(lang)
     first, second = rng.choice(words.several("first")), rng.choice(words.several("second"))
-    charset, declared = "utf-8", rng.choice(("meta", "meta", "both", "header"))
+    usual: tuple[Declared, ...] = ("meta", "both", "header")
+    charset, declared = "utf-8", rng.choice(usual)
     old = [label for label, of in LEGACY.items() if of == lang]
     if old and rng.random() < _LEGACY_SITES:
         charset = rng.choice(old)
-        declared = rng.choice(("header", "meta", "both"))
+        declared = rng.choice(usual)
         if charset in _UNDECLARED and rng.random() < 0.25:
             declared = "nowhere"
     if charset == "big5":
@@ -245,7 +254,8 @@ def _make_awkward(pages: list[Page], sites: tuple[Site, ...], settings: SimwebSe
     """Turn some pages of each site into awkward ones; six of each site stay as they are."""
     rng = Random(f"{settings.seed}/awkward")
     place: dict[int, int] = {}
-    free, kept = [], []
+    free: list[Page] = []
+    kept: list[Page] = []
     for page in pages:
         place[page.site] = place.get(page.site, 0) + 1
         (kept if place[page.site] <= _LEAST_TOPICS else free).append(page)
@@ -290,8 +300,7 @@ def _made_awkward(page: Page, kind: str, charset: str | None, original: Page, wa
         target = f"/private{page.target}"
         return replace(page, kind=kind, target=target, url=page.url.replace(page.target, target))
     if charset is not None:
-        declared = kind.removeprefix("legacy_").replace("undeclared", "nowhere")
-        return replace(page, kind=kind, charset=charset, declared=declared)
+        return replace(page, kind=kind, charset=charset, declared=_DECLARED[kind])
     return replace(page, kind=kind)
 
 
@@ -307,9 +316,7 @@ def _describe(world: World) -> Iterator[Page]:
     wrong = eligible[: round(world.settings.mismatch * len(eligible))]
     kinds = rng.choices(list(MISMATCH_SHARES), list(MISMATCH_SHARES.values()), k=len(wrong))
     mismatch = dict(zip(wrong, kinds, strict=True))
-    done: list[Page] = []
-    for page in world.pages:
-        done.append(_described(world, page, mismatch.get(page.number)))
+    done = [_described(world, page, mismatch.get(page.number)) for page in world.pages]
     for page in done:
         if page.original is None:
             yield page

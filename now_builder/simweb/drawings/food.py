@@ -2,7 +2,7 @@
 
 from random import Random
 
-from now_builder.simweb.pen import Pen, around, shade, tone
+from now_builder.simweb.pen import Number, Pen, around, shade, tone
 
 
 def banana(pen: Pen, rng: Random, variant: int) -> None:
@@ -10,9 +10,8 @@ def banana(pen: Pen, rng: Random, variant: int) -> None:
     yellow = tone(rng, "#f7d117")
     if variant == 1:
         for angle in (-34, -12, 10, 32)[: rng.randint(3, 4)]:
-            with pen.moved(-18, -22, 0.95, angle):
-                with pen.moved(26, 22):
-                    _one_banana(pen, tone(rng, yellow, 0.03))
+            with pen.moved(-18, -22, 0.95, angle), pen.moved(26, 22):
+                _one_banana(pen, tone(rng, yellow, 0.03))
         pen.box((-28, -36), (16, 14), "#7a5a1e", 4)
     elif variant == 2:
         pen.path("M-13 44C-20 10-18-8-12-12L12-12C18-8 20 10 13 44Q0 50-13 44Z", yellow)
@@ -50,8 +49,8 @@ def _one_strawberry(pen: Pen, red: str) -> None:
     for row, y in enumerate((-12, 2, 16, 30)):
         for x in range(-24 + 6 * row, 25 - 6 * row, 12):
             pen.ellipse((x, y), (1.8, 3), "#ffe08a")
-    for x, _, angle in around(5, 1, -162):
-        with pen.moved(x * 6, -28, 1, angle * 0.6 - 54):
+    for leaf, _, angle in around(5, 6, -162):
+        with pen.moved(leaf, -28, 1, angle * 0.6 - 54):
             pen.path("M0 4C-8-4-8-14 0-20C8-14 8-4 0 4Z", "#2f9e3f")
     pen.line([(0, -30), (4, -46)], "#2f7d32", 4)
 
@@ -59,6 +58,7 @@ def _one_strawberry(pen: Pen, red: str) -> None:
 def watermelon(pen: Pen, rng: Random, variant: int) -> None:
     """A slice, a whole striped fruit, or a wedge."""
     green, red = tone(rng, "#1f7a35"), tone(rng, "#f2415a", 0.04)
+    seeds: tuple[tuple[Number, Number], ...]
     if variant == 0:
         pen.path("M-46-14A46 46 0 0 0 46-14Z", green)
         pen.path("M-40-14A40 40 0 0 0 40-14Z", "#e8f5c8")
@@ -82,6 +82,7 @@ def watermelon(pen: Pen, rng: Random, variant: int) -> None:
 def pizza(pen: Pen, rng: Random, variant: int) -> None:
     """A whole pizza, one with a slice taken, or a slice."""
     crust, cheese, salami = tone(rng, "#c98a3a"), tone(rng, "#f6c95b", 0.04), tone(rng, "#b9301f")
+    spots: list[tuple[Number, Number]]
     if variant == 2:
         pen.path("M0 48L-38-30Q0-48 38-30Z", cheese)
         pen.path("M-42-28Q0-50 42-28L38-38Q0-60-38-38Z", crust)
@@ -91,12 +92,13 @@ def pizza(pen: Pen, rng: Random, variant: int) -> None:
         pen.circle(0, 0, 47, crust)
         pen.circle(0, 0, 40, "#d9532c")
         pen.circle(0, 0, 38, cheese)
-        spots = [(x, y) for x, y, _ in around(6, 25, rng.uniform(0, 60))] + [(0, 0)]
+        spots = [(0, 0)]
+        spots += [(x, y) for x, y, _ in around(6, 25, rng.uniform(0, 60))]
         size = 7.5
     for x, y in spots:
         pen.circle(x, y, size, salami)
         pen.circle(x - 2, y - 2, size / 3, shade(salami, 0.3))
-    for x, y in spots[:-1]:
+    for x, y in spots[-4:]:
         pen.ellipse((x * 0.55 + 5, y * 0.55 + 6), (4, 2), "#2f8a35")
     if variant == 1:
         pen.polygon([(0, 0), (52, -22), (52, 22)], "#fdf6e8")

@@ -3,10 +3,10 @@
 import math
 from random import Random
 
-from now_builder.simweb.pen import Pen, around, shade, tone
+from now_builder.simweb.pen import Number, Pen, around, shade, tone
 
 
-def sea(pen: Pen, rng: Random, variant: int, width: float) -> None:
+def sea(pen: Pen, rng: Random, variant: int, width: Number) -> None:
     """A beach, open sea with a sun, or waves with a lighthouse."""
     blue = tone(rng, "#1668b5", 0.05)
     horizon = rng.uniform(30, 46)
@@ -38,13 +38,13 @@ def sea(pen: Pen, rng: Random, variant: int, width: float) -> None:
         pen.box((x - 5, 14), (10, 8), "#ffe27a")
 
 
-def _wave(pen: Pen, width: float, start: tuple[float, float], color: str) -> None:
+def _wave(pen: Pen, width: Number, start: tuple[Number, Number], color: str) -> None:
     y, shift = start
     steps = int(width / 20) + 2
     pen.path(f"M{-shift:.0f} {y:.0f}" + "q5 -5 10 0t10 0" * steps, "none", color, 2.4)
 
 
-def forest(pen: Pen, rng: Random, variant: int, width: float) -> None:
+def forest(pen: Pen, rng: Random, variant: int, width: Number) -> None:
     """Firs, broad-leaved trees, or trunks of a deep wood."""
     green = tone(rng, "#1f6b2e", 0.05)
     pen.box((0, 0), (width, 100), tone(rng, ("#d6ecd9", "#cfe8f5", "#8fbf7f")[variant], 0.03))
@@ -80,7 +80,7 @@ def _tree(pen: Pen, green: str, variant: int) -> None:
             pen.circle(x, y, r, green)
 
 
-def mountain(pen: Pen, rng: Random, variant: int, width: float) -> None:
+def mountain(pen: Pen, rng: Random, variant: int, width: Number) -> None:
     """Snowy peaks, a volcano, or ridges behind a lake."""
     rock = tone(rng, ("#6f7b8a", "#5b4b4a", "#7d7f93")[variant], 0.05)
     pen.box((0, 0), (width, 100), tone(rng, ("#9fc9ee", "#f3b98a", "#c9dcec")[variant], 0.03))
@@ -115,7 +115,7 @@ def mountain(pen: Pen, rng: Random, variant: int, width: float) -> None:
         pen.path(f"M0 100V86Q{width / 2:.0f} 74 {width:.0f} 90V100Z", tone(rng, "#6b8f5a"))
 
 
-def desert(pen: Pen, rng: Random, variant: int, width: float) -> None:
+def desert(pen: Pen, rng: Random, variant: int, width: Number) -> None:
     """Dunes, cacti on sand, or pyramids."""
     sand = tone(rng, "#e39a45", 0.05)
     pen.box((0, 0), (width, 100), tone(rng, ("#ffd98c", "#ffe9b8", "#f7c46a")[variant], 0.03))
@@ -237,7 +237,8 @@ def umbrella(pen: Pen, rng: Random, variant: int) -> None:
     pen.path(f"M0 {top}V34Q0 46 9 44Q15 42 14 34", "none", "#3d3a44", 4)
     y = top + 40
     pen.path(
-        f"M-46 {y}Q-42 {top} 0 {top}Q42 {top} 46 {y}Q34 {y - 9} 23 {y}Q12 {y - 9} 0 {y}Q-12 {y - 9}-23 {y}Q-34 {y - 9}-46 {y}Z",
+        f"M-46 {y}Q-42 {top} 0 {top}Q42 {top} 46 {y}"
+        f"Q34 {y - 9} 23 {y}Q12 {y - 9} 0 {y}Q-12 {y - 9}-23 {y}Q-34 {y - 9}-46 {y}Z",
         color,
     )
     other = shade(color, 0.45) if variant == 1 else shade(color, 0.14)
@@ -247,13 +248,14 @@ def umbrella(pen: Pen, rng: Random, variant: int) -> None:
 
 def snowman(pen: Pen, rng: Random, variant: int) -> None:
     """A snowman with a hat, one with a scarf, or one of three balls with a broom."""
+    balls: tuple[tuple[Number, Number, Number], ...]
     balls = ((0, 26, 24), (0, -8, 17)) if variant != 2 else ((0, 30, 20), (0, 2, 15), (0, -20, 11))
     for x, y, r in balls:
         pen.circle(x, y, r + 1.4, "#b9cbdc")
         pen.circle(x, y, r, "#ffffff")
-    y, r = balls[-1][1], balls[-1][2]
-    for x in (-r * 0.35, r * 0.35):
-        pen.circle(x, y - 3, 2, "#222222")
+    _, y, r = balls[-1]
+    for side in (-0.35, 0.35):
+        pen.circle(side * r, y - 3, 2, "#222222")
     pen.polygon([(0, y), (r + 8, y + 4), (0, y + 5)], "#f08a24")
     for dy in (16, 26, 36):
         pen.circle(0, y + r * 0.4 + dy, 2.4, "#333333")
@@ -271,13 +273,13 @@ def snowman(pen: Pen, rng: Random, variant: int) -> None:
         pen.path("M36-20L52-20L48-42L40-42Z", "#d6a64a")
 
 
-def flakes(pen: Pen, rng: Random, width: float) -> None:
+def flakes(pen: Pen, rng: Random, width: Number) -> None:
     """Falling snow over the whole picture."""
     for _ in range(26):
         pen.circle(rng.uniform(0, width), rng.uniform(0, 100), rng.uniform(0.8, 2.2), "#ffffff")
 
 
-def stars(pen: Pen, rng: Random, width: float) -> None:
+def stars(pen: Pen, rng: Random, width: Number) -> None:
     """A starry sky over the whole picture."""
     for _ in range(34):
         radius = math.exp(rng.uniform(-0.9, 0.5))

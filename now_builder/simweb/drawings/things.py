@@ -3,7 +3,7 @@
 import math
 from random import Random
 
-from now_builder.simweb.pen import Pen, around, shade, tone
+from now_builder.simweb.pen import Number, Pen, around, shade, tone
 
 
 def clock(pen: Pen, rng: Random, variant: int) -> None:
@@ -30,7 +30,7 @@ def clock(pen: Pen, rng: Random, variant: int) -> None:
     pen.circle(0, 0, 3, "#c62828")
 
 
-def football(pen: Pen, rng: Random, variant: int, width: float) -> None:
+def football(pen: Pen, rng: Random, variant: int, width: Number) -> None:
     """A ball on grass, a ball before the goal, or a pitch from above."""
     grass = tone(rng, "#2f9a3f", 0.04)
     if variant == 2:
@@ -46,10 +46,10 @@ def football(pen: Pen, rng: Random, variant: int, width: float) -> None:
     if variant == 1:
         left, right = 0.12 * width, 0.88 * width
         for step in range(1, 12):
-            x = left + (right - left) * step / 12
-            pen.line([(x, 16), (x, 62)], "#eef4f6", 0.8)
-        for y in (26, 36, 46, 56):
-            pen.line([(left, y), (right, y)], "#eef4f6", 0.8)
+            string = left + (right - left) * step / 12
+            pen.line([(string, 16), (string, 62)], "#eef4f6", 0.8)
+        for row in (26, 36, 46, 56):
+            pen.line([(left, row), (right, row)], "#eef4f6", 0.8)
         pen.line([(left, 64), (left, 14), (right, 14), (right, 64)], "#ffffff", 3.4)
     x, y = rng.uniform(0.3, 0.7) * width, (52, 72)[variant] + rng.uniform(-6, 6)
     with pen.moved(x, y, rng.uniform(0.7, 0.95) * (1, 0.62)[variant], rng.uniform(0, 72)):
@@ -66,7 +66,7 @@ def _soccer_ball(pen: Pen) -> None:
             pen.polygon([(-11, 0), (0, 9), (11, 0), (8, -5), (-8, -5)], "#17191c")
 
 
-def _pitch(pen: Pen, rng: Random, grass: str, width: float) -> None:
+def _pitch(pen: Pen, rng: Random, grass: str, width: Number) -> None:
     pen.box((0, 0), (width, 100), grass)
     for step in range(0, int(width / 14) + 1, 2):
         pen.box((step * 14, 0), (14, 100), shade(grass, -0.12))
@@ -116,7 +116,7 @@ def _orange_ball(pen: Pen, orange: str) -> None:
     pen.path("M32-33Q8 0 32 33", "none", black, 3)
 
 
-def chess(pen: Pen, rng: Random, variant: int, width: float) -> None:
+def chess(pen: Pen, rng: Random, variant: int, width: Number) -> None:
     """A board from above, a knight before a board, or a row of pieces."""
     light, dark = tone(rng, "#f0dcb4", 0.02), tone(rng, "#7a4a28", 0.03)
     cell = (14, 20, 25)[variant]
@@ -185,7 +185,7 @@ def guitar(pen: Pen, rng: Random, variant: int) -> None:
             pen.line([(x, -50), (x, 38)], "#f3efe6", 0.7)
 
 
-def piano(pen: Pen, rng: Random, variant: int, width: float) -> None:
+def piano(pen: Pen, rng: Random, variant: int, width: Number) -> None:
     """Keys from above, keys with notes over them, or a grand piano."""
     if variant == 2:
         pen.box((0, 0), (width, 100), tone(rng, "#b03a3a", 0.05))
@@ -211,6 +211,7 @@ def piano(pen: Pen, rng: Random, variant: int, width: float) -> None:
             pen.box((step * key - key * 0.3, start), (key * 0.6, (100 - start) * 0.6), "#121214", 1)
     if variant == 1:
         for _ in range(4):
-            x, y = rng.uniform(8, width - 8), rng.uniform(20, top - 6)
-            pen.ellipse((x, y), (5, 3.6), "#121214")
-            pen.line([(x + 4.4, y), (x + 4.4, y - 16), (x + 10, y - 12)], "#121214", 1.8)
+            note, y = rng.uniform(8, width - 8), rng.uniform(20, top - 6)
+            stem = note + 4.4
+            pen.ellipse((note, y), (5, 3.6), "#121214")
+            pen.line([(stem, y), (stem, y - 16), (stem + 6, y - 12)], "#121214", 1.8)

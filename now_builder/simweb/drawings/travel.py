@@ -2,12 +2,13 @@
 
 from random import Random
 
-from now_builder.simweb.pen import Pen, around, shade, tone
+from now_builder.simweb.pen import Number, Pen, around, shade, tone
 
 
 def car(pen: Pen, rng: Random, variant: int) -> None:
     """A saloon, a small car, or a van."""
     paint = tone(rng, rng.choice(("#c81e2b", "#d3222a", "#b3131f")), 0.04)
+    windows: tuple[str, ...]
     if variant == 0:
         pen.path("M-48 18V4Q-46-4-34-6L-20-24Q-16-28-8-28H12Q20-28 25-22L34-8Q48-6 48 6V18Z", paint)
         windows = ("M-26-7L-15-21Q-13-23-8-23H-2V-7Z", "M4-7V-23H11Q17-23 20-19L27-7Z")
@@ -171,11 +172,10 @@ def castle(pen: Pen, rng: Random, variant: int) -> None:
     stone = tone(rng, "#8e8a84", 0.04)
     if variant == 2:
         pen.path("M-50 50Q0 6 50 50Z", "#5c8a4a")
-        towers, wall = ((-12, -36, 24, 70),), None
+        towers = [(-12, -36, 24, 70)]
     else:
-        towers, wall = ((-46, -26, 24, 72), (22, -26, 24, 72)), (-24, -4, 48, 50)
-    if wall:
-        _battlement(pen, wall, stone)
+        towers = [(-46, -26, 24, 72), (22, -26, 24, 72)]
+        _battlement(pen, (-24, -4, 48, 50), stone)
     for tower in towers:
         x, y, w, _ = tower
         _battlement(pen, tower, shade(stone, 0.12))
@@ -188,7 +188,7 @@ def castle(pen: Pen, rng: Random, variant: int) -> None:
     pen.path(f"M{x - 9} 46V24Q{x - 9} 12 {x} 12Q{x + 9} 12 {x + 9} 24V46Z", "#4a3220")
 
 
-def _battlement(pen: Pen, place: tuple[float, float, float, float], stone: str) -> None:
+def _battlement(pen: Pen, place: tuple[Number, Number, Number, Number], stone: str) -> None:
     x, y, w, h = place
     pen.box((x, y), (w, h), stone)
     for step in range(int(w // 12) + 1):
