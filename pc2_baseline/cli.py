@@ -39,7 +39,7 @@ def train(
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change one setting.")
     ] = None,
     device: Device = None,
-    force: Force = False,  # noqa: FBT002 - an option
+    force: Force = False,
 ) -> None:
     """Train on RELEASE; run the same command again to go on after an interruption."""
     from pc2_baseline.config import read_settings  # noqa: PLC0415 - quick help
@@ -75,8 +75,8 @@ def division(
         Path, typer.Option(help="CSV or Parquet with url or key, and matched (true or false).")
     ],
     release: Release = None,
-    every_epoch: EveryEpoch = False,  # noqa: FBT002 - an option
-    as_json: AsJson = False,  # noqa: FBT002 - an option
+    every_epoch: EveryEpoch = False,
+    as_json: AsJson = False,
 ) -> None:
     """Tell how well the division finds the mismatched pairs of a truth file (AUROC)."""
     from pc2_baseline.run import locate_release, read_run  # noqa: PLC0415 - quick help
@@ -90,7 +90,7 @@ def division(
 
 
 @app.command()
-def presets(as_json: AsJson = False) -> None:  # noqa: FBT002 - an option
+def presets(as_json: AsJson = False) -> None:
     """List the settings that come with the package."""
     from pc2_baseline.config import presets as found  # noqa: PLC0415 - quick help
 

@@ -60,12 +60,23 @@ class Pc2Settings(Strict):
         10.0, description="Base m of the soft margin."
     )
     classes: Annotated[int, Field(ge=2)] = Field(128, description="Pseudo-classes K.")
+    pooled_classes: bool = Field(
+        default=False,
+        description="Classify the attention-pooled vector instead of 36 vectors in their order.",
+    )
     class_hidden: PositiveInt = Field(256, description="Hidden width of the pseudo-classifier.")
     oscillation_threshold: Share = Field(
         0.5, description="Tau: stable posterior from which a clean pair is rectified."
     )
     lambda_noisy: NonNegativeFloat = Field(1.0, description="Weight of the noisy pairs' loss.")
     lambda_pseudo: NonNegativeFloat = Field(1.0, description="Weight of the pseudo-class loss.")
+    mean_epochs: Annotated[int, Field(ge=0)] = Field(
+        0, description="Epochs after the warm-up that go on with mean negatives; then hardest."
+    )
+    relative_targets: bool = Field(
+        default=False,
+        description="Choose a caption's pseudo-class against the mean of its batch.",
+    )
     lambda_entropy: NonNegativeFloat = Field(
         10.0, description="Weight of the entropy that spreads the batch mean over the classes."
     )

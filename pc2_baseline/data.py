@@ -56,7 +56,7 @@ class PairSet:
     """
 
     regions: Any
-    captions: Sequence[Int[np.ndarray, " words"]]
+    captions: Sequence[Int[np.ndarray, " _"]]
     fingerprint: str
     device: torch.device
 
@@ -104,21 +104,24 @@ class PairSet:
 
 def cut(
     pair_index: Int[np.ndarray, " pairs"], size: int, generator: np.random.Generator | None = None
-) -> list[Int[np.ndarray, " batch"]]:
+) -> list[Int[np.ndarray, " _"]]:
     """Cut pairs into as few batches of at most ``size`` as can be, near-equal in size.
+
+    No pair is left alone, for want of a negative, unless there is only one: batches of two may
+    take a third.
 
     Args:
         pair_index: What to cut.
-        size: Largest batch, 2 or more; a batch of one arises only from a single pair.
+        size: Largest batch, 2 or more.
         generator: Shuffles first; without it the order stays.
     """
     order = pair_index if generator is None else generator.permutation(pair_index)
-    return list(np.array_split(order, max(1, -(-len(order) // size))))
+    return list(np.array_split(order, max(1, min(-(-len(order) // size), len(order) // 2))))
 
 
 def endless(
     pair_index: Int[np.ndarray, " pairs"], size: int, generator: np.random.Generator
-) -> Iterator[Int[np.ndarray, " batch"]]:
+) -> Iterator[Int[np.ndarray, " _"]]:
     """Cut pairs into batches again and again, shuffled anew each time; nothing from nothing."""
     while len(pair_index):
         yield from cut(pair_index, size, generator)
@@ -144,7 +147,7 @@ def read_vocabulary(release: Path, data: DataSettings) -> Vocabulary:
 
 def frame(
     path: Path, captions: Captions, vocabulary: Vocabulary, max_tokens: int | None
-) -> list[Int[np.ndarray, " words"]]:
+) -> list[Int[np.ndarray, " _"]]:
     """Put ``<start>`` and ``<end>`` around each caption.
 
     Args:
@@ -181,28 +184,28 @@ def open_pairs(
         FormatError: If a file is missing or torn, counts disagree, a caption is empty or has an
             id outside the vocabulary, or a region is all zero or not finite.
     """
-    vocabulary = read_vocabulary(release, data)
-    captions = read_split_captions(release, split, data.tokenizer)
     path = data_folder(release) / f"{split}_caps_{data.tokenizer}.txt"
-    framed = frame(path, captions, vocabulary, data.max_tokens)
-    if not framed:
-        raise FormatError(path, f"no pairs, expected some in {split}")
+    origin = data_folder(release) / split
+    vocabulary = read_vocabulary(release, data)
     with ExitStack() as stack:
         regions = stack.enter_context(open_regions(release, split))
-        origin = data_folder(release) / split
-        _check_shape(origin, tuple(regions.shape), len(framed))
+        if len(regions.shape) != 3 or regions.shape[1] != REGIONS:
+            raise FormatError(
+                origin, f"features of shape {regions.shape}, expected (pairs, {REGIONS}, dim)"
+            )
+        captions = read_split_captions(release, split, data.tokenizer)
+        framed = frame(path, captions, vocabulary, data.max_tokens)
+        if not framed or regions.shape[0] != len(framed):
+            raise FormatError(
+                path,
+                f"{len(framed)} captions for {regions.shape[0]} images, "
+                "expected as many, and at least one",
+            )
         size = int(np.prod(regions.shape)) * regions.dtype.itemsize
         if size <= data.memory_gb * 2**30:
             regions = regions[:]
         check_regions(origin, regions, allow_zero_rows=data.allow_zero_rows)
         yield PairSet(regions, framed, captions.fingerprint, device)
-
-
-def _check_shape(origin: Path, shape: tuple[int, ...], captions: int) -> None:
-    if shape[0] != captions:
-        raise FormatError(origin, f"{shape[0]} images and {captions} captions, expected as many")
-    if len(shape) != 3 or shape[1] != REGIONS:
-        raise FormatError(origin, f"features of shape {shape}, expected (pairs, {REGIONS}, dim)")
 
 
 def check_regions(origin: Path, regions: Any, *, allow_zero_rows: bool) -> None:

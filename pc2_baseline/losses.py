@@ -63,20 +63,22 @@ def triplet_costs(
 
 
 def triplet_mean(
-    similarity: Float[Tensor, "batch batch"], margin: float
+    similarity: Float[Tensor, "batch batch"],
+    margins: Float[Tensor, " batch"],
+    negatives: Bool[Tensor, "batch batch"] | None = None,
 ) -> Float[Tensor, " batch"]:
     """Triplet loss of each pair, its negatives averaged: the warm-up and the dividing statistic.
 
     Args:
         similarity: Rows images, columns captions.
-        margin: The same for all pairs.
+        margins: Of each pair.
+        negatives: Default: every other pair.
 
     Source:
         NCR (Huang et al., NeurIPS 2021); the mean counts the pair itself, with cost zero.
     """
-    batch = len(similarity)
-    margins = similarity.new_full((batch,), margin)
-    i2t, t2i = triplet_costs(similarity, margins, others(batch, similarity.device))
+    mask = others(len(similarity), similarity.device) if negatives is None else negatives
+    i2t, t2i = triplet_costs(similarity, margins, mask)
     return i2t.mean(1) + t2i.mean(0)
 
 
@@ -100,19 +102,41 @@ def triplet_hardest(
     return i2t.amax(1) + t2i.amax(0)
 
 
-def pseudo_class_loss(
-    image_logits: Float[Tensor, "batch classes"], caption_logits: Float[Tensor, "batch classes"]
-) -> Float[Tensor, ""]:
-    """Cross-entropy of an image's prediction with its caption's likeliest pseudo-class.
-
-    Args:
-        image_logits: Of the images.
-        caption_logits: Of their captions; no gradient flows through the choice.
+def likeliest(logits: Float[Tensor, "batch classes"]) -> Int[Tensor, " batch"]:
+    """Choose each prediction's likeliest pseudo-class.
 
     Source:
         PC2 (Duan et al., ACM MM 2024), L^pse.
     """
-    target: Int[Tensor, " batch"] = caption_logits.argmax(1)
+    return logits.argmax(1)
+
+
+def relatively_likeliest(logits: Float[Tensor, "batch classes"]) -> Int[Tensor, " batch"]:
+    """Choose for each prediction the pseudo-class that it favours most against its batch.
+
+    A class that all predictions favour alike tells nothing of any of them; here it counts for
+    nothing, so that a classifier that starts with one such class still tells captions apart.
+
+    Differs:
+        Not in PC2; the centring is DINO's (Caron et al., ICCV 2021).
+    """
+    predictions = logits.log_softmax(1)
+    mean = predictions.exp().mean(0).log()
+    return (predictions - mean).argmax(1)
+
+
+def pseudo_class_loss(
+    image_logits: Float[Tensor, "batch classes"], target: Int[Tensor, " batch"]
+) -> Float[Tensor, ""]:
+    """Cross-entropy of the images' predictions with the pseudo-classes of their captions.
+
+    Args:
+        image_logits: Of the images.
+        target: Chosen from the captions' predictions; a choice carries no gradient.
+
+    Source:
+        PC2 (Duan et al., ACM MM 2024), L^pse.
+    """
     return functional.cross_entropy(image_logits, target)
 
 

@@ -79,7 +79,7 @@ def train(release: Path, run: Path, settings: Settings, *, force: bool = False) 
         open_pairs(release, "train", settings.data, device) as pairs,
         open_pairs(release, "dev", settings.data, device) as dev,
     ):
-        _check_sizes(release, pairs, dev, settings.train.batch)
+        _check_sizes(release, pairs, dev)
         record = RunRecord(
             release=ReleaseRecord(
                 path=release.resolve(),
@@ -93,6 +93,7 @@ def train(release: Path, run: Path, settings: Settings, *, force: bool = False) 
         run.mkdir(parents=True, exist_ok=True)
         with _alone(run):
             start_run(run, record, force=force)
+            _tell_batch(len(pairs), settings.train.batch)
             return _Training(run, make_method(record, device), settings).go(pairs, dev)
 
 
@@ -109,7 +110,7 @@ def _make_deterministic(*, on: bool) -> None:
     torch.use_deterministic_algorithms(on)
 
 
-def _check_sizes(release: Path, pairs: PairSet, dev: PairSet, batch: int) -> None:
+def _check_sizes(release: Path, pairs: PairSet, dev: PairSet) -> None:
     if len(pairs) < FEWEST_PAIRS:
         raise TrainingError(
             f"{release}: {len(pairs)} training pairs, expected at least {FEWEST_PAIRS}"
@@ -118,10 +119,13 @@ def _check_sizes(release: Path, pairs: PairSet, dev: PairSet, batch: int) -> Non
         raise TrainingError(
             f"{release}: regions of width {pairs.features} in train and {dev.features} in dev"
         )
-    if len(pairs) < batch:
+
+
+def _tell_batch(pairs: int, batch: int) -> None:
+    if pairs < batch:
         say(
-            f"train has {len(pairs)} pairs, fewer than train.batch = {batch}: "
-            f"one batch of {len(pairs)} an epoch"
+            f"train has {pairs} pairs, fewer than train.batch = {batch}: "
+            f"one batch of {pairs} an epoch"
         )
 
 

@@ -1,6 +1,6 @@
 """PC2: pseudo-classification based pseudo-captioning (Duan et al., ACM MM 2024)."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,18 +16,23 @@ from pc2_baseline.division import Division, clean_posterior, divide
 from pc2_baseline.learner import Learner
 from pc2_baseline.losses import (
     batch_entropy,
+    likeliest,
     pseudo_class_loss,
+    relatively_likeliest,
     soft_margin,
     triplet_hardest,
     triplet_mean,
 )
 from pc2_baseline.methods.base import Sizes, State, make_network, rate
-from pc2_baseline.modules.codes import CaptionCodes, ImageCodes, unit
+from pc2_baseline.modules.codes import CaptionCodes, ImageCodes
+from pc2_baseline.modules.fused import unit
 from pc2_baseline.modules.network import SgrNetwork
-from pc2_baseline.modules.pseudo_class import PseudoClassifier, to_slots
+from pc2_baseline.modules.pseudo_class import FlatClassifier, PooledClassifier
 from pc2_baseline.progress import bar
 from pc2_baseline.retrieval import ensemble, similarity_matrix
 from pc2_baseline.seeds import seed_torch, stream
+
+Triplet = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 
 _ORDER, _CLEAN, _NOISY = range(3)
 
@@ -35,19 +40,19 @@ _ORDER, _CLEAN, _NOISY = range(3)
 class Pc2Network(nn.Module):
     """The SGR network and the pseudo-classifier that both halves of a pair share."""
 
-    def __init__(self, matching: SgrNetwork, classify: PseudoClassifier) -> None:
+    def __init__(self, matching: SgrNetwork, classify: FlatClassifier | PooledClassifier) -> None:
         super().__init__()
         self.matching = matching
         self.classify = classify
 
     def image_logits(self, images: ImageCodes) -> Float[Tensor, "images classes"]:
         """Pseudo-class logits of screenshots."""
-        logits: Tensor = self.classify(images.regions)
+        logits: Tensor = self.classify(images)
         return logits
 
     def caption_logits(self, captions: CaptionCodes) -> Float[Tensor, "captions classes"]:
         """Pseudo-class logits of captions."""
-        logits: Tensor = self.classify(to_slots(captions.words, captions.lengths))
+        logits: Tensor = self.classify(captions)
         return logits
 
 
@@ -132,6 +137,7 @@ class Pc2:
         if not isinstance(settings.method, Pc2Settings):
             raise TypeError(f"settings of {settings.method.name}, expected those of pc2")
         self.method = settings.method
+        self.device = device
         self.train = settings.train
         self.nets = [self._make(settings, sizes, peer).to(device) for peer in range(len(PEERS))]
         self.learners = [Learner(net, self.train.lr, self.train.clip) for net in self.nets]
@@ -140,9 +146,8 @@ class Pc2:
 
     def _make(self, settings: Settings, sizes: Sizes, peer: int) -> Pc2Network:
         seed_torch(self.train.seed, peer)
-        classify = PseudoClassifier(
-            settings.model.embed_dim, self.method.class_hidden, self.method.classes
-        )
+        kind = PooledClassifier if self.method.pooled_classes else FlatClassifier
+        classify = kind(settings.model.embed_dim, self.method.class_hidden, self.method.classes)
         return Pc2Network(make_network(settings.model, sizes), classify)
 
     def fit_epoch(self, train: PairSet, epoch: int) -> dict[str, float]:
@@ -211,20 +216,27 @@ class Pc2:
             images = net.matching.encode_images(batch.regions)
             captions = net.matching.encode_captions(batch.tokens, batch.lengths)
             similarity = net.matching.score(images, captions)
-            triplet = triplet_mean(similarity, self.method.margin).sum()
+            triplet = triplet_mean(similarity, self._full_margins(rows)).sum()
             loss = triplet + self._class_terms(
                 net.image_logits(images), net.caption_logits(captions)
             )
             losses.append(learner.step(loss, _where(epoch, number, peer)))
         return {"loss": float(np.mean(losses))}
 
+    def _full_margins(self, rows: Int[np.ndarray, " batch"]) -> Float[Tensor, " batch"]:
+        return torch.full((len(rows),), self.method.margin, device=self.device)
+
     def _class_terms(
         self,
         image_logits: Float[Tensor, "batch classes"],
         caption_logits: Float[Tensor, "batch classes"],
     ) -> Float[Tensor, ""]:
-        pseudo = pseudo_class_loss(image_logits, caption_logits)
-        entropy = batch_entropy(image_logits.softmax(1))
+        choose = relatively_likeliest if self.method.relative_targets else likeliest
+        pseudo = pseudo_class_loss(image_logits, choose(caption_logits))
+        of_images, of_captions = (
+            batch_entropy(logits.softmax(1)) for logits in (image_logits, caption_logits)
+        )
+        entropy = (of_images + of_captions) / 2
         return self.method.lambda_pseudo * pseudo - self.method.lambda_entropy * entropy
 
     def _co_teach(
@@ -237,6 +249,8 @@ class Pc2:
         )
         batches = self._batches(beliefs.division, epoch, peer)
         steps = len(cut(beliefs.division.clean, self.train.batch))
+        hardest = epoch - self.train.warmup_epochs >= self.method.mean_epochs
+        triplet = triplet_hardest if hardest else triplet_mean
         losses, noisy_losses = [], []
         for number, (clean, noisy) in enumerate(bar(batches, f"co-teach {PEERS[peer]}", steps)):
             margins = soft_margin(
@@ -244,7 +258,8 @@ class Pc2:
                 self.method.margin,
                 self.method.margin_base,
             )
-            loss, noisy_loss = self._losses(net, train.batch(np.append(clean, noisy)), margins)
+            batch = train.batch(np.append(clean, noisy))
+            loss, noisy_loss = self._losses(net, batch, margins, triplet)
             losses.append(learner.step(loss, _where(epoch, number, peer)))
             noisy_losses.append(noisy_loss)
         return {"loss": float(np.mean(losses)), "loss_noisy": float(np.mean(noisy_losses))}
@@ -261,7 +276,7 @@ class Pc2:
             yield rows, next(noisy, none) if self.method.pseudo_captions else none
 
     def _losses(
-        self, net: Pc2Network, batch: Batch, margins: Float[Tensor, " clean"]
+        self, net: Pc2Network, batch: Batch, margins: Float[Tensor, " clean"], triplet: Triplet
     ) -> tuple[Float[Tensor, ""], float]:
         """One summed loss over the clean pairs, which come first, and the noisy ones.
 
@@ -273,23 +288,28 @@ class Pc2:
         logits = net.image_logits(images)
         captions = net.matching.encode_captions(batch.tokens[:size], batch.lengths[:size])
         similarity = net.matching.score(images[:size], captions)
-        loss = triplet_hardest(similarity, margins).sum()
+        loss = triplet(similarity, margins, None).sum()
         loss = loss + self._class_terms(logits[:size], net.caption_logits(captions))
         if len(batch.lengths) == size:
             return loss, 0.0
         predictions = logits.softmax(1)
         found = find_pseudo_captions(predictions[size:], predictions[:size])
-        noisy_loss = self._noisy_loss(net, images[size:], captions, found)
+        noisy_loss = self._noisy_loss(net, images[size:], captions, found, triplet)
         return loss + self.method.lambda_noisy * noisy_loss, noisy_loss.item()
 
     def _noisy_loss(
-        self, net: Pc2Network, noisy: ImageCodes, captions: CaptionCodes, found: PseudoCaptions
+        self,
+        net: Pc2Network,
+        noisy: ImageCodes,
+        captions: CaptionCodes,
+        found: PseudoCaptions,
+        triplet: Triplet,
     ) -> Float[Tensor, ""]:
         """Triplet loss of noisy images with their pseudo-captions."""
         needed, back = torch.unique(found.chosen, return_inverse=True)
         similarity = net.matching.score(noisy, captions[needed])[:, back]
         margins = soft_margin(found.correspondence, self.method.margin, self.method.margin_base)
-        costs = triplet_hardest(similarity, margins, found.negatives)
+        costs = triplet(similarity, margins, found.negatives)
         return costs[found.correspondence >= self.method.mismatch_threshold].sum()
 
     @torch.no_grad()
@@ -305,7 +325,7 @@ class Pc2:
             images = net.matching.encode_images(batch.regions)
             captions = net.matching.encode_captions(batch.tokens, batch.lengths)
             similarity = net.matching.score(images, captions)
-            losses[rows] = triplet_mean(similarity, self.method.margin).cpu().numpy()
+            losses[rows] = triplet_mean(similarity, self._full_margins(rows)).cpu().numpy()
             predictions[batch.pair_index] = net.image_logits(images).softmax(1).cpu()
         moved = torch.zeros(len(train))
         if not bank.is_empty:

@@ -52,7 +52,7 @@ class Sgr:
             epoch: From 0, the warm-up included.
         """
         seed_torch(self.train.seed, 2, epoch)
-        warm_up = epoch < self.train.warmup_epochs
+        triplet = triplet_mean if epoch < self.train.warmup_epochs else triplet_hardest
         self.learner.set_rate(rate(epoch, self.train.warmup_epochs, self.train.lr_drop_epoch))
         self.net.train()
         batches = cut(np.arange(len(train)), self.train.batch, stream(self.train.seed, epoch))
@@ -63,11 +63,7 @@ class Sgr:
                 self.net.encode_images(batch.regions),
                 self.net.encode_captions(batch.tokens, batch.lengths),
             )
-            costs = (
-                triplet_mean(similarity, self.margin)
-                if warm_up
-                else triplet_hardest(similarity, similarity.new_full((len(rows),), self.margin))
-            )
+            costs = triplet(similarity, similarity.new_full((len(rows),), self.margin))
             losses.append(self.learner.step(costs.sum(), f"epoch {epoch}, batch {number}"))
         return {"loss": float(np.mean(losses))}
 

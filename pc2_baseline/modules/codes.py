@@ -6,8 +6,6 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-EPSILON = 1e-8
-
 
 @dataclass(frozen=True, slots=True)
 class ImageCodes:
@@ -42,12 +40,6 @@ class CaptionCodes:
     def __getitem__(self, rows: slice | Int[Tensor, " rows"]) -> "CaptionCodes":
         on_cpu = rows if isinstance(rows, slice) else rows.cpu()
         return CaptionCodes(self.words[rows], self.pooled[rows], self.lengths[on_cpu])
-
-
-def unit(x: Float[Tensor, "*shape dim"]) -> Float[Tensor, "*shape dim"]:
-    """Scale vectors to length 1; a zero vector stays zero and has a zero gradient."""
-    scaled: Tensor = x / (torch.linalg.vector_norm(x, dim=-1, keepdim=True) + EPSILON)
-    return scaled
 
 
 def word_mask(lengths: Int[Tensor, " captions"], words: int, device: torch.device) -> Tensor:

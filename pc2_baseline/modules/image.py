@@ -3,7 +3,8 @@
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from pc2_baseline.modules.codes import ImageCodes, unit, xavier
+from pc2_baseline.modules.codes import ImageCodes, xavier
+from pc2_baseline.modules.fused import unit
 
 REGIONS = 36
 

@@ -1,14 +1,19 @@
-"""One classifier for both halves of a pair: regions or words to pseudo-class logits."""
+"""Classifiers for both halves of a pair: regions or words to pseudo-class logits."""
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from pc2_baseline.modules.codes import CaptionCodes, ImageCodes
 from pc2_baseline.modules.image import REGIONS
 
 
-class PseudoClassifier(nn.Module):
-    """Flatten 36 vectors and classify them.
+def _layers(width: int, hidden: int, classes: int) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(width, hidden), nn.ReLU(), nn.Linear(hidden, classes))
+
+
+class FlatClassifier(nn.Module):
+    """Classify 36 vectors laid end to end: regions by rank, words by place.
 
     Args:
         dim: Width of regions and words.
@@ -24,13 +29,36 @@ class PseudoClassifier(nn.Module):
 
     def __init__(self, dim: int, hidden: int, classes: int) -> None:
         super().__init__()
-        self.layers = nn.Sequential(
-            nn.Linear(REGIONS * dim, hidden), nn.ReLU(), nn.Linear(hidden, classes)
-        )
+        self.layers = _layers(REGIONS * dim, hidden, classes)
 
-    def forward(self, vectors: Float[Tensor, "batch 36 dim"]) -> Float[Tensor, "batch classes"]:
+    def forward(self, codes: ImageCodes | CaptionCodes) -> Float[Tensor, "batch classes"]:
         """Give logits."""
+        vectors = (
+            codes.regions if isinstance(codes, ImageCodes) else to_slots(codes.words, codes.lengths)
+        )
         logits: Tensor = self.layers(vectors.flatten(1))
+        return logits
+
+
+class PooledClassifier(nn.Module):
+    """Classify the pooled vector of a screenshot or caption, whatever the order of its parts.
+
+    Args:
+        dim: Width of the pooled vector.
+        hidden: Width of the hidden layer.
+        classes: Pseudo-classes K.
+
+    Differs:
+        Not in PC2: for small data, where a flat classifier learns each place by itself.
+    """
+
+    def __init__(self, dim: int, hidden: int, classes: int) -> None:
+        super().__init__()
+        self.layers = _layers(dim, hidden, classes)
+
+    def forward(self, codes: ImageCodes | CaptionCodes) -> Float[Tensor, "batch classes"]:
+        """Give logits."""
+        logits: Tensor = self.layers(codes.pooled)
         return logits
 
 

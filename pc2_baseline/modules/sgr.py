@@ -6,7 +6,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from pc2_baseline.modules.codes import CaptionCodes, ImageCodes, unit, word_mask, xavier
+from pc2_baseline.modules.codes import CaptionCodes, ImageCodes, word_mask, xavier
+from pc2_baseline.modules.fused import compare, unit
 
 TEMPERATURE = 9.0
 SLOPE = 0.1
@@ -24,13 +25,14 @@ class GraphLayer(nn.Module):
 
     Differs:
         Query and key projections are multiplied first: Q(x)·K(x') = (KᵀQx + Kᵀb_Q)·x' + terms in
-        x alone, which cancel in the softmax. The same value, one product a node fewer.
+        x alone, which cancel in the softmax, as does a key's bias. The same value, one product a
+        node fewer.
     """
 
     def __init__(self, dim: int) -> None:
         super().__init__()
         self.query = nn.Linear(dim, dim)
-        self.key = nn.Linear(dim, dim)
+        self.key = nn.Linear(dim, dim, bias=False)
         self.mix = nn.Linear(dim, dim)
         xavier(self)
 
@@ -142,6 +144,6 @@ class SgrSimilarity(nn.Module):
         affinity = functional.leaky_relu(regions @ flat.T, SLOPE)
         over_words = unit(affinity.view(*affinity.shape[:2], *words.shape[:2])).flatten(-2)
         attention = (TEMPERATURE * over_words).softmax(1)
-        context = unit(attention.transpose(1, 2) @ regions)
-        local = unit(self.local((context - flat).square()))
+        context = attention.transpose(1, 2) @ regions
+        local = unit(compare(context, flat, self.local.weight, self.local.bias))
         return local.view(len(regions), *words.shape[:2], -1)

@@ -4,7 +4,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from pc2_baseline.modules.codes import CaptionCodes, unit, word_mask, xavier
+from pc2_baseline.modules.codes import CaptionCodes, word_mask, xavier
+from pc2_baseline.modules.fused import unit
 
 
 class CaptionPooling(nn.Module):

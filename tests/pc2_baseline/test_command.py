@@ -1,0 +1,215 @@
+"""The command line: what a user types, reads and gets wrong."""
+
+import contextlib
+import io
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from leaderboard.metrics import recalls
+from leaderboard.submission import open_submission
+from now_builder.formats.release import read_split_captions
+from pc2_baseline.cli import main
+from pc2_baseline.config import Settings, presets, read_settings
+
+
+@dataclass
+class Done:
+    """How a command ended."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def call(*arguments):
+    """Run the command in this process: torch takes seconds to import."""
+    out, err = io.StringIO(), io.StringIO()
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
+        patch.setattr(sys, "argv", ["pc2-baseline", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+    return Done(ended.value.code, out.getvalue(), err.getvalue())
+
+
+@pytest.fixture(scope="module")
+def trained(tiny, tmp_path_factory):
+    """A small finished run, by the command."""
+    run = tmp_path_factory.mktemp("runs") / "run"
+    sets = [
+        "model.embed_dim=32", "model.word_dim=24", "model.similarity_dim=16", "train.batch=8",
+        "train.warmup_epochs=2", "train.epochs=2", "method.class_hidden=16",
+    ]  # fmt: skip
+    flags = [part for value in sets for part in ("--set", value)]
+    done = call("train", tiny, run, "--config", "pc2-demo", "--device", "cpu", *flags)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"4 epochs, best epoch \d with dev rSum \d", done.stdout)
+    assert re.search(r"epoch 1/4: .* pairs/s, dev rSum .* left", done.stderr)
+    return run
+
+
+def failed(done, pattern):
+    assert done.returncode == 1, (done.returncode, done.stderr)
+    assert re.search(pattern, done.stderr), done.stderr
+    assert done.stderr.strip().count("\n") == 0
+    assert done.stdout == ""
+
+
+def test_the_run_folder_holds_what_the_contract_says(trained, tiny):
+    tree = tomllib.loads((trained / "run.toml").read_text())
+    assert tree["release"]["path"] == str(tiny.resolve())
+    expected = read_split_captions(tiny, "test", "jieba").fingerprint
+    assert tree["release"]["fingerprints"]["test"] == expected
+    assert tree["settings"]["method"]["lambda_entropy"] == 10.0, "resolved, defaults included"
+    assert len((trained / "log.jsonl").read_text().splitlines()) == 4
+    for part in ("best", "last"):
+        names = {path.suffix for path in (trained / part).iterdir()}
+        assert names == {".json", ".safetensors"}
+
+
+def test_predict_packs_the_matrix_that_the_board_reads(trained, tiny, tmp_path):
+    out = tmp_path / "x.zip"
+    assert call("predict", trained, "--split", "test", "-o", out).returncode == 0
+    assert set(zipfile.ZipFile(out).namelist()) == {"submission.json", "similarity.npy"}
+    keys = read_split_captions(tiny, "test", "jieba").keys
+    with open_submission(out) as submission:
+        matrix = submission.read_similarity(keys)
+        assert submission.meta.training.ensemble_size == 2
+        assert submission.meta.training.checkpoint_selection == "dev"
+    assert matrix.shape == (8, 8)
+    assert np.isfinite(matrix).all()
+    again = tmp_path / "again.zip"
+    assert call("predict", trained, "-o", again).returncode == 0
+    assert again.read_bytes() == out.read_bytes()
+
+
+def test_predicting_dev_gives_the_rsum_that_was_selected(trained, tiny, tmp_path):
+    out = tmp_path / "dev.zip"
+    assert call("predict", trained, "--split", "dev", "-o", out).returncode == 0
+    with open_submission(out) as submission:
+        matrix = submission.read_similarity(read_split_captions(tiny, "dev", "jieba").keys)
+    state = json.loads((trained / "best" / "state.json").read_text())
+    assert recalls(np.asarray(matrix, dtype=np.float32)).rsum == pytest.approx(state["best_rsum"])
+
+
+def test_a_release_that_moved_is_found_by_an_option(trained, tiny, tmp_path):
+    moved = shutil.copytree(tiny, tmp_path / "moved")
+    out = tmp_path / "x.zip"
+    assert call("predict", trained, "-o", out, "--release", moved).returncode == 0
+    failed(
+        call("predict", trained, "-o", out, "--release", tmp_path / "nowhere"),
+        "release is not at .*nowhere; --release",
+    )
+
+
+def test_predicting_on_another_release_is_refused(trained, planted, tmp_path):
+    plan = planted.Plan(train=24, dev=8, test=8, topics=4, seed=3)
+    other = planted.plant(tmp_path / "other", plan)
+    failed(
+        call("predict", trained, "-o", tmp_path / "x.zip", "--release", other),
+        "test split has fingerprint .* another release",
+    )
+
+
+@pytest.mark.parametrize("column", ["url", "key"])
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_division_reads_truth_by_url_or_key_from_both_formats(
+    trained, tiny, tmp_path, column, suffix
+):
+    table = pd.read_csv(tiny / "truth.csv")[[column, "matched"]]
+    path = tmp_path / f"truth{suffix}"
+    if suffix == ".csv":
+        table.to_csv(path, index=False)
+    else:
+        table.to_parquet(path)
+    done = call("division", trained, "--truth", path, "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert 0 <= found["auroc"] <= 1
+    assert found["auroc"] == found["best"]["auroc"]
+    assert (found["pairs"], found["known"], found["matched"]) == (24, 24, 15)
+    assert len(found["epochs"]) == 4
+    assert set(found["best"]["auroc_by_statistic"]) == {"loss", "oscillation"}
+
+
+def test_division_in_words_has_a_line_an_epoch_on_request(trained, tiny):
+    done = call("division", trained, "--truth", tiny / "truth.csv", "--every-epoch")
+    assert done.stdout.count("AUROC of the clean probability") == 5
+    assert "known pairs: 24 of 24, 15 matched, 9 not" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("text", "pattern"),
+    [
+        ("page,matched\na,true\n", "expected key or url, and matched"),
+        ("key,matched\ntrain_00000,perhaps\n", "matched: found 'perhaps'"),
+        ("key,matched\ntrain_00000,true\n", "all matched"),
+        ("key,matched\nnobody,true\n", "0 training pairs known"),
+    ],
+)
+def test_a_truth_file_that_cannot_be_used_ends_in_one_line(trained, tmp_path, text, pattern):
+    (tmp_path / "truth.csv").write_text(text)
+    failed(call("division", trained, "--truth", tmp_path / "truth.csv"), pattern)
+
+
+def test_mistakes_end_in_one_line_and_exit_code_1(tiny, tmp_path, trained):
+    run = tmp_path / "run"
+    failed(call("train", tmp_path / "no", run), "no such release folder")
+    failed(call("train", tiny, run, "--config", "pc3"), "neither a file nor a preset; presets are")
+    failed(call("train", tiny, run, "--set", "train.lr=fast"), "train.lr")
+    failed(call("train", tiny, run, "--set", "train.speed=9"), "train.speed")
+    failed(call("train", tiny, run, "--set", "method.name=pc3"), "method")
+    failed(call("train", tiny, trained, "--config", "pc2-demo"), "a run of other settings")
+    failed(call("predict", run, "-o", tmp_path / "x.zip"), "run.toml: no such file")
+    failed(call("predict", trained, "-o", tmp_path / "x.npy"), r"expected the name of a \.zip")
+    failed(call("predict", trained, "-o", tmp_path / "x.zip", "--split", "val"), "expected one of")
+    assert not run.exists(), "a training that cannot start leaves nothing behind"
+    assert call("train").returncode == 2
+
+
+def test_every_preset_is_valid_and_says_what_it_is():
+    assert {"pc2-paper", "pc2-demo", "sgr"} <= set(presets())
+    for name, line in presets().items():
+        read_settings(name, [])
+        assert line.endswith("."), f"{name}: {line}"
+
+
+def test_the_default_preset_has_the_papers_values():
+    settings = read_settings(None, [])
+    assert settings.method == Settings().method
+    method, train = settings.method, settings.train
+    assert (method.margin, method.margin_base, method.oscillation_threshold) == (0.2, 10, 0.5)
+    assert (method.classes, train.batch, train.warmup_epochs, train.epochs) == (128, 128, 10, 50)
+    assert (method.lambda_noisy, method.lambda_pseudo, method.lambda_entropy) == (1, 1, 10)
+    assert (settings.model.embed_dim, settings.model.word_dim) == (2048, 300)
+
+
+def test_presets_are_listed():
+    done = call("presets")
+    assert done.returncode == 0
+    assert "pc2-paper" in done.stdout
+    assert json.loads(call("presets", "--json").stdout) == presets()
+
+
+def test_help_is_quick_and_needs_no_torch():
+    code = (
+        "import sys\n"
+        "from typer.testing import CliRunner\n"
+        "from pc2_baseline.cli import app\n"
+        "assert CliRunner().invoke(app, ['train', '--help']).exit_code == 0\n"
+        "assert not {'torch', 'sklearn', 'pandas', 'h5py'} & set(sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,193 @@
+"""The vectorised similarity against the plain loop over captions, and its parts."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn import functional
+
+from pc2_baseline.modules.codes import CaptionCodes, ImageCodes
+from pc2_baseline.modules.fused import compare, unit
+from pc2_baseline.modules.image import ImageEncoder
+from pc2_baseline.modules.network import SgrNetwork
+from pc2_baseline.modules.sgr import SgrSimilarity
+from pc2_baseline.modules.text import CaptionEncoder
+
+DIM, NODE, FEATURES, VOCABULARY = 24, 10, 20, 50
+
+
+def l2norm(x, dim=-1):
+    return x / (x.pow(2).sum(dim, keepdim=True).sqrt() + 1e-8)
+
+
+def loop_text(encoder, tokens, lengths):
+    """Each caption alone: no padding anywhere."""
+    words, pooled = [], []
+    for row, length in zip(tokens, lengths.tolist(), strict=True):
+        states, _ = encoder.read(encoder.embed(row[None, :length]))
+        half = states.shape[-1] // 2
+        word = l2norm((states[..., :half] + states[..., half:]) / 2)[0]
+        pool = encoder.pool
+        local = torch.tanh(word @ pool.local[0].weight.T + pool.local[0].bias)
+        whole = torch.tanh(word.mean(0) @ pool.whole[0].weight.T + pool.whole[0].bias)
+        weights = torch.softmax(pool.weigh(local * whole), 0)
+        words.append(word)
+        pooled.append(l2norm((weights * word).sum(0)))
+    return words, pooled
+
+
+def loop_similarity(sgr, regions, image, words, pooled):
+    """One caption at a time against all images, as the papers' code does it, in plain steps."""
+    columns = []
+    for word, caption in zip(words, pooled, strict=True):
+        affinity = functional.leaky_relu(regions @ word.T, 0.1)
+        affinity = l2norm(affinity, 2)
+        attention = torch.softmax(9.0 * affinity, 1)
+        context = l2norm(attention.transpose(1, 2) @ regions)
+        local = l2norm(sgr.local((context - word) ** 2))
+        whole = l2norm(sgr.whole((image - caption) ** 2))
+        nodes = torch.cat([whole[:, None], local], 1)
+        for layer in sgr.layers:
+            keys = layer.key(nodes) + 0.7  # the key's bias, which cancels
+            edges = torch.softmax(layer.query(nodes) @ keys.transpose(1, 2), -1)
+            nodes = torch.relu(layer.mix(edges @ nodes))
+        columns.append(torch.sigmoid(sgr.evaluate(nodes[:, 0])))
+    return torch.cat(columns, 1)
+
+
+def network(chunk_mb=64, seed=0):
+    torch.manual_seed(seed)
+    net = SgrNetwork(
+        ImageEncoder(FEATURES, DIM, 0.4),
+        CaptionEncoder(VOCABULARY, 12, DIM, 0.4),
+        SgrSimilarity(DIM, NODE, 3, chunk_mb),
+    )
+    for parameter in net.parameters():
+        if parameter.ndim == 1:
+            torch.nn.init.normal_(parameter, std=0.3)
+    return net.double().eval()
+
+
+def inputs(lengths, images=5, seed=1):
+    generator = torch.Generator().manual_seed(seed)
+    regions = torch.randn(images, 36, FEATURES, generator=generator, dtype=torch.float64)
+    lengths = torch.tensor(lengths)
+    shape = (len(lengths), int(lengths.max()))
+    tokens = torch.randint(1, VOCABULARY, shape, generator=generator)
+    tokens[torch.arange(shape[1]) >= lengths[:, None]] = 0
+    return regions, tokens, lengths
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    lengths=st.lists(st.integers(1, 60), min_size=1, max_size=7),
+    seed=st.integers(0, 99),
+)
+def test_the_vectorised_similarity_is_the_loop_over_captions(lengths, seed):
+    net = network(seed=seed)
+    regions, tokens, lengths = inputs(lengths, seed=seed)
+    images = net.encode_images(regions)
+    captions = net.encode_captions(tokens, lengths)
+    words, pooled = loop_text(net.captions, tokens, lengths)
+    expected = loop_similarity(net.similarity, images.regions, images.pooled, words, pooled)
+    assert (net.score(images, captions) - expected).abs().max() < 1e-12
+
+
+def test_gradients_are_those_of_the_loop():
+    net = network()
+    regions, tokens, lengths = inputs([3, 17, 1, 9])
+    weights = torch.randn(5, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    gradients = []
+    for vectorised in (True, False):
+        net.zero_grad()
+        images = net.encode_images(regions)
+        if vectorised:
+            scores = net.score(images, net.encode_captions(tokens, lengths))
+        else:
+            words, pooled = loop_text(net.captions, tokens, lengths)
+            scores = loop_similarity(net.similarity, images.regions, images.pooled, words, pooled)
+        (scores * weights).sum().backward()
+        gradients.append({n: p.grad.clone() for n, p in net.named_parameters()})
+    for name, gradient in gradients[0].items():
+        assert (gradient - gradients[1][name]).abs().max() < 1e-12, name
+
+
+def test_small_chunks_with_recomputation_change_nothing():
+    whole, cut = network(), network()
+    cut.similarity.cells = DIM * 36 * 5  # a caption or two at a time
+    regions, tokens, lengths = inputs([5, 12, 40, 2, 2, 33])
+    found = []
+    for net in (whole, cut):
+        scores = net.score(net.encode_images(regions), net.encode_captions(tokens, lengths))
+        scores.square().sum().backward()
+        found.append((scores, net.images.project.weight.grad))
+    assert torch.allclose(found[0][0], found[1][0], atol=1e-13, rtol=0)
+    assert torch.allclose(found[0][1], found[1][1], atol=1e-12, rtol=0)
+
+
+def test_padding_left_dirty_is_still_masked():
+    net = network()
+    regions, tokens, lengths = inputs([3, 8])
+    images, captions = net.encode_images(regions), net.encode_captions(tokens, lengths)
+    dirty = captions.words.clone()
+    dirty[0, 3:] = 7.0
+    scores = net.score(images, CaptionCodes(dirty, captions.pooled, lengths))
+    assert torch.equal(scores, net.score(images, captions))
+
+
+def test_chunks_stay_within_their_size_and_cover_all_captions():
+    similarity = SgrSimilarity(DIM, NODE, 1, 1)
+    similarity.cells = 100
+    lengths = [1, 1, 2, 3, 9, 10, 40]
+    chunks = similarity._chunks(lengths, images=5)
+    assert [start for start, _ in chunks] == [0, *[stop for _, stop in chunks[:-1]]]
+    assert chunks[-1][1] == len(lengths)
+    for start, stop in chunks:
+        assert stop - start == 1 or (stop - start) * lengths[stop - 1] * 5 <= 100
+
+
+def test_unit_vectors_and_their_gradient_by_differences():
+    x = torch.randn(4, 3, 5, dtype=torch.float64, requires_grad=True)
+    assert torch.allclose(unit(x).norm(dim=-1), torch.ones(4, 3, dtype=torch.float64))
+    assert torch.autograd.gradcheck(unit, (x,))
+
+
+def test_a_zero_vector_stays_zero_with_a_finite_gradient():
+    x = torch.zeros(2, 3, requires_grad=True)
+    unit(x).sum().backward()
+    assert torch.equal(unit(x), torch.zeros(2, 3))
+    assert torch.isfinite(x.grad).all()
+
+
+def test_the_comparison_and_its_gradient_by_differences():
+    shapes = [(2, 4, 5), (4, 5), (3, 5), (3,)]
+    values = [torch.randn(*shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
+    plain = functional.linear((l2norm(values[0]) - values[1]) ** 2, values[2], values[3])
+    assert torch.allclose(compare(*values), plain, atol=1e-13)
+    assert torch.autograd.gradcheck(compare, values)
+
+
+def test_scores_are_probabilities_and_codes_can_be_taken_by_rows():
+    net = network()
+    regions, tokens, lengths = inputs([3, 8, 5])
+    images, captions = net.encode_images(regions), net.encode_captions(tokens, lengths)
+    scores = net.score(images, captions)
+    assert ((scores > 0) & (scores < 1)).all()
+    rows = torch.tensor([2, 0])
+    part = net.score(images[rows], captions[rows])
+    assert torch.allclose(part, scores[rows][:, rows], atol=1e-13)
+    assert isinstance(images[1:], ImageCodes)
+
+
+@pytest.mark.gpu
+def test_the_gpu_gives_the_same_scores():
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    net = network()
+    regions, tokens, lengths = inputs([3, 17, 1, 9])
+    expected = net.score(net.encode_images(regions), net.encode_captions(tokens, lengths))
+    net.cuda()
+    found = net.score(
+        net.encode_images(regions.cuda()), net.encode_captions(tokens.cuda(), lengths)
+    )
+    assert torch.allclose(found.cpu(), expected, atol=1e-9)
