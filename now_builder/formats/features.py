@@ -95,7 +95,7 @@ def write_features(
 def _create(file: h5py.File, *, half: bool) -> None:
     for name, (shape, kind) in _LAYOUT.items():
         rows = max(1, min(8, 2**20 // (4 * int(np.prod(shape, initial=1)))))
-        chunk = rows if name == "regions" else 1024
+        chunk = rows if name == "regions" else 128
         file.create_dataset(
             name,
             shape=(0, *shape),
@@ -103,7 +103,7 @@ def _create(file: h5py.File, *, half: bool) -> None:
             chunks=(chunk, *shape),
             dtype="f2" if half and name == "regions" else kind,
         )
-    file.create_dataset("keys", (0,), maxshape=(None,), chunks=(1024,), dtype=h5py.string_dtype())
+    file.create_dataset("keys", (0,), maxshape=(None,), chunks=(128,), dtype=h5py.string_dtype())
 
 
 def _append(file: h5py.File, batch: FeatureBatch, count: int) -> int:
