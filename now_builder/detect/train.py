@@ -119,7 +119,8 @@ def train_detector(
     """Train a detector on the train pool of a crawl and write its weights.
 
     Killed at any moment and run again it goes on from its last checkpoint, with the same result
-    (bit for bit on the CPU with the same number of threads).
+    (bit for bit on the CPU with the same number of threads). Weights that are complete stay as they
+    are, also when pages were crawled since: features of two detectors do not mix.
 
     Args:
         captures: The captures folder.
@@ -136,9 +137,9 @@ def train_detector(
     if force:
         for path in (weights, card_path(weights), checkpoint_path(weights)):
             path.unlink(missing_ok=True)
-    pages = read_train_pages(captures, settings.held_out)
     if weights.exists():
-        return _finished(weights, settings, pages)
+        return _finished(weights, settings)
+    pages = read_train_pages(captures, settings.held_out)
     started = time.perf_counter()
     _say(
         f"train-detector: {len(pages.learn)} pages to learn from, {len(pages.held_out)} held out, "
@@ -152,7 +153,8 @@ def train_detector(
     return TrainSummary(weights, len(pages.learn), training.recipe.steps, seconds, recall)
 
 
-def _finished(weights: Path, settings: TrainDetectorSettings, pages: TrainPages) -> TrainSummary:
+def _finished(weights: Path, settings: TrainDetectorSettings) -> TrainSummary:
+    """Answer for weights that are there; pages crawled since then do not matter."""
     card = read_card(weights)
     made = {name: card.settings.get(name) for name in _identity(settings)}
     if made != _identity(settings):
@@ -160,10 +162,9 @@ def _finished(weights: Path, settings: TrainDetectorSettings, pages: TrainPages)
         raise ConfigError(
             f"{weights}: trained with other {', '.join(changed)}; --force starts over"
         )
-    if card.trained_on.get("fingerprint") != pages.fingerprint:
-        raise ConfigError(f"{weights}: trained on other pages; --force starts over")
     measured = Recall(**card.measured) if card.measured else None
-    return TrainSummary(weights, len(pages.learn), int(card.trained_on["steps"]), 0.0, measured)
+    learned = card.trained_on
+    return TrainSummary(weights, int(learned["pages"]), int(learned["steps"]), 0.0, measured)
 
 
 def _identity(settings: TrainDetectorSettings) -> dict[str, Any]:
