@@ -130,8 +130,11 @@ def test_wordpiece_gives_what_the_slow_reference_gives(
     wordpiece: tuple[BertTokenizer, Path], text: str
 ) -> None:
     made, path = wordpiece
-    # Unicode data of Python and of the tokenizer's crate differ for newly assigned characters.
-    text = "".join(c for c in text if unicodedata.category(c) != "Cn")
+    # The fast one's Unicode tables are years older: punctuation assigned since is a letter to it.
+    old = unicodedata.ucd_3_2_0
+    text = "".join(c for c in text if unicodedata.category(c) == old.category(c))
+    # The reference puts text into NFC, the fast one does not; stored captions are in it already.
+    text = unicodedata.normalize("NFC", text)
     slow = _slow(path)
     expected = ["<unk>" if token == "[UNK]" else token for token in slow.tokenize(text)]
     assert next(made.cut([text])) == expected
