@@ -84,7 +84,7 @@ def _parameter(
 
 def _option(name: str, field: Any) -> inspect.Parameter:
     flag = "--" + name.replace("_", "-")
-    if field.annotation is bool:
+    if field.annotation in (bool, bool | None):
         flag = f"{flag}/--no-{flag[2:]}"
     default = field.get_default(call_default_factory=True)
     if default is PydanticUndefined:
