@@ -19,8 +19,8 @@ class Drawing:
     Attributes:
         thing: Draws around the origin, to be placed once or several times; or
         scene: Fills the whole picture.
-        ground: ``plain`` (any colour), ``grass``, ``sky``, ``water``, ``snow``, ``space`` or
-            ``road``: where the thing is mostly found.
+        ground: ``plain`` (any colour) or a key of the grounds below: where the thing is mostly
+            found.
         turn: Largest angle by which the thing is turned, in degrees.
         crowd: Most copies in a picture.
     """
@@ -37,7 +37,7 @@ TOPICS: dict[str, Drawing] = {
     "strawberry": Drawing(food.strawberry, turn=35, crowd=4),
     "watermelon": Drawing(food.watermelon, turn=20),
     "pizza": Drawing(food.pizza, turn=180, crowd=2),
-    "sushi": Drawing(food.sushi, turn=10, crowd=2),
+    "sushi": Drawing(food.sushi, ground="slate", turn=10, crowd=2),
     "coffee": Drawing(food.coffee, turn=4),
     "cake": Drawing(food.cake, turn=4),
     "ice_cream": Drawing(food.ice_cream, turn=14),
@@ -105,7 +105,7 @@ def draw(topic: str, rng: Random, width: Number, variant: int | None = None) -> 
 def _places(rng: Random, width: Number, crowd: int) -> list[tuple[Number, Number, Number]]:
     """Choose where copies stand: x, y and scale each, in a row or in two."""
     count = rng.choice((1, 1, *range(1, crowd + 1)))
-    fitting = max(1, min(count, round(width / 45)))
+    fitting = max(1, min(count, round(width / 60)))
     if count == 1:
         scale = min(rng.uniform(0.72, 0.95), width / 105)
         x = width / 2 + rng.uniform(-0.5, 0.5) * max(width - 100 * scale, 0)
@@ -153,6 +153,10 @@ def _meadow(pen: Pen, rng: Random, width: Number) -> None:
         pen.line([(x, y), (x + rng.uniform(-3, 3), y - 9)], shade(green, -0.25), 1.6)
 
 
+def _slate(pen: Pen, rng: Random, width: Number) -> None:
+    pen.box((0, 0), (width, 100), tone(rng, rng.choice(("#5d6b74", "#6f6558", "#4d5a57")), 0.04))
+
+
 def _rain(pen: Pen, rng: Random, width: Number) -> None:
     pen.box((0, 0), (width, 100), tone(rng, "#b9c3cd", 0.05))
 
@@ -190,6 +194,7 @@ _GROUNDS: dict[str, Callable[[Pen, Random, Number], None]] = {
     "moss": _moss,
     "meadow": _meadow,
     "rain": _rain,
+    "slate": _slate,
     "snow": _snow,
     "water": _water,
     "space": _space,

@@ -1,6 +1,7 @@
 """A page to the bytes of its HTML, in its encoding, with its description where its kind puts it."""
 
 import json
+import re
 from html import escape
 from random import Random
 
@@ -16,6 +17,9 @@ _CODECS = {
     "big5": "big5",
     "euc-jp": "euc_jp",
 }
+_UNSURE = re.compile("[^\x00-\x7fÀ-ÖØ-öø-ɏЀ-ӿぁ-んァ-ヶー一-鿿가-힣、。，：；？！]")
+"""Symbols that Python and browsers map differently in some old encoding (the yen sign, dashes)."""
+
 _HTML_LANGS = {"zh": "zh-CN", "en": "en", "ja": "ja", "ru": "ru", "es": "es", "ko": "ko"}
 _HUGE_ROWS = 9000
 
@@ -50,7 +54,9 @@ def render(world: World, page: Page, *, refreshed: bool = False) -> bytes:
 
 
 def encode(html: str, charset: str) -> bytes:
-    """Encode; a character that the encoding lacks becomes a character reference."""
+    """Encode; what the encoding lacks or maps in more than one way becomes a reference."""
+    if charset != "utf-8":
+        html = _UNSURE.sub(lambda found: f"&#{ord(found[0])};", html)
     return html.encode(_CODECS.get(charset, charset), "xmlcharrefreplace")
 
 

@@ -19,7 +19,7 @@ from now_builder.simweb.make import read_world
 
 _HEAD_LIMIT = 32_768
 _IDLE_S = 60.0
-_ENDLESS_PAUSE_S = 0.2
+_ENDLESS_PAUSE_S = 0.1
 _BACKLOG = 1024
 
 
@@ -163,7 +163,7 @@ async def _send(
     if answer.manner == "endless":
         writer.write(_head(answer, None, keep=False) + (content if body else b""))
         while body:
-            writer.write(b"<p>...</p>\n" * 20)
+            writer.write(b"<p>...</p>\n" * 400)
             await writer.drain()
             await asyncio.sleep(_ENDLESS_PAUSE_S)
         return False

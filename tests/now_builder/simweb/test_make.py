@@ -1,0 +1,293 @@
+"""The plan of a simulated web and the truth written beside it."""
+
+import json
+import subprocess
+import sys
+import unicodedata
+from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import webencodings
+from bs4 import BeautifulSoup
+
+from now_builder.errors import ConfigError, FormatError
+from now_builder.simweb.answer import Answers
+from now_builder.simweb.make import make, read_world
+from now_builder.simweb.settings import LANGUAGES, SimwebSettings
+from now_builder.simweb.view import style_of
+from now_builder.simweb.words import read_words
+from now_builder.simweb.world import (
+    COSTLY,
+    LEGACY,
+    WITH_CAPTION,
+    WITHOUT_CAPTION,
+    World,
+    build_world,
+)
+
+KINDS = {*WITH_CAPTION, *WITHOUT_CAPTION, *COSTLY}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("simweb") / "web"
+    make(path, SimwebSettings())
+    return path
+
+
+@pytest.fixture(scope="module")
+def world(folder: Path) -> World:
+    return read_world(folder)
+
+
+@pytest.fixture(scope="module")
+def truth(folder: Path) -> pd.DataFrame:
+    return pd.read_parquet(folder / "truth.parquet")
+
+
+def test_the_same_seed_gives_the_same_bytes_in_another_process(
+    folder: Path, world: World, tmp_path: Path
+) -> None:
+    code = (
+        "import sys, hashlib; from pathlib import Path\n"
+        "from now_builder.simweb.make import make, read_world\n"
+        "from now_builder.simweb.answer import Answers\n"
+        "from now_builder.simweb.settings import SimwebSettings\n"
+        "make(Path(sys.argv[1]), SimwebSettings())\n"
+        "answers = Answers(read_world(Path(sys.argv[1])))\n"
+        "pages = answers.world.pages[::40]\n"
+        "bodies = [answers.of(f'site{p.site:02d}.test', p.target).body for p in pages]\n"
+        "print(hashlib.sha256(b''.join(bodies)).hexdigest())"
+    )
+    runs = [
+        subprocess.run(
+            [sys.executable, "-c", code, str(tmp_path / name)],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={"PYTHONHASHSEED": seed},
+        ).stdout
+        for name, seed in (("one", "1"), ("two", "2"))
+    ]
+    assert runs[0] == runs[1]
+    for name in ("urls.txt", "truth.parquet", "simweb.toml"):
+        assert (tmp_path / "one" / name).read_bytes() == (folder / name).read_bytes()
+
+
+def test_another_seed_gives_another_web() -> None:
+    one, two = (build_world(SimwebSettings(pages=80, seed=seed)) for seed in (1, 2))
+    assert [page.description for page in one.pages] != [page.description for page in two.pages]
+
+
+def test_the_list_and_the_truth_name_the_same_urls_once(folder: Path, truth: pd.DataFrame) -> None:
+    listed = (folder / "urls.txt").read_text("utf-8").splitlines()
+    assert listed == list(truth["url"])
+    assert len(set(listed)) == len(listed) == 900
+
+
+def test_each_site_has_one_language_and_at_least_six_topics(truth: pd.DataFrame) -> None:
+    pages = truth[truth["kind"] == "page"]
+    assert truth["site"].nunique() == 80
+    assert truth.groupby("site")["lang"].nunique().max() == 1
+    assert pages.groupby("site")["topic"].nunique().min() >= 6
+    assert set(truth["lang"]) == set(LANGUAGES)
+
+
+@pytest.mark.parametrize("pages", [1, 9, 40, 130])
+def test_a_short_list_gets_fewer_sites_not_poorer_ones(pages: int) -> None:
+    world = build_world(SimwebSettings(pages=pages))
+    assert len(world.pages) == pages
+    for site in world.sites:
+        topics = {page.topic for page in world.pages if page.site == site.number}
+        assert len(topics) >= min(6, pages)
+
+
+def test_topics_and_languages_are_even(truth: pd.DataFrame) -> None:
+    counts = truth["topic"].value_counts()
+    assert len(counts) == 12
+    assert counts.min() > 0.6 * counts.max()
+    assert truth["lang"].value_counts().min() > 100
+
+
+@pytest.mark.parametrize("share", [0.0, 0.4, 1.0])
+def test_the_share_of_mismatched_pairs_is_as_asked(share: float) -> None:
+    world = build_world(SimwebSettings(mismatch=share))
+    paired = [page for page in world.pages if page.caption and page.original is None]
+    wrong = sum(not page.matched for page in paired)
+    assert wrong == round(share * len(paired))
+
+
+def test_every_way_of_mismatch_occurs_and_none_matches(truth: pd.DataFrame) -> None:
+    assert set(truth["mismatch"].dropna()) == {
+        "other_page", "boilerplate", "garbled", "soup", "empty",
+    }  # fmt: skip
+    assert not truth["matched"][truth["mismatch"].notna()].any()
+    assert not truth["matched"][truth["caption"].isna()].any()
+    other = truth[truth["mismatch"] == "other_page"]
+    assert (other["topic"] != other["caption_topic"]).all()
+    fitting = truth[truth["matched"]]
+    assert (fitting["topic"] == fitting["caption_topic"]).all()
+
+
+def test_every_awkward_kind_occurs_and_costly_ones_are_few(truth: pd.DataFrame) -> None:
+    counts = truth["kind"].value_counts()
+    assert set(counts.index) == {"page"} | KINDS
+    assert counts.drop("page").sum() == 75
+    assert all(counts[kind] <= 2 for kind in COSTLY)
+
+
+def test_legacy_encodings_occur_with_every_declaration(truth: pd.DataFrame) -> None:
+    for kind in ("legacy_header", "legacy_meta", "legacy_undeclared"):
+        found = set(truth["charset"][truth["kind"] == kind])
+        assert {"gbk", "big5", "shift_jis", "euc-kr", "windows-1251"} <= found
+
+
+def test_descriptions_are_long_enough_varied_and_about_their_topic(
+    world: World, truth: pd.DataFrame
+) -> None:
+    for row in truth[truth["matched"] & (truth["kind"] == "page")].itertuples():
+        words = row.caption.split()
+        if row.lang in {"zh", "ja"}:
+            assert 15 <= len(row.caption) <= 45
+        else:
+            assert 6 <= len(words) <= 24
+        of = read_words("zh-Hant" if row.charset == "big5" else row.lang).topics[row.topic]
+        said = row.caption.casefold()
+        phrases = (*of.things, *of.acts, *(fact.rstrip(".") for fact in of.facts))
+        assert any(phrase.casefold() in said for phrase in phrases)
+    captions = truth["caption"][truth["matched"] & (truth["kind"] != "duplicate")]
+    assert captions.nunique() > 0.9 * len(captions)
+
+
+def test_every_language_describes_every_topic_with_fifteen_phrases() -> None:
+    english = read_words("en")
+    for lang in (*LANGUAGES, "zh-Hant"):
+        words = read_words(lang)
+        assert words.topics.keys() == english.topics.keys()
+        assert words.site.keys() == english.site.keys()
+        for of in words.topics.values():
+            assert len({*of.things, *of.acts, *of.facts}) >= 15
+
+
+def test_no_address_names_a_topic_or_a_language(world: World) -> None:
+    words = [*world.topics, *LANGUAGES]
+    answers = Answers(world)
+    for page in world.pages[::25]:
+        body = answers.of(world.sites[page.site].host, page.target).body.decode("latin-1").lower()
+        paths = [part.split('"')[0].split(")")[0] for part in body.split("/pic/")[1:]]
+        for text in (page.url.lower(), *paths):
+            assert not any(word in text for word in words if len(word) > 2)
+
+
+def test_colours_and_template_belong_to_the_site_whatever_its_topics(world: World) -> None:
+    """The parts before the first picture differ between sites only, never between topics."""
+    answers = Answers(world)
+    looks: dict[int, set[str]] = {}
+    for page in world.pages[:90]:
+        if page.kind == "page":
+            soup = _soup(answers, world, page)
+            assert soup.style is not None
+            tags = [tag.name for tag in soup.body.find_all(name=True, recursive=False)][:2]
+            looks.setdefault(page.site, set()).add(soup.style.text + ",".join(tags))
+    assert all(len(look) == 1 for look in looks.values())
+    other_topics = build_world(SimwebSettings(topics=36))
+    for one, two in zip(world.sites, other_topics.sites, strict=True):
+        assert style_of(world, one) == style_of(other_topics, two)
+
+
+def test_the_truth_is_what_the_served_bytes_say(world: World) -> None:
+    """Decode as the page declares (or, where it does not, as it was written); parse; clean."""
+    answers = Answers(world)
+    seen: Counter[str] = Counter()
+    awkward = [page for page in world.pages if page.kind != "page"]
+    for page in [*world.pages[::12], *awkward]:
+        answer = answers.of(world.sites[page.site].host, page.target)
+        while answer.status in {301, 302, 303, 307, 308} and page.kind != "redirect_loop":
+            answer = answers.of(world.sites[page.site].host, dict(answer.headers)["Location"])
+        if answer.status != 200 or answer.content_type.split(";")[0] != "text/html":
+            assert page.caption is None
+            continue
+        text = webencodings.decode(answer.body, page.charset)[0]
+        found = _described(BeautifulSoup(text, "lxml"), page.kind)
+        if page.kind == "robots":
+            found = None
+        assert found == page.caption, page
+        seen[page.kind] += 1
+    assert len(seen) > 10
+
+
+def test_undeclared_legacy_pages_make_sense_in_their_own_encoding_only(world: World) -> None:
+    answers = Answers(world)
+    pages = [page for page in world.pages if page.kind == "legacy_undeclared"]
+    assert len(pages) >= 5
+    for page in pages:
+        answer = answers.of(world.sites[page.site].host, page.target)
+        assert answer.content_type == "text/html"
+        assert b"charset" not in answer.body
+        with pytest.raises(UnicodeDecodeError):
+            answer.body.decode("utf-8")
+        for charset in (*LEGACY, "windows-1252"):
+            text = webencodings.decode(answer.body, charset)[0]
+            alike = {charset, page.charset} <= {"gbk", "gb18030"} or charset == page.charset
+            found = _described(BeautifulSoup(text, "lxml"), page.kind)
+            assert (found == page.caption) == alike, (page, charset)
+
+
+def test_a_big5_page_is_written_in_traditional_characters(world: World) -> None:
+    pages = [page for page in world.pages if page.charset == "big5" and page.matched]
+    assert pages
+    for page in pages:
+        page.description.encode("big5")
+
+
+def test_making_again_replaces_every_file_whole(tmp_path: Path) -> None:
+    make(tmp_path, SimwebSettings(pages=30, seed=1))
+    make(tmp_path, SimwebSettings(pages=20, seed=2))
+    assert len(pd.read_parquet(tmp_path / "truth.parquet")) == 20
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "simweb.toml", "truth.parquet", "urls.txt",
+    ]  # fmt: skip
+
+
+def test_a_folder_without_a_web_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(FormatError, match=r"simweb\.toml"):
+        read_world(tmp_path)
+    (tmp_path / "simweb.toml").write_text("pages = -1\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match="pages"):
+        read_world(tmp_path)
+
+
+def test_a_language_without_words_is_refused() -> None:
+    with pytest.raises(ValueError, match="xx"):
+        SimwebSettings(languages=["en", "xx"])
+
+
+def test_hosts_are_numbered_without_gaps(world: World) -> None:
+    numbers = [int(site.host[4:-5]) for site in world.sites]
+    assert all(two == one + 1 for one, two in pairwise(numbers))
+
+
+def _soup(answers: Answers, world: World, page: object) -> BeautifulSoup:
+    answer = answers.of(world.sites[page.site].host, page.target)
+    return BeautifulSoup(webencodings.decode(answer.body, page.charset)[0], "lxml")
+
+
+def _described(soup: BeautifulSoup, kind: str) -> str | None:
+    if kind == "script_description":
+        assert soup.find("meta", attrs={"name": "description"}) is None
+        script = next(s.text for s in soup.find_all("script") if "m.content=" in s.text)
+        value = json.loads(script.split("m.content=")[1].split(";document")[0])
+    else:
+        wanted = {"property": "og:description"} if kind == "og_only" else {}
+        tags = [
+            tag
+            for tag in soup.find_all("meta", attrs=wanted)
+            if wanted or (tag.get("name") or "").lower() == "description"
+        ]
+        if not tags:
+            return None
+        value = tags[0]["content"]
+    return " ".join(unicodedata.normalize("NFC", value).split()) or None
