@@ -92,16 +92,25 @@ def divide(statistic: Float[np.ndarray, " pairs"], seed: int) -> Division:
         seed: Of the mixture's start.
 
     Raises:
-        TrainingError: If the statistic is constant, or fewer than two pairs are clean.
+        TrainingError: If the statistic is constant or not finite.
     """
     clean_prob = clean_posterior(statistic, seed)
     is_clean = clean_prob > THRESHOLD
     if is_clean.all():
         forced = int(np.ceil(FORCED_NOISY * len(clean_prob)))
         is_clean[np.lexsort((-statistic, clean_prob))[:forced]] = False
-    if is_clean.sum() < 2:
+    return Division(clean_prob, is_clean)
+
+
+def require_clean(division: Division) -> None:
+    """Check that there is something to learn from.
+
+    Raises:
+        TrainingError: If fewer than two pairs are clean.
+    """
+    clean = int(division.is_clean.sum())
+    if clean < 2:
         raise TrainingError(
-            f"division: {int(is_clean.sum())} of {len(is_clean)} pairs are clean, expected at "
+            f"division: {clean} of {len(division.is_clean)} pairs are clean, expected at "
             "least 2; warm up longer, or use a release with more matched pairs"
         )
-    return Division(clean_prob, is_clean)

@@ -12,7 +12,7 @@ from pc2_baseline.bank import PredictionBank, oscillation
 from pc2_baseline.config import Pc2Settings, Settings
 from pc2_baseline.coteaching import PEERS, Beliefs, crossed
 from pc2_baseline.data import Batch, PairSet, cut, endless
-from pc2_baseline.division import Division, clean_posterior, divide
+from pc2_baseline.division import Division, clean_posterior, divide, require_clean
 from pc2_baseline.learner import Learner
 from pc2_baseline.losses import (
     batch_entropy,
@@ -242,6 +242,7 @@ class Pc2:
     def _co_teach(
         self, train: PairSet, epoch: int, peer: int, beliefs: Beliefs
     ) -> dict[str, float]:
+        require_clean(beliefs.division)
         net, learner = self.nets[peer].train(), self.learners[peer]
         stable = beliefs.stable_prob if self.method.rectify else np.zeros(len(train))
         correspondence = rectified(

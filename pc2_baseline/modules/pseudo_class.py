@@ -43,6 +43,9 @@ class FlatClassifier(nn.Module):
 class PooledClassifier(nn.Module):
     """Classify the pooled vector of a screenshot or caption, whatever the order of its parts.
 
+    The unit vector is scaled to unit variance first: fresh layers take nothing from a vector of
+    values near zero.
+
     Args:
         dim: Width of the pooled vector.
         hidden: Width of the hidden layer.
@@ -58,7 +61,7 @@ class PooledClassifier(nn.Module):
 
     def forward(self, codes: ImageCodes | CaptionCodes) -> Float[Tensor, "batch classes"]:
         """Give logits."""
-        logits: Tensor = self.layers(codes.pooled)
+        logits: Tensor = self.layers(codes.pooled * codes.pooled.shape[1] ** 0.5)
         return logits
 
 

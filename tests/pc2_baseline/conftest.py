@@ -14,9 +14,7 @@ sys.modules.setdefault("planted", planted_module)
 _SPEC.loader.exec_module(planted_module)
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    torch.set_num_threads(1)
+torch.set_num_threads(1)  # two tests' threads that wait for each other on two cores are slow
 
 
 @pytest.fixture(scope="session")
@@ -28,7 +26,8 @@ def planted():
 @pytest.fixture(scope="session")
 def easy(tmp_path_factory):
     """A release on which a division must find the shuffled pairs."""
-    return planted_module.plant(tmp_path_factory.mktemp("easy") / "release", planted_module.Plan())
+    plan = planted_module.Plan(noise=0.3, topical=(16, 24))
+    return planted_module.plant(tmp_path_factory.mktemp("easy") / "release", plan)
 
 
 @pytest.fixture(scope="session")

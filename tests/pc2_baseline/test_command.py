@@ -73,7 +73,7 @@ def test_the_run_folder_holds_what_the_contract_says(trained, tiny):
     assert tree["release"]["path"] == str(tiny.resolve())
     expected = read_split_captions(tiny, "test", "jieba").fingerprint
     assert tree["release"]["fingerprints"]["test"] == expected
-    assert tree["settings"]["method"]["lambda_entropy"] == 10.0, "resolved, defaults included"
+    assert tree["settings"]["method"]["margin_base"] == 10.0, "resolved, defaults included"
     assert len((trained / "log.jsonl").read_text().splitlines()) == 4
     for part in ("best", "last"):
         names = {path.suffix for path in (trained / part).iterdir()}

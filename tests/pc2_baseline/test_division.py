@@ -7,7 +7,7 @@ import torch
 from now_builder.errors import TrainingError
 from pc2_baseline.bank import PredictionBank, oscillation
 from pc2_baseline.coteaching import Beliefs, crossed
-from pc2_baseline.division import clean_posterior, divide, scaled
+from pc2_baseline.division import clean_posterior, divide, require_clean, scaled
 from pc2_baseline.methods.pc2 import find_pseudo_captions, rectified
 
 
@@ -35,7 +35,7 @@ def test_where_none_is_clean_training_stops(monkeypatch):
         "pc2_baseline.division.clean_posterior", lambda statistic, seed: np.full(9, 0.1)
     )
     with pytest.raises(TrainingError, match="0 of 9 pairs are clean"):
-        divide(np.arange(9.0), seed=0)
+        require_clean(divide(np.arange(9.0), seed=0))
 
 
 def test_a_constant_statistic_stops_the_training_in_one_line():
