@@ -7,7 +7,7 @@ import json
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 
 import imagehash
@@ -42,6 +42,7 @@ class Crew:
         browsers: To visit with.
         robots: To ask first.
         pace: Which page is next.
+        pool: For what would hold up the others: parsing, hashing, writing.
     """
 
     def __init__(
@@ -51,41 +52,37 @@ class Crew:
         browsers: Browsers,
         robots: Robots,
         pace: Pace,
+        pool: ThreadPoolExecutor,
     ) -> None:
         self._settings = settings
         self._ledger = ledger
         self._browsers = browsers
         self._robots = robots
         self._pace = pace
+        self._pool = pool
         self._ranks = ledger.ranks() if settings.per_host_quota else {}
         self._finishing = asyncio.Lock()
 
-    async def work(self, gate: Gate, pool: ThreadPoolExecutor, progress: Progress) -> None:
+    async def work(self, gate: Gate, progress: Progress) -> None:
         """Visit page after page until none is left.
 
         Args:
             gate: The way out of this worker's pages.
-            pool: For what would hold up the others: parsing, hashing, writing.
             progress: Told of each page.
         """
         loop = asyncio.get_running_loop()
         while (line := await self._pace.take()) is not None:
             started = time.monotonic()
-            row, seen = await self._attempts(line, gate)
-            capture = None
-            if seen is not None:
-                row, capture = await loop.run_in_executor(
-                    pool, _describe, row, seen, self._settings.caption_fallback
-                )
+            row, capture = await self._attempts(line, gate)
             row = replace(row, elapsed_s=round(time.monotonic() - started, 3))
-            await loop.run_in_executor(pool, self._ledger.add, line, row, capture)
+            await loop.run_in_executor(self._pool, self._ledger.add, line, row, capture)
             self._pace.done(line)
             progress.count(row.error)
             if self._ledger.added(line, row):
                 async with self._finishing:
-                    await loop.run_in_executor(pool, self._ledger.finish_ready)
+                    await loop.run_in_executor(self._pool, self._ledger.finish_ready)
 
-    async def _attempts(self, line: Planned, gate: Gate) -> tuple[CaptureRow, Seen | None]:
+    async def _attempts(self, line: Planned, gate: Gate) -> tuple[CaptureRow, Capture | None]:
         """Visit until it works or the attempts are used up.
 
         A page in flight when another one took the browser down is not to blame, so that a crash of
@@ -95,45 +92,40 @@ class Crew:
         left = Counter(dict.fromkeys(TRANSIENT, self._settings.retries))
         left["browser_crashed"] = _CRASH_RETRIES
         while True:
-            row, seen = await self._attempt(line, gate)
+            row, capture = await self._attempt(line, gate)
             attempts += 1
             if not left[row.error or ""]:
-                return replace(row, attempts=attempts), seen
+                return replace(row, attempts=attempts), capture
             left[row.error or ""] -= 1
             await asyncio.sleep(_BACK_OFF_S * attempts)
 
-    async def _attempt(self, line: Planned, gate: Gate) -> tuple[CaptureRow, Seen | None]:
+    async def _attempt(self, line: Planned, gate: Gate) -> tuple[CaptureRow, Capture | None]:
         """Visit once; here, and only here, whatever goes wrong with a page becomes its row."""
         trail = Trail()
-        decision: Decision | None = None
         row = CaptureRow(
             line.key, line.url, line.url_canonical, line.site, "ok",
             fetched_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
             browser=f"Chromium {self._browsers.version}",
             tool=f"{PRODUCT}/{__version__}",
         )  # fmt: skip
-        seen = None
         try:
-            decision = await self._allowed(line)
+            trail.robots = (await self._allowed(line, trail)).note
             seen = await self._browsers.visit(line.url_canonical, gate, trail)
+            row, capture = await asyncio.get_running_loop().run_in_executor(
+                self._pool, _describe, row, seen, trail, self._settings.caption_fallback
+            )
         except VisitError as problem:
-            row = _failed(row, problem.error, problem.message)
+            row, capture = _failed(row, problem.error, problem.message), None
         except Refused as problem:
-            row = _failed(row, problem.reason, problem.detail)
+            row, capture = _failed(row, problem.reason, problem.detail), None
         except NowError:
             raise  # not this page's failure: no browser, a full disk
         except Exception as problem:  # noqa: BLE001 - the one place: a page's failure is a row
-            row = _failed(row, "internal_error", f"{type(problem).__name__}: {problem}")
-        return replace(
-            row,
-            final_url=trail.final_url,
-            redirects=trail.redirects,
-            http_status=trail.http_status,
-            content_type=trail.content_type,
-            robots=decision.note if decision else None,
-        ), seen
+            kind = f"{type(problem).__name__}: {problem}"
+            row, capture = _failed(row, "internal_error", kind), None
+        return replace(row, **asdict(trail)), capture
 
-    async def _allowed(self, line: Planned) -> Decision:
+    async def _allowed(self, line: Planned, trail: Trail) -> Decision:
         """Ask what may be asked without visiting the page.
 
         Raises:
@@ -151,6 +143,7 @@ class Crew:
         if decision.delay_s:
             self._pace.slow_down(line.site, decision.delay_s)
         if decision.verdict != "allowed":
+            trail.robots = decision.note
             raise VisitError(decision.verdict, decision.note)
         return decision
 
@@ -160,9 +153,14 @@ def _failed(row: CaptureRow, error: str, message: str) -> CaptureRow:
     return replace(row, status=status, error=error, error_message=message[:_MESSAGE] or None)
 
 
-def _describe(row: CaptureRow, seen: Seen, fallback: bool) -> tuple[CaptureRow, Capture]:  # noqa: FBT001
+def _describe(
+    row: CaptureRow,
+    seen: Seen,
+    trail: Trail,
+    fallback: bool,  # noqa: FBT001 - an executor takes no keywords
+) -> tuple[CaptureRow, Capture]:
     """Read off what can be without the browser: caption, language, hashes."""
-    page = describe(seen.html, row.content_type, fallback=fallback)
+    page = describe(seen.html, trail.content_type, fallback=fallback)
     candidates = with_scripted(page, seen.scripted)
     caption, source = choose(candidates, fallback=fallback)
     with Image.open(io.BytesIO(seen.screenshot)) as picture:

@@ -170,6 +170,7 @@ class _Pipe:
     client: asyncio.StreamWriter
     server: asyncio.StreamWriter | None = None
     host: str = ""
+    port: int = 0
 
 
 @dataclass(slots=True)
@@ -178,7 +179,7 @@ class _Page:
 
     limit: int
     received: int = 0
-    refusals: dict[str, Refused] = field(default_factory=dict)
+    refusals: dict[tuple[str, int], Refused] = field(default_factory=dict)
 
 
 class Gate:
@@ -236,9 +237,11 @@ class Gate:
         """Whether the page has used up its bytes."""
         return self._page.received > self._page.limit
 
-    def refusal(self, host: str) -> Refused | None:
-        """Why a host was not reached on this page, if so."""
-        return self._page.refusals.get(host.lower().strip("[]"))
+    def refusal(self, url: str) -> Refused | None:
+        """Why the host of a URL was not reached at its port on this page, if so."""
+        parts = urlsplit(url)
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+        return self._page.refusals.get(((parts.hostname or "").rstrip("."), port))
 
     def cut(self, host: str | None = None) -> None:
         """End the connections to a host, or all; what has arrived is still delivered.
@@ -276,11 +279,11 @@ class Gate:
         try:
             method, target, headers = _parse_head(head)
             host, port = _destination(method, target)
-            pipe.host = host
+            pipe.host, pipe.port = host, port
             try:
                 server, pipe.server = await self._dial(host, port)
             except Refused as refused:
-                page.refusals.setdefault(host, refused)
+                page.refusals.setdefault((host, port), refused)
                 raise
         except Refused as refused:
             pipe.client.write(_refusal_response(refused))
@@ -324,7 +327,8 @@ class Gate:
             while chunk := await server.read(_CHUNK):
                 page.received += len(chunk)
                 if page.received > page.limit:
-                    page.refusals.setdefault(pipe.host, Refused("too_large", pipe.host))
+                    refused = Refused("too_large", f"more than {page.limit} bytes")
+                    page.refusals.setdefault((pipe.host, pipe.port), refused)
                     return
                 pipe.client.write(chunk)
                 await pipe.client.drain()

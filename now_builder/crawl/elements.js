@@ -1,6 +1,7 @@
 // Collect the elements on the first screen, in image pixels, in one call.
 (limits) => {
   const deadline = performance.now() + limits.milliseconds;
+  const doubtful = performance.now() + limits.milliseconds / 2;
   const view = window.visualViewport;
   const factor = limits.width / view.width;
   const left = view.offsetLeft, top = view.offsetTop;
@@ -74,6 +75,15 @@
     for (; node; node = up(node)) if (node === ancestor) return true;
     return false;
   };
+  const deepest = (x, y) => {
+    let found = document.elementFromPoint(x, y);
+    while (found && found.shadowRoot) {
+      const inner = found.shadowRoot.elementFromPoint(x, y);
+      if (!inner || inner === found || inner.getRootNode() !== found.shadowRoot) break;
+      found = inner;
+    }
+    return found;
+  };
   // What is drawn at a point, topmost first, looked up through open shadow roots.
   const stack = (x, y, root) => {
     const found = [];
@@ -84,29 +94,39 @@
     }
     return found;
   };
-  const stacks = new Map();
-  const at = (x, y) => {
-    const place = Math.round(x * 2) * 65536 + Math.round(y * 2);
-    let known = stacks.get(place);
-    if (known === undefined) {
-      known = stack(x, y, document);
-      stacks.set(place, known);
+  const remember = (look) => {
+    const known = new Map();
+    return (x, y) => {
+      const place = Math.round(x * 2) * 65536 + Math.round(y * 2);
+      if (!known.has(place)) known.set(place, look(x, y));
+      return known.get(place);
+    };
+  };
+  const topAt = remember(deepest);
+  const allAt = remember((x, y) => stack(x, y, document));
+  const related = (one, other) => within(one, other) || within(other, one);
+  // Whether something opaque lies over the element at a point. The topmost mostly answers, and is
+  // much cheaper to ask for than all of them.
+  const coveredAt = (x, y, element) => {
+    const top = topAt(x, y);
+    if (!top || related(top, element)) return false;
+    if (covers(top)) return true;
+    for (const other of allAt(x, y)) {
+      if (related(other, element)) return false;
+      if (covers(other)) return true;
     }
-    return known;
+    return false;
   };
   // Share of a 3 x 3 grid of points at which nothing opaque lies over the element.
   const uncovered = (element, box) => {
+    // Looking through a page of a hundred thousand elements is slow: then what is there counts.
+    if (performance.now() > doubtful) return 1;
     let free = 0;
     for (let row = 0; row < 3; row += 1) {
       for (let column = 0; column < 3; column += 1) {
         const x = box.l + (box.r - box.l) * (column + 0.5) / 3;
         const y = box.t + (box.b - box.t) * (row + 0.5) / 3;
-        let covered = false;
-        for (const other of at(x, y)) {
-          if (within(other, element) || within(element, other)) break;
-          if (covers(other)) { covered = true; break; }
-        }
-        if (!covered) free += 1;
+        if (!coveredAt(x, y, element)) free += 1;
       }
     }
     return free / 9;

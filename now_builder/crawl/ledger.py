@@ -55,6 +55,9 @@ class Ledger:
             for line in self._lines[number]
             if line.key not in shard.rows and line.key not in self._duplicate_of
         ]
+        self._needs: dict[int, set[str]] = defaultdict(set)
+        for key, first in self._duplicate_of.items():
+            self._needs[int(key[:5])].add(first)
         self._left = Counter(line.shard for line in self.pending)
         self.total = len(plan)
 
@@ -119,11 +122,7 @@ class Ledger:
             self._firsts |= {row.key: row for row in rows if row.key in self._wanted}
 
     def _is_ready(self, number: int) -> bool:
-        return not self._left[number] and all(
-            self._duplicate_of.get(line.key, line.key) in self._firsts
-            for line in self._lines[number]
-            if line.key in self._duplicate_of
-        )
+        return not self._left[number] and self._needs[number] <= self._firsts.keys()
 
     def _row(self, shard: OpenShard, line: Planned) -> CaptureRow:
         first_key = self._duplicate_of.get(line.key)

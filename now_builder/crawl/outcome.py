@@ -17,12 +17,14 @@ class Trail:
 
     Attributes:
         redirects: The URLs on the way, the final one not among them.
+        robots: What the decision to visit rests on.
     """
 
     redirects: list[str] = field(default_factory=list)
     final_url: str | None = None
     http_status: int | None = None
     content_type: str | None = None
+    robots: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

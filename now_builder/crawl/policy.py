@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import httpx
 from protego import Protego
 
-from now_builder.crawl.egress import Gate, Refused
+from now_builder.crawl.egress import Gate
 
 PRODUCT = "noise-of-web"
 """The token that robots.txt knows this crawler by."""
@@ -102,11 +102,11 @@ class Robots:
             async with asyncio.timeout(2 * _TIMEOUT_S):
                 status, body = await self._get(f"{origin}/robots.txt")
         except (httpx.HTTPError, httpx.InvalidURL, TimeoutError) as error:
-            refused = self._gate.refusal(urlsplit(origin).hostname or "")
+            refused = self._gate.refusal(origin)
             if refused is not None:
                 raise refused from None
             return _Rules(None, type(error).__name__, unreachable=True)
-        refused = self._gate.refusal(urlsplit(origin).hostname or "")
+        refused = self._gate.refusal(origin)
         if refused is not None:
             raise refused
         if status >= 500 or status == 429:
@@ -123,6 +123,3 @@ class Robots:
                 if len(body) >= _LIMIT:
                     break
             return response.status_code, body[:_LIMIT]
-
-
-__all__ = ["PRODUCT", "Decision", "Refused", "Robots"]

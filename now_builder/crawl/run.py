@@ -18,6 +18,7 @@ from now_builder.config import build
 from now_builder.crawl.browser import Browsers
 from now_builder.crawl.crew import Crew
 from now_builder.crawl.egress import Gate, Resolver, parse_mapping
+from now_builder.crawl.language import detect_language
 from now_builder.crawl.ledger import Ledger
 from now_builder.crawl.pace import Pace
 from now_builder.crawl.policy import Robots
@@ -175,10 +176,11 @@ async def _run(ledger: Ledger, settings: CrawlSettings, resolver: Resolver) -> i
     task = asyncio.current_task()
     if task is not None:
         loop.add_signal_handler(signal.SIGTERM, task.cancel)
-    concurrency = settings.concurrency or len(os.sched_getaffinity(0))
+    concurrency = settings.concurrency or -(-3 * _cores() // 2)
     concurrency = min(concurrency, len(ledger.pending))
     async with AsyncExitStack() as stack:
         pool = stack.enter_context(ThreadPoolExecutor(concurrency))
+        pool.submit(detect_language, "a model that takes a second to load, meanwhile", None)
         browsers = await stack.enter_async_context(Browsers(settings, concurrency))
         gates = [await stack.enter_async_context(Gate(resolver)) for _ in range(concurrency + 1)]
         gates[-1].begin(1 << 62)
@@ -191,8 +193,8 @@ async def _run(ledger: Ledger, settings: CrawlSettings, resolver: Resolver) -> i
             resolver.is_local,
         )
         progress = stack.enter_context(Progress(len(ledger.pending), ledger.total))
-        crew = Crew(settings, ledger, browsers, robots, pace)
-        workers = [asyncio.create_task(crew.work(gate, pool, progress)) for gate in gates[:-1]]
+        crew = Crew(settings, ledger, browsers, robots, pace, pool)
+        workers = [asyncio.create_task(crew.work(gate, progress)) for gate in gates[:-1]]
         try:
             await asyncio.gather(*workers)
         finally:
@@ -200,3 +202,9 @@ async def _run(ledger: Ledger, settings: CrawlSettings, resolver: Resolver) -> i
                 worker.cancel()
             await asyncio.gather(*workers, return_exceptions=True)
     return len(ledger.pending)
+
+
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

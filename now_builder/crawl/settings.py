@@ -11,7 +11,9 @@ from now_builder.config import Strict
 class CrawlSettings(Strict):
     """Settings of ``crawl``."""
 
-    concurrency: int = Field(0, ge=0, description="Pages in flight; 0 takes one per CPU core.")
+    concurrency: int = Field(
+        0, ge=0, description="Pages in flight; 0 takes three for two CPU cores, since pages wait."
+    )
     page_timeout_s: float = Field(
         30.0,
         gt=0,

@@ -157,8 +157,7 @@ class Tab:
             raise self._net_error(problem)
 
     def _net_error(self, problem: str) -> VisitError:
-        host = urlsplit(self._trail.final_url or "").hostname or ""
-        refused = self._gate.refusal(host)
+        refused = self._gate.refusal(self._trail.final_url or "")
         if refused is not None:
             return VisitError(refused.reason, refused.detail)
         name = problem.removeprefix("net::")
@@ -230,7 +229,7 @@ class Tab:
         url = event["request"]["url"].partition("#")[0]
         headers = _headers(event)
         status = event["responseStatusCode"]
-        refused = self._gate.refusal(urlsplit(url).hostname or "")
+        refused = self._gate.refusal(url)
         if refused is not None:
             self._note(url, None, None)
             raise VisitError(refused.reason, refused.detail)
@@ -346,7 +345,10 @@ class Tab:
             html=document.body,
             screenshot=screenshot,
             elements=read_elements(found),
-            settled=settled and document.whole and not found["truncated"],
+            settled=settled
+            and document.whole
+            and not found["truncated"]
+            and not self._gate.exhausted,
             scripted=[str(text) for text in state["descriptions"]],
         )
 

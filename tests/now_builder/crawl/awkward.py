@@ -2,6 +2,7 @@
 
 import asyncio
 import gzip
+import ssl
 import struct
 import threading
 import zlib
@@ -94,11 +95,14 @@ class Awkward:
     Attributes:
         hits: Requests by path.
         agents: User agents that asked.
+        pages: HTML by path; a test may add to it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
+        self._tls = tls
         self.hits: Counter[str] = Counter()
         self.agents: set[str] = set()
+        self.pages = dict(PAGES)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._ready = threading.Event()
@@ -133,7 +137,7 @@ class Awkward:
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         server = self._loop.run_until_complete(
-            asyncio.start_server(self._accept, "127.0.0.1", 0, limit=1 << 20)
+            asyncio.start_server(self._accept, "127.0.0.1", 0, limit=1 << 20, ssl=self._tls)
         )
         self.port = server.sockets[0].getsockname()[1]
         self._ready.set()
@@ -171,8 +175,9 @@ class Awkward:
         html = "text/html; charset=utf-8"
         if path == "/robots.txt":
             return _response(200, "text/plain", b"User-agent: *\nDisallow: /hidden\n")
-        if path in PAGES:
-            return _response(200, html, PAGES[path])
+        if path in self.pages:
+            kind = "text/html" if path == "/old" else html
+            return _response(200, kind, self.pages[path])
         if path.startswith("/page/"):
             number = path.rpartition("/")[2]
             return _response(200, html, page(f"number {number}", f"<h1>{number}</h1>" * 20))

@@ -1,7 +1,10 @@
 """The way out: what is not public is refused by address, at every request and redirect."""
 
 import asyncio
+import shutil
 import socket
+import ssl
+import subprocess
 from collections.abc import Awaitable, Callable
 from ipaddress import ip_address
 from pathlib import Path
@@ -9,21 +12,23 @@ from pathlib import Path
 import httpx
 import pytest
 
+from now_builder.crawl import browser
 from now_builder.crawl.egress import Gate, Refused, Resolver, is_public, parse_mapping
 from now_builder.crawl.run import crawl
 from now_builder.crawl.settings import CrawlSettings
 from now_builder.errors import ConfigError
-from now_builder.formats.shard import read_rows
+from now_builder.formats.shard import read_captures, read_rows
 
 from .awkward import PAGES, Awkward
 
 
 @pytest.mark.parametrize(
     "address",
-    ["127.0.0.1", "10.0.0.1", "172.16.0.1", "192.168.1.1", "169.254.169.254", "100.64.0.1", "0.0.0.0",
-     "224.0.0.1", "255.255.255.255", "240.0.0.1", "192.0.2.1", "::1", "::", "fe80::1", "fc00::1",
-     "ff02::1", "fec0::1", "::ffff:127.0.0.1", "::ffff:10.0.0.1", "64:ff9b::7f00:1", "2002:7f00:1::",
-     "2002:a00:1::1", "::7f00:1", "2001:db8::1", "2001:0:4136:e378:8000:63bf:3fff:fdd2"],
+    ["127.0.0.1", "10.0.0.1", "172.16.0.1", "192.168.1.1", "169.254.169.254", "100.64.0.1",
+     "0.0.0.0", "224.0.0.1", "255.255.255.255", "240.0.0.1", "192.0.2.1", "::1", "::", "fe80::1",
+     "fc00::1", "ff02::1", "fec0::1", "::ffff:127.0.0.1", "::ffff:10.0.0.1", "64:ff9b::7f00:1",
+     "2002:7f00:1::", "2002:a00:1::1", "::7f00:1", "2001:db8::1",
+     "2001:0:4136:e378:8000:63bf:3fff:fdd2"],
 )  # fmt: skip
 def test_an_address_that_is_not_public_is_told(address: str) -> None:
     assert not is_public(ip_address(address))
@@ -78,7 +83,7 @@ def test_a_private_host_is_refused_however_it_is_spelt(host: str) -> None:
     async def work(gate: Gate, client: httpx.AsyncClient) -> None:
         response = await client.get(f"http://{host}:1/")
         assert response.status_code == 403
-        refused = gate.refusal(host)
+        refused = gate.refusal(f"http://{host}:1/")
         assert refused is not None
         assert refused.reason == "private_address"
         with pytest.raises(httpx.ProxyError):
@@ -126,7 +131,7 @@ def test_a_name_is_looked_up_once_so_that_it_cannot_change_its_mind(
 def test_a_mapped_loopback_address_still_needs_allow_private() -> None:
     async def work(gate: Gate, client: httpx.AsyncClient) -> None:
         assert (await client.get("http://a.test/")).status_code == 403
-        assert gate.refusal("a.test") is not None
+        assert gate.refusal("http://a.test/") is not None
 
     _through(work, "*.test:127.0.0.1:1")
 
@@ -152,7 +157,7 @@ def test_a_page_gets_no_more_than_its_bytes() -> None:
             received = (await client.get("http://a.test/endless")).content
             assert len(received) < 1_100_000
             assert gate.exhausted
-            refused = gate.refusal("a.test")
+            refused = gate.refusal("http://a.test/")
             assert refused is not None
             assert refused.reason == "too_large"
             gate.begin(1_000_000)
@@ -163,7 +168,8 @@ def test_a_page_gets_no_more_than_its_bytes() -> None:
 
 @pytest.mark.parametrize(
     "request_head",
-    [b"GET http://::1:1/ HTTP/1.1\r\n\r\n", b"GET / HTTP/1.1\r\nHost: a.test\r\n\r\n", b"nonsense\r\n\r\n", b"CONNECT :::: HTTP/1.1\r\n\r\n",
+    [b"GET http://::1:1/ HTTP/1.1\r\n\r\n", b"GET / HTTP/1.1\r\nHost: a.test\r\n\r\n",
+     b"nonsense\r\n\r\n", b"CONNECT :::: HTTP/1.1\r\n\r\n",
      b"GET ftp://a.test/ HTTP/1.1\r\n\r\n", b"CONNECT a.test:99999 HTTP/1.1\r\n\r\n"],
 )  # fmt: skip
 def test_what_is_no_request_for_a_proxy_is_answered_so(request_head: bytes) -> None:
@@ -216,3 +222,37 @@ def test_a_redirect_to_a_private_address_is_refused(
         ("refused", "private_address"), ("refused", "private_address"), ("ok", None), ("ok", None),
     ]  # fmt: skip
     assert rows["/to-metadata"].final_url == "http://169.254.169.254/latest"
+
+
+@pytest.mark.browser
+@pytest.mark.xdist_group("crawl")
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="makes a certificate with openssl")
+@pytest.mark.parametrize("certificate", ["trusted", "unknown"])
+def test_https_goes_through_the_same_way_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, certificate: str
+) -> None:
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj",
+         "/CN=secure.test", "-keyout", tmp_path / "key.pem", "-out", tmp_path / "cert.pem"],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "cert.pem", tmp_path / "key.pem")
+    if certificate == "trusted":
+        arguments = (*browser._ARGUMENTS, "--ignore-certificate-errors")
+        monkeypatch.setattr(browser, "_ARGUMENTS", arguments)
+    with Awkward(context) as server:
+        lines = ["https://secure.test/plain", "https://secure.test/redirect"]
+        (tmp_path / "urls.txt").write_text("\n".join(lines), encoding="utf-8")
+        settings = CrawlSettings(
+            allow_private=True, resolve=server.resolve, robots=False, page_timeout_s=10
+        )
+        crawl(tmp_path / "urls.txt", tmp_path / "captures", settings)
+    rows = read_rows(tmp_path / "captures")
+    if certificate == "trusted":
+        assert [(row.status, row.caption) for row in rows] == [("ok", "a plain page")] * 2
+        assert {capture.html for capture in read_captures(tmp_path / "captures")} == {
+            PAGES["/plain"]
+        }
+    else:
+        assert [row.error for row in rows] == ["tls_error"] * 2

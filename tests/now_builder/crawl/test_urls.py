@@ -106,16 +106,16 @@ def test_a_short_list_gets_several_shards_and_sites_stay_together() -> None:
 
 
 @settings(deadline=None, max_examples=20)
-@given(st.integers(1, 499), st.randoms())
+@given(st.integers(1, 99), st.randoms())
 def test_keys_are_for_life_whatever_is_added_or_taken_away(cut: int, random) -> None:
-    first = extend_plan([], URLS[:cut], 64)
-    later = URLS.copy()
+    first = extend_plan([], URLS[:cut], 16)
+    later = URLS[:100]
     random.shuffle(later)
-    plan = extend_plan(first, later, 64)
+    plan = extend_plan(first, later, 16)
     assert plan[: len(first)] == first
-    assert Counter(line.url for line in plan) == Counter(URLS)
+    assert Counter(line.url for line in plan) == Counter(URLS[:100])
     assert not {line.shard for line in plan[len(first) :]} & {line.shard for line in first}
-    assert extend_plan(plan, URLS[:10], 64) == plan
+    assert extend_plan(plan, URLS[:10], 16) == plan
 
 
 def test_repeated_urls_point_at_the_first_of_them() -> None:

@@ -1,0 +1,273 @@
+"""The crawl as a whole: goes on after a kill, keeps its keys, repeats nothing."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pyarrow.parquet as pq
+import pytest
+
+from now_builder.crawl.run import crawl
+from now_builder.crawl.settings import CrawlSettings
+from now_builder.errors import ConfigError, CrawlError, FormatError
+from now_builder.formats.shard import read_captures, read_plan, read_rows
+from now_builder.formats.split import read_split
+
+from .awkward import Awkward
+
+pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("crawl")]
+
+PROGRAM = """
+import sys
+from pathlib import Path
+from now_builder.crawl.run import crawl
+from now_builder.crawl.settings import CrawlSettings
+print(crawl(Path(sys.argv[1]), Path(sys.argv[2]), CrawlSettings.model_validate_json(sys.argv[3])))
+"""
+
+
+def settings_for(server: Awkward, **changes: object) -> CrawlSettings:
+    values = {"allow_private": True, "resolve": server.resolve, "page_timeout_s": 10.0}
+    return CrawlSettings.model_validate(values | changes)
+
+
+def write_list(folder: Path, lines: list[str]) -> Path:
+    path = folder / "urls.txt"
+    path.write_text("\n".join(lines), encoding="utf-8")
+    return path
+
+
+def many(count: int) -> list[str]:
+    return [f"http://site{n % 9:02d}.test/page/{n}" for n in range(count)]
+
+
+def done(captures: Path) -> int:
+    """Pages that are final, in shards open and finished."""
+    journals = captures.glob("*.open/journal.jsonl")
+    finished = list(captures.glob("0*.parquet"))
+    rows = sum(path.read_bytes().count(b"\n") for path in journals)
+    return rows + sum(pq.read_metadata(path).num_rows for path in finished)
+
+
+def wait_until(reached: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + 90
+    while time.monotonic() < deadline and process.poll() is None:
+        with suppress(OSError):  # a file may go away between two looks
+            if reached():
+                return
+        time.sleep(0.02)
+
+
+def outcome(captures: Path) -> list[tuple[object, ...]]:
+    """What must be the same however often the crawl was killed."""
+    pages = {capture.key: capture for capture in read_captures(captures)}
+    return [
+        (row.key, row.url, row.status, row.caption, row.lang, row.sha256, row.html_sha256,
+         row.phash, pages[row.key].elements if row.status == "ok" else None)
+        for row in read_rows(captures)
+    ]  # fmt: skip
+
+
+def test_a_crawl_killed_again_and_again_ends_like_one_left_alone(tmp_path: Path) -> None:
+    rng = random.Random(3)
+    lines = many(24)
+    with Awkward() as server:
+        urls = write_list(tmp_path, lines)
+        settings = settings_for(server, concurrency=2)
+        crawl(urls, tmp_path / "whole", settings)
+        command = [sys.executable, "-c", PROGRAM, str(urls), str(tmp_path / "killed"),
+                   settings.model_dump_json()]  # fmt: skip
+        plans = []
+        for kill in range(3):
+            process = subprocess.Popen(
+                command,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+            wait_until(lambda: done(tmp_path / "killed") >= 7 * kill + 3, process)  # noqa: B023
+            time.sleep(rng.uniform(0, 1))
+            descendants = psutil.Process(process.pid).children(recursive=True)
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+            gone, alive = psutil.wait_procs(descendants, timeout=15)
+            assert not alive, (gone, alive)
+            plans.append(read_plan(tmp_path / "killed"))
+        before = sum(server.hits.values())
+        crawl(urls, tmp_path / "killed", settings)
+        assert sum(server.hits.values()) - before < 16  # pages that were final were kept
+    assert outcome(tmp_path / "killed") == outcome(tmp_path / "whole")
+    assert all(plan == plans[0] for plan in plans)
+    assert Counter(row.url for row in read_rows(tmp_path / "killed")) == Counter(lines)
+    assert not list((tmp_path / "killed").glob("*.open*"))
+
+
+def test_a_browser_that_dies_costs_no_page(tmp_path: Path) -> None:
+    lines = many(16)
+    with Awkward() as server:
+        urls = write_list(tmp_path, lines)
+        command = [sys.executable, "-c", PROGRAM, str(urls), str(tmp_path / "captures"),
+                   settings_for(server, concurrency=2).model_dump_json()]  # fmt: skip
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        killed = 0
+        deadline = time.monotonic() + 60
+        while process.poll() is None and killed < 3 and time.monotonic() < deadline:
+            time.sleep(1.5)
+            for child in psutil.Process(process.pid).children(recursive=True):
+                if "chrom" in child.name() and "--type=" not in " ".join(child.cmdline()):
+                    os.kill(child.pid, signal.SIGKILL)
+                    killed += 1
+                    break
+        assert process.wait(90) == 0
+        if process.stdout is not None:
+            process.stdout.close()
+    assert killed
+    assert [row.status for row in read_rows(tmp_path / "captures")] == ["ok"] * 16
+
+
+def test_sigterm_ends_a_crawl_in_one_line_and_it_goes_on_later(tmp_path: Path) -> None:
+    with Awkward() as server:
+        urls = write_list(tmp_path, many(16))
+        settings = settings_for(server, concurrency=2)
+        command = [sys.executable, "-c", PROGRAM, str(urls), str(tmp_path / "captures"),
+                   settings.model_dump_json()]  # fmt: skip
+        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        wait_until(lambda: done(tmp_path / "captures") >= 3, process)
+        process.terminate()
+        _, said = process.communicate(timeout=30)
+        assert process.returncode == 1
+        assert "CrawlError: stopped; run the same command again" in said
+        assert crawl(urls, tmp_path / "captures", settings).statuses == {"ok": 16}
+
+
+def test_a_complete_crawl_does_nothing_again_and_force_starts_over(tmp_path: Path) -> None:
+    with Awkward() as server:
+        urls = write_list(tmp_path, many(3))
+        settings = settings_for(server)
+        crawl(urls, tmp_path / "captures", settings)
+        hits = sum(server.hits.values())
+        begun = time.monotonic()
+        summary = crawl(urls, tmp_path / "captures", settings)
+        assert time.monotonic() - begun < 1
+        assert (summary.pages, summary.visited) == (3, 0)
+        assert sum(server.hits.values()) == hits
+        assert crawl(urls, tmp_path / "captures", settings, force=True).visited == 3
+
+
+def test_added_urls_get_new_shards_and_the_split_stays(tmp_path: Path) -> None:
+    with Awkward() as server:
+        urls = write_list(tmp_path, many(4))
+        captures = tmp_path / "captures"
+        crawl(urls, captures, settings_for(server, split_seed=5, split_shares="0.6,0.2,0.2"))
+        split, plan, rows = (
+            read_split(captures / "split.toml"),
+            read_plan(captures),
+            read_rows(captures),
+        )
+        assert (split.seed, split.by, split.shares.dev) == (5, "site", 0.2)
+        write_list(tmp_path, [*reversed(many(4)), "http://new.test/page/5"])
+        assert crawl(urls, captures, settings_for(server, split_seed=6)).visited == 1
+        assert read_plan(captures)[:4] == plan
+        assert read_rows(captures)[:4] == rows
+        assert read_split(captures / "split.toml") == split
+
+
+def test_a_list_of_one_site_is_split_by_page(tmp_path: Path) -> None:
+    with Awkward() as server:
+        urls = write_list(tmp_path, ["http://a.test/page/1", "http://a.test/page/2"])
+        crawl(urls, tmp_path / "captures", settings_for(server))
+    assert read_split(tmp_path / "captures" / "split.toml").by == "page"
+
+
+def test_a_duplicate_is_a_row_with_the_caption_of_the_first(tmp_path: Path) -> None:
+    lines = ["http://a.test/page/1", "http://A.test:80/page/1#top", "http://a.test/page/1",
+             "http://a.test/404", "http://a.test/404#x"]  # fmt: skip
+    with Awkward() as server:
+        urls = write_list(tmp_path, lines)
+        summary = crawl(urls, tmp_path / "captures", settings_for(server))
+        assert server.hits["/page/1"] == 1
+        assert summary.statuses == {"duplicate": 3, "ok": 1, "failed": 1}
+        write_list(tmp_path, [*lines, "http://a.test/./page/1"])
+        crawl(urls, tmp_path / "captures", settings_for(server))
+        assert server.hits["/page/1"] == 1
+    rows = {row.url: row for row in read_rows(tmp_path / "captures")}
+    first = next(row for row in read_rows(tmp_path / "captures") if row.status == "ok")
+    assert rows["http://A.test:80/page/1#top"].caption == first.caption == "number 1"
+    assert rows["http://a.test/./page/1"].duplicate_of == first.key
+    assert rows["http://a.test/404#x"].caption is None
+
+
+def test_failed_pages_are_visited_again_only_on_request_and_keep_their_keys(tmp_path: Path) -> None:
+    lines = [
+        *many(4),
+        "http://site00.test/404",
+        "http://site01.test/late",
+        "http://site01.test/late#x",
+    ]
+    with Awkward() as server:
+        urls = write_list(tmp_path, lines)
+        captures = tmp_path / "captures"
+        crawl(urls, captures, settings_for(server))
+        plan = read_plan(captures)
+        assert crawl(urls, captures, settings_for(server)).visited == 0
+        server.pages["/late"] = server.pages["/plain"]
+        summary = crawl(urls, captures, settings_for(server, retry_failed=True))
+        assert summary.visited == 2
+        assert summary.statuses == {"ok": 5, "failed": 1, "duplicate": 1}
+    assert read_plan(captures) == plan
+    rows = {row.url: row for row in read_rows(captures)}
+    assert rows["http://site01.test/late"].caption == "a plain page"
+    assert rows["http://site01.test/late#x"].caption == "a plain page"
+    assert {capture.key for capture in read_captures(captures)} == {
+        row.key for row in rows.values() if row.status == "ok"
+    }
+
+
+def test_two_crawls_of_one_folder_do_not_mix(tmp_path: Path) -> None:
+    with Awkward() as server:
+        urls = write_list(tmp_path, ["http://a.test/silent"])
+        settings = settings_for(server, page_timeout_s=6.0)
+        command = [sys.executable, "-c", PROGRAM, str(urls), str(tmp_path / "captures"),
+                   settings.model_dump_json()]  # fmt: skip
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        deadline = time.monotonic() + 20
+        while not (tmp_path / "captures" / "plan.parquet").exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        with pytest.raises(CrawlError, match="another crawl"):
+            crawl(urls, tmp_path / "captures", settings)
+        assert process.wait(60) == 0
+
+
+def test_a_quota_refuses_the_rest_of_a_public_host_but_not_of_a_mapped_one(tmp_path: Path) -> None:
+    with Awkward() as server:
+        urls = write_list(tmp_path, [f"http://a.test/page/{n}" for n in range(4)])
+        summary = crawl(urls, tmp_path / "captures", settings_for(server, per_host_quota=2))
+    assert summary.statuses == {"ok": 4}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"split_shares": "0.5,0.5"}, {"split_shares": "0.5,0.6,0.7"}, {"resolve": ["nonsense"]}],
+)
+def test_a_setting_that_cannot_be_is_named_before_anything_is_visited(tmp_path, changes) -> None:
+    urls = write_list(tmp_path, ["http://a.test/"])
+    with pytest.raises(ConfigError):
+        crawl(urls, tmp_path / "captures", CrawlSettings.model_validate(changes))
+
+
+def test_a_missing_list_or_browser_is_a_users_mistake(tmp_path: Path) -> None:
+    with pytest.raises(FormatError, match="no such list"):
+        crawl(tmp_path / "none.txt", tmp_path / "captures", CrawlSettings())
+    urls = write_list(tmp_path, ["http://a.test/"])
+    with pytest.raises(CrawlError, match="no such file"):
+        crawl(urls, tmp_path / "captures", CrawlSettings(browser=tmp_path / "chrome"))
+    with pytest.raises(CrawlError, match="does not start"):
+        crawl(urls, tmp_path / "captures", CrawlSettings(browser=Path("/bin/false")))

@@ -1,0 +1,86 @@
+"""The doctor looks before it speaks."""
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from now_builder import doctor
+from now_builder.chromium import find_chromium
+
+
+@pytest.mark.browser
+def test_chromium_and_glyphs_are_found_by_using_them() -> None:
+    findings = {finding.name: finding for finding in doctor.check()}
+    assert findings["Chromium"].found
+    assert str(find_chromium()) in str(findings["Chromium"])
+    assert findings["Chinese glyphs"].found
+    assert findings["python playwright"].found
+
+
+@pytest.mark.browser
+def test_a_sample_that_no_font_has_is_told_from_one_that_a_font_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scripts = [
+        doctor._Script("Latin", "a", needed=True, packages=("x",)),
+        doctor._Script("Nobody's", "\U0010fffd", needed=True, packages=("x",)),
+    ]
+    monkeypatch.setattr(doctor, "_SCRIPTS", tuple(scripts))
+    path = find_chromium()
+    assert path is not None
+    assert doctor._drawn(path) == [True, False]
+
+
+def test_without_a_chromium_everything_it_shows_is_missing_and_a_remedy_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(doctor, "find_chromium", lambda: None)
+    lines = [str(finding) for finding in doctor.check() if finding.needed and not finding.found]
+    assert lines[0].startswith("MISSING Chromium: none; apt install chromium-headless-shell")
+    assert any(line.startswith("MISSING Chinese glyphs") for line in lines)
+
+
+def test_a_chromium_that_does_not_run_is_not_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = tmp_path / "chromium"
+    broken.write_text("#!/bin/sh\nexit 3\n", encoding="utf-8")
+    broken.chmod(broken.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setattr(doctor, "find_chromium", lambda: broken)
+    assert "does not run" in str(doctor.check()[0])
+
+
+def test_mending_installs_what_is_missing_and_looks_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stand-in for apt-get on the PATH; it notes what it is asked for."""
+    apt = tmp_path / "apt-get"
+    apt.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/asked\n', encoding="utf-8")
+    apt.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    lacking = doctor.Finding(
+        "Chromium", found=False, needed=True, detail="none",
+        packages=("chromium-headless-shell", "chromium"),
+    )  # fmt: skip
+    looked = iter([[lacking], [doctor.Finding("Chromium", found=True, needed=True, detail="new")]])
+    monkeypatch.setattr(doctor, "check", lambda: next(looked))
+    monkeypatch.setattr(doctor, "find_chromium", lambda: tmp_path / "new")
+    monkeypatch.setattr(doctor, "_is_root", lambda: True)
+    assert [finding.detail for finding in doctor.mend()] == ["new"]
+    asked = (tmp_path / "asked").read_text(encoding="utf-8").splitlines()
+    assert asked == [
+        "-qq update",
+        "-qq install --yes --no-install-recommends chromium-headless-shell",
+    ]
+
+
+def test_playwrights_own_shell_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shell = tmp_path / "chromium_headless_shell-1200" / "chrome-linux" / "headless_shell"
+    shell.parent.mkdir(parents=True)
+    shell.write_text("", encoding="utf-8")
+    shell.chmod(0o755)
+    monkeypatch.setenv("PLAYWRIGHT_BROWSERS_PATH", str(tmp_path))
+    monkeypatch.setattr("now_builder.chromium.shutil.which", lambda *_, **__: None)
+    assert find_chromium() == shell
