@@ -9,9 +9,11 @@ import time
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import nn
 
-from now_builder.detect.apt import AptExtractor
+from now_builder.detect.apt import TINY, AptExtractor
+from now_builder.detect.clip_rn import ModifiedResNet
 from now_builder.detect.data import Screenshots, read_train_pages
 from now_builder.detect.measure import measure_recall
 from now_builder.detect.settings import TrainDetectorSettings
@@ -216,3 +218,23 @@ def test_evening_out_gives_centred_rows_of_mean_square_one():
     assert mapped.square().mean().item() == pytest.approx(1, rel=1e-3)
     before, after = rows.std(dim=0), mapped.std(dim=0)
     assert after.max() / after.min() < 0.3 * before.max() / before.min()
+
+
+def test_a_loaded_backbone_keeps_its_stem_and_its_statistics(drawn, tmp_path):
+    torch.manual_seed(3)
+    start = ModifiedResNet(TINY.layers, TINY.width, TINY.outputs, TINY.side, TINY.layer3_stride)
+    clip = {f"visual.{name}": value for name, value in start.state_dict().items()}
+    save_file(clip, tmp_path / "clip.safetensors")
+    source = str(tmp_path / "clip.safetensors")
+    settings = TrainDetectorSettings(**{**QUICK, "steps": 1, "clip_weights": source})
+    train_detector(drawn, tmp_path / "w.safetensors", settings)
+    after = load_file(tmp_path / "w.safetensors")
+    frozen = [
+        name for name in clip if ".bn" in name or name.startswith(("visual.conv", "visual.layer1"))
+    ]
+    assert len(frozen) > 20
+    for name in frozen:
+        assert torch.equal(clip[name], after[name]), name
+    assert not torch.equal(
+        clip["visual.layer4.0.conv2.weight"], after["visual.layer4.0.conv2.weight"]
+    )
