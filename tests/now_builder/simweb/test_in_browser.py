@@ -98,7 +98,8 @@ def test_a_linear_probe_tells_the_topics_apart(context: object) -> None:
             )
             for topic in topics
         ]
-        tab.set_content("<body style='margin:0'>" + "".join(pictures))
+        phone = "<meta name=viewport content=width=device-width>"
+        tab.set_content(f"{phone}<body style='margin:0'>{''.join(pictures)}")
         screen = Image.open(io.BytesIO(tab.screenshot())).convert("RGB")
         for place, topic in enumerate(topics):
             x, y = place % 6 * 120, place // 6 * 92
