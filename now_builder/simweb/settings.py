@@ -40,7 +40,7 @@ class SimwebSettings(Strict):
         75,
         ge=0,
         description="Awkward pages (redirect, hanging, legacy encoding …) among the pages; at most "
-        "a third of them. Enough of them show every kind at least once.",
+        "a quarter of them. Enough of them show every kind at least once.",
     )
     seed: int = Field(0, description="Changes everything that is drawn.")
 
