@@ -10,11 +10,10 @@ so that its peak memory is its own. Printed are the ratios.
 import argparse
 import json
 import multiprocessing
-import os
 import resource
 import sys
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from multiprocessing.connection import Connection
 
 import numpy as np
@@ -36,7 +35,9 @@ class Size:
     node: int
     mean_words: float
     longest: int
-    chunk_mb: int = 256
+    chunk_mb: int = 16
+    keep_mb: int = 512
+    threads: int = 1
 
 
 SIZES = {
@@ -79,7 +80,7 @@ def plain_loop(sgr: SgrSimilarity, images: ImageCodes, captions: CaptionCodes) -
 def make(size: Size) -> tuple[SgrSimilarity, ImageCodes, CaptionCodes]:
     """Draw weights and encoded inputs: the same in every process."""
     torch.manual_seed(0)
-    sgr = SgrSimilarity(size.dim, size.node, 3, size.chunk_mb)
+    sgr = SgrSimilarity(size.dim, size.node, 3, size.chunk_mb, size.keep_mb)
     lengths = torch.tensor(lengths_of(size))
     there = torch.arange(int(lengths.max())) < lengths[:, None]
     words = unit(torch.randn(size.batch, int(lengths.max()), size.dim)) * there[..., None]
@@ -93,7 +94,7 @@ def make(size: Size) -> tuple[SgrSimilarity, ImageCodes, CaptionCodes]:
 
 def measure(name: str, size: Size, repeat: int, pipe: Connection) -> None:
     """Time one way of scoring and send the figures, its scores and gradients."""
-    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "2")))
+    torch.set_num_threads(size.threads)
     sgr, images, captions = make(size)
     score = plain_loop if name == "loop" else type(sgr).__call__
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -146,13 +147,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Plain SGR loop against the vectorised one.")
     parser.add_argument("--size", choices=[*SIZES, "all"], default="all")
     parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--chunk-mb", type=int, default=4)
+    parser.add_argument("--keep-mb", type=int, default=512)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     names = list(SIZES) if options.size == "all" else [options.size]
     results = {}
     for name in names:
         sys.stderr.write(f"{name}: {asdict(SIZES[name])}\n")
-        results[name] = compare(SIZES[name], options.repeat)
+        changes = {key: getattr(options, key) for key in ("threads", "chunk_mb", "keep_mb")}
+        results[name] = compare(replace(SIZES[name], **changes), options.repeat)
     if options.json:
         print(json.dumps(results, indent=2))
         return

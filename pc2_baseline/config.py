@@ -47,7 +47,14 @@ class ModelSettings(Strict):
         0.4, description="In the word embedding and both attention poolings."
     )
     chunk_mb: PositiveInt = Field(
-        256, description="Largest (images x words x width) tensor; more is done in chunks."
+        256,
+        description="Largest (images x words x width) tensor; more is done in chunks. "
+        "A few MiB are best on a CPU, hundreds on a GPU.",
+    )
+    keep_mb: Annotated[int, Field(ge=0)] = Field(
+        512,
+        description="Such tensors of a batch that are kept for the backward pass; above it, "
+        "chunks are computed twice.",
     )
 
 

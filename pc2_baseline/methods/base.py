@@ -73,7 +73,13 @@ def make_network(model: ModelSettings, sizes: Sizes) -> SgrNetwork:
     return SgrNetwork(
         ImageEncoder(sizes.features, model.embed_dim, model.dropout),
         CaptionEncoder(sizes.vocabulary, model.word_dim, model.embed_dim, model.dropout),
-        SgrSimilarity(model.embed_dim, model.similarity_dim, model.graph_layers, model.chunk_mb),
+        SgrSimilarity(
+            model.embed_dim,
+            model.similarity_dim,
+            model.graph_layers,
+            model.chunk_mb,
+            model.keep_mb,
+        ),
     )
 
 

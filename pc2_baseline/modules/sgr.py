@@ -60,7 +60,7 @@ class SgrSimilarity(nn.Module):
     """Score every image against every caption, in (0, 1).
 
     Captions are taken together, sorted by length and padded within a chunk; the result is that of
-    one caption at a time. Where a block needs several chunks, each is computed again in the
+    one caption at a time. A block too large to be kept is computed again, chunk by chunk, in the
     backward pass, so that memory is bounded by the chunk.
 
     Args:
@@ -68,6 +68,7 @@ class SgrSimilarity(nn.Module):
         node_dim: Width of a similarity node.
         layers: Graph layers.
         chunk_mb: Largest (images, words, dim) tensor, in MiB of float32.
+        keep_mb: Such tensors of a whole block that are kept for the backward pass.
 
     Source:
         SGRAF (Diao et al., AAAI 2021), branch SGR.
@@ -76,7 +77,9 @@ class SgrSimilarity(nn.Module):
         The last graph layer is computed for the global node alone, the only one that is read.
     """
 
-    def __init__(self, dim: int, node_dim: int, layers: int, chunk_mb: int) -> None:
+    def __init__(
+        self, dim: int, node_dim: int, layers: int, chunk_mb: int = 16, keep_mb: int = 512
+    ) -> None:
         super().__init__()
         self.local = nn.Linear(dim, node_dim)
         self.whole = nn.Linear(dim, node_dim)
@@ -84,6 +87,7 @@ class SgrSimilarity(nn.Module):
         xavier(self)
         self.layers = nn.ModuleList(GraphLayer(node_dim) for _ in range(layers))
         self.cells = chunk_mb * 2**18 // dim
+        self.kept_cells = keep_mb * 2**18 // dim
 
     def forward(
         self, images: ImageCodes, captions: CaptionCodes
@@ -91,7 +95,8 @@ class SgrSimilarity(nn.Module):
         """Give the similarity matrix of a block."""
         order = torch.argsort(captions.lengths, stable=True)
         chunks = self._chunks(captions.lengths[order].tolist(), len(images.pooled))
-        keep = len(chunks) == 1 or not torch.is_grad_enabled()
+        cells = int(captions.lengths.sum()) * len(images.pooled)
+        keep = cells <= self.kept_cells or not torch.is_grad_enabled()
         columns = []
         for start, stop in chunks:
             rows = order[start:stop]
