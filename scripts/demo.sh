@@ -25,10 +25,10 @@ done
 address=$(cat "$out/.address")
 
 stage now-builder crawl "$out/urls.txt" "$out/captures" \
-  --allow-private --resolve "*.test:$address" --page-timeout-s 8 --split-shares 0.64,0.15,0.21
+  --allow-private --resolve "*.test:$address" --page-timeout-s 8 --split-shares 0.64,0.15,0.21 --split-seed 8
 stage now-builder train-detector "$out/captures" "$out/detector.safetensors" --size tiny
 stage now-builder detect "$out/captures" "$out/features.h5" --weights "$out/detector.safetensors"
-stage now-builder tokenize "$out/captures" "$out/captions" --bert learn
+stage now-builder tokenize "$out/captures" "$out/captions" --bert learn --no-jieba-white-space
 stage now-builder package "$out/captures" "$out/features.h5" "$out/captions" "$out/release" \
   --matched "$out/truth.parquet" --dev 64 --test 96
 stage pc2-baseline train "$out/release" "$out/run" --config pc2-demo

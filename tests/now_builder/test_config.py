@@ -58,5 +58,5 @@ def test_a_missing_or_broken_file_is_a_config_error(tmp_path: Path, content: byt
     path = tmp_path / "broken.toml"
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises(ConfigError, match="broken.toml"):
+    with pytest.raises(ConfigError, match=r"broken\.toml"):
         read_toml(path)
