@@ -4,7 +4,8 @@ import asyncio
 import os
 import sys
 import time
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,9 +23,17 @@ from now_builder.errors import CrawlError
 
 _PAGES_PER_BROWSER = 4
 _CLOSE_S = 10.0
+_READY_S = 20.0
+"""Time for an empty page, and for its end."""
+
 _LAUNCH_S = 60.0
+_SUSPECT_LAUNCH_S = 15.0
+"""Time for a start after something did not answer: it may be the driver, which is then replaced."""
+
 _NOWHERE = "http://127.0.0.1:9"
 """The proxy of whatever the browser does beside our pages: nobody listens there."""
+
+_DRIVER_ERRORS = (PlaywrightError, TimeoutError, OSError)
 
 _ARGUMENTS = (
     "--block-new-web-contents",
@@ -40,7 +49,7 @@ _ARGUMENTS = (
 )
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Launched:
     """A browser and how much it has done."""
 
@@ -78,6 +87,7 @@ class Browsers:
         self._lock = asyncio.Lock()
         self._playwright: Playwright | None = None
         self._closing: set[asyncio.Task[None]] = set()
+        self._suspect = False
         self._path = settings.browser or find_chromium()
         self.version = ""
 
@@ -90,7 +100,6 @@ class Browsers:
                 "crawl: running as root, so Chromium's own sandbox is off; run as an ordinary user "
                 "to have it (for example: sudo -u nobody -H now-builder crawl ...)\n"
             )
-        self._playwright = await async_playwright().start()
         try:
             self._places[0] = await self._launch()
         except BaseException:
@@ -118,27 +127,49 @@ class Browsers:
             VisitError: With the reason, where there is nothing to capture.
             CrawlError: If no browser can be started.
         """
-        seconds = self._settings.page_timeout_s
         launched = await self._acquire()
         gate.begin(self._settings.max_bytes)
-        limits = Limits(
-            seconds, self._settings.settle_s, self._settings.max_bytes // 2, time.monotonic()
-        )
         context: BrowserContext | None = None
         try:
-            async with asyncio.timeout(seconds):
+            async with self._blamed(launched):
                 context = await self._context(launched, gate)
                 page = await context.new_page()
                 context.on("page", lambda popup: self._later(_close_popup(popup)))
-                return await Tab(page, gate, limits, trail).visit(url)
-        except TimeoutError:
-            error = "timeout" if trail.http_status is None else "renderer_hung"
-            raise VisitError(error, f"nothing within {seconds:g} s") from None
-        except PlaywrightError as error:
-            raise VisitError("browser_crashed", error.message.splitlines()[0]) from None
+                tab = Tab(page, gate, trail)
+                await tab.prepare()
+            return await self._visit(tab, url, trail)
         finally:
             gate.cut()
             await self._release(launched, context)
+
+    async def _visit(self, tab: Tab, url: str, trail: Trail) -> Seen:
+        seconds, html_bytes = self._settings.page_timeout_s, self._settings.max_bytes // 2
+        limits = Limits(seconds, self._settings.settle_s, html_bytes, time.monotonic())
+        try:
+            async with asyncio.timeout(seconds):
+                return await tab.visit(url, limits)
+        except TimeoutError:
+            error = "timeout" if trail.http_status is None else "renderer_hung"
+            raise VisitError(error, f"nothing within {seconds:g} s") from None
+
+    @asynccontextmanager
+    async def _blamed(self, launched: _Launched) -> AsyncIterator[None]:
+        """Hold a browser, not the page, to account for what fails here; it gets no more pages."""
+        try:
+            async with asyncio.timeout(_READY_S):
+                yield
+        except (PlaywrightError, TimeoutError) as error:
+            self._retire(launched)
+            self._suspect = True
+            what = str(error).partition("\n")[0] or f"nothing within {_READY_S:g} s"
+            raise VisitError("browser_crashed", what) from None
+
+    async def reset(self) -> None:
+        """Drop the browsers and their driver; the next visit starts afresh."""
+        for launched in self._places:
+            if launched is not None:
+                self._retire(launched)
+        await self._stop_driver()
 
     async def _context(self, launched: _Launched, gate: Gate) -> BrowserContext:
         return await launched.browser.new_context(
@@ -179,14 +210,19 @@ class Browsers:
             return launched
 
     async def _release(self, launched: _Launched, context: BrowserContext | None) -> None:
-        if context is not None:
-            try:
-                await asyncio.wait_for(context.close(), _CLOSE_S)
-            except (PlaywrightError, TimeoutError):
-                self._retire(launched)
+        """Close a context.
+
+        Raises:
+            VisitError: If that fails: then the browser is to blame for whatever happened.
+        """
         launched.in_flight -= 1
-        if not launched.in_flight and launched not in self._places:
-            self._close(launched)
+        try:
+            if context is not None:
+                async with self._blamed(launched):
+                    await context.close()
+        finally:
+            if not launched.in_flight and launched not in self._places:
+                self._close(launched)
 
     def _retire(self, launched: _Launched) -> None:
         """Give a browser no more pages."""
@@ -201,55 +237,68 @@ class Browsers:
         task.add_done_callback(self._closing.discard)
 
     async def _launch(self) -> _Launched:
-        if self._playwright is None:
-            raise ValueError("the driver is not running")
         try:
-            browser = await self._start(self._playwright)
-        except PlaywrightError:
-            # The driver itself may have died; a second failure is the machine's.
+            browser = await self._start()
+        except _DRIVER_ERRORS:
+            # The driver itself may have died or stuck; a second failure is the machine's.
             await self._stop_driver()
-            self._playwright = await async_playwright().start()
             try:
-                browser = await self._start(self._playwright)
-            except PlaywrightError as error:
+                browser = await self._start()
+            except _DRIVER_ERRORS as error:
                 raise CrawlError(_launch_problem(self._path, error)) from None
         self.version = browser.version
         return _Launched(browser)
 
-    async def _start(self, playwright: Playwright) -> Browser:
-        return await playwright.chromium.launch(
-            executable_path=self._path,
-            chromium_sandbox=not _is_root(),
-            args=list(_ARGUMENTS),
-            handle_sigint=False,
-            handle_sigterm=False,
-            handle_sighup=False,
-            timeout=1000 * _LAUNCH_S,
-        )
+    async def _start(self) -> Browser:
+        seconds, self._suspect = _SUSPECT_LAUNCH_S if self._suspect else _LAUNCH_S, False
+        async with asyncio.timeout(seconds):
+            if self._playwright is None:
+                self._playwright = await async_playwright().start()
+            return await self._playwright.chromium.launch(
+                executable_path=self._path,
+                chromium_sandbox=not _is_root(),
+                args=list(_ARGUMENTS),
+                handle_sigint=False,
+                handle_sigterm=False,
+                handle_sighup=False,
+            )
 
     async def _stop_driver(self) -> None:
-        if self._playwright is not None:
-            with suppress(PlaywrightError, TimeoutError):
-                await asyncio.wait_for(self._playwright.stop(), _CLOSE_S)
-            self._playwright = None
+        driver, self._playwright = self._playwright, None
+        if driver is None:
+            return
+        try:
+            await asyncio.wait_for(driver.stop(), _CLOSE_S)
+        except _DRIVER_ERRORS:
+            _kill_driver(driver)
+
+
+def _kill_driver(driver: Playwright) -> None:
+    """End a driver that does not end; Playwright has no public name for its process."""
+    inner = getattr(driver, "_impl_obj", None)
+    transport = getattr(getattr(inner, "_connection", None), "_transport", None)
+    process = getattr(transport, "_proc", None)
+    if process is not None and process.returncode is None:
+        with suppress(ProcessLookupError):
+            process.kill()
 
 
 def _is_root() -> bool:
     return hasattr(os, "geteuid") and os.geteuid() == 0
 
 
-def _launch_problem(path: Path | None, error: PlaywrightError) -> str:
+def _launch_problem(path: Path | None, error: BaseException) -> str:
     if path is None:
         return "no Chromium found; `now-builder doctor --mend` installs one"
-    lines = [line.strip() for line in error.message.splitlines() if line.strip()]
+    lines = [line.strip() for line in (str(error) or "timeout").splitlines() if line.strip()]
     return f"{path} does not start ({' | '.join(lines[:3])[:300]}); see `now-builder doctor`"
 
 
 async def _close_browser(browser: Browser) -> None:
-    with suppress(PlaywrightError, TimeoutError):
+    with suppress(*_DRIVER_ERRORS):
         await asyncio.wait_for(browser.close(), _CLOSE_S)
 
 
 async def _close_popup(popup: Page) -> None:
-    with suppress(PlaywrightError, TimeoutError):
+    with suppress(*_DRIVER_ERRORS):
         await asyncio.wait_for(popup.close(), _CLOSE_S)

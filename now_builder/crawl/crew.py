@@ -4,7 +4,9 @@ import asyncio
 import hashlib
 import io
 import json
+import sys
 import time
+import traceback
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
@@ -31,6 +33,8 @@ from now_builder.formats.shard import Capture, CaptureRow, Planned, Status
 _CRASH_RETRIES = 3
 _BACK_OFF_S = 0.5
 _MESSAGE = 500
+_GRACE_S = 150.0
+"""What a visit may take beyond the page: robots.txt, a browser to be started anew."""
 
 
 class Crew:
@@ -109,8 +113,9 @@ class Crew:
             tool=f"{PRODUCT}/{__version__}",
         )  # fmt: skip
         try:
-            trail.robots = (await self._allowed(line, trail)).note
-            seen = await self._browsers.visit(line.url_canonical, gate, trail)
+            async with asyncio.timeout(self._settings.page_timeout_s + _GRACE_S):
+                trail.robots = (await self._allowed(line, trail)).note
+                seen = await self._browsers.visit(line.url_canonical, gate, trail)
             row, capture = await asyncio.get_running_loop().run_in_executor(
                 self._pool, _describe, row, seen, trail, self._settings.caption_fallback
             )
@@ -118,6 +123,11 @@ class Crew:
             row, capture = _failed(row, problem.error, problem.message), None
         except Refused as problem:
             row, capture = _failed(row, problem.reason, problem.detail), None
+        except TimeoutError as stuck:
+            # Every step has its own limit, so this is the browser's driver, not the page.
+            sys.stderr.write(f"crawl: {line.url_canonical}: stuck{_where(stuck)}; new browsers\n")
+            await self._browsers.reset()
+            row, capture = _failed(row, "browser_crashed", f"stuck{_where(stuck)}"), None
         except NowError:
             raise  # not this page's failure: no browser, a full disk
         except Exception as problem:  # noqa: BLE001 - the one place: a page's failure is a row
@@ -151,6 +161,14 @@ class Crew:
 def _failed(row: CaptureRow, error: str, message: str) -> CaptureRow:
     status: Status = "refused" if error in REFUSED else "failed"
     return replace(row, status=status, error=error, error_message=message[:_MESSAGE] or None)
+
+
+def _where(error: BaseException) -> str:
+    """Say where a cancelled visit was waiting."""
+    cause = error.__cause__ or error.__context__
+    frames = traceback.extract_tb(cause.__traceback__) if cause is not None else []
+    ours = [frame for frame in frames if "now_builder" in frame.filename]
+    return f" in {ours[-1].name}, line {ours[-1].lineno}" if ours else ""
 
 
 def _describe(

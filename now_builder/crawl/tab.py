@@ -78,14 +78,13 @@ class Tab:
     Args:
         page: Fresh, in a fresh context.
         gate: The page's way out.
-        limits: What it may take.
         trail: Filled as the visit goes on.
     """
 
-    def __init__(self, page: Page, gate: Gate, limits: Limits, trail: Trail) -> None:
+    def __init__(self, page: Page, gate: Gate, trail: Trail) -> None:
         self._page = page
         self._gate = gate
-        self._limits = limits
+        self._limits: Limits
         self._trail = trail
         self._session: CDPSession
         self._frame = ""
@@ -94,30 +93,11 @@ class Tab:
         self._loaded = asyncio.Event()
         self._leaving = False
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._over.add_done_callback(lambda over: over.cancelled() or over.exception())  # heard
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def visit(self, url: str) -> Seen:
-        """Load a URL and capture its first screen.
-
-        Raises:
-            VisitError: With the reason, where there is nothing to capture.
-        """
-        try:
-            await self._within(self._prepare(), self._limits.left(), "timeout", "no page")
-            await self._navigate(url)
-            return await self._capture_at_rest()
-        except PlaywrightError as error:
-            raise _from_playwright(error) from None
-        finally:
-            for task in self._tasks:
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
-            if not self._over.cancel():
-                self._over.exception()  # heard, whoever raised it
-
-    # --- the way in ---
-
-    async def _prepare(self) -> None:
+    async def prepare(self) -> None:
+        """Get ready to hear what the page does; before anything is asked of the network."""
         self._page.on(
             "crash", lambda _: self._end(VisitError("renderer_crashed", "out of memory?"))
         )
@@ -143,6 +123,30 @@ class Tab:
             self._session.send("Emulation.setDeviceMetricsOverride", metrics),
             self._session.send("Fetch.enable", {"patterns": [pattern], "handleAuthRequests": True}),
         )
+
+    async def visit(self, url: str, limits: Limits) -> Seen:
+        """Load a URL and capture its first screen; :meth:`prepare` comes first.
+
+        Args:
+            url: Canonical.
+            limits: What the page may take.
+
+        Raises:
+            VisitError: With the reason, where there is nothing to capture.
+        """
+        self._limits = limits
+        try:
+            await self._navigate(url)
+            return await self._capture_at_rest()
+        except PlaywrightError as error:
+            raise _from_playwright(error) from None
+        finally:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            self._over.cancel()
+
+    # --- the way in ---
 
     async def _navigate(self, url: str) -> None:
         self._trail.final_url = url
