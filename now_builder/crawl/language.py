@@ -31,6 +31,9 @@ _LATIN = re.compile(r"[A-Za-z\u00c0-\u024f\u1e00-\u1eff]")
 _SURE = 0.9
 _SHARE = 0.25
 _SHORT = 24
+_VARIETIES = {"wuu": "zh", "yue": "zh"}
+"""Written in the same characters: a detector cannot tell them on so little text."""
+
 _PRIMARY = re.compile(r"^([a-z]{2,3})(?:[-_]|$)")
 
 
@@ -61,7 +64,7 @@ def detect_language(text: str, declared: str | None) -> str | None:
     found, probability = _identifier().classify(text)
     if tag and (len(letters) < _SHORT or probability < _SURE):
         return tag
-    return str(found)
+    return _VARIETIES.get(found, str(found))
 
 
 def primary_tag(declared: str | None) -> str | None:
