@@ -16,11 +16,11 @@ demo: setup ## the whole road on a simulated web, under ten minutes on two cores
 	@PATH="$(CURDIR)/$(BIN):$$PATH" scripts/demo.sh
 
 test: setup check wheel ## lint, types, import contracts, then the tests against the built wheel
-	PYTHONSAFEPATH=1 NOW_TEST_WHEEL=1 PATH="$(CURDIR)/$(WHEEL_ENV)/bin:$$PATH" \
+	OMP_NUM_THREADS=1 PYTHONSAFEPATH=1 NOW_TEST_WHEEL=1 PATH="$(CURDIR)/$(WHEEL_ENV)/bin:$$PATH" \
 	  $(WHEEL_ENV)/bin/python -m pytest -n $(JOBS) --dist loadgroup -m "not slow and not gpu and not postgres and not detectron2"
 
 test-slow: setup wheel ## long kills, soaks and grids
-	PYTHONSAFEPATH=1 NOW_TEST_WHEEL=1 PATH="$(CURDIR)/$(WHEEL_ENV)/bin:$$PATH" \
+	OMP_NUM_THREADS=1 PYTHONSAFEPATH=1 NOW_TEST_WHEEL=1 PATH="$(CURDIR)/$(WHEEL_ENV)/bin:$$PATH" \
 	  $(WHEEL_ENV)/bin/python -m pytest -m "slow"
 
 check: setup
