@@ -15,6 +15,7 @@ from now_builder.config import Strict
 from now_builder.detect import boxes as geometry
 from now_builder.detect.base import TextBox
 from now_builder.detect.clip_rn import ModifiedResNet
+from now_builder.detect.look import Look
 from now_builder.detect.sources import embed_text_boxes, linked_embeddings
 from now_builder.detect.text import DIMENSION, TextEncoder
 from now_builder.formats.features import REGIONS, SOURCES, FeatureBatch
@@ -39,6 +40,8 @@ class ModelConfig(Strict):
             ``overlap``: the IoU above which it drops the weaker of two, lower than the usual 0.7
             since so few are embedded.
         temperature: Divides the cosines.
+        look: How many times larger than the input the screenshots are from which a region's own
+            pixels are described (see :class:`Look`); 1: they are not.
         mode: How prompts are tuned.
     """
 
@@ -57,6 +60,7 @@ class ModelConfig(Strict):
     overlap: float
     proposals: int
     temperature: float = 0.01
+    look: int = 1
     mode: Literal["shift", "film", "attn"] = "shift"
 
 
@@ -89,6 +93,7 @@ TINY = ModelConfig(
     candidates=1000,
     overlap=0.5,
     proposals=64,
+    look=2,
 )
 
 
@@ -257,10 +262,20 @@ class AptDetector(nn.Module):
         self.register_buffer("prompts", prompts.clone())
         self.register_buffer("centre", torch.zeros(DIMENSION))
         self.register_buffer("whiten", torch.eye(DIMENSION))
+        self.look = Look() if config.look > 1 else None
+
+    @property
+    def screen(self) -> tuple[int, int]:
+        """Width and height of the screenshots that are read."""
+        width, height = self.config.input_size
+        return width * self.config.look, height * self.config.look
 
     def maps(self, screenshots: UInt8[Tensor, "n 3 h w"]) -> Float[Tensor, "n c i j"]:
-        """Give the C4 maps of screenshots."""
-        return self.visual.features(screenshots.float() / 255)
+        """Give the C4 maps of screenshots of :attr:`screen` or of the input size."""
+        pixels = screenshots.float() / 255
+        if pixels.shape[3] != self.config.input_size[0]:
+            pixels = F.avg_pool2d(pixels, self.config.look)
+        return self.visual.features(pixels)
 
     def propose(self, maps: Float[Tensor, "n c i j"]) -> list[Proposals]:
         """Give the class-agnostic boxes of each page."""
@@ -288,13 +303,28 @@ class AptDetector(nn.Module):
         cosines = self.tuner(F.normalize(embedded, dim=1), text, self.prompts)
         return F.pad(cosines / self.config.temperature, (0, 1))
 
-    def export(self, embedded: Float[Tensor, "n 768"]) -> Float[Tensor, "n 768"]:
-        """Bring projected regions to the scale in which they are stored: centred, about unit norm.
+    def export(
+        self,
+        embedded: Float[Tensor, "all 768"],
+        screenshots: UInt8[Tensor, "n 3 h w"],
+        regions: Sequence[Float[Tensor, "_ 4"]],
+    ) -> Float[Tensor, "all 768"]:
+        """Bring projected regions to the form in which they are stored: pixels only, even scale.
 
-        The affine map is fixed in training from the train pool's regions.
+        What is fixed in it was fitted in training on the train pool's regions.
+
+        Args:
+            embedded: Projected, all pages' regions in a row.
+            screenshots: Of :attr:`screen`.
+            regions: Boxes of each page, in input px.
         """
-        stored: Tensor = (embedded - self.centre) @ self.whiten
-        return stored
+        if self.look is None:
+            stored: Tensor = (embedded - self.centre) @ self.whiten
+            return stored
+        joined: Tensor = self.look(
+            embedded, screenshots, [boxes * self.config.look for boxes in regions]
+        )
+        return joined
 
 
 class AptExtractor:
@@ -327,8 +357,8 @@ class AptExtractor:
 
     @property
     def input_size(self) -> tuple[int, int]:
-        """Width and height of the input, px."""
-        return self.model.config.input_size
+        """Width and height of the screenshots to give, px."""
+        return self.model.screen
 
     @torch.inference_mode()
     def extract(
@@ -344,22 +374,25 @@ class AptExtractor:
         candidates, windows of a grid follow. Features are those of the proposals, boxes are
         regressed, as in bottom-up attention and RegionCLIP.
         """
-        device = self.model.centre.device
+        device, size = self.model.centre.device, self.model.config.input_size
         with torch.autocast(device.type, torch.bfloat16, enabled=self._autocast):
-            maps = self.model.maps(screenshots.to(device))
+            screenshots = screenshots.to(device)
+            maps = self.model.maps(screenshots)
             proposals = self.model.propose(maps)
             pooled = self.model.pool(maps, [page.boxes for page in proposals]).float()
-            windows = geometry.windows(self.input_size).to(device)
-            ranked = self._rank(proposals, pooled, text_boxes)
+            windows = geometry.windows(size).to(device)
+            ranked = self._rank(screenshots, proposals, pooled, text_boxes)
             missing = [windows[: REGIONS - len(page.scores)] for page in ranked]
             filled = self.model.pool(maps, missing).float() if any(map(len, missing)) else pooled
         filled = self.model.projection(filled[: sum(map(len, missing))])
-        fill = torch.split(self.model.export(filled), [len(page) for page in missing])
+        stored = self.model.export(filled, screenshots, missing)
+        fill = torch.split(stored, [len(page) for page in missing])
         rows = [_fill(*page) for page in zip(ranked, missing, fill, strict=True)]
-        return _to_batch(keys, rows, self.input_size)
+        return _to_batch(keys, rows, size)
 
     def _rank(
         self,
+        screenshots: UInt8[Tensor, "pages 3 height width"],
         proposals: Sequence[Proposals],
         pooled: Float[Tensor, "all outputs"],
         text_boxes: Sequence[Sequence[TextBox]],
@@ -374,10 +407,10 @@ class AptExtractor:
         )
         objectness = torch.cat([page.objectness for page in proposals]).sigmoid()
         everything = (
-            geometry.clip(found, self.input_size),
+            geometry.clip(found, self.model.config.input_size),
             (best * objectness).sqrt(),
             classes,
-            self.model.export(embedded),
+            self.model.export(embedded, screenshots, [page.boxes for page in proposals]),
         )
         return [
             _select(*page)
@@ -387,7 +420,7 @@ class AptExtractor:
     def _link(
         self, proposals: Sequence[Proposals], text_boxes: Sequence[Sequence[TextBox]]
     ) -> Float[Tensor, "all 768"]:
-        width, height = self.input_size
+        width, height = self.model.config.input_size
         scale = (width / WIDTH, height / HEIGHT)
         rows = []
         for page, strings in zip(proposals, text_boxes, strict=True):

@@ -28,6 +28,7 @@ from now_builder.detect.data import (
     to_targets,
 )
 from now_builder.detect.labels import CLASSES, NAMES
+from now_builder.detect.look import thumbnails
 from now_builder.detect.losses import (
     Appearance,
     Sample,
@@ -223,6 +224,7 @@ class Training:
         size = self.recipe.model.input_size
         self.screenshots = Screenshots(size, settings.cache_mib, threads)
         self.model, self.appearance = self._build()
+        self.full = Screenshots(self.model.screen, 0, threads)
         self.optimizer = torch.optim.AdamW(self._groups(), weight_decay=0.01)
         self.step = 0
 
@@ -435,7 +437,7 @@ class Training:
         self.model.eval()
         self._fix_scale()
         extractor = AptExtractor(self.model, self.encoder, {})
-        recall = measure_recall(extractor, self.pages.held_out, self.screenshots)
+        recall = measure_recall(extractor, self.pages.held_out, self.full)
         card = DetectorCard(
             model=self.recipe.model,
             classes=list(NAMES),
@@ -457,18 +459,37 @@ class Training:
 
     @torch.inference_mode()
     def _fix_scale(self) -> None:
-        rows = torch.cat(list(self._embedded()))
-        centre, whiten = fit_scale(rows.double())
-        self.model.centre.copy_(centre)
-        self.model.whiten.copy_(whiten)
+        """Fit what is fixed in the stored features on up to 400 pages that were learned from."""
+        pages = self.pages.learn[:: max(1, len(self.pages.learn) // 400)]
+        if self.model.look is not None:
+            self.model.look.fit_patterns(
+                [self.full.read([page])[0] for page in pages], self.settings.seed
+            )
+        described = [torch.cat(kind) for kind in zip(*self._described(pages), strict=True)]
+        if self.model.look is None:
+            centre, whiten = fit_scale(described[0].double())
+            self.model.centre.copy_(centre)
+            self.model.whiten.copy_(whiten)
+            return
+        look = self.model.look
+        for block, rows in zip(
+            (look.embedding, look.thumbnail, look.counts), described, strict=True
+        ):
+            block.fit(rows)
 
-    def _embedded(self, most: int = 400) -> Iterator[Float[Tensor, "n 768"]]:
-        """Embed the proposals of up to ``most`` pages that were learned from."""
-        pages = self.pages.learn[:: max(1, len(self.pages.learn) // most)]
+    def _described(self, pages: Sequence[TrainPage]) -> Iterator[tuple[Tensor, ...]]:
+        """Give the embeddings of the best proposals, and what else is stored of them."""
+        look = self.model.look
         for start in range(0, len(pages), 8):
-            maps = self.model.maps(self.screenshots.read(pages[start : start + 8]).to(self.device))
+            shots = self.full.read(pages[start : start + 8]).to(self.device)
+            maps = self.model.maps(shots)
             boxes = [page.boxes[:36] for page in self.model.propose(maps)]
-            yield self.model.projection(self.model.pool(maps, boxes).float())
+            embedded = self.model.projection(self.model.pool(maps, boxes).float())
+            if look is None:
+                yield (embedded,)
+                continue
+            large = [page * self.recipe.model.look for page in boxes]
+            yield embedded, thumbnails(shots, large), look.count(shots, large)
 
 
 def fit_scale(

@@ -27,7 +27,7 @@ def extractor():
 
 def noise(pages, seed=0):
     generator = torch.Generator().manual_seed(seed)
-    return torch.randint(0, 256, (pages, 3, 320, 180), dtype=torch.uint8, generator=generator)
+    return torch.randint(0, 256, (pages, 3, 640, 360), dtype=torch.uint8, generator=generator)
 
 
 def strings(count):
@@ -93,7 +93,7 @@ def test_a_page_has_thirty_six_rows_with_few_and_with_many_text_boxes(extractor,
 
 @pytest.mark.parametrize("value", [0, 255])
 def test_a_blank_page_has_thirty_six_rows(extractor, value):
-    check_batch(extractor.extract(["a"], torch.full((1, 3, 320, 180), value).byte(), [[]]), 1)
+    check_batch(extractor.extract(["a"], torch.full((1, 3, 640, 360), value).byte(), [[]]), 1)
 
 
 def test_where_proposals_run_short_windows_of_the_grid_fill_up(extractor):
@@ -130,4 +130,4 @@ def test_extraction_is_deterministic_and_pages_do_not_leak_into_each_other(extra
 
 def test_the_extractor_is_a_detector(extractor):
     assert isinstance(extractor, Detector)
-    assert extractor.input_size == (180, 320)
+    assert extractor.input_size == (360, 640)

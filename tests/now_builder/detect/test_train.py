@@ -52,7 +52,7 @@ def test_the_loss_falls_in_forty_steps(trained):
 def test_a_trained_detector_finds_more_than_an_untrained_one(drawn, trained):
     weights, _ = trained
     pages = read_train_pages(drawn, 0.2)
-    screenshots = Screenshots((180, 320), 100, 1)
+    screenshots = Screenshots((360, 640), 100, 1)
     training = Training(weights, TrainDetectorSettings(threads=1, device="cpu"), pages)
     untrained = AptExtractor(training.model, training.encoder, {})
     model, _ = load_detector(weights, torch.device("cpu"))
@@ -80,7 +80,7 @@ def test_stored_features_are_centred_spread_out_and_of_one_scale(drawn, trained)
     pages = read_train_pages(drawn, 0.2).learn
     batch = AptExtractor(model, HashedNgrams(0), {}).extract(
         [page.key for page in pages],
-        Screenshots((180, 320), 100, 1).read(pages),
+        Screenshots((360, 640), 100, 1).read(pages),
         [page.text_boxes for page in pages],
     )
     rows = torch.from_numpy(batch.regions).flatten(0, 1)
