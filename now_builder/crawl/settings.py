@@ -63,8 +63,9 @@ class CrawlSettings(Strict):
         "from the length of the list.",
     )
     user_agent_url: str = Field(
-        "https://github.com/alipay/PC2-NoiseofWeb",
-        description="Where a site's owner learns who crawls; part of the user agent. Set your own.",
+        "",
+        description="Where a site's owner learns who crawls; part of the user agent. Give yours "
+        "before you crawl public sites.",
     )
     caption_fallback: bool = Field(
         default=True,
