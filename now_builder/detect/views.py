@@ -10,7 +10,7 @@ from now_builder.detect.boxes import clip
 def recolour(
     pixels: Float[Tensor, "n 3 h w"], generator: torch.Generator
 ) -> Float[Tensor, "n 3 h w"]:
-    """Swap and mix channels, invert now and then, change brightness and contrast, add noise.
+    """Swap and mix channels, invert now and then, change brightness and contrast.
 
     Never flips: text would become another script.
 
