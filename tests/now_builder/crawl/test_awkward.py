@@ -84,6 +84,7 @@ def crawled(
             settle_s=1.5,
             max_bytes=20_000_000,
             concurrency=4,
+            user_agent_url="https://who.test/",
         )
         summary = crawl(folder / "urls.txt", folder / "captures", settings)
     assert summary.pages == len(lines)
@@ -149,7 +150,7 @@ def test_rows_tell_where_things_came_from(crawled) -> None:
 def test_the_user_agent_is_honest(crawled) -> None:
     agents = crawled[2].agents
     assert agents
-    assert all("noise-of-web/" in agent and "+https://" in agent for agent in agents)
+    assert all("noise-of-web/" in agent and "+https://who.test/" in agent for agent in agents)
 
 
 def test_no_browser_is_left(crawled) -> None:
