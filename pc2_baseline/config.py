@@ -46,6 +46,12 @@ class ModelSettings(Strict):
     dropout: Annotated[float, Field(ge=0, lt=1)] = Field(
         0.4, description="In the word embedding and both attention poolings."
     )
+    feature_dropout: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.0, description="Of the numbers of the regions' features, in training."
+    )
+    word_dropout: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.0, description="Of whole words, in training."
+    )
     chunk_mb: PositiveInt = Field(
         256,
         description="Largest (images x words x width) tensor; more is done in chunks. "
@@ -72,6 +78,9 @@ class Pc2Settings(Strict):
         description="Classify the attention-pooled vector instead of 36 vectors in their order.",
     )
     class_hidden: PositiveInt = Field(256, description="Hidden width of the pseudo-classifier.")
+    division_batch: Annotated[int, Field(ge=2)] = Field(
+        128, description="Pairs against which a pair's loss is taken to divide them, at most."
+    )
     oscillation_threshold: Share = Field(
         0.5, description="Tau: stable posterior from which a clean pair is rectified."
     )
@@ -114,6 +123,9 @@ class TrainSettings(Strict):
         30, description="Epochs after the warm-up at full rate; then a tenth of it."
     )
     clip: PositiveFloat = Field(2.0, description="Largest gradient norm.")
+    weight_decay: NonNegativeFloat = Field(
+        0.0, description="Of AdamW: keeps a small training set from being learned by heart."
+    )
     seed: Annotated[int, Field(ge=0, lt=2**31)] = Field(0, description="Of every random draw.")
     device: str = Field("auto", description="cpu, cuda, cuda:1 …; auto takes CUDA where it is.")
     deterministic: bool = Field(

@@ -15,13 +15,15 @@ class Learner:
         net: The network, on its device.
         lr: Adam's learning rate.
         clip: Largest gradient norm.
+        weight_decay: Share by which weights shrink in a step, times the rate, apart from the
+            gradient (Loshchilov and Hutter, ICLR 2019); 0 is plain Adam.
     """
 
-    def __init__(self, net: nn.Module, lr: float, clip: float) -> None:
+    def __init__(self, net: nn.Module, lr: float, clip: float, weight_decay: float = 0.0) -> None:
         self.net = net
         self.lr = lr
         self.clip = clip
-        self.optimiser = torch.optim.Adam(net.parameters(), lr=lr)
+        self.optimiser = torch.optim.AdamW(net.parameters(), lr=lr, weight_decay=weight_decay)
 
     def set_rate(self, factor: float) -> None:
         """Learn at ``factor`` times the full rate from now on."""

@@ -262,7 +262,7 @@ class AptDetector(nn.Module):
         self.register_buffer("prompts", prompts.clone())
         self.register_buffer("centre", torch.zeros(DIMENSION))
         self.register_buffer("whiten", torch.eye(DIMENSION))
-        self.look = Look() if config.look > 1 else None
+        self.look = Look(config.look) if config.look > 1 else None
 
     @property
     def screen(self) -> tuple[int, int]:
@@ -321,9 +321,7 @@ class AptDetector(nn.Module):
         if self.look is None:
             stored: Tensor = (embedded - self.centre) @ self.whiten
             return stored
-        joined: Tensor = self.look(
-            embedded, screenshots, [boxes * self.config.look for boxes in regions]
-        )
+        joined: Tensor = self.look(embedded, screenshots, regions)
         return joined
 
 

@@ -194,7 +194,6 @@ class Appearance(nn.Module):
         self.thumbnail = thumbnail
         self.paint = nn.Linear(DIMENSION, 3 * thumbnail**2)
         self.view = nn.Linear(DIMENSION, width)
-        self.page = nn.Linear(DIMENSION, width)
 
     def painting_loss(
         self, embedded: Float[Tensor, "n 768"], thumbnails: Float[Tensor, "n 3 t t"]
@@ -207,18 +206,7 @@ class Appearance(nn.Module):
         self, one: Float[Tensor, "n 768"], two: Float[Tensor, "n 768"], temperature: float = 0.1
     ) -> Float[Tensor, ""]:
         """InfoNCE both ways between two views of the same regions."""
-        return _contrast(self.view(one), self.view(two), temperature)
-
-    def page_loss(
-        self, one: Float[Tensor, "n 768"], two: Float[Tensor, "n 768"], temperature: float = 0.1
-    ) -> Float[Tensor, ""]:
-        """InfoNCE both ways between means of disjoint halves of the same pages' regions."""
-        return _contrast(self.page(one), self.page(two), temperature)
-
-
-def _contrast(
-    one: Float[Tensor, "n d"], two: Float[Tensor, "n d"], temperature: float
-) -> Float[Tensor, ""]:
-    logits = F.normalize(one, dim=1) @ F.normalize(two, dim=1).T / temperature
-    goal = torch.arange(len(logits), device=logits.device)
-    return (F.cross_entropy(logits, goal) + F.cross_entropy(logits.T, goal)) / 2
+        left, right = F.normalize(self.view(one), dim=1), F.normalize(self.view(two), dim=1)
+        logits = left @ right.T / temperature
+        goal = torch.arange(len(logits), device=logits.device)
+        return (F.cross_entropy(logits, goal) + F.cross_entropy(logits.T, goal)) / 2

@@ -28,7 +28,6 @@ from now_builder.detect.data import (
     to_targets,
 )
 from now_builder.detect.labels import CLASSES, NAMES
-from now_builder.detect.look import thumbnails
 from now_builder.detect.losses import (
     Appearance,
     Sample,
@@ -90,7 +89,7 @@ class Recipe:
         steps: In all; ``batch``: pages a step, each seen in two views.
         lr: Highest rate of what is trained from scratch; a loaded backbone takes a tenth.
         regions: Drawn for the region losses, per page.
-        paint, view, page: Weights of the appearance losses.
+        paint, view: Weights of the appearance losses.
     """
 
     model: ModelConfig
@@ -102,7 +101,6 @@ class Recipe:
     steps: int = 0
     paint: float = 4.0
     view: float = 2.0
-    page: float = 0.0
 
 
 _RECIPES = {
@@ -326,7 +324,7 @@ class Training:
         pooled = self.model.pool(maps, regions).float()
         embedded = self.model.projection(pooled)
         self._region_losses(losses, pooled, embedded, [*first, *second], targets * 2)
-        self._appearance_losses(losses, embedded, views, regions, generator)
+        self._appearance_losses(losses, embedded, views, regions)
         return losses
 
     def _targets(self, page: TrainPage, generator: torch.Generator) -> Targets:
@@ -387,7 +385,6 @@ class Training:
         embedded: Float[Tensor, "all 768"],
         views: Float[Tensor, "n 3 h w"],
         regions: Sequence[Float[Tensor, "_ 4"]],
-        generator: torch.Generator,
     ) -> None:
         thumbnails = roi_align(views, list(regions), self.appearance.thumbnail, sampling_ratio=2)
         look = F.layer_norm(embedded, embedded.shape[1:])
@@ -395,10 +392,6 @@ class Training:
         losses.parts["paint"] = self.recipe.paint * paint
         one, two = look.chunk(2)
         losses.parts["view"] = self.recipe.view * self.appearance.view_loss(one, two)
-        if self.recipe.page:
-            counts = [len(boxes) for boxes in regions[: len(regions) // 2]]
-            halves = _halves(one, two, counts, generator)
-            losses.parts["page"] = self.recipe.page * self.appearance.page_loss(*halves)
 
     def _save(self) -> None:
         state = {
@@ -471,11 +464,7 @@ class Training:
             self.model.centre.copy_(centre)
             self.model.whiten.copy_(whiten)
             return
-        look = self.model.look
-        for block, rows in zip(
-            (look.embedding, look.thumbnail, look.counts), described, strict=True
-        ):
-            block.fit(rows)
+        self.model.look.fit_blocks(described)
 
     def _described(self, pages: Sequence[TrainPage]) -> Iterator[tuple[Tensor, ...]]:
         """Give the embeddings of the best proposals, and what else is stored of them."""
@@ -485,11 +474,7 @@ class Training:
             maps = self.model.maps(shots)
             boxes = [page.boxes[:36] for page in self.model.propose(maps)]
             embedded = self.model.projection(self.model.pool(maps, boxes).float())
-            if look is None:
-                yield (embedded,)
-                continue
-            large = [page * self.recipe.model.look for page in boxes]
-            yield embedded, thumbnails(shots, large), look.count(shots, large)
+            yield (embedded,) if look is None else look.describe(embedded, shots, boxes)
 
 
 def fit_scale(
@@ -521,22 +506,6 @@ def _freeze(model: AptDetector) -> None:
     for module in [*frozen, *batch_norms(visual)]:
         for parameter in module.parameters():
             parameter.requires_grad = False
-
-
-def _halves(
-    one: Float[Tensor, "all d"],
-    two: Float[Tensor, "all d"],
-    counts: Sequence[int],
-    generator: torch.Generator,
-) -> tuple[Float[Tensor, "pages d"], Float[Tensor, "pages d"]]:
-    """Average disjoint halves of each page's regions, one half from either view."""
-    left, right = [], []
-    for a, b in zip(torch.split(one, list(counts)), torch.split(two, list(counts)), strict=True):
-        order = torch.randperm(len(a), generator=generator).to(a.device)
-        half = max(1, len(a) // 2)
-        left.append(a[order[:half]].mean(dim=0))
-        right.append(b[order[half:] if len(a) > 1 else order].mean(dim=0))
-    return torch.stack(left), torch.stack(right)
 
 
 def _schedule(step: int, total: int) -> float:

@@ -1,4 +1,4 @@
-"""Two views of a page: its colours changed at random, its regions shifted a little."""
+"""Two views of a page: its light changed at random, its regions shifted a little."""
 
 import torch
 from jaxtyping import Float
@@ -10,32 +10,22 @@ from now_builder.detect.boxes import clip
 def recolour(
     pixels: Float[Tensor, "n 3 h w"], generator: torch.Generator
 ) -> Float[Tensor, "n 3 h w"]:
-    """Swap and mix channels, invert now and then, change brightness and contrast.
+    """Change the light: each channel's gain, brightness and contrast, a little.
 
-    Never flips: text would become another script.
+    Stronger changes (swapped channels, inversion, grey) teach the embedding to ignore colour, and
+    with it much of what a picture shows. Never flips: text would become another script.
 
     Args:
         pixels: Values in [0, 1].
         generator: The source of randomness.
     """
     count = len(pixels)
-    mixed = torch.stack([_mixing(generator) for _ in range(count)]).to(pixels.device)
-    pixels = torch.einsum("nij,njhw->nihw", mixed, pixels)
-    inverted = (torch.rand(count, generator=generator) < 0.15).to(pixels.device).view(-1, 1, 1, 1)
-    pixels = torch.where(inverted, 1 - pixels, pixels)
-    contrast = _between(0.7, 1.3, count, generator).to(pixels.device)
-    brightness = _between(-0.15, 0.15, count, generator).to(pixels.device)
+    gain = torch.cat([_between(0.85, 1.15, count, generator) for _ in range(3)], dim=1)
+    contrast = _between(0.8, 1.2, count, generator).to(pixels.device)
+    brightness = _between(-0.1, 0.1, count, generator).to(pixels.device)
+    pixels = pixels * gain.to(pixels.device)
     mean = pixels.mean(dim=(1, 2, 3), keepdim=True)
     return ((pixels - mean) * contrast + mean + brightness).clamp(0, 1)
-
-
-def _mixing(generator: torch.Generator) -> Float[Tensor, "3 3"]:
-    """Draw a channel permutation (half the time) and a shift towards grey."""
-    matrix = torch.eye(3)
-    if float(torch.rand((), generator=generator)) < 0.5:
-        matrix = matrix[torch.randperm(3, generator=generator)]
-    grey = float(torch.rand((), generator=generator)) ** 2
-    return (1 - grey) * matrix + grey * torch.full((3, 3), 1 / 3)
 
 
 def _between(

@@ -7,6 +7,9 @@ from now_builder.config import Strict
 LANGUAGES = ("zh", "en", "ja", "ru", "es", "ko")
 """Languages that the simulated web can be written in."""
 
+_TOLD_APART = ("zh", "en", "ja", "ru", "ko")
+"""Each in a script of its own, so that a page shows its language."""
+
 TOPIC_COUNT = 36
 """Topics that are drawn and described in every language."""
 
@@ -14,7 +17,7 @@ TOPIC_COUNT = 36
 class SimwebSettings(Strict):
     """Settings of ``simweb make``; they and the seed determine every byte that is served."""
 
-    pages: int = Field(900, ge=1, le=99_999, description="URLs in the list, awkward ones among.")
+    pages: int = Field(1000, ge=1, le=99_999, description="URLs in the list, awkward ones among.")
     sites: int = Field(
         80,
         ge=1,
@@ -26,9 +29,9 @@ class SimwebSettings(Strict):
         12, ge=2, le=TOPIC_COUNT, description="How many of the 36 topics are drawn from, by seed."
     )
     languages: list[str] = Field(
-        default_factory=lambda: list(LANGUAGES),
+        default_factory=lambda: list(_TOLD_APART),
         min_length=1,
-        description="Languages of the sites, of those that there are words in.",
+        description=f"Languages of the sites, of {', '.join(LANGUAGES)}.",
     )
     mismatch: float = Field(
         0.4,

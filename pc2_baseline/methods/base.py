@@ -71,8 +71,10 @@ class Method(Protocol):
 def make_network(model: ModelSettings, sizes: Sizes) -> SgrNetwork:
     """Build the SGR network of a run's settings, freshly drawn."""
     return SgrNetwork(
-        ImageEncoder(sizes.features, model.embed_dim, model.dropout),
-        CaptionEncoder(sizes.vocabulary, model.word_dim, model.embed_dim, model.dropout),
+        ImageEncoder(sizes.features, model.embed_dim, model.dropout, model.feature_dropout),
+        CaptionEncoder(
+            sizes.vocabulary, model.word_dim, model.embed_dim, model.dropout, model.word_dropout
+        ),
         SgrSimilarity(
             model.embed_dim,
             model.similarity_dim,

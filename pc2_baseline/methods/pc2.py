@@ -140,7 +140,10 @@ class Pc2:
         self.device = device
         self.train = settings.train
         self.nets = [self._make(settings, sizes, peer).to(device) for peer in range(len(PEERS))]
-        self.learners = [Learner(net, self.train.lr, self.train.clip) for net in self.nets]
+        self.learners = [
+            Learner(net, self.train.lr, self.train.clip, self.train.weight_decay)
+            for net in self.nets
+        ]
         self.banks = [PredictionBank(sizes.pairs, self.method.classes) for _ in PEERS]
         self.beliefs: list[Beliefs] = []
 
@@ -320,7 +323,7 @@ class Pc2:
         losses = np.zeros(len(train), dtype=np.float32)
         predictions = torch.zeros_like(bank.predictions)
         order = stream(self.train.seed, len(train), _ORDER)
-        batches = cut(np.arange(len(train)), self.train.batch, order)
+        batches = cut(np.arange(len(train)), self.method.division_batch, order)
         for rows in bar(batches, f"divide {PEERS[peer]}", len(batches)):
             batch = train.batch(rows)
             images = net.matching.encode_images(batch.regions)

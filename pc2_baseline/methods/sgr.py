@@ -42,7 +42,7 @@ class Sgr:
         self.train = settings.train
         seed_torch(self.train.seed, 0)
         self.net = make_network(settings.model, sizes).to(device)
-        self.learner = Learner(self.net, self.train.lr, self.train.clip)
+        self.learner = Learner(self.net, self.train.lr, self.train.clip, self.train.weight_decay)
 
     def fit_epoch(self, train: PairSet, epoch: int) -> dict[str, float]:
         """Learn for one epoch.

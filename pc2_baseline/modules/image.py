@@ -46,15 +46,19 @@ class ImageEncoder(nn.Module):
         feature_dim: Width of the release's features.
         dim: Width of the shared space.
         dropout: Of the pooling.
+        feature_dropout: Of the features' numbers.
     """
 
-    def __init__(self, feature_dim: int, dim: int, dropout: float) -> None:
+    def __init__(
+        self, feature_dim: int, dim: int, dropout: float, feature_dropout: float = 0.0
+    ) -> None:
         super().__init__()
+        self.drop = nn.Dropout(feature_dropout)
         self.project = nn.Linear(feature_dim, dim)
         xavier(self)
         self.pool = ImagePooling(dim, dropout)
 
     def forward(self, regions: Float[Tensor, "images 36 features"]) -> ImageCodes:
         """Encode the screenshots of a batch."""
-        vectors = unit(self.project(regions))
+        vectors = unit(self.project(self.drop(regions)))
         return ImageCodes(vectors, self.pool(vectors))

@@ -1,5 +1,6 @@
 """Text side: tokens to unit vectors by a bidirectional GRU, and their attention pooling."""
 
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
@@ -45,13 +46,22 @@ class CaptionEncoder(nn.Module):
         word_dim: Width of a token's embedding.
         dim: Width of the shared space.
         dropout: Of the embedding and the pooling.
+        word_dropout: Share of words that are blank in training.
     """
 
-    def __init__(self, vocabulary: int, word_dim: int, dim: int, dropout: float) -> None:
+    def __init__(
+        self,
+        vocabulary: int,
+        word_dim: int,
+        dim: int,
+        dropout: float,
+        word_dropout: float = 0.0,
+    ) -> None:
         super().__init__()
         self.embed = nn.Embedding(vocabulary, word_dim)
         nn.init.uniform_(self.embed.weight, -0.1, 0.1)
         self.dropout = nn.Dropout(dropout)
+        self.word_dropout = word_dropout
         self.read = nn.GRU(word_dim, dim, batch_first=True, bidirectional=True)
         self.pool = CaptionPooling(dim, dropout)
 
@@ -64,9 +74,11 @@ class CaptionEncoder(nn.Module):
             tokens: Padded with any id.
             lengths: On the CPU.
         """
-        packed = pack_padded_sequence(
-            self.dropout(self.embed(tokens)), lengths, batch_first=True, enforce_sorted=False
-        )
+        embedded = self.dropout(self.embed(tokens))
+        if self.training and self.word_dropout:
+            blank = torch.rand(tokens.shape, device=tokens.device) < self.word_dropout
+            embedded = embedded.masked_fill(blank[..., None], 0.0)
+        packed = pack_padded_sequence(embedded, lengths, batch_first=True, enforce_sorted=False)
         both, _ = pad_packed_sequence(
             self.read(packed)[0], batch_first=True, total_length=tokens.shape[1]
         )
