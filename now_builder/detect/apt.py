@@ -379,18 +379,19 @@ class AptExtractor:
             proposals = self.model.propose(maps)
             pooled = self.model.pool(maps, [page.boxes for page in proposals]).float()
             windows = geometry.windows(size).to(device)
-            ranked = self._rank(screenshots, proposals, pooled, text_boxes)
+            ranked = self._rank(proposals, pooled, text_boxes)
             missing = [windows[: REGIONS - len(page.scores)] for page in ranked]
             filled = self.model.pool(maps, missing).float() if any(map(len, missing)) else pooled
-        filled = self.model.projection(filled[: sum(map(len, missing))])
-        stored = self.model.export(filled, screenshots, missing)
-        fill = torch.split(stored, [len(page) for page in missing])
+        counts = [len(page) for page in missing]
+        fill = torch.split(self.model.projection(filled[: sum(counts)]), counts)
         rows = [_fill(*page) for page in zip(ranked, missing, fill, strict=True)]
-        return _to_batch(keys, rows, size)
+        regions = self.model.export(
+            torch.cat([page.embedded for page in rows]), screenshots, [page.seen for page in rows]
+        )
+        return _to_batch(keys, rows, regions.reshape(len(rows), REGIONS, -1), size)
 
     def _rank(
         self,
-        screenshots: UInt8[Tensor, "pages 3 height width"],
         proposals: Sequence[Proposals],
         pooled: Float[Tensor, "all outputs"],
         text_boxes: Sequence[Sequence[TextBox]],
@@ -398,17 +399,17 @@ class AptExtractor:
         counts = [len(page.boxes) for page in proposals]
         embedded = self.model.projection(pooled)
         text = self._link(proposals, text_boxes)
+        seen = torch.cat([page.boxes for page in proposals])
         probabilities = self.model.classify(embedded, text).softmax(dim=1)[:, :-1]
         best, classes = probabilities.max(dim=1)
-        found = geometry.decode(
-            self.model.regression(pooled), torch.cat([page.boxes for page in proposals])
-        )
+        found = geometry.decode(self.model.regression(pooled), seen)
         objectness = torch.cat([page.objectness for page in proposals]).sigmoid()
         everything = (
             geometry.clip(found, self.model.config.input_size),
             (best * objectness).sqrt(),
             classes,
-            self.model.export(embedded, screenshots, [page.boxes for page in proposals]),
+            embedded,
+            seen,
         )
         return [
             _select(*page)
@@ -430,31 +431,42 @@ class AptExtractor:
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
+    """Regions of one page; ``seen`` are the boxes whose pixels were embedded."""
+
     boxes: Float[Tensor, "n 4"]
     scores: Float[Tensor, " n"]
     classes: Tensor
-    regions: Float[Tensor, "n 768"]
+    embedded: Float[Tensor, "n 768"]
+    seen: Float[Tensor, "n 4"]
     source: Tensor
 
 
-def _select(boxes: Tensor, scores: Tensor, classes: Tensor, regions: Tensor) -> _Rows:
+def _select(
+    boxes: Tensor, scores: Tensor, classes: Tensor, embedded: Tensor, seen: Tensor
+) -> _Rows:
     kept, strict = geometry.select(boxes, scores, REGIONS, _NMS_REGIONS)
     source = torch.where(strict, SOURCES.index("detector"), SOURCES.index("relaxed"))
-    return _Rows(boxes[kept], scores[kept], classes[kept], regions[kept], source)
+    return _Rows(boxes[kept], scores[kept], classes[kept], embedded[kept], seen[kept], source)
 
 
-def _fill(rows: _Rows, windows: Tensor, regions: Tensor) -> _Rows:
+def _fill(rows: _Rows, windows: Tensor, embedded: Tensor) -> _Rows:
     count = len(windows)
     return _Rows(
         torch.cat([rows.boxes, windows]),
         torch.cat([rows.scores, rows.scores.new_zeros(count)]),
         torch.cat([rows.classes, rows.classes.new_full((count,), -1)]),
-        torch.cat([rows.regions, regions]),
+        torch.cat([rows.embedded, embedded]),
+        torch.cat([rows.seen, windows]),
         torch.cat([rows.source, rows.source.new_full((count,), SOURCES.index("grid"))]),
     )
 
 
-def _to_batch(keys: Sequence[str], rows: Sequence[_Rows], size: tuple[int, int]) -> FeatureBatch:
+def _to_batch(
+    keys: Sequence[str],
+    rows: Sequence[_Rows],
+    regions: Float[Tensor, "pages 36 768"],
+    size: tuple[int, int],
+) -> FeatureBatch:
     factors = torch.tensor([WIDTH / size[0], HEIGHT / size[1]]).repeat(2)
 
     def stack(name: str) -> Tensor:
@@ -463,7 +475,7 @@ def _to_batch(keys: Sequence[str], rows: Sequence[_Rows], size: tuple[int, int])
     source = stack("source").numpy().astype(np.int8)
     return FeatureBatch(
         list(keys),
-        regions=stack("regions").float().numpy(),
+        regions=regions.float().cpu().numpy(),
         boxes=(stack("boxes").float() * factors).numpy(),
         scores=stack("scores").float().numpy(),
         classes=stack("classes").numpy().astype(np.int16),

@@ -109,7 +109,7 @@ class Patterns(nn.Module):
             patches, flat, _ = self._patches(page)
             patches = patches[~flat]
             order = torch.randperm(len(patches), generator=generator)[:_SAMPLES]
-            chosen.append(patches[order.to(patches.device)])
+            chosen.append(F.normalize(patches[order.to(patches.device)], dim=1))
         rows = torch.cat(chosen)
         if len(rows) < PATTERNS:
             return
@@ -131,14 +131,13 @@ class Patterns(nn.Module):
     def _patches(
         self, page: Float[Tensor, "3 h w"]
     ) -> tuple[Float[Tensor, "n values"], Bool[Tensor, " n"], tuple[int, int]]:
-        """Cut a page into overlapping patches of unit norm; tell the flat ones and the grid."""
+        """Cut a page into overlapping patches about zero; tell the flat ones and the grid."""
         seen = page.mean(dim=0, keepdim=True) if self.channels == 1 else page
         grid = tuple((side - SIDE) // STRIDE + 1 for side in page.shape[1:])
         patches = F.unfold(seen[None], SIDE, stride=STRIDE)[0].T
         patches = patches - patches.mean(dim=1, keepdim=True)
-        norms = patches.norm(dim=1)
-        flat = norms < _FLAT * patches.shape[1] ** 0.5
-        return patches / (norms[:, None] + 1e-3), flat, (grid[0], grid[1])
+        flat = patches.norm(dim=1) < _FLAT * patches.shape[1] ** 0.5
+        return patches, flat, (grid[0], grid[1])
 
 
 class Look(nn.Module):

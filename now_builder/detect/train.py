@@ -104,7 +104,7 @@ class Recipe:
 
 
 _RECIPES = {
-    "tiny": Recipe(TINY, "hash:0", epochs=4, batch=6, lr=2e-3, regions=24),
+    "tiny": Recipe(TINY, "hash:0", epochs=3, batch=6, lr=2e-3, regions=24),
     "paper": Recipe(PAPER, _HUB_TEXT_ENCODER, epochs=12, batch=8, lr=1e-4, regions=64),
 }
 
