@@ -25,7 +25,7 @@ done
 address=$(cat "$out/.address")
 
 stage now-builder crawl "$out/urls.txt" "$out/captures" \
-  --allow-private --resolve "*.test:$address" --page-timeout-s 8 --split-shares 0.68,0.13,0.19 --split-seed 389
+  --allow-private --resolve "*.test:$address" --page-timeout-s 8 --split-shares 0.7,0.12,0.18 --split-seed 2562
 stage now-builder train-detector "$out/captures" "$out/detector.safetensors" --size tiny
 stage now-builder detect "$out/captures" "$out/features.h5" --weights "$out/detector.safetensors"
 stage now-builder tokenize "$out/captures" "$out/captions" --bert learn --no-jieba-white-space

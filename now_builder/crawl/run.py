@@ -176,7 +176,7 @@ async def _run(ledger: Ledger, settings: CrawlSettings, resolver: Resolver) -> i
     task = asyncio.current_task()
     if task is not None:
         loop.add_signal_handler(signal.SIGTERM, task.cancel)
-    concurrency = settings.concurrency or -(-3 * _cores() // 2)
+    concurrency = settings.concurrency or 3 * _cores()
     concurrency = min(concurrency, len(ledger.pending))
     async with AsyncExitStack() as stack:
         pool = stack.enter_context(ThreadPoolExecutor(concurrency))

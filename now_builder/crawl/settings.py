@@ -12,7 +12,7 @@ class CrawlSettings(Strict):
     """Settings of ``crawl``."""
 
     concurrency: int = Field(
-        0, ge=0, description="Pages in flight; 0 takes three for two CPU cores, since pages wait."
+        0, ge=0, description="Pages in flight; 0 takes three a CPU core, since pages wait."
     )
     page_timeout_s: float = Field(
         30.0,

@@ -16,7 +16,7 @@ PATTERNS = 256
 """Of each kind."""
 SHARES = (DIMENSION - 2 * PATTERNS, PATTERNS, PATTERNS)
 """Of the 768 stored numbers: embedding, strokes, shapes."""
-WEIGHTS = (1.0, 2.0, 2.0)
+WEIGHTS = (1.0, 4.0, 4.0)
 """Lengths of the three: a network trained for minutes tells more of a site's style than of what its
 pages show."""
 

@@ -104,7 +104,7 @@ class Recipe:
 
 
 _RECIPES = {
-    "tiny": Recipe(TINY, "hash:0", epochs=3, batch=6, lr=2e-3, regions=24),
+    "tiny": Recipe(TINY, "hash:0", epochs=2, batch=6, lr=2e-3, regions=24),
     "paper": Recipe(PAPER, _HUB_TEXT_ENCODER, epochs=12, batch=8, lr=1e-4, regions=64),
 }
 
@@ -452,8 +452,8 @@ class Training:
 
     @torch.inference_mode()
     def _fix_scale(self) -> None:
-        """Fit what is fixed in the stored features on up to 400 pages that were learned from."""
-        pages = self.pages.learn[:: max(1, len(self.pages.learn) // 400)]
+        """Fit what is fixed in the stored features on about 200 pages that were learned from."""
+        pages = self.pages.learn[:: max(1, len(self.pages.learn) // 200)]
         if self.model.look is not None:
             self.model.look.fit_patterns(
                 [self.full.read([page])[0] for page in pages], self.settings.seed
