@@ -86,7 +86,8 @@ class Recipe:
     Attributes:
         model: The architecture.
         text_encoder: Its default.
-        steps: In all; ``batch``: pages a step, each seen in two views.
+        batch: Pages a step, each seen in two views.
+        fewest: Steps at least, where neither epochs nor steps are asked for; ``steps``: in all.
         lr: Highest rate of what is trained from scratch; a loaded backbone takes a tenth.
         regions: Drawn for the region losses, per page.
         paint, view: Weights of the appearance losses.
@@ -98,13 +99,14 @@ class Recipe:
     batch: int
     lr: float
     regions: int
+    fewest: int = 1
     steps: int = 0
     paint: float = 4.0
     view: float = 2.0
 
 
 _RECIPES = {
-    "tiny": Recipe(TINY, "hash:0", epochs=2, batch=6, lr=2e-3, regions=24),
+    "tiny": Recipe(TINY, "hash:0", epochs=2, batch=6, lr=2e-3, regions=24, fewest=200),
     "paper": Recipe(PAPER, _HUB_TEXT_ENCODER, epochs=12, batch=8, lr=1e-4, regions=64),
 }
 
@@ -182,6 +184,7 @@ def resolve(settings: TrainDetectorSettings, pages: int) -> Recipe:
     recipe = _RECIPES[settings.size]
     batch = min(settings.batch_size or recipe.batch, pages)
     epochs = settings.epochs or recipe.epochs
+    fewest = 1 if settings.epochs else recipe.fewest
     return replace(
         recipe,
         model=recipe.model.model_copy(update={"mode": settings.mode}),
@@ -189,7 +192,7 @@ def resolve(settings: TrainDetectorSettings, pages: int) -> Recipe:
         batch=batch,
         epochs=epochs,
         lr=settings.lr or recipe.lr,
-        steps=settings.steps or max(1, epochs * pages // batch),
+        steps=settings.steps or max(fewest, epochs * pages // batch),
     )
 
 
