@@ -4,6 +4,7 @@ import asyncio
 import fcntl
 import os
 import signal
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -99,6 +100,7 @@ def crawl(
         ledger = Ledger(captures, plan, retry_failed=settings.retry_failed)
         visited = 0
         if ledger.pending:
+            _ask_who(ledger.pending, settings, resolver)
             try:
                 visited = asyncio.run(_run(ledger, settings, resolver))
             except asyncio.CancelledError:
@@ -202,6 +204,16 @@ async def _run(ledger: Ledger, settings: CrawlSettings, resolver: Resolver) -> i
                 worker.cancel()
             await asyncio.gather(*workers, return_exceptions=True)
     return len(ledger.pending)
+
+
+def _ask_who(pending: Sequence[Planned], settings: CrawlSettings, resolver: Resolver) -> None:
+    """Ask for a contact where public sites will be visited."""
+    public = any(not resolver.is_local(line.site) for line in pending)
+    if public and not settings.user_agent_url:
+        sys.stderr.write(
+            "crawl: sites cannot learn who visits them; give a page that says so by "
+            "--user-agent-url https://...\n"
+        )
 
 
 def _cores() -> int:

@@ -266,6 +266,15 @@ def test_a_setting_that_cannot_be_is_named_before_anything_is_visited(tmp_path, 
         crawl(urls, tmp_path / "captures", CrawlSettings.model_validate(changes))
 
 
+@pytest.mark.parametrize("contact", ["", "https://who.test/"])
+def test_who_visits_public_sites_is_asked_for(tmp_path: Path, capsys, contact: str) -> None:
+    urls = write_list(tmp_path, ["http://public.invalid/"])
+    settings = CrawlSettings(browser=Path("/bin/false"), user_agent_url=contact)
+    with pytest.raises(CrawlError):
+        crawl(urls, tmp_path / "captures", settings)
+    assert ("--user-agent-url" in capsys.readouterr().err) == (not contact)
+
+
 def test_a_missing_list_or_browser_is_a_users_mistake(tmp_path: Path) -> None:
     with pytest.raises(FormatError, match="no such list"):
         crawl(tmp_path / "none.txt", tmp_path / "captures", CrawlSettings())
