@@ -125,8 +125,9 @@ class Patterns(nn.Module):
     def _nearest(self, page: Float[Tensor, "3 h w"]) -> Int[Tensor, "i j"]:
         """Give the likest pattern at each place; one more number stands for flat patches."""
         patches, flat, grid = self._patches(page)
-        nearest = (patches @ self.centres.T).argmax(dim=1)
-        return torch.where(flat, PATTERNS, nearest).reshape(grid)
+        seen = torch.full_like(flat, PATTERNS, dtype=torch.int64)
+        seen[~flat] = (patches[~flat] @ self.centres.T).argmax(dim=1)
+        return seen.reshape(grid)
 
     def _patches(
         self, page: Float[Tensor, "3 h w"]
