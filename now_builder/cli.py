@@ -1,7 +1,9 @@
 """The command now-builder: one verb per stage; settings become options by their descriptions."""
 
 import inspect
+import json
 from collections.abc import Callable
+from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
@@ -119,6 +121,16 @@ def _crawl(urls: Path, captures: Path, settings: CrawlSettings, force: bool) -> 
     Every URL ends as one row, failures with a reason. Run it again to go on after a stop.
     """
     typer.echo(_load("crawl.run", "crawl")(urls, captures, settings, force))
+
+
+@app.command("status")
+def _status(
+    captures: Annotated[Path, typer.Argument(help="Folder of a crawl, running or not.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Say how far a crawl is, from its files alone: done, to do, reasons, captions, languages."""
+    found = _load("crawl.status", "crawl_status")(captures)
+    typer.echo(json.dumps({**asdict(found), "to_do": found.to_do}) if as_json else str(found))
 
 
 @_stage(

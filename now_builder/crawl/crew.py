@@ -21,10 +21,12 @@ from now_builder.crawl.describe import choose, describe, with_scripted
 from now_builder.crawl.egress import Gate, Refused
 from now_builder.crawl.language import detect_language
 from now_builder.crawl.ledger import Ledger
-from now_builder.crawl.outcome import REFUSED, TRANSIENT, Seen, Trail, VisitError
+from now_builder.crawl.outcome import BUSY, REFUSED, TRANSIENT, Seen, Trail, VisitError
 from now_builder.crawl.pace import Pace
 from now_builder.crawl.policy import PRODUCT, Decision, Robots
+from now_builder.crawl.prefetch import Prefetch
 from now_builder.crawl.progress import Progress
+from now_builder.crawl.refusals import opt_outs
 from now_builder.crawl.settings import CrawlSettings
 from now_builder.crawl.urls import canonical
 from now_builder.errors import NowError
@@ -32,6 +34,7 @@ from now_builder.formats.shard import Capture, CaptureRow, Planned, Status
 
 _CRASH_RETRIES = 3
 _BACK_OFF_S = 0.5
+_BUSY_S = 10.0
 _MESSAGE = 500
 _GRACE_S = 150.0
 """What a visit may take beyond the page: robots.txt, a browser to be started anew."""
@@ -66,6 +69,16 @@ class Crew:
         self._pool = pool
         self._ranks = ledger.ranks() if settings.per_host_quota else {}
         self._finishing = asyncio.Lock()
+        self._put_off: Counter[str] = Counter()
+        self._asked: dict[str, float] = {}
+        self._opt_outs = frozenset(
+            word.strip().lower() for word in settings.opt_outs.split(",") if word.strip()
+        )
+        self._prefetch = (
+            Prefetch(settings, browsers.user_agent, self._opt_outs, pool)
+            if settings.prefetch
+            else None
+        )
 
     async def work(self, gate: Gate, progress: Progress) -> None:
         """Visit page after page until none is left.
@@ -78,6 +91,10 @@ class Crew:
         while (line := await self._pace.take()) is not None:
             started = time.monotonic()
             row, capture = await self._attempts(line, gate)
+            pause_s = self._pause(line, row)
+            if pause_s is not None:
+                self._pace.give_back(line, pause_s)
+                continue
             row = replace(row, elapsed_s=round(time.monotonic() - started, 3))
             await loop.run_in_executor(self._pool, self._ledger.add, line, row, capture)
             self._pace.done(line)
@@ -85,6 +102,18 @@ class Crew:
             if self._ledger.added(line, row):
                 async with self._finishing:
                     await loop.run_in_executor(self._pool, self._ledger.finish_ready)
+
+    def _pause(self, line: Planned, row: CaptureRow) -> float | None:
+        """Say how long a busy host is to be left alone before a page is asked for again."""
+        if row.error not in BUSY:
+            return None
+        before = self._put_off[line.key]
+        asked = self._asked.pop(line.key, None)
+        pause_s = _BUSY_S * 2**before if asked is None else asked
+        if before >= self._settings.busy_retries or pause_s > self._settings.busy_pause_s:
+            return None
+        self._put_off[line.key] += 1
+        return pause_s
 
     async def _attempts(self, line: Planned, gate: Gate) -> tuple[CaptureRow, Capture | None]:
         """Visit until it works or the attempts are used up.
@@ -99,7 +128,7 @@ class Crew:
             row, capture = await self._attempt(line, gate)
             attempts += 1
             if not left[row.error or ""]:
-                return replace(row, attempts=attempts), capture
+                return replace(row, attempts=attempts + self._put_off[line.key]), capture
             left[row.error or ""] -= 1
             await asyncio.sleep(_BACK_OFF_S * attempts)
 
@@ -115,11 +144,21 @@ class Crew:
         try:
             async with asyncio.timeout(self._settings.page_timeout_s + _GRACE_S):
                 trail.robots = (await self._allowed(line, trail)).note
+                if self._prefetch is not None:
+                    await self._prefetch.look(line.url_canonical, gate, trail)
                 seen = await self._browsers.visit(line.url_canonical, gate, trail)
             row, capture = await asyncio.get_running_loop().run_in_executor(
-                self._pool, _describe, row, seen, trail, self._settings.caption_fallback
+                self._pool,
+                _describe,
+                row,
+                seen,
+                trail,
+                self._settings.caption_fallback,
+                self._opt_outs,
             )
         except VisitError as problem:
+            if problem.retry_after_s is not None:
+                self._asked[line.key] = problem.retry_after_s
             row, capture = _failed(row, problem.error, problem.message), None
         except Refused as problem:
             row, capture = _failed(row, problem.reason, problem.detail), None
@@ -176,9 +215,13 @@ def _describe(
     seen: Seen,
     trail: Trail,
     fallback: bool,  # noqa: FBT001 - an executor takes no keywords
+    obeyed: frozenset[str],
 ) -> tuple[CaptureRow, Capture]:
     """Read off what can be without the browser: caption, language, hashes."""
     page = describe(seen.html, trail.content_type, fallback=fallback)
+    said = opt_outs(seen.robots_tags, page.metas, seen.tdm) & obeyed
+    if said:
+        raise VisitError("opt_out", ", ".join(sorted(said)))
     candidates = with_scripted(page, seen.scripted)
     caption, source = choose(candidates, fallback=fallback)
     with Image.open(io.BytesIO(seen.screenshot)) as picture:

@@ -4,7 +4,7 @@ import json
 import re
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from bs4 import BeautifulSoup
@@ -44,6 +44,8 @@ class Description:
         candidates: Every description found, by source, in document order, none twice.
         title: White space collapsed.
         lang: Declared language, as written.
+        metas: Name and content of each ``<meta>`` that has a name.
+        refreshes: Whether the page leads to another one by itself.
     """
 
     caption: str | None
@@ -53,6 +55,8 @@ class Description:
     charset_source: str
     title: str | None
     lang: str | None
+    metas: list[tuple[str, str]] = field(default_factory=list)
+    refreshes: bool = False
 
 
 def describe(content: bytes, content_type: str | None, *, fallback: bool = True) -> Description:
@@ -84,6 +88,10 @@ def describe(content: bytes, content_type: str | None, *, fallback: bool = True)
         charset_source=decoded.source,
         title=_title(soup),
         lang=_declared_language(soup),
+        metas=[
+            (str(tag["name"]), str(tag.get("content") or "")) for tag in soup.select("meta[name]")
+        ],
+        refreshes=soup.select_one('meta[http-equiv="refresh" i]') is not None,
     )
 
 

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from now_builder.errors import ConfigError
 
 Address = IPv4Address | IPv6Address
-Refusal = Literal["private_address", "dns_error", "net_error", "too_large", "bad_request"]
+Refusal = Literal["private_address", "dns_error", "net_error", "too_large", "bad_request", "never"]
 
 _CHUNK = 1 << 16
 _HEAD = 1 << 18
@@ -94,9 +94,17 @@ class Resolver:
     Args:
         mappings: ``--resolve``; the first that covers a host counts.
         allow_private: Let loopback and private addresses pass.
+        never: Hosts that nothing is asked of, subdomains included; lower case.
     """
 
-    def __init__(self, mappings: Sequence[Mapping], *, allow_private: bool) -> None:
+    def __init__(
+        self,
+        mappings: Sequence[Mapping],
+        *,
+        allow_private: bool,
+        never: frozenset[str] = frozenset(),
+    ) -> None:
+        self._never = never
         self._mappings = mappings
         self._allow_private = allow_private
         self._known: dict[str, tuple[float, tuple[Address, ...]]] = {}
@@ -106,9 +114,11 @@ class Resolver:
         """Give the addresses to dial for a host, and the port.
 
         Raises:
-            Refused: ``dns_error``, or ``private_address`` if any address is not public.
+            Refused: ``dns_error``, ``private_address`` if any address is not public, or ``never``.
         """
         host = host.lower().rstrip(".")
+        if self._never and (barred := self._barred(host)) is not None:
+            raise Refused("never", f"{barred} is on the list of hosts never to visit")
         mapped = next((mapping for mapping in self._mappings if mapping.covers(host)), None)
         if mapped is not None:
             addresses: tuple[Address, ...] = (mapped.address,)
@@ -129,6 +139,12 @@ class Resolver:
         known = self._known.get(host)
         addresses = _literal(host) or (known[1] if known else ())
         return bool(addresses) and not all(is_public(address) for address in addresses)
+
+    def _barred(self, host: str) -> str | None:
+        """Give the listed host that a host is, or is below."""
+        parts = host.split(".")
+        above = (".".join(parts[place:]) for place in range(len(parts)))
+        return next((name for name in above if name in self._never), None)
 
     async def _look_up(self, host: str) -> tuple[Address, ...]:
         known = self._known.get(host)

@@ -4,10 +4,23 @@ from dataclasses import dataclass, field
 
 from now_builder.formats.shard import Element
 
+BUSY = frozenset({"http_429", "http_503"})
+"""Answers that ask to come back later."""
+
 TRANSIENT = frozenset({"net_error", "renderer_crashed", "browser_crashed"})
 """Errors that a further attempt may mend."""
 
-REFUSED = frozenset({"private_address", "robots", "robots_unreachable", "quota"})
+REFUSED = frozenset(
+    {
+        "private_address",
+        "robots",
+        "robots_unreachable",
+        "quota",
+        "never",
+        "opt_out",
+        "no_description",
+    }
+)
 """Errors that say: not visited on purpose."""
 
 
@@ -36,6 +49,7 @@ class Seen:
         screenshot: PNG, 720 x 1280 px.
         settled: Whether it was complete and came to rest.
         scripted: Descriptions by name in the live DOM.
+        robots_tags: Values of ``X-Robots-Tag``; ``tdm``: of ``TDM-Reservation``.
     """
 
     html: bytes
@@ -43,6 +57,8 @@ class Seen:
     elements: list[Element]
     settled: bool
     scripted: list[str]
+    robots_tags: list[str] = field(default_factory=list)
+    tdm: str | None = None
 
 
 class VisitError(Exception):
@@ -51,9 +67,11 @@ class VisitError(Exception):
     Args:
         error: Reason class.
         message: For people.
+        retry_after_s: When the site asks to come back.
     """
 
-    def __init__(self, error: str, message: str = "") -> None:
+    def __init__(self, error: str, message: str = "", retry_after_s: float | None = None) -> None:
         super().__init__(f"{error}: {message}")
         self.error = error
         self.message = message
+        self.retry_after_s = retry_after_s

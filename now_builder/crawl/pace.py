@@ -74,6 +74,26 @@ class Pace:
         self._queue(host)
         self._changed.set()
 
+    def give_back(self, page: Planned, pause_s: float) -> None:
+        """Take a page back, to be given out again once its host has been left alone for a while.
+
+        Args:
+            page: In flight.
+            pause_s: Seconds in which nothing of its host is given out, local hosts included.
+        """
+        host = self._hosts[page.site]
+        host.in_flight -= 1
+        host.pages.appendleft(page)
+        self._left += 1
+        host.not_before = max(host.not_before, time.monotonic() + pause_s)
+        self._ready = [(key, name) for key, name in self._ready if name != host.name]
+        self._waiting = [(due, name) for due, name in self._waiting if name != host.name]
+        heapq.heapify(self._ready)
+        heapq.heapify(self._waiting)
+        host.queued = False
+        self._queue(host)
+        self._changed.set()
+
     def slow_down(self, site: str, delay_s: float) -> None:
         """Note the pause that a host asks for."""
         host = self._hosts[site]
@@ -95,10 +115,10 @@ class Pace:
     def _queue(self, host: _Host) -> None:
         if host.queued or not host.pages:
             return
-        if self.is_local(host.name):
+        if self.is_local(host.name) and host.not_before <= time.monotonic():
             host.queued = True
             heapq.heappush(self._ready, (host.pages[0].key, host.name))
-        elif host.in_flight < self._limit:
+        elif self.is_local(host.name) or host.in_flight < self._limit:
             host.queued = True
             heapq.heappush(self._waiting, (host.not_before, host.name))
 

@@ -26,7 +26,7 @@ from now_builder.crawl.policy import Robots
 from now_builder.crawl.progress import Progress
 from now_builder.crawl.settings import CrawlSettings
 from now_builder.crawl.shard import start_over, sweep
-from now_builder.crawl.urls import extend_plan, read_urls
+from now_builder.crawl.urls import extend_plan, read_hosts, read_urls
 from now_builder.errors import ConfigError, CrawlError
 from now_builder.formats.shard import (
     Planned,
@@ -90,7 +90,8 @@ def crawl(
     started = time.monotonic()
     listed = read_urls(urls)
     mappings = [parse_mapping(text) for text in settings.resolve]
-    resolver = Resolver(mappings, allow_private=settings.allow_private)
+    never = read_hosts(settings.never) if settings.never else frozenset()
+    resolver = Resolver(mappings, allow_private=settings.allow_private, never=never)
     captures.mkdir(parents=True, exist_ok=True)
     with _locked(captures):
         if force:

@@ -67,6 +67,31 @@ class CrawlSettings(Strict):
         description="Where a site's owner learns who crawls; part of the user agent. Give yours "
         "before you crawl public sites.",
     )
+    opt_outs: str = Field(
+        "noai,noimageai,tdm-reservation",
+        description="Refusals to obey where X-Robots-Tag, TDM-Reservation or a meta tag robots or "
+        "noise-of-web has one of them (noindex is another); empty: none.",
+    )
+    never: Path | None = Field(
+        None,
+        description="Text file of hosts never to ask anything of, subdomains included, one a line; "
+        "# comments.",
+    )
+    prefetch: bool = Field(
+        default=False,
+        description="Ask for each page by a plain request first: what is no HTML, opts out or has "
+        "no description in its source then never takes a browser. Descriptions that scripts put "
+        "there are missed, and each page that stays is asked for twice.",
+    )
+    busy_retries: int = Field(
+        2,
+        ge=0,
+        description="Further attempts after 429 or 503. Its host is left alone for as long as "
+        "Retry-After says, or 10 s, 20 s and so on.",
+    )
+    busy_pause_s: float = Field(
+        120.0, ge=0, description="Longest such pause; a host that asks for more is given up."
+    )
     caption_fallback: bool = Field(
         default=True,
         description="Where a page has no description of its own, take that of og, twitter and so "

@@ -139,6 +139,23 @@ class OpenShard:
         self._end = max(self._end, at + sum(sizes))
 
 
+def rows_so_far(captures: Path, number: int) -> list[CaptureRow]:
+    """Read the rows of a shard in the making, also while a crawl is at work on it."""
+    try:
+        content = (open_path(captures, number) / _JOURNAL).read_bytes()
+    except FileNotFoundError:
+        return []
+    rows = []
+    for line in content.splitlines(keepends=True):
+        if not line.endswith(b"\n"):
+            break
+        try:
+            rows.append(CaptureRow(**json.loads(line.decode("utf-8", "surrogatepass"))["row"]))
+        except (ValueError, KeyError, TypeError):
+            break
+    return rows
+
+
 def open_path(captures: Path, number: int) -> Path:
     """Where a shard in the making stands."""
     return captures / f"{number:05d}{_OPEN}"

@@ -16,6 +16,7 @@ from playwright.async_api import Error as PlaywrightError
 from now_builder.crawl.egress import Gate
 from now_builder.crawl.elements import expression, read_elements
 from now_builder.crawl.outcome import Seen, Trail, VisitError
+from now_builder.crawl.refusals import retry_after_s
 from now_builder.formats.shard import HEIGHT, WIDTH
 
 SCALE = 2
@@ -66,6 +67,8 @@ class _Document:
     url: str
     body: bytes
     whole: bool
+    robots_tags: list[str]
+    tdm: str | None
 
 
 class _Moved(Exception):  # noqa: N818 - no error: the page went on to another document
@@ -243,12 +246,14 @@ class Tab:
                 raise VisitError("redirect_loop", f"{len(self._trail.redirects)} redirects")
             await self._session.send("Fetch.continueRequest", request)
             return
-        _check_answer(status, headers)
+        check_answer(status, headers)
         if len(self._documents) >= _MOST_DOCUMENTS:
             raise VisitError("redirect_loop", f"{_MOST_DOCUMENTS} documents, one after the other")
         body, whole = await self._read_body(request, urlsplit(url).hostname or "")
         whole = whole and not _is_short(body, headers)
-        self._documents[event.get("networkId", "")] = _Document(url, body, whole)
+        self._documents[event.get("networkId", "")] = _Document(
+            url, body, whole, _values(event, "x-robots-tag"), headers.get("tdm-reservation")
+        )
         await self._fulfil(request, event, body)
 
     def _note(self, url: str, status: int | None, content_type: str | None) -> None:
@@ -354,6 +359,8 @@ class Tab:
             and not found["truncated"]
             and not self._gate.exhausted,
             scripted=[str(text) for text in state["descriptions"]],
+            robots_tags=document.robots_tags,
+            tdm=document.tdm,
         )
 
     async def _screenshot(self) -> bytes:
@@ -426,18 +433,26 @@ def _headers(event: dict[str, Any]) -> dict[str, str]:
     return {item["name"].lower(): item["value"] for item in event.get("responseHeaders", ())}
 
 
+def _values(event: dict[str, Any], name: str) -> list[str]:
+    """Give the values of a header that may stand more than once."""
+    values = [
+        item["value"] for item in event.get("responseHeaders", ()) if item["name"].lower() == name
+    ]
+    return [line for value in values for line in value.split("\n")]
+
+
 def _is_short(body: bytes, headers: dict[str, str]) -> bool:
     """Whether less came than was announced; what is compressed cannot be told."""
     length = headers.get("content-length", "")
     return "content-encoding" not in headers and length.isdecimal() and len(body) < int(length)
 
 
-def _check_answer(status: int, headers: dict[str, str]) -> None:
+def check_answer(status: int, headers: dict[str, str]) -> None:
     """Raise the reason if an answer is no page to look at."""
     if status in (204, 205):
         raise VisitError("not_html", f"status {status} has no content")
     if not 200 <= status < 300:
-        raise VisitError(f"http_{status}", "")
+        raise VisitError(f"http_{status}", "", retry_after_s(headers.get("retry-after")))
     if headers.get("content-disposition", "").strip().lower().startswith("attachment"):
         raise VisitError("download", headers["content-disposition"][:200])
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()

@@ -66,6 +66,28 @@ def _from_parquet(path: Path) -> list[str]:
     return [url for value in column if value is not None and (url := str(value).strip())]
 
 
+def read_hosts(path: Path) -> frozenset[str]:
+    """Read a list of hosts, one a line, ``#`` before comments; addresses and URLs are hosts, too.
+
+    Raises:
+        FormatError: If there is no such file, or a line names no host.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise FormatError(path, f"no such list of hosts ({error})") from None
+    hosts = set()
+    for number, line in enumerate(lines, 1):
+        name = line.partition("#")[0].strip().removeprefix("*.")
+        if not name:
+            continue
+        host = site_of(canonical(name) or "")
+        if not host:
+            raise FormatError(path, f"line {number}: found {name!r}, expected a host")
+        hosts.add(host.rstrip("."))
+    return frozenset(hosts)
+
+
 def canonical(url: str) -> str | None:
     """Give the form in which a URL is visited and compared, or ``None`` if it is none.
 

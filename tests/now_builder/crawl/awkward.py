@@ -81,6 +81,9 @@ PAGES: dict[str, bytes] = {
         "asks for private things",
         '<img src="http://10.0.0.1/x.png"><img src="http://127.0.0.1:1/x.png"><p>text</p>',
     ),
+    "/noai": page("not for machines", head='<meta name="robots" content="noai, noimageai">'),
+    "/noindex": page("not for indexes", head='<meta name="robots" content="noindex">'),
+    "/reserved": page("rights kept", head='<meta name="tdm-reservation" content="1">'),
     "/tampered": page(
         "changes the built-ins",
         "<p>text</p><script>Array.prototype.map = Array.prototype.push = () => 7;"
@@ -168,7 +171,7 @@ class Awkward:
         if path in self._routes:
             await self._routes[path](writer)
         else:
-            writer.write(self._answer(path))
+            writer.write(self._busy(path) if path.startswith("/busy") else self._answer(path))
             await writer.drain()
 
     def _answer(self, path: str) -> bytes:
@@ -192,7 +195,9 @@ class Awkward:
         }
         if path in moves:
             return _response(302, html, b"", f"Location: {moves[path]}")
+        tag = "X-Robots-Tag: otherbot: noindex, nofollow\r\nX-Robots-Tag: noai"
         answers: dict[str, bytes] = {
+            "/tagged": _response(200, html, page("tagged"), tag),
             "/404": _response(404, html, page("an error page")),
             "/500": _response(500, html, page("an error page")),
             "/401": _response(401, html, b"who?", 'WWW-Authenticate: Basic realm="x"'),
@@ -221,6 +226,14 @@ class Awkward:
             ) + b"0\r\n\r\n",
         }  # fmt: skip
         return answers.get(path, _response(404, html, page("not here")))
+
+    def _busy(self, path: str) -> bytes:
+        """Refuse twice; ``/busy/STATUS/RETRY-AFTER``."""
+        _, _, status, after = path.split("/")
+        if self.hits[path] > 2:
+            return _response(200, "text/html", page("no longer busy"))
+        header = [f"Retry-After: {after}"] if after != "-" else []
+        return _response(int(status), "text/html", b"later", *header)
 
     async def _hang(self, _writer: asyncio.StreamWriter) -> None:
         await asyncio.sleep(3600)

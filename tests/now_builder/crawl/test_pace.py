@@ -65,3 +65,23 @@ def test_no_page_is_given_out_twice_or_forgotten() -> None:
     sites = [f"{n % 7}.org" for n in range(200)]
     begun = visit_all(Pace(lines(*sites), 0.001, 2, lambda site: site == "3.org"), 8, 0.001)
     assert sorted(key for _, key in begun) == [line.key for line in lines(*sites)]
+
+
+def test_a_page_that_is_given_back_comes_again_after_the_pause_and_before_its_neighbours() -> None:
+    pace = Pace(lines("a.test", "a.test", "b.test"), 0.0, 1, lambda _: True)
+
+    async def run() -> list[tuple[str, float]]:
+        first = await pace.take()
+        assert first is not None
+        started = time.monotonic()
+        pace.give_back(first, 0.3)
+        taken = []
+        while (line := await pace.take()) is not None:
+            taken.append((line.key, time.monotonic() - started))
+            pace.done(line)
+        return taken
+
+    taken = asyncio.run(run())
+    assert [key for key, _ in taken] == ["00000_0002", "00000_0000", "00000_0001"]
+    assert taken[0][1] < 0.2
+    assert 0.3 <= taken[1][1] < 2

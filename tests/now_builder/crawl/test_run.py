@@ -16,6 +16,7 @@ import pytest
 
 from now_builder.crawl.run import crawl
 from now_builder.crawl.settings import CrawlSettings
+from now_builder.crawl.status import crawl_status
 from now_builder.errors import ConfigError, CrawlError, FormatError
 from now_builder.formats.shard import read_captures, read_plan, read_rows
 from now_builder.formats.split import read_split
@@ -264,6 +265,122 @@ def test_a_setting_that_cannot_be_is_named_before_anything_is_visited(tmp_path, 
     urls = write_list(tmp_path, ["http://a.test/"])
     with pytest.raises(ConfigError):
         crawl(urls, tmp_path / "captures", CrawlSettings.model_validate(changes))
+
+
+def test_a_busy_site_is_left_alone_for_as_long_as_it_asks(tmp_path: Path) -> None:
+    paths = ["/busy/429/1", "/busy/503/0", "/busy/503/3600", "/plain"]
+    with Awkward() as server:
+        urls = write_list(
+            tmp_path, [server.url(path, f"s{n}.test") for n, path in enumerate(paths)]
+        )
+        started = time.monotonic()
+        crawl(urls, tmp_path / "captures", settings_for(server))
+        took = time.monotonic() - started
+        hits = [server.hits[path] for path in paths]
+    rows = {row.url: row for row in read_rows(tmp_path / "captures")}
+    found = [rows[f"http://s{n}.test{path}"] for n, path in enumerate(paths)]
+    assert [row.error for row in found] == [None, None, "http_503", None]
+    assert [row.attempts for row in found] == [3, 3, 1, 1]
+    assert hits == [3, 3, 1, 1]
+    assert took > 2  # twice a second, as asked
+
+
+def test_a_site_that_stays_busy_ends_as_a_row(tmp_path: Path) -> None:
+    with Awkward() as server:
+        urls = write_list(tmp_path, [server.url("/busy/429/0")])
+        settings = settings_for(server, busy_retries=1)
+        summary = crawl(urls, tmp_path / "captures", settings)
+    assert summary.errors == {"http_429": 1}
+
+
+def test_opt_outs_are_obeyed_and_can_be_chosen(tmp_path: Path) -> None:
+    paths = ["/noai", "/noindex", "/reserved", "/tagged", "/plain"]
+    expected = {
+        "noai,noimageai,tdm-reservation": {"/noai", "/reserved", "/tagged"},
+        "noindex": {"/noindex"},
+        "": set(),
+    }
+    with Awkward() as server:
+        urls = write_list(tmp_path, [server.url(path) for path in paths])
+        for number, (chosen, refused) in enumerate(expected.items()):
+            captures = tmp_path / str(number)
+            crawl(urls, captures, settings_for(server, opt_outs=chosen))
+            rows = [row for row in read_rows(captures) if row.status == "refused"]
+            assert {row.url.removeprefix("http://site.test") for row in rows} == refused
+            assert {row.error for row in rows} <= {"opt_out"}
+    assert rows == []
+
+
+def test_a_plain_request_first_spares_the_browser_what_is_no_page(tmp_path: Path) -> None:
+    refused = {"/none": "no_description", "/noai": "opt_out", "/script": "no_description"}
+    failed = {"/pdf": "not_html", "/404": "http_404", "/download": "download"}
+    fine = ["/plain", "/og", "/refresh", "/redirect", "/gzip"]
+    with Awkward() as server:
+        urls = write_list(tmp_path, [server.url(path) for path in (*refused, *failed, *fine)])
+        crawl(urls, tmp_path / "captures", settings_for(server, prefetch=True))
+        hits = server.hits
+    rows = {
+        row.url.removeprefix("http://site.test"): row for row in read_rows(tmp_path / "captures")
+    }
+    assert {path: rows[path].error for path in refused | failed} == refused | failed
+    assert {rows[path].status for path in refused} == {"refused"}
+    assert [rows[path].status for path in fine] == ["ok"] * len(fine)
+    assert [hits[path] for path in (*refused, *failed)] == [1] * 6
+    assert rows["/404"].http_status == 404
+    assert hits["/gzip"] == 2
+
+
+def test_hosts_on_the_list_are_never_asked_anything(tmp_path: Path) -> None:
+    never = tmp_path / "never.txt"
+    never.write_text("# not these\nbarred.test\nhttps://other.test/x  # a URL will do\n", "utf-8")
+    with Awkward() as server:
+        server.pages["/leads"] = b'<meta http-equiv="refresh" content="0; url=http://barred.test/">'
+        urls = write_list(
+            tmp_path,
+            ["http://barred.test/plain", "http://www.barred.test/gbk", "http://other.test/gzip",
+             "http://notbarred.test/og", "http://fine.test/leads"],
+        )  # fmt: skip
+        crawl(urls, tmp_path / "captures", settings_for(server, never=never))
+        hits = server.hits
+    rows = {row.url.removeprefix("http://"): row for row in read_rows(tmp_path / "captures")}
+    barred = [url for url, row in rows.items() if row.error == "never"]
+    assert sorted(barred) == [
+        "barred.test/plain", "fine.test/leads", "other.test/gzip", "www.barred.test/gbk",
+    ]  # fmt: skip
+    assert all(rows[url].status == "refused" for url in barred)
+    assert rows["notbarred.test/og"].status == "ok"
+    assert not {"/plain", "/gbk", "/gzip", "/"} & set(hits)
+
+
+def test_the_status_of_a_crawl_is_read_from_its_files(tmp_path: Path) -> None:
+    captures = tmp_path / "captures"
+    with Awkward() as server:
+        urls = write_list(
+            tmp_path, [*many(30), server.url("/404"), server.url("/none"), server.url("/none")]
+        )
+        process = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, str(urls), str(captures),
+             settings_for(server).model_dump_json()],
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, text=True,
+        )  # fmt: skip
+        try:
+            wait_until(lambda: done(captures) >= 8, process)
+            half = crawl_status(captures)
+        finally:
+            process.kill()
+            process.wait()
+        assert half.running
+        assert 8 <= half.statuses.total() < half.pages == 33
+        before = sorted(path.name for path in captures.rglob("*"))
+        assert not crawl_status(captures).running
+        assert sorted(path.name for path in captures.rglob("*")) == before
+        crawl(urls, captures, settings_for(server))
+    whole = crawl_status(captures)
+    assert whole.statuses == {"ok": 31, "failed": 1, "duplicate": 1}
+    assert whole.errors == {"http_404": 1}
+    assert (whole.captions, whole.to_do, whole.running) == (30, 0, False)
+    assert whole.finished == whole.shards
+    assert "http_404 1" in str(whole)
 
 
 @pytest.mark.parametrize("contact", ["", "https://who.test/"])

@@ -1,0 +1,116 @@
+"""How far a crawl is, from its files alone, while it runs or after."""
+
+import fcntl
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow.parquet as pq
+
+from now_builder.crawl.shard import open_shards, rows_so_far
+from now_builder.formats.shard import complete_shards, read_plan, rows_path
+
+
+@dataclass(slots=True)
+class CrawlStatus:
+    """Where a crawl stands.
+
+    Attributes:
+        pages: In the plan; ``finished`` of ``shards`` have their final files.
+        statuses: Rows by status, in shards finished or not.
+        errors: Rows by reason.
+        captions: Pages captured that have a description; ``partial``: that never came to rest.
+        seconds: Spent on pages, all workers together.
+        running: Whether a crawl is at work now.
+    """
+
+    pages: int
+    shards: int
+    finished: int
+    statuses: Counter[str] = field(default_factory=Counter)
+    errors: Counter[str] = field(default_factory=Counter)
+    langs: Counter[str] = field(default_factory=Counter)
+    captions: int = 0
+    partial: int = 0
+    seconds: float = 0.0
+    running: bool = False
+
+    @property
+    def to_do(self) -> int:
+        """Pages without a row; duplicates get theirs when their shard is finished."""
+        return self.pages - self.statuses.total()
+
+    def __str__(self) -> str:
+        """Some lines for the terminal."""
+        done = self.statuses.total()
+        rows = [
+            ("URLs", f"{self.pages}; {done} done, {self.to_do} to do"),
+            ("shards", f"{self.shards}; {self.finished} finished"),
+            ("at work", "yes" if self.running else "no"),
+            ("status", _counts(self.statuses)),
+            ("reasons", _counts(self.errors)),
+            ("captions", f"{self.captions} of {self.statuses['ok']} pages captured"),
+            ("never at rest", str(self.partial)),
+            ("languages", _counts(self.langs, most=8)),
+            ("a page", f"{self.seconds / max(done, 1):.2f} s on average"),
+        ]
+        return "\n".join(f"{name:<14} {text}" for name, text in rows)
+
+
+def crawl_status(captures: Path) -> CrawlStatus:
+    """Count what a captures folder holds; changes nothing in it.
+
+    Raises:
+        FormatError: If it holds no crawl.
+    """
+    plan = read_plan(captures)
+    complete = complete_shards(captures)
+    shards = {line.shard for line in plan}
+    status = CrawlStatus(len(plan), len(shards), len(shards & set(complete)))
+    wanted = ["status", "error", "caption", "lang", "load_state", "elapsed_s"]
+    for number in complete:
+        table = pq.read_table(rows_path(captures, number), columns=wanted)
+        for row in table.to_pylist():
+            _count(status, **row)
+    for number in set(open_shards(captures)) - set(complete):
+        for row in rows_so_far(captures, number):
+            _count(status, **{name: getattr(row, name) for name in wanted})
+    status.running = _is_locked(captures)
+    return status
+
+
+def _count(
+    status: CrawlStatus,
+    *,
+    error: str | None,
+    caption: str | None,
+    lang: str | None,
+    load_state: str | None,
+    elapsed_s: float,
+    **rest: str,
+) -> None:
+    status.statuses[rest["status"]] += 1
+    status.seconds += elapsed_s
+    if error is not None:
+        status.errors[error] += 1
+    if rest["status"] == "ok":
+        status.captions += caption is not None
+        status.langs[lang or "unknown"] += 1
+        status.partial += load_state == "partial"
+
+
+def _counts(counts: Counter[str], most: int | None = None) -> str:
+    return ", ".join(f"{name} {count}" for name, count in counts.most_common(most)) or "none"
+
+
+def _is_locked(captures: Path) -> bool:
+    try:
+        file = (captures / ".lock").open("rb")
+    except OSError:
+        return False
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            return True
+    return False
