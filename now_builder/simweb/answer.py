@@ -41,9 +41,14 @@ class Answer:
 
 @dataclass(slots=True)
 class Answers:
-    """Finds the answer to a request; holds nothing but the routes."""
+    """Finds the answer to a request; holds nothing but the routes.
+
+    Attributes:
+        latency_s: What the server waits before every answer.
+    """
 
     world: World
+    latency_s: float = 0.0
     _routes: dict[tuple[str, str], tuple[Page, str]] = field(default_factory=dict)
     _homes: dict[str, int] = field(default_factory=dict)
 

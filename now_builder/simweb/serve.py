@@ -24,7 +24,12 @@ _BACKLOG = 1024
 
 
 def serve(
-    folder: Path, port: int, host: str = "127.0.0.1", *, ready_file: Path | None = None
+    folder: Path,
+    port: int,
+    host: str = "127.0.0.1",
+    *,
+    ready_file: Path | None = None,
+    latency_s: float = 0.0,
 ) -> None:
     """Serve a folder made by ``make`` until interrupted or terminated.
 
@@ -33,11 +38,13 @@ def serve(
         port: 0 takes a free one.
         host: A loopback address.
         ready_file: Gets ``ADDRESS:PORT`` once the server listens.
+        latency_s: Before every answer, as if the server were far away.
 
     Raises:
         NowError: If the port is taken.
     """
     answers = Answers(read_world(folder))
+    answers.latency_s = latency_s
     listener = _listen(host, port)
     address = "{}:{}".format(*listener.getsockname()[:2])
     sys.stdout.write(f"serving {len(answers.world.pages)} pages on {address}\n")
@@ -147,8 +154,8 @@ async def _exchange(
         await reader.readexactly(min(int(headers.get("content-length", "0")), _HEAD_LIMIT))
     keep = version == "HTTP/1.1" and headers.get("connection", "").lower() != "close"
     answer = Answer(405) if method not in {"GET", "HEAD"} else answers.of(host, target)
-    if answer.delay_s:
-        await asyncio.sleep(answer.delay_s)
+    if pause_s := answer.delay_s + answers.latency_s:
+        await asyncio.sleep(pause_s)
     if answer.manner == "silent":
         await reader.read()  # returns when the other side gives up
         return False

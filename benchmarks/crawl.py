@@ -1,0 +1,175 @@
+"""The crawler against the plain Playwright recipe: pages a second, CPU a page, the same pixels.
+
+Plain: one context, page after page, goto, the same rule for coming to rest, the same elements, a
+PNG, BeautifulSoup on the source, all stored. Bare: navigate, come to rest, capture, nothing else and
+nothing stored: the ceiling. All visit the same pages of a simulated web that runs beside them.
+
+    python benchmarks/crawl.py                          # CPU alone, and 300 ms of latency
+    python benchmarks/crawl.py --pages 60 --latency-ms 0
+"""
+
+import argparse
+import hashlib
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+from bs4 import BeautifulSoup
+from playwright.sync_api import Page, sync_playwright
+
+from now_builder.chromium import find_chromium
+from now_builder.crawl.browser import user_agent
+from now_builder.crawl.elements import expression
+from now_builder.crawl.run import crawl
+from now_builder.crawl.settings import CrawlSettings
+from now_builder.crawl.tab import SCALE, SCREEN
+from now_builder.formats.shard import read_captures, read_rows
+from now_builder.simweb.make import make
+from now_builder.simweb.settings import SimwebSettings
+
+WAYS = ("plain", "bare", "ours")
+SETTLE_S = 3.0
+_SETTLE = Path(sys.modules["now_builder.crawl"].__path__[0], "settle.js").read_text("utf-8")
+_FREEZE = Path(sys.modules["now_builder.crawl"].__path__[0], "freeze.js").read_text("utf-8")
+
+
+@contextmanager
+def phone(address: str) -> Iterator[Page]:
+    """One page in one context, its hosts mapped to the server."""
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=find_chromium(),
+            chromium_sandbox=False,
+            args=[f"--host-resolver-rules=MAP *.test {address}", "--hide-scrollbars",
+                  "--font-render-hinting=none"],
+        )  # fmt: skip
+        context = browser.new_context(
+            viewport=SCREEN,  # type: ignore[arg-type]
+            screen=SCREEN,  # type: ignore[arg-type]
+            device_scale_factor=SCALE,
+            is_mobile=True,
+            has_touch=True,
+            user_agent=user_agent(browser.version, ""),
+            reduced_motion="reduce",
+        )
+        yield context.new_page()
+        browser.close()
+
+
+def plain(urls: list[str], address: str, out: Path, *, store: bool) -> dict[str, str]:
+    """Visit page after page; gives the hash of each screenshot."""
+    hashes = {}
+    rest = f"({_SETTLE})({{milliseconds: {1000 * SETTLE_S:.0f}, quiet: 150}})"
+    with phone(address) as page:
+        for number, url in enumerate(urls):
+            answer = page.goto(url, wait_until="load")
+            page.evaluate(rest)
+            page.evaluate(f"({_FREEZE})()")
+            if store and answer is not None:
+                elements = page.evaluate(expression())
+                source = answer.body()
+                found = BeautifulSoup(source, "lxml").find("meta", attrs={"name": "description"})
+                record = {"url": url, "caption": found and found.get("content"), **elements}
+                (out / f"{number}.json").write_text(json.dumps(record), "utf-8")
+                (out / f"{number}.html").write_bytes(source)
+            shot = page.screenshot(path=out / f"{number}.png" if store else None)
+            hashes[url] = hashlib.sha256(shot).hexdigest()
+    return hashes
+
+
+def ours(folder: Path, address: str, out: Path) -> dict[str, str]:
+    """Crawl the same list."""
+    settings = CrawlSettings(
+        allow_private=True, resolve=[f"*.test:{address}"], settle_s=SETTLE_S, robots=False
+    )
+    crawl(folder / "urls.txt", out, settings)
+    urls = {row.key: row.url for row in read_rows(out)}
+    return {
+        urls[shot.key]: hashlib.sha256(shot.screenshot).hexdigest() for shot in read_captures(out)
+    }
+
+
+def one_way(way: str, folder: Path, address: str) -> None:
+    """Do it one way and print hashes and times as JSON."""
+    urls = (folder / "urls.txt").read_text("utf-8").split()
+    with tempfile.TemporaryDirectory() as out:
+        begun = time.perf_counter()
+        if way == "ours":
+            hashes = ours(folder, address, Path(out) / "captures")
+        else:
+            hashes = plain(urls, address, Path(out), store=way == "plain")
+        seconds = time.perf_counter() - begun
+    print(json.dumps({"seconds": seconds, "hashes": hashes}))
+
+
+def compare(folder: Path, latency_ms: int) -> None:
+    """Do it each way in a process of its own, beside a server of its own, and print the ratios."""
+    found = {}
+    ready = folder / "address"
+    for way in WAYS:
+        ready.unlink(missing_ok=True)
+        serve = "from now_builder.cli import main; main()"
+        arguments = ["simweb", "serve", str(folder), "--port", "0", "--ready-file", str(ready)]
+        server = subprocess.Popen(
+            [sys.executable, "-c", serve, *arguments, "--latency-ms", str(latency_ms)],
+            stdout=subprocess.DEVNULL,
+        )
+        while not ready.exists():
+            time.sleep(0.05)
+        before = _busy() - _cpu(server.pid)
+        done = subprocess.run(
+            [sys.executable, __file__, "--way", way, str(folder), ready.read_text("utf-8").strip()],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            check=True,
+        )
+        cpu = _busy() - _cpu(server.pid) - before
+        server.terminate()
+        server.wait()
+        found[way] = {**json.loads(done.stdout), "cpu": cpu}
+    print(f"\n{latency_ms} ms of latency, {len(found['plain']['hashes'])} pages")
+    print(f"{'way':8} {'pages/s':>8} {'CPU s/page':>11} {'x plain':>8} {'same pixels':>12}")
+    for way, figures in found.items():
+        pages = len(figures["hashes"])
+        same = sum(found["plain"]["hashes"].get(u) == h for u, h in figures["hashes"].items())
+        rate = pages / figures["seconds"]
+        ratio = rate / (len(found["plain"]["hashes"]) / found["plain"]["seconds"])
+        print(f"{way:8} {rate:8.2f} {figures['cpu'] / pages:11.3f} {ratio:8.2f} {same:8d}/{pages}")
+
+
+def _busy() -> float:
+    times = psutil.cpu_times()
+    return float(times.user + times.system + times.nice)
+
+
+def _cpu(process: int) -> float:
+    times = psutil.Process(process).cpu_times()
+    return float(times.user + times.system)
+
+
+def main() -> None:
+    """Parse, make the pages, compare."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--pages", type=int, default=120)
+    parser.add_argument("--latency-ms", type=int, nargs="*", default=[0, 300])
+    parser.add_argument("--way", nargs=3, metavar=("WAY", "FOLDER", "ADDRESS"))
+    options = parser.parse_args()
+    if options.way:
+        way, folder, address = options.way
+        one_way(way, Path(folder), address)
+        return
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made) / "web"
+        make(folder, SimwebSettings(pages=options.pages, awkward=0))
+        for latency_ms in options.latency_ms:
+            compare(folder, latency_ms)
+
+
+if __name__ == "__main__":
+    main()
