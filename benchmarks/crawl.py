@@ -1,8 +1,8 @@
 """The crawler against the plain Playwright recipe: pages a second, CPU a page, the same pixels.
 
 Plain: one context, page after page, goto, the same rule for coming to rest, the same elements, a
-PNG, BeautifulSoup on the source, all stored. Bare: navigate, come to rest, capture, nothing else and
-nothing stored: the ceiling. All visit the same pages of a simulated web that runs beside them.
+PNG, BeautifulSoup on the source, all stored. Bare: navigate, come to rest, capture, nothing else
+and nothing stored: the ceiling. All visit the same pages of a simulated web that runs beside them.
 
     python benchmarks/crawl.py                          # CPU alone, and 300 ms of latency
     python benchmarks/crawl.py --pages 60 --latency-ms 0
