@@ -2,8 +2,10 @@
 
 import fcntl
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 
@@ -71,32 +73,23 @@ def crawl_status(captures: Path) -> CrawlStatus:
     for number in complete:
         table = pq.read_table(rows_path(captures, number), columns=wanted)
         for row in table.to_pylist():
-            _count(status, **row)
+            _count(status, row)
     for number in set(open_shards(captures)) - set(complete):
         for row in rows_so_far(captures, number):
-            _count(status, **{name: getattr(row, name) for name in wanted})
+            _count(status, {name: getattr(row, name) for name in wanted})
     status.running = _is_locked(captures)
     return status
 
 
-def _count(
-    status: CrawlStatus,
-    *,
-    error: str | None,
-    caption: str | None,
-    lang: str | None,
-    load_state: str | None,
-    elapsed_s: float,
-    **rest: str,
-) -> None:
-    status.statuses[rest["status"]] += 1
-    status.seconds += elapsed_s
-    if error is not None:
-        status.errors[error] += 1
-    if rest["status"] == "ok":
-        status.captions += caption is not None
-        status.langs[lang or "unknown"] += 1
-        status.partial += load_state == "partial"
+def _count(status: CrawlStatus, row: Mapping[str, Any]) -> None:
+    status.statuses[row["status"]] += 1
+    status.seconds += row["elapsed_s"]
+    if row["error"] is not None:
+        status.errors[row["error"]] += 1
+    if row["status"] == "ok":
+        status.captions += row["caption"] is not None
+        status.langs[row["lang"] or "unknown"] += 1
+        status.partial += row["load_state"] == "partial"
 
 
 def _counts(counts: Counter[str], most: int | None = None) -> str:

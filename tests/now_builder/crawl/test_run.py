@@ -317,7 +317,7 @@ def test_a_plain_request_first_spares_the_browser_what_is_no_page(tmp_path: Path
     fine = ["/plain", "/og", "/refresh", "/redirect", "/gzip"]
     with Awkward() as server:
         urls = write_list(tmp_path, [server.url(path) for path in (*refused, *failed, *fine)])
-        crawl(urls, tmp_path / "captures", settings_for(server, prefetch=True))
+        crawl(urls, tmp_path / "captures", settings_for(server, prefetch=True, page_timeout_s=30.0))
         hits = server.hits
     rows = {
         row.url.removeprefix("http://site.test"): row for row in read_rows(tmp_path / "captures")
