@@ -153,7 +153,7 @@ class Crew:
                 row,
                 seen,
                 trail,
-                self._settings.caption_fallback,
+                self._settings,
                 self._opt_outs,
             )
         except VisitError as problem:
@@ -214,10 +214,11 @@ def _describe(
     row: CaptureRow,
     seen: Seen,
     trail: Trail,
-    fallback: bool,  # noqa: FBT001 - an executor takes no keywords
+    settings: CrawlSettings,
     obeyed: frozenset[str],
 ) -> tuple[CaptureRow, Capture]:
     """Read off what can be without the browser: caption, language, hashes."""
+    fallback = settings.caption_fallback
     page = describe(seen.html, trail.content_type, fallback=fallback)
     said = opt_outs(seen.robots_tags, page.metas, seen.tdm) & obeyed
     if said:
@@ -226,6 +227,7 @@ def _describe(
     caption, source = choose(candidates, fallback=fallback)
     with Image.open(io.BytesIO(seen.screenshot)) as picture:
         phash = str(imagehash.phash(picture))
+        screenshot = seen.screenshot if settings.image == "png" else _to_webp(picture)
     described = replace(
         row,
         charset=page.charset,
@@ -236,9 +238,16 @@ def _describe(
         candidates=json.dumps(candidates, ensure_ascii=False),
         lang=detect_language(" ".join(filter(None, (caption, page.title))), page.lang),
         lang_declared=page.lang,
-        sha256=hashlib.sha256(seen.screenshot).hexdigest(),
+        sha256=hashlib.sha256(screenshot).hexdigest(),
         html_sha256=hashlib.sha256(seen.html).hexdigest(),
         phash=phash,
         load_state="settled" if seen.settled else "partial",
     )
-    return described, Capture(row.key, seen.screenshot, seen.html, seen.elements)
+    return described, Capture(row.key, screenshot, seen.html, seen.elements)
+
+
+def _to_webp(picture: Image.Image) -> bytes:
+    """Encode without loss."""
+    encoded = io.BytesIO()
+    picture.convert("RGB").save(encoded, "WEBP", lossless=True, method=2)
+    return encoded.getvalue()

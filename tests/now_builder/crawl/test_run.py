@@ -1,5 +1,7 @@
 """The crawl as a whole: goes on after a kill, keeps its keys, repeats nothing."""
 
+import hashlib
+import io
 import random
 import signal
 import subprocess
@@ -13,6 +15,7 @@ from pathlib import Path
 import psutil
 import pyarrow.parquet as pq
 import pytest
+from PIL import Image
 
 from now_builder.crawl.run import crawl
 from now_builder.crawl.settings import CrawlSettings
@@ -328,6 +331,24 @@ def test_a_plain_request_first_spares_the_browser_what_is_no_page(tmp_path: Path
     assert [hits[path] for path in (*refused, *failed)] == [1] * 6
     assert rows["/404"].http_status == 404
     assert hits["/gzip"] == 2
+
+
+def test_webp_keeps_every_pixel_in_fewer_bytes(tmp_path: Path) -> None:
+    kept = {}
+    with Awkward() as server:
+        urls = write_list(tmp_path, [server.url("/plain"), server.url("/picture")])
+        for image in ("png", "webp"):
+            captures = tmp_path / image
+            crawl(urls, captures, settings_for(server, image=image))
+            kept[image] = list(read_captures(captures))
+            for row, shot in zip(read_rows(captures), kept[image], strict=True):
+                assert shot.extension == image
+                assert row.sha256 == hashlib.sha256(shot.screenshot).hexdigest()
+    for png, webp in zip(kept["png"], kept["webp"], strict=True):
+        one, two = (Image.open(io.BytesIO(shot.screenshot)) for shot in (png, webp))
+        assert two.size == (720, 1280)
+        assert one.convert("RGB").tobytes() == two.convert("RGB").tobytes()
+        assert len(webp.screenshot) < len(png.screenshot)
 
 
 def test_hosts_on_the_list_are_never_asked_anything(tmp_path: Path) -> None:
