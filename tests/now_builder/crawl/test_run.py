@@ -113,6 +113,48 @@ def test_a_crawl_killed_again_and_again_ends_like_one_left_alone(tmp_path: Path)
     assert not list((tmp_path / "killed").glob("*.open*"))
 
 
+@pytest.mark.slow
+def test_kills_at_random_lose_no_page_and_double_none(tmp_path: Path) -> None:
+    """Twenty kills: of the crawl, or of one of its processes and then of the crawl."""
+    rng = random.Random(7)
+    lines = many(500)
+    kills, at_once = 20, 4
+    captures = tmp_path / "captures"
+    with Awkward() as server:
+        urls = write_list(tmp_path, lines)
+        settings = settings_for(server, concurrency=at_once)
+        command = [sys.executable, "-c", PROGRAM, str(urls), str(captures),
+                   settings.model_dump_json()]  # fmt: skip
+        kept = 0
+        for _ in range(kills):
+            process = subprocess.Popen(
+                command,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+            time.sleep(rng.uniform(0.5, 5))
+            descendants = psutil.Process(process.pid).children(recursive=True)
+            if descendants and rng.random() < 0.4:
+                with suppress(psutil.NoSuchProcess):
+                    rng.choice(descendants).kill()
+                time.sleep(rng.uniform(0, 1))
+            process.kill()
+            process.wait()
+            _, alive = psutil.wait_procs(descendants, timeout=15)
+            assert not alive
+            assert done(captures) >= kept
+            kept = done(captures)
+        summary = crawl(urls, captures, settings)
+        visits = sum(n for path, n in server.hits.items() if path.startswith("/page/"))
+    assert 0 < kept < len(lines)
+    assert summary.visited == len(lines) - kept
+    assert summary.statuses == {"ok": len(lines)}
+    assert Counter(row.url for row in read_rows(captures)) == Counter(lines)
+    assert len({capture.key for capture in read_captures(captures)}) == len(lines)
+    assert visits <= len(lines) + 3 * at_once * (kills + 1)  # retries of what died in flight
+
+
 VICTIMS = {
     "browser": lambda name, line: "chrom" in name and "--type=" not in line,
     "zygote": lambda name, line: "--type=zygote" in line,
