@@ -36,6 +36,7 @@ class Planned:
         url: The listed text, verbatim.
         url_canonical: What is visited.
         site: Host name.
+        lot: Shards of one lot share hosts and are crawled by one worker at a time; −1: none yet.
     """
 
     key: str
@@ -43,6 +44,7 @@ class Planned:
     url: str
     url_canonical: str
     site: str
+    lot: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,9 +165,13 @@ _PLAN_SCHEMA = pa.schema(
         ("url", pa.string()),
         ("url_canonical", pa.string()),
         ("site", pa.string()),
+        ("lot", pa.int32()),
     ],
     metadata={"format": "now-plan/1"},
 )
+_LATER: dict[str, Any] = {"lot": -1}
+"""Columns that older files lack, and what stands for them."""
+
 _REQUIRED = {"key", "shard", "url", "url_canonical", "site", "status"}
 _INTEGERS = {"http_status", "attempts"}
 _ROW_SCHEMA = pa.schema(
@@ -449,6 +455,9 @@ def _read_table(path: Path, schema: pa.Schema) -> pa.Table:
     found, expected = (table.schema.metadata or {}).get(b"format"), schema.metadata[b"format"]
     if found != expected:
         raise FormatError(path, f"format {found!r}, expected {expected.decode()!r}")
+    for name, value in _LATER.items():
+        if name in schema.names and name not in table.column_names:
+            table = table.append_column(name, pa.array([value] * len(table)))
     missing = [name for name in schema.names if name not in table.column_names]
     if missing:
         raise FormatError(path, f"missing columns {missing}")
