@@ -87,7 +87,7 @@ class RayEngine(Generic[Task]):
         self._idle: list[Any] = []
         self._outcome: Outcome[Task] = Outcome()
 
-    def run(self, tasks: Sequence[Task], told: Callable[[Any], None]) -> Outcome[Task]:
+    def run(self, tasks: Sequence[Task], told: Callable[[Any], object]) -> Outcome[Task]:
         """Run all tasks; workers are gone at the end.
 
         Args:
@@ -136,7 +136,7 @@ class RayEngine(Generic[Task]):
         )
         return remote.remote(self._work)
 
-    def _finish(self, reference: Any, told: Callable[[Any], None]) -> None:
+    def _finish(self, reference: Any, told: Callable[[Any], object]) -> None:
         try:
             report = self._ray.get(reference)
         except self._ray.exceptions.RayTaskError as error:

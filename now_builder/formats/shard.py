@@ -296,17 +296,20 @@ def read_rows(captures: Path, shard: int | None = None) -> list[CaptureRow]:
     ]
 
 
-def read_captures(captures: Path, skip: frozenset[str] = frozenset()) -> Iterator[Capture]:
-    """Stream the captures of all complete shards in the order of the tars.
+def read_captures(
+    captures: Path, skip: frozenset[str] = frozenset(), shards: Iterable[int] | None = None
+) -> Iterator[Capture]:
+    """Stream the captures of complete shards in the order of the tars.
 
     Args:
         captures: The captures folder.
         skip: Keys not to decode.
+        shards: To read; by default all.
 
     Raises:
         FormatError: If a tar is missing, torn, or has a member of an unknown form.
     """
-    for shard in complete_shards(captures):
+    for shard in complete_shards(captures) if shards is None else shards:
         yield from read_members(members_path(captures, shard), skip)
 
 
