@@ -2,15 +2,19 @@
 
 Plain: one context, page after page, goto, the same rule for coming to rest, the same elements, a
 PNG, BeautifulSoup on the source, all stored. Bare: navigate, come to rest, capture, nothing else
-and nothing stored: the ceiling. All visit the same pages of a simulated web that runs beside them.
+and nothing stored. Ceiling: bare, with as many pages in flight as we have, each in a context of its
+own. All visit the same pages of a simulated web that runs beside them.
 
     python benchmarks/crawl.py                          # CPU alone, and 300 ms of latency
     python benchmarks/crawl.py --pages 60 --latency-ms 0
 """
 
 import argparse
+import asyncio
+import base64
 import hashlib
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -18,9 +22,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import psutil
 from bs4 import BeautifulSoup
+from playwright.async_api import Browser, async_playwright
 from playwright.sync_api import Page, sync_playwright
 
 from now_builder.chromium import find_chromium
@@ -33,32 +39,42 @@ from now_builder.formats.shard import read_captures, read_rows
 from now_builder.simweb.make import make
 from now_builder.simweb.settings import SimwebSettings
 
-WAYS = ("plain", "bare", "ours")
+WAYS = ("plain", "bare", "ceiling", "ours")
 SETTLE_S = 3.0
 _SETTLE = Path(sys.modules["now_builder.crawl"].__path__[0], "settle.js").read_text("utf-8")
 _FREEZE = Path(sys.modules["now_builder.crawl"].__path__[0], "freeze.js").read_text("utf-8")
+
+
+def launch_options(address: str) -> dict[str, Any]:
+    return {
+        "executable_path": find_chromium(),
+        "chromium_sandbox": False,
+        "args": [
+            f"--host-resolver-rules=MAP *.test {address}",
+            "--hide-scrollbars",
+            "--font-render-hinting=none",
+        ],
+    }
+
+
+def context_options(version: str) -> dict[str, Any]:
+    return {
+        "viewport": SCREEN,
+        "screen": SCREEN,
+        "device_scale_factor": SCALE,
+        "is_mobile": True,
+        "has_touch": True,
+        "user_agent": user_agent(version, ""),
+        "reduced_motion": "reduce",
+    }
 
 
 @contextmanager
 def phone(address: str) -> Iterator[Page]:
     """One page in one context, its hosts mapped to the server."""
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=find_chromium(),
-            chromium_sandbox=False,
-            args=[f"--host-resolver-rules=MAP *.test {address}", "--hide-scrollbars",
-                  "--font-render-hinting=none"],
-        )  # fmt: skip
-        context = browser.new_context(
-            viewport=SCREEN,  # type: ignore[arg-type]
-            screen=SCREEN,  # type: ignore[arg-type]
-            device_scale_factor=SCALE,
-            is_mobile=True,
-            has_touch=True,
-            user_agent=user_agent(browser.version, ""),
-            reduced_motion="reduce",
-        )
-        yield context.new_page()
+        browser = playwright.chromium.launch(**launch_options(address))
+        yield browser.new_context(**context_options(browser.version)).new_page()
         browser.close()
 
 
@@ -83,6 +99,36 @@ def plain(urls: list[str], address: str, out: Path, *, store: bool) -> dict[str,
     return hashes
 
 
+async def ceiling(urls: list[str], address: str) -> dict[str, str]:
+    """Visit as many pages at once as we do, and keep nothing but the hash of each screenshot."""
+    hashes: dict[str, str] = {}
+    at_once = 3 * len(os.sched_getaffinity(0))
+    rest = f"({_SETTLE})({{milliseconds: {1000 * SETTLE_S:.0f}, quiet: 150}})"
+    left = iter(urls)
+
+    async def work(browser: Browser) -> None:
+        for url in left:
+            context = await browser.new_context(**context_options(browser.version))
+            page = await context.new_page()
+            session = await context.new_cdp_session(page)
+            metrics = {**SCREEN, "deviceScaleFactor": SCALE, "mobile": True}
+            await session.send("Emulation.setDeviceMetricsOverride", metrics)
+            await page.goto(url, wait_until="load")
+            await page.evaluate(rest)
+            await page.evaluate(f"({_FREEZE})()")
+            shot = await session.send("Page.captureScreenshot", {"format": "png"})
+            hashes[url] = hashlib.sha256(base64.b64decode(shot["data"])).hexdigest()
+            await context.close()
+
+    async with async_playwright() as playwright:
+        browsers = [
+            await playwright.chromium.launch(**launch_options(address))
+            for _ in range(-(-at_once // 4))
+        ]
+        await asyncio.gather(*(work(browsers[n % len(browsers)]) for n in range(at_once)))
+    return hashes
+
+
 def ours(folder: Path, address: str, out: Path) -> dict[str, str]:
     """Crawl the same list."""
     settings = CrawlSettings(
@@ -102,6 +148,8 @@ def one_way(way: str, folder: Path, address: str) -> None:
         begun = time.perf_counter()
         if way == "ours":
             hashes = ours(folder, address, Path(out) / "captures")
+        elif way == "ceiling":
+            hashes = asyncio.run(ceiling(urls, address))
         else:
             hashes = plain(urls, address, Path(out), store=way == "plain")
         seconds = time.perf_counter() - begun

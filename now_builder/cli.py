@@ -286,13 +286,22 @@ def _simweb_serve(
         Path | None, typer.Option(help="Write ADDRESS:PORT here once it listens.")
     ] = None,
     latency_ms: Annotated[int, typer.Option(min=0, help="Wait before every answer.")] = 0,
+    access_log: Annotated[
+        Path | None, typer.Option(help="Append a line HOST/PATH for each request.")
+    ] = None,
 ) -> None:
     """Serve a simulated web on loopback until interrupted.
 
     Crawl it with: now-builder crawl FOLDER/urls.txt CAPTURES --allow-private
     --resolve '*.test:127.0.0.1:8765'
     """
-    _load("simweb.serve", "serve")(folder, port, ready_file=ready_file, latency_s=latency_ms / 1000)
+    _load("simweb.serve", "serve")(
+        folder,
+        port,
+        ready_file=ready_file,
+        latency_s=latency_ms / 1000,
+        access_log=access_log,
+    )
 
 
 def main() -> None:

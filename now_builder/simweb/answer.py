@@ -3,7 +3,7 @@
 import gzip
 from dataclasses import dataclass, field
 from html import escape
-from typing import Literal
+from typing import Literal, TextIO
 
 from now_builder.simweb.pen import Picture
 from now_builder.simweb.render import encode, refreshed_target, render
@@ -45,10 +45,12 @@ class Answers:
 
     Attributes:
         latency_s: What the server waits before every answer.
+        access_log: Gets a line for each request.
     """
 
     world: World
     latency_s: float = 0.0
+    access_log: TextIO | None = None
     _routes: dict[tuple[str, str], tuple[Page, str]] = field(default_factory=dict)
     _homes: dict[str, int] = field(default_factory=dict)
 

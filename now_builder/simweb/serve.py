@@ -30,6 +30,7 @@ def serve(
     *,
     ready_file: Path | None = None,
     latency_s: float = 0.0,
+    access_log: Path | None = None,
 ) -> None:
     """Serve a folder made by ``make`` until interrupted or terminated.
 
@@ -39,6 +40,7 @@ def serve(
         host: A loopback address.
         ready_file: Gets ``ADDRESS:PORT`` once the server listens.
         latency_s: Before every answer, as if the server were far away.
+        access_log: Gets a line ``host/path`` for each request.
 
     Raises:
         NowError: If the port is taken.
@@ -51,7 +53,12 @@ def serve(
     sys.stdout.flush()
     if ready_file is not None:
         write_text(ready_file, address)
-    with contextlib.suppress(KeyboardInterrupt):
+    with contextlib.ExitStack() as stack:
+        if access_log is not None:
+            answers.access_log = stack.enter_context(
+                access_log.open("a", encoding="utf-8", buffering=1)
+            )
+        stack.enter_context(contextlib.suppress(KeyboardInterrupt))
         asyncio.run(_until_stopped(answers, listener))
 
 
@@ -150,6 +157,8 @@ async def _exchange(
     method, target, version = parts
     headers = dict(_header(line) for line in lines[1:] if ":" in line)
     host, target = _place(target, headers.get("host", ""))
+    if answers.access_log is not None:
+        answers.access_log.write(f"{host}{target}\n")
     if headers.get("content-length", "0").isdigit():
         await reader.readexactly(min(int(headers.get("content-length", "0")), _HEAD_LIMIT))
     keep = version == "HTTP/1.1" and headers.get("connection", "").lower() != "close"
