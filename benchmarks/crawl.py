@@ -19,8 +19,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -171,16 +172,16 @@ def compare(folder: Path, latency_ms: int) -> None:
         while not ready.exists():
             time.sleep(0.05)
         before = _busy() - _cpu(server.pid)
-        done = subprocess.run(
+        process = subprocess.Popen(
             [sys.executable, __file__, "--way", way, str(folder), ready.read_text("utf-8").strip()],
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            check=True,
         )
+        kinds = by_kind(process)
         cpu = _busy() - _cpu(server.pid) - before
         server.terminate()
         server.wait()
-        found[way] = {**json.loads(done.stdout), "cpu": cpu}
+        found[way] = {**json.loads(process.communicate()[0]), "cpu": cpu, "kinds": kinds}
     print(f"\n{latency_ms} ms of latency, {len(found['plain']['hashes'])} pages")
     print(f"{'way':8} {'pages/s':>8} {'CPU s/page':>11} {'x plain':>8} {'same pixels':>12}")
     for way, figures in found.items():
@@ -189,6 +190,35 @@ def compare(folder: Path, latency_ms: int) -> None:
         rate = pages / figures["seconds"]
         ratio = rate / (len(found["plain"]["hashes"]) / found["plain"]["seconds"])
         print(f"{way:8} {rate:8.2f} {figures['cpu'] / pages:11.3f} {ratio:8.2f} {same:8d}/{pages}")
+    ours, ceiling = found["ours"]["seconds"], found["ceiling"]["seconds"]
+    print(f"ours at {ceiling / ours:.2f} of the ceiling's rate; CPU s a page by process:")
+    pages = len(found["ours"]["hashes"])
+    for kind, seconds in sorted(found["ours"]["kinds"].items(), key=lambda item: -item[1]):
+        print(f"  {kind:24} {seconds / pages:.3f}")
+
+
+def by_kind(process: subprocess.Popen[bytes]) -> Counter[str]:
+    """Wait for a process; give the CPU seconds of it and its descendants by their kind."""
+    last: dict[int, tuple[str, float]] = {}
+    while process.poll() is None:
+        with suppress(psutil.Error):
+            root = psutil.Process(process.pid)
+            for one in [root, *root.children(recursive=True)]:
+                with suppress(psutil.Error):
+                    last[one.pid] = (_kind(one.cmdline()), _cpu(one.pid))
+        time.sleep(0.05)
+    total: Counter[str] = Counter()
+    for kind, seconds in last.values():
+        total[kind] += seconds  # type: ignore[assignment] - seconds may be counted as well
+    return total
+
+
+def _kind(words: list[str]) -> str:
+    given = dict(word.split("=", 1) for word in " ".join(words).split() if "=" in word)
+    if "--type" in given:
+        return given.get("--utility-sub-type", given["--type"]).split(".")[0]
+    name = Path(words[0]).name if words else "?"
+    return "browser" if "chrom" in name or "headless" in name else name
 
 
 def _busy() -> float:

@@ -295,7 +295,8 @@ def test_serve_says_when_it_listens_and_stops_when_told(tmp_path: Path) -> None:
     make(tmp_path, SimwebSettings(pages=20))
     code = (
         "import sys; from pathlib import Path; from now_builder.simweb.serve import serve\n"
-        "serve(Path(sys.argv[1]), 0, ready_file=Path(sys.argv[1]) / 'address')"
+        "at = Path(sys.argv[1])\n"
+        "serve(at, 0, ready_file=at / 'address', latency_s=0.5, access_log=at / 'requests.txt')"
     )
     process = subprocess.Popen(
         [sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True
@@ -306,8 +307,11 @@ def test_serve_says_when_it_listens_and_stops_when_told(tmp_path: Path) -> None:
             time.sleep(0.05)
         host, _, port = (tmp_path / "address").read_text("utf-8").partition(":")
         with socket.create_connection((host, int(port)), timeout=10) as connection:
+            asked = time.monotonic()
             connection.sendall(b"GET / HTTP/1.1\r\nHost: site00.test\r\nConnection: close\r\n\r\n")
             assert connection.recv(100).startswith(b"HTTP/1.1 200 ")
+            assert time.monotonic() - asked >= 0.5
+        assert (tmp_path / "requests.txt").read_text("utf-8") == "site00.test/\n"
         os.kill(process.pid, signal.SIGTERM)
         assert process.wait(20) == 0
         assert f"{host}:{port}" in process.stdout.read()
