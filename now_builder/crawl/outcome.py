@@ -1,7 +1,9 @@
 """What a visit to a page ends in: what was seen, or why nothing was."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from typing import Any
 
+from now_builder.crawl.steps import Steps
 from now_builder.formats.shard import Element
 
 BUSY = frozenset({"http_429", "http_503"})
@@ -31,6 +33,7 @@ class Trail:
     Attributes:
         redirects: The URLs on the way, the final one not among them.
         robots: What the decision to visit rests on.
+        steps: How long each took.
     """
 
     redirects: list[str] = field(default_factory=list)
@@ -38,6 +41,12 @@ class Trail:
     http_status: int | None = None
     content_type: str | None = None
     robots: str | None = None
+    steps: Steps = field(default_factory=Steps)
+
+    def columns(self) -> dict[str, Any]:
+        """Give it as columns of the row."""
+        known = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "steps"}
+        return known | {"timings": self.steps.to_json()}
 
 
 @dataclass(frozen=True, slots=True)

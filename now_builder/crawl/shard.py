@@ -10,12 +10,14 @@ import json
 import os
 import shutil
 import threading
+import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from now_builder.crawl.elements import read_elements
+from now_builder.crawl.steps import add_step
 from now_builder.errors import CrawlError, FormatError
 from now_builder.formats.atomic import sync_folder
 from now_builder.formats.shard import (
@@ -70,6 +72,7 @@ class OpenShard:
         Raises:
             CrawlError: If the disk does not take it.
         """
+        begun = time.monotonic()
         parts = [] if capture is None else _to_parts(capture)
         with self._lock:
             try:
@@ -77,6 +80,9 @@ class OpenShard:
                 if parts:
                     _append(self._folder / _MEMBERS, self._end, b"".join(parts))
                 sizes = [len(part) for part in parts]
+                if parts:
+                    timings = add_step(row.timings, "store", time.monotonic() - begun)
+                    row = replace(row, timings=timings)
                 line = {"row": asdict(row), "at": self._end, "sizes": sizes}
                 text = json.dumps(line, ensure_ascii=False, separators=(",", ":")) + "\n"
                 _append(self._folder / _JOURNAL, None, text.encode("utf-8", "surrogatepass"))

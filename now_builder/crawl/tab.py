@@ -139,7 +139,8 @@ class Tab:
         """
         self._limits = limits
         try:
-            await self._navigate(url)
+            with self._trail.steps.step("navigate"):
+                await self._navigate(url)
             return await self._capture_at_rest()
         except PlaywrightError as error:
             raise _from_playwright(error) from None
@@ -322,6 +323,18 @@ class Tab:
 
     async def _settle(self) -> bool:
         """Wait for the load and for rest, within the time that there is for each."""
+        with self._trail.steps.step("load"):
+            loaded = await self._load()
+        seconds = min(self._limits.settle_s, self._limits.left(_SETTLE))
+        arguments = f"{{milliseconds: {1000 * seconds:.0f}, quiet: {_QUIET_MS}}}"
+        with self._trail.steps.step("settle"):
+            rest = await self._evaluate(
+                f"({_SETTLE_JS})({arguments})", seconds + 0.08 * self._limits.seconds
+            )
+        return bool(rest) and loaded
+
+    async def _load(self) -> bool:
+        """Wait for the load; stop what is late, and say whether it was not."""
         loaded = await self._within(
             _waited(self._loaded.wait(), self._load_time()), self._limits.left(), "timeout", "load"
         )
@@ -329,15 +342,11 @@ class Tab:
             await self._within(
                 self._session.send("Page.stopLoading"), 2.0, "renderer_hung", "stop loading"
             )
-        seconds = min(self._limits.settle_s, self._limits.left(_SETTLE))
-        arguments = f"{{milliseconds: {1000 * seconds:.0f}, quiet: {_QUIET_MS}}}"
-        rest = await self._evaluate(
-            f"({_SETTLE_JS})({arguments})", seconds + 0.08 * self._limits.seconds
-        )
-        return bool(rest) and loaded
+        return loaded
 
     async def _capture(self, *, settled: bool) -> Seen:
-        state = await self._evaluate(f"({_FREEZE_JS})()", self._limits.left())
+        with self._trail.steps.step("freeze"):
+            state = await self._evaluate(f"({_FREEZE_JS})()", self._limits.left())
         if state["contentType"] not in _HTML:
             raise VisitError("not_html", state["contentType"])
         if not state["url"].startswith(("http://", "https://")):
@@ -345,8 +354,10 @@ class Tab:
         document = self._documents.get(self._loader)
         if document is None:
             raise VisitError("net_error", "the source of the last document is not known")
-        found = await self._evaluate(expression(), self._limits.left())
-        screenshot = await self._screenshot()
+        with self._trail.steps.step("elements"):
+            found = await self._evaluate(expression(), self._limits.left())
+        with self._trail.steps.step("screenshot"):
+            screenshot = await self._screenshot()
         if self._documents.get(self._loader) is not document:
             raise _Moved
         self._trail.final_url = state["url"]

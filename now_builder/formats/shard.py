@@ -65,6 +65,7 @@ class CaptureRow:
         load_state: ``settled``, or ``partial`` when the page never came to rest.
         duplicate_of: Key of the first URL with the same canonical form.
         elapsed_s: Seconds spent on this page.
+        timings: JSON object: seconds by step, all attempts together.
     """
 
     key: str
@@ -97,6 +98,7 @@ class CaptureRow:
     elapsed_s: float = 0.0
     browser: str | None = None
     tool: str | None = None
+    timings: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +169,9 @@ _PLAN_SCHEMA = pa.schema(
     metadata={"format": "now-plan/1"},
 )
 _REQUIRED = {"key", "shard", "url", "url_canonical", "site", "status"}
+_ADDED = ("timings",)
+"""Columns that the first captures did not have; where one is missing it has its default."""
+
 _INTEGERS = {"http_status", "attempts"}
 _ROW_SCHEMA = pa.schema(
     [
@@ -439,6 +444,15 @@ def _box(numbers: list[float]) -> Box:
     return left, top, right, bottom
 
 
+def _with_added(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    for name in _ADDED:
+        if name in schema.names and name not in table.column_names:
+            default = CaptureRow("", "", "", "", "ok")
+            cells = pa.array([getattr(default, name)] * len(table), schema.field(name).type)
+            table = table.append_column(name, cells)
+    return table
+
+
 def _read_table(path: Path, schema: pa.Schema) -> pa.Table:
     try:
         table = pq.read_table(path)
@@ -449,6 +463,7 @@ def _read_table(path: Path, schema: pa.Schema) -> pa.Table:
     found, expected = (table.schema.metadata or {}).get(b"format"), schema.metadata[b"format"]
     if found != expected:
         raise FormatError(path, f"format {found!r}, expected {expected.decode()!r}")
+    table = _with_added(table, schema)
     missing = [name for name in schema.names if name not in table.column_names]
     if missing:
         raise FormatError(path, f"missing columns {missing}")

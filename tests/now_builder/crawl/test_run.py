@@ -3,6 +3,7 @@
 import hashlib
 import io
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -444,6 +445,9 @@ def test_the_status_of_a_crawl_is_read_from_its_files(tmp_path: Path) -> None:
     assert (whole.captions, whole.to_do, whole.running) == (30, 0, False)
     assert whole.finished == whole.shards
     assert "http_404 1" in str(whole)
+    assert whole.taken["navigate"] == 32
+    assert whole.taken["screenshot"] == whole.taken["store"] == 31
+    assert re.search(r"by step .*screenshot 0\.\d{3} s", str(whole))
 
 
 @pytest.mark.parametrize("contact", ["", "https://who.test/"])
