@@ -256,7 +256,8 @@ def _describe(
         phash=phash,
         load_state="settled" if seen.settled else "partial",
     )
-    return described, Capture(row.key, screenshot, seen.html, seen.elements)
+    exchanges = seen.exchanges if settings.warc else ()
+    return described, Capture(row.key, screenshot, seen.html, seen.elements, exchanges)
 
 
 def _to_webp(picture: Image.Image) -> bytes:

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from now_builder.crawl.steps import Steps
-from now_builder.formats.shard import Element
+from now_builder.formats.shard import Element, Exchange
 
 BUSY = frozenset({"http_429", "http_503"})
 """Answers that ask to come back later."""
@@ -59,6 +59,7 @@ class Seen:
         settled: Whether it was complete and came to rest.
         scripted: Descriptions by name in the live DOM.
         robots_tags: Values of ``X-Robots-Tag``; ``tdm``: of ``TDM-Reservation``.
+        exchanges: How the main document was asked for and answered.
     """
 
     html: bytes
@@ -68,6 +69,7 @@ class Seen:
     scripted: list[str]
     robots_tags: list[str] = field(default_factory=list)
     tdm: str | None = None
+    exchanges: tuple[Exchange, ...] = ()
 
 
 class VisitError(Exception):

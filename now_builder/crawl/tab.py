@@ -15,6 +15,7 @@ from playwright.async_api import Error as PlaywrightError
 
 from now_builder.crawl.egress import Gate
 from now_builder.crawl.elements import expression, read_elements
+from now_builder.crawl.exchange import Exchanges
 from now_builder.crawl.outcome import Seen, Trail, VisitError
 from now_builder.crawl.refusals import retry_after_s
 from now_builder.formats.shard import HEIGHT, WIDTH
@@ -93,6 +94,7 @@ class Tab:
         self._frame = ""
         self._loader = ""
         self._documents: dict[str, _Document] = {}
+        self._exchanges = Exchanges()
         self._loaded = asyncio.Event()
         self._leaving = False
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -245,6 +247,7 @@ class Tab:
         if status in _REDIRECTS and "location" in headers:
             if len(self._trail.redirects) >= 2 * _MOST_DOCUMENTS:
                 raise VisitError("redirect_loop", f"{len(self._trail.redirects)} redirects")
+            self._exchanges.note(event, whole=False)
             await self._session.send("Fetch.continueRequest", request)
             return
         check_answer(status, headers)
@@ -252,6 +255,7 @@ class Tab:
             raise VisitError("redirect_loop", f"{_MOST_DOCUMENTS} documents, one after the other")
         body, whole = await self._read_body(request, urlsplit(url).hostname or "")
         whole = whole and not _is_short(body, headers)
+        self._exchanges.note(event, whole=whole)
         self._documents[event.get("networkId", "")] = _Document(
             url, body, whole, _values(event, "x-robots-tag"), headers.get("tdm-reservation")
         )
@@ -372,6 +376,7 @@ class Tab:
             scripted=[str(text) for text in state["descriptions"]],
             robots_tags=document.robots_tags,
             tdm=document.tdm,
+            exchanges=self._exchanges.way_to(self._loader),
         )
 
     async def _screenshot(self) -> bytes:

@@ -137,6 +137,29 @@ class Element:
 
 
 @dataclass(frozen=True, slots=True)
+class Exchange:
+    """One document as it was asked for and answered, but for its body.
+
+    Attributes:
+        url: Without its fragment.
+        at: When the answer was there: UTC, ISO 8601.
+        request: Names and values of the headers, as the browser tells them.
+        reason: What stood behind the status; empty in HTTP/2 and later.
+        answer: Names and values of the headers as received.
+        cut: Whether the body is not whole, or not kept.
+    """
+
+    url: str
+    at: str
+    method: str
+    request: tuple[tuple[str, str], ...]
+    status: int
+    reason: str
+    answer: tuple[tuple[str, str], ...]
+    cut: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Capture:
     """The members of one page with ``status=ok``.
 
@@ -144,12 +167,14 @@ class Capture:
         screenshot: PNG or WebP bytes of 720 x 1280 px.
         html: The source as served, undecoded.
         elements: In document order.
+        exchanges: What led to the source, its own answer last; kept in the WARC, not in the tar.
     """
 
     key: str
     screenshot: bytes
     html: bytes
     elements: list[Element]
+    exchanges: tuple[Exchange, ...] = ()
 
     @property
     def extension(self) -> str:
