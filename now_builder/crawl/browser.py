@@ -137,7 +137,8 @@ class Browsers:
                     context = await self._context(launched, gate)
                     page = await context.new_page()
                     context.on("page", lambda popup: self._later(_close_popup(popup)))
-                    tab = Tab(page, gate, trail)
+                    hides = self._settings.overlays == "hide"
+                    tab = Tab(page, gate, trail, hide_overlays=hides)
                     await tab.prepare()
             return await self._visit(tab, url, trail)
         finally:

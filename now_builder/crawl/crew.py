@@ -255,6 +255,7 @@ def _describe(
         html_sha256=hashlib.sha256(seen.html).hexdigest(),
         phash=phash,
         load_state="settled" if seen.settled else "partial",
+        overlays=seen.overlays,
     )
     exchanges = seen.exchanges if settings.warc else ()
     return described, Capture(row.key, screenshot, seen.html, seen.elements, exchanges)

@@ -60,6 +60,7 @@ class Seen:
         scripted: Descriptions by name in the live DOM.
         robots_tags: Values of ``X-Robots-Tag``; ``tdm``: of ``TDM-Reservation``.
         exchanges: How the main document was asked for and answered.
+        overlays: Rules by which something was hidden.
     """
 
     html: bytes
@@ -70,6 +71,7 @@ class Seen:
     robots_tags: list[str] = field(default_factory=list)
     tdm: str | None = None
     exchanges: tuple[Exchange, ...] = ()
+    overlays: list[str] = field(default_factory=list)
 
 
 class VisitError(Exception):

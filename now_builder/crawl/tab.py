@@ -17,6 +17,7 @@ from now_builder.crawl.egress import Gate
 from now_builder.crawl.elements import expression, read_elements
 from now_builder.crawl.exchange import Exchanges
 from now_builder.crawl.outcome import Seen, Trail, VisitError
+from now_builder.crawl.overlays import hiding
 from now_builder.crawl.refusals import retry_after_s
 from now_builder.formats.shard import HEIGHT, WIDTH
 
@@ -83,13 +84,17 @@ class Tab:
         page: Fresh, in a fresh context.
         gate: The page's way out.
         trail: Filled as the visit goes on.
+        hide_overlays: Hide cookie and consent overlays.
     """
 
-    def __init__(self, page: Page, gate: Gate, trail: Trail) -> None:
+    def __init__(
+        self, page: Page, gate: Gate, trail: Trail, *, hide_overlays: bool = False
+    ) -> None:
         self._page = page
         self._gate = gate
         self._limits: Limits
         self._trail = trail
+        self._hides = hide_overlays
         self._session: CDPSession
         self._frame = ""
         self._loader = ""
@@ -358,6 +363,7 @@ class Tab:
         document = self._documents.get(self._loader)
         if document is None:
             raise VisitError("net_error", "the source of the last document is not known")
+        overlays = await self._hide_overlays() if self._hides else []
         with self._trail.steps.step("elements"):
             found = await self._evaluate(expression(), self._limits.left())
         with self._trail.steps.step("screenshot"):
@@ -377,7 +383,13 @@ class Tab:
             robots_tags=document.robots_tags,
             tdm=document.tdm,
             exchanges=self._exchanges.way_to(self._loader),
+            overlays=overlays,
         )
+
+    async def _hide_overlays(self) -> list[str]:
+        with self._trail.steps.step("overlays"):
+            names = await self._evaluate(hiding(), self._limits.left())
+        return [str(name) for name in names]
 
     async def _screenshot(self) -> bytes:
         shot = await self._within(

@@ -66,6 +66,7 @@ class CaptureRow:
         duplicate_of: Key of the first URL with the same canonical form.
         elapsed_s: Seconds spent on this page.
         timings: JSON object: seconds by step, all attempts together.
+        overlays: Rules by which cookie and consent overlays were hidden; empty if none was.
     """
 
     key: str
@@ -99,6 +100,7 @@ class CaptureRow:
     browser: str | None = None
     tool: str | None = None
     timings: str | None = None
+    overlays: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,10 +196,11 @@ _PLAN_SCHEMA = pa.schema(
     metadata={"format": "now-plan/1"},
 )
 _REQUIRED = {"key", "shard", "url", "url_canonical", "site", "status"}
-_ADDED = ("timings",)
+_ADDED = ("timings", "overlays")
 """Columns that the first captures did not have; where one is missing it has its default."""
 
 _INTEGERS = {"http_status", "attempts"}
+_LISTS = {"redirects", "overlays"}
 _ROW_SCHEMA = pa.schema(
     [
         (
@@ -207,7 +210,7 @@ _ROW_SCHEMA = pa.schema(
             else pa.float64()
             if f.name == "elapsed_s"
             else pa.list_(pa.string())
-            if f.name == "redirects"
+            if f.name in _LISTS
             else pa.string(),
         )
         for f in fields(CaptureRow)

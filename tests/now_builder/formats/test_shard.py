@@ -52,7 +52,7 @@ def row(key: str, **changes) -> CaptureRow:
     return replace(CaptureRow(key, url, url, "site.test", "ok", caption="a"), **changes)
 
 
-@pytest.mark.parametrize("column", ["timings"])
+@pytest.mark.parametrize("column", ["timings", "overlays"])
 def test_captures_from_before_a_column_was_added_still_read(tmp_path: Path, column: str) -> None:
     rows = [row("00000_0000"), row("00000_0001", status="failed", error="timeout")]
     write_shard(tmp_path, 0, rows, [capture("00000_0000")])
