@@ -30,6 +30,9 @@ _DOWNLOADS = {"application/octet-stream", "application/x-download", "application
 _REDIRECTS = {301, 302, 303, 307, 308}
 _MOST_DOCUMENTS = 10
 _QUIET_MS = 150
+_LATE_MS = 1500
+"""How long a page at rest is left to fetch scripts and pictures on the side."""
+
 _CHUNK = 1 << 20
 _REWRITTEN = {"content-encoding", "content-length", "transfer-encoding"}
 
@@ -335,7 +338,7 @@ class Tab:
         with self._trail.steps.step("load"):
             loaded = await self._load()
         seconds = min(self._limits.settle_s, self._limits.left(_SETTLE))
-        arguments = f"{{milliseconds: {1000 * seconds:.0f}, quiet: {_QUIET_MS}}}"
+        arguments = f"{{milliseconds: {1000 * seconds:.0f}, quiet: {_QUIET_MS}, late: {_LATE_MS}}}"
         with self._trail.steps.step("settle"):
             rest = await self._evaluate(
                 f"({_SETTLE_JS})({arguments})", seconds + 0.08 * self._limits.seconds

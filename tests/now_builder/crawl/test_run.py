@@ -463,6 +463,31 @@ def test_a_kill_leaves_a_whole_warc_behind(tmp_path: Path) -> None:
     assert late == [server.pages["/plain"]]
 
 
+def test_dialogs_and_permission_prompts_are_refused(tmp_path: Path) -> None:
+    with Awkward() as server:
+        urls = write_list(tmp_path, ["http://localhost/asks"])  # trusted, so that it may ask
+        settings = settings_for(server, resolve=[f"localhost:127.0.0.1:{server.port}"])
+        crawl(urls, tmp_path / "captures", settings)
+    (capture,) = read_captures(tmp_path / "captures")
+    said = next(element.text for element in capture.elements if "confirm" in element.text)
+    answers = json.loads(said)
+    assert (answers["confirm"], answers["prompt"]) == (False, None)
+    assert answers.get("notify") in ("denied", "default")
+    assert answers.get("place") in (1, 2)
+    assert answers.get("camera", "").endswith("Error")
+
+
+def test_what_moves_is_stopped_at_its_end_or_its_beginning(tmp_path: Path) -> None:
+    with Awkward() as server:
+        lines = [server.url("/moving", f"s{number}.test") for number in range(4)]
+        urls = write_list(tmp_path, lines)
+        crawl(urls, tmp_path / "captures", settings_for(server))
+    captures = list(read_captures(tmp_path / "captures"))
+    assert len({capture.screenshot for capture in captures}) == 1
+    boxes = {element.tag: element.box for element in captures[0].elements}
+    assert boxes["b"][0] - boxes["i"][0] == 400
+
+
 def test_hosts_on_the_list_are_never_asked_anything(tmp_path: Path) -> None:
     never = tmp_path / "never.txt"
     never.write_text("# not these\nbarred.test\nhttps://other.test/x  # a URL will do\n", "utf-8")
