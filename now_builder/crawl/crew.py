@@ -152,13 +152,7 @@ class Crew:
             tool=f"{PRODUCT}/{__version__}",
         )  # fmt: skip
         try:
-            async with asyncio.timeout(self._settings.page_timeout_s + _GRACE_S):
-                with trail.steps.step("robots"):
-                    trail.robots = (await self._allowed(line, trail)).note
-                if self._prefetch is not None:
-                    with trail.steps.step("prefetch"):
-                        await self._prefetch.look(line.url_canonical, gate, trail)
-                seen = await self._browsers.visit(line.url_canonical, gate, trail)
+            seen = await self._see(line, gate, trail)
             with trail.steps.step("describe"):
                 row, capture = await asyncio.get_running_loop().run_in_executor(
                     self._pool,
@@ -186,6 +180,16 @@ class Crew:
             kind = f"{type(problem).__name__}: {problem}"
             row, capture = _failed(row, "internal_error", kind), None
         return replace(row, **trail.columns()), capture
+
+    async def _see(self, line: Planned, gate: Gate, trail: Trail) -> Seen:
+        """Ask the site, look by a plain request if that is wanted, and visit."""
+        async with asyncio.timeout(self._settings.page_timeout_s + _GRACE_S):
+            with trail.steps.step("robots"):
+                trail.robots = (await self._allowed(line, trail)).note
+            if self._prefetch is not None:
+                with trail.steps.step("prefetch"):
+                    await self._prefetch.look(line.url_canonical, gate, trail)
+            return await self._browsers.visit(line.url_canonical, gate, trail)
 
     async def _allowed(self, line: Planned, trail: Trail) -> Decision:
         """Ask what may be asked without visiting the page.

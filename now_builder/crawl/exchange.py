@@ -25,7 +25,11 @@ class Exchanges:
             url=request["url"].partition("#")[0],
             at=datetime.now(UTC).isoformat(timespec="milliseconds"),
             method=request["method"],
-            request=tuple((name, str(value)) for name, value in request["headers"].items()),
+            request=tuple(
+                (name, str(value))
+                for name, value in request["headers"].items()
+                if name.lower() != "cookie"  # told as it would be now, not as it was sent
+            ),
             status=event["responseStatusCode"],
             reason=event.get("responseStatusText", ""),
             answer=tuple(
