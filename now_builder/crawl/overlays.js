@@ -15,7 +15,8 @@ async (rules) => {
     while (todo.length) {
       const part = todo.pop();
       yield part;
-      todo.push(...part.children, ...(part.shadowRoot ? part.shadowRoot.children : []));
+      for (const child of part.children) todo.push(child);
+      for (const child of part.shadowRoot ? part.shadowRoot.children : []) todo.push(child);
     }
   };
   const isShown = (element) => {
@@ -39,13 +40,13 @@ async (rules) => {
   const PAGE = "main, article, nav, [role=main], [role=navigation]";
   const FIELDS = "input:not([type=checkbox], [type=radio], [type=hidden], [type=button],"
     + " [type=submit], [type=image]), textarea";
-  const inAll = textOf(document.body || document.documentElement).length;
   // The page itself, its navigation, or a form to fill in: whatever it speaks of, it stays.
   const isPage = (element) => {
     if (element.matches("html, body, header")) return true;
     for (const part of inside(element)) if (part.matches(`${PAGE}, ${FIELDS}`)) return true;
     const length = textOf(element).length;
-    return length > MOST_TEXT || (share(element) > 0.9 && length > 0.6 * inAll);
+    return length > MOST_TEXT || (share(element) > 0.9
+      && length > 0.6 * (document.body || document.documentElement).innerText.length);
   };
   // Once in so many characters: a page in one fixed box names cookies, but speaks of other things.
   const speaks = (text) => {

@@ -100,6 +100,7 @@ KEPT: dict[str, str] = {
     "fixed-page": "<div style='position:fixed; inset:0; overflow:auto; background:#eef'>"
     "<h1>An application</h1>" + "<p>All of it in one box.</p>" * 80 + ASK + "</div>",
     "locked-for-good": LOCK,
+    "crowd": "<div class=cookie-notice>" + "<i></i>" * 150_000 + "</div>",
 }  # fmt: skip
 
 
