@@ -2,7 +2,7 @@
 
 import inspect
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
@@ -39,7 +39,11 @@ Force = Annotated[bool, typer.Option("--force", help="Start over instead of goin
 
 
 def _stage(
-    group: typer.Typer, verb: str, settings: type[Strict], arguments: dict[str, str]
+    group: typer.Typer,
+    verb: str,
+    settings: type[Strict],
+    arguments: dict[str, str],
+    text: Collection[str] = (),
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Register a verb with path arguments, an option per field of ``settings``, and ``--force``.
 
@@ -50,6 +54,7 @@ def _stage(
         verb: Its name.
         settings: The frozen settings class of the stage.
         arguments: Names and help texts of the path arguments.
+        text: Those of them that may be URLs, and are given as text.
     """
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
@@ -59,8 +64,12 @@ def _stage(
             function(*paths, build(settings, values, f"now-builder {verb}"), force)
 
         parameters = [
-            _parameter(name, Path, typer.Argument(metavar=name.upper(), help=text))
-            for name, text in arguments.items()
+            _parameter(
+                name,
+                str if name in text else Path,
+                typer.Argument(metavar=name.upper(), help=about),
+            )
+            for name, about in arguments.items()
         ]
         parameters += [_option(name, field) for name, field in settings.model_fields.items()]
         parameters.append(_parameter("force", Force, default=False))
@@ -112,10 +121,12 @@ def _root(version: Annotated[bool, typer.Option("--version", help="Print it.")] 
     CrawlSettings,
     {
         "urls": "Text file (one URL a line, # comments), or CSV/Parquet with a column url.",
-        "captures": "Folder to write: plan.parquet, split.toml, and per shard a tar and a parquet.",
+        "captures": "Folder to write: plan.parquet, split.toml, and per shard a tar and a parquet; "
+        "or the URL of one, such as s3://bucket/now.",
     },
+    text=frozenset({"captures"}),
 )
-def _crawl(urls: Path, captures: Path, settings: CrawlSettings, force: bool) -> None:
+def _crawl(urls: Path, captures: str, settings: CrawlSettings, force: bool) -> None:
     """Visit each URL with a phone: screenshot of 720 x 1280 px, meta description, DOM elements.
 
     Every URL ends as one row, failures with a reason. Run it again to go on after a stop.
@@ -125,7 +136,9 @@ def _crawl(urls: Path, captures: Path, settings: CrawlSettings, force: bool) -> 
 
 @app.command("status")
 def _status(
-    captures: Annotated[Path, typer.Argument(help="Folder of a crawl, running or not.")],
+    captures: Annotated[
+        str, typer.Argument(help="Folder of a crawl, running or not, or its URL (s3://...).")
+    ],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Say how far a crawl is, from its files alone: done, to do, reasons, captions, languages."""

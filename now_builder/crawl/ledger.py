@@ -1,11 +1,11 @@
 """Which pages are done, which are to do, and which shards can be finished."""
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Iterable, Sequence
 
 import pyarrow.parquet as pq
 
+from now_builder.crawl.depot import Depot
 from now_builder.crawl.shard import OpenShard, open_shards
 from now_builder.crawl.urls import duplicates
 from now_builder.formats.shard import (
@@ -22,19 +22,28 @@ class Ledger:
     """Which pages are done and which shards can be finished.
 
     Args:
-        captures: The captures folder.
+        depot: The captures folder; finished shards go there.
         plan: All of it.
+        shards: That are to be done; of the others, rows of repeated URLs are looked up at most.
         retry_failed: Take failed pages as not done.
     """
 
-    def __init__(self, captures: Path, plan: Sequence[Planned], *, retry_failed: bool) -> None:
-        self._captures = captures
-        self._duplicate_of = duplicates(plan)
+    def __init__(
+        self, depot: Depot, plan: Sequence[Planned], shards: Iterable[int], *, retry_failed: bool
+    ) -> None:
+        self._depot = depot
+        self._captures = captures = depot.folder
+        self._plan = plan
+        ours = frozenset(shards)
+        self._duplicate_of = {
+            key: first for key, first in duplicates(plan).items() if int(key[:5]) in ours
+        }
         self._lines: dict[int, list[Planned]] = defaultdict(list)
         for line in plan:
-            self._lines[line.shard].append(line)
+            if line.shard in ours:
+                self._lines[line.shard].append(line)
         complete = set(complete_shards(captures))
-        half = set(open_shards(captures))
+        half = set(open_shards(captures)) & ours
         reopened = set(half)
         if retry_failed:
             reopened |= self._to_retry(complete)
@@ -59,17 +68,17 @@ class Ledger:
         for key, first in self._duplicate_of.items():
             self._needs[int(key[:5])].add(first)
         self._left = Counter(line.shard for line in self.pending)
-        self.total = len(plan)
+        self.total = sum(map(len, self._lines.values()))
 
     def ranks(self) -> dict[str, int]:
         """Number the pages of each site in the order of the plan."""
         seen: Counter[str] = Counter()
         ranks = {}
-        for number in sorted(self._lines):
-            for line in self._lines[number]:
-                if line.key not in self._duplicate_of:
-                    ranks[line.key] = seen[line.site]
-                    seen[line.site] += 1
+        repeated = duplicates(self._plan)
+        for line in self._plan:
+            if line.key not in repeated:
+                ranks[line.key] = seen[line.site]
+                seen[line.site] += 1
         return ranks
 
     def add(self, line: Planned, row: CaptureRow, capture: Capture | None) -> None:
@@ -85,14 +94,16 @@ class Ledger:
 
     def finish_ready(self) -> None:
         """Finish the shards of which everything is known."""
-        for number in [number for number in self._shards if self._is_ready(number)]:
+        ready = [number for number in self._shards if self._is_ready(number)]
+        for number in ready:
             shard = self._shards.pop(number)
             shard.finish([self._row(shard, line) for line in self._lines[number]])
+        self._depot.store(ready)
 
     def _to_retry(self, complete: set[int]) -> set[int]:
         """Find the finished shards that hold failures, or duplicates of failures elsewhere."""
         failed = set()
-        for number in complete:
+        for number in complete & self._lines.keys():
             table = pq.read_table(rows_path(self._captures, number), columns=["key", "status"])
             failed |= {
                 key

@@ -5,9 +5,10 @@ import fcntl
 import os
 import signal
 import sys
+import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
@@ -15,28 +16,24 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from now_builder.config import build
 from now_builder.crawl.browser import Browsers
 from now_builder.crawl.crew import Crew
+from now_builder.crawl.depot import depot, rows_of
 from now_builder.crawl.egress import Gate, Resolver, parse_mapping
 from now_builder.crawl.language import detect_language
 from now_builder.crawl.ledger import Ledger
+from now_builder.crawl.lots import lots, read_share
 from now_builder.crawl.pace import Pace
+from now_builder.crawl.plan import make_plan
 from now_builder.crawl.policy import Robots
 from now_builder.crawl.progress import Progress
 from now_builder.crawl.settings import CrawlSettings
 from now_builder.crawl.shard import start_over, sweep
-from now_builder.crawl.urls import extend_plan, read_hosts, read_urls
+from now_builder.crawl.urls import read_hosts, read_urls
 from now_builder.errors import ConfigError, CrawlError
-from now_builder.formats.shard import (
-    Planned,
-    complete_shards,
-    plan_path,
-    read_plan,
-    rows_path,
-    write_plan,
-)
-from now_builder.formats.split import Shares, SplitPlan, default_shares, write_split
+from now_builder.formats.shard import Planned, complete_shards, read_plan, rows_path
+
+_LOCK_WAIT_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +67,7 @@ class CrawlSummary:
 
 def crawl(
     urls: Path,
-    captures: Path,
+    captures: Path | str,
     settings: CrawlSettings,
     force: bool = False,  # noqa: FBT001, FBT002 - as in every stage
 ) -> CrawlSummary:
@@ -78,7 +75,7 @@ def crawl(
 
     Args:
         urls: Text file (one a line), or CSV or Parquet with a column ``url``.
-        captures: Folder to write.
+        captures: Folder to write, or a URL of one that fsspec knows, such as ``s3://bucket/now``.
         settings: Of the crawl.
         force: Start over instead of going on.
 
@@ -89,16 +86,57 @@ def crawl(
     """
     started = time.monotonic()
     listed = read_urls(urls)
-    mappings = [parse_mapping(text) for text in settings.resolve]
-    never = read_hosts(settings.never) if settings.never else frozenset()
-    resolver = Resolver(mappings, allow_private=settings.allow_private, never=never)
-    captures.mkdir(parents=True, exist_ok=True)
-    with _locked(captures):
-        if force:
-            start_over(captures)
-        sweep(captures)
-        plan = _planned(captures, listed, settings)
-        ledger = Ledger(captures, plan, retry_failed=settings.retry_failed)
+    _resolver(settings)  # what cannot be read is said before anything is written
+    share = read_share(settings.shards_from) if settings.shards_from else (0, 1)
+    if settings.engine == "ray" and settings.shards_from:
+        raise ConfigError("--shards-from: not with --engine ray, which shares the work itself")
+    where = depot(captures, settings.scratch)
+    if force:
+        if share[1] > 1:
+            raise ConfigError("--force: not with --shards-from; start over once, then share")
+        with _locked(where.folder, range(1 << 20)):
+            where.clear()
+            start_over(where.folder)
+    plan = make_plan(where, listed, settings)
+    shards = [shard for lot in lots(plan)[share[0] :: share[1]] for shard in lot]
+    if settings.engine == "ray":
+        from now_builder.crawl.cluster import crawl_on_ray  # noqa: PLC0415 - needs Ray
+
+        visited = crawl_on_ray(str(captures), where, plan, settings)
+    else:
+        visited = crawl_shards(str(captures), shards, settings)
+    with rows_of(captures) as folder:
+        wanted = None if share == (0, 1) else set(shards)
+        return _summary(folder, wanted, visited, time.monotonic() - started)
+
+
+def crawl_shards(
+    captures: str, shards: Sequence[int], settings: CrawlSettings, wait_s: float = 0.0
+) -> int:
+    """Crawl some shards of a plan; give the number of pages visited.
+
+    The one function behind every engine. It knows of no other worker and may be called again at
+    any time, here or on another machine: what is final stays, what is missing is done. Whoever
+    calls it sees to it that whole lots are given to one worker at a time.
+
+    Args:
+        captures: Folder or URL, planned before.
+        shards: Of the plan.
+        settings: Of the crawl.
+        wait_s: How long to wait for a worker that still holds one of the shards.
+
+    Raises:
+        CrawlError: If there is no browser, the disk is full, or another crawl is at work on these.
+    """
+    where = depot(captures, settings.scratch)
+    with _locked(where.folder, shards, wait_s):
+        sweep(where.folder, shards)
+        plan = read_plan(where.folder)
+        where.fetch_rows(_concerned(plan, shards))
+        if settings.retry_failed:
+            where.fetch_members(sorted(set(shards) & where.complete()))
+        ledger = Ledger(where, plan, shards, retry_failed=settings.retry_failed)
+        resolver = _resolver(settings)
         visited = 0
         if ledger.pending:
             _ask_who(ledger.pending, settings, resolver)
@@ -107,54 +145,62 @@ def crawl(
             except asyncio.CancelledError:
                 raise CrawlError("stopped; run the same command again to go on") from None
         ledger.finish_ready()
-        return _summary(captures, visited, time.monotonic() - started)
+        return visited
+
+
+def _resolver(settings: CrawlSettings) -> Resolver:
+    never = read_hosts(settings.never) if settings.never else frozenset()
+    mappings = [parse_mapping(text) for text in settings.resolve]
+    return Resolver(mappings, allow_private=settings.allow_private, never=never)
 
 
 @contextmanager
-def _locked(captures: Path) -> Iterator[None]:
-    """Let one crawl at a time work in a folder; the lock dies with its process."""
-    with (captures / ".lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise CrawlError(f"{captures}: another crawl is at work in this folder") from None
+def _locked(folder: Path, shards: Collection[int], wait_s: float = 0.0) -> Iterator[None]:
+    """Let one process at a time work on a shard; the locks die with it.
+
+    A shard is a byte of the lock file, so that a folder of any number of them needs one file.
+    """
+    until = time.monotonic() + wait_s
+    with (folder / ".lock").open("w") as file:
+        for start, count in _runs(shards):
+            while True:
+                try:
+                    fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, count, start)
+                    break
+                except OSError:
+                    if time.monotonic() >= until:
+                        raise CrawlError(
+                            f"{folder}: another crawl is at work in this folder"
+                        ) from None
+                    time.sleep(_LOCK_WAIT_S)
         yield
 
 
-def _planned(captures: Path, listed: Sequence[str], settings: CrawlSettings) -> list[Planned]:
-    """Read the plan and add what is new in the list; the split is fixed with the first plan."""
-    planned = plan_path(captures).exists()
-    plan = read_plan(captures) if planned else []
-    extended = extend_plan(plan, listed, settings.shard_size)
-    if not planned:
-        write_split(captures / "split.toml", _split(extended, settings))
-    if len(extended) > len(plan):
-        write_plan(captures, extended)
-    return extended
+def _runs(shards: Collection[int]) -> list[tuple[int, int]]:
+    """Join numbers that follow each other: first and how many."""
+    runs: list[tuple[int, int]] = []
+    for shard in sorted(shards):
+        if runs and sum(runs[-1]) == shard:
+            runs[-1] = (runs[-1][0], runs[-1][1] + 1)
+        else:
+            runs.append((shard, 1))
+    return runs
 
 
-def _split(plan: Sequence[Planned], settings: CrawlSettings) -> SplitPlan:
-    shares = default_shares(len(plan))
-    if settings.split_shares is not None:
-        try:
-            train, dev, test = (float(share) for share in settings.split_shares.split(","))
-        except ValueError:
-            raise ConfigError(
-                f"split_shares: found {settings.split_shares!r}, expected three numbers such as "
-                "0.7,0.12,0.18"
-            ) from None
-        tree = {"train": train, "dev": dev, "test": test}
-        shares = build(Shares, tree, "split_shares")
-    by = settings.split_by
-    if by == "auto":
-        by = "page" if len({line.site for line in plan if line.site}) <= 1 else "site"
-    return SplitPlan(seed=settings.split_seed, by=by, shares=shares)
+def _concerned(plan: Sequence[Planned], shards: Collection[int]) -> list[int]:
+    """List shards, and those in which the same URLs stand."""
+    urls = {line.url_canonical for line in plan if line.shard in set(shards)}
+    return sorted({line.shard for line in plan if line.url_canonical in urls})
 
 
-def _summary(captures: Path, visited: int, seconds: float) -> CrawlSummary:
+def _summary(
+    captures: Path, shards: Collection[int] | None, visited: int, seconds: float
+) -> CrawlSummary:
     statuses: Counter[str] = Counter()
     errors: Counter[str] = Counter()
     for shard in complete_shards(captures):
+        if shards is not None and shard not in shards:
+            continue
         table = pq.read_table(rows_path(captures, shard), columns=["status", "error"])
         statuses.update(table["status"].to_pylist())
         errors.update(
@@ -175,10 +221,7 @@ def _summary(captures: Path, visited: int, seconds: float) -> CrawlSummary:
 
 async def _run(ledger: Ledger, settings: CrawlSettings, resolver: Resolver) -> int:
     """Visit what is pending; a SIGTERM ends it like a Ctrl-C, with nothing lost."""
-    loop = asyncio.get_running_loop()
-    task = asyncio.current_task()
-    if task is not None:
-        loop.add_signal_handler(signal.SIGTERM, task.cancel)
+    _stop_when_told()
     concurrency = settings.concurrency or 3 * _cores()
     concurrency = min(concurrency, len(ledger.pending))
     async with AsyncExitStack() as stack:
@@ -205,6 +248,16 @@ async def _run(ledger: Ledger, settings: CrawlSettings, resolver: Resolver) -> i
                 worker.cancel()
             await asyncio.gather(*workers, return_exceptions=True)
     return len(ledger.pending)
+
+
+def _stop_when_told() -> None:
+    """Take the signals by which schedulers announce the end as a Ctrl-C."""
+    task = asyncio.current_task()
+    if task is None or threading.current_thread() is not threading.main_thread():
+        return
+    for number in (signal.SIGTERM, signal.SIGUSR1):
+        if signal.getsignal(number) is signal.SIG_DFL:
+            asyncio.get_running_loop().add_signal_handler(number, task.cancel)
 
 
 def _ask_who(pending: Sequence[Planned], settings: CrawlSettings, resolver: Resolver) -> None:

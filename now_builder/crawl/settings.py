@@ -126,3 +126,41 @@ class CrawlSettings(Strict):
     browser_pages: int = Field(
         300, ge=1, description="Start a fresh browser after so many pages, to keep memory flat."
     )
+    shards_from: str = Field(
+        "",
+        description="K/N: do the K-th of N shares of the list, K from 0, so that N machines or a "
+        "Slurm array (--array=0-15, K = $SLURM_ARRAY_TASK_ID) crawl it together into one folder. "
+        "A host is in one share only.",
+    )
+    scratch: Path | None = Field(
+        None,
+        description="Where shards in the making wait when CAPTURES is elsewhere (s3://bucket/now "
+        "and whatever fsspec knows); by default a folder in the user's cache. Keep it between "
+        "runs to go on where a run stopped.",
+    )
+    engine: Literal["local", "ray"] = Field(
+        "local",
+        description="local: this machine. ray: the workers of a Ray cluster, CAPTURES on a file "
+        "system that they share or in a store such as s3://.",
+    )
+    ray_address: str = Field(
+        "",
+        description="Of a running cluster, such as auto or ray://head:10001; empty starts Ray on "
+        "this machine.",
+    )
+    workers: int = Field(
+        0, ge=0, description="Ray workers at once; 0 takes as many as the cluster's CPUs hold."
+    )
+    worker_cpus: float = Field(2.0, gt=0, description="CPUs of a Ray worker.")
+    task_pages: int = Field(
+        1000,
+        ge=1,
+        description="Pages that a Ray worker is given at a time; a lost worker costs what it had "
+        "not finished of them.",
+    )
+    task_attempts: int = Field(
+        3,
+        ge=1,
+        description="Workers that may be lost over the same shards before these are set aside in "
+        "poison.json.",
+    )

@@ -8,10 +8,11 @@ last whole line was in flight and counts for nothing.
 import gzip
 import json
 import os
+import re
 import shutil
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -190,13 +191,17 @@ def open_shards(captures: Path) -> list[int]:
     return sorted(int(path.name[:5]) for path in captures.glob(f"[0-9]*{_OPEN}"))
 
 
-def sweep(captures: Path) -> None:
-    """Remove what killed runs left that counts for nothing."""
-    for pattern in (f"[0-9]*{_NEW}", f"[0-9]*{_DROP}"):
-        for folder in captures.glob(pattern):
-            shutil.rmtree(folder, ignore_errors=True)
-    for file in captures.glob(".*.tmp"):
-        file.unlink(missing_ok=True)
+def sweep(captures: Path, shards: Collection[int] | None = None) -> None:
+    """Remove what killed runs left that counts for nothing.
+
+    Args:
+        captures: The captures folder.
+        shards: Nobody else is at work on these; ``None``: on any.
+    """
+    for path in [*captures.glob("[0-9]*.open.*"), *captures.glob(".*.tmp")]:
+        found = re.match(r"\.?(\d+)\.", path.name)
+        if shards is None or (found and int(found[1]) in shards):
+            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
 
 
 def start_over(captures: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
+from now_builder.crawl.depot import rows_of
 from now_builder.crawl.shard import open_shards, rows_so_far
 from now_builder.crawl.steps import read_timings
 from now_builder.formats.shard import complete_shards, read_plan, rows_path
@@ -64,12 +65,20 @@ class CrawlStatus:
         return "\n".join(f"{name:<14} {text}" for name, text in rows)
 
 
-def crawl_status(captures: Path) -> CrawlStatus:
+def crawl_status(captures: Path | str) -> CrawlStatus:
     """Count what a captures folder holds; changes nothing in it.
+
+    Args:
+        captures: Folder, or a URL that fsspec knows; of that, finished shards alone are seen.
 
     Raises:
         FormatError: If it holds no crawl.
     """
+    with rows_of(captures) as folder:
+        return _status_of(folder)
+
+
+def _status_of(captures: Path) -> CrawlStatus:
     plan = read_plan(captures)
     complete = complete_shards(captures)
     shards = {line.shard for line in plan}
@@ -116,7 +125,7 @@ def _is_locked(captures: Path) -> bool:
         return False
     with file:
         try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            fcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except OSError:
             return True
     return False

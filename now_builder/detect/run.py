@@ -5,8 +5,9 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +29,10 @@ from now_builder.formats.features import (
     read_parts,
     write_part,
 )
-from now_builder.formats.shard import Capture, read_captures, read_rows
+from now_builder.formats.shard import Capture, complete_shards, read_captures, read_rows
+from now_builder.ray_engine import RayEngine, RayOptions
+
+_SHARD_LIMIT_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,13 +97,73 @@ def detect(
         return DetectSummary(features, len(done), 0, 0.0, 0.0, 0.0)
     started = time.perf_counter()
     waiting = writing = 0.0
-    if left:
-        detector = _load(settings, attributes)
-        work = _Work(detector, features, settings)
-        waiting, writing = work.run(captures, frozenset(wanted), frozenset(done), left)
+    if left and settings.engine == "ray":
+        _detect_on_ray(captures, features, settings, set(wanted) - done)
+    elif left:
+        waiting, writing = detect_shards(captures, features, settings, complete_shards(captures))
     pages = merge_parts(features, attributes, settings.half)
     seconds = time.perf_counter() - started
     return DetectSummary(features, pages, left, seconds, waiting, writing)
+
+
+def detect_shards(
+    captures: Path, features: Path, settings: DetectSettings, shards: Sequence[int]
+) -> tuple[float, float]:
+    """Extract what is missing of some shards into parts beside the feature file.
+
+    The one function behind every engine: it knows of no other worker and may be called again.
+
+    Returns:
+        Seconds spent waiting for decoded screenshots, and writing.
+    """
+    attributes = _attributes(settings)
+    done = _keys_done(features, attributes)
+    rows = [row for shard in shards for row in read_rows(captures, shard)]
+    wanted = frozenset(row.key for row in rows if row.status == "ok")
+    left = len(wanted - done)
+    if not left:
+        return 0.0, 0.0
+    detector = _load(settings, attributes["weights_sha256"])
+    work = _Work(detector, features, settings)
+    pages = read_captures(captures, frozenset(done), shards)
+    return work.run((page for page in pages if page.key in wanted), left, len(done))
+
+
+def _detect_on_ray(
+    captures: Path, features: Path, settings: DetectSettings, left: set[str]
+) -> None:
+    """Let the workers of a Ray cluster extract the pages that are left, a shard at a time."""
+    shards = sorted({int(key[:5]) for key in left})
+    options = RayOptions(
+        address=settings.ray_address or None,
+        workers=settings.workers,
+        cpus=settings.worker_cpus,
+        gpus=settings.worker_gpus,
+    )
+    for_worker = settings.model_copy(
+        update={"threads": settings.threads or max(1, int(settings.worker_cpus))}
+    )
+    engine: RayEngine[int] = RayEngine(
+        partial(_work, captures.resolve(), features.resolve(), for_worker),
+        lambda _: _SHARD_LIMIT_S,
+        lambda shard: [shard],
+        options,
+    )
+    with tqdm(total=len(shards), desc="detect", unit="shard", disable=None) as bar:
+        poison = engine.run(shards, lambda _: bar.update()).poison
+    if poison:
+        given_up = [shard for shard, _ in poison]
+        raise FormatError(
+            captures,
+            f"shards {given_up} failed on every worker ({poison[0][1]:.200}); all others are done, "
+            "and the same command tries these again",
+        )
+
+
+def _work(captures: Path, features: Path, settings: DetectSettings, shard: int) -> int:
+    """Do a task, in the worker."""
+    detect_shards(captures, features, settings, [shard])
+    return shard
 
 
 def _attributes(settings: DetectSettings) -> dict[str, str]:
@@ -139,15 +203,17 @@ def _keys_done(features: Path, attributes: Mapping[str, str]) -> set[str]:
     return done
 
 
-def _load(settings: DetectSettings, attributes: Mapping[str, str]) -> Detector:
-    torch.set_num_threads(settings.threads or os.cpu_count() or 1)
-    device = choose_device(settings.device)
+@lru_cache(maxsize=1)
+def _load(settings: DetectSettings, _weights_sha256: str) -> Detector:
+    """Load the detector; a worker keeps it from task to task, while the weights are the same."""
     if settings.weights is None:
         raise ConfigError("--weights is missing")
+    torch.set_num_threads(settings.threads or os.cpu_count() or 1)
+    device = choose_device(settings.device)
     model, card = load_detector(settings.weights, device)
     encoder = make_text_encoder(card.text_encoder, device)
     autocast = settings.autocast and device.type == "cuda"
-    return AptExtractor(model, encoder, attributes, autocast=autocast)
+    return AptExtractor(model, encoder, _attributes(settings), autocast=autocast)
 
 
 class _Work:
@@ -158,16 +224,12 @@ class _Work:
         self.features = features
         self.settings = settings
 
-    def run(
-        self, captures: Path, wanted: frozenset[str], done: frozenset[str], left: int
-    ) -> tuple[float, float]:
-        """Extract the pages that are left; give the seconds spent waiting and writing."""
-        parts = read_parts(self.features)
-        number = int(parts[-1].stem) + 1 if parts else 0
+    def run(self, pages: Iterator[Capture], left: int, done: int) -> tuple[float, float]:
+        """Extract pages; give the seconds spent waiting and writing."""
         waiting = writing = 0.0
-        stream = self._batches(captures, wanted, done)
+        stream = self._batches(pages)
         if not sys.stderr.isatty():
-            sys.stderr.write(f"detect: {left} pages to do, {len(done)} done\n")
+            sys.stderr.write(f"detect: {left} pages to do, {done} done\n")
         with tqdm(total=left, desc="detect", unit="page", disable=None) as bar:
             while True:
                 start = time.perf_counter()
@@ -178,16 +240,14 @@ class _Work:
                 keys, images, texts = batch
                 found = self.detector.extract(keys, to_batch(images), texts)
                 start = time.perf_counter()
-                write_part(self.features, number, found, self.detector.attributes)
+                write_part(self.features, found, self.detector.attributes)
                 writing += time.perf_counter() - start
-                number += 1
                 bar.update(len(keys))
 
     def _batches(
-        self, captures: Path, wanted: frozenset[str], done: frozenset[str]
+        self, pages: Iterator[Capture]
     ) -> Iterator[tuple[list[str], list[np.ndarray], list[list[TextBox]]]]:
         threads = self.settings.threads or os.cpu_count() or 1
-        pages = (page for page in read_captures(captures, done) if page.key in wanted)
         keys: list[str] = []
         images: list[np.ndarray] = []
         texts: list[list[TextBox]] = []

@@ -63,3 +63,18 @@ class DetectSettings(Strict):
     text_source: Literal["dom", "none"] = Field(
         "dom", description="Where strings on the page come from: its DOM, or nowhere."
     )
+    engine: Literal["local", "ray"] = Field(
+        "local",
+        description="local: this process. ray: the workers of a Ray cluster, all paths on a file "
+        "system that they share.",
+    )
+    ray_address: str = Field(
+        "",
+        description="Of a running cluster, such as auto or ray://head:10001; empty starts Ray on "
+        "this machine.",
+    )
+    workers: int = Field(
+        0, ge=0, description="Ray workers at once; 0 takes as many as the cluster's GPUs or CPUs."
+    )
+    worker_cpus: float = Field(2.0, gt=0, description="CPUs of a Ray worker.")
+    worker_gpus: float = Field(0.0, ge=0, description="GPUs of a Ray worker: 1, or a part of one.")

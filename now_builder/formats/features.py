@@ -1,6 +1,7 @@
 """Region features: one HDF5 file with 36 regions for each page, and its crash-safe parts."""
 
 import math
+import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -260,14 +261,15 @@ def parts_folder(path: Path) -> Path:
     return path.with_name(f"{path.name}.parts")
 
 
-def write_part(path: Path, number: int, batch: FeatureBatch, attributes: Mapping[str, str]) -> None:
-    """Store one finished batch beside the feature file, atomically."""
-    write_features(parts_folder(path) / f"{number:06d}.h5", [batch], attributes)
+def write_part(path: Path, batch: FeatureBatch, attributes: Mapping[str, str]) -> None:
+    """Store one finished batch beside the feature file, atomically, under its first key."""
+    name = re.sub(r"[^\w-]", "_", batch.keys[0])
+    write_features(parts_folder(path) / f"{name}.h5", [batch], attributes)
 
 
 def read_parts(path: Path) -> list[Path]:
-    """List the finished batches of an interrupted run, in order."""
-    return sorted(parts_folder(path).glob("[0-9]*.h5"))
+    """List the finished batches of an interrupted run, in the order of their keys."""
+    return sorted(parts_folder(path).glob("[!.]*.h5"))
 
 
 def merge_parts(

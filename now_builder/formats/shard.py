@@ -36,6 +36,7 @@ class Planned:
         url: The listed text, verbatim.
         url_canonical: What is visited.
         site: Host name.
+        lot: Shards of one lot share hosts and are crawled by one worker at a time; −1: none yet.
     """
 
     key: str
@@ -43,6 +44,7 @@ class Planned:
     url: str
     url_canonical: str
     site: str
+    lot: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,13 +194,14 @@ _PLAN_SCHEMA = pa.schema(
         ("url", pa.string()),
         ("url_canonical", pa.string()),
         ("site", pa.string()),
+        ("lot", pa.int32()),
     ],
     metadata={"format": "now-plan/1"},
 )
-_REQUIRED = {"key", "shard", "url", "url_canonical", "site", "status"}
-_ADDED = ("timings", "overlays")
-"""Columns that the first captures did not have; where one is missing it has its default."""
+_LATER: dict[str, Any] = {"lot": -1, "timings": None, "overlays": []}
+"""Columns that older files lack, and what stands for them."""
 
+_REQUIRED = {"key", "shard", "url", "url_canonical", "site", "status"}
 _INTEGERS = {"http_status", "attempts"}
 _LISTS = {"redirects", "overlays"}
 _ROW_SCHEMA = pa.schema(
@@ -323,17 +326,20 @@ def read_rows(captures: Path, shard: int | None = None) -> list[CaptureRow]:
     ]
 
 
-def read_captures(captures: Path, skip: frozenset[str] = frozenset()) -> Iterator[Capture]:
-    """Stream the captures of all complete shards in the order of the tars.
+def read_captures(
+    captures: Path, skip: frozenset[str] = frozenset(), shards: Iterable[int] | None = None
+) -> Iterator[Capture]:
+    """Stream the captures of complete shards in the order of the tars.
 
     Args:
         captures: The captures folder.
         skip: Keys not to decode.
+        shards: To read; by default all.
 
     Raises:
         FormatError: If a tar is missing, torn, or has a member of an unknown form.
     """
-    for shard in complete_shards(captures):
+    for shard in complete_shards(captures) if shards is None else shards:
         yield from read_members(members_path(captures, shard), skip)
 
 
@@ -472,15 +478,6 @@ def _box(numbers: list[float]) -> Box:
     return left, top, right, bottom
 
 
-def _with_added(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    for name in _ADDED:
-        if name in schema.names and name not in table.column_names:
-            default = CaptureRow("", "", "", "", "ok")
-            cells = pa.array([getattr(default, name)] * len(table), schema.field(name).type)
-            table = table.append_column(name, cells)
-    return table
-
-
 def _read_table(path: Path, schema: pa.Schema) -> pa.Table:
     try:
         table = pq.read_table(path)
@@ -491,7 +488,10 @@ def _read_table(path: Path, schema: pa.Schema) -> pa.Table:
     found, expected = (table.schema.metadata or {}).get(b"format"), schema.metadata[b"format"]
     if found != expected:
         raise FormatError(path, f"format {found!r}, expected {expected.decode()!r}")
-    table = _with_added(table, schema)
+    for name, value in _LATER.items():
+        if name in schema.names and name not in table.column_names:
+            cells = pa.array([value] * len(table), schema.field(name).type)
+            table = table.append_column(name, cells)
     missing = [name for name in schema.names if name not in table.column_names]
     if missing:
         raise FormatError(path, f"missing columns {missing}")

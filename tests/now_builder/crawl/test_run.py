@@ -36,7 +36,7 @@ import sys
 from pathlib import Path
 from now_builder.crawl.run import crawl
 from now_builder.crawl.settings import CrawlSettings
-print(crawl(Path(sys.argv[1]), Path(sys.argv[2]), CrawlSettings.model_validate_json(sys.argv[3])))
+print(crawl(Path(sys.argv[1]), sys.argv[2], CrawlSettings.model_validate_json(sys.argv[3])))
 """
 
 
@@ -290,9 +290,7 @@ def test_two_crawls_of_one_folder_do_not_mix(tmp_path: Path) -> None:
         command = [sys.executable, "-c", PROGRAM, str(urls), str(tmp_path / "captures"),
                    settings.model_dump_json()]  # fmt: skip
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        deadline = time.monotonic() + 20
-        while not (tmp_path / "captures" / "plan.parquet").exists() and time.monotonic() < deadline:
-            time.sleep(0.05)
+        wait_until(lambda: server.hits["/silent"] > 0, process)
         with pytest.raises(CrawlError, match="another crawl"):
             crawl(urls, tmp_path / "captures", settings)
         assert process.wait(60) == 0

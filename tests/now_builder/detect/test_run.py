@@ -113,6 +113,16 @@ def test_a_kill_in_the_middle_changes_nothing(drawn, whole, settings, tmp_path, 
     assert same(features, whole)
 
 
+@pytest.mark.xdist_group("crawl")
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::FutureWarning")
+def test_workers_of_a_ray_cluster_write_what_one_process_does(drawn, whole, settings, tmp_path):
+    features = tmp_path / "features.h5"
+    on_ray = settings.model_copy(update={"engine": "ray", "workers": 2, "worker_cpus": 1.0})
+    assert detect(drawn, features, on_ray).fresh == 24
+    assert same(features, whole)
+    assert not parts_folder(features).exists()
+
+
 def test_pages_crawled_later_are_added(drawn, whole, settings, tmp_path):
     """The first shard alone, then both: the same rows as both at once, to rounding."""
     captures = tmp_path / "captures"

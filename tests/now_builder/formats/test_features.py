@@ -94,12 +94,12 @@ def test_the_same_content_is_the_same_bytes(path: Path, tmp_path: Path) -> None:
 
 def test_parts_are_merged_once_each_and_dropped(tmp_path: Path) -> None:
     path = tmp_path / "f.h5"
-    write_part(path, 0, batch(["a", "b"]), {})
-    write_part(path, 1, batch(["b", "c"], 1), {})
+    write_part(path, batch(["a", "b"]), {})
+    write_part(path, batch(["b", "c"], 1), {})
     assert len(read_parts(path)) == 2
     assert merge_parts(path, {"detector": "x"}) == 3
     assert not parts_folder(path).exists()
-    write_part(path, 0, batch(["d"], 2), {})
+    write_part(path, batch(["d"], 2), {})
     assert merge_parts(path, {"detector": "x"}) == 4
     with open_features(path) as features:
         assert features.keys == ["a", "b", "c", "d"]

@@ -1,0 +1,188 @@
+"""Tasks on a Ray cluster: a worker each, one task at a time, killed when it takes too long."""
+
+import logging
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from now_builder.errors import ConfigError
+
+Task = TypeVar("Task")
+
+_LOOK_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class RayOptions:
+    """How much of a cluster to take.
+
+    Attributes:
+        address: Of a running cluster; ``None`` starts one on this machine, ``"auto"`` finds one.
+        workers: At once; 0 takes as many as the cluster's CPUs (or GPUs) hold.
+        cpus: Of one worker; ``gpus``: of one worker.
+        attempts: At one task, after which it is given up.
+    """
+
+    address: str | None = None
+    workers: int = 0
+    cpus: float = 2.0
+    gpus: float = 0.0
+    attempts: int = 3
+
+
+@dataclass(slots=True)
+class Outcome(Generic[Task]):
+    """What became of the tasks.
+
+    Attributes:
+        reports: What the tasks gave back.
+        poison: Tasks that failed again and again, and why.
+    """
+
+    reports: list[Any] = field(default_factory=list)
+    poison: list[tuple[Task, str]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Running(Generic[Task]):
+    worker: Any
+    task: Task
+    attempt: int
+    since: float
+
+
+class RayEngine(Generic[Task]):
+    """Runs tasks on workers that live on.
+
+    Each worker has one task in flight and no queue, so that a lost one costs that task alone; its
+    task is given to another worker, at first as it was and then in parts.
+
+    Args:
+        work: Runs in the worker; importable, idempotent.
+        limit_s: Wall-clock limit of a task; its worker is killed then.
+        parts: What a task is cut into when it has failed, to find the part at fault.
+        options: How much of the cluster to take.
+
+    Raises:
+        ConfigError: If Ray is not installed, or its cluster cannot be reached.
+    """
+
+    def __init__(
+        self,
+        work: Callable[[Task], Any],
+        limit_s: Callable[[Task], float],
+        parts: Callable[[Task], Sequence[Task]],
+        options: RayOptions,
+    ) -> None:
+        self._ray = _connected(options)
+        self._work = work
+        self._limit_s = limit_s
+        self._parts = parts
+        self._options = options
+        self._queue: deque[tuple[Task, int]] = deque()
+        self._running: dict[Any, _Running[Task]] = {}
+        self._idle: list[Any] = []
+        self._outcome: Outcome[Task] = Outcome()
+
+    def run(self, tasks: Sequence[Task], told: Callable[[Any], object]) -> Outcome[Task]:
+        """Run all tasks; workers are gone at the end.
+
+        Args:
+            tasks: To do, largest first is best.
+            told: Called with each report.
+        """
+        self._queue.extend((task, 1) for task in tasks)
+        workers = min(self._options.workers or self._room(), len(tasks))
+        try:
+            while self._queue or self._running:
+                while self._queue and len(self._running) < workers:
+                    self._start(*self._queue.popleft())
+                done, _ = self._ray.wait(list(self._running), timeout=_LOOK_S)
+                for reference in done:
+                    self._finish(reference, told)
+                for reference, running in list(self._running.items()):
+                    if time.monotonic() - running.since > self._limit_s(running.task):
+                        self._ray.kill(running.worker)
+                        self._failed(reference, f"no end after {self._limit_s(running.task):.0f} s")
+        finally:
+            for running in self._running.values():
+                self._ray.kill(running.worker)
+            for worker in self._idle:
+                self._ray.kill(worker)
+            self._ray.shutdown()
+        return self._outcome
+
+    def _room(self) -> int:
+        """Count the workers that the cluster holds, one CPU left to Ray where there are several."""
+        there = self._ray.cluster_resources()
+        if self._options.gpus:
+            return max(1, int(there.get("GPU", 0) / self._options.gpus))
+        return max(1, int((there.get("CPU", 1) - 1) / self._options.cpus))
+
+    def _start(self, task: Task, attempt: int) -> None:
+        worker = self._idle.pop() if self._idle else self._new_worker()
+        reference = worker.run.remote(task)
+        self._running[reference] = _Running(worker, task, attempt, time.monotonic())
+
+    def _new_worker(self) -> Any:
+        remote = self._ray.remote(_Worker).options(
+            num_cpus=self._options.cpus,
+            num_gpus=self._options.gpus,
+            max_restarts=0,
+            max_task_retries=0,
+        )
+        return remote.remote(self._work)
+
+    def _finish(self, reference: Any, told: Callable[[Any], object]) -> None:
+        try:
+            report = self._ray.get(reference)
+        except self._ray.exceptions.RayTaskError as error:
+            self._idle.append(self._running[reference].worker)
+            self._failed(reference, str(error.cause))
+        except self._ray.exceptions.RayError as error:
+            self._failed(reference, str(error).partition("\n")[0])
+        else:
+            self._idle.append(self._running.pop(reference).worker)
+            self._outcome.reports.append(report)
+            told(report)
+
+    def _failed(self, reference: Any, why: str) -> None:
+        """Give a task to another worker, its parts one by one, or give it up."""
+        running = self._running.pop(reference)
+        sys.stderr.write(f"ray: task {running.task}, attempt {running.attempt}: {why}\n")
+        if running.attempt >= self._options.attempts:
+            self._outcome.poison.append((running.task, why))
+            return
+        parts = self._parts(running.task) if running.attempt > 1 else [running.task]
+        self._queue.extend((part, running.attempt + 1) for part in parts)
+
+
+class _Worker:
+    """The actor: does one task after the other."""
+
+    def __init__(self, work: Callable[[Any], Any]) -> None:
+        self._work = work
+
+    def run(self, task: Any) -> Any:
+        """Do one task."""
+        return self._work(task)
+
+
+def _connected(options: RayOptions) -> Any:
+    try:
+        import ray  # noqa: PLC0415 - only those who run a cluster need it
+    except ImportError:
+        raise ConfigError("--engine ray: pip install 'noise-of-web[cluster]'") from None
+    try:
+        ray.init(
+            address=options.address,
+            include_dashboard=False if options.address is None else None,
+            log_to_driver=True,
+            logging_level=logging.WARNING,
+        )
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise ConfigError(f"--ray-address {options.address}: {error}") from None
+    return ray
