@@ -127,20 +127,24 @@ class Browsers:
             VisitError: With the reason, where there is nothing to capture.
             CrawlError: If no browser can be started.
         """
-        launched = await self._acquire()
+        with trail.steps.step("open"):
+            launched = await self._acquire()
         gate.begin(self._settings.max_bytes)
         context: BrowserContext | None = None
         try:
-            async with self._blamed(launched):
-                context = await self._context(launched, gate)
-                page = await context.new_page()
-                context.on("page", lambda popup: self._later(_close_popup(popup)))
-                tab = Tab(page, gate, trail)
-                await tab.prepare()
+            with trail.steps.step("open"):
+                async with self._blamed(launched):
+                    context = await self._context(launched, gate)
+                    page = await context.new_page()
+                    context.on("page", lambda popup: self._later(_close_popup(popup)))
+                    hides = self._settings.overlays == "hide"
+                    tab = Tab(page, gate, trail, hide_overlays=hides)
+                    await tab.prepare()
             return await self._visit(tab, url, trail)
         finally:
             gate.cut()
-            await self._release(launched, context)
+            with trail.steps.step("close"):
+                await self._release(launched, context)
 
     async def _visit(self, tab: Tab, url: str, trail: Trail) -> Seen:
         seconds, html_bytes = self._settings.page_timeout_s, self._settings.max_bytes // 2

@@ -9,7 +9,7 @@ import time
 import traceback
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import imagehash
@@ -28,6 +28,7 @@ from now_builder.crawl.prefetch import Prefetch
 from now_builder.crawl.progress import Progress
 from now_builder.crawl.refusals import opt_outs
 from now_builder.crawl.settings import CrawlSettings
+from now_builder.crawl.steps import Steps
 from now_builder.crawl.urls import canonical
 from now_builder.errors import NowError
 from now_builder.formats.shard import Capture, CaptureRow, Planned, Status
@@ -88,9 +89,14 @@ class Crew:
             progress: Told of each page.
         """
         loop = asyncio.get_running_loop()
-        while (line := await self._pace.take()) is not None:
+        while True:
+            steps = Steps()
+            with steps.step("wait"):
+                line = await self._pace.take()
+            if line is None:
+                return
             started = time.monotonic()
-            row, capture = await self._attempts(line, gate)
+            row, capture = await self._attempts(line, gate, steps)
             pause_s = self._pause(line, row)
             if pause_s is not None:
                 self._pace.give_back(line, pause_s)
@@ -115,7 +121,9 @@ class Crew:
         self._put_off[line.key] += 1
         return pause_s
 
-    async def _attempts(self, line: Planned, gate: Gate) -> tuple[CaptureRow, Capture | None]:
+    async def _attempts(
+        self, line: Planned, gate: Gate, steps: Steps
+    ) -> tuple[CaptureRow, Capture | None]:
         """Visit until it works or the attempts are used up.
 
         A page in flight when another one took the browser down is not to blame, so that a crash of
@@ -125,16 +133,18 @@ class Crew:
         left = Counter(dict.fromkeys(TRANSIENT, self._settings.retries))
         left["browser_crashed"] = _CRASH_RETRIES
         while True:
-            row, capture = await self._attempt(line, gate)
+            row, capture = await self._attempt(line, gate, Trail(steps=steps))
             attempts += 1
             if not left[row.error or ""]:
                 return replace(row, attempts=attempts + self._put_off[line.key]), capture
             left[row.error or ""] -= 1
-            await asyncio.sleep(_BACK_OFF_S * attempts)
+            with steps.step("retry"):
+                await asyncio.sleep(_BACK_OFF_S * attempts)
 
-    async def _attempt(self, line: Planned, gate: Gate) -> tuple[CaptureRow, Capture | None]:
+    async def _attempt(
+        self, line: Planned, gate: Gate, trail: Trail
+    ) -> tuple[CaptureRow, Capture | None]:
         """Visit once; here, and only here, whatever goes wrong with a page becomes its row."""
-        trail = Trail()
         row = CaptureRow(
             line.key, line.url, line.url_canonical, line.site, "ok",
             fetched_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
@@ -142,20 +152,17 @@ class Crew:
             tool=f"{PRODUCT}/{__version__}",
         )  # fmt: skip
         try:
-            async with asyncio.timeout(self._settings.page_timeout_s + _GRACE_S):
-                trail.robots = (await self._allowed(line, trail)).note
-                if self._prefetch is not None:
-                    await self._prefetch.look(line.url_canonical, gate, trail)
-                seen = await self._browsers.visit(line.url_canonical, gate, trail)
-            row, capture = await asyncio.get_running_loop().run_in_executor(
-                self._pool,
-                _describe,
-                row,
-                seen,
-                trail,
-                self._settings,
-                self._opt_outs,
-            )
+            seen = await self._see(line, gate, trail)
+            with trail.steps.step("describe"):
+                row, capture = await asyncio.get_running_loop().run_in_executor(
+                    self._pool,
+                    _describe,
+                    row,
+                    seen,
+                    trail,
+                    self._settings,
+                    self._opt_outs,
+                )
         except VisitError as problem:
             if problem.retry_after_s is not None:
                 self._asked[line.key] = problem.retry_after_s
@@ -172,7 +179,17 @@ class Crew:
         except Exception as problem:  # noqa: BLE001 - the one place: a page's failure is a row
             kind = f"{type(problem).__name__}: {problem}"
             row, capture = _failed(row, "internal_error", kind), None
-        return replace(row, **asdict(trail)), capture
+        return replace(row, **trail.columns()), capture
+
+    async def _see(self, line: Planned, gate: Gate, trail: Trail) -> Seen:
+        """Ask the site, look by a plain request if that is wanted, and visit."""
+        async with asyncio.timeout(self._settings.page_timeout_s + _GRACE_S):
+            with trail.steps.step("robots"):
+                trail.robots = (await self._allowed(line, trail)).note
+            if self._prefetch is not None:
+                with trail.steps.step("prefetch"):
+                    await self._prefetch.look(line.url_canonical, gate, trail)
+            return await self._browsers.visit(line.url_canonical, gate, trail)
 
     async def _allowed(self, line: Planned, trail: Trail) -> Decision:
         """Ask what may be asked without visiting the page.
@@ -242,8 +259,10 @@ def _describe(
         html_sha256=hashlib.sha256(seen.html).hexdigest(),
         phash=phash,
         load_state="settled" if seen.settled else "partial",
+        overlays=seen.overlays,
     )
-    return described, Capture(row.key, screenshot, seen.html, seen.elements)
+    exchanges = seen.exchanges if settings.warc else ()
+    return described, Capture(row.key, screenshot, seen.html, seen.elements, exchanges)
 
 
 def _to_webp(picture: Image.Image) -> bytes:

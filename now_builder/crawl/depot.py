@@ -13,7 +13,7 @@ from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.shard import complete_shards, members_path, plan_path, rows_path
 
 _PLAN = ("split.toml", "plan.parquet")
-_MEMBERS = (".tar",)
+_MEMBERS = (".tar", ".warc.gz", ".cdxj")
 _ROWS = ".parquet"
 
 

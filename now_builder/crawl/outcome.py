@@ -1,8 +1,10 @@
 """What a visit to a page ends in: what was seen, or why nothing was."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from typing import Any
 
-from now_builder.formats.shard import Element
+from now_builder.crawl.steps import Steps
+from now_builder.formats.shard import Element, Exchange
 
 BUSY = frozenset({"http_429", "http_503"})
 """Answers that ask to come back later."""
@@ -31,6 +33,7 @@ class Trail:
     Attributes:
         redirects: The URLs on the way, the final one not among them.
         robots: What the decision to visit rests on.
+        steps: How long each took.
     """
 
     redirects: list[str] = field(default_factory=list)
@@ -38,6 +41,12 @@ class Trail:
     http_status: int | None = None
     content_type: str | None = None
     robots: str | None = None
+    steps: Steps = field(default_factory=Steps)
+
+    def columns(self) -> dict[str, Any]:
+        """Give it as columns of the row."""
+        known = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "steps"}
+        return known | {"timings": self.steps.to_json()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +59,8 @@ class Seen:
         settled: Whether it was complete and came to rest.
         scripted: Descriptions by name in the live DOM.
         robots_tags: Values of ``X-Robots-Tag``; ``tdm``: of ``TDM-Reservation``.
+        exchanges: How the main document was asked for and answered.
+        overlays: Rules by which something was hidden.
     """
 
     html: bytes
@@ -59,6 +70,8 @@ class Seen:
     scripted: list[str]
     robots_tags: list[str] = field(default_factory=list)
     tdm: str | None = None
+    exchanges: tuple[Exchange, ...] = ()
+    overlays: list[str] = field(default_factory=list)
 
 
 class VisitError(Exception):

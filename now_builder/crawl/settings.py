@@ -72,6 +72,18 @@ class CrawlSettings(Strict):
         description="How screenshots are kept: the browser's own PNG bytes, or WebP without loss, "
         "half the size for a tenth of a CPU second a page.",
     )
+    overlays: Literal["keep", "hide"] = Field(
+        "keep",
+        description="Cookie and consent overlays: keep them as the page shows them, or hide them "
+        "before the screenshot. They are never clicked, so no consent is given; the column "
+        "overlays says what was hidden.",
+    )
+    warc: bool = Field(
+        default=False,
+        description="Write a WARC beside each tar (00012.warc.gz, and its index 00012.cdxj): how "
+        "each main document was asked for and answered, redirects included, the screenshot, the "
+        "row.",
+    )
     opt_outs: str = Field(
         "noai,noimageai,tdm-reservation",
         description="Refusals to obey where X-Robots-Tag, TDM-Reservation or a meta tag robots or "

@@ -11,25 +11,33 @@ import os
 import re
 import shutil
 import threading
+import time
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from now_builder.crawl.elements import read_elements
+from now_builder.crawl.steps import add_step
 from now_builder.errors import CrawlError, FormatError
 from now_builder.formats.atomic import sync_folder
 from now_builder.formats.shard import (
     Capture,
     CaptureRow,
+    Exchange,
     members_path,
     read_members,
     read_rows,
     rows_path,
     write_shard,
 )
+from now_builder.formats.warc import read_exchanges, write_warc
 
 _JOURNAL, _MEMBERS = "journal.jsonl", "members.bin"
+_PARTS = 3
+"""Of a page, without its exchanges."""
+
+_SIDES = ("request", "answer")
 _OPEN, _NEW, _DROP = ".open", ".open.new", ".open.drop"
 
 
@@ -58,9 +66,13 @@ class OpenShard:
         shutil.rmtree(new, ignore_errors=True)
         shard = cls(captures, number, new)
         members = read_members(members_path(captures, number))
+        exchanges = read_exchanges(captures, number)
         for row in read_rows(captures, number):
-            if row.status in ("ok", "refused"):
-                shard.add(row, next(members) if row.status == "ok" else None)
+            if row.status == "ok":
+                known = exchanges.get(row.key, ())
+                shard.add(row, replace(next(members), exchanges=known))
+            elif row.status == "refused":
+                shard.add(row, None)
         new.rename(open_path(captures, number))
         sync_folder(captures)
         return cls(captures, number)
@@ -71,6 +83,7 @@ class OpenShard:
         Raises:
             CrawlError: If the disk does not take it.
         """
+        begun = time.monotonic()
         parts = [] if capture is None else _to_parts(capture)
         with self._lock:
             try:
@@ -78,6 +91,9 @@ class OpenShard:
                 if parts:
                     _append(self._folder / _MEMBERS, self._end, b"".join(parts))
                 sizes = [len(part) for part in parts]
+                if parts:
+                    timings = add_step(row.timings, "store", time.monotonic() - begun)
+                    row = replace(row, timings=timings)
                 line = {"row": asdict(row), "at": self._end, "sizes": sizes}
                 text = json.dumps(line, ensure_ascii=False, separators=(",", ":")) + "\n"
                 _append(self._folder / _JOURNAL, None, text.encode("utf-8", "surrogatepass"))
@@ -89,12 +105,17 @@ class OpenShard:
             self._take(line)
 
     def finish(self, rows: Sequence[CaptureRow]) -> None:
-        """Write the shard's tar and parquet and drop the folder.
+        """Write the shard's tar and parquet and drop the folder; a WARC if a page asked for one.
 
         Args:
             rows: All rows of the shard, in the order of the keys.
         """
         try:
+            if self._has_exchanges():
+                pages = [row for row in rows if row.status == "ok"]
+                write_warc(
+                    self.captures, self.number, zip(pages, self._captures(rows), strict=True)
+                )
             write_shard(self.captures, self.number, rows, self._captures(rows))
         except OSError as error:
             raise CrawlError(f"{rows_path(self.captures, self.number)}: {error}") from None
@@ -102,6 +123,9 @@ class OpenShard:
             drop = self.captures / f"{self.number:05d}{_DROP}"
             self._folder.rename(drop)  # at once, so that no half folder is ever taken for a whole
             shutil.rmtree(drop)
+
+    def _has_exchanges(self) -> bool:
+        return any(len(sizes) > _PARTS for _, sizes in self._places.values())
 
     def _captures(self, rows: Sequence[CaptureRow]) -> Iterator[Capture]:
         wanted = [row.key for row in rows if row.status == "ok"]
@@ -182,7 +206,8 @@ def sweep(captures: Path, shards: Collection[int] | None = None) -> None:
 
 def start_over(captures: Path) -> None:
     """Remove plan, split and shards, and nothing that is not a crawl's."""
-    for pattern in ("plan.parquet", "split.toml", "[0-9]*.parquet", "[0-9]*.tar"):
+    finished = [f"[0-9]*.{ending}" for ending in ("parquet", "tar", "warc.gz", "cdxj")]
+    for pattern in ("plan.parquet", "split.toml", *finished):
         for file in captures.glob(pattern):
             file.unlink()
     for folder in captures.glob(f"[0-9]*{_OPEN}"):
@@ -202,12 +227,22 @@ def _append(path: Path, start: int | None, content: bytes) -> None:
 def _to_parts(capture: Capture) -> list[bytes]:
     elements = [asdict(element) for element in capture.elements]
     text = json.dumps({"elements": elements}, separators=(",", ":"))
-    return [capture.screenshot, gzip.compress(capture.html, 1), text.encode()]
+    parts = [capture.screenshot, gzip.compress(capture.html, 1), text.encode()]
+    if capture.exchanges:
+        parts.append(json.dumps([asdict(exchange) for exchange in capture.exchanges]).encode())
+    return parts
 
 
 def _from_parts(key: str, parts: list[bytes]) -> Capture:
     try:
-        screenshot, html, elements = parts
-        return Capture(key, screenshot, gzip.decompress(html), read_elements(json.loads(elements)))
+        screenshot, html, elements, *rest = parts
+        exchanges = tuple(_exchange(item) for item in json.loads(rest[0])) if rest else ()
+        found = read_elements(json.loads(elements))
+        return Capture(key, screenshot, gzip.decompress(html), found, exchanges)
     except (ValueError, OSError, EOFError) as error:
         raise FormatError(key, f"torn members in an open shard ({error})") from None
+
+
+def _exchange(item: dict[str, Any]) -> Exchange:
+    request, answer = ([(name, value) for name, value in item[side]] for side in _SIDES)
+    return Exchange(**item | {"request": tuple(request), "answer": tuple(answer)})

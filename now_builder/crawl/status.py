@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 
 from now_builder.crawl.depot import rows_of
 from now_builder.crawl.shard import open_shards, rows_so_far
+from now_builder.crawl.steps import read_timings
 from now_builder.formats.shard import complete_shards, read_plan, rows_path
 
 
@@ -24,6 +25,7 @@ class CrawlStatus:
         errors: Rows by reason.
         captions: Pages captured that have a description; ``partial``: that never came to rest.
         seconds: Spent on pages, all workers together.
+        steps: Of these by step, and ``taken``: pages that took it.
         running: Whether a crawl is at work now.
     """
 
@@ -36,6 +38,8 @@ class CrawlStatus:
     captions: int = 0
     partial: int = 0
     seconds: float = 0.0
+    steps: dict[str, float] = field(default_factory=dict)
+    taken: Counter[str] = field(default_factory=Counter)
     running: bool = False
 
     @property
@@ -56,6 +60,7 @@ class CrawlStatus:
             ("never at rest", str(self.partial)),
             ("languages", _counts(self.langs, most=8)),
             ("a page", f"{self.seconds / max(done, 1):.2f} s on average"),
+            ("by step", _means(self.steps, self.taken)),
         ]
         return "\n".join(f"{name:<14} {text}" for name, text in rows)
 
@@ -78,9 +83,9 @@ def _status_of(captures: Path) -> CrawlStatus:
     complete = complete_shards(captures)
     shards = {line.shard for line in plan}
     status = CrawlStatus(len(plan), len(shards), len(shards & set(complete)))
-    wanted = ["status", "error", "caption", "lang", "load_state", "elapsed_s"]
+    wanted = ["status", "error", "caption", "lang", "load_state", "elapsed_s", "timings"]
     for number in complete:
-        table = pq.read_table(rows_path(captures, number), columns=wanted)
+        table = pq.ParquetFile(rows_path(captures, number)).read(wanted)
         for row in table.to_pylist():
             _count(status, row)
     for number in set(open_shards(captures)) - set(complete):
@@ -93,6 +98,9 @@ def _status_of(captures: Path) -> CrawlStatus:
 def _count(status: CrawlStatus, row: Mapping[str, Any]) -> None:
     status.statuses[row["status"]] += 1
     status.seconds += row["elapsed_s"]
+    for step, seconds in read_timings(row.get("timings")).items():
+        status.steps[step] = status.steps.get(step, 0.0) + seconds
+        status.taken[step] += 1
     if row["error"] is not None:
         status.errors[row["error"]] += 1
     if row["status"] == "ok":
@@ -103,6 +111,11 @@ def _count(status: CrawlStatus, row: Mapping[str, Any]) -> None:
 
 def _counts(counts: Counter[str], most: int | None = None) -> str:
     return ", ".join(f"{name} {count}" for name, count in counts.most_common(most)) or "none"
+
+
+def _means(seconds: Mapping[str, float], taken: Mapping[str, int]) -> str:
+    means = (f"{step} {total / taken[step]:.3f} s" for step, total in seconds.items())
+    return ", ".join(means) or "not known"
 
 
 def _is_locked(captures: Path) -> bool:

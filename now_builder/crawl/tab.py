@@ -15,7 +15,9 @@ from playwright.async_api import Error as PlaywrightError
 
 from now_builder.crawl.egress import Gate
 from now_builder.crawl.elements import expression, read_elements
+from now_builder.crawl.exchange import Exchanges
 from now_builder.crawl.outcome import Seen, Trail, VisitError
+from now_builder.crawl.overlays import hiding
 from now_builder.crawl.refusals import retry_after_s
 from now_builder.formats.shard import HEIGHT, WIDTH
 
@@ -28,6 +30,9 @@ _DOWNLOADS = {"application/octet-stream", "application/x-download", "application
 _REDIRECTS = {301, 302, 303, 307, 308}
 _MOST_DOCUMENTS = 10
 _QUIET_MS = 150
+_LATE_MS = 1500
+"""How long a page at rest is left to fetch scripts and pictures on the side."""
+
 _CHUNK = 1 << 20
 _REWRITTEN = {"content-encoding", "content-length", "transfer-encoding"}
 
@@ -82,17 +87,22 @@ class Tab:
         page: Fresh, in a fresh context.
         gate: The page's way out.
         trail: Filled as the visit goes on.
+        hide_overlays: Hide cookie and consent overlays.
     """
 
-    def __init__(self, page: Page, gate: Gate, trail: Trail) -> None:
+    def __init__(
+        self, page: Page, gate: Gate, trail: Trail, *, hide_overlays: bool = False
+    ) -> None:
         self._page = page
         self._gate = gate
         self._limits: Limits
         self._trail = trail
+        self._hides = hide_overlays
         self._session: CDPSession
         self._frame = ""
         self._loader = ""
         self._documents: dict[str, _Document] = {}
+        self._exchanges = Exchanges()
         self._loaded = asyncio.Event()
         self._leaving = False
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -139,7 +149,8 @@ class Tab:
         """
         self._limits = limits
         try:
-            await self._navigate(url)
+            with self._trail.steps.step("navigate"):
+                await self._navigate(url)
             return await self._capture_at_rest()
         except PlaywrightError as error:
             raise _from_playwright(error) from None
@@ -244,6 +255,7 @@ class Tab:
         if status in _REDIRECTS and "location" in headers:
             if len(self._trail.redirects) >= 2 * _MOST_DOCUMENTS:
                 raise VisitError("redirect_loop", f"{len(self._trail.redirects)} redirects")
+            self._exchanges.note(event, whole=False)
             await self._session.send("Fetch.continueRequest", request)
             return
         check_answer(status, headers)
@@ -251,6 +263,7 @@ class Tab:
             raise VisitError("redirect_loop", f"{_MOST_DOCUMENTS} documents, one after the other")
         body, whole = await self._read_body(request, urlsplit(url).hostname or "")
         whole = whole and not _is_short(body, headers)
+        self._exchanges.note(event, whole=whole)
         self._documents[event.get("networkId", "")] = _Document(
             url, body, whole, _values(event, "x-robots-tag"), headers.get("tdm-reservation")
         )
@@ -322,6 +335,18 @@ class Tab:
 
     async def _settle(self) -> bool:
         """Wait for the load and for rest, within the time that there is for each."""
+        with self._trail.steps.step("load"):
+            loaded = await self._load()
+        seconds = min(self._limits.settle_s, self._limits.left(_SETTLE))
+        arguments = f"{{milliseconds: {1000 * seconds:.0f}, quiet: {_QUIET_MS}, late: {_LATE_MS}}}"
+        with self._trail.steps.step("settle"):
+            rest = await self._evaluate(
+                f"({_SETTLE_JS})({arguments})", seconds + 0.08 * self._limits.seconds
+            )
+        return bool(rest) and loaded
+
+    async def _load(self) -> bool:
+        """Wait for the load; stop what is late, and say whether it was not."""
         loaded = await self._within(
             _waited(self._loaded.wait(), self._load_time()), self._limits.left(), "timeout", "load"
         )
@@ -329,15 +354,11 @@ class Tab:
             await self._within(
                 self._session.send("Page.stopLoading"), 2.0, "renderer_hung", "stop loading"
             )
-        seconds = min(self._limits.settle_s, self._limits.left(_SETTLE))
-        arguments = f"{{milliseconds: {1000 * seconds:.0f}, quiet: {_QUIET_MS}}}"
-        rest = await self._evaluate(
-            f"({_SETTLE_JS})({arguments})", seconds + 0.08 * self._limits.seconds
-        )
-        return bool(rest) and loaded
+        return loaded
 
     async def _capture(self, *, settled: bool) -> Seen:
-        state = await self._evaluate(f"({_FREEZE_JS})()", self._limits.left())
+        with self._trail.steps.step("freeze"):
+            state = await self._evaluate(f"({_FREEZE_JS})()", self._limits.left())
         if state["contentType"] not in _HTML:
             raise VisitError("not_html", state["contentType"])
         if not state["url"].startswith(("http://", "https://")):
@@ -345,8 +366,11 @@ class Tab:
         document = self._documents.get(self._loader)
         if document is None:
             raise VisitError("net_error", "the source of the last document is not known")
-        found = await self._evaluate(expression(), self._limits.left())
-        screenshot = await self._screenshot()
+        overlays = await self._hide_overlays() if self._hides else []
+        with self._trail.steps.step("elements"):
+            found = await self._evaluate(expression(), self._limits.left())
+        with self._trail.steps.step("screenshot"):
+            screenshot = await self._screenshot()
         if self._documents.get(self._loader) is not document:
             raise _Moved
         self._trail.final_url = state["url"]
@@ -361,7 +385,14 @@ class Tab:
             scripted=[str(text) for text in state["descriptions"]],
             robots_tags=document.robots_tags,
             tdm=document.tdm,
+            exchanges=self._exchanges.way_to(self._loader),
+            overlays=overlays,
         )
+
+    async def _hide_overlays(self) -> list[str]:
+        with self._trail.steps.step("overlays"):
+            names = await self._evaluate(hiding(), self._limits.left())
+        return [str(name) for name in names]
 
     async def _screenshot(self) -> bytes:
         shot = await self._within(

@@ -67,6 +67,8 @@ class CaptureRow:
         load_state: ``settled``, or ``partial`` when the page never came to rest.
         duplicate_of: Key of the first URL with the same canonical form.
         elapsed_s: Seconds spent on this page.
+        timings: JSON object: seconds by step, all attempts together.
+        overlays: Rules by which cookie and consent overlays were hidden; empty if none was.
     """
 
     key: str
@@ -99,6 +101,8 @@ class CaptureRow:
     elapsed_s: float = 0.0
     browser: str | None = None
     tool: str | None = None
+    timings: str | None = None
+    overlays: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +141,29 @@ class Element:
 
 
 @dataclass(frozen=True, slots=True)
+class Exchange:
+    """One document as it was asked for and answered, but for its body.
+
+    Attributes:
+        url: Without its fragment.
+        at: When the answer was there: UTC, ISO 8601.
+        request: Names and values of the headers, as the browser tells them.
+        reason: What stood behind the status; empty in HTTP/2 and later.
+        answer: Names and values of the headers as received.
+        cut: Whether the body is not whole, or not kept.
+    """
+
+    url: str
+    at: str
+    method: str
+    request: tuple[tuple[str, str], ...]
+    status: int
+    reason: str
+    answer: tuple[tuple[str, str], ...]
+    cut: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Capture:
     """The members of one page with ``status=ok``.
 
@@ -144,12 +171,14 @@ class Capture:
         screenshot: PNG or WebP bytes of 720 x 1280 px.
         html: The source as served, undecoded.
         elements: In document order.
+        exchanges: What led to the source, its own answer last; kept in the WARC, not in the tar.
     """
 
     key: str
     screenshot: bytes
     html: bytes
     elements: list[Element]
+    exchanges: tuple[Exchange, ...] = ()
 
     @property
     def extension(self) -> str:
@@ -169,11 +198,12 @@ _PLAN_SCHEMA = pa.schema(
     ],
     metadata={"format": "now-plan/1"},
 )
-_LATER: dict[str, Any] = {"lot": -1}
+_LATER: dict[str, Any] = {"lot": -1, "timings": None, "overlays": []}
 """Columns that older files lack, and what stands for them."""
 
 _REQUIRED = {"key", "shard", "url", "url_canonical", "site", "status"}
 _INTEGERS = {"http_status", "attempts"}
+_LISTS = {"redirects", "overlays"}
 _ROW_SCHEMA = pa.schema(
     [
         (
@@ -183,7 +213,7 @@ _ROW_SCHEMA = pa.schema(
             else pa.float64()
             if f.name == "elapsed_s"
             else pa.list_(pa.string())
-            if f.name == "redirects"
+            if f.name in _LISTS
             else pa.string(),
         )
         for f in fields(CaptureRow)
@@ -460,7 +490,8 @@ def _read_table(path: Path, schema: pa.Schema) -> pa.Table:
         raise FormatError(path, f"format {found!r}, expected {expected.decode()!r}")
     for name, value in _LATER.items():
         if name in schema.names and name not in table.column_names:
-            table = table.append_column(name, pa.array([value] * len(table)))
+            cells = pa.array([value] * len(table), schema.field(name).type)
+            table = table.append_column(name, cells)
     missing = [name for name in schema.names if name not in table.column_names]
     if missing:
         raise FormatError(path, f"missing columns {missing}")

@@ -54,6 +54,28 @@ PAGES: dict[str, bytes] = {
     ),
     "/alert": page("one alert", "<script>alert('stop')</script><p>after</p>"),
     "/alerts": page("alerts for ever", "<script>while (true) alert('again')</script>"),
+    "/asks": page(
+        "asks for permissions",
+        "<p id=said>nothing</p><script>const said = {};"
+        "const say = (what, answer) => { said[what] = answer;"
+        " document.querySelector('#said').textContent = JSON.stringify(said) };"
+        "say('confirm', confirm('sure?')); say('prompt', prompt('name?'));"
+        "Notification.requestPermission().then((answer) => say('notify', answer));"
+        "navigator.geolocation.getCurrentPosition(() => say('place', 'told'),"
+        " (error) => say('place', error.code));"
+        "navigator.mediaDevices.getUserMedia({ video: true }).then(() => say('camera', 'on'),"
+        " (error) => say('camera', error.name));</script>",
+    ),
+    "/moving": page(
+        "never stands still",
+        "<style>@keyframes go { to { transform: translateX(200px) } }"
+        " i { display: block; width: 50px; height: 50px; background: #a00;"
+        " animation: go 0.37s linear infinite alternate }"
+        " b { display: block; width: 50px; height: 50px; background: #0a0;"
+        " animation: go 60s forwards } </style><i></i><b></b><u>underlined</u>"
+        "<script>document.querySelector('u').animate([{ opacity: 1 }, { opacity: 0 }],"
+        " { duration: 310, iterations: Infinity })</script>",
+    ),
     "/unload": page("asks to stay", "<script>onbeforeunload = () => 'stay'</script>"),
     "/forever": page("while(1)", "<p>before</p><script>while (true) {}</script>"),
     "/popups": page(
@@ -114,6 +136,8 @@ class Awkward:
             "/hang.woff2": self._hang,
             "/silent": self._hang,
             "/slow": self._slow,
+            "/slow-red.png": self._slow_picture,
+            "/slow-script.js": self._slow_script,
             "/endless": self._endless,
             "/drip": self._drip,
             "/truncated": self._truncated,
@@ -241,6 +265,17 @@ class Awkward:
     async def _slow(self, writer: asyncio.StreamWriter) -> None:
         await asyncio.sleep(1.5)
         writer.write(_response(200, "text/html; charset=utf-8", page("slow but fine")))
+        await writer.drain()
+
+    async def _slow_picture(self, writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(0.4)
+        writer.write(_response(200, "image/png", _png()))
+        await writer.drain()
+
+    async def _slow_script(self, writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(0.4)
+        body = b"for (const i of document.querySelectorAll('.later')) i.src = i.dataset.src"
+        writer.write(_response(200, "text/javascript", body))
         await writer.drain()
 
     async def _endless(self, writer: asyncio.StreamWriter) -> None:

@@ -63,7 +63,7 @@ def test_a_crawl_into_a_store_holds_what_a_crawl_into_a_folder_does(
     lines = [*many(20), "http://a.test/404", "http://site01.test/page/1"]
     with Awkward() as server:
         urls = write_list(tmp_path, lines)
-        settings = settings_for(server, concurrency=3, shard_size=8)
+        settings = settings_for(server, concurrency=3, shard_size=8, warc=True)
         here = crawl(urls, tmp_path / "here", settings)
         there = crawl(urls, f"{bucket}/captures", settings)
         assert (there.pages, there.statuses) == (here.pages, here.statuses)
@@ -73,6 +73,10 @@ def test_a_crawl_into_a_store_holds_what_a_crawl_into_a_folder_does(
     copy = download(f"{bucket}/captures", tmp_path / "copy")
     assert outcome(copy) == outcome(tmp_path / "here")
     assert read_plan(copy) == read_plan(tmp_path / "here")
+    for ending in ("warc.gz", "cdxj"):
+        names = sorted(path.name for path in copy.glob(f"*.{ending}"))
+        assert names == sorted(path.name for path in (tmp_path / "here").glob(f"*.{ending}"))
+        assert names
     assert (copy / "split.toml").read_bytes() == (tmp_path / "here" / "split.toml").read_bytes()
     assert crawl_status(f"{bucket}/captures").statuses == here.statuses
     assert not list((tmp_path / "cache").rglob("*.tar"))

@@ -2,7 +2,9 @@
 
 import hashlib
 import io
+import json
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -16,6 +18,7 @@ import psutil
 import pyarrow.parquet as pq
 import pytest
 from PIL import Image
+from warcio.archiveiterator import ArchiveIterator
 
 from now_builder.crawl.run import crawl
 from now_builder.crawl.settings import CrawlSettings
@@ -391,6 +394,98 @@ def test_webp_keeps_every_pixel_in_fewer_bytes(tmp_path: Path) -> None:
         assert len(webp.screenshot) < len(png.screenshot)
 
 
+def warc_records(captures: Path) -> list[tuple[str, str, str, bytes]]:
+    found = []
+    for path in sorted(captures.glob("*.warc.gz")):
+        with path.open("rb") as file:
+            found += [
+                (record.rec_type, record.rec_headers.get_header("WARC-Target-URI") or "",
+                 record.http_headers.get_statuscode() if record.rec_type == "response" else "",
+                 record.content_stream().read())
+                for record in ArchiveIterator(file, check_digests="raise")
+            ]  # fmt: skip
+    return found
+
+
+def test_a_warc_has_each_page_as_it_was_answered(tmp_path: Path) -> None:
+    captures = tmp_path / "captures"
+    with Awkward() as server:
+        urls = write_list(
+            tmp_path, [server.url(path) for path in ("/gzip", "/redirect", "/refresh", "/404")]
+        )
+        crawl(urls, captures, settings_for(server, warc=True, concurrency=1))
+    found = warc_records(captures)
+    url = server.url
+    assert [(kind, target, status) for kind, target, status, _ in found if kind == "response"] == [
+        ("response", url("/gzip"), "200"),
+        ("response", url("/redirect"), "302"),
+        ("response", url("/plain"), "200"),
+        ("response", url("/refresh"), "200"),
+        ("response", url("/plain"), "200"),
+    ]
+    pages = list(read_captures(captures))
+    bodies = [body for kind, _, _, body in found if kind == "response" and body]
+    assert bodies == [capture.html for capture in pages]
+    shots = [body for kind, _, _, body in found if kind == "resource"]
+    assert shots == [capture.screenshot for capture in pages]
+    rows = [json.loads(body) for kind, _, _, body in found if kind == "metadata"]
+    assert [row["url"] for row in rows] == [url("/gzip"), url("/redirect"), url("/refresh")]
+
+
+def test_a_kill_leaves_a_whole_warc_behind(tmp_path: Path) -> None:
+    captures = tmp_path / "captures"
+    lines = many(14)
+    with Awkward() as server:
+        urls = write_list(tmp_path, [*lines, server.url("/late")])
+        settings = settings_for(server, concurrency=2, warc=True)
+        command = [sys.executable, "-c", PROGRAM, str(urls), str(captures),
+                   settings.model_dump_json()]  # fmt: skip
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        wait_until(lambda: done(captures) >= 5, process)
+        process.kill()
+        process.wait()
+        assert 5 <= done(captures) < len(lines)
+        crawl(urls, captures, settings)
+        assert sum(kind == "metadata" for kind, *_ in warc_records(captures)) == len(lines)
+        server.pages["/late"] = server.pages["/plain"]
+        crawl(urls, captures, settings_for(server, retry_failed=True))  # this time without a WARC
+    found = warc_records(captures)
+    rows = {json.loads(body)["url"] for kind, _, _, body in found if kind == "metadata"}
+    assert rows == {*lines, server.url("/late")}
+    assert Counter(target for kind, target, *_ in found if kind == "response") == Counter(lines)
+    late = [
+        body
+        for kind, target, _, body in found
+        if (kind, target) == ("resource", server.url("/late"))
+    ]
+    assert late == [server.pages["/plain"]]
+
+
+def test_dialogs_and_permission_prompts_are_refused(tmp_path: Path) -> None:
+    with Awkward() as server:
+        urls = write_list(tmp_path, ["http://localhost/asks"])  # trusted, so that it may ask
+        settings = settings_for(server, resolve=[f"localhost:127.0.0.1:{server.port}"])
+        crawl(urls, tmp_path / "captures", settings)
+    (capture,) = read_captures(tmp_path / "captures")
+    said = next(element.text for element in capture.elements if "confirm" in element.text)
+    answers = json.loads(said)
+    assert (answers["confirm"], answers["prompt"]) == (False, None)
+    assert answers.get("notify") in ("denied", "default")
+    assert answers.get("place") in (1, 2)
+    assert answers.get("camera", "").endswith("Error")
+
+
+def test_what_moves_is_stopped_at_its_end_or_its_beginning(tmp_path: Path) -> None:
+    with Awkward() as server:
+        lines = [server.url("/moving", f"s{number}.test") for number in range(4)]
+        urls = write_list(tmp_path, lines)
+        crawl(urls, tmp_path / "captures", settings_for(server))
+    captures = list(read_captures(tmp_path / "captures"))
+    assert len({capture.screenshot for capture in captures}) == 1
+    boxes = {element.tag: element.box for element in captures[0].elements}
+    assert boxes["b"][0] - boxes["i"][0] == 400
+
+
 def test_hosts_on_the_list_are_never_asked_anything(tmp_path: Path) -> None:
     never = tmp_path / "never.txt"
     never.write_text("# not these\nbarred.test\nhttps://other.test/x  # a URL will do\n", "utf-8")
@@ -442,6 +537,9 @@ def test_the_status_of_a_crawl_is_read_from_its_files(tmp_path: Path) -> None:
     assert (whole.captions, whole.to_do, whole.running) == (30, 0, False)
     assert whole.finished == whole.shards
     assert "http_404 1" in str(whole)
+    assert whole.taken["navigate"] == 32
+    assert whole.taken["screenshot"] == whole.taken["store"] == 31
+    assert re.search(r"by step .*screenshot 0\.\d{3} s", str(whole))
 
 
 @pytest.mark.parametrize("contact", ["", "https://who.test/"])

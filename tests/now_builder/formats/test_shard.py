@@ -52,6 +52,15 @@ def row(key: str, **changes) -> CaptureRow:
     return replace(CaptureRow(key, url, url, "site.test", "ok", caption="a"), **changes)
 
 
+@pytest.mark.parametrize("column", ["timings", "overlays"])
+def test_captures_from_before_a_column_was_added_still_read(tmp_path: Path, column: str) -> None:
+    rows = [row("00000_0000"), row("00000_0001", status="failed", error="timeout")]
+    write_shard(tmp_path, 0, rows, [capture("00000_0000")])
+    path = rows_path(tmp_path, 0)
+    pq.write_table(pq.read_table(path).drop_columns([column]), path)
+    assert read_rows(tmp_path) == rows
+
+
 def write(captures: Path, keys: list[str]) -> Path:
     captures.mkdir(exist_ok=True)
     write_shard(captures, 0, [row(key) for key in keys], [capture(key) for key in keys])

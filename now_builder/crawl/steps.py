@@ -1,0 +1,39 @@
+"""How long each step of a page took."""
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class Steps:
+    """Seconds by step, in the order in which the steps were first taken; attempts add up."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[str, float] = {}
+
+    @contextmanager
+    def step(self, name: str) -> Iterator[None]:
+        """Time what is done inside, also when it ends in an error."""
+        begun = time.monotonic()
+        self._seconds.setdefault(name, 0.0)
+        try:
+            yield
+        finally:
+            self._seconds[name] += time.monotonic() - begun
+
+    def to_json(self) -> str:
+        """Write them as the column ``timings`` has them, to the millisecond."""
+        return json.dumps({name: round(seconds, 3) for name, seconds in self._seconds.items()})
+
+
+def read_timings(timings: str | None) -> dict[str, float]:
+    """Read the column ``timings``; empty where nothing was timed."""
+    return {} if timings is None else dict(json.loads(timings))
+
+
+def add_step(timings: str | None, name: str, seconds: float) -> str | None:
+    """Add a step that came after the row was made; what is known of it already stays."""
+    if timings is None:
+        return None
+    return json.dumps({**read_timings(timings), name: round(seconds, 3)} | read_timings(timings))

@@ -1,0 +1,241 @@
+"""WARC: a shard's pages as they were asked for and answered, beside its tar, with an index."""
+
+import gzip
+import io
+import json
+import re
+import uuid
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from warcio.archiveiterator import ArchiveIterator
+from warcio.exceptions import ArchiveLoadFailed
+from warcio.recordloader import ArcWarcRecord
+from warcio.statusandheaders import StatusAndHeaders
+from warcio.warcwriter import WARCWriter
+
+from now_builder.errors import FormatError
+from now_builder.formats.atomic import replacing
+from now_builder.formats.shard import Capture, CaptureRow, Exchange
+
+_HTTP = "HTTP/1.1"
+_AS_SENT = "X-Crawler-"
+"""Before the name of a header that is true of what was sent, not of the body as it is stored."""
+
+_REWRITTEN = {"content-encoding", "content-length", "transfer-encoding"}
+_INFO = {
+    "format": "WARC File Format 1.1",
+    "conformsTo": "https://iipc.github.io/warc-specifications/specifications/warc-format/warc-1.1/",
+}
+
+
+def warc_path(captures: Path, shard: int) -> Path:
+    """The WARC of a shard."""
+    return captures / f"{shard:05d}.warc.gz"
+
+
+def cdxj_path(captures: Path, shard: int) -> Path:
+    """The index of a shard's WARC."""
+    return captures / f"{shard:05d}.cdxj"
+
+
+def write_warc(captures: Path, shard: int, pages: Iterable[tuple[CaptureRow, Capture]]) -> None:
+    """Write the WARC of a shard and its index; the same pages give the same bytes.
+
+    Args:
+        captures: The captures folder.
+        shard: Number of the shard.
+        pages: Rows with ``status=ok`` and their captures; streamed.
+    """
+    lines: list[str] = []
+    path = warc_path(captures, shard)
+    with replacing(path) as temporary, temporary.open("wb") as file:
+        writer = WARCWriter(file, gzip=True, warc_version="1.1")
+        for row, capture in pages:
+            if not file.tell():
+                writer.write_record(_info(writer, path.name, row))
+            for record in _records(writer, row, capture):
+                start = file.tell()
+                writer.write_record(record)
+                if record.rec_type in ("response", "resource"):
+                    lines.append(_index_line(record, path.name, start, file.tell() - start))
+    with replacing(cdxj_path(captures, shard)) as temporary:
+        temporary.write_text("".join(sorted(lines)), encoding="utf-8")
+
+
+def read_exchanges(captures: Path, shard: int) -> dict[str, tuple[Exchange, ...]]:
+    """Read back how the pages of a shard were asked for and answered, by key.
+
+    Raises:
+        FormatError: If there is a WARC that is torn.
+    """
+    path = warc_path(captures, shard)
+    if not path.exists():
+        return {}
+    try:
+        with gzip.open(path) as whole:  # warcio takes a file that is cut off for one that ends
+            while whole.read(1 << 20):
+                pass
+        with path.open("rb") as file:
+            return _pages(ArchiveIterator(file))
+    except (ArchiveLoadFailed, OSError, EOFError, ValueError, KeyError) as error:
+        raise FormatError(path, f"not a readable WARC ({error})") from None
+
+
+def _pages(records: Iterable[ArcWarcRecord]) -> dict[str, tuple[Exchange, ...]]:
+    found: dict[str, tuple[Exchange, ...]] = {}
+    chain: list[Exchange] = []
+    answer: ArcWarcRecord | None = None
+    kind = "no record"
+    for record in records:
+        kind = record.rec_type
+        if kind == "response":
+            answer = record
+        elif kind == "request" and answer is not None:
+            chain.append(_read_exchange(record, answer))
+        elif kind == "metadata":
+            found[json.loads(record.content_stream().read())["key"]] = tuple(chain)
+            chain = []
+    if kind != "metadata":
+        raise ValueError(f"ends with {kind}: torn")
+    return found
+
+
+def _info(writer: WARCWriter, name: str, row: CaptureRow) -> ArcWarcRecord:
+    fields = {"software": row.tool or "noise-of-web", "browser": row.browser or "", **_INFO}
+    content = "".join(f"{key}: {value}\r\n" for key, value in fields.items()).encode()
+    headers = {
+        "WARC-Record-ID": _record_id(row, "warcinfo"),
+        "WARC-Date": _date(row.fetched_at),
+        "WARC-Filename": name,
+    }
+    return writer.create_warc_record(
+        "", "warcinfo", io.BytesIO(content), len(content), warc_headers_dict=headers
+    )
+
+
+def _records(writer: WARCWriter, row: CaptureRow, capture: Capture) -> Iterator[ArcWarcRecord]:
+    """Give a page's records; the metadata, which has its key, comes last."""
+    page = row.final_url or row.url_canonical
+    source = _record_id(row, "source", max(0, len(capture.exchanges) - 1))
+    for place, exchange in enumerate(capture.exchanges):
+        last = place == len(capture.exchanges) - 1
+        headers = {
+            "WARC-Record-ID": _record_id(row, "source", place),
+            "WARC-Date": _date(exchange.at),
+        }
+        yield _response(writer, exchange, capture.html if last else b"", headers)
+        headers = {
+            "WARC-Record-ID": _record_id(row, "request", place),
+            "WARC-Date": _date(exchange.at),
+            "WARC-Concurrent-To": headers["WARC-Record-ID"],
+        }
+        yield _request(writer, exchange, headers)
+    at = {"WARC-Date": _date(row.fetched_at)}
+    if not capture.exchanges:  # visited when no WARC was wanted: the source is all there is
+        headers = at | {"WARC-Record-ID": source}
+        kind = row.content_type or "text/html"
+        yield _resource(writer, page, kind, capture.html, headers)
+    headers = at | {"WARC-Record-ID": _record_id(row, "screenshot"), "WARC-Concurrent-To": source}
+    kind = f"image/{capture.extension}"
+    yield _resource(writer, f"urn:screenshot:{page}", kind, capture.screenshot, headers)
+    content = json.dumps(asdict(row)).encode()
+    yield writer.create_warc_record(
+        page, "metadata", io.BytesIO(content), len(content), "application/json",
+        at | {"WARC-Record-ID": _record_id(row, "metadata"), "WARC-Refers-To": source},
+    )  # fmt: skip
+
+
+def _response(
+    writer: WARCWriter, exchange: Exchange, body: bytes, headers: dict[str, str]
+) -> ArcWarcRecord:
+    """Store an answer with its body as the browser had it, content and transfer decoding done."""
+    if exchange.cut:
+        headers = headers | {"WARC-Truncated": "unspecified"}
+    said = [
+        (f"{_AS_SENT}{name}" if name.lower() in _REWRITTEN else name, value)
+        for name, value in exchange.answer
+    ]
+    status = f"{exchange.status} {exchange.reason}"
+    return writer.create_warc_record(
+        exchange.url, "response", io.BytesIO(body), len(body), warc_headers_dict=headers,
+        http_headers=StatusAndHeaders(
+            status, [*said, ("Content-Length", str(len(body)))], protocol=_HTTP
+        ),
+    )  # fmt: skip
+
+
+def _request(writer: WARCWriter, exchange: Exchange, headers: dict[str, str]) -> ArcWarcRecord:
+    parts = urlsplit(exchange.url)
+    target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    told = [pair for pair in exchange.request if pair[0].lower() != "host"]
+    return writer.create_warc_record(
+        exchange.url, "request", warc_headers_dict=headers,
+        http_headers=StatusAndHeaders(
+            f"{target} {_HTTP}", [("Host", parts.netloc), *told], protocol=exchange.method
+        ),
+    )  # fmt: skip
+
+
+def _resource(
+    writer: WARCWriter, url: str, kind: str, content: bytes, headers: dict[str, str]
+) -> ArcWarcRecord:
+    return writer.create_warc_record(
+        url, "resource", io.BytesIO(content), len(content), kind, headers
+    )
+
+
+def _read_exchange(request: ArcWarcRecord, answer: ArcWarcRecord) -> Exchange:
+    status, _, reason = answer.http_headers.statusline.partition(" ")
+    said = [pair for pair in answer.http_headers.headers if pair[0] != "Content-Length"]
+    return Exchange(
+        url=answer.rec_headers.get_header("WARC-Target-URI"),
+        at=answer.rec_headers.get_header("WARC-Date"),
+        method=request.http_headers.protocol,
+        request=tuple((name, value) for name, value in request.http_headers.headers[1:]),
+        status=int(status),
+        reason=reason,
+        answer=tuple((name.removeprefix(_AS_SENT), value) for name, value in said),
+        cut=answer.rec_headers.get_header("WARC-Truncated") is not None,
+    )
+
+
+def _record_id(row: CaptureRow, kind: str, place: int = 0) -> str:
+    name = f"{row.key} {row.fetched_at} {row.sha256} {kind} {place}"
+    return f"<urn:uuid:{uuid.uuid5(uuid.NAMESPACE_URL, name)}>"
+
+
+def _date(at: str | None) -> str:
+    return (at or "1970-01-01T00:00:00Z").replace("+00:00", "Z")
+
+
+def _index_line(record: ArcWarcRecord, name: str, offset: int, length: int) -> str:
+    url = record.rec_headers.get_header("WARC-Target-URI")
+    headers = record.http_headers
+    mime = headers.get_header("Content-Type") if headers else record.content_type
+    fields = {
+        "url": url,
+        "mime": (mime or "unk").partition(";")[0].strip(),
+        "status": headers.get_statuscode() if headers else "200",
+        "digest": record.rec_headers.get_header("WARC-Payload-Digest"),
+        "length": str(length),
+        "offset": str(offset),
+        "filename": name,
+    }
+    stamp = re.sub(r"\D", "", record.rec_headers.get_header("WARC-Date"))[:14]
+    return f"{_sort_key(url)} {stamp} {json.dumps(fields)}\n"
+
+
+def _sort_key(url: str) -> str:
+    """Give a URL as indexes sort it: the host backwards, then the path."""
+    parts = urlsplit(url.lower())
+    if parts.scheme not in ("http", "https"):
+        return url.lower().replace(" ", "%20")
+    host = re.sub(r"^www\d*\.", "", parts.hostname or "")
+    if not re.fullmatch(r"[\d.]+|.*:.*", host):
+        host = ",".join(reversed(host.split(".")))
+    port = f":{parts.port}" if parts.port not in (None, 80, 443) else ""
+    query = "?" + "&".join(sorted(parts.query.split("&"))) if parts.query else ""
+    return f"{host}{port}){parts.path.rstrip('/') or '/'}{query}"
