@@ -15,6 +15,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from now_builder.crawl.charset import whole_characters
 from now_builder.crawl.elements import read_elements
 from now_builder.errors import CrawlError, FormatError
 from now_builder.formats.atomic import sync_folder
@@ -132,7 +133,7 @@ class OpenShard:
                 file.truncate(kept)
 
     def _take(self, line: dict[str, Any]) -> None:
-        row = CaptureRow(**line["row"])
+        row = CaptureRow(**whole_characters(line["row"]))
         at, sizes = int(line["at"]), [int(size) for size in line["sizes"]]
         self.rows[row.key] = row
         self._places[row.key] = (at, sizes)
