@@ -94,11 +94,12 @@ def crawl(
     resolver = Resolver(mappings, allow_private=settings.allow_private, never=never)
     captures.mkdir(parents=True, exist_ok=True)
     with _locked(captures):
-        if force:
-            start_over(captures)
-        sweep(captures)
-        plan = _planned(captures, listed, settings)
-        ledger = Ledger(captures, plan, retry_failed=settings.retry_failed)
+        with _told(captures):
+            if force:
+                start_over(captures)
+            sweep(captures)
+            plan = _planned(captures, listed, settings)
+            ledger = Ledger(captures, plan, retry_failed=settings.retry_failed)
         visited = 0
         if ledger.pending:
             _ask_who(ledger.pending, settings, resolver)
@@ -119,6 +120,15 @@ def _locked(captures: Path) -> Iterator[None]:
         except OSError:
             raise CrawlError(f"{captures}: another crawl is at work in this folder") from None
         yield
+
+
+@contextmanager
+def _told(captures: Path) -> Iterator[None]:
+    """Say in one line that a disk is full or that nothing may be written."""
+    try:
+        yield
+    except OSError as error:
+        raise CrawlError(f"{captures}: cannot be written ({error})") from None
 
 
 def _planned(captures: Path, listed: Sequence[str], settings: CrawlSettings) -> list[Planned]:
