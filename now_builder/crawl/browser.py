@@ -29,11 +29,15 @@ _CLOSE_S = 10.0
 _READY_S = 20.0
 """Time for an empty page, and for its end."""
 
+_PROMPT_S = 3.0
+_STUCK = frozenset({"timeout", "renderer_hung"})
+"""Ends of a page after which its browser must answer promptly, or another page may be to blame."""
+
 _LAUNCH_S = 60.0
 _SUSPECT_LAUNCH_S = 15.0
 """Time for a start after something did not answer: it may be the driver, which is then replaced."""
 
-_LOOK_S = 0.5
+_LOOK_S, _LONGEST_LOOK_S = 0.5, 2.0
 """Between two looks at the browsers' memory: a page can take a gigabyte in a second."""
 
 _FEWEST_PAGES = 20
@@ -99,6 +103,7 @@ class Browsers:
         self._settings = settings
         self._places: list[_Launched | None] = [None] * -(-concurrency // _PAGES_PER_BROWSER)
         self._lock = asyncio.Lock()
+        self._cells = asyncio.Semaphore(len(self._places))
         self._playwright: Playwright | None = None
         self._closing: set[asyncio.Task[None]] = set()
         self._alive: dict[int, _Launched] = {}
@@ -140,14 +145,27 @@ class Browsers:
         """What pages and robots.txt are asked with."""
         return user_agent(self.version, self._settings.user_agent_url)
 
-    async def visit(self, url: str, gate: Gate, trail: Trail) -> Seen:
+    async def visit(self, url: str, gate: Gate, trail: Trail, *, alone: bool = False) -> Seen:
         """Visit a URL in a context of its own.
+
+        Args:
+            url: Canonical.
+            gate: The page's way out.
+            trail: Filled as the visit goes on.
+            alone: In a browser of its own too, for a page in whose company one went down.
 
         Raises:
             VisitError: With the reason, where there is nothing to capture.
             CrawlError: If no browser can be started.
         """
-        launched = await self._acquire()
+        if not alone:
+            return await self._visit_in(await self._acquire(), url, gate, trail)
+        async with self._cells:
+            launched = await self._launch()
+            launched.in_flight += 1
+            return await self._visit_in(launched, url, gate, trail)
+
+    async def _visit_in(self, launched: _Launched, url: str, gate: Gate, trail: Trail) -> Seen:
         gate.begin(self._settings.max_bytes)
         context: BrowserContext | None = None
         try:
@@ -158,6 +176,11 @@ class Browsers:
                 tab = Tab(page, gate, trail)
                 await tab.prepare()
             return await self._visit(tab, url, trail)
+        except VisitError as problem:
+            if problem.error in _STUCK and launched in self._places:
+                async with self._blamed(launched, _PROMPT_S):
+                    await launched.browser.new_browser_cdp_session()
+            raise
         finally:
             gate.cut()
             await self._release(launched, context)
@@ -173,15 +196,15 @@ class Browsers:
             raise VisitError(error, f"nothing within {seconds:g} s") from None
 
     @asynccontextmanager
-    async def _blamed(self, launched: _Launched) -> AsyncIterator[None]:
+    async def _blamed(self, launched: _Launched, seconds: float = _READY_S) -> AsyncIterator[None]:
         """Hold a browser, not the page, to account for what fails here; it gets no more pages."""
         try:
-            async with asyncio.timeout(_READY_S):
+            async with asyncio.timeout(seconds):
                 yield
         except (PlaywrightError, TimeoutError) as error:
             self._retire(launched)
             self._suspect = True
-            what = str(error).partition("\n")[0] or f"nothing within {_READY_S:g} s"
+            what = str(error).partition("\n")[0] or f"nothing within {seconds:g} s"
             raise VisitError("browser_crashed", what) from None
 
     async def reset(self) -> None:
@@ -235,7 +258,7 @@ class Browsers:
         return launched.started >= most
 
     async def _watch(self) -> None:
-        """Keep an eye on the memory of the browsers, for a twentieth of the time at most."""
+        """Keep an eye on the memory of the browsers; less often where a look takes long."""
         loop = asyncio.get_running_loop()
         pause_s = _LOOK_S
         with ThreadPoolExecutor(1) as pool:  # one of its own: the loop's may be full of look-ups
@@ -247,7 +270,7 @@ class Browsers:
                 )
                 for pid, launched in self._alive.items():
                     launched.held_mb = held.get(pid, 0.0)
-                pause_s = max(_LOOK_S, 20 * (time.monotonic() - begun))
+                pause_s = min(max(_LOOK_S, 20 * (time.monotonic() - begun)), _LONGEST_LOOK_S)
 
     async def _release(self, launched: _Launched, context: BrowserContext | None) -> None:
         """Close a context.

@@ -32,7 +32,7 @@ from now_builder.crawl.urls import canonical
 from now_builder.errors import NowError
 from now_builder.formats.shard import Capture, CaptureRow, Planned, Status
 
-_CRASH_RETRIES = 3
+_CRASH_RETRIES = 2
 _BACK_OFF_S = 0.5
 _BUSY_S = 10.0
 _MESSAGE = 500
@@ -119,20 +119,24 @@ class Crew:
         """Visit until it works or the attempts are used up.
 
         A page in flight when another one took the browser down is not to blame, so that a crash of
-        the whole browser has attempts of its own.
+        the whole browser has attempts of its own, in a browser that no other page is in.
         """
         attempts = 0
+        alone = False
         left = Counter(dict.fromkeys(TRANSIENT, self._settings.retries))
         left["browser_crashed"] = _CRASH_RETRIES
         while True:
-            row, capture = await self._attempt(line, gate)
+            row, capture = await self._attempt(line, gate, alone=alone)
             attempts += 1
+            alone = row.error == "browser_crashed"
             if not left[row.error or ""]:
                 return replace(row, attempts=attempts + self._put_off[line.key]), capture
             left[row.error or ""] -= 1
             await asyncio.sleep(_BACK_OFF_S * attempts)
 
-    async def _attempt(self, line: Planned, gate: Gate) -> tuple[CaptureRow, Capture | None]:
+    async def _attempt(
+        self, line: Planned, gate: Gate, *, alone: bool
+    ) -> tuple[CaptureRow, Capture | None]:
         """Visit once; here, and only here, whatever goes wrong with a page becomes its row."""
         trail = Trail()
         row = CaptureRow(
@@ -146,7 +150,7 @@ class Crew:
                 trail.robots = (await self._allowed(line, trail)).note
                 if self._prefetch is not None:
                     await self._prefetch.look(line.url_canonical, gate, trail)
-                seen = await self._browsers.visit(line.url_canonical, gate, trail)
+                seen = await self._browsers.visit(line.url_canonical, gate, trail, alone=alone)
             row, capture = await asyncio.get_running_loop().run_in_executor(
                 self._pool,
                 _describe,

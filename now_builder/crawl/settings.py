@@ -109,7 +109,7 @@ class CrawlSettings(Strict):
         1,
         ge=0,
         description="Further attempts after net_error or renderer_crashed; browser_crashed has "
-        "three of its own. Any other failure is final until --retry-failed.",
+        "two of its own. Any other failure is final until --retry-failed.",
     )
     browser: Path | None = Field(
         None, description="The Chromium to use; by default the first found on this machine."

@@ -82,7 +82,8 @@ STORMS: dict[str, set[str | None]] = {
     "/endless-hints": {"timeout", "too_large"},
     **dict.fromkeys(
         ("/memory-buffers", "/memory-slowly", "/canvases", "/popups-timer", "/push-state", "/hash",
-         "/frames-timer", "/text", "/nodes-scripted"),
+         "/frames-timer", "/text", "/nodes-scripted", "/console-timer", "/fetch-storm",
+         "/downloads", "/mailto", "/sockets", "/titles", "/writes"),
         {None} | LOST,
     ),
 }  # fmt: skip
@@ -175,6 +176,23 @@ def test_storms_end_within_their_time_too_and_leave_nothing(stormed: Crawled) ->
     assert set(captures) == {row.key for row in rows.values() if row.status == "ok"}
     _check_time(rows)
     assert left == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", ["/console", "/throws"])
+def test_a_page_that_floods_its_browser_takes_no_other_with_it(tmp_path: Path, path: str) -> None:
+    others = [f"http://site{n}.test/page/{n}" for n in range(6)]
+    with Awkward() as server:
+        lines = [*others[:2], server.url(path), *others[2:]]
+        (tmp_path / "urls.txt").write_text("\n".join(lines), encoding="utf-8")
+        settings = CrawlSettings(
+            allow_private=True, resolve=server.resolve, concurrency=4, page_memory_mb=PAGE_MB,
+            page_timeout_s=15, robots=False,
+        )  # fmt: skip
+        crawl(tmp_path / "urls.txt", tmp_path / "captures", settings)
+    rows = {row.url: row for row in read_rows(tmp_path / "captures")}
+    assert [rows[url].status for url in others] == ["ok"] * 6
+    assert rows[server.url(path)].error in LOST | {"browser_crashed"}
 
 
 def test_a_body_of_300_mb_costs_little_memory(tmp_path: Path) -> None:
