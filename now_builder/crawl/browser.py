@@ -5,16 +5,19 @@ import os
 import sys
 import time
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 from playwright.async_api import Browser, BrowserContext, Page, Playwright, async_playwright
 from playwright.async_api import Error as PlaywrightError
 
 from now_builder import __version__
 from now_builder.chromium import find_chromium
 from now_builder.crawl.egress import Gate
+from now_builder.crawl.memory import end_process, limit_memory
 from now_builder.crawl.outcome import Seen, Trail, VisitError
 from now_builder.crawl.policy import PRODUCT
 from now_builder.crawl.settings import CrawlSettings
@@ -26,9 +29,19 @@ _CLOSE_S = 10.0
 _READY_S = 20.0
 """Time for an empty page, and for its end."""
 
+_PROMPT_S = 3.0
+_STUCK = frozenset({"timeout", "renderer_hung"})
+"""Ends of a page after which its browser must answer promptly, or another page may be to blame."""
+
 _LAUNCH_S = 60.0
 _SUSPECT_LAUNCH_S = 15.0
 """Time for a start after something did not answer: it may be the driver, which is then replaced."""
+
+_LOOK_S, _LONGEST_LOOK_S = 0.5, 2.0
+"""Between two looks at the browsers' memory: a page can take a gigabyte in a second."""
+
+_FEWEST_PAGES = 20
+"""A browser too large is kept for so many pages, so that large pages do not cost a start each."""
 
 _NOWHERE = "http://127.0.0.1:9"
 """The proxy of whatever the browser does beside our pages: nobody listens there."""
@@ -48,14 +61,19 @@ _ARGUMENTS = (
     "--no-pings",
 )
 
+_NOT_PLAYWRIGHTS = ("--disable-ipc-flooding-protection", "--disable-popup-blocking")
+"""What Playwright asks for by itself: it lets one page's loop hold up all pages of a browser."""
+
 
 @dataclass(slots=True, eq=False)
 class _Launched:
-    """A browser and how much it has done."""
+    """A browser, its process, how much it has done, and the memory that it holds."""
 
     browser: Browser
+    process: psutil.Process | None = None
     started: int = 0
     in_flight: int = 0
+    held_mb: float = 0.0
 
 
 def user_agent(version: str, url: str) -> str:
@@ -85,8 +103,11 @@ class Browsers:
         self._settings = settings
         self._places: list[_Launched | None] = [None] * -(-concurrency // _PAGES_PER_BROWSER)
         self._lock = asyncio.Lock()
+        self._cells = asyncio.Semaphore(len(self._places))
         self._playwright: Playwright | None = None
         self._closing: set[asyncio.Task[None]] = set()
+        self._alive: dict[int, _Launched] = {}
+        self._watching: asyncio.Task[None] | None = None
         self._suspect = False
         self._path = settings.browser or find_chromium()
         self.version = ""
@@ -105,10 +126,14 @@ class Browsers:
         except BaseException:
             await self._stop_driver()
             raise
+        self._watching = asyncio.create_task(self._watch())
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Close the browsers; what does not close ends with its driver."""
+        """Close the browsers; what does not close is ended."""
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.gather(self._watching, return_exceptions=True)
         for place in self._places:
             if place is not None:
                 self._close(place)
@@ -120,15 +145,30 @@ class Browsers:
         """What pages and robots.txt are asked with."""
         return user_agent(self.version, self._settings.user_agent_url)
 
-    async def visit(self, url: str, gate: Gate, trail: Trail) -> Seen:
+    async def visit(self, url: str, gate: Gate, trail: Trail, *, alone: bool = False) -> Seen:
         """Visit a URL in a context of its own.
+
+        Args:
+            url: Canonical.
+            gate: The page's way out.
+            trail: Filled as the visit goes on.
+            alone: In a browser of its own too, for a page in whose company one went down.
 
         Raises:
             VisitError: With the reason, where there is nothing to capture.
             CrawlError: If no browser can be started.
         """
-        with trail.steps.step("open"):
-            launched = await self._acquire()
+        if not alone:
+            with trail.steps.step("open"):
+                launched = await self._acquire()
+            return await self._visit_in(launched, url, gate, trail)
+        async with self._cells:
+            with trail.steps.step("open"):
+                launched = await self._launch()
+            launched.in_flight += 1
+            return await self._visit_in(launched, url, gate, trail)
+
+    async def _visit_in(self, launched: _Launched, url: str, gate: Gate, trail: Trail) -> Seen:
         gate.begin(self._settings.max_bytes)
         context: BrowserContext | None = None
         try:
@@ -141,6 +181,11 @@ class Browsers:
                     tab = Tab(page, gate, trail, hide_overlays=hides)
                     await tab.prepare()
             return await self._visit(tab, url, trail)
+        except VisitError as problem:
+            if problem.error in _STUCK and launched in self._places:
+                async with self._blamed(launched, _PROMPT_S):
+                    await launched.browser.new_browser_cdp_session()
+            raise
         finally:
             gate.cut()
             with trail.steps.step("close"):
@@ -157,15 +202,15 @@ class Browsers:
             raise VisitError(error, f"nothing within {seconds:g} s") from None
 
     @asynccontextmanager
-    async def _blamed(self, launched: _Launched) -> AsyncIterator[None]:
+    async def _blamed(self, launched: _Launched, seconds: float = _READY_S) -> AsyncIterator[None]:
         """Hold a browser, not the page, to account for what fails here; it gets no more pages."""
         try:
-            async with asyncio.timeout(_READY_S):
+            async with asyncio.timeout(seconds):
                 yield
         except (PlaywrightError, TimeoutError) as error:
             self._retire(launched)
             self._suspect = True
-            what = str(error).partition("\n")[0] or f"nothing within {_READY_S:g} s"
+            what = str(error).partition("\n")[0] or f"nothing within {seconds:g} s"
             raise VisitError("browser_crashed", what) from None
 
     async def reset(self) -> None:
@@ -199,8 +244,7 @@ class Browsers:
             )
             launched = self._places[number]
             if launched is not None and (
-                not launched.browser.is_connected()
-                or launched.started >= self._settings.browser_pages
+                not launched.browser.is_connected() or self._is_spent(launched)
             ):
                 self._places[number] = None
                 if not launched.in_flight:
@@ -212,6 +256,27 @@ class Browsers:
             launched.started += 1
             launched.in_flight += 1
             return launched
+
+    def _is_spent(self, launched: _Launched) -> bool:
+        most = self._settings.browser_pages
+        if launched.held_mb > self._settings.browser_memory_mb:
+            most = min(most, _FEWEST_PAGES)
+        return launched.started >= most
+
+    async def _watch(self) -> None:
+        """Keep an eye on the memory of the browsers; less often where a look takes long."""
+        loop = asyncio.get_running_loop()
+        pause_s = _LOOK_S
+        with ThreadPoolExecutor(1) as pool:  # one of its own: the loop's may be full of look-ups
+            while True:
+                await asyncio.sleep(pause_s)
+                begun = time.monotonic()
+                held = await loop.run_in_executor(
+                    pool, limit_memory, list(self._alive), self._settings.page_memory_mb
+                )
+                for pid, launched in self._alive.items():
+                    launched.held_mb = held.get(pid, 0.0)
+                pause_s = min(max(_LOOK_S, 20 * (time.monotonic() - begun)), _LONGEST_LOOK_S)
 
     async def _release(self, launched: _Launched, context: BrowserContext | None) -> None:
         """Close a context.
@@ -233,7 +298,14 @@ class Browsers:
         self._places = [None if place is launched else place for place in self._places]
 
     def _close(self, launched: _Launched) -> None:
-        self._later(_close_browser(launched.browser))
+        self._later(self._end(launched))
+
+    async def _end(self, launched: _Launched) -> None:
+        with suppress(*_DRIVER_ERRORS):
+            await asyncio.wait_for(launched.browser.close(), _CLOSE_S)
+        if launched.process is not None:
+            self._alive.pop(launched.process.pid, None)
+            await asyncio.to_thread(end_process, launched.process)
 
     def _later(self, work: object) -> None:
         task = asyncio.ensure_future(work)  # type: ignore[call-overload]
@@ -242,30 +314,34 @@ class Browsers:
 
     async def _launch(self) -> _Launched:
         try:
-            browser = await self._start()
+            launched = await self._start()
         except _DRIVER_ERRORS:
             # The driver itself may have died or stuck; a second failure is the machine's.
             await self._stop_driver()
             try:
-                browser = await self._start()
+                launched = await self._start()
             except _DRIVER_ERRORS as error:
                 raise CrawlError(_launch_problem(self._path, error)) from None
-        self.version = browser.version
-        return _Launched(browser)
+        self.version = launched.browser.version
+        if launched.process is not None:
+            self._alive[launched.process.pid] = launched
+        return launched
 
-    async def _start(self) -> Browser:
+    async def _start(self) -> _Launched:
         seconds, self._suspect = _SUSPECT_LAUNCH_S if self._suspect else _LAUNCH_S, False
         async with asyncio.timeout(seconds):
             if self._playwright is None:
                 self._playwright = await async_playwright().start()
-            return await self._playwright.chromium.launch(
+            browser = await self._playwright.chromium.launch(
                 executable_path=self._path,
                 chromium_sandbox=not _is_root(),
                 args=list(_ARGUMENTS),
+                ignore_default_args=list(_NOT_PLAYWRIGHTS),
                 handle_sigint=False,
                 handle_sigterm=False,
                 handle_sighup=False,
             )
+            return _Launched(browser, await _process_of(browser))
 
     async def _stop_driver(self) -> None:
         driver, self._playwright = self._playwright, None
@@ -298,9 +374,16 @@ def _launch_problem(path: Path | None, error: BaseException) -> str:
     return f"{path} does not start ({' | '.join(lines[:3])[:300]}); see `now-builder doctor`"
 
 
-async def _close_browser(browser: Browser) -> None:
-    with suppress(*_DRIVER_ERRORS):
-        await asyncio.wait_for(browser.close(), _CLOSE_S)
+async def _process_of(browser: Browser) -> psutil.Process | None:
+    """Ask a browser which process it is; ``None`` where it does not say."""
+    with suppress(PlaywrightError, psutil.Error):
+        session = await browser.new_browser_cdp_session()
+        found = await session.send("SystemInfo.getProcessInfo")
+        await session.detach()
+        for process in found["processInfo"]:
+            if process["type"] == "browser":
+                return psutil.Process(process["id"])
+    return None
 
 
 async def _close_popup(popup: Page) -> None:

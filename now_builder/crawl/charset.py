@@ -3,6 +3,7 @@
 import codecs
 import re
 from dataclasses import dataclass
+from typing import Any
 
 import webencodings
 from charset_normalizer import from_bytes
@@ -75,6 +76,23 @@ def decode(content: bytes, content_type: str | None) -> Decoded:
     if detected:
         return Decoded(_decode(content, detected), detected, "detected")
     return Decoded(_decode(content, "windows-1252"), "windows-1252", "default")
+
+
+def whole_characters(value: Any) -> Any:
+    """Give a JSON value whose texts can be written: half a surrogate pair becomes U+FFFD.
+
+    Args:
+        value: Of strings, numbers, lists and objects; scripts may put half a pair anywhere.
+    """
+    if isinstance(value, str):
+        if value.isascii():
+            return value
+        return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    if isinstance(value, list):
+        return [whole_characters(item) for item in value]
+    if isinstance(value, dict):
+        return {name: whole_characters(item) for name, item in value.items()}
+    return value
 
 
 def _decode(content: bytes, charset: str) -> str:

@@ -33,7 +33,7 @@ from now_builder.crawl.urls import canonical
 from now_builder.errors import NowError
 from now_builder.formats.shard import Capture, CaptureRow, Planned, Status
 
-_CRASH_RETRIES = 3
+_CRASH_RETRIES = 2
 _BACK_OFF_S = 0.5
 _BUSY_S = 10.0
 _MESSAGE = 500
@@ -127,14 +127,16 @@ class Crew:
         """Visit until it works or the attempts are used up.
 
         A page in flight when another one took the browser down is not to blame, so that a crash of
-        the whole browser has attempts of its own.
+        the whole browser has attempts of its own, in a browser that no other page is in.
         """
         attempts = 0
+        alone = False
         left = Counter(dict.fromkeys(TRANSIENT, self._settings.retries))
         left["browser_crashed"] = _CRASH_RETRIES
         while True:
-            row, capture = await self._attempt(line, gate, Trail(steps=steps))
+            row, capture = await self._attempt(line, gate, Trail(steps=steps), alone=alone)
             attempts += 1
+            alone = row.error == "browser_crashed"
             if not left[row.error or ""]:
                 return replace(row, attempts=attempts + self._put_off[line.key]), capture
             left[row.error or ""] -= 1
@@ -142,7 +144,7 @@ class Crew:
                 await asyncio.sleep(_BACK_OFF_S * attempts)
 
     async def _attempt(
-        self, line: Planned, gate: Gate, trail: Trail
+        self, line: Planned, gate: Gate, trail: Trail, *, alone: bool
     ) -> tuple[CaptureRow, Capture | None]:
         """Visit once; here, and only here, whatever goes wrong with a page becomes its row."""
         row = CaptureRow(
@@ -152,7 +154,7 @@ class Crew:
             tool=f"{PRODUCT}/{__version__}",
         )  # fmt: skip
         try:
-            seen = await self._see(line, gate, trail)
+            seen = await self._see(line, gate, trail, alone=alone)
             with trail.steps.step("describe"):
                 row, capture = await asyncio.get_running_loop().run_in_executor(
                     self._pool,
@@ -181,7 +183,7 @@ class Crew:
             row, capture = _failed(row, "internal_error", kind), None
         return replace(row, **trail.columns()), capture
 
-    async def _see(self, line: Planned, gate: Gate, trail: Trail) -> Seen:
+    async def _see(self, line: Planned, gate: Gate, trail: Trail, *, alone: bool) -> Seen:
         """Ask the site, look by a plain request if that is wanted, and visit."""
         async with asyncio.timeout(self._settings.page_timeout_s + _GRACE_S):
             with trail.steps.step("robots"):
@@ -189,7 +191,7 @@ class Crew:
             if self._prefetch is not None:
                 with trail.steps.step("prefetch"):
                     await self._prefetch.look(line.url_canonical, gate, trail)
-            return await self._browsers.visit(line.url_canonical, gate, trail)
+            return await self._browsers.visit(line.url_canonical, gate, trail, alone=alone)
 
     async def _allowed(self, line: Planned, trail: Trail) -> Decision:
         """Ask what may be asked without visiting the page.

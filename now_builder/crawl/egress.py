@@ -9,8 +9,10 @@ import re
 import socket
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import Literal
 from urllib.parse import urlsplit
@@ -23,6 +25,9 @@ Refusal = Literal["private_address", "dns_error", "net_error", "too_large", "bad
 _CHUNK = 1 << 16
 _HEAD = 1 << 18
 _KEEP_S = 300.0
+_LOOK_UPS = ThreadPoolExecutor(64, "look-up")
+"""The event loop's own pool is small: a few names that take long would hold up all others."""
+
 _DIAL_S = 10.0
 _EMBEDDING = (ip_network("64:ff9b::/96"), ip_network("64:ff9b:1::/48"), ip_network("::/96"))
 """IPv6 ranges whose last 32 bits are an IPv4 address."""
@@ -168,12 +173,11 @@ def _literal(host: str) -> tuple[Address, ...]:
 
 async def _ask(host: str) -> tuple[Address, ...]:
     loop = asyncio.get_running_loop()
+    look_up = partial(socket.getaddrinfo, host, None, type=socket.SOCK_STREAM)
     try:
         # getaddrinfo also reads the odd spellings of addresses (0x7f.1, 2130706433), as dialling
         # would; what comes back is checked, so none of them gets round the check.
-        found = await asyncio.wait_for(
-            loop.getaddrinfo(host, None, type=socket.SOCK_STREAM), _DIAL_S
-        )
+        found = await asyncio.wait_for(loop.run_in_executor(_LOOK_UPS, look_up), _DIAL_S)
     except (OSError, UnicodeError) as error:
         raise Refused("dns_error", f"{host}: {error or 'timeout'}") from None
     return tuple(dict.fromkeys(ip_address(item[4][0].partition("%")[0]) for item in found))  # type: ignore[union-attr]
@@ -338,14 +342,14 @@ class Gate:
             raise ValueError("nothing was dialled")
         upload = asyncio.ensure_future(_copy(reader, pipe.server))
         try:
-            if plain:
-                await _copy_head(server, pipe.client)
-            while chunk := await server.read(_CHUNK):
+            in_head = plain
+            while chunk := await (_read_head(server) if in_head else server.read(_CHUNK)):
                 page.received += len(chunk)
                 if page.received > page.limit:
                     refused = Refused("too_large", f"more than {page.limit} bytes")
                     page.refusals.setdefault((pipe.host, pipe.port), refused)
                     return
+                in_head = in_head and _is_interim(chunk)
                 pipe.client.write(chunk)
                 await pipe.client.drain()
         finally:
@@ -363,22 +367,22 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
             writer.write_eof()
 
 
-async def _copy_head(server: asyncio.StreamReader, client: asyncio.StreamWriter) -> None:
-    """Pass on the head of a response, saying that the connection ends with it.
+async def _read_head(server: asyncio.StreamReader) -> bytes:
+    """Read the head of a response, saying that the connection ends with it unless it is interim.
 
     Without this a client could send its next request, maybe for another host, to this server.
     """
-    while True:
-        head = await server.readuntil(b"\r\n\r\n")
-        status = head.split(b" ", 2)[1:2]
-        lines = head[:-4].split(b"\r\n")
-        kept = [line for line in lines if not line.lower().startswith((b"connection:", b"keep-al"))]
-        interim = bool(status) and status[0].startswith(b"1") and status[0] != b"101"
-        if not interim:
-            kept.append(b"Connection: close")
-        client.write(b"\r\n".join(kept) + b"\r\n\r\n")
-        if not interim:
-            return
+    head = await server.readuntil(b"\r\n\r\n")
+    lines = head[:-4].split(b"\r\n")
+    kept = [line for line in lines if not line.lower().startswith((b"connection:", b"keep-al"))]
+    if not _is_interim(head):
+        kept.append(b"Connection: close")
+    return b"\r\n".join(kept) + b"\r\n\r\n"
+
+
+def _is_interim(head: bytes) -> bool:
+    status = head.split(b" ", 2)[1:2]
+    return bool(status) and status[0].startswith(b"1") and status[0] != b"101"
 
 
 def _parse_head(head: bytes) -> tuple[str, str, list[bytes]]:

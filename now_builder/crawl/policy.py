@@ -1,6 +1,7 @@
 """What a site allows: robots.txt, fetched once per origin and read by its rules."""
 
 import asyncio
+import ssl
 from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Literal
@@ -20,7 +21,9 @@ _TIMEOUT_S = 10.0
 _ORIGINS = 20_000
 _LONGEST_DELAY_S = 30.0
 
-Verdict = Literal["allowed", "robots", "robots_unreachable"]
+_HUNG_UP = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
+
+Verdict = Literal["allowed", "robots", "robots_unreachable", "tls_error"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +31,8 @@ class Decision:
     """Whether a URL may be visited.
 
     Attributes:
-        verdict: ``robots``: the site says no; ``robots_unreachable``: it could not be asked.
+        verdict: ``robots``: the site says no; ``robots_unreachable``: it could not be asked;
+            ``tls_error``: nor can anything else of it, for its certificate or TLS is not valid.
         note: What the decision rests on: ``allowed``, ``disallowed``, ``none`` (no robots.txt) …
         delay_s: Crawl delay that the site asks for, at most 30 s.
     """
@@ -42,7 +46,7 @@ class Decision:
 class _Rules:
     rules: Protego | None
     note: str
-    unreachable: bool = False
+    problem: Literal["robots_unreachable", "tls_error"] | None = None
 
 
 class Robots:
@@ -88,8 +92,8 @@ class Robots:
             while len(self._known) > _ORIGINS:
                 self._known.popitem(last=False)
         found = await asyncio.shield(self._known[origin])
-        if found.unreachable:
-            return Decision("robots_unreachable", found.note)
+        if found.problem:
+            return Decision(found.problem, found.note)
         if found.rules is None:
             return Decision("allowed", found.note)
         delay = min(float(found.rules.crawl_delay(PRODUCT) or 0.0), _LONGEST_DELAY_S)
@@ -105,12 +109,15 @@ class Robots:
             refused = self._gate.refusal(origin)
             if refused is not None:
                 raise refused from None
-            return _Rules(None, type(error).__name__, unreachable=True)
+            problem = _tls_problem(error)
+            if problem is not None:
+                return _Rules(None, problem, "tls_error")
+            return _Rules(None, type(error).__name__, "robots_unreachable")
         refused = self._gate.refusal(origin)
         if refused is not None:
             raise refused
         if status >= 500 or status == 429:
-            return _Rules(None, f"http_{status}", unreachable=True)
+            return _Rules(None, f"http_{status}", "robots_unreachable")
         if status >= 300:
             return _Rules(None, "none")
         return _Rules(Protego.parse(body.decode("utf-8", "replace")), "allowed")
@@ -123,3 +130,15 @@ class Robots:
                 if len(body) >= _LIMIT:
                     break
             return response.status_code, body[:_LIMIT]
+
+
+def _tls_problem(error: BaseException) -> str | None:
+    """Say what is wrong with a certificate or a handshake, if that is the cause of an error."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return cause.verify_message
+        if isinstance(cause, ssl.SSLError) and not isinstance(cause, _HUNG_UP):
+            return cause.reason
+        cause = cause.__cause__ or cause.__context__
+    return None

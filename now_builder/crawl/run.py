@@ -90,14 +90,15 @@ def crawl(
     share = read_share(settings.shards_from) if settings.shards_from else (0, 1)
     if settings.engine == "ray" and settings.shards_from:
         raise ConfigError("--shards-from: not with --engine ray, which shares the work itself")
-    where = depot(captures, settings.scratch)
-    if force:
-        if share[1] > 1:
-            raise ConfigError("--force: not with --shards-from; start over once, then share")
-        with _locked(where.folder, range(1 << 20)):
-            where.clear()
-            start_over(where.folder)
-    plan = make_plan(where, listed, settings)
+    if force and share[1] > 1:
+        raise ConfigError("--force: not with --shards-from; start over once, then share")
+    with _told(captures):
+        where = depot(captures, settings.scratch)
+        if force:
+            with _locked(where.folder, range(1 << 20)):
+                where.clear()
+                start_over(where.folder)
+        plan = make_plan(where, listed, settings)
     shards = [shard for lot in lots(plan)[share[0] :: share[1]] for shard in lot]
     if settings.engine == "ray":
         from now_builder.crawl.cluster import crawl_on_ray  # noqa: PLC0415 - needs Ray
@@ -130,12 +131,13 @@ def crawl_shards(
     """
     where = depot(captures, settings.scratch)
     with _locked(where.folder, shards, wait_s):
-        sweep(where.folder, shards)
-        plan = read_plan(where.folder)
-        where.fetch_rows(_concerned(plan, shards))
-        if settings.retry_failed:
-            where.fetch_members(sorted(set(shards) & where.complete()))
-        ledger = Ledger(where, plan, shards, retry_failed=settings.retry_failed)
+        with _told(captures):
+            sweep(where.folder, shards)
+            plan = read_plan(where.folder)
+            where.fetch_rows(_concerned(plan, shards))
+            if settings.retry_failed:
+                where.fetch_members(sorted(set(shards) & where.complete()))
+            ledger = Ledger(where, plan, shards, retry_failed=settings.retry_failed)
         resolver = _resolver(settings)
         visited = 0
         if ledger.pending:
@@ -185,6 +187,15 @@ def _runs(shards: Collection[int]) -> list[tuple[int, int]]:
         else:
             runs.append((shard, 1))
     return runs
+
+
+@contextmanager
+def _told(captures: Path | str) -> Iterator[None]:
+    """Say in one line that a disk is full or that nothing may be written."""
+    try:
+        yield
+    except OSError as error:
+        raise CrawlError(f"{captures}: cannot be written ({error})") from None
 
 
 def _concerned(plan: Sequence[Planned], shards: Collection[int]) -> list[int]:

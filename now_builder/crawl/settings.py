@@ -118,13 +118,28 @@ class CrawlSettings(Strict):
         default=False, description="Visit again the pages that failed before."
     )
     retries: int = Field(
-        1, ge=0, description="Further attempts after a crash of the browser or a broken connection."
+        1,
+        ge=0,
+        description="Further attempts after net_error or renderer_crashed; browser_crashed has "
+        "two of its own. Any other failure is final until --retry-failed.",
     )
     browser: Path | None = Field(
         None, description="The Chromium to use; by default the first found on this machine."
     )
     browser_pages: int = Field(
         300, ge=1, description="Start a fresh browser after so many pages, to keep memory flat."
+    )
+    browser_memory_mb: int = Field(
+        2000,
+        ge=1,
+        description="Start a fresh browser also when all processes of the old one together hold "
+        "more than so many MB, checked from the 20th page on; up to four pages share a browser.",
+    )
+    page_memory_mb: int = Field(
+        1500,
+        ge=1,
+        description="Most MB that one process of a browser may hold. What takes more is ended at "
+        "once, and its page is renderer_crashed.",
     )
     shards_from: str = Field(
         "",

@@ -17,6 +17,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from now_builder.crawl.charset import whole_characters
 from now_builder.crawl.elements import read_elements
 from now_builder.crawl.steps import add_step
 from now_builder.errors import CrawlError, FormatError
@@ -157,7 +158,7 @@ class OpenShard:
                 file.truncate(kept)
 
     def _take(self, line: dict[str, Any]) -> None:
-        row = CaptureRow(**line["row"])
+        row = CaptureRow(**whole_characters(line["row"]))
         at, sizes = int(line["at"]), [int(size) for size in line["sizes"]]
         self.rows[row.key] = row
         self._places[row.key] = (at, sizes)

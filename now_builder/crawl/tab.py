@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from playwright.async_api import CDPSession, Page
 from playwright.async_api import Error as PlaywrightError
 
+from now_builder.crawl.charset import whole_characters
 from now_builder.crawl.egress import Gate
 from now_builder.crawl.elements import expression, read_elements
 from now_builder.crawl.exchange import Exchanges
@@ -263,6 +264,9 @@ class Tab:
             raise VisitError("redirect_loop", f"{_MOST_DOCUMENTS} documents, one after the other")
         body, whole = await self._read_body(request, urlsplit(url).hostname or "")
         whole = whole and not _is_short(body, headers)
+        coded = headers.get("content-encoding") or headers.get("transfer-encoding")
+        if whole and not body and coded:  # the browser does not say that it cannot be decoded
+            raise VisitError("net_error", f"a body of nothing, announced as {coded[:40]}")
         self._exchanges.note(event, whole=whole)
         self._documents[event.get("networkId", "")] = _Document(
             url, body, whole, _values(event, "x-robots-tag"), headers.get("tdm-reservation")
@@ -431,7 +435,7 @@ class Tab:
             raise
         if "exceptionDetails" in answer:
             raise VisitError("script_error", str(answer["exceptionDetails"].get("text", "")))
-        return answer["result"].get("value")
+        return whole_characters(answer["result"].get("value"))
 
     async def _within(
         self, work: Coroutine[Any, Any, Result], seconds: float, error: str, what: str

@@ -11,6 +11,8 @@ from collections.abc import Awaitable, Callable
 from socket import SO_LINGER, SOL_SOCKET
 from typing import Self
 
+from .hostile import ANSWERS, HARMFUL, STREAMS
+
 TALL = 2000
 
 
@@ -127,7 +129,7 @@ class Awkward:
         self._tls = tls
         self.hits: Counter[str] = Counter()
         self.agents: set[str] = set()
-        self.pages = dict(PAGES)
+        self.pages = PAGES | HARMFUL
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._ready = threading.Event()
@@ -194,6 +196,14 @@ class Awkward:
                 self.agents.add(line.partition(":")[2].strip())
         if path in self._routes:
             await self._routes[path](writer)
+        elif path in STREAMS:
+
+            async def send(content: bytes) -> None:
+                writer.write(content)
+                await writer.drain()
+                await asyncio.sleep(0)  # so that a connection that is lost is noticed
+
+            await STREAMS[path](send)
         else:
             writer.write(self._busy(path) if path.startswith("/busy") else self._answer(path))
             await writer.drain()
@@ -202,6 +212,10 @@ class Awkward:
         html = "text/html; charset=utf-8"
         if path == "/robots.txt":
             return _response(200, "text/plain", b"User-agent: *\nDisallow: /hidden\n")
+        if path in ANSWERS:
+            return ANSWERS[path]
+        if path.startswith("/frames?"):
+            path = "/frames"
         if path in self.pages:
             kind = "text/html" if path == "/old" else html
             return _response(200, kind, self.pages[path])

@@ -5,6 +5,7 @@ import shutil
 import socket
 import ssl
 import subprocess
+import time
 from collections.abc import Awaitable, Callable
 from ipaddress import ip_address
 from pathlib import Path
@@ -164,6 +165,40 @@ def test_a_page_gets_no_more_than_its_bytes() -> None:
             assert (await client.get("http://a.test/plain")).status_code == 200
 
         _through(work, *server.resolve, allow_private=True)
+
+
+def test_heads_without_end_count_as_bytes_of_the_page() -> None:
+    with Awkward() as server:
+
+        async def work(gate: Gate, client: httpx.AsyncClient) -> None:
+            with pytest.raises(httpx.HTTPError):
+                await client.get("http://a.test/endless-hints")
+            assert gate.exhausted
+            assert gate.received < 1_100_000
+
+        _through(work, *server.resolve, allow_private=True)
+
+
+def test_names_that_take_long_hold_up_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More slow names than the event loop's own pool has threads."""
+
+    def answer(host: str, *_: object, **__: object) -> list[tuple[object, ...]]:
+        if host.startswith("slow"):
+            time.sleep(1.5)
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("93.184.216.34", 0))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", answer)
+
+    async def run() -> None:
+        resolver = Resolver([], allow_private=False)
+        slow = [asyncio.create_task(resolver.resolve(f"slow{n}.example", 80)) for n in range(40)]
+        await asyncio.sleep(0.1)
+        begun = time.monotonic()
+        await resolver.resolve("quick.example", 80)
+        assert time.monotonic() - begun < 0.7
+        await asyncio.gather(*slow)
+
+    asyncio.run(run())
 
 
 @pytest.mark.parametrize(

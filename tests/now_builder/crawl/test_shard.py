@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from now_builder.crawl import shard as crawl_shard
 from now_builder.crawl.shard import OpenShard, open_path, open_shards, start_over, sweep
 from now_builder.errors import CrawlError
 from now_builder.formats.shard import (
@@ -109,6 +110,17 @@ def test_a_zeroed_tail_of_the_journal_is_cut_off(tmp_path: Path) -> None:
     assert len(OpenShard(tmp_path, 3).rows) == 3
 
 
+def test_half_a_character_in_a_row_does_not_keep_a_shard_from_being_finished(
+    tmp_path: Path,
+) -> None:
+    OpenShard(tmp_path, 3).add(row(0, "failed", error_message="a \ud800 b 😀"), None)
+    again = OpenShard(tmp_path, 3)
+    again.add(row(1, "failed", caption="\udc00"), None)
+    again.finish([again.rows[key] for key in sorted(again.rows)])
+    first, second = read_rows(tmp_path)
+    assert (first.error_message, second.caption) == ("a \ufffd b 😀", "\ufffd")
+
+
 def test_finishing_again_gives_the_same_files(tmp_path: Path) -> None:
     shard = fill(tmp_path, range(4))
     rows = [shard.rows[key] for key in sorted(shard.rows)]
@@ -120,6 +132,33 @@ def test_finishing_again_gives_the_same_files(tmp_path: Path) -> None:
         (open_path(tmp_path, 3) / name).write_bytes(content)
     OpenShard(tmp_path, 3).finish(rows)
     assert [path.read_bytes() for path in sorted(tmp_path.iterdir())] == first
+
+
+def test_a_disk_that_fills_up_in_mid_line_tears_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pages are added at once; the first to fail leaves half a line, and the next one follows."""
+    shard = fill(tmp_path, range(2))
+    append = crawl_shard._append
+
+    def full(path: Path, start: int | None, content: bytes) -> None:
+        if path.name == "journal.jsonl":
+            append(path, start, content[:40])
+            raise OSError(28, "No space left on device")
+        append(path, start, content)
+
+    monkeypatch.setattr(crawl_shard, "_append", full)
+    for place in (2, 3):
+        with pytest.raises(CrawlError, match="No space left"):
+            shard.add(row(place), capture(place))
+    monkeypatch.undo()
+    shard.add(row(4), capture(4))
+    again = OpenShard(tmp_path, 3)
+    assert {"00003_0000", "00003_0001"} <= set(again.rows)
+    for place in (2, 3, 4):
+        again.add(row(place), capture(place))
+    again.finish([again.rows[key] for key in sorted(again.rows)])
+    assert list(read_captures(tmp_path)) == [capture(place) for place in range(5)]
 
 
 def test_a_reopened_shard_keeps_what_was_fine(tmp_path: Path) -> None:

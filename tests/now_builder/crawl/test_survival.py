@@ -1,0 +1,288 @@
+"""What happens beside the pages: processes that die, memory, full disks, bad certificates."""
+
+import ctypes
+import os
+import shutil
+import signal
+import ssl
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+from now_builder.crawl import browser
+from now_builder.crawl.run import crawl
+from now_builder.crawl.settings import CrawlSettings
+from now_builder.formats.shard import read_captures, read_rows
+
+from .awkward import Awkward
+
+pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("crawl")]
+
+_SUBREAPER = 36
+COMMAND = [sys.executable, "-c", "from now_builder.cli import main; main()", "crawl"]
+
+
+def settings_for(server: Awkward, **changes: object) -> CrawlSettings:
+    values = {"allow_private": True, "resolve": server.resolve, "page_timeout_s": 10.0}
+    return CrawlSettings.model_validate(values | changes)
+
+
+def options_for(server: Awkward) -> list[str]:
+    return ["--allow-private", "--resolve", server.resolve[0], "--concurrency", "2"]
+
+
+def write_list(folder: Path, lines: list[str]) -> Path:
+    path = folder / "urls.txt"
+    path.write_text("\n".join(lines), encoding="utf-8")
+    return path
+
+
+def many(count: int) -> list[str]:
+    return [f"http://site{n % 9:02d}.test/page/{n}" for n in range(count)]
+
+
+def family(process: psutil.Process | None = None) -> list[psutil.Process]:
+    return (process or psutil.Process()).children(recursive=True)
+
+
+def kill_all(kind: str, process: psutil.Process | None = None) -> int:
+    killed = 0
+    for child in family(process):
+        with suppress(psutil.Error):
+            if kind in " ".join(child.cmdline()):
+                child.kill()
+                killed += 1
+    return killed
+
+
+@pytest.fixture
+def foster() -> Iterator[None]:
+    """Let what loses its parent become a child of this process, so that it can be found."""
+    if not sys.platform.startswith("linux"):
+        pytest.skip("orphans are adopted on Linux only")
+    libc = ctypes.CDLL(None)
+    libc.prctl(_SUBREAPER, 1, 0, 0, 0)
+    yield
+    libc.prctl(_SUBREAPER, 0, 0, 0, 0)
+    for child in family():
+        with suppress(psutil.Error):
+            child.kill()
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
+def orphans() -> list[str]:
+    """Name what still runs after 10 s; a zombie here only waits for this process."""
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        left = []
+        for child in family():
+            with suppress(psutil.Error):
+                if child.status() != psutil.STATUS_ZOMBIE:
+                    left.append(" ".join(child.cmdline())[:100])
+        if not left:
+            break
+        time.sleep(0.1)
+    return left
+
+
+@pytest.mark.parametrize("victim", ["nothing", "run-driver", "--type=renderer", "the crawl"])
+def test_no_process_outlives_a_crawl(tmp_path: Path, foster: None, victim: str) -> None:
+    with Awkward() as server:
+        urls = write_list(tmp_path, [*many(12), server.url("/css")])
+        process = subprocess.Popen(
+            [*COMMAND, str(urls), str(tmp_path / "captures"), *options_for(server),
+             "--page-timeout-s", "8"],
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        deadline = time.monotonic() + 60
+        while sum(server.hits.values()) < 8 and time.monotonic() < deadline:
+            time.sleep(0.02)
+        if victim == "the crawl":
+            process.send_signal(signal.SIGKILL)
+        elif victim == "nothing":
+            process.send_signal(signal.SIGTERM)
+        else:
+            assert kill_all(victim, psutil.Process(process.pid))
+        expected = {"the crawl": -signal.SIGKILL, "nothing": 1}.get(victim, 0)
+        assert process.wait(120) == expected
+    assert orphans() == []
+
+
+@pytest.mark.parametrize("retries", [0, 1])
+def test_a_renderer_that_dies_in_mid_page_is_that_pages_failure(
+    tmp_path: Path, retries: int
+) -> None:
+    with Awkward() as server:
+
+        def kill() -> None:
+            deadline = time.monotonic() + 60
+            while not server.hits["/hang"] and time.monotonic() < deadline:
+                time.sleep(0.02)
+            time.sleep(0.3)
+            kill_all("--type=renderer")
+
+        killer = threading.Thread(target=kill)
+        killer.start()
+        urls = write_list(tmp_path, [server.url("/css")])
+        crawl(urls, tmp_path / "captures", settings_for(server, retries=retries, robots=False))
+        killer.join()
+    (row,) = read_rows(tmp_path / "captures")
+    assert (row.error, row.attempts) == (None if retries else "renderer_crashed", 1 + retries)
+
+
+@pytest.mark.parametrize(("limit_mb", "at_least", "at_most"), [(1, 3, 6), (100_000, 1, 1)])
+def test_a_browser_that_holds_too_much_is_replaced_and_nothing_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit_mb: int, at_least: int, at_most: int
+) -> None:
+    started = []
+    launch = browser.Browsers._launch
+
+    async def counted(self: browser.Browsers) -> object:
+        started.append(1)
+        return await launch(self)
+
+    monkeypatch.setattr(browser.Browsers, "_launch", counted)
+    monkeypatch.setattr(browser, "_FEWEST_PAGES", 3)
+    monkeypatch.setattr(browser, "_LOOK_S", 0.05)
+    with Awkward() as server:
+        urls = write_list(tmp_path, many(16))
+        settings = settings_for(server, browser_memory_mb=limit_mb, concurrency=2)
+        summary = crawl(urls, tmp_path / "captures", settings)
+    assert summary.statuses == {"ok": 16}
+    assert {row.attempts for row in read_rows(tmp_path / "captures")} == {1}
+    assert at_least <= len(started) <= at_most
+    assert not family()
+
+
+def test_a_browser_that_does_not_close_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The browser is stopped in its tracks just before it is asked to close."""
+    monkeypatch.setattr(browser, "_CLOSE_S", 1.0)
+    end = browser.Browsers._end
+
+    async def stopped(self: browser.Browsers, launched: browser._Launched) -> None:
+        assert launched.process is not None
+        launched.process.suspend()
+        await end(self, launched)
+
+    monkeypatch.setattr(browser.Browsers, "_end", stopped)
+    with Awkward() as server:
+        urls = write_list(tmp_path, many(2))
+        crawl(urls, tmp_path / "captures", settings_for(server))
+    assert not family()
+
+
+# --- a full disk ---
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=4k", "none", folder], capture_output=True, check=False
+    )
+    if made.returncode:
+        pytest.skip("no file system may be mounted here")
+    yield folder
+    subprocess.run(["umount", folder], check=True)
+
+
+def resize(disk: Path, size: str) -> None:
+    subprocess.run(["mount", "-o", f"remount,size={size}", disk], check=True)
+
+
+@pytest.mark.skipif(shutil.which("mount") is None, reason="mounts a small file system")
+def test_a_full_disk_stops_the_crawl_in_one_line_and_it_goes_on_when_there_is_room(
+    small_disk: Path, tmp_path: Path
+) -> None:
+    captures = small_disk / "captures"
+    said = []
+    with Awkward() as server:
+        urls = write_list(tmp_path, many(12))
+        for size in ("4k", "64k", "320k", "50m"):  # for no plan, no page, no shard; for all
+            resize(small_disk, size)
+            done = subprocess.run(
+                [*COMMAND, str(urls), str(captures), *options_for(server)],
+                capture_output=True, text=True, check=False,
+            )  # fmt: skip
+            said.append((size, done.returncode, (done.stderr.splitlines() or [""])[-1]))
+            assert "Traceback" not in done.stderr, done.stderr
+            if done.returncode == 0:
+                break
+    for size, code, line in said[:-1]:
+        assert code == 1, size
+        assert line.startswith("error: ")
+        assert "No space left" in line
+    assert said[-1][1] == 0
+    rows = read_rows(captures)
+    assert [row.url for row in rows if row.status == "ok"] == [row.url for row in rows]
+    assert sorted(row.url for row in rows) == sorted(many(12))
+    assert {capture.key for capture in read_captures(captures)} == {row.key for row in rows}
+
+
+# --- certificates ---
+
+CONFIG = """
+[ca]
+default_ca = here
+[here]
+database = index.txt
+new_certs_dir = .
+serial = serial
+default_md = sha256
+policy = any
+[any]
+commonName = supplied
+"""
+
+
+def certificate(folder: Path, host: str, start: str, end: str) -> ssl.SSLContext:
+    folder.mkdir()
+    (folder / "ca.conf").write_text(CONFIG, "ascii")
+    (folder / "index.txt").touch()
+    (folder / "serial").write_text("01", "ascii")
+    for command in (
+        ["req", "-new", "-newkey", "rsa:2048", "-nodes", "-subj", f"/CN={host}", "-addext",
+         f"subjectAltName=DNS:{host}", "-keyout", "key.pem", "-out", "request.pem"],
+        ["ca", "-batch", "-selfsign", "-config", "ca.conf", "-startdate", start, "-enddate", end,
+         "-keyfile", "key.pem", "-in", "request.pem", "-out", "cert.pem", "-notext"],
+    ):  # fmt: skip
+        subprocess.run(["openssl", *command], check=True, capture_output=True, cwd=folder)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "cert.pem", folder / "key.pem")
+    return context
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="makes certificates with openssl")
+@pytest.mark.parametrize("robots", [True, False])
+def test_what_is_wrong_with_a_certificate_is_a_row(tmp_path: Path, robots) -> None:
+    past, now, future = "200101000000Z", "240101000000Z", "20901231000000Z"
+    contexts = {
+        "expired": certificate(tmp_path / "1", "expired.test", past, "200201000000Z"),
+        "self-signed": certificate(tmp_path / "2", "self-signed.test", now, future),
+        "wrong-host": certificate(tmp_path / "3", "other.example", now, future),
+    }
+    with ExitStack() as stack:
+        resolve = []
+        for name, context in contexts.items():
+            server = stack.enter_context(Awkward(context))
+            resolve.append(f"{name}.test:127.0.0.1:{server.port}")
+        urls = write_list(tmp_path, [f"https://{name}.test/plain" for name in contexts])
+        settings = CrawlSettings(
+            allow_private=True, resolve=resolve, robots=robots, page_timeout_s=10
+        )
+        crawl(urls, tmp_path / "captures", settings)
+    rows = read_rows(tmp_path / "captures")
+    assert [(row.status, row.error) for row in rows] == [("failed", "tls_error")] * 3
+    assert all(row.error_message for row in rows)
