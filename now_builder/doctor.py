@@ -60,6 +60,8 @@ _SCRIPTS = (
     _Script("Korean glyphs", "한", needed=True, packages=("fonts-noto-cjk",)),
     _Script("Arabic glyphs", "ع", needed=False, packages=("fonts-noto-core",)),
     _Script("Hindi glyphs", "क", needed=False, packages=("fonts-noto-core",)),
+    _Script("Bengali glyphs", "ক", needed=False, packages=("fonts-noto-core",)),
+    _Script("Tamil glyphs", "க", needed=False, packages=("fonts-noto-core",)),
     _Script("Thai glyphs", "ก", needed=False, packages=("fonts-noto-core",)),
     _Script("Emoji", "🍜", needed=False, packages=("fonts-noto-color-emoji",)),
 )

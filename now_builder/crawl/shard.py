@@ -5,7 +5,6 @@ The folder ``00012.open`` holds ``members.bin``, to which each page's members ar
 last whole line was in flight and counts for nothing.
 """
 
-import gzip
 import json
 import os
 import re
@@ -18,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from now_builder.crawl.charset import whole_characters
-from now_builder.crawl.elements import read_elements
 from now_builder.crawl.steps import add_step
 from now_builder.errors import CrawlError, FormatError
 from now_builder.formats.atomic import sync_folder
@@ -26,11 +24,14 @@ from now_builder.formats.shard import (
     Capture,
     CaptureRow,
     Exchange,
+    from_members,
+    image_kind,
     members_path,
     read_members,
     read_rows,
     rows_path,
-    write_shard,
+    to_members,
+    write_packed,
 )
 from now_builder.formats.warc import read_exchanges, write_warc
 
@@ -114,10 +115,10 @@ class OpenShard:
         try:
             if self._has_exchanges():
                 pages = [row for row in rows if row.status == "ok"]
-                write_warc(
-                    self.captures, self.number, zip(pages, self._captures(rows), strict=True)
-                )
-            write_shard(self.captures, self.number, rows, self._captures(rows))
+                captures = (_from_parts(key, parts) for key, parts in self._packed(rows))
+                write_warc(self.captures, self.number, zip(pages, captures, strict=True))
+            packed = (_named(key, parts) for key, parts in self._packed(rows))
+            write_packed(self.captures, self.number, rows, packed)
         except OSError as error:
             raise CrawlError(f"{rows_path(self.captures, self.number)}: {error}") from None
         if self._folder.exists():
@@ -128,7 +129,8 @@ class OpenShard:
     def _has_exchanges(self) -> bool:
         return any(len(sizes) > _PARTS for _, sizes in self._places.values())
 
-    def _captures(self, rows: Sequence[CaptureRow]) -> Iterator[Capture]:
+    def _packed(self, rows: Sequence[CaptureRow]) -> Iterator[tuple[str, list[bytes]]]:
+        """Read the pages as they stand in the journal: key and parts."""
         wanted = [row.key for row in rows if row.status == "ok"]
         if not wanted:
             return
@@ -136,7 +138,10 @@ class OpenShard:
             for key in wanted:
                 start, sizes = self._places[key]
                 file.seek(start)
-                yield _from_parts(key, [file.read(size) for size in sizes])
+                parts = [file.read(size) for size in sizes]
+                if [len(part) for part in parts] != sizes:
+                    raise FormatError(self._folder / _MEMBERS, f"page {key}: torn members")
+                yield key, parts
 
     def _recover(self) -> None:
         """Read the journal; cut off what a kill left behind its last whole line."""
@@ -226,22 +231,25 @@ def _append(path: Path, start: int | None, content: bytes) -> None:
 
 
 def _to_parts(capture: Capture) -> list[bytes]:
-    elements = [asdict(element) for element in capture.elements]
-    text = json.dumps({"elements": elements}, separators=(",", ":"))
-    parts = [capture.screenshot, gzip.compress(capture.html, 1), text.encode()]
+    """Give the members as they will stand in the tar, so that nothing is packed twice."""
+    parts = [content for _, content in to_members(capture)]
     if capture.exchanges:
         parts.append(json.dumps([asdict(exchange) for exchange in capture.exchanges]).encode())
     return parts
 
 
-def _from_parts(key: str, parts: list[bytes]) -> Capture:
-    try:
-        screenshot, html, elements, *rest = parts
-        exchanges = tuple(_exchange(item) for item in json.loads(rest[0])) if rest else ()
-        found = read_elements(json.loads(elements))
-        return Capture(key, screenshot, gzip.decompress(html), found, exchanges)
-    except (ValueError, OSError, EOFError) as error:
-        raise FormatError(key, f"torn members in an open shard ({error})") from None
+def _named(key: str, parts: Sequence[bytes]) -> list[tuple[str, bytes]]:
+    kind = image_kind(parts[0])
+    return [
+        (f"{key}.{ending}", part)
+        for ending, part in zip((kind, "html.gz", "elements.json"), parts, strict=False)
+    ]
+
+
+def _from_parts(key: str, parts: Sequence[bytes]) -> Capture:
+    members = {name.partition(".")[2]: part for name, part in _named(key, parts)}
+    exchanges = tuple(map(_exchange, json.loads(parts[_PARTS]))) if len(parts) > _PARTS else ()
+    return replace(from_members(Path(key), key, members), exchanges=exchanges)
 
 
 def _exchange(item: dict[str, Any]) -> Exchange:

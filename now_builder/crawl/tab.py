@@ -2,6 +2,8 @@
 
 import asyncio
 import base64
+import json
+import re
 import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
@@ -39,6 +41,9 @@ _REWRITTEN = {"content-encoding", "content-length", "transfer-encoding"}
 
 _ANSWER, _LOAD, _LATE_LOAD, _SETTLE = 0.85, 0.6, 0.8, 0.87
 """Shares of the page's time by which it must answer, load (even a late answer), and rest."""
+
+_HALF = re.compile(r"\\ud[89a-f]")
+"""How JSON writes half a surrogate pair."""
 
 _SCRIPTS = files("now_builder.crawl")
 _SETTLE_JS = _SCRIPTS.joinpath("settle.js").read_text(encoding="utf-8")
@@ -423,7 +428,7 @@ class Tab:
             answer = await self._session.send(
                 "Runtime.evaluate",
                 {
-                    "expression": expression,
+                    "expression": f"(async () => JSON.stringify(await ({expression})))()",
                     "contextId": world["executionContextId"],
                     "awaitPromise": True,
                     "returnByValue": True,
@@ -435,7 +440,9 @@ class Tab:
             raise
         if "exceptionDetails" in answer:
             raise VisitError("script_error", str(answer["exceptionDetails"].get("text", "")))
-        return whole_characters(answer["result"].get("value"))
+        text = answer["result"].get("value")  # one string passes the protocol faster than a tree
+        value = None if text is None else json.loads(text)
+        return whole_characters(value) if text and _HALF.search(text) else value
 
     async def _within(
         self, work: Coroutine[Any, Any, Result], seconds: float, error: str, what: str

@@ -183,7 +183,12 @@ class Capture:
     @property
     def extension(self) -> str:
         """``png`` or ``webp``, told from the bytes."""
-        return "webp" if self.screenshot[8:12] == b"WEBP" else "png"
+        return image_kind(self.screenshot)
+
+
+def image_kind(screenshot: bytes) -> Literal["png", "webp"]:
+    """Tell the kind of a screenshot from its bytes."""
+    return "webp" if screenshot[8:12] == b"WEBP" else "png"
 
 
 _ELEMENTS_FORMAT = "now-elements/1"
@@ -265,12 +270,29 @@ def write_shard(
         rows: One per planned URL of the shard.
         members: One per row with ``status=ok``, in the order of the rows; streamed.
     """
+    write_packed(captures, shard, rows, map(to_members, members))
+
+
+def write_packed(
+    captures: Path,
+    shard: int,
+    rows: Sequence[CaptureRow],
+    packed: Iterable[Sequence[tuple[str, bytes]]],
+) -> None:
+    """Write a shard as :func:`write_shard` does, of members that are packed already.
+
+    Args:
+        captures: The captures folder.
+        shard: Number of the shard.
+        rows: One per planned URL of the shard.
+        packed: What :func:`to_members` gives, one per row with ``status=ok``; streamed.
+    """
     with (
         replacing(members_path(captures, shard)) as temporary,
         tarfile.open(temporary, "w", format=tarfile.USTAR_FORMAT) as tar,
     ):
-        for capture in members:
-            for name, content in to_members(capture):
+        for members in packed:
+            for name, content in members:
                 info = tarfile.TarInfo(name)
                 info.size = len(content)
                 info.mode = 0o644
@@ -359,7 +381,7 @@ def read_members(path: Path, skip: frozenset[str] = frozenset()) -> Iterator[Cap
                 if key in skip:
                     continue
                 if key != current and parts:
-                    yield _capture(path, current, parts)
+                    yield from_members(path, current, parts)
                     parts = {}
                 current = key
                 parts[kind] = _content(path, tar, member)
@@ -368,7 +390,7 @@ def read_members(path: Path, skip: frozenset[str] = frozenset()) -> Iterator[Cap
     except (tarfile.TarError, EOFError, OSError) as error:
         raise FormatError(path, f"not a readable tar ({error})") from None
     if parts:
-        yield _capture(path, current, parts)
+        yield from_members(path, current, parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -436,7 +458,17 @@ def _content(path: Path, tar: tarfile.TarFile, member: tarfile.TarInfo) -> bytes
     return content
 
 
-def _capture(path: Path, key: str, parts: dict[str, bytes]) -> Capture:
+def from_members(path: Path, key: str, parts: dict[str, bytes]) -> Capture:
+    """Read a capture from its members.
+
+    Args:
+        path: For messages.
+        key: Of the page.
+        parts: Bytes by ending: ``png`` or ``webp``, ``html.gz``, ``elements.json``.
+
+    Raises:
+        FormatError: If one is missing or is not what its ending says.
+    """
     screenshot = parts.get("png") or parts.get("webp")
     if screenshot is None or "html.gz" not in parts or "elements.json" not in parts:
         raise FormatError(
