@@ -506,7 +506,7 @@ def check_answer(status: int, headers: dict[str, str]) -> None:
 
 def _from_playwright(error: PlaywrightError) -> VisitError:
     message = error.message.splitlines()[0] if error.message else "no message"
-    if "crash" in message.lower():
+    if "crash" in message.lower() or "Not attached to an active page" in message:
         return VisitError("renderer_crashed", message)
     if "closed" in message.lower():
         return VisitError("browser_crashed", message)

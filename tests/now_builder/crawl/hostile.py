@@ -117,7 +117,7 @@ HARMFUL: dict[str, bytes] = {
         "location = URL.createObjectURL(new Blob(['<p>gone'], {type: 'text/html'}))",
     ),
     "/parts": harmful(
-        "big parts", body="".join(f'<img src="/part/{n}" width=9 height=9>' for n in range(10))
+        "big parts", body="".join(f'<script src="/part/{n}"></script>' for n in range(10))
     ),
     "/fetches": harmful(
         "fetches on", "const more = () => fetch('/part/0').then((r) => r.blob()).then(more); more()"
@@ -199,7 +199,7 @@ async def _endless_hints(send: Send) -> None:
 
 
 async def _part(send: Send) -> None:
-    await send(b"HTTP/1.1 200 OK\r\nContent-Type: image/png\r\nConnection: close\r\n\r\n")
+    await send(b"HTTP/1.1 200 OK\r\nContent-Type: text/javascript\r\nConnection: close\r\n\r\n")
     for block in _blocks(BIG // 10):
         await send(block)
 
