@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("road")]
+pytestmark = [pytest.mark.browser]
 
 MAINS = {
     "now-builder": "now_builder.cli",

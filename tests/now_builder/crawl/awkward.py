@@ -56,7 +56,7 @@ PAGES: dict[str, bytes] = {
     ),
     "/alert": page("one alert", "<script>alert('stop')</script><p>after</p>"),
     "/alerts": page("alerts for ever", "<script>while (true) alert('again')</script>"),
-    "/asks": page(
+    "/permissions": page(
         "asks for permissions",
         "<p id=said>nothing</p><script>const said = {};"
         "const say = (what, answer) => { said[what] = answer;"

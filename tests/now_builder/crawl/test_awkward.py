@@ -14,7 +14,7 @@ from now_builder.formats.shard import CaptureRow, read_captures, read_rows
 
 from .awkward import GBK, PAGES, Awkward
 
-pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("crawl")]
+pytestmark = [pytest.mark.browser]
 
 TIMEOUT_S = 6.0
 

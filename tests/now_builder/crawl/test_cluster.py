@@ -19,7 +19,6 @@ from .test_run import done, many, outcome, settings_for, write_list
 
 pytestmark = [
     pytest.mark.browser,
-    pytest.mark.xdist_group("crawl"),
     pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::FutureWarning"),
 ]
 

@@ -24,7 +24,7 @@ from now_builder.formats.shard import read_captures, read_plan, read_rows
 from .awkward import Awkward
 from .test_run import PROGRAM, done, many, outcome, settings_for, wait_until, write_list
 
-pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("crawl")]
+pytestmark = [pytest.mark.browser]
 
 
 @pytest.fixture

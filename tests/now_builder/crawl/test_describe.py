@@ -56,7 +56,6 @@ ODD = {
 
 
 @pytest.mark.browser
-@pytest.mark.xdist_group("crawl")
 def test_odd_pages_are_read_as_chromium_reads_them() -> None:
     script = """html => {
       const frame = document.body.appendChild(document.createElement("iframe"));

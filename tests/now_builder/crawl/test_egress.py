@@ -220,7 +220,6 @@ def test_what_is_no_request_for_a_proxy_is_answered_so(request_head: bytes) -> N
 
 
 @pytest.mark.browser
-@pytest.mark.xdist_group("crawl")
 def test_the_browser_cannot_get_round_the_refusal(tmp_path: Path) -> None:
     """The listed host is mapped to a public-looking name; what it leads to is private."""
     with Awkward() as server:
@@ -236,7 +235,6 @@ def test_the_browser_cannot_get_round_the_refusal(tmp_path: Path) -> None:
 
 
 @pytest.mark.browser
-@pytest.mark.xdist_group("crawl")
 def test_a_redirect_to_a_private_address_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -260,7 +258,6 @@ def test_a_redirect_to_a_private_address_is_refused(
 
 
 @pytest.mark.browser
-@pytest.mark.xdist_group("crawl")
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="makes a certificate with openssl")
 @pytest.mark.parametrize("certificate", ["trusted", "unknown"])
 def test_https_goes_through_the_same_way_out(

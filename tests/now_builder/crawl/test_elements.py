@@ -8,7 +8,7 @@ from now_builder.formats.shard import Element, read_captures
 
 from .awkward import Awkward, page
 
-pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("crawl")]
+pytestmark = [pytest.mark.browser]
 
 GEOMETRY = """
 <style>

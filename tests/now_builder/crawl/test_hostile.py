@@ -15,7 +15,7 @@ from now_builder.formats.shard import Capture, CaptureRow, read_captures, read_r
 from .awkward import Awkward
 from .hostile import CHINESE
 
-pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("crawl")]
+pytestmark = [pytest.mark.browser]
 
 TIMEOUT_S = 6.0
 PAGE_MB = 900

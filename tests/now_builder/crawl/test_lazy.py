@@ -12,7 +12,7 @@ from now_builder.formats.shard import Capture, CaptureRow, read_captures, read_r
 
 from .awkward import Awkward, page
 
-pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("crawl")]
+pytestmark = [pytest.mark.browser]
 
 EMPTY = "data:image/gif;base64,R0lGODlhAQABAIAAAAAAAP///yH5BAEAAAAALAAAAAABAAEAAAIBRAA7"
 PICTURE = "<img {} width=100 height=100>"

@@ -10,7 +10,7 @@ from now_builder.formats.shard import Capture, CaptureRow, read_captures, read_r
 
 from .awkward import Awkward, page
 
-pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("crawl")]
+pytestmark = [pytest.mark.browser]
 
 CONTENT = (
     "<style>body { margin: 0; font: 16px/20px sans-serif } nav { position: sticky; top: 0;"

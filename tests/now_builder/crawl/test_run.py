@@ -29,7 +29,7 @@ from now_builder.formats.split import read_split
 
 from .awkward import Awkward
 
-pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("crawl")]
+pytestmark = [pytest.mark.browser]
 
 PROGRAM = """
 import sys
@@ -463,7 +463,7 @@ def test_a_kill_leaves_a_whole_warc_behind(tmp_path: Path) -> None:
 
 def test_dialogs_and_permission_prompts_are_refused(tmp_path: Path) -> None:
     with Awkward() as server:
-        urls = write_list(tmp_path, ["http://localhost/asks"])  # trusted, so that it may ask
+        urls = write_list(tmp_path, ["http://localhost/permissions"])  # trusted, so that it may ask
         settings = settings_for(server, resolve=[f"localhost:127.0.0.1:{server.port}"])
         crawl(urls, tmp_path / "captures", settings)
     (capture,) = read_captures(tmp_path / "captures")

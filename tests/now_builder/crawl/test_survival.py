@@ -23,7 +23,7 @@ from now_builder.formats.shard import read_captures, read_rows
 
 from .awkward import Awkward
 
-pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("crawl")]
+pytestmark = [pytest.mark.browser]
 
 _SUBREAPER = 36
 COMMAND = [sys.executable, "-c", "from now_builder.cli import main; main()", "crawl"]

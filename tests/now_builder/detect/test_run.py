@@ -113,7 +113,6 @@ def test_a_kill_in_the_middle_changes_nothing(drawn, whole, settings, tmp_path, 
     assert same(features, whole)
 
 
-@pytest.mark.xdist_group("crawl")
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::FutureWarning")
 def test_workers_of_a_ray_cluster_write_what_one_process_does(drawn, whole, settings, tmp_path):
     features = tmp_path / "features.h5"
