@@ -177,8 +177,7 @@ class Browsers:
                     context = await self._context(launched, gate)
                     page = await context.new_page()
                     context.on("page", lambda popup: self._later(_close_popup(popup)))
-                    hides = self._settings.overlays == "hide"
-                    tab = Tab(page, gate, trail, hide_overlays=hides)
+                    tab = Tab(page, gate, trail, self._settings)
                     await tab.prepare()
             return await self._visit(tab, url, trail)
         except VisitError as problem:

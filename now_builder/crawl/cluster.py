@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 from tqdm import tqdm
 
@@ -65,6 +67,8 @@ def crawl_on_ray(
             cut.setdefault(lot_of[shard], []).append(shard)
         return [tuple(part) for part in cut.values()]
 
+    if "://" not in captures:
+        captures = str(Path(captures).resolve())
     todo = tasks(of_lot, pages, _size(sum(pages.values()), settings))
     engine = RayEngine(
         partial(_work, captures, _for_workers(settings)), _Limits(plan, settings), parts, options
@@ -87,9 +91,14 @@ def _work(captures: str, settings: CrawlSettings, shards: Shards) -> _Report:
 
 
 def _for_workers(settings: CrawlSettings) -> CrawlSettings:
-    """Size a worker's crawl by its CPUs, not by those of the machine that it shares."""
-    concurrency = settings.concurrency or max(1, round(3 * settings.worker_cpus))
-    return settings.model_copy(update={"concurrency": concurrency})
+    """Say all paths in full, and size a crawl by a worker's CPUs, not by those of its machine."""
+    changes: dict[str, Any] = {
+        name: path.resolve()
+        for name in ("never", "browser", "scratch")
+        if (path := getattr(settings, name)) is not None
+    }
+    changes["concurrency"] = settings.concurrency or max(1, round(3 * settings.worker_cpus))
+    return settings.model_copy(update=changes)
 
 
 def _pages_left(where: Depot, plan: Sequence[Planned], settings: CrawlSettings) -> dict[int, int]:

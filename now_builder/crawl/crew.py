@@ -96,7 +96,9 @@ class Crew:
             if line is None:
                 return
             started = time.monotonic()
+            progress.in_flight += 1
             row, capture = await self._attempts(line, gate, steps)
+            progress.in_flight -= 1
             pause_s = self._pause(line, row)
             if pause_s is not None:
                 self._pace.give_back(line, pause_s)

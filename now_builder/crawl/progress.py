@@ -15,10 +15,14 @@ class Progress:
     Args:
         pages: To visit in this run.
         total: In the plan.
+
+    Attributes:
+        in_flight: Pages that are being visited now; kept by those who visit.
     """
 
     def __init__(self, pages: int, total: int) -> None:
         self._pages = pages
+        self.in_flight = 0
         self._ok = 0
         self._done = 0
         self._errors: Counter[str] = Counter()
@@ -51,10 +55,13 @@ class Progress:
         if self._bar.disable and now - self._said >= _EVERY_S:
             self._said = now
             rate = self._done / (now - self._started)
+            left_s = (self._pages - self._done) / rate
             sys.stderr.write(
-                f"crawl: {self._done}/{self._pages}, {rate:.2f} pages/s, {self._state()}\n"
+                f"crawl: {self._done}/{self._pages}, {rate:.2f} pages/s, "
+                f"{self._bar.format_interval(left_s)} left, {self._state()}\n"
             )
 
     def _state(self) -> str:
         reasons = " ".join(f"{error}:{count}" for error, count in self._errors.most_common(5))
-        return f"ok {100 * self._ok / self._done:.0f} % {reasons}".rstrip()
+        share = 100 * self._ok / self._done
+        return f"{self.in_flight} in flight, ok {share:.0f} % {reasons}".rstrip()

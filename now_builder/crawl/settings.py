@@ -92,7 +92,7 @@ class CrawlSettings(Strict):
     never: Path | None = Field(
         None,
         description="Text file of hosts never to ask anything of, subdomains included, one a line; "
-        "# comments.",
+        "# comments. Holds for whatever a page loads, too: a list of trackers, for example.",
     )
     prefetch: bool = Field(
         default=False,

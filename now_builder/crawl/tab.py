@@ -22,6 +22,7 @@ from now_builder.crawl.exchange import Exchanges
 from now_builder.crawl.outcome import Seen, Trail, VisitError
 from now_builder.crawl.overlays import hiding
 from now_builder.crawl.refusals import retry_after_s
+from now_builder.crawl.settings import CrawlSettings
 from now_builder.formats.shard import HEIGHT, WIDTH
 
 SCALE = 2
@@ -93,20 +94,21 @@ class Tab:
         page: Fresh, in a fresh context.
         gate: The page's way out.
         trail: Filled as the visit goes on.
-        hide_overlays: Hide cookie and consent overlays.
+        settings: Of the crawl.
     """
 
-    def __init__(
-        self, page: Page, gate: Gate, trail: Trail, *, hide_overlays: bool = False
-    ) -> None:
+    def __init__(self, page: Page, gate: Gate, trail: Trail, settings: CrawlSettings) -> None:
         self._page = page
         self._gate = gate
         self._limits: Limits
         self._trail = trail
-        self._hides = hide_overlays
+        self._hides = settings.overlays == "hide"
+        # A PNG that is not kept need not be small: a third larger, for less of the browser's time.
+        self._shot = {"format": "png", "optimizeForSpeed": settings.image != "png"}
         self._session: CDPSession
         self._frame = ""
         self._loader = ""
+        self._world = ("", 0)
         self._documents: dict[str, _Document] = {}
         self._exchanges = Exchanges()
         self._loaded = asyncio.Event()
@@ -405,7 +407,7 @@ class Tab:
 
     async def _screenshot(self) -> bytes:
         shot = await self._within(
-            self._session.send("Page.captureScreenshot", {"format": "png"}),
+            self._session.send("Page.captureScreenshot", self._shot),
             self._limits.left(),
             "renderer_hung",
             "screenshot",
@@ -422,19 +424,17 @@ class Tab:
 
     async def _evaluated(self, expression: str) -> Any:
         try:
-            world = await self._session.send(
-                "Page.createIsolatedWorld", {"frameId": self._frame, "worldName": "noise-of-web"}
-            )
             answer = await self._session.send(
                 "Runtime.evaluate",
                 {
                     "expression": f"(async () => JSON.stringify(await ({expression})))()",
-                    "contextId": world["executionContextId"],
+                    "contextId": await self._context(),
                     "awaitPromise": True,
                     "returnByValue": True,
                 },
             )
         except PlaywrightError as error:
+            self._world = ("", 0)
             if "context" in error.message or "navigated" in error.message:
                 raise _Moved from None
             raise
@@ -443,6 +443,16 @@ class Tab:
         text = answer["result"].get("value")  # one string passes the protocol faster than a tree
         value = None if text is None else json.loads(text)
         return whole_characters(value) if text and _HALF.search(text) else value
+
+    async def _context(self) -> int:
+        """Give the world of our own in the document that is there now."""
+        loader, context = self._loader, self._world[1]
+        if not context or self._world[0] != loader:
+            place = {"frameId": self._frame, "worldName": "noise-of-web"}
+            world = await self._session.send("Page.createIsolatedWorld", place)
+            context = int(world["executionContextId"])
+            self._world = (loader, context)
+        return context
 
     async def _within(
         self, work: Coroutine[Any, Any, Result], seconds: float, error: str, what: str

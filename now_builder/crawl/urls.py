@@ -14,7 +14,7 @@ import idna
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from now_builder.errors import FormatError
+from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.shard import Planned
 
 _PORTS = {"http": 80, "https": 443}
@@ -22,6 +22,9 @@ _SCHEME = re.compile(r"^[a-z][a-z0-9+.-]*:(?!\d+(?:[/?#]|$))", re.IGNORECASE)
 _ESCAPE = re.compile(r"%([0-9a-fA-F]{2})")
 _UNRESERVED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
 _SMALLEST_SHARD = 16
+_MOST_SHARDS = 100_000
+"""As many as the five digits of a key tell apart."""
+
 _SHARDS_OF_A_SHORT_LIST = 8
 
 
@@ -165,6 +168,9 @@ def extend_plan(plan: Sequence[Planned], urls: Iterable[str], shard_size: int) -
         plan: The plan so far; empty at first.
         urls: The list, verbatim.
         shard_size: Most URLs of a shard; a short list gets smaller shards.
+
+    Raises:
+        ConfigError: If that would be more shards than keys can name.
     """
     have = Counter(line.url for line in plan)
     new = []
@@ -188,6 +194,11 @@ def extend_plan(plan: Sequence[Planned], urls: Iterable[str], shard_size: int) -
                 for place, (url, visited, site) in enumerate(lines[start : start + size])
             ]
             shard += 1
+    if shard > _MOST_SHARDS:
+        raise ConfigError(
+            f"--shard-size {shard_size}: {len(extended)} URLs would be {shard} shards, expected at "
+            f"most {_MOST_SHARDS}; take larger shards, or several folders"
+        )
     return extended
 
 

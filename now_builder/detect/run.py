@@ -140,9 +140,9 @@ def _detect_on_ray(
         cpus=settings.worker_cpus,
         gpus=settings.worker_gpus,
     )
-    for_worker = settings.model_copy(
-        update={"threads": settings.threads or max(1, int(settings.worker_cpus))}
-    )
+    threads = settings.threads or max(1, int(settings.worker_cpus))
+    weights = settings.weights and settings.weights.resolve()
+    for_worker = settings.model_copy(update={"threads": threads, "weights": weights})
     engine: RayEngine[int] = RayEngine(
         partial(_work, captures.resolve(), features.resolve(), for_worker),
         lambda _: _SHARD_LIMIT_S,

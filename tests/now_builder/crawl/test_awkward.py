@@ -81,7 +81,7 @@ def crawled(
             allow_private=True,
             resolve=server.resolve,
             page_timeout_s=TIMEOUT_S,
-            settle_s=1.5,
+            settle_s=2.5,
             max_bytes=20_000_000,
             concurrency=4,
             user_agent_url="https://who.test/",

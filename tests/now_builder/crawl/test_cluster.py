@@ -1,6 +1,8 @@
 """A real Ray of two workers: one is killed in the middle, and nothing is lost or doubled."""
 
 import json
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
@@ -15,7 +17,7 @@ from now_builder.errors import ConfigError, CrawlError
 from now_builder.formats.shard import read_rows
 
 from .awkward import Awkward
-from .test_run import done, many, outcome, settings_for, write_list
+from .test_run import PROGRAM, done, many, outcome, settings_for, write_list
 
 pytestmark = [
     pytest.mark.browser,
@@ -97,3 +99,23 @@ def test_shares_and_ray_do_not_go_together(tmp_path: Path) -> None:
     settings = CrawlSettings.model_validate(ON_RAY | {"shards_from": "0/2"})
     with pytest.raises(ConfigError, match="--shards-from"):
         crawl(urls, tmp_path / "captures", settings)
+
+
+def test_shares_crawled_at_once_into_one_folder_make_it_whole(tmp_path: Path) -> None:
+    """As a Slurm array does; the last to come may find nothing to do."""
+    lines = many(36)
+    captures = tmp_path / "captures"
+    with Awkward() as server:
+        urls = write_list(tmp_path, lines)
+        processes = []
+        for share in range(3):
+            settings = settings_for(
+                server, shards_from=f"{share}/3", shard_size=4, concurrency=2, page_timeout_s=20.0
+            )
+            command = [sys.executable, "-c", PROGRAM, str(urls), str(captures),
+                       settings.model_dump_json()]  # fmt: skip
+            processes.append(subprocess.Popen(command, stdout=subprocess.DEVNULL))
+        assert [process.wait(120) for process in processes] == [0, 0, 0]
+        visits = sum(n for path, n in server.hits.items() if path.startswith("/page/"))
+    assert visits == len(lines)
+    assert Counter(row.url for row in read_rows(captures)) == Counter(lines)

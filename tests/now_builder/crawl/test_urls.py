@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from now_builder.crawl.urls import canonical, duplicates, extend_plan, read_urls
-from now_builder.errors import FormatError
+from now_builder.errors import ConfigError, FormatError
 
 
 @pytest.mark.parametrize(
@@ -121,3 +121,11 @@ def test_keys_are_for_life_whatever_is_added_or_taken_away(cut: int, random) -> 
 def test_repeated_urls_point_at_the_first_of_them() -> None:
     plan = extend_plan([], ["http://a.test", "http://A.test/#x", "http://a.test/b"], 8)
     assert duplicates(plan) == {plan[1].key: plan[0].key}
+
+
+def test_more_shards_than_keys_can_name_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("now_builder.crawl.urls._MOST_SHARDS", 3)
+    urls = [f"http://site{n}.test/" for n in range(40)]
+    with pytest.raises(ConfigError, match="--shard-size 16"):
+        extend_plan([], urls, 16)
+    assert extend_plan([], urls, 40)
