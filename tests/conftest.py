@@ -1,5 +1,44 @@
-"""Shapes and types that annotations promise are enforced while tests run."""
+"""Promised shapes and types are enforced; browsers have the machine to themselves."""
 
+import fcntl
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
 from jaxtyping import install_import_hook
 
 install_import_hook(["now_builder", "leaderboard", "pc2_baseline"], "beartype.beartype")
+
+
+@contextmanager
+def _alone(factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Wait until no other test process is at work with browsers: pages have time limits."""
+    with (factory.getbasetemp().parent / "browsers.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _browser_module(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[None]:
+    """Hold the machine for a file of browser tests."""
+    if request.node.get_closest_marker("browser") is None:
+        yield
+        return
+    with _alone(tmp_path_factory):
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _browser_test(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[None]:
+    """Hold the machine for a browser test in a file of others."""
+    module = request.node.getparent(pytest.Module)
+    alone = request.node.get_closest_marker("browser") is not None
+    if not alone or module is None or module.get_closest_marker("browser") is not None:
+        yield
+        return
+    with _alone(tmp_path_factory):
+        yield
