@@ -109,11 +109,12 @@ class There:
 
     def fetch_plan(self) -> None:
         """Bring plan and split, in place of any that are here."""
+        there = self._exists(_PLAN[-1])
         for name in _PLAN:
-            (self.folder / name).unlink(missing_ok=True)
-        if self._exists(_PLAN[-1]):
-            for name in _PLAN:
+            if there:
                 self._fetch(name)
+            else:
+                (self.folder / name).unlink(missing_ok=True)
 
     def store_plan(self) -> None:
         """Take plan and split; the plan last."""
@@ -179,7 +180,7 @@ class There:
 
     def _fetch(self, name: str) -> None:
         with self._said():
-            temporary = self.folder / f".{name}.tmp"
+            temporary = self.folder / f".{name}.{os.getpid()}.tmp"
             self._files.get_file(f"{self._root}/{name}", str(temporary))
             temporary.replace(self.folder / name)
 
