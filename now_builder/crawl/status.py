@@ -10,9 +10,9 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from now_builder.crawl.depot import rows_of
-from now_builder.crawl.shard import open_shards, rows_so_far
+from now_builder.crawl.shard import rows_so_far
 from now_builder.crawl.steps import read_timings
-from now_builder.formats.shard import complete_shards, read_plan, rows_path
+from now_builder.formats.shard import read_plan, rows_path
 
 
 @dataclass(slots=True)
@@ -80,17 +80,20 @@ def crawl_status(captures: Path | str) -> CrawlStatus:
 
 def _status_of(captures: Path) -> CrawlStatus:
     plan = read_plan(captures)
-    complete = complete_shards(captures)
-    shards = {line.shard for line in plan}
-    status = CrawlStatus(len(plan), len(shards), len(shards & set(complete)))
+    shards = sorted({line.shard for line in plan})
+    status = CrawlStatus(len(plan), len(shards), 0)
     wanted = ["status", "error", "caption", "lang", "load_state", "elapsed_s", "timings"]
-    for number in complete:
-        table = pq.ParquetFile(rows_path(captures, number)).read(wanted)
-        for row in table.to_pylist():
+    for number in shards:
+        # In this order: a shard that is finished meanwhile has its rows before its journal goes.
+        journal = rows_so_far(captures, number)
+        path = rows_path(captures, number)
+        if path.exists():
+            status.finished += 1
+            rows = pq.ParquetFile(path).read(wanted).to_pylist()
+        else:
+            rows = [{name: getattr(row, name) for name in wanted} for row in journal]
+        for row in rows:
             _count(status, row)
-    for number in set(open_shards(captures)) - set(complete):
-        for row in rows_so_far(captures, number):
-            _count(status, {name: getattr(row, name) for name in wanted})
     status.running = _is_locked(captures)
     return status
 
