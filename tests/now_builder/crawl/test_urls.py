@@ -124,8 +124,8 @@ def test_repeated_urls_point_at_the_first_of_them() -> None:
 
 
 def test_more_shards_than_keys_can_name_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("now_builder.crawl.urls._MOST_SHARDS", 2)
-    urls = [f"http://site{n}.test/" for n in range(40)]
+    monkeypatch.setattr("now_builder.crawl.urls._MOST_SHARDS", 20)
+    urls = [f"http://site{n}.test/" for n in range(400)]
     with pytest.raises(ConfigError, match="--shard-size 16"):
         extend_plan([], urls, 16)
-    assert extend_plan([], urls, 40)
+    assert extend_plan([], urls, 400)
