@@ -52,6 +52,7 @@ class _Running(Generic[Task]):
     task: Task
     attempt: int
     since: float
+    limit_s: float
 
 
 class RayEngine(Generic[Task]):
@@ -104,9 +105,9 @@ class RayEngine(Generic[Task]):
                 for reference in done:
                     self._finish(reference, told)
                 for reference, running in list(self._running.items()):
-                    if time.monotonic() - running.since > self._limit_s(running.task):
+                    if time.monotonic() - running.since > running.limit_s:
                         self._ray.kill(running.worker)
-                        self._failed(reference, f"no end after {self._limit_s(running.task):.0f} s")
+                        self._failed(reference, f"no end after {running.limit_s:.0f} s")
         finally:
             for running in self._running.values():
                 self._ray.kill(running.worker)
@@ -125,7 +126,8 @@ class RayEngine(Generic[Task]):
     def _start(self, task: Task, attempt: int) -> None:
         worker = self._idle.pop() if self._idle else self._new_worker()
         reference = worker.run.remote(task)
-        self._running[reference] = _Running(worker, task, attempt, time.monotonic())
+        limit_s = self._limit_s(task)
+        self._running[reference] = _Running(worker, task, attempt, time.monotonic(), limit_s)
 
     def _new_worker(self) -> Any:
         remote = self._ray.remote(_Worker).options(

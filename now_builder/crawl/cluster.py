@@ -12,7 +12,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from now_builder.crawl.depot import Depot
+from now_builder.crawl.depot import Depot, is_elsewhere
 from now_builder.crawl.lots import lots, tasks
 from now_builder.crawl.run import crawl_shards
 from now_builder.crawl.settings import CrawlSettings
@@ -67,7 +67,7 @@ def crawl_on_ray(
             cut.setdefault(lot_of[shard], []).append(shard)
         return [tuple(part) for part in cut.values()]
 
-    if "://" not in captures:
+    if not is_elsewhere(captures):
         captures = str(Path(captures).resolve())
     todo = tasks(of_lot, pages, _size(sum(pages.values()), settings))
     engine = RayEngine(

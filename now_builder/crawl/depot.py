@@ -212,15 +212,18 @@ def depot(captures: Path | str, scratch: Path | None = None) -> Depot:
         ConfigError: If nothing here can reach such a URL.
     """
     text = str(captures)
-    if "://" in text and not text.startswith("file://"):
-        return There(text, scratch)
-    return Here(Path(text.removeprefix("file://")))
+    return There(text, scratch) if is_elsewhere(text) else Here(Path(text))
+
+
+def is_elsewhere(captures: Path | str) -> bool:
+    """Whether captures are named by a URL, not by a path."""
+    return "://" in str(captures)
 
 
 @contextmanager
 def rows_of(captures: Path | str) -> Iterator[Path]:
     """Give a folder with the plan and the rows of all complete shards, wherever they are."""
-    if "://" not in str(captures):
+    if not is_elsewhere(captures):
         yield Path(captures)
         return
     with TemporaryDirectory() as folder:

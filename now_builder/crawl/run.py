@@ -200,7 +200,8 @@ def _told(captures: Path | str) -> Iterator[None]:
 
 def _concerned(plan: Sequence[Planned], shards: Collection[int]) -> list[int]:
     """List shards, and those in which the same URLs stand."""
-    urls = {line.url_canonical for line in plan if line.shard in set(shards)}
+    ours = frozenset(shards)
+    urls = {line.url_canonical for line in plan if line.shard in ours}
     return sorted({line.shard for line in plan if line.url_canonical in urls})
 
 

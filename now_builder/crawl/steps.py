@@ -36,4 +36,6 @@ def add_step(timings: str | None, name: str, seconds: float) -> str | None:
     """Add a step that came after the row was made; what is known of it already stays."""
     if timings is None:
         return None
-    return json.dumps({**read_timings(timings), name: round(seconds, 3)} | read_timings(timings))
+    known = read_timings(timings)
+    known.setdefault(name, round(seconds, 3))
+    return json.dumps(known)

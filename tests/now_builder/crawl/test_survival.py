@@ -22,6 +22,7 @@ from now_builder.crawl.settings import CrawlSettings
 from now_builder.formats.shard import read_captures, read_rows
 
 from .awkward import Awkward
+from .test_run import many, settings_for, write_list
 
 pytestmark = [pytest.mark.browser]
 
@@ -29,23 +30,8 @@ _SUBREAPER = 36
 COMMAND = [sys.executable, "-c", "from now_builder.cli import main; main()", "crawl"]
 
 
-def settings_for(server: Awkward, **changes: object) -> CrawlSettings:
-    values = {"allow_private": True, "resolve": server.resolve, "page_timeout_s": 10.0}
-    return CrawlSettings.model_validate(values | changes)
-
-
 def options_for(server: Awkward) -> list[str]:
     return ["--allow-private", "--resolve", server.resolve[0], "--concurrency", "2"]
-
-
-def write_list(folder: Path, lines: list[str]) -> Path:
-    path = folder / "urls.txt"
-    path.write_text("\n".join(lines), encoding="utf-8")
-    return path
-
-
-def many(count: int) -> list[str]:
-    return [f"http://site{n % 9:02d}.test/page/{n}" for n in range(count)]
 
 
 def family(process: psutil.Process | None = None) -> list[psutil.Process]:
