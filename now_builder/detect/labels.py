@@ -46,6 +46,13 @@ IGNORED = {
 }
 """Why an element is neither a class nor background."""
 
+PAGES_DROPPED = {
+    "wall": "a dialog over most of the screen: consent, log-in, a robot's check",
+    "nothing": "no element is a label",
+    "unsettled": "never came to rest, and --settled-only",
+}
+"""Why a captured page is not in the label file."""
+
 
 @dataclass(frozen=True, slots=True)
 class Labels:
