@@ -15,7 +15,7 @@ from now_builder import __version__
 from now_builder.build import BuildSettings
 from now_builder.config import Strict, build, read_toml, with_overrides
 from now_builder.crawl.settings import CrawlSettings
-from now_builder.detect.settings import DetectSettings, TrainDetectorSettings
+from now_builder.detect.settings import DetectSettings, LabelSettings, TrainDetectorSettings
 from now_builder.errors import FormatError, NowError, run
 from now_builder.package.settings import PackageSettings
 from now_builder.simweb.settings import SimwebSettings
@@ -144,6 +144,20 @@ def _status(
     """Say how far a crawl is, from its files alone: done, to do, reasons, captions, languages."""
     found = _load("crawl.status", "crawl_status")(captures)
     typer.echo(json.dumps({**asdict(found), "to_do": found.to_do}) if as_json else str(found))
+
+
+@_stage(
+    app,
+    "label",
+    LabelSettings,
+    {
+        "captures": "Folder made by crawl.",
+        "labels": "Folder to write: labels.json (COCO), statistics.json, report.html.",
+    },
+)
+def _label(captures: Path, labels: Path, settings: LabelSettings, force: bool) -> None:
+    """Label the elements of each page as COCO JSON, with statistics and a page that shows them."""
+    typer.echo(_load("detect.labelling", "label_captures")(captures, labels, settings, force))
 
 
 @_stage(

@@ -1,63 +1,16 @@
 """DOM elements to detection labels: 18 classes, and the filters that noisy pages need."""
 
+import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from now_builder.detect.mapping import DEFAULT, IGNORE, ClassMapping
 from now_builder.formats.shard import HEIGHT, WIDTH, Box, Element
 
-CLASSES: tuple[tuple[str, str], ...] = (
-    ("text", "文本"),
-    ("heading", "标题"),
-    ("link", "链接"),
-    ("button", "按钮"),
-    ("icon", "图标"),
-    ("image", "图片"),
-    ("banner", "横幅"),
-    ("input", "输入框"),
-    ("select", "下拉框"),
-    ("checkbox", "复选框"),
-    ("switch", "开关"),
-    ("tab", "标签页"),
-    ("navigation bar", "导航栏"),
-    ("list item", "列表项"),
-    ("card", "卡片"),
-    ("dialog", "弹窗"),
-    ("media", "媒体"),
-    ("page indicator", "页面指示器"),
-)
-"""English and Chinese name of each class; its place is its number.
+CLASSES = DEFAULT.classes
+NAMES = DEFAULT.class_names
 
-Differs:
-    The class names of MUI-zh, on which APT was trained, are not public; these are ours, as many.
-"""
-
-NAMES = tuple(english for english, _ in CLASSES)
-_NUMBER = {name: number for number, name in enumerate(NAMES)}
-
-_ROLES = {
-    "alert": "dialog", "alertdialog": "dialog", "application": "media", "article": "card",
-    "banner": "banner", "button": "button", "checkbox": "checkbox", "combobox": "select",
-    "dialog": "dialog", "figure": "image", "heading": "heading", "iframe": "media", "img": "image",
-    "link": "link", "listbox": "select", "listitem": "list item", "menubar": "navigation bar",
-    "menuitem": "tab", "menuitemcheckbox": "checkbox", "menuitemradio": "checkbox",
-    "meter": "page indicator", "navigation": "navigation bar", "option": "tab",
-    "paragraph": "text", "progressbar": "page indicator", "radio": "checkbox", "row": "list item",
-    "scrollbar": "page indicator", "searchbox": "input", "slider": "switch", "spinbutton": "input",
-    "switch": "switch", "tab": "tab", "tablist": "navigation bar", "textbox": "input",
-    "toolbar": "navigation bar", "tooltip": "dialog", "video": "media",
-}  # fmt: skip
-_TAGS = {
-    "audio": "media", "button": "button", "canvas": "image", "dialog": "dialog", "embed": "media",
-    "figure": "image", "h1": "heading", "h2": "heading", "h3": "heading", "h4": "heading",
-    "h5": "heading", "h6": "heading", "iframe": "media", "img": "image", "li": "list item",
-    "meter": "page indicator", "nav": "navigation bar", "object": "media", "picture": "image",
-    "progress": "page indicator", "select": "select", "summary": "button", "svg": "image",
-    "textarea": "input", "tr": "list item", "video": "media",
-}  # fmt: skip
-_INPUTS = {
-    "button": "button", "checkbox": "checkbox", "image": "button", "radio": "checkbox",
-    "range": "switch", "reset": "button", "submit": "button",
-}  # fmt: skip
 _UNSEEN_INPUTS = frozenset({"hidden", "file"})
 
 _SPECIFIC = (
@@ -74,6 +27,32 @@ _SAME = 0.9
 _CAP = 40
 _WALL = 0.6
 
+DROPPED = {
+    "hidden": "not visible: hidden, transparent, off screen or wholly covered",
+    "clipped": f"less than {_SEEN:.0%} on screen and not covered",
+    "broken": "a box that is not a box",
+    "no class": "a plain block: no known kind, nothing drawn, nothing to use",
+    "wrapper": f"more than {_WRAPPER:.0%} of the screen",
+    "small": "less than 6 CSS px wide or high, or less than 64 CSS px²",
+    "same place": f"coincides (IoU > {_SAME}) with one of a more specific class",
+}
+"""Why an element is no label but background."""
+
+IGNORED = {
+    "unknown": "seen, but of no known kind",
+    "unloaded": "a picture without pixels",
+    "mapping": "of a class that the mapping ignores or lacks",
+    "over cap": f"beyond {_CAP} of a class on a page",
+}
+"""Why an element is neither a class nor background."""
+
+PAGES_DROPPED = {
+    "wall": "a dialog over most of the screen: consent, log-in, a robot's check",
+    "nothing": "no element is a label",
+    "unsettled": "never came to rest, and --settled-only",
+}
+"""Why a captured page is not in the label file."""
+
 
 @dataclass(frozen=True, slots=True)
 class Labels:
@@ -81,7 +60,7 @@ class Labels:
 
     Attributes:
         boxes: In image px.
-        classes: Index into :data:`CLASSES`, one per box.
+        classes: Index into the classes of the mapping, one per box.
         ignored: Boxes that are neither a class nor background: seen, but of no known kind.
     """
 
@@ -90,38 +69,90 @@ class Labels:
     ignored: list[Box]
 
 
-def label(elements: Sequence[Element]) -> Labels | None:
+@dataclass(frozen=True, slots=True)
+class Sifted:
+    """The labels of a page, and what became of its other elements.
+
+    Attributes:
+        labels: ``None`` for a page behind a wall (a dialog over most of it).
+        reasons: Elements by key of :data:`DROPPED` and :data:`IGNORED`.
+    """
+
+    labels: Labels | None
+    reasons: Counter[str]
+
+
+def label(elements: Sequence[Element], mapping: ClassMapping = DEFAULT) -> Labels | None:
     """Label one page, or give ``None`` for a page behind a wall (a dialog over most of it).
 
     Dropped: what cannot be seen or is clipped to less than 40 %; what is smaller than 6 CSS px or
-    64 CSS px²; pictures without pixels; wrappers of more than 80 % of the screen; of boxes that
-    coincide (IoU > 0.9) all but the most specific; beyond 40 of a class.
+    64 CSS px²; wrappers of more than 80 % of the screen; of boxes that coincide (IoU > 0.9) all but
+    the most specific. Ignored: pictures without pixels; unknown kinds; beyond 40 of a class.
     """
-    children = _children(elements)
-    found: list[tuple[Box, str]] = []
+    return sift(elements, mapping).labels
+
+
+def sift(elements: Sequence[Element], mapping: ClassMapping = DEFAULT) -> Sifted:
+    """Label one page as :func:`label` does, and count why other elements are no labels."""
+    page = _Page(elements, _children(elements), mapping)
+    found: list[_Found] = []
     ignored: list[Box] = []
+    reasons: Counter[str] = Counter()
     for index, element in enumerate(elements):
         if not _seen(element):
+            reasons["clipped" if element.visible else "hidden"] += 1
             continue
-        name = _class(elements, children, index)
-        box = _tight(element, name)
-        if name == "dialog" and _area(box) > _WALL * WIDTH * HEIGHT:
-            return None
-        if _area(box) > _WRAPPER * WIDTH * HEIGHT or _small(box):
-            continue
-        if name is None:
-            if _is_unknown(element):
-                ignored.append(box)
-        elif element.loaded or name not in ("image", "icon", "media"):
-            found.append((box, name))
-        else:
+        kind = _kind(page, index)
+        box = _cut(_tight(page, index, kind))
+        if kind == "dialog" and box and _area(box) > _WALL * WIDTH * HEIGHT:
+            return Sifted(None, reasons)
+        reason = _reason(element, kind, box, mapping)
+        if reason in IGNORED and box:
             ignored.append(box)
-    kept = _capped(_distinct(found))
-    return Labels([box for box, _ in kept], [_NUMBER[name] for _, name in kept], ignored)
+        elif not reason and box and kind:
+            found.append((box, kind))
+        reasons[reason] += bool(reason)
+    distinct = _distinct(found)
+    kept, over = _capped([(box, mapping.final(kind)) for box, kind in distinct])
+    reasons += Counter({"same place": len(found) - len(distinct), "over cap": len(over)})
+    number = {name: place for place, name in enumerate(mapping.class_names)}
+    labels = Labels([box for box, _ in kept], [number[name] for _, name in kept], ignored + over)
+    return Sifted(labels, +reasons)
+
+
+@dataclass(frozen=True, slots=True)
+class _Page:
+    elements: Sequence[Element]
+    children: Sequence[Sequence[int]]
+    mapping: ClassMapping
+
+    def below(self, index: int) -> list[Element]:
+        return [self.elements[i] for i in _subtree(self.children, index)]
+
+    def pictured(self, elements: Sequence[Element]) -> bool:
+        return any(_plain_kind(item, self.mapping) == "image" for item in elements)
+
+
+_Found = tuple[Box, str]
 
 
 def _seen(element: Element) -> bool:
     return element.visible and element.visible_fraction >= _SEEN
+
+
+def _reason(element: Element, kind: str | None, box: Box | None, mapping: ClassMapping) -> str:
+    """Say why an element that is seen is no label; empty if it is one."""
+    if box is None or (kind is None and not _is_unknown(element)):
+        return "no class" if box else "broken"
+    if _area(box) > _WRAPPER * WIDTH * HEIGHT:
+        return "wrapper"
+    if _small(box):
+        return "small"
+    if kind is None:
+        return "unknown"
+    if not element.loaded and kind in ("image", "icon", "media"):
+        return "unloaded"
+    return "mapping" if mapping.final(kind) == IGNORE else ""
 
 
 def _is_unknown(element: Element) -> bool:
@@ -129,68 +160,60 @@ def _is_unknown(element: Element) -> bool:
     return bool(element.role or element.interactive or element.background)
 
 
-def _class(
-    elements: Sequence[Element], children: Sequence[Sequence[int]], index: int
-) -> str | None:
-    element = elements[index]
-    name = _plain_class(element)
+def _kind(page: _Page, index: int) -> str | None:
+    element = page.elements[index]
+    name = _plain_kind(element, page.mapping)
     if name == "link":
-        return _link_class(elements, children, index)
+        return _link_kind(page, index)
     if name == "image":
         return "icon" if max(_sides(element.box)) <= _ICON else "image"
-    if name == "card" or (name in (None, "list item") and _is_card(elements, children, index)):
+    if name == "card" or (name in (None, "list item") and _is_card(page, index)):
         return "card"
     if name in (None, "banner"):
         return _by_looks(element, name)
     return name
 
 
-def _plain_class(element: Element) -> str | None:
+def _plain_kind(element: Element, mapping: ClassMapping) -> str | None:
     if element.tag == "input":
         kind = element.input_type or "text"
         if element.role == "switch":
             return "switch"
-        return None if kind in _UNSEEN_INPUTS else _INPUTS.get(kind, "input")
-    return _ROLES.get(element.role) or _TAGS.get(element.tag)
+        return None if kind in _UNSEEN_INPUTS else mapping.inputs.get(kind, "input")
+    return mapping.roles.get(element.role) or mapping.tags.get(element.tag)
 
 
-def _link_class(
-    elements: Sequence[Element], children: Sequence[Sequence[int]], index: int
-) -> str | None:
+def _link_kind(page: _Page, index: int) -> str | None:
     """A link is a button when it is padded round its text, a card when it wraps picture and text.
 
     A link that wraps nothing but a picture is left to the picture.
     """
-    element = elements[index]
-    if _is_card(elements, children, index):
+    element = page.elements[index]
+    if _is_card(page, index):
         return "card"
     if element.text_box is None:
-        below = list(_subtree(children, index))
-        if not any(elements[i].text for i in below):
-            return None
-        return "link"
+        return "link" if any(item.text for item in page.below(index)) else None
     width, height = _sides(element.box)
     text_width, text_height = _sides(element.text_box)
     padded = width > text_width + 24 and height > text_height + 16
     return "button" if padded and height <= 160 else "link"
 
 
-def _is_card(elements: Sequence[Element], children: Sequence[Sequence[int]], index: int) -> bool:
+def _is_card(page: _Page, index: int) -> bool:
     """Tell a block with picture and text that has a sibling of its kind and size."""
-    element = elements[index]
+    element = page.elements[index]
     if element.fixed or element.tag in ("body", "main", "nav", "header", "footer", "ul", "ol"):
         return False
-    below = [elements[i] for i in _subtree(children, index)]
-    pictured = any(_plain_class(item) == "image" for item in below)
-    if not pictured or not any(item.text for item in [element, *below]):
+    below = page.below(index)
+    if not page.pictured(below) or not any(item.text for item in [element, *below]):
         return False
-    siblings = children[element.parent] if element.parent >= 0 else []
+    siblings = page.children[element.parent] if element.parent >= 0 else []
     width, height = _sides(element.box)
     return any(
         other != index
-        and elements[other].tag == element.tag
-        and abs(_sides(elements[other].box)[0] - width) <= 8
-        and abs(_sides(elements[other].box)[1] - height) <= 0.5 * height
+        and page.elements[other].tag == element.tag
+        and abs(_sides(page.elements[other].box)[0] - width) <= 8
+        and abs(_sides(page.elements[other].box)[1] - height) <= 0.5 * height
         for other in siblings
     )
 
@@ -211,16 +234,35 @@ def _by_looks(element: Element, name: str | None) -> str | None:
     return None
 
 
-def _tight(element: Element, name: str | None) -> Box:
-    """Give the lines' box for text, whose block box spans the page; else the border box."""
-    if name in ("text", "heading", "link") and element.text_box is not None:
+def _tight(page: _Page, index: int, kind: str | None) -> Box:
+    """Give the lines' box for text, whose block box spans the page; else the border box.
+
+    Text whose strings all stand in elements below it has their lines, unless there are pictures.
+    """
+    element = page.elements[index]
+    if kind not in ("text", "heading", "link"):
+        return element.box
+    if element.text_box is not None:
         return element.text_box
-    return element.box
+    below = page.below(index)
+    lines = [item.text_box for item in below if item.text_box is not None and _seen(item)]
+    if not lines or page.pictured(below):
+        return element.box
+    lefts, tops, rights, bottoms = zip(*lines, strict=True)
+    return min(lefts), min(tops), max(rights), max(bottoms)
 
 
-def _distinct(found: Sequence[tuple[Box, str]]) -> list[tuple[Box, str]]:
+def _cut(box: Box) -> Box | None:
+    """Cut a box to the screen; ``None`` for numbers that are none."""
+    if not all(map(math.isfinite, box)):
+        return None
+    left, top, right, bottom = box
+    return max(left, 0.0), max(top, 0.0), min(right, float(WIDTH)), min(bottom, float(HEIGHT))
+
+
+def _distinct(found: Sequence[_Found]) -> list[_Found]:
     """Drop all but the most specific of boxes that coincide, keeping document order."""
-    order = sorted(range(len(found)), key=lambda i: (_SPECIFIC.index(found[i][1]), i))
+    order = sorted(range(len(found)), key=lambda i: (_rank(found[i][1]), i))
     kept: list[int] = []
     for i in order:
         if all(_iou(found[i][0], found[k][0]) <= _SAME for k in kept):
@@ -228,14 +270,23 @@ def _distinct(found: Sequence[tuple[Box, str]]) -> list[tuple[Box, str]]:
     return [found[i] for i in sorted(kept)]
 
 
-def _capped(found: Sequence[tuple[Box, str]]) -> list[tuple[Box, str]]:
-    counts: dict[str, int] = {}
-    kept = []
+def _rank(kind: str) -> int:
+    """Place of a kind in the order of those that stay; a user's own kinds come first."""
+    return _SPECIFIC.index(kind) if kind in _SPECIFIC else -1
+
+
+def _capped(found: Sequence[_Found]) -> tuple[list[_Found], list[Box]]:
+    """Part the first boxes of each class from those beyond the cap."""
+    counts: Counter[str] = Counter()
+    kept: list[_Found] = []
+    over: list[Box] = []
     for box, name in found:
-        counts[name] = counts.get(name, 0) + 1
+        counts[name] += 1
         if counts[name] <= _CAP:
             kept.append((box, name))
-    return kept
+        else:
+            over.append(box)
+    return kept, over
 
 
 def _children(elements: Sequence[Element]) -> list[list[int]]:

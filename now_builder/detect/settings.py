@@ -1,4 +1,4 @@
-"""What a user can set in training a detector and in running it."""
+"""What a user can set in labelling pages, in training a detector and in running it."""
 
 from pathlib import Path
 from typing import Literal
@@ -6,6 +6,21 @@ from typing import Literal
 from pydantic import Field
 
 from now_builder.config import Strict
+
+
+class LabelSettings(Strict):
+    """Settings of ``label``."""
+
+    mapping: Path | None = Field(
+        None,
+        description="TOML file that changes the classes, or which role, tag or input is of which; "
+        "without it the 18 of the detector.",
+    )
+    pages: int = Field(24, ge=0, le=1000, description="Pages shown in report.html.")
+    seed: int = Field(0, ge=0, description="Changes which pages are shown.")
+    settled_only: bool = Field(
+        default=False, description="Leave out pages that never came to rest while captured."
+    )
 
 
 class TrainDetectorSettings(Strict):

@@ -10,7 +10,8 @@ import pytest
 import now_builder
 
 VERBS = [
-    "crawl", "train-detector", "detect", "tokenize", "package", "build", "verify", "doctor",
+    "crawl", "label", "train-detector", "detect", "tokenize", "package", "build", "verify",
+    "doctor",
 ]  # fmt: skip
 
 

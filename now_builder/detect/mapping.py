@@ -1,0 +1,169 @@
+"""Which class an element is of, by its role, tag or input type; a TOML file may say otherwise."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from pydantic import Field
+
+from now_builder.config import Strict, build, read_toml
+from now_builder.errors import ConfigError
+
+IGNORE = "ignore"
+"""Stands for a class where a box is to be neither a class nor background."""
+
+CLASSES: tuple[tuple[str, str], ...] = (
+    ("text", "文本"),
+    ("heading", "标题"),
+    ("link", "链接"),
+    ("button", "按钮"),
+    ("icon", "图标"),
+    ("image", "图片"),
+    ("banner", "横幅"),
+    ("input", "输入框"),
+    ("select", "下拉框"),
+    ("checkbox", "复选框"),
+    ("switch", "开关"),
+    ("tab", "标签页"),
+    ("navigation bar", "导航栏"),
+    ("list item", "列表项"),
+    ("card", "卡片"),
+    ("dialog", "弹窗"),
+    ("media", "媒体"),
+    ("page indicator", "页面指示器"),
+)
+"""English and Chinese name of each class; its place is its number.
+
+Differs:
+    The class names of MUI-zh, on which APT was trained, are not public; these are ours, as many.
+"""
+
+NAMES = tuple(english for english, _ in CLASSES)
+
+_ROLES = {
+    "alert": "dialog", "alertdialog": "dialog", "application": "media", "article": "card",
+    "banner": "banner", "button": "button", "checkbox": "checkbox", "combobox": "select",
+    "dialog": "dialog", "figure": "image", "heading": "heading", "iframe": "media", "img": "image",
+    "link": "link", "listbox": "select", "listitem": "list item", "menubar": "navigation bar",
+    "menuitem": "tab", "menuitemcheckbox": "checkbox", "menuitemradio": "checkbox",
+    "meter": "page indicator", "navigation": "navigation bar", "option": "tab",
+    "paragraph": "text", "progressbar": "page indicator", "radio": "checkbox", "row": "list item",
+    "scrollbar": "page indicator", "searchbox": "input", "slider": "switch", "spinbutton": "input",
+    "switch": "switch", "tab": "tab", "tablist": "navigation bar", "textbox": "input",
+    "toolbar": "navigation bar", "tooltip": "dialog", "video": "media",
+}  # fmt: skip
+_TAGS = {
+    "audio": "media", "button": "button", "canvas": "image", "dialog": "dialog", "embed": "media",
+    "figure": "image", "h1": "heading", "h2": "heading", "h3": "heading", "h4": "heading",
+    "h5": "heading", "h6": "heading", "iframe": "media", "img": "image", "li": "list item",
+    "meter": "page indicator", "nav": "navigation bar", "object": "media", "picture": "image",
+    "progress": "page indicator", "select": "select", "summary": "button", "svg": "image",
+    "textarea": "input", "tr": "list item", "video": "media",
+}  # fmt: skip
+_INPUTS = {
+    "button": "button", "checkbox": "checkbox", "image": "button", "radio": "checkbox",
+    "range": "switch", "reset": "button", "submit": "button",
+}  # fmt: skip
+_GROUPS = {
+    "text": ("text", "heading", "link"),
+    "control": ("button", "input", "select", "checkbox", "switch", "tab", "page indicator"),
+    "picture": ("icon", "image", "banner", "media"),
+    "container": ("navigation bar", "list item", "card", "dialog"),
+}
+_GROUP_OF = {name: group for group, names in _GROUPS.items() for name in names}
+
+
+class ClassMapping(Strict):
+    """Classes, and the way from what a page says of an element to one of them.
+
+    Rules by look (a small image is an icon, a padded link a button, a repeated block a card) work
+    on the names of :data:`CLASSES` and give such names; ``looks`` then says what each is called.
+
+    Attributes:
+        classes: English and Chinese name of each; its place is its number.
+        roles: Class by ARIA role; asked first.
+        tags: Class by tag, where the role says nothing.
+        inputs: Class by the type of an ``<input>``; other types are ``input``.
+        looks: Class by name of :data:`CLASSES`, where it is not the name itself.
+        names: Class by category name of foreign data, where it is not the name itself.
+    """
+
+    classes: tuple[tuple[str, str], ...] = Field(CLASSES, min_length=1)
+    roles: dict[str, str] = _ROLES
+    tags: dict[str, str] = _TAGS
+    inputs: dict[str, str] = _INPUTS
+    looks: dict[str, str] = Field(default_factory=dict)
+    names: dict[str, str] = Field(default_factory=dict)
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """English names, in the order of their numbers."""
+        return tuple(english for english, _ in self.classes)
+
+    def final(self, name: str) -> str:
+        """Give the class that a name found on a page stands for, or ``ignore``."""
+        renamed = self.looks.get(name, name)
+        return renamed if renamed in self.class_names else IGNORE
+
+    def foreign(self, name: str) -> str:
+        """Give the class that a category of foreign data stands for, or ``ignore``."""
+        renamed = self.names.get(name, name)
+        return renamed if renamed in self.class_names else IGNORE
+
+    def problems(self) -> Iterator[str]:
+        """Yield what is wrong in the fields that were given: field, found, expected."""
+        names = self.class_names
+        for place, name in enumerate(names):
+            if name in ("", IGNORE) or name in names[:place]:
+                yield f"classes.{place}: found {name!r:.80}, expected a name of its own"
+        for key in self.looks.keys() - set(NAMES):
+            yield f"looks.{key}: found {key!r:.80}, expected one of {', '.join(NAMES)}"
+        plain = {*names, IGNORE}
+        for field in ("looks", "names", "roles", "tags", "inputs"):
+            known = plain if field in ("looks", "names") else plain | self.looks.keys()
+            for key, name in getattr(self, field).items():
+                if field in self.model_fields_set and name not in known:
+                    expected = ", ".join([*names, IGNORE])
+                    yield f"{field}.{key}: found class {name!r:.80}, expected one of {expected}"
+
+
+def read_mapping(path: Path) -> ClassMapping:
+    """Read a mapping file; a table that it has replaces the default one whole.
+
+    Raises:
+        ConfigError: If it is missing, has an unknown field, or names a class that it lacks.
+    """
+    mapping = build(ClassMapping, read_toml(path), str(path))
+    for problem in mapping.problems():
+        raise ConfigError(f"{path}: {problem}")
+    return mapping
+
+
+def group_of(name: str) -> str:
+    """Give the group (COCO's supercategory) of a class; ``element`` for one of the user's own."""
+    return _GROUP_OF.get(name, "element")
+
+
+DEFAULT = ClassMapping()
+
+VINS = ClassMapping(
+    names={
+        "BackgroundImage": "banner",
+        "Card": "card",
+        "CheckedTextView": "checkbox",
+        "Drawer": "dialog",
+        "EditText": "input",
+        "Icon": "icon",
+        "Image": "image",
+        "Modal": "dialog",
+        "PageIndicator": "page indicator",
+        "Switch": "switch",
+        "Text": "text",
+        "TextButton": "button",
+        "UpperTaskBar": "navigation bar",
+    }
+)
+"""The default classes, and what the categories of VINS are called among them.
+
+Source:
+    VINS (Bunian et al., CHI 2021).
+"""
