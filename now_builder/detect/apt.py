@@ -1,10 +1,8 @@
 """The APT-style detector: proposals, region embeddings, prompts tuned by look and text."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Literal
 
-import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812 - the name that PyTorch's own documentation uses
 from jaxtyping import Float, UInt8
@@ -13,15 +11,11 @@ from torchvision.ops import roi_align
 
 from now_builder.config import Strict
 from now_builder.detect import boxes as geometry
-from now_builder.detect.base import TextBox
+from now_builder.detect.base import Proposals
 from now_builder.detect.clip_rn import ModifiedResNet
 from now_builder.detect.look import Look
-from now_builder.detect.sources import embed_text_boxes, linked_embeddings
-from now_builder.detect.text import DIMENSION, TextEncoder
-from now_builder.formats.features import REGIONS, SOURCES, FeatureBatch
+from now_builder.detect.text import DIMENSION
 from now_builder.formats.shard import HEIGHT, WIDTH
-
-_NMS_REGIONS = 0.5
 
 
 class ModelConfig(Strict):
@@ -97,14 +91,6 @@ TINY = ModelConfig(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Proposals:
-    """Class-agnostic boxes of one page, best first, in input px, with their objectness logits."""
-
-    boxes: Float[Tensor, "n 4"]
-    objectness: Float[Tensor, " n"]
-
-
 class RegionProposals(nn.Module):
     """Propose boxes from a C4 map.
 
@@ -144,13 +130,13 @@ class RegionProposals(nn.Module):
         anchors: Float[Tensor, "a 4"],
         count: int,
     ) -> list[Proposals]:
-        """Keep the best boxes of each page after class-agnostic suppression."""
+        """Keep the best boxes of each page after class-agnostic suppression, by objectness."""
         pages = []
         for logits, offsets in zip(objectness.float(), deltas.float(), strict=True):
             best, places = logits.topk(min(self.candidates, len(logits)))
             found = geometry.clip(geometry.decode(offsets[places], anchors[places]), self.size)
             kept = geometry.nms(found, best, self.overlap)[:count]
-            pages.append(Proposals(found[kept], best[kept]))
+            pages.append(Proposals(found[kept], best[kept].sigmoid()))
         return pages
 
 
@@ -323,162 +309,3 @@ class AptDetector(nn.Module):
             return stored
         joined: Tensor = self.look(embedded, screenshots, regions)
         return joined
-
-
-class AptExtractor:
-    """The trained detector at work: screenshots and text boxes in, 36 regions a page out.
-
-    Args:
-        model: Trained; set to evaluation.
-        encoder: Of the text boxes; the one the model was trained with.
-        attributes: What the feature file must say.
-        autocast: Compute the convolutions in bfloat16 (CUDA only).
-    """
-
-    def __init__(
-        self,
-        model: AptDetector,
-        encoder: TextEncoder,
-        attributes: Mapping[str, str],
-        *,
-        autocast: bool = False,
-    ) -> None:
-        self.model = model.eval()
-        self.encoder = encoder
-        self._attributes = dict(attributes)
-        self._autocast = autocast
-
-    @property
-    def attributes(self) -> Mapping[str, str]:
-        """What the feature file says of this detector."""
-        return self._attributes
-
-    @property
-    def input_size(self) -> tuple[int, int]:
-        """Width and height of the screenshots to give, px."""
-        return self.model.screen
-
-    @torch.inference_mode()
-    def extract(
-        self,
-        keys: Sequence[str],
-        screenshots: UInt8[Tensor, "pages 3 height width"],
-        text_boxes: Sequence[Sequence[TextBox]],
-    ) -> FeatureBatch:
-        """Find and embed 36 regions a page.
-
-        Rows are ranked by the geometric mean of class probability and objectness, after
-        class-agnostic suppression at 0.5, which is relaxed until 36 stand; where there are too few
-        candidates, windows of a grid follow. Features are those of the proposals, boxes are
-        regressed, as in bottom-up attention and RegionCLIP.
-        """
-        device, size = self.model.centre.device, self.model.config.input_size
-        with torch.autocast(device.type, torch.bfloat16, enabled=self._autocast):
-            screenshots = screenshots.to(device)
-            maps = self.model.maps(screenshots)
-            proposals = self.model.propose(maps)
-            pooled = self.model.pool(maps, [page.boxes for page in proposals]).float()
-            windows = geometry.windows(size).to(device)
-            ranked = self._rank(proposals, pooled, text_boxes)
-            missing = [windows[: REGIONS - len(page.scores)] for page in ranked]
-            filled = self.model.pool(maps, missing).float() if any(map(len, missing)) else pooled
-        counts = [len(page) for page in missing]
-        fill = torch.split(self.model.projection(filled[: sum(counts)]), counts)
-        rows = [_fill(*page) for page in zip(ranked, missing, fill, strict=True)]
-        regions = self.model.export(
-            torch.cat([page.embedded for page in rows]), screenshots, [page.seen for page in rows]
-        )
-        return _to_batch(keys, rows, regions.reshape(len(rows), REGIONS, -1), size)
-
-    def _rank(
-        self,
-        proposals: Sequence[Proposals],
-        pooled: Float[Tensor, "all outputs"],
-        text_boxes: Sequence[Sequence[TextBox]],
-    ) -> list["_Rows"]:
-        counts = [len(page.boxes) for page in proposals]
-        embedded = self.model.projection(pooled)
-        text = self._link(proposals, text_boxes)
-        seen = torch.cat([page.boxes for page in proposals])
-        probabilities = self.model.classify(embedded, text).softmax(dim=1)[:, :-1]
-        best, classes = probabilities.max(dim=1)
-        found = geometry.decode(self.model.regression(pooled), seen)
-        objectness = torch.cat([page.objectness for page in proposals]).sigmoid()
-        everything = (
-            geometry.clip(found, self.model.config.input_size),
-            (best * objectness).sqrt(),
-            classes,
-            embedded,
-            seen,
-        )
-        return [
-            _select(*page)
-            for page in zip(*(torch.split(values, counts) for values in everything), strict=True)
-        ]
-
-    def _link(
-        self, proposals: Sequence[Proposals], text_boxes: Sequence[Sequence[TextBox]]
-    ) -> Float[Tensor, "all 768"]:
-        width, height = self.model.config.input_size
-        scale = (width / WIDTH, height / HEIGHT)
-        rows = []
-        for page, strings in zip(proposals, text_boxes, strict=True):
-            places, vectors = embed_text_boxes(self.encoder, strings, scale)
-            device = page.boxes.device
-            rows.append(linked_embeddings(page.boxes, places.to(device), vectors.to(device)))
-        return torch.cat(rows)
-
-
-@dataclass(frozen=True, slots=True)
-class _Rows:
-    """Regions of one page; ``seen`` are the boxes whose pixels were embedded."""
-
-    boxes: Float[Tensor, "n 4"]
-    scores: Float[Tensor, " n"]
-    classes: Tensor
-    embedded: Float[Tensor, "n 768"]
-    seen: Float[Tensor, "n 4"]
-    source: Tensor
-
-
-def _select(
-    boxes: Tensor, scores: Tensor, classes: Tensor, embedded: Tensor, seen: Tensor
-) -> _Rows:
-    kept, strict = geometry.select(boxes, scores, REGIONS, _NMS_REGIONS)
-    source = torch.where(strict, SOURCES.index("detector"), SOURCES.index("relaxed"))
-    return _Rows(boxes[kept], scores[kept], classes[kept], embedded[kept], seen[kept], source)
-
-
-def _fill(rows: _Rows, windows: Tensor, embedded: Tensor) -> _Rows:
-    count = len(windows)
-    return _Rows(
-        torch.cat([rows.boxes, windows]),
-        torch.cat([rows.scores, rows.scores.new_zeros(count)]),
-        torch.cat([rows.classes, rows.classes.new_full((count,), -1)]),
-        torch.cat([rows.embedded, embedded]),
-        torch.cat([rows.seen, windows]),
-        torch.cat([rows.source, rows.source.new_full((count,), SOURCES.index("grid"))]),
-    )
-
-
-def _to_batch(
-    keys: Sequence[str],
-    rows: Sequence[_Rows],
-    regions: Float[Tensor, "pages 36 768"],
-    size: tuple[int, int],
-) -> FeatureBatch:
-    factors = torch.tensor([WIDTH / size[0], HEIGHT / size[1]]).repeat(2)
-
-    def stack(name: str) -> Tensor:
-        return torch.stack([getattr(page, name) for page in rows]).cpu()
-
-    source = stack("source").numpy().astype(np.int8)
-    return FeatureBatch(
-        list(keys),
-        regions=regions.float().cpu().numpy(),
-        boxes=(stack("boxes").float() * factors).numpy(),
-        scores=stack("scores").float().numpy(),
-        classes=stack("classes").numpy().astype(np.int16),
-        source=source,
-        n_regions=(source == SOURCES.index("detector")).sum(axis=1).astype(np.int16),
-    )

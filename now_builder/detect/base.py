@@ -1,10 +1,10 @@
-"""What every detector takes and gives: screenshots and text boxes in, 36 regions a page out."""
+"""What every detector takes and gives: screenshots and hints in, 36 regions a page out."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
-from jaxtyping import UInt8
+from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from now_builder.formats.features import FeatureBatch
@@ -25,6 +25,33 @@ class TextBox:
     source: Literal["dom", "ocr"] = "dom"
 
 
+@dataclass(frozen=True, slots=True)
+class Page:
+    """What is known of a page beside its pixels.
+
+    Attributes:
+        text_boxes: Strings that can be seen; they may change which regions are kept, never their
+            features.
+        boxes: Elements that can be seen, from the DOM, in image px.
+    """
+
+    key: str
+    text_boxes: Sequence[TextBox] = ()
+    boxes: Sequence[Box] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Proposals:
+    """Class-agnostic boxes of one page, best first, in detector input px.
+
+    Attributes:
+        scores: In [0, 1]: how likely each is to hold something at all.
+    """
+
+    boxes: Float[Tensor, "n 4"]
+    scores: Float[Tensor, " n"]
+
+
 @runtime_checkable
 class Detector(Protocol):
     """Anything that turns screenshots into exactly 36 regions each."""
@@ -41,15 +68,13 @@ class Detector(Protocol):
 
     def extract(
         self,
-        keys: Sequence[str],
+        pages: Sequence[Page],
         screenshots: UInt8[Tensor, "pages 3 height width"],
-        text_boxes: Sequence[Sequence[TextBox]],
     ) -> FeatureBatch:
         """Find and embed 36 regions a page; boxes are in image px of the full screenshot.
 
         Args:
-            keys: One per page.
+            pages: What is known of each.
             screenshots: RGB at :attr:`input_size`.
-            text_boxes: Per page; they may change which regions are kept, never their features.
         """
         ...

@@ -15,8 +15,8 @@ from now_builder.detect.base import TextBox
 from now_builder.detect.labels import Labels, label
 from now_builder.detect.losses import Targets
 from now_builder.detect.pixels import decode_screenshot, to_batch
-from now_builder.detect.sources import dom_text_boxes, embed_text_boxes
 from now_builder.detect.text import TextEncoder
+from now_builder.detect.text_boxes import dom_text_boxes, embed_text_boxes
 from now_builder.errors import TrainingError
 from now_builder.formats.shard import (
     HEIGHT,

@@ -92,6 +92,12 @@ def label(elements: Sequence[Element], mapping: ClassMapping = DEFAULT) -> Label
     return sift(elements, mapping).labels
 
 
+def dom_boxes(elements: Sequence[Element]) -> list[Box]:
+    """Give the boxes of what can be seen on a page: labelled or ignored, but no wall's."""
+    labels = label(elements)
+    return [] if labels is None else [*labels.boxes, *labels.ignored]
+
+
 def sift(elements: Sequence[Element], mapping: ClassMapping = DEFAULT) -> Sifted:
     """Label one page as :func:`label` does, and count why other elements are no labels."""
     page = _Page(elements, _children(elements), mapping)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torchvision.ops import box_iou
 
-from now_builder.detect.base import Detector
+from now_builder.detect.base import Detector, Page
 from now_builder.detect.data import Screenshots, TrainPage
 
 
@@ -53,9 +53,7 @@ def measure_recall(
     for start in range(0, len(pages), batch):
         some = pages[start : start + batch]
         regions = detector.extract(
-            [page.key for page in some],
-            screenshots.read(some),
-            [page.text_boxes for page in some],
+            [Page(page.key, page.text_boxes) for page in some], screenshots.read(some)
         )
         for row, page in enumerate(some):
             boxes = torch.from_numpy(regions.boxes[row])

@@ -14,12 +14,14 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from now_builder.detect.apt import AptExtractor
-from now_builder.detect.base import Detector, TextBox
+from now_builder.detect.base import Detector, Page
+from now_builder.detect.extract import AptExtractor
+from now_builder.detect.labels import dom_boxes
 from now_builder.detect.pixels import ahead, decode_screenshot, to_batch
 from now_builder.detect.settings import DetectSettings
-from now_builder.detect.sources import dom_text_boxes
+from now_builder.detect.sources import make_source
 from now_builder.detect.text import make_text_encoder
+from now_builder.detect.text_boxes import dom_text_boxes
 from now_builder.detect.weights import choose_device, load_detector, read_card
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.features import (
@@ -182,6 +184,7 @@ def _attributes(settings: DetectSettings) -> dict[str, str]:
         "text_encoder": card.text_encoder,
         "input_size": f"{width}x{height}",
         "apt_mode": card.model.mode,
+        "regions": settings.regions,
         "text_source": settings.text_source,
         "storage": "float16" if settings.half else "float32",
     }
@@ -213,7 +216,8 @@ def _load(settings: DetectSettings, _weights_sha256: str) -> Detector:
     model, card = load_detector(settings.weights, device)
     encoder = make_text_encoder(card.text_encoder, device)
     autocast = settings.autocast and device.type == "cuda"
-    return AptExtractor(model, encoder, _attributes(settings), autocast=autocast)
+    source = make_source(settings.regions, model)
+    return AptExtractor(model, encoder, _attributes(settings), source, autocast=autocast)
 
 
 class _Work:
@@ -224,10 +228,10 @@ class _Work:
         self.features = features
         self.settings = settings
 
-    def run(self, pages: Iterator[Capture], left: int, done: int) -> tuple[float, float]:
+    def run(self, captures: Iterator[Capture], left: int, done: int) -> tuple[float, float]:
         """Extract pages; give the seconds spent waiting and writing."""
         waiting = writing = 0.0
-        stream = self._batches(pages)
+        stream = self._batches(captures)
         if not sys.stderr.isatty():
             sys.stderr.write(f"detect: {left} pages to do, {done} done\n")
         with tqdm(total=left, desc="detect", unit="page", disable=None) as bar:
@@ -237,31 +241,30 @@ class _Work:
                 waiting += time.perf_counter() - start
                 if batch is None:
                     return waiting, writing
-                keys, images, texts = batch
-                found = self.detector.extract(keys, to_batch(images), texts)
+                pages, images = batch
+                found = self.detector.extract(pages, to_batch(images))
                 start = time.perf_counter()
                 write_part(self.features, found, self.detector.attributes)
                 writing += time.perf_counter() - start
-                bar.update(len(keys))
+                bar.update(len(pages))
 
     def _batches(
-        self, pages: Iterator[Capture]
-    ) -> Iterator[tuple[list[str], list[np.ndarray], list[list[TextBox]]]]:
+        self, captures: Iterator[Capture]
+    ) -> Iterator[tuple[list[Page], list[np.ndarray]]]:
         threads = self.settings.threads or os.cpu_count() or 1
-        keys: list[str] = []
+        pages: list[Page] = []
         images: list[np.ndarray] = []
-        texts: list[list[TextBox]] = []
-        for key, image, strings in ahead(self._decode, pages, threads):
-            keys.append(key)
+        for page, image in ahead(self._decode, captures, threads):
+            pages.append(page)
             images.append(image)
-            texts.append(strings)
-            if len(keys) == self.settings.batch_size:
-                yield keys, images, texts
-                keys, images, texts = [], [], []
-        if keys:
-            yield keys, images, texts
+            if len(pages) == self.settings.batch_size:
+                yield pages, images
+                pages, images = [], []
+        if pages:
+            yield pages, images
 
-    def _decode(self, page: Capture) -> tuple[str, np.ndarray, list[TextBox]]:
-        image = decode_screenshot(page.screenshot, self.detector.input_size, page.key)
-        texts = dom_text_boxes(page.elements) if self.settings.text_source == "dom" else []
-        return page.key, image, texts
+    def _decode(self, capture: Capture) -> tuple[Page, np.ndarray]:
+        image = decode_screenshot(capture.screenshot, self.detector.input_size, capture.key)
+        texts = dom_text_boxes(capture.elements) if self.settings.text_source == "dom" else []
+        boxes = dom_boxes(capture.elements) if self.settings.regions == "dom" else []
+        return Page(capture.key, texts, boxes), image

@@ -75,6 +75,11 @@ class DetectSettings(Strict):
     half: bool = Field(default=False, description="Store features as float16: half the space.")
     threads: int = Field(0, ge=0, description="CPU threads; 0 takes all cores.")
     autocast: bool = Field(default=False, description="Compute in bfloat16 on CUDA.")
+    regions: str = Field(
+        "proposals",
+        description="Where regions come from: proposals (the detector's own) or dom (the elements "
+        "that the browser laid out, then proposals).",
+    )
     text_source: Literal["dom", "none"] = Field(
         "dom", description="Where strings on the page come from: its DOM, or nowhere."
     )

@@ -1,60 +1,92 @@
-"""Text boxes of a page, from its DOM, and the linking of them to regions."""
+"""Where regions come from: the model itself, or the page's DOM."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 import torch
-import torch.nn.functional as F  # noqa: N812 - the name that PyTorch's own documentation uses
-from jaxtyping import Bool, Float
+from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from now_builder.detect.base import TextBox
-from now_builder.detect.boxes import intersection_over_minimum
-from now_builder.detect.text import DIMENSION, TextEncoder
-from now_builder.formats.shard import Element
+from now_builder.detect import boxes as geometry
+from now_builder.detect.apt import AptDetector
+from now_builder.detect.base import Page, Proposals
+from now_builder.errors import ConfigError
+from now_builder.formats.shard import HEIGHT, WIDTH
 
-LINK_THRESHOLD = 0.5
 
+@dataclass(frozen=True, slots=True)
+class View:
+    """A batch of pages as a source of regions sees it, all on the detector's device.
 
-def dom_text_boxes(elements: Sequence[Element]) -> list[TextBox]:
-    """Take the strings that can be seen on a page.
-
-    Only elements of the body have boxes, so neither ``<title>`` nor ``<meta>`` can come in.
+    Attributes:
+        pages: What is known of each.
+        screenshots: RGB, at the extractor's ``input_size``.
+        maps: Their C4 maps.
+        size: Width and height of the detector's input, px: what boxes are to be given in.
     """
-    return [
-        TextBox(element.text, element.text_box)
-        for element in elements
-        if element.visible and element.text.strip() and element.text_box is not None
-    ]
+
+    pages: Sequence[Page]
+    screenshots: UInt8[Tensor, "n 3 h w"]
+    maps: Float[Tensor, "n c i j"]
+    size: tuple[int, int]
 
 
-def link(
-    regions: Float[Tensor, "regions 4"], texts: Float[Tensor, "texts 4"]
-) -> Bool[Tensor, "regions texts"]:
-    """Tell which strings belong to which regions: intersection over minimum above one half."""
-    return intersection_over_minimum(regions, texts) > LINK_THRESHOLD
+@runtime_checkable
+class RegionSource(Protocol):
+    """Anything that finds boxes on pages, which the detector then embeds and classifies."""
+
+    @property
+    def kind(self) -> str:
+        """What ``/source`` says of its rows: one of ``formats.features.SOURCES``."""
+        ...
+
+    def propose(self, view: View) -> list[Proposals]:
+        """Find the boxes of each page, in detector input px, inside the screen, best first.
+
+        There may be any number; where there are few, the detector's own proposals follow.
+        """
+        ...
 
 
-def linked_embeddings(
-    regions: Float[Tensor, "regions 4"],
-    texts: Float[Tensor, "texts 4"],
-    vectors: Float[Tensor, "texts 768"],
-) -> Float[Tensor, "regions 768"]:
-    """Average the embeddings of the strings linked to each region, to unit length; else zero."""
-    if not len(texts):
-        return regions.new_zeros(len(regions), DIMENSION)
-    return F.normalize(link(regions, texts).to(vectors.dtype) @ vectors, dim=1)
+class OwnProposals:
+    """The detector's own region proposals; their boxes are regressed later."""
+
+    kind = "detector"
+
+    def __init__(self, model: AptDetector) -> None:
+        self._model = model
+
+    def propose(self, view: View) -> list[Proposals]:
+        """Give the boxes of each page."""
+        return self._model.propose(view.maps)
 
 
-def embed_text_boxes(
-    encoder: TextEncoder, boxes: Sequence[TextBox], scale: tuple[float, float]
-) -> tuple[Float[Tensor, "texts 4"], Float[Tensor, "texts 768"]]:
-    """Give the places (in detector input px) and embeddings of a page's text boxes.
+class DomBoxes:
+    """The elements that the browser laid out: exact boxes, all equally likely."""
 
-    Args:
-        encoder: Frozen.
-        boxes: In image px.
-        scale: Detector input px per image px, across and down.
+    kind = "dom"
+
+    def propose(self, view: View) -> list[Proposals]:
+        """Give the boxes of each page."""
+        device = view.maps.device
+        factors = torch.tensor([view.size[0] / WIDTH, view.size[1] / HEIGHT]).repeat(2)
+        found = []
+        for page in view.pages:
+            boxes = torch.tensor(page.boxes, dtype=torch.float32).reshape(-1, 4) * factors
+            boxes = geometry.clip(boxes, view.size).to(device)
+            found.append(Proposals(boxes, boxes.new_ones(len(boxes))))
+        return found
+
+
+def make_source(name: str, model: AptDetector) -> RegionSource:
+    """Make the source of a name: ``proposals`` or ``dom``.
+
+    Raises:
+        ConfigError: If there is no such source.
     """
-    places = torch.tensor([box.box for box in boxes], dtype=torch.float32).reshape(-1, 4)
-    factors = torch.tensor([*scale, *scale], dtype=torch.float32)
-    return places * factors, encoder.encode([box.text for box in boxes])
+    if name == "proposals":
+        return OwnProposals(model)
+    if name == "dom":
+        return DomBoxes()
+    raise ConfigError(f"regions {name!r}: expected proposals or dom")

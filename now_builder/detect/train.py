@@ -18,7 +18,7 @@ from torch import Tensor
 from torchvision.ops import roi_align
 from tqdm import tqdm
 
-from now_builder.detect.apt import PAPER, TINY, AptDetector, AptExtractor, ModelConfig
+from now_builder.detect.apt import PAPER, TINY, AptDetector, ModelConfig
 from now_builder.detect.clip_rn import batch_norms, load_clip
 from now_builder.detect.data import (
     Screenshots,
@@ -27,6 +27,7 @@ from now_builder.detect.data import (
     read_train_pages,
     to_targets,
 )
+from now_builder.detect.extract import AptExtractor
 from now_builder.detect.labels import CLASSES, NAMES
 from now_builder.detect.losses import (
     Appearance,
@@ -38,8 +39,8 @@ from now_builder.detect.losses import (
 )
 from now_builder.detect.measure import Recall, measure_recall
 from now_builder.detect.settings import TrainDetectorSettings
-from now_builder.detect.sources import linked_embeddings
 from now_builder.detect.text import TextEncoder, embed_prompts, make_text_encoder
+from now_builder.detect.text_boxes import linked_embeddings
 from now_builder.detect.views import jitter, recolour
 from now_builder.detect.weights import (
     DetectorCard,

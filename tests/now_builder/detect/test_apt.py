@@ -5,8 +5,10 @@ import pytest
 import torch
 from torch import nn
 
-from now_builder.detect.apt import TINY, AptDetector, AptExtractor, PromptTuner
-from now_builder.detect.base import Detector, TextBox
+from now_builder.detect.apt import TINY, AptDetector, PromptTuner
+from now_builder.detect.base import Detector, Page, TextBox
+from now_builder.detect.extract import AptExtractor
+from now_builder.detect.sources import DomBoxes
 from now_builder.detect.text import HashedNgrams
 from now_builder.formats.features import SOURCES
 
@@ -86,20 +88,20 @@ def check_batch(batch, pages):
 
 @pytest.mark.parametrize("count", [0, 3, 500])
 def test_a_page_has_thirty_six_rows_with_few_and_with_many_text_boxes(extractor, count):
-    batch = extractor.extract(["a", "b"], noise(2), [strings(count), []])
+    batch = extractor.extract([Page("a", strings(count)), Page("b")], noise(2))
     check_batch(batch, 2)
     assert batch.keys == ["a", "b"]
 
 
 @pytest.mark.parametrize("value", [0, 255])
 def test_a_blank_page_has_thirty_six_rows(extractor, value):
-    check_batch(extractor.extract(["a"], torch.full((1, 3, 640, 360), value).byte(), [[]]), 1)
+    check_batch(extractor.extract([Page("a")], torch.full((1, 3, 640, 360), value).byte()), 1)
 
 
 def test_where_proposals_run_short_windows_of_the_grid_fill_up(extractor):
     config = TINY.model_copy(update={"proposals": 5})
     model = AptDetector(config, extractor.model.prompts)
-    batch = AptExtractor(model, HashedNgrams(0), {}).extract(["a"], noise(1), [[]])
+    batch = AptExtractor(model, HashedNgrams(0), {}).extract([Page("a")], noise(1))
     check_batch(batch, 1)
     grid = batch.source[0] == SOURCES.index("grid")
     assert grid.sum() >= 31
@@ -110,8 +112,8 @@ def test_where_proposals_run_short_windows_of_the_grid_fill_up(extractor):
 
 def test_features_do_not_change_when_the_text_boxes_change(extractor):
     """Rows are compared by their boxes, since text may change which of them rank among the 36."""
-    bare = extractor.extract(["a"], noise(1), [[]])
-    wordy = extractor.extract(["a"], noise(1), [strings(300)])
+    bare = extractor.extract([Page("a")], noise(1))
+    wordy = extractor.extract([Page("a", strings(300))], noise(1))
     assert not np.array_equal(bare.scores, wordy.scores)
     rows = {tuple(box): region for box, region in zip(bare.boxes[0], bare.regions[0], strict=True)}
     shared = [i for i, box in enumerate(wordy.boxes[0]) if tuple(box) in rows]
@@ -121,13 +123,35 @@ def test_features_do_not_change_when_the_text_boxes_change(extractor):
 
 
 def test_extraction_is_deterministic_and_pages_do_not_leak_into_each_other(extractor):
-    both = extractor.extract(["a", "b"], noise(2), [strings(3), []])
-    again = extractor.extract(["a", "b"], noise(2), [strings(3), []])
+    both = extractor.extract([Page("a", strings(3)), Page("b")], noise(2))
+    again = extractor.extract([Page("a", strings(3)), Page("b")], noise(2))
     assert np.array_equal(both.regions, again.regions)
-    alone = extractor.extract(["a"], noise(2)[:1], [strings(3)])
+    alone = extractor.extract([Page("a", strings(3))], noise(2)[:1])
     np.testing.assert_allclose(alone.regions[0], both.regions[0], atol=1e-3)
 
 
 def test_the_extractor_is_a_detector(extractor):
     assert isinstance(extractor, Detector)
     assert extractor.input_size == (360, 640)
+
+
+def test_dom_boxes_come_first_exact_and_the_detectors_own_fill_up(extractor):
+    dom = [(40.0, 100.0, 680.0, 180.0), (40.0, 300.0, 360.0, 700.0), (400.0, 300.0, 700.0, 500.0)]
+    detector = AptExtractor(extractor.model, extractor.encoder, {}, DomBoxes())
+    batch = detector.extract([Page("a", boxes=dom), Page("b")], noise(2))
+    first = batch.source[0] == SOURCES.index("dom")
+    assert first.tolist() == [True] * 3 + [False] * 33
+    assert batch.n_regions.tolist() == [3, 0]
+    assert {tuple(box) for box in batch.boxes[0][first].tolist()} == set(dom)
+    rest = {"detector", "relaxed", "grid"}
+    assert {SOURCES[code] for code in batch.source[0][3:]} <= rest
+    assert {SOURCES[code] for code in batch.source[1]} <= rest
+    assert (np.abs(batch.regions).sum(axis=2) > 0).all()
+
+
+def test_pages_full_of_dom_boxes_have_thirty_six_rows(extractor):
+    dom = [(x * 30.0, y * 20.0, x * 30.0 + 28, y * 20.0 + 18) for x in range(20) for y in range(40)]
+    detector = AptExtractor(extractor.model, extractor.encoder, {}, DomBoxes())
+    batch = detector.extract([Page("a", boxes=dom)], noise(1))
+    assert (batch.source[0] == SOURCES.index("dom")).all()
+    assert batch.n_regions.tolist() == [36]

@@ -12,9 +12,11 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from now_builder.detect.apt import TINY, AptExtractor
+from now_builder.detect.apt import TINY
+from now_builder.detect.base import Page
 from now_builder.detect.clip_rn import ModifiedResNet
 from now_builder.detect.data import Screenshots, read_train_pages
+from now_builder.detect.extract import AptExtractor
 from now_builder.detect.measure import measure_recall
 from now_builder.detect.settings import TrainDetectorSettings
 from now_builder.detect.text import HashedNgrams
@@ -79,9 +81,8 @@ def test_stored_features_are_centred_spread_out_and_of_one_scale(drawn, trained)
     model, _ = load_detector(weights, torch.device("cpu"))
     pages = read_train_pages(drawn, 0.2).learn
     batch = AptExtractor(model, HashedNgrams(0), {}).extract(
-        [page.key for page in pages],
+        [Page(page.key, page.text_boxes) for page in pages],
         Screenshots((360, 640), 100, 1).read(pages),
-        [page.text_boxes for page in pages],
     )
     rows = torch.from_numpy(batch.regions).flatten(0, 1)
     assert 0.5 < rows.square().mean().sqrt().item() < 2
