@@ -43,8 +43,8 @@ class TrainDetectorSettings(Strict):
     )
     clip_weights: str = Field(
         "",
-        description="CLIP RN50 to start from: a .safetensors file or a hub name "
-        "(timm/resnet50_clip.openai). Empty: from scratch.",
+        description="CLIP RN50 to start from: a .safetensors or .pt file (OpenAI's, open_clip's) "
+        "or a hub name (timm/resnet50_clip.openai). Empty: from scratch.",
     )
     mode: Literal["shift", "film", "attn"] = Field(
         "shift", description="How a region's look and text tune the class prompts."
