@@ -19,7 +19,7 @@ from now_builder.detect.extract import AptExtractor
 from now_builder.detect.labels import dom_boxes
 from now_builder.detect.pixels import ahead, decode_screenshot, to_batch
 from now_builder.detect.settings import DetectSettings
-from now_builder.detect.sources import make_source
+from now_builder.detect.sources import absolute, make_source, source_attributes
 from now_builder.detect.text import make_text_encoder
 from now_builder.detect.text_boxes import dom_text_boxes
 from now_builder.detect.weights import choose_device, load_detector, read_card
@@ -125,7 +125,7 @@ def detect_shards(
     left = len(wanted - done)
     if not left:
         return 0.0, 0.0
-    detector = _load(settings, attributes["weights_sha256"])
+    detector = _load(settings, tuple(attributes.items()))
     work = _Work(detector, features, settings)
     pages = read_captures(captures, frozenset(done), shards)
     return work.run((page for page in pages if page.key in wanted), left, len(done))
@@ -144,7 +144,10 @@ def _detect_on_ray(
     )
     threads = settings.threads or max(1, int(settings.worker_cpus))
     weights = settings.weights and settings.weights.resolve()
-    for_worker = settings.model_copy(update={"threads": threads, "weights": weights})
+    regions = absolute(settings.regions)
+    for_worker = settings.model_copy(
+        update={"threads": threads, "weights": weights, "regions": regions}
+    )
     engine: RayEngine[int] = RayEngine(
         partial(_work, captures.resolve(), features.resolve(), for_worker),
         lambda _: _SHARD_LIMIT_S,
@@ -184,7 +187,7 @@ def _attributes(settings: DetectSettings) -> dict[str, str]:
         "text_encoder": card.text_encoder,
         "input_size": f"{width}x{height}",
         "apt_mode": card.model.mode,
-        "regions": settings.regions,
+        **source_attributes(settings.regions, settings.region_score),
         "text_source": settings.text_source,
         "storage": "float16" if settings.half else "float32",
     }
@@ -207,8 +210,8 @@ def _keys_done(features: Path, attributes: Mapping[str, str]) -> set[str]:
 
 
 @lru_cache(maxsize=1)
-def _load(settings: DetectSettings, _weights_sha256: str) -> Detector:
-    """Load the detector; a worker keeps it from task to task, while the weights are the same."""
+def _load(settings: DetectSettings, attributes: tuple[tuple[str, str], ...]) -> Detector:
+    """Load the detector; a worker keeps it from task to task, while the attributes are the same."""
     if settings.weights is None:
         raise ConfigError("--weights is missing")
     torch.set_num_threads(settings.threads or os.cpu_count() or 1)
@@ -216,8 +219,8 @@ def _load(settings: DetectSettings, _weights_sha256: str) -> Detector:
     model, card = load_detector(settings.weights, device)
     encoder = make_text_encoder(card.text_encoder, device)
     autocast = settings.autocast and device.type == "cuda"
-    source = make_source(settings.regions, model)
-    return AptExtractor(model, encoder, _attributes(settings), source, autocast=autocast)
+    source = make_source(settings.regions, model, settings.region_score)
+    return AptExtractor(model, encoder, dict(attributes), source, autocast=autocast)
 
 
 class _Work:

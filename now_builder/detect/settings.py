@@ -77,8 +77,12 @@ class DetectSettings(Strict):
     autocast: bool = Field(default=False, description="Compute in bfloat16 on CUDA.")
     regions: str = Field(
         "proposals",
-        description="Where regions come from: proposals (the detector's own) or dom (the elements "
-        "that the browser laid out, then proposals).",
+        description="Where regions come from: proposals (the detector's own), dom (the elements "
+        "that the browser laid out) or hf:NAME_OR_FOLDER (any object detector of transformers); "
+        "where there are too few, proposals follow.",
+    )
+    region_score: float = Field(
+        0.05, ge=0, le=1, description="Least score of boxes from hf:; those below are left out."
     )
     text_source: Literal["dom", "none"] = Field(
         "dom", description="Where strings on the page come from: its DOM, or nowhere."
