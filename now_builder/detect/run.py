@@ -17,11 +17,12 @@ from tqdm import tqdm
 from now_builder.detect.base import Detector, Page
 from now_builder.detect.extract import AptExtractor
 from now_builder.detect.labels import dom_boxes
+from now_builder.detect.ocr import ocr_attributes
 from now_builder.detect.pixels import ahead, decode_screenshot, to_batch
 from now_builder.detect.settings import DetectSettings
 from now_builder.detect.sources import absolute, make_source, source_attributes
 from now_builder.detect.text import make_text_encoder
-from now_builder.detect.text_boxes import dom_text_boxes
+from now_builder.detect.text_boxes import make_text_source
 from now_builder.detect.weights import choose_device, load_detector, read_card
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.features import (
@@ -178,6 +179,7 @@ def _attributes(settings: DetectSettings) -> dict[str, str]:
             "`now-builder train-detector CAPTURES WEIGHTS.safetensors` trains one"
         )
     card = read_card(settings.weights)
+    reading = (settings.ocr_languages, settings.ocr_confidence)
     width, height = card.model.input_size
     return {
         "detector": "apt-style",
@@ -189,6 +191,7 @@ def _attributes(settings: DetectSettings) -> dict[str, str]:
         "apt_mode": card.model.mode,
         **source_attributes(settings.regions, settings.region_score),
         "text_source": settings.text_source,
+        **(ocr_attributes(*reading) if settings.text_source == "ocr" else {}),
         "storage": "float16" if settings.half else "float32",
     }
 
@@ -230,6 +233,9 @@ class _Work:
         self.detector = detector
         self.features = features
         self.settings = settings
+        self.read_text = make_text_source(
+            settings.text_source, settings.ocr_languages, settings.ocr_confidence
+        )
 
     def run(self, captures: Iterator[Capture], left: int, done: int) -> tuple[float, float]:
         """Extract pages; give the seconds spent waiting and writing."""
@@ -268,6 +274,5 @@ class _Work:
 
     def _decode(self, capture: Capture) -> tuple[Page, np.ndarray]:
         image = decode_screenshot(capture.screenshot, self.detector.input_size, capture.key)
-        texts = dom_text_boxes(capture.elements) if self.settings.text_source == "dom" else []
         boxes = dom_boxes(capture.elements) if self.settings.regions == "dom" else []
-        return Page(capture.key, texts, boxes), image
+        return Page(capture.key, self.read_text(capture), boxes), image

@@ -84,8 +84,16 @@ class DetectSettings(Strict):
     region_score: float = Field(
         0.05, ge=0, le=1, description="Least score of boxes from hf:; those below are left out."
     )
-    text_source: Literal["dom", "none"] = Field(
-        "dom", description="Where strings on the page come from: its DOM, or nowhere."
+    text_source: Literal["dom", "ocr", "none"] = Field(
+        "dom",
+        description="Where strings on the page come from: its DOM, its pixels (Tesseract) or "
+        "nowhere.",
+    )
+    ocr_languages: str = Field(
+        "chi_sim+eng", description="What --text-source ocr reads, in Tesseract's names."
+    )
+    ocr_confidence: float = Field(
+        60.0, ge=0, le=100, description="Lines of which Tesseract is less sure are left out; in %."
     )
     engine: Literal["local", "ray"] = Field(
         "local",
