@@ -9,7 +9,7 @@ JOBS ?= 2
 help: ## this text
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
-setup: ## virtual environment, pinned packages, a Chromium and CJK fonts
+setup: ## virtual environment, pinned packages, a Chromium, fonts and OCR data
 	@scripts/setup.sh
 
 demo: setup ## the whole road on a simulated web, under ten minutes on two cores: see demo/site/index.html

@@ -12,6 +12,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from now_builder.chromium import find_chromium
+from now_builder.tessdata import debian_package, find_tessdata
 
 _PROBE_S = 60
 _INSTALL_S = 1800
@@ -72,6 +73,7 @@ _PYTHON = (
     ("jieba", "tokenize", False, "pip install 'noise-of-web[tokenize]'"),
     ("tokenizers", "tokenize", False, "pip install 'noise-of-web[tokenize]'"),
     ("transformers", "tokenize and detect", False, "pip install 'noise-of-web[tokenize]'"),
+    ("tesserocr", "detect --text-source ocr", False, "pip install 'noise-of-web[ocr]'"),
     (
         "detectron2",
         "an optional detector",
@@ -79,6 +81,9 @@ _PYTHON = (
         "pip install --no-build-isolation git+https://github.com/facebookresearch/detectron2",
     ),
 )
+
+_READ = (("chi_sim", "Chinese"), ("eng", "English"))
+"""What `detect --text-source ocr` reads unless told otherwise."""
 
 _PROBE = """<meta charset=utf-8><body><script>
 const draw = (text) => {
@@ -96,11 +101,11 @@ document.body.textContent = "BEGIN" + JSON.stringify(
 
 
 def check() -> list[Finding]:
-    """Look for what the stages want: Chromium, glyphs as Chromium draws them, Python packages."""
+    """Look for what the stages want: Chromium, glyphs as it draws them, OCR data, packages."""
     path = find_chromium()
     browser = _check_chromium(path)
     glyphs = _drawn(path) if path is not None and browser.found else None
-    return [browser, *_check_glyphs(glyphs), *_check_python()]
+    return [browser, *_check_glyphs(glyphs), *_check_reading(), *_check_python()]
 
 
 def mend() -> list[Finding]:
@@ -169,6 +174,25 @@ def _check_glyphs(drawn: Sequence[bool] | None) -> list[Finding]:
         )
         for place, script in enumerate(_SCRIPTS)
     ]
+
+
+def _check_reading() -> list[Finding]:
+    findings = []
+    for language, name in _READ:
+        folder, package = find_tessdata([language]), debian_package(language)
+        findings.append(
+            Finding(
+                f"OCR of {name}",
+                found=folder is not None,
+                needed=False,
+                detail=f"{language}.traineddata in {folder}"
+                if folder
+                else f"no {language}.traineddata; detect --text-source ocr uses it",
+                remedy=f"apt install {package}",
+                packages=(package,),
+            )
+        )
+    return findings
 
 
 def _check_python() -> list[Finding]:

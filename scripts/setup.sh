@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Make .venv with the pinned packages, and find or install a Chromium and CJK fonts. Cheap when done.
+# Make .venv with the pinned packages, and find or install a Chromium, fonts and OCR data. Cheap when done.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -1,12 +1,16 @@
 """CLIP's modified ResNet, cut behind layer 3 (C4), with the published parameter names."""
 
-from collections.abc import Iterator, Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from pickle import UnpicklingError
+from zipfile import BadZipFile, ZipFile, is_zipfile
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - the name that PyTorch's own documentation uses
 from jaxtyping import Float
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from now_builder.errors import ConfigError, FormatError
@@ -167,14 +171,16 @@ def load_clip(visual: ModifiedResNet, source: str) -> str:
 
     Args:
         visual: A tower of the same architecture.
-        source: A ``.safetensors`` file, or a hub name such as ``timm/resnet50_clip.openai``.
+        source: A file or a hub name such as ``timm/resnet50_clip.openai``. Files: safetensors, a
+            state dict by ``torch.save`` (as open_clip's), or OpenAI's own TorchScript ``RN50.pt``;
+            of the tower alone or, prefixed ``visual.``, of the whole model.
 
     Returns:
         The path of the file that was read.
 
     Raises:
         ConfigError: If the name is not a file and cannot be had from a hub.
-        FormatError: If a parameter is missing or has another shape.
+        FormatError: If the file is torn, or a parameter is missing or has another shape.
     """
     path = Path(source) if Path(source).is_file() else _from_hub(source)
     state = _visual_state(path)
@@ -194,14 +200,36 @@ def load_clip(visual: ModifiedResNet, source: str) -> str:
 
 
 def _visual_state(path: Path) -> dict[str, Tensor]:
+    """Read the image tower's tensors; a whole model's carry the prefix ``visual.``."""
     try:
-        with safe_open(path, framework="pt") as file:
-            names = [name for name in file.keys() if name.startswith("visual.")]  # noqa: SIM118
-            if names:
-                return {name.removeprefix("visual."): file.get_tensor(name) for name in names}
-            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError) as error:
-        raise FormatError(path, f"not a readable safetensors file ({error})") from None
+        state = _zipped_state(path) if is_zipfile(path) else load_file(path)
+    except (SafetensorError, OSError, RuntimeError, UnpicklingError, BadZipFile) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise FormatError(
+            path, f"not a readable safetensors or PyTorch file ({reason:.200})"
+        ) from None
+    tensors = {
+        str(name).removeprefix("module."): value
+        for name, value in state.items()
+        if isinstance(value, Tensor)
+    }
+    visual = {n.removeprefix("visual."): v for n, v in tensors.items() if n.startswith("visual.")}
+    return visual or tensors
+
+
+def _zipped_state(path: Path) -> Mapping[str, object]:
+    """Read what ``torch.save`` wrote, or the TorchScript archive that OpenAI published."""
+    with ZipFile(path) as archive:
+        scripted = any(name.endswith("/constants.pkl") for name in archive.namelist())
+    if scripted:
+        with warnings.catch_warnings():  # PyTorch deprecates the format; the file stays what it is
+            warnings.simplefilter("ignore", FutureWarning)
+            module = torch.jit.load(str(path), map_location="cpu")  # type: ignore[no-untyped-call]
+        scripted_state: dict[str, Tensor] = module.state_dict()
+        return scripted_state
+    loaded = torch.load(path, map_location="cpu", weights_only=True)
+    inner = loaded.get("state_dict", loaded) if isinstance(loaded, dict) else {}
+    return inner if isinstance(inner, dict) else {}
 
 
 def _from_hub(name: str) -> Path:
@@ -216,6 +244,5 @@ def _from_hub(name: str) -> Path:
         except (HfHubHTTPError, HFValidationError, OSError, ValueError) as error:
             problem = str(error).splitlines()[0] if str(error) else type(error).__name__
     raise ConfigError(
-        f"clip_weights {name!r}: neither a .safetensors file nor a hub name that can be had "
-        f"({problem})"
+        f"clip_weights {name!r}: neither a file nor a hub name that can be had ({problem})"
     )

@@ -17,11 +17,12 @@ from tqdm import tqdm
 from now_builder.detect.base import Detector, Page
 from now_builder.detect.extract import AptExtractor
 from now_builder.detect.labels import dom_boxes
+from now_builder.detect.ocr import ocr_attributes
 from now_builder.detect.pixels import ahead, decode_screenshot, to_batch
 from now_builder.detect.settings import DetectSettings
-from now_builder.detect.sources import make_source
+from now_builder.detect.sources import absolute, make_source, source_attributes
 from now_builder.detect.text import make_text_encoder
-from now_builder.detect.text_boxes import dom_text_boxes
+from now_builder.detect.text_boxes import make_text_source
 from now_builder.detect.weights import choose_device, load_detector, read_card
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.features import (
@@ -125,7 +126,7 @@ def detect_shards(
     left = len(wanted - done)
     if not left:
         return 0.0, 0.0
-    detector = _load(settings, attributes["weights_sha256"])
+    detector = _load(settings, tuple(attributes.items()))
     work = _Work(detector, features, settings)
     pages = read_captures(captures, frozenset(done), shards)
     return work.run((page for page in pages if page.key in wanted), left, len(done))
@@ -144,7 +145,10 @@ def _detect_on_ray(
     )
     threads = settings.threads or max(1, int(settings.worker_cpus))
     weights = settings.weights and settings.weights.resolve()
-    for_worker = settings.model_copy(update={"threads": threads, "weights": weights})
+    regions = absolute(settings.regions)
+    for_worker = settings.model_copy(
+        update={"threads": threads, "weights": weights, "regions": regions}
+    )
     engine: RayEngine[int] = RayEngine(
         partial(_work, captures.resolve(), features.resolve(), for_worker),
         lambda _: _SHARD_LIMIT_S,
@@ -175,6 +179,7 @@ def _attributes(settings: DetectSettings) -> dict[str, str]:
             "`now-builder train-detector CAPTURES WEIGHTS.safetensors` trains one"
         )
     card = read_card(settings.weights)
+    reading = (settings.ocr_languages, settings.ocr_confidence)
     width, height = card.model.input_size
     return {
         "detector": "apt-style",
@@ -184,8 +189,9 @@ def _attributes(settings: DetectSettings) -> dict[str, str]:
         "text_encoder": card.text_encoder,
         "input_size": f"{width}x{height}",
         "apt_mode": card.model.mode,
-        "regions": settings.regions,
+        **source_attributes(settings.regions, settings.region_score),
         "text_source": settings.text_source,
+        **(ocr_attributes(*reading) if settings.text_source == "ocr" else {}),
         "storage": "float16" if settings.half else "float32",
     }
 
@@ -207,8 +213,8 @@ def _keys_done(features: Path, attributes: Mapping[str, str]) -> set[str]:
 
 
 @lru_cache(maxsize=1)
-def _load(settings: DetectSettings, _weights_sha256: str) -> Detector:
-    """Load the detector; a worker keeps it from task to task, while the weights are the same."""
+def _load(settings: DetectSettings, attributes: tuple[tuple[str, str], ...]) -> Detector:
+    """Load the detector; a worker keeps it from task to task, while the attributes are the same."""
     if settings.weights is None:
         raise ConfigError("--weights is missing")
     torch.set_num_threads(settings.threads or os.cpu_count() or 1)
@@ -216,8 +222,8 @@ def _load(settings: DetectSettings, _weights_sha256: str) -> Detector:
     model, card = load_detector(settings.weights, device)
     encoder = make_text_encoder(card.text_encoder, device)
     autocast = settings.autocast and device.type == "cuda"
-    source = make_source(settings.regions, model)
-    return AptExtractor(model, encoder, _attributes(settings), source, autocast=autocast)
+    source = make_source(settings.regions, model, settings.region_score)
+    return AptExtractor(model, encoder, dict(attributes), source, autocast=autocast)
 
 
 class _Work:
@@ -227,6 +233,9 @@ class _Work:
         self.detector = detector
         self.features = features
         self.settings = settings
+        self.read_text = make_text_source(
+            settings.text_source, settings.ocr_languages, settings.ocr_confidence
+        )
 
     def run(self, captures: Iterator[Capture], left: int, done: int) -> tuple[float, float]:
         """Extract pages; give the seconds spent waiting and writing."""
@@ -265,6 +274,5 @@ class _Work:
 
     def _decode(self, capture: Capture) -> tuple[Page, np.ndarray]:
         image = decode_screenshot(capture.screenshot, self.detector.input_size, capture.key)
-        texts = dom_text_boxes(capture.elements) if self.settings.text_source == "dom" else []
         boxes = dom_boxes(capture.elements) if self.settings.regions == "dom" else []
-        return Page(capture.key, texts, boxes), image
+        return Page(capture.key, self.read_text(capture), boxes), image

@@ -43,8 +43,8 @@ class TrainDetectorSettings(Strict):
     )
     clip_weights: str = Field(
         "",
-        description="CLIP RN50 to start from: a .safetensors file or a hub name "
-        "(timm/resnet50_clip.openai). Empty: from scratch.",
+        description="CLIP RN50 to start from: a .safetensors or .pt file (OpenAI's, open_clip's) "
+        "or a hub name (timm/resnet50_clip.openai). Empty: from scratch.",
     )
     mode: Literal["shift", "film", "attn"] = Field(
         "shift", description="How a region's look and text tune the class prompts."
@@ -77,11 +77,23 @@ class DetectSettings(Strict):
     autocast: bool = Field(default=False, description="Compute in bfloat16 on CUDA.")
     regions: str = Field(
         "proposals",
-        description="Where regions come from: proposals (the detector's own) or dom (the elements "
-        "that the browser laid out, then proposals).",
+        description="Where regions come from: proposals (the detector's own), dom (the elements "
+        "that the browser laid out) or hf:NAME_OR_FOLDER (any object detector of transformers); "
+        "where there are too few, proposals follow.",
     )
-    text_source: Literal["dom", "none"] = Field(
-        "dom", description="Where strings on the page come from: its DOM, or nowhere."
+    region_score: float = Field(
+        0.05, ge=0, le=1, description="Least score of boxes from hf:; those below are left out."
+    )
+    text_source: Literal["dom", "ocr", "none"] = Field(
+        "dom",
+        description="Where strings on the page come from: its DOM, its pixels (Tesseract) or "
+        "nowhere.",
+    )
+    ocr_languages: str = Field(
+        "chi_sim+eng", description="What --text-source ocr reads, in Tesseract's names."
+    )
+    ocr_confidence: float = Field(
+        60.0, ge=0, le=100, description="Lines of which Tesseract is less sure are left out; in %."
     )
     engine: Literal["local", "ray"] = Field(
         "local",

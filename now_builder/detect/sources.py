@@ -1,7 +1,8 @@
-"""Where regions come from: the model itself, or the page's DOM."""
+"""Where regions come from: the model itself, the page's DOM, or a detector of others."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 from now_builder.detect import boxes as geometry
 from now_builder.detect.apt import AptDetector
 from now_builder.detect.base import Page, Proposals
+from now_builder.detect.external import ExternalDetector, find_external, fingerprint
 from now_builder.errors import ConfigError
 from now_builder.formats.shard import HEIGHT, WIDTH
 
@@ -79,8 +81,75 @@ class DomBoxes:
         return found
 
 
-def make_source(name: str, model: AptDetector) -> RegionSource:
-    """Make the source of a name: ``proposals`` or ``dom``.
+class ExternalBoxes:
+    """What another detector finds, of any class, from a score on.
+
+    Args:
+        detector: Gives boxes, in shares of width and height, and scores of a batch of screenshots.
+        least: Boxes that score lower are left out.
+    """
+
+    kind = "external"
+
+    def __init__(
+        self, detector: Callable[[Tensor], tuple[Tensor, Tensor]], least: float = 0.0
+    ) -> None:
+        self._detector = detector
+        self._least = least
+
+    def propose(self, view: View) -> list[Proposals]:
+        """Give the boxes of each page."""
+        boxes, scores = self._detector(view.screenshots)
+        boxes = boxes * boxes.new_tensor(view.size).repeat(2)
+        return [self._best(*page, view.size) for page in zip(boxes, scores, strict=True)]
+
+    def _best(
+        self, boxes: Float[Tensor, "all 4"], scores: Float[Tensor, " all"], size: tuple[int, int]
+    ) -> Proposals:
+        kept = (scores >= self._least) & boxes.isfinite().all(dim=1)
+        scores, order = scores[kept].sort(descending=True, stable=True)
+        return Proposals(geometry.clip(boxes[kept][order], size), scores)
+
+
+_HUB = "hf:"
+
+
+def source_attributes(name: str, least: float) -> dict[str, str]:
+    """Say what the feature file must say of a source, so that no other one adds to it.
+
+    A folder is named without the way to it; its hash tells it from others.
+
+    Args:
+        name: As :func:`make_source` takes it.
+        least: The least score of an external detector's boxes.
+
+    Raises:
+        ConfigError: If an external detector cannot be had.
+    """
+    if not name.startswith(_HUB):
+        return {"regions": name}
+    external = name.removeprefix(_HUB)
+    local = Path(external).is_dir()
+    return {
+        "regions": _HUB + (Path(external).resolve().name if local else external),
+        "regions_sha256": fingerprint(find_external(external)),
+        "region_score": str(least),
+    }
+
+
+def absolute(name: str) -> str:
+    """Name a source so that a process in another folder finds it."""
+    folder = Path(name.removeprefix(_HUB))
+    return f"{_HUB}{folder.resolve()}" if name.startswith(_HUB) and folder.is_dir() else name
+
+
+def make_source(name: str, model: AptDetector, least: float = 0.0) -> RegionSource:
+    """Make the source of a name: ``proposals``, ``dom`` or ``hf:`` with a hub name or a folder.
+
+    Args:
+        name: Of the source.
+        model: The detector whose regions these will be.
+        least: The least score of an external detector's boxes.
 
     Raises:
         ConfigError: If there is no such source.
@@ -89,4 +158,7 @@ def make_source(name: str, model: AptDetector) -> RegionSource:
         return OwnProposals(model)
     if name == "dom":
         return DomBoxes()
-    raise ConfigError(f"regions {name!r}: expected proposals or dom")
+    if name.startswith(_HUB):
+        detector = ExternalDetector(name.removeprefix(_HUB), model.centre.device)
+        return ExternalBoxes(detector, least)
+    raise ConfigError(f"regions {name!r}: expected proposals, dom or hf:NAME_OR_FOLDER")

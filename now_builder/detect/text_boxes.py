@@ -1,6 +1,7 @@
-"""Text boxes of a page, from its DOM, and the linking of them to regions."""
+"""Text boxes of a page, from its DOM or its pixels, and the linking of them to regions."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Literal
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - the name that PyTorch's own documentation uses
@@ -9,8 +10,9 @@ from torch import Tensor
 
 from now_builder.detect.base import TextBox
 from now_builder.detect.boxes import intersection_over_minimum
+from now_builder.detect.ocr import Recognizer
 from now_builder.detect.text import DIMENSION, TextEncoder
-from now_builder.formats.shard import Element
+from now_builder.formats.shard import Capture, Element
 
 LINK_THRESHOLD = 0.5
 
@@ -25,6 +27,30 @@ def dom_text_boxes(elements: Sequence[Element]) -> list[TextBox]:
         for element in elements
         if element.visible and element.text.strip() and element.text_box is not None
     ]
+
+
+TextSource = Callable[[Capture], Sequence[TextBox]]
+"""Finds the strings of a page; called from several threads."""
+
+
+def make_text_source(
+    name: Literal["dom", "ocr", "none"], languages: str, confidence: float
+) -> TextSource:
+    """Make the source of a name.
+
+    Args:
+        name: The page's DOM record, its pixels, or nothing.
+        languages: Of optical recognition, Tesseract's names, joined by ``+``.
+        confidence: The least, in per cent, of a line that is recognised.
+
+    Raises:
+        ConfigError: If what optical recognition needs is missing.
+    """
+    if name == "ocr":
+        return Recognizer(languages, confidence)
+    if name == "dom":
+        return lambda capture: dom_text_boxes(capture.elements)
+    return lambda _: ()
 
 
 def link(

@@ -298,7 +298,7 @@ def _look(r):
     return [ground, ink, *rest], _WORDS[r.choice(sorted(_WORDS))]
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def draw():
     """Give the function that writes drawn captures."""
     return draw_captures

@@ -1,0 +1,110 @@
+"""Lines of text read off screenshots with Tesseract, where a page has no DOM record."""
+
+import re
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from now_builder.detect.base import TextBox
+from now_builder.detect.pixels import decode_screenshot
+from now_builder.errors import ConfigError
+from now_builder.formats.shard import HEIGHT, WIDTH, Box, Capture
+from now_builder.tessdata import debian_package, find_tessdata
+
+_SPARSE = 11
+"""Tesseract's page segmentation for text that stands anywhere, in no order."""
+
+_DPI = 192
+"""Of screenshots of two image px per CSS px."""
+
+_IDEOGRAPH = "[\u2e80-\u9fff\uf900-\ufaff\uff00-\uffef]"
+_GAP = re.compile(f"(?<={_IDEOGRAPH}) +(?={_IDEOGRAPH})")
+
+
+class Recognizer:
+    """Reads the lines of a screenshot; may be called from many threads at once.
+
+    Tesseract computes outside Python's lock, on one core a call, and each thread has an engine of
+    its own, which forgets each page: what it reads does not hang on the pages before.
+
+    Args:
+        languages: Tesseract's names, joined by ``+``.
+        confidence: Lines of which Tesseract is less sure, in per cent, are left out.
+
+    Raises:
+        ConfigError: If the wrapper or the data of a language are missing or do not work.
+    """
+
+    def __init__(self, languages: str, confidence: float) -> None:
+        self._tesseract = _tesserocr()
+        names = [name for name in languages.split("+") if name]
+        folder = find_tessdata(names) if names else None
+        if folder is None:
+            lacking = [name for name in names if find_tessdata([name]) is None] or names
+            packages = " ".join(map(debian_package, lacking))
+            raise ConfigError(
+                f"ocr_languages {languages!r}: no folder has their .traineddata; "
+                f"apt install {packages or 'tesseract-ocr-eng'}, or set TESSDATA_PREFIX to theirs"
+            )
+        self._folder, self._languages, self._confidence = folder, "+".join(names), confidence
+        self._engines = threading.local()
+        self._engine()
+
+    def __call__(self, capture: Capture) -> list[TextBox]:
+        """Read a page's screenshot, whatever its DOM says."""
+        pixels = decode_screenshot(capture.screenshot, (WIDTH, HEIGHT), capture.key)
+        engine = self._engine()
+        engine.SetImageBytes(pixels.transpose(1, 2, 0).tobytes(), WIDTH, HEIGHT, 3, 3 * WIDTH)
+        engine.SetSourceResolution(_DPI)
+        engine.Recognize()
+        lines = [
+            TextBox(text, box, "ocr")
+            for text, confidence, box in self._lines(engine)
+            if text and confidence >= self._confidence
+        ]
+        engine.Clear()
+        return lines
+
+    def _lines(self, engine: Any) -> Iterator[tuple[str, float, Box]]:
+        level = self._tesseract.RIL.TEXTLINE
+        place = engine.GetIterator()
+        while place is not None and not place.Empty(level):
+            left, top, right, bottom = place.BoundingBox(level)
+            box = float(left), float(top), float(right), float(bottom)
+            text = " ".join(place.GetUTF8Text(level).split())
+            yield _GAP.sub("", text), float(place.Confidence(level)), box
+            if not place.Next(level):
+                return
+
+    def _engine(self) -> Any:
+        if not hasattr(self._engines, "own"):
+            try:
+                self._engines.own = self._tesseract.PyTessBaseAPI(
+                    path=str(self._folder),
+                    lang=self._languages,
+                    psm=_SPARSE,
+                    oem=self._tesseract.OEM.LSTM_ONLY,
+                )
+            except RuntimeError as error:
+                raise ConfigError(
+                    f"ocr_languages {self._languages!r}: Tesseract cannot read their .traineddata "
+                    f"in {self._folder} ({error})"
+                ) from None
+        return self._engines.own
+
+
+def ocr_attributes(languages: str, confidence: float) -> dict[str, str]:
+    """Say what the feature file must say of the reading."""
+    version = _tesserocr().tesseract_version().split()[1]
+    return {"ocr": f"tesseract {version}, {languages}, from {confidence:g} %"}
+
+
+def _tesserocr() -> Any:
+    try:
+        import tesserocr  # noqa: PLC0415 - an optional extra
+    except ImportError as error:
+        raise ConfigError(
+            f"text_source 'ocr': tesserocr is missing ({error}); pip install 'noise-of-web[ocr]' "
+            "and apt install tesseract-ocr-chi-sim tesseract-ocr-eng"
+        ) from None
+    return tesserocr

@@ -1,0 +1,218 @@
+"""Text read off pixels: right strings, right places, and plain words where something is missing."""
+
+import io
+import os
+import shutil
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image, ImageDraw, ImageFont
+
+from now_builder import doctor
+from now_builder.detect.boxes import box_iou
+from now_builder.detect.ocr import Recognizer
+from now_builder.detect.pixels import ahead
+from now_builder.detect.run import detect
+from now_builder.detect.settings import DetectSettings, TrainDetectorSettings
+from now_builder.detect.text import HashedNgrams
+from now_builder.detect.text_boxes import embed_text_boxes, link, linked_embeddings
+from now_builder.detect.train import train_detector
+from now_builder.errors import ConfigError
+from now_builder.formats.features import open_features
+from now_builder.formats.shard import HEIGHT, WIDTH, Capture, Element
+from now_builder.tessdata import debian_package, find_tessdata
+
+ENGLISH, CHINESE, LIGHT = "Fresh bread every morning", "我们每天清晨烘焙面包", "About us"
+
+
+def font(size):
+    """Noto Sans CJK, which brings Latin letters too."""
+    found = sorted(Path("/usr/share/fonts").rglob("NotoSansCJK-Regular.ttc"))
+    assert found, "apt install fonts-noto-cjk"
+    return ImageFont.truetype(found[0], size, index=2)
+
+
+def picture(*lines, ground="white"):
+    """A screenshot with lines at (left, top), of a size and colour; and where their ink is."""
+    image = Image.new("RGB", (WIDTH, HEIGHT), ground)
+    pen = ImageDraw.Draw(image)
+    boxes = []
+    for text, place, size, colour in lines:
+        pen.text(place, text, fill=colour, font=font(size))
+        boxes.append(tuple(map(float, pen.textbbox(place, text, font=font(size)))))
+    return image, boxes
+
+
+def capture(image, elements=(), key="00000_0000"):
+    buffer = io.BytesIO()
+    image.save(buffer, "PNG", compress_level=1)
+    return Capture(key, buffer.getvalue(), b"", list(elements))
+
+
+@pytest.fixture(scope="module")
+def page():
+    image, boxes = picture(
+        (ENGLISH, (40, 200), 32, "black"),
+        (CHINESE, (60, 500), 36, (40, 40, 60)),
+        (LIGHT, (500, 800), 30, (60, 60, 60)),
+    )
+    return capture(image), boxes
+
+
+@pytest.fixture(scope="module")
+def read():
+    return Recognizer("chi_sim+eng", 60.0)
+
+
+def test_english_and_chinese_lines_are_found_where_they_stand(read, page):
+    lines = read(page[0])
+    assert [line.text for line in lines] == [ENGLISH, CHINESE, LIGHT]
+    assert {line.source for line in lines} == {"ocr"}
+    overlap = box_iou(torch.tensor([line.box for line in lines]), torch.tensor(page[1]))
+    assert overlap.diagonal().min() > 0.7
+
+
+def test_light_text_on_dark_ground_is_read(read):
+    image, _ = picture((ENGLISH, (40, 200), 32, "white"), ground=(20, 30, 90))
+    assert [line.text for line in read(capture(image))] == [ENGLISH]
+
+
+def test_the_dom_record_is_not_looked_at(read, page):
+    box = (0.0, 0.0, 300.0, 100.0)
+    lying = [Element(box, "p", text="never on the screen", text_box=box)]
+    whole = Capture(page[0].key, page[0].screenshot, b"", lying)
+    assert read(whole) == read(page[0])
+
+
+def test_what_it_is_not_sure_of_is_left_out(page):
+    noise = np.random.default_rng(0).integers(0, 256, (HEIGHT // 16, WIDTH // 16, 3), np.uint8)
+    smudges = Image.fromarray(noise).resize((WIDTH, HEIGHT))
+    bold = Recognizer("chi_sim+eng", 0.0)(capture(smudges))
+    assert bold
+    assert len(Recognizer("chi_sim+eng", 60.0)(capture(smudges))) < len(bold)
+    assert Recognizer("chi_sim+eng", 100.0)(page[0]) == []
+
+
+def test_a_blank_page_has_no_text(read):
+    assert read(capture(Image.new("RGB", (WIDTH, HEIGHT), "white"))) == []
+
+
+def test_lines_are_linked_to_regions_as_text_of_the_dom_is(read, page):
+    places, vectors = embed_text_boxes(HashedNgrams(0), read(page[0]), (0.5, 0.5))
+    left, top, right, bottom = page[1][1]
+    button = torch.tensor([[left - 20, top - 20, right + 20, bottom + 20], [0, 900, 720, 1280]]) / 2
+    assert link(button, places).tolist() == [[False, True, False], [False] * 3]
+    linked = linked_embeddings(button, places, vectors)
+    torch.testing.assert_close(linked[0], HashedNgrams(0).encode([CHINESE])[0])
+    assert not linked[1].any()
+
+
+def test_threads_read_what_one_alone_reads_whatever_the_order(read, page):
+    other, _ = picture((LIGHT, (40, 200), 48, "black"), (ENGLISH, (40, 900), 40, "navy"))
+    pages = [page[0], capture(other)] * 4
+    alone = [Recognizer("chi_sim+eng", 60.0)(each) for each in pages[:2]]
+    assert list(ahead(read, pages, 3)) == alone * 4
+
+
+def test_pythons_lock_is_free_while_tesseract_computes(read, page):
+    """Else decode threads would stand still behind the reading."""
+    ticks, stop = [], threading.Event()
+
+    def tick():
+        while not stop.wait(0.002):
+            ticks.append(time.perf_counter())
+
+    ticker = threading.Thread(target=tick)
+    ticker.start()
+    start = time.perf_counter()
+    read(page[0])
+    end = time.perf_counter()
+    stop.set()
+    ticker.join()
+    longest = np.diff([start, *(t for t in ticks if start < t < end), end]).max()
+    assert longest < 0.7 * (end - start)
+
+
+@pytest.fixture(scope="module")
+def weights(drawn, tmp_path_factory):
+    path = tmp_path_factory.mktemp("w") / "w.safetensors"
+    train_detector(
+        drawn, path, TrainDetectorSettings(steps=1, batch_size=2, threads=1, device="cpu")
+    )
+    return path
+
+
+def test_detect_reads_pages_and_names_how(draw, weights, tmp_path):
+    captures = tmp_path / "captures"
+    draw(captures, pages=3, sites=1, shards=1)
+    settings = DetectSettings(weights=weights, threads=1, device="cpu")
+    files = {}
+    for source in ("dom", "ocr", "none"):
+        files[source] = tmp_path / f"{source}.h5"
+        chosen = settings.model_copy(update={"text_source": source})
+        assert detect(captures, files[source], chosen).fresh == 3
+    scores = {}
+    for source, path in files.items():
+        with open_features(path) as file:
+            scores[source] = file.read(slice(None)).scores
+            assert file.attributes["text_source"] == source
+            assert ("ocr" in file.attributes) == (source == "ocr")
+            if source == "ocr":
+                assert file.attributes["ocr"].endswith("chi_sim+eng, from 60 %")
+    assert not np.array_equal(scores["ocr"], scores["none"])  # it did find text, and used it
+    english = settings.model_copy(update={"text_source": "ocr", "ocr_languages": "eng"})
+    with pytest.raises(ConfigError, match=r"ocr.*--force"):
+        detect(captures, files["ocr"], english)
+
+
+def test_without_the_wrapper_one_line_says_what_to_install(drawn, weights, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tesserocr", None)
+    settings = DetectSettings(weights=weights, text_source="ocr", device="cpu")
+    with pytest.raises(ConfigError, match=r"pip install 'noise-of-web\[ocr\]'.*apt") as caught:
+        detect(drawn, tmp_path / "f.h5", settings)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("languages", "package"),
+    [("chi_sim+tlh_x", "install tesseract-ocr-tlh-x,"), ("+", "install tesseract-ocr-eng,")],
+)
+def test_a_language_that_is_not_there_is_named_with_its_package(languages, package):
+    with pytest.raises(ConfigError, match=package):
+        Recognizer(languages, 60.0)
+
+
+def test_torn_language_data_are_a_users_mistake(tmp_path, monkeypatch):
+    (tmp_path / "eng.traineddata").write_bytes(b"torn")
+    monkeypatch.setenv("TESSDATA_PREFIX", str(tmp_path))
+    with pytest.raises(ConfigError, match="cannot read"):
+        Recognizer("eng", 60.0)
+
+
+def test_data_are_found_where_the_user_says(tmp_path, monkeypatch):
+    there = find_tessdata(["eng"])
+    assert there is not None
+    shutil.copy(there / "eng.traineddata", tmp_path)
+    monkeypatch.setenv("TESSDATA_PREFIX", str(tmp_path))
+    assert find_tessdata(["eng"]) == tmp_path
+    assert find_tessdata(["eng", "chi_sim"]) is None
+    monkeypatch.setenv("TESSDATA_PREFIX", os.devnull)
+    assert find_tessdata(["eng"]) is None
+
+
+def test_the_doctor_names_what_reading_lacks_as_not_needed(monkeypatch, tmp_path):
+    monkeypatch.setenv("TESSDATA_PREFIX", str(tmp_path))
+    monkeypatch.setattr(doctor, "find_chromium", lambda: None)
+    found = {finding.name: finding for finding in doctor.check()}
+    chinese = found["OCR of Chinese"]
+    assert str(chinese).startswith("absent  OCR of Chinese: no chi_sim.traineddata")
+    assert chinese.packages == ("tesseract-ocr-chi-sim",)
+    assert "python tesserocr" in found
+    monkeypatch.delenv("TESSDATA_PREFIX")
+    assert {f.name: f for f in doctor.check()}["OCR of Chinese"].found
+    assert debian_package("script/HanS") == "tesseract-ocr-script-hans"
