@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
+from now_builder.detect import detectron
 from now_builder.detect.base import Detector, Page
 from now_builder.detect.extract import AptExtractor
 from now_builder.detect.labels import dom_boxes
@@ -82,8 +83,8 @@ def detect(
         force: Throw away what is there and start over.
 
     Raises:
-        ConfigError: If no weights are given, or what is there was made by other weights or
-            settings.
+        ConfigError: If there is neither a trained detector nor a detectron2 model, or what is
+            there was made by other weights or settings.
         FormatError: If captures, weights or features are missing or torn.
     """
     attributes = _attributes(settings)
@@ -125,7 +126,7 @@ def detect_shards(
     left = len(wanted - done)
     if not left:
         return 0.0, 0.0
-    detector = _load(settings, attributes["weights_sha256"])
+    detector = _load(settings, tuple(attributes.items()))
     work = _Work(detector, features, settings)
     pages = read_captures(captures, frozenset(done), shards)
     return work.run((page for page in pages if page.key in wanted), left, len(done))
@@ -169,11 +170,21 @@ def _work(captures: Path, features: Path, settings: DetectSettings, shard: int) 
 
 
 def _attributes(settings: DetectSettings) -> dict[str, str]:
+    shared = {
+        "text_source": settings.text_source,
+        "storage": "float16" if settings.half else "float32",
+    }
+    by_detectron2 = settings.regions.startswith(detectron.PREFIX)
+    if settings.weights is None and by_detectron2:
+        return {**detectron.detector_attributes(settings.regions), **shared}
     if settings.weights is None:
         raise ConfigError(
             "--weights is missing: detect needs a trained detector; "
             "`now-builder train-detector CAPTURES WEIGHTS.safetensors` trains one"
         )
+    regions = {"regions": settings.regions}
+    if by_detectron2:
+        regions = detectron.source_attributes(settings.regions)
     card = read_card(settings.weights)
     width, height = card.model.input_size
     return {
@@ -184,9 +195,8 @@ def _attributes(settings: DetectSettings) -> dict[str, str]:
         "text_encoder": card.text_encoder,
         "input_size": f"{width}x{height}",
         "apt_mode": card.model.mode,
-        "regions": settings.regions,
-        "text_source": settings.text_source,
-        "storage": "float16" if settings.half else "float32",
+        **regions,
+        **shared,
     }
 
 
@@ -207,17 +217,19 @@ def _keys_done(features: Path, attributes: Mapping[str, str]) -> set[str]:
 
 
 @lru_cache(maxsize=1)
-def _load(settings: DetectSettings, _weights_sha256: str) -> Detector:
-    """Load the detector; a worker keeps it from task to task, while the weights are the same."""
-    if settings.weights is None:
-        raise ConfigError("--weights is missing")
+def _load(settings: DetectSettings, attributes: tuple[tuple[str, str], ...]) -> Detector:
+    """Load the detector; a worker keeps it from task to task, while all it says is the same."""
     torch.set_num_threads(settings.threads or os.cpu_count() or 1)
     device = choose_device(settings.device)
+    if settings.weights is None:
+        network = detectron.Network(detectron.read_recipe(settings.regions), device)
+        autocast = settings.autocast and device.type == "cuda"
+        return detectron.Detectron2Detector(network, dict(attributes), autocast=autocast)
     model, card = load_detector(settings.weights, device)
     encoder = make_text_encoder(card.text_encoder, device)
     autocast = settings.autocast and device.type == "cuda"
     source = make_source(settings.regions, model)
-    return AptExtractor(model, encoder, _attributes(settings), source, autocast=autocast)
+    return AptExtractor(model, encoder, dict(attributes), source, autocast=autocast)
 
 
 class _Work:

@@ -68,7 +68,9 @@ class DetectSettings(Strict):
     """Settings of ``detect``."""
 
     weights: Path | None = Field(
-        None, description="Weights made by train-detector (.safetensors, its .json beside it)."
+        None,
+        description="Weights made by train-detector (.safetensors, its .json beside it); only "
+        "--regions detectron2: can do without.",
     )
     device: str = Field("auto", description="auto, cpu, cuda or cuda:N.")
     batch_size: int = Field(16, ge=1, description="Pages at a time.")
@@ -77,8 +79,10 @@ class DetectSettings(Strict):
     autocast: bool = Field(default=False, description="Compute in bfloat16 on CUDA.")
     regions: str = Field(
         "proposals",
-        description="Where regions come from: proposals (the detector's own) or dom (the elements "
-        "that the browser laid out, then proposals).",
+        description="Where regions come from: proposals (the detector's own), dom (the elements "
+        "that the browser laid out, then proposals) or detectron2:CONFIG[@WEIGHTS] (what a "
+        "detectron2 model detects, then proposals; without --weights that model's own 36 regions "
+        "and features). CONFIG: a YAML file or a name in its model zoo.",
     )
     text_source: Literal["dom", "none"] = Field(
         "dom", description="Where strings on the page come from: its DOM, or nowhere."

@@ -80,13 +80,17 @@ class DomBoxes:
 
 
 def make_source(name: str, model: AptDetector) -> RegionSource:
-    """Make the source of a name: ``proposals`` or ``dom``.
+    """Make the source of a name: ``proposals``, ``dom`` or ``detectron2:CONFIG[@WEIGHTS]``.
 
     Raises:
-        ConfigError: If there is no such source.
+        ConfigError: If there is no such source, or it cannot be had.
     """
     if name == "proposals":
         return OwnProposals(model)
     if name == "dom":
         return DomBoxes()
-    raise ConfigError(f"regions {name!r}: expected proposals or dom")
+    if name.startswith("detectron2:"):
+        from now_builder.detect.detectron import make_boxes  # noqa: PLC0415 - it imports this
+
+        return make_boxes(name, model.centre.device)
+    raise ConfigError(f"regions {name!r}: expected proposals, dom or detectron2:CONFIG[@WEIGHTS]")
