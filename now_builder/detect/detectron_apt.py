@@ -119,25 +119,25 @@ class AptPredictor(FastRCNNOutputLayers):  # type: ignore[misc]
         self._strings: Sequence[tuple[Tensor, Tensor]] | None = None
 
     @classmethod
-    def from_config(cls, config: Any, input_shape: Any) -> dict[str, Any]:
+    def from_config(cls, cfg: Any, input_shape: Any) -> dict[str, Any]:
         """Take the arguments from a config; ``AptPredictor(config, input_shape)`` does so."""
-        prompts = _prompts(config)
-        expected = int(config.MODEL.ROI_HEADS.NUM_CLASSES)
+        prompts = _prompts(cfg)
+        expected = int(cfg.MODEL.ROI_HEADS.NUM_CLASSES)
         if len(prompts) != expected:
             raise ConfigError(
                 f"MODEL.APT: prompts of {len(prompts)} classes, but MODEL.ROI_HEADS.NUM_CLASSES "
                 f"is {expected}"
             )
-        mode = config.MODEL.APT.MODE
+        mode = cfg.MODEL.APT.MODE
         if mode not in ("shift", "film", "attn"):
             raise ConfigError(f"MODEL.APT.MODE {mode!r}: expected shift, film or attn")
-        base = super().from_config(config, input_shape)
+        base = super().from_config(cfg, input_shape)
         return {
             **{name: base[name] for name in _PASSED_ON},
             "prompts": prompts,
             "mode": mode,
-            "temperature": float(config.MODEL.APT.TEMPERATURE),
-            "background_weight": float(config.MODEL.APT.BACKGROUND_WEIGHT),
+            "temperature": float(cfg.MODEL.APT.TEMPERATURE),
+            "background_weight": float(cfg.MODEL.APT.BACKGROUND_WEIGHT),
         }
 
     @contextmanager
@@ -219,9 +219,9 @@ class AptRes5ROIHeads(Res5ROIHeads):  # type: ignore[misc]
     """detectron2's C4 heads with our predictor."""
 
     @classmethod
-    def from_config(cls, config: Any, input_shape: Any) -> dict[str, Any]:
+    def from_config(cls, cfg: Any, input_shape: Any) -> dict[str, Any]:
         """Take the arguments from a config, the predictor ours."""
-        parts: dict[str, Any] = super().from_config(config, input_shape)
+        parts: dict[str, Any] = super().from_config(cfg, input_shape)
         width = parts["box_predictor"].bbox_pred.in_features
-        parts["box_predictor"] = AptPredictor(config, ShapeSpec(channels=width))
+        parts["box_predictor"] = AptPredictor(cfg, ShapeSpec(channels=width))
         return parts

@@ -12,7 +12,7 @@ import torch
 
 from now_builder.detect import detectron
 from now_builder.detect.base import Page, TextBox
-from now_builder.detect.boxes import nms
+from now_builder.detect.boxes import nms, windows
 from now_builder.detect.clip_rn import AttentionPool
 from now_builder.detect.detectron import orthonormal, to_768
 from now_builder.detect.pixels import decode_screenshot
@@ -94,6 +94,7 @@ MODEL:
 _C4 = """
 MODEL:
   RESNETS: {OUT_FEATURES: [res4]}
+  RPN: {IN_FEATURES: [res4]}
   ROI_HEADS: {NAME: Res5ROIHeads}
 """
 _SMALL = """
@@ -104,9 +105,9 @@ VERSION: 2
 """
 
 
-def write_config(path, kind, more="", order="BGR", heads=""):
+def write_config(path, kind, order="BGR", heads="", proposals=60):
     """Write the config of a small model of either kind."""
-    text = {"fpn": _FPN, "c4": _C4}[kind] + _SMALL.replace("FORMAT_HERE", order) + more
+    text = {"fpn": _FPN, "c4": _C4}[kind] + _SMALL.replace("FORMAT_HERE", order)
     text = text.replace(
         "RESNETS: {",
         "RESNETS: {STEM_OUT_CHANNELS: 8, RES2_OUT_CHANNELS: 32, WIDTH_PER_GROUP: 8, ",
@@ -115,7 +116,9 @@ def write_config(path, kind, more="", order="BGR", heads=""):
         "ROI_HEADS: {",
         "ROI_HEADS: {NUM_CLASSES: 18, BATCH_SIZE_PER_IMAGE: 32, SCORE_THRESH_TEST: 0.0, ",
     )
-    text = text.replace("RPN: {", "RPN: {PRE_NMS_TOPK_TEST: 300, POST_NMS_TOPK_TEST: 60, ")
+    text = text.replace(
+        "RPN: {", f"RPN: {{PRE_NMS_TOPK_TEST: 300, POST_NMS_TOPK_TEST: {proposals}, "
+    )
     if heads:
         text = re.sub("(Standard|Res5)ROIHeads", heads, text)
     path.write_text(text)
@@ -130,8 +133,8 @@ def write_checkpoint(config, path, seed=0):
     torch.manual_seed(seed)
     state = network.model.state_dict()
     for name, values in state.items():
-        if "anchor_deltas" in name or "objectness" in name or "bbox_pred" in name:
-            values *= 1e-3
+        if "anchor_deltas" in name or "bbox_pred" in name:
+            values.mul_(1e-3)
         if "cls_score" in name or "objectness" in name:
             values.copy_(torch.randn(values.shape) * 1e-3)
     torch.save({"model": state}, path)
@@ -160,9 +163,9 @@ def trained(drawn, tmp_path_factory):
     return path
 
 
-def settings_for(config, weights="random", **more):
+def settings_for(config, checkpoint, **more):
     return DetectSettings(
-        regions=f"detectron2:{config}@{weights}", batch_size=5, threads=1, device="cpu", **more
+        regions=f"detectron2:{config}@{checkpoint}", batch_size=5, threads=1, device="cpu", **more
     )
 
 
@@ -254,12 +257,19 @@ def test_features_are_those_of_proposals_through_the_models_own_head(drawn, mode
 
 
 @needs_detectron2
-def test_random_weights_find_little_and_the_grid_fills_up(drawn, models):
-    config, _ = models["fpn"]
+@pytest.mark.parametrize("kind", ["fpn", "c4"])
+def test_where_little_is_proposed_windows_go_through_the_same_head(drawn, models, tmp_path, kind):
+    config = write_config(tmp_path / "few.yaml", kind, proposals=5)
     pages, images = screenshots(drawn)
     batch = detectron.Detectron2Detector(network_for(config), {}).extract(pages, images)
     check(batch, 2)
-    assert (batch.source == SOURCES.index("grid")).sum() > 36
+    grid = batch.source == SOURCES.index("grid")
+    assert (grid.sum(axis=1) >= 31).all()
+    assert grid[:, 5:].all()
+    assert (batch.boxes[grid] == np.concatenate([windows((720, 1280))[:31]] * 2)).all()
+    assert (batch.scores[grid] == 0).all()
+    assert (batch.classes[grid] == -1).all()
+    assert len(np.unique(batch.regions[0, 5:], axis=0)) == 31
     again = detectron.Detectron2Detector(network_for(config), {}).extract(pages, images)
     assert np.array_equal(batch.regions, again.regions)
 
@@ -290,7 +300,9 @@ def test_heads_that_pool_by_attention_give_what_they_pool(drawn, models, tmp_pat
     batch = detectron.Detectron2Detector(network, {}).extract(pages, images)
     check(batch, 1)
     expected = torch.cat(network.model.roi_heads.pooled) @ orthonormal(256)
-    distance = torch.cdist(torch.from_numpy(batch.regions[0]), expected)
+    distance = torch.cdist(
+        torch.from_numpy(batch.regions[0]), expected, compute_mode="donot_use_mm_for_euclid_dist"
+    )
     assert float(distance.min(dim=1).values.max()) < 1e-3
 
 
@@ -369,7 +381,7 @@ def test_a_config_may_name_its_own_weights(models, tmp_path):
         ("nowhere.yaml@random", "neither a YAML file nor the name of one"),
         ("COCO-Detection/faster_rcnn_R_50_C4_3x.yaml", "MODEL.WEIGHTS of .* no file; expected"),
         ("COCO-Detection/faster_rcnn_R_50_C4_3x.yaml@x.pkl", "x.pkl: no such file; expected"),
-        ("{bad}@random", "bad.yaml: not a detectron2 config .*STRANGE"),
+        ("{bad}@random", "not a detectron2 config .*STRANGE"),
         ("{grey}@random", "INPUT.FORMAT 'L', expected BGR or RGB"),
     ],
 )
@@ -400,7 +412,7 @@ def test_a_model_without_one_box_predictor_gives_boxes_alone(tmp_path):
         config.read_text().replace("ROI_BOX_HEAD: {", "ROI_BOX_HEAD: {CLS_AGNOSTIC_BBOX_REG: True,")
     )
     network = network_for(config)
-    with pytest.raises(ConfigError, match="with CascadeROIHeads: .* --weights"):
+    with pytest.raises(ConfigError, match=r"with CascadeROIHeads: .* --weights"):
         detectron.Detectron2Detector(network, {})
     images = torch.zeros(1, 3, 1280, 720, dtype=torch.uint8)
     view = View([Page("a")], images, torch.zeros(1, 1, 1, 1), (720, 1280))
@@ -446,7 +458,7 @@ def test_our_predictor_trains_and_infers_inside_detectron2(models, tmp_path, kin
         for _ in range(8):
             losses = model([training_input()])
             assert set(losses) >= {"loss_cls", "loss_box_reg", "loss_rpn_cls", "loss_rpn_loc"}
-            course.append(float(losses["loss_cls"]))
+            course.append(losses["loss_cls"].item())
             optimizer.zero_grad()
             (losses["loss_cls"] + losses["loss_box_reg"]).backward()
             assert predictor.tuner.expand.weight.grad.abs().sum() > 0
