@@ -12,7 +12,7 @@ import torch
 
 from now_builder.detect import detectron
 from now_builder.detect.base import Page, TextBox
-from now_builder.detect.boxes import nms, windows
+from now_builder.detect.boxes import clip, nms, windows
 from now_builder.detect.clip_rn import AttentionPool
 from now_builder.detect.detectron import orthonormal, to_768
 from now_builder.detect.pixels import decode_screenshot
@@ -244,16 +244,21 @@ def test_features_are_those_of_proposals_through_the_models_own_head(drawn, mode
         pooled = heads._shared_roi_transform(levels, [proposals[0].proposal_boxes]).mean((2, 3))
         assert pooled.shape[1] == 256
     expected = pooled @ orthonormal(pooled.shape[1])
-    best = heads.box_predictor.cls_score(pooled).softmax(1)[:, :-1].max(dim=1)
+    predictions = heads.box_predictor(pooled)
+    best = predictions[0].softmax(1)[:, :-1].max(dim=1)
+    moved = heads.box_predictor.predict_boxes(predictions, proposals)[0].reshape(-1, 18, 4)
+    height, width = inputs.image_sizes[0]
+    scale = torch.tensor([720 / width, 1280 / height]).repeat(2)
     rows = batch.source[0] != SOURCES.index("grid")
-    for region, score, kind_of in zip(
-        torch.from_numpy(batch.regions[0, rows]), batch.scores[0, rows], batch.classes[0, rows],
-        strict=True,
-    ):  # fmt: skip
-        nearest = int((expected - region).norm(dim=1).argmin())
-        torch.testing.assert_close(expected[nearest], region, rtol=1e-4, atol=1e-4)
-        assert float(best.values[nearest]) == pytest.approx(float(score), abs=1e-5)
-        assert int(best.indices[nearest]) == kind_of
+    assert rows.sum() > 20
+    for row in rows.nonzero()[0]:
+        region = torch.from_numpy(batch.regions[0, row])
+        near = int((expected - region).norm(dim=1).argmin())
+        torch.testing.assert_close(expected[near], region, rtol=1e-4, atol=1e-4)
+        assert best.values[near].item() == pytest.approx(batch.scores[0, row], abs=1e-5)
+        assert best.indices[near].item() == batch.classes[0, row]
+        box = clip(moved[near, best.indices[near]][None] * scale, (720, 1280))[0]
+        torch.testing.assert_close(box, torch.from_numpy(batch.boxes[0, row]))
 
 
 @needs_detectron2
