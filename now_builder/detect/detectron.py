@@ -433,7 +433,7 @@ class Detectron2Detector:
         scale: Float[Tensor, "4"],
     ) -> _Rows:
         scores, classes = probabilities[:, :-1].max(dim=1)
-        each = boxes.reshape(len(boxes), -1, 4)
+        each = boxes.reshape(len(boxes), boxes.shape[1] // 4, 4)
         own = classes if each.shape[1] > 1 else torch.zeros_like(classes)
         best = each[torch.arange(len(each), device=each.device), own]
         finite = best.isfinite().all(dim=1) & scores.isfinite()
@@ -449,6 +449,16 @@ class Detectron2Detector:
         proposals.proposal_boxes = structures.Boxes(boxes)
         proposals.objectness_logits = boxes.new_zeros(len(boxes))
         return proposals
+
+
+def with_absolute_paths(regions: str) -> str:
+    """Name the same model from any working folder; other regions stay as they are."""
+    if not regions.startswith(PREFIX):
+        return regions
+    parts = regions.removeprefix(PREFIX).split("@", 1)
+    return PREFIX + "@".join(
+        str(Path(part).absolute()) if Path(part).is_file() else part for part in parts
+    )
 
 
 def source_attributes(regions: str) -> dict[str, str]:

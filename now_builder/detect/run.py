@@ -145,7 +145,10 @@ def _detect_on_ray(
     )
     threads = settings.threads or max(1, int(settings.worker_cpus))
     weights = settings.weights and settings.weights.resolve()
-    for_worker = settings.model_copy(update={"threads": threads, "weights": weights})
+    regions = detectron.with_absolute_paths(settings.regions)
+    for_worker = settings.model_copy(
+        update={"threads": threads, "weights": weights, "regions": regions}
+    )
     engine: RayEngine[int] = RayEngine(
         partial(_work, captures.resolve(), features.resolve(), for_worker),
         lambda _: _SHARD_LIMIT_S,

@@ -225,6 +225,20 @@ def test_a_detectron2_model_alone_fills_a_feature_file_and_goes_on_after_a_stop(
         detect(drawn, whole, settings_for(config, other))
 
 
+def test_a_worker_elsewhere_is_told_absolute_paths(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.yaml").touch()
+    (tmp_path / "own.pth").touch()
+    told = detectron.with_absolute_paths
+    assert told("detectron2:own.yaml@own.pth") == (
+        f"detectron2:{tmp_path / 'own.yaml'}@{tmp_path / 'own.pth'}"
+    )
+    assert told("detectron2:COCO-Detection/x.yaml@random") == (
+        "detectron2:COCO-Detection/x.yaml@random"
+    )
+    assert told("dom") == "dom"
+
+
 @needs_detectron2
 @pytest.mark.parametrize("kind", ["fpn", "c4"])
 @torch.inference_mode()
@@ -263,18 +277,21 @@ def test_features_are_those_of_proposals_through_the_models_own_head(drawn, mode
 
 @needs_detectron2
 @pytest.mark.parametrize("kind", ["fpn", "c4"])
-def test_where_little_is_proposed_windows_go_through_the_same_head(drawn, models, tmp_path, kind):
-    config = write_config(tmp_path / "few.yaml", kind, proposals=5)
+@pytest.mark.parametrize("few", [0, 5])
+def test_where_little_is_proposed_windows_go_through_the_same_head(
+    drawn, models, tmp_path, kind, few
+):
+    config = write_config(tmp_path / "few.yaml", kind, proposals=few)
     pages, images = screenshots(drawn)
     batch = detectron.Detectron2Detector(network_for(config), {}).extract(pages, images)
     check(batch, 2)
     grid = batch.source == SOURCES.index("grid")
-    assert (grid.sum(axis=1) >= 31).all()
-    assert grid[:, 5:].all()
-    assert (batch.boxes[grid] == np.concatenate([windows((720, 1280))[:31]] * 2)).all()
+    assert (grid.sum(axis=1) == 36 - few).all()
+    assert grid[:, few:].all()
+    assert (batch.boxes[grid] == np.concatenate([windows((720, 1280))[: 36 - few]] * 2)).all()
     assert (batch.scores[grid] == 0).all()
     assert (batch.classes[grid] == -1).all()
-    assert len(np.unique(batch.regions[0, 5:], axis=0)) == 31
+    assert len(np.unique(batch.regions[0, few:], axis=0)) == 36 - few
     again = detectron.Detectron2Detector(network_for(config), {}).extract(pages, images)
     assert np.array_equal(batch.regions, again.regions)
 
