@@ -417,13 +417,14 @@ class Detectron2Detector:
             self._network.model.roi_heads(None, maps, [proposals])
         finally:
             hook.remove()
-        features, predictions = seen[0]
-        features = features.flatten(1).float()
-        probabilities = predictor.predict_probs(predictions, [proposals])[0].float()
-        boxes = predictor.predict_boxes(predictions, [proposals])[0].float()
-        if self._network.is_apt:
-            features = predictor.projection(features).float()
-        return probabilities, boxes, to_768(features)
+        features = seen[0][0].flatten(1).float()
+        predictions = tuple(values.float() for values in seen[0][1])
+        with torch.autocast(features.device.type, enabled=False):
+            probabilities = predictor.predict_probs(predictions, [proposals])[0]
+            boxes = predictor.predict_boxes(predictions, [proposals])[0]
+            if self._network.is_apt:
+                features = predictor.projection(features)
+            return probabilities, boxes, to_768(features)
 
     def _select(
         self,

@@ -377,6 +377,20 @@ def test_our_model_embeds_what_detectron2_finds(drawn, models, trained, tmp_path
 
 
 @needs_detectron2
+@pytest.mark.parametrize("heads", ["", "AptROIHeads"])
+def test_in_bfloat16_features_point_where_they_did(drawn, models, tmp_path, heads):
+    config = write_config(tmp_path / "model.yaml", "fpn", heads=heads, proposals=0)
+    network, (pages, images) = network_for(config), screenshots(drawn, 1)
+    full = detectron.Detectron2Detector(network, {}).extract(pages, images).regions[0]
+    half = detectron.Detectron2Detector(network, {}, autocast=True).extract(pages, images)
+    check(half, 1)
+    assert half.regions.dtype == np.float32
+    assert not np.array_equal(half.regions[0], full)
+    cosine = torch.nn.functional.cosine_similarity(*map(torch.from_numpy, (half.regions[0], full)))
+    assert cosine.min() > 0.99
+
+
+@needs_detectron2
 def test_a_name_of_the_model_zoo_is_a_config():
     pytest.importorskip("detectron2")
     recipe = detectron.read_recipe("detectron2:COCO-Detection/faster_rcnn_R_50_C4_3x.yaml@random")
@@ -475,10 +489,12 @@ def test_our_predictor_trains_and_infers_inside_detectron2(models, tmp_path, kin
     prompts = predictor.prompts.clone()
     model.train()
     optimizer = torch.optim.Adam(predictor.parameters(), lr=1e-3)
+    strings = (torch.tensor([[25.0, 25.0, 85.0, 75.0]]), HashedNgrams().encode(["Buy now"]))
     course = []
     with events.EventStorage():
         for _ in range(8):
-            losses = model([training_input()])
+            with predictor.reading([strings]):
+                losses = model([training_input()])
             assert set(losses) >= {"loss_cls", "loss_box_reg", "loss_rpn_cls", "loss_rpn_loc"}
             course.append(losses["loss_cls"].item())
             optimizer.zero_grad()
