@@ -30,6 +30,8 @@ def build_release(
 ) -> Path:
     """Run crawl, detect, tokenize and package; train the tiny detector first if none is given.
 
+    A detectron2 model, too, is a detector that is given.
+
     Args:
         urls: URL list.
         out: Folder for everything; each stage's output has its own name in it.

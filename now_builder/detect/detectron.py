@@ -83,7 +83,10 @@ class Recipe:
 
     @property
     def classes(self) -> list[str]:
-        """What the config's training data calls its classes, or their numbers."""
+        """What our predictor or the config's training data calls its classes, or their numbers."""
+        if self.config.MODEL.ROI_HEADS.NAME in _parts().APT_HEADS:
+            own: list[str] = _parts().class_names(self.config)
+            return own
         count = int(self.config.MODEL.ROI_HEADS.NUM_CLASSES)
         catalog = detectron2_module("detectron2.data").MetadataCatalog
         names = [
@@ -112,7 +115,8 @@ def read_recipe(regions: str) -> Recipe:
     config = settings.get_cfg()
     _parts().add_apt_config(config)
     try:
-        config.merge_from_file(str(path), allow_unsafe=False)
+        # Some of the zoo's own configs have Python in them; others may not.
+        config.merge_from_file(str(path), allow_unsafe=path.is_relative_to(_zoo()))
     except Exception as error:  # noqa: BLE001 - yacs, PyYAML and assertions raise what they like
         reason = " ".join(str(error).split())
         raise ConfigError(f"{path}: not a detectron2 config ({reason:.200})") from None
@@ -125,8 +129,12 @@ def read_recipe(regions: str) -> Recipe:
     return Recipe(f"{PREFIX}{path.name}@{weights.name if weights else _RANDOM}", config, weights)
 
 
+def _zoo() -> Path:
+    return Path(detectron2_module("detectron2").__file__).parent / "model_zoo" / "configs"
+
+
 def _config_file(place: str) -> Path:
-    zoo = Path(detectron2_module("detectron2").__file__).parent / "model_zoo" / "configs"
+    zoo = _zoo()
     for path in (Path(place), zoo / place):
         if path.suffix in (".yaml", ".yml") and path.is_file():
             return path

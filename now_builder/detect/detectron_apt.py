@@ -26,6 +26,8 @@ from now_builder.detect.text_boxes import linked_embeddings
 from now_builder.detect.weights import read_card, to_prompts
 from now_builder.errors import ConfigError
 
+APT_HEADS = ("AptROIHeads", "AptRes5ROIHeads")
+
 _PASSED_ON = (
     "input_shape",
     "box2box_transform",
@@ -59,6 +61,12 @@ def text_encoder_name(config: Any) -> str:
     """Tell which encoder embeds page text: the one that embedded the prompts."""
     apt = config.MODEL.APT
     return read_card(Path(apt.CARD)).text_encoder if apt.CARD else str(apt.TEXT_ENCODER)
+
+
+def class_names(config: Any) -> list[str]:
+    """Give the English names of the classes that the prompts stand for."""
+    apt = config.MODEL.APT
+    return read_card(Path(apt.CARD)).classes if apt.CARD else [str(name) for name, _ in apt.CLASSES]
 
 
 def _prompts(config: Any) -> Float[Tensor, "classes 768"]:

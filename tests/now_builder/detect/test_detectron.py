@@ -400,6 +400,23 @@ def test_a_name_of_the_model_zoo_is_a_config():
 
 
 @needs_detectron2
+@torch.inference_mode()
+def test_a_model_of_another_architecture_gives_boxes():
+    pytest.importorskip("detectron2")
+    recipe = detectron.read_recipe("detectron2:COCO-Detection/retinanet_R_50_FPN_1x.yaml@random")
+    recipe.config.INPUT.MIN_SIZE_TEST = 96
+    recipe.config.MODEL.RETINANET.SCORE_THRESH_TEST = 0.0
+    network = detectron.Network(recipe, torch.device("cpu"))
+    images = torch.zeros(1, 3, 640, 360, dtype=torch.uint8)
+    view = View([Page("a")], images, torch.zeros(1, 1, 1, 1), (180, 320))
+    (found,) = detectron.Detectron2Boxes(network).propose(view)
+    assert len(found.boxes) > 0
+    assert (found.boxes[:, 2:] <= torch.tensor([180.0, 320.0])).all()
+    with pytest.raises(ConfigError, match="RetinaNet"):
+        detectron.Detectron2Detector(network, {})
+
+
+@needs_detectron2
 def test_a_config_may_name_its_own_weights(models, tmp_path):
     config, weights = models["fpn"]
     named = config.read_text().replace("MODEL:", f"MODEL:\n  WEIGHTS: {weights}", 1)
@@ -418,6 +435,7 @@ def test_a_config_may_name_its_own_weights(models, tmp_path):
         ("COCO-Detection/faster_rcnn_R_50_C4_3x.yaml", "MODEL.WEIGHTS of .* no file; expected"),
         ("COCO-Detection/faster_rcnn_R_50_C4_3x.yaml@x.pkl", "x.pkl: no such file; expected"),
         ("{bad}@random", "not a detectron2 config .*STRANGE"),
+        ("{code}@random", "not a detectron2 config .*python/object"),
         ("{grey}@random", "INPUT.FORMAT 'L', expected BGR or RGB"),
     ],
 )
@@ -425,7 +443,9 @@ def test_what_cannot_be_used_is_refused_in_one_line(tmp_path, regions, message):
     pytest.importorskip("detectron2")
     (tmp_path / "bad.yaml").write_text("MODEL: {STRANGE: 1}\nVERSION: 2\n")
     (tmp_path / "grey.yaml").write_text("INPUT: {FORMAT: L}\nVERSION: 2\n")
-    regions = regions.format(bad=tmp_path / "bad.yaml", grey=tmp_path / "grey.yaml")
+    (tmp_path / "code.yaml").write_text("SEED: !!python/object/apply:eval ['1']\nVERSION: 2\n")
+    places = {name: tmp_path / f"{name}.yaml" for name in ("bad", "grey", "code")}
+    regions = regions.format(**places)
     with pytest.raises(ConfigError, match=message):
         detectron.read_recipe(f"detectron2:{regions}")
 
@@ -542,13 +562,16 @@ def test_linked_text_tunes_the_logits_and_nothing_else(models, tmp_path):
 @needs_detectron2
 def test_prompts_come_from_a_trained_detector_or_a_text_encoder(trained, tmp_path):
     pytest.importorskip("detectron2")
-    own = network_for(apt_config(tmp_path, "fpn", f", CARD: {trained}")).predictor
+    config = apt_config(tmp_path, "fpn", f", CARD: {trained}")
+    assert detectron.read_recipe(f"detectron2:{config}@random").classes[:2] == ["text", "heading"]
+    own = network_for(config).predictor
     torch.testing.assert_close(own.prompts, to_prompts(read_card(trained)))
     names = ", CLASSES: [[cat, 猫], [dog, 狗]], TEXT_ENCODER: 'hash:1'"
     two = apt_config(tmp_path, "fpn", names)
     with pytest.raises(ConfigError, match=r"prompts of 2 classes, .*NUM_CLASSES is 18"):
         network_for(two)
     two.write_text(two.read_text().replace("NUM_CLASSES: 18", "NUM_CLASSES: 2"))
+    assert detectron.read_recipe(f"detectron2:{two}@random").classes == ["cat", "dog"]
     predictor = network_for(two).predictor
     assert predictor.prompts.shape == (2, 768)
     torch.testing.assert_close(predictor.prompts.norm(dim=1), torch.ones(2))
