@@ -1,13 +1,14 @@
 # Two commands do everything: `make demo` runs the main job, `make test` passes the tests.
 BIN := .venv/bin
+PYTHON ?= $(BIN)/python
 WHEEL_ENV := .cache/wheel-env
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow check wheel bench format clean
+.PHONY: help setup demo test test-slow test-detectron2 check wheel bench format clean
 
 help: ## this text
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17
 
 setup: ## virtual environment, pinned packages, a Chromium, fonts and OCR data
 	@scripts/setup.sh
@@ -22,6 +23,10 @@ test: setup check wheel ## lint, types, import contracts, then the tests against
 test-slow: setup wheel ## long kills, soaks and grids
 	OMP_NUM_THREADS=1 PYTHONSAFEPATH=1 NOW_TEST_WHEEL=1 PATH="$(CURDIR)/$(WHEEL_ENV)/bin:$$PATH" \
 	  $(WHEEL_ENV)/bin/python -m pytest -m "slow"
+
+test-detectron2: ## detectron2 in the detector; PYTHON=… has it and this project's packages
+	OMP_NUM_THREADS=1 PYTHONSAFEPATH=1 PYTHONPATH="$(CURDIR)" \
+	  $(PYTHON) -m pytest -m detectron2 tests/now_builder/detect
 
 check: setup
 	$(BIN)/ruff check .

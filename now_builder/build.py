@@ -30,6 +30,8 @@ def build_release(
 ) -> Path:
     """Run crawl, detect, tokenize and package; train the tiny detector first if none is given.
 
+    A detectron2 model, too, is a detector that is given.
+
     Args:
         urls: URL list.
         out: Folder for everything; each stage's output has its own name in it.
@@ -50,7 +52,7 @@ def build_release(
     captions, release = out / "captions", out / "release"
     _say(f"crawl: {crawl(urls, captures, settings.crawl, force)}")
     detection = settings.detect
-    if detection.weights is None:
+    if detection.weights is None and not detection.regions.startswith("detectron2:"):
         weights = out / "detector.safetensors"
         _say("no --weights given: training the tiny detector on this crawl's own train pool")
         _say(f"train-detector: {train_detector(captures, weights, settings.train_detector, force)}")

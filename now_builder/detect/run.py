@@ -14,13 +14,14 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
+from now_builder.detect import detectron
 from now_builder.detect.base import Detector, Page
 from now_builder.detect.extract import AptExtractor
 from now_builder.detect.labels import dom_boxes
+from now_builder.detect.named import absolute, make_source, source_attributes
 from now_builder.detect.ocr import ocr_attributes
 from now_builder.detect.pixels import ahead, decode_screenshot, to_batch
 from now_builder.detect.settings import DetectSettings
-from now_builder.detect.sources import absolute, make_source, source_attributes
 from now_builder.detect.text import make_text_encoder
 from now_builder.detect.text_boxes import make_text_source
 from now_builder.detect.weights import choose_device, load_detector, read_card
@@ -83,8 +84,8 @@ def detect(
         force: Throw away what is there and start over.
 
     Raises:
-        ConfigError: If no weights are given, or what is there was made by other weights or
-            settings.
+        ConfigError: If there is neither a trained detector nor a detectron2 model, or what is
+            there was made by other weights or settings.
         FormatError: If captures, weights or features are missing or torn.
     """
     attributes = _attributes(settings)
@@ -173,13 +174,20 @@ def _work(captures: Path, features: Path, settings: DetectSettings, shard: int) 
 
 
 def _attributes(settings: DetectSettings) -> dict[str, str]:
+    reading = (settings.ocr_languages, settings.ocr_confidence)
+    shared = {
+        "text_source": settings.text_source,
+        **(ocr_attributes(*reading) if settings.text_source == "ocr" else {}),
+        "storage": "float16" if settings.half else "float32",
+    }
+    if settings.weights is None and settings.regions.startswith(detectron.PREFIX):
+        return {**detectron.detector_attributes(settings.regions), **shared}
     if settings.weights is None:
         raise ConfigError(
             "--weights is missing: detect needs a trained detector; "
             "`now-builder train-detector CAPTURES WEIGHTS.safetensors` trains one"
         )
     card = read_card(settings.weights)
-    reading = (settings.ocr_languages, settings.ocr_confidence)
     width, height = card.model.input_size
     return {
         "detector": "apt-style",
@@ -190,9 +198,7 @@ def _attributes(settings: DetectSettings) -> dict[str, str]:
         "input_size": f"{width}x{height}",
         "apt_mode": card.model.mode,
         **source_attributes(settings.regions, settings.region_score),
-        "text_source": settings.text_source,
-        **(ocr_attributes(*reading) if settings.text_source == "ocr" else {}),
-        "storage": "float16" if settings.half else "float32",
+        **shared,
     }
 
 
@@ -214,11 +220,13 @@ def _keys_done(features: Path, attributes: Mapping[str, str]) -> set[str]:
 
 @lru_cache(maxsize=1)
 def _load(settings: DetectSettings, attributes: tuple[tuple[str, str], ...]) -> Detector:
-    """Load the detector; a worker keeps it from task to task, while the attributes are the same."""
-    if settings.weights is None:
-        raise ConfigError("--weights is missing")
+    """Load the detector; a worker keeps it from task to task, while all it says is the same."""
     torch.set_num_threads(settings.threads or os.cpu_count() or 1)
     device = choose_device(settings.device)
+    if settings.weights is None:
+        network = detectron.Network(detectron.read_recipe(settings.regions), device)
+        autocast = settings.autocast and device.type == "cuda"
+        return detectron.Detectron2Detector(network, dict(attributes), autocast=autocast)
     model, card = load_detector(settings.weights, device)
     encoder = make_text_encoder(card.text_encoder, device)
     autocast = settings.autocast and device.type == "cuda"

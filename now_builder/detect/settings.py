@@ -68,7 +68,9 @@ class DetectSettings(Strict):
     """Settings of ``detect``."""
 
     weights: Path | None = Field(
-        None, description="Weights made by train-detector (.safetensors, its .json beside it)."
+        None,
+        description="Weights made by train-detector (.safetensors, its .json beside it); only "
+        "--regions detectron2: can do without.",
     )
     device: str = Field("auto", description="auto, cpu, cuda or cuda:N.")
     batch_size: int = Field(16, ge=1, description="Pages at a time.")
@@ -78,8 +80,9 @@ class DetectSettings(Strict):
     regions: str = Field(
         "proposals",
         description="Where regions come from: proposals (the detector's own), dom (the elements "
-        "that the browser laid out) or hf:NAME_OR_FOLDER (any object detector of transformers); "
-        "where there are too few, proposals follow.",
+        "that the browser laid out), hf:NAME_OR_FOLDER (any object detector of transformers) or "
+        "detectron2:CONFIG[@WEIGHTS] (a detectron2 model, its config a YAML file or a name in the "
+        "zoo; without --weights its own regions and features). After too few, proposals follow.",
     )
     region_score: float = Field(
         0.05, ge=0, le=1, description="Least score of boxes from hf:; those below are left out."

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -12,8 +11,6 @@ from torch import Tensor
 from now_builder.detect import boxes as geometry
 from now_builder.detect.apt import AptDetector
 from now_builder.detect.base import Page, Proposals
-from now_builder.detect.external import ExternalDetector, find_external, fingerprint
-from now_builder.errors import ConfigError
 from now_builder.formats.shard import HEIGHT, WIDTH
 
 
@@ -109,56 +106,3 @@ class ExternalBoxes:
         kept = (scores >= self._least) & boxes.isfinite().all(dim=1)
         scores, order = scores[kept].sort(descending=True, stable=True)
         return Proposals(geometry.clip(boxes[kept][order], size), scores)
-
-
-_HUB = "hf:"
-
-
-def source_attributes(name: str, least: float) -> dict[str, str]:
-    """Say what the feature file must say of a source, so that no other one adds to it.
-
-    A folder is named without the way to it; its hash tells it from others.
-
-    Args:
-        name: As :func:`make_source` takes it.
-        least: The least score of an external detector's boxes.
-
-    Raises:
-        ConfigError: If an external detector cannot be had.
-    """
-    if not name.startswith(_HUB):
-        return {"regions": name}
-    external = name.removeprefix(_HUB)
-    local = Path(external).is_dir()
-    return {
-        "regions": _HUB + (Path(external).resolve().name if local else external),
-        "regions_sha256": fingerprint(find_external(external)),
-        "region_score": str(least),
-    }
-
-
-def absolute(name: str) -> str:
-    """Name a source so that a process in another folder finds it."""
-    folder = Path(name.removeprefix(_HUB))
-    return f"{_HUB}{folder.resolve()}" if name.startswith(_HUB) and folder.is_dir() else name
-
-
-def make_source(name: str, model: AptDetector, least: float = 0.0) -> RegionSource:
-    """Make the source of a name: ``proposals``, ``dom`` or ``hf:`` with a hub name or a folder.
-
-    Args:
-        name: Of the source.
-        model: The detector whose regions these will be.
-        least: The least score of an external detector's boxes.
-
-    Raises:
-        ConfigError: If there is no such source.
-    """
-    if name == "proposals":
-        return OwnProposals(model)
-    if name == "dom":
-        return DomBoxes()
-    if name.startswith(_HUB):
-        detector = ExternalDetector(name.removeprefix(_HUB), model.centre.device)
-        return ExternalBoxes(detector, least)
-    raise ConfigError(f"regions {name!r}: expected proposals, dom or hf:NAME_OR_FOLDER")

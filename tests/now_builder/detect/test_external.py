@@ -11,10 +11,11 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from now_builder.detect.external import ExternalDetector, fingerprint
+from now_builder.detect.named import absolute
 from now_builder.detect.pixels import decode_screenshot, to_batch
 from now_builder.detect.run import detect
 from now_builder.detect.settings import DetectSettings, TrainDetectorSettings
-from now_builder.detect.sources import ExternalBoxes, View, absolute
+from now_builder.detect.sources import ExternalBoxes, View
 from now_builder.detect.train import train_detector
 from now_builder.errors import ConfigError
 from now_builder.formats.features import SOURCES, open_features
