@@ -165,8 +165,10 @@ def _label(captures: Path, labels: Path, settings: LabelSettings, force: bool) -
     "train-detector",
     TrainDetectorSettings,
     {
-        "captures": "Folder made by crawl; its train pool alone is learned from.",
-        "weights": "File to write (.safetensors); a .json with its config appears beside it.",
+        "captures": "Folder made by crawl, whose train pool alone is learned from; with --coco it "
+        "may be a folder of images.",
+        "weights": "File to write (.safetensors); beside it appear its .json, .history.jsonl (a "
+        "line an epoch) and .pictures/.",
     },
 )
 def _train_detector(
@@ -175,7 +177,7 @@ def _train_detector(
     settings: TrainDetectorSettings,
     force: bool,
 ) -> None:
-    """Train the APT-style detector on a crawl: the browser's own elements are the labels."""
+    """Train the APT-style detector: the browser's own elements are the labels, or a COCO file."""
     typer.echo(_load("detect.train", "train_detector")(captures, weights, settings, force))
 
 
