@@ -17,6 +17,7 @@ from now_builder.config import Strict, build, read_toml, with_overrides
 from now_builder.crawl.settings import CrawlSettings
 from now_builder.detect.settings import DetectSettings, LabelSettings, TrainDetectorSettings
 from now_builder.errors import FormatError, NowError, run
+from now_builder.formats.split import Split
 from now_builder.package.settings import PackageSettings
 from now_builder.simweb.settings import SimwebSettings
 from now_builder.tokenize.settings import TokenizeSettings
@@ -179,6 +180,23 @@ def _train_detector(
 ) -> None:
     """Train the APT-style detector: the browser's own elements are the labels, or a COCO file."""
     typer.echo(_load("detect.train", "train_detector")(captures, weights, settings, force))
+
+
+@app.command("measure-detector")
+def _measure_detector(
+    captures: Annotated[Path, typer.Argument(help="Folder made by crawl.")],
+    weights: Annotated[Path, typer.Argument(help="Weights made by train-detector.")],
+    pool: Annotated[Split, typer.Option(help="Whose pages are measured.")] = "test",
+    seed: Annotated[int, typer.Option(min=0, help="Changes the random boxes.")] = 0,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    threads: Annotated[int, typer.Option(min=0, help="CPU threads; 0 takes all cores.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Measure a detector on a pool (AP50, recall@36) between DOM boxes above and random below."""
+    found = _load("detect.bounds", "measure_detector")(
+        captures, weights, pool, seed=seed, device=device, threads=threads
+    )
+    typer.echo(json.dumps(found.tree, ensure_ascii=False) if as_json else str(found))
 
 
 @_stage(
