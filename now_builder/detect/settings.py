@@ -67,11 +67,11 @@ class TrainDetectorSettings(Strict):
         0.4, ge=0, le=1, description="Share of text boxes hidden in training, so it can do without."
     )
     ema: float = Field(
-        0.99,
+        0.0,
         ge=0,
         lt=1,
         description="Decay of the moving average of the weights, which is what is measured and "
-        "written; less in the first steps. 0: the weights themselves.",
+        "written; less in the first steps. 0: the weights themselves; 0.999 for long trainings.",
     )
     repeat_threshold: float = Field(
         0.0,

@@ -5,7 +5,7 @@ import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from now_builder.detect.apt import AptDetector
 from now_builder.detect.data import Screenshots, TrainPage
@@ -15,6 +15,7 @@ from now_builder.detect.pictures import draw_sheet
 from now_builder.detect.text import TextEncoder
 from now_builder.formats.atomic import replacing, write_text
 
+Item = TypeVar("Item")
 _MEASURED = 200
 _SHOWN = 3
 
@@ -37,7 +38,7 @@ class Watch:
 
     Args:
         weights: Of the training; history and pictures appear beside them.
-        held_out: At most 200 of them, spread evenly, are measured; the first three are drawn.
+        held_out: At most 200 of them, spread evenly, are measured, and three of those are drawn.
         names: Of the classes.
         encoder: Of the text boxes.
         screenshots: At the input's size.
@@ -53,7 +54,7 @@ class Watch:
     ) -> None:
         self._weights, self._names = weights, names
         self._encoder, self._screenshots = encoder, screenshots
-        self._pages = held_out[:: -(-len(held_out) // _MEASURED) or 1]
+        self._pages = _spread(held_out, _MEASURED)
         self._lines: list[dict[str, Any]] = []
         self._sums: dict[str, float] = {}
         self._steps = 0
@@ -98,14 +99,20 @@ class Watch:
         model = copy.deepcopy(model)
         model.look = None  # describes features for export, and is fitted at the end
         found = find(AptExtractor(model, self._encoder, {}), self._pages, self._screenshots)
-        screens = self._screenshots.read(self._pages[:_SHOWN]).numpy()
+        shown = _spread(range(len(found)), _SHOWN)
+        screens = self._screenshots.read([self._pages[row] for row in shown]).numpy()
         with replacing(pictures_path(self._weights) / f"epoch-{epoch:03d}.png") as temporary:
-            sheet = draw_sheet(list(screens), found[:_SHOWN], self._names)
+            sheet = draw_sheet(list(screens), [found[row] for row in shown], self._names)
             sheet.save(temporary, "PNG", compress_level=1)
         measures = measure(found, self._names)
         if measures is None:
             return {}
         return {"measured": measures.figures, "measured_by_class": measures.by_class}
+
+
+def _spread(items: Sequence[Item], count: int) -> Sequence[Item]:
+    """Take at most ``count`` items at even distances: pages of a site stand beside each other."""
+    return items[:: max(1, -(-len(items) // count))]
 
 
 def forget(weights: Path) -> None:

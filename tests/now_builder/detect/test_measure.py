@@ -62,6 +62,7 @@ def some_pages(seed, count=6):
         corner = r.uniform(0, 500, (9, 2))
         boxes = np.concatenate([corner, corner + r.uniform(60, 200, (9, 2))], axis=1)
         near = np.concatenate([boxes] * 3) + r.normal(0, 9, (27, 4))
+        near[[0, 9, 18]] += 400  # the first element is missed
         far = np.concatenate([r.uniform(0, 300, (9, 2)), r.uniform(310, 600, (9, 2))], axis=1)
         kinds = r.integers(0, 3, 9)
         guessed = np.concatenate([np.where(r.random(27) < 0.7, np.tile(kinds, 3), 1), -np.ones(9)])
@@ -107,7 +108,8 @@ def test_a_perfect_detector_has_one_and_a_blind_one_nothing():
     box = (10.0, 10.0, 50.0, 60.0)
     labels = Labels([box], [2], [])
     perfect = measure(one_page([box], [0.9], [2], labels), NAMES)
-    assert (perfect.ap, perfect.ap50, perfect.recall36, perfect.classified36) == (1, 1, 1, 1)
+    figures = (perfect.ap, perfect.ap50, perfect.recall36, perfect.classified36)
+    assert figures == pytest.approx((1, 1, 1, 1))
     nameless = measure(one_page([box], [0.0], [-1], labels), NAMES)
     assert (nameless.ap, nameless.recall36, nameless.classified36) == (0, 1, 0)
     assert measure(one_page([box], [0.9], [2], Labels([], [], [])), NAMES) is None
@@ -117,4 +119,4 @@ def test_a_region_on_an_ignored_element_does_not_count_against():
     box, other = (10.0, 10.0, 50.0, 60.0), (200.0, 200.0, 300.0, 300.0)
     regions = ([other, box], [0.9, 0.5], [2, 2])
     assert measure(one_page(*regions, Labels([box], [2], [])), NAMES).ap50 == pytest.approx(0.5)
-    assert measure(one_page(*regions, Labels([box], [2], [other])), NAMES).ap50 == 1
+    assert measure(one_page(*regions, Labels([box], [2], [other])), NAMES).ap50 > 0.99

@@ -9,6 +9,7 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 
+from now_builder.detect.apt import TINY, AptDetector
 from now_builder.detect.data import (
     Screenshots,
     _cut,
@@ -18,6 +19,7 @@ from now_builder.detect.data import (
 )
 from now_builder.detect.labelling import label_captures
 from now_builder.detect.mapping import DEFAULT, read_mapping
+from now_builder.detect.sampling import repeat_factors
 from now_builder.detect.settings import LabelSettings, TrainDetectorSettings
 from now_builder.detect.train import (
     Training,
@@ -47,9 +49,9 @@ def lines(weights):
 
 @pytest.fixture(scope="module")
 def told(drawn, tmp_path_factory):
-    """A training of three epochs and a bit."""
+    """A training of two epochs and a bit."""
     weights = tmp_path_factory.mktemp("told") / "w.safetensors"
-    settings = TrainDetectorSettings(**{**QUICK, "steps": 20, "held_out": 0.2})
+    settings = TrainDetectorSettings(**{**QUICK, "steps": 14, "held_out": 0.2})
     train_detector(drawn, weights, settings)
     return weights
 
@@ -196,15 +198,19 @@ def test_accumulated_batches_make_one_step_of_their_mean_gradient(drawn, tmp_pat
     order = [training.walk.page(place) for place in range(6)]
     assert [page for part in drawn_pages for page in part] == [pages.learn[i] for i in order]
     monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", lambda *_: None)
-    before = copy.deepcopy(training.model.state_dict())
+    modules = (training.model, training.appearance)
+    before = [copy.deepcopy(module.state_dict()) for module in modules]
     training._take_step()
-    taken = {name: p.grad.clone() for name, p in training.model.named_parameters()}
-    training.model.load_state_dict(before)
+    named = [(name, p) for name, p in training.model.named_parameters() if p.grad is not None]
+    taken = {name: parameter.grad.clone() for name, parameter in named}
+    assert len(taken) > 40
+    for module, state in zip(modules, before, strict=True):
+        module.load_state_dict(state)
     generator = torch.Generator().manual_seed(0)
     training.model.zero_grad()
     for part in drawn_pages:
         (training.losses(part, generator).total / 3).backward()
-    for name, parameter in training.model.named_parameters():
+    for name, parameter in named:
         assert torch.allclose(taken[name], parameter.grad, atol=1e-7), name
     recipe = resolve(TrainDetectorSettings(epochs=4, batch_size=2, accumulate=3), 17, 30)
     assert recipe.steps == 4 * 30 // 6
@@ -251,22 +257,27 @@ def test_fp16_learns_on_cuda_and_its_scale_survives_a_stop(drawn, tmp_path):
 
 
 def test_the_average_is_of_the_last_steps_also_early_on():
-    model = torch.nn.Sequential(torch.nn.Linear(1, 1), torch.nn.BatchNorm1d(1))
+    model = AptDetector(TINY, torch.zeros(1, 768))
     average = make_average(model, 0.9)
     expected = None
-    for step in range(150):
+
+    def numbers(module):
+        return module.rpn.objectness.bias, module.visual.bn1.running_mean
+
+    for step in range(100):
         with torch.no_grad():
-            model[0].weight.fill_(float(step))
-            model[1].running_mean.fill_(float(-step))
-            model[1].num_batches_tracked.fill_(step)
+            for values in numbers(model):
+                values.fill_(float(step))
+            model.visual.bn1.num_batches_tracked.fill_(step)
         average.update_parameters(model)
         keep = min(0.9, (1 + step) / (10 + step))
         expected = float(step) if expected is None else keep * expected + (1 - keep) * step
         if step == 20:
-            assert average.module[0].weight.item() > 16  # a plain 0.9 from the start: less than 13
-    assert average.module[0].weight.item() == pytest.approx(expected, rel=1e-4)
-    assert average.module[1].running_mean.item() == pytest.approx(-expected, rel=1e-4)
-    assert average.module[1].num_batches_tracked.item() == 149
+            assert expected > 16  # a decay of 0.9 from the start would give less than 13
+    for values in numbers(average.module):
+        assert values.tolist() == pytest.approx([expected] * len(values), rel=1e-4)
+    assert average.module.visual.bn1.num_batches_tracked.item() == 99
+    assert torch.equal(average.module.prompts, model.prompts)
 
 
 def test_the_average_is_what_is_written(drawn, tmp_path):
@@ -284,15 +295,14 @@ def test_the_average_is_what_is_written(drawn, tmp_path):
     assert not torch.equal(states[0.9], states["last"])
 
 
-@pytest.mark.parametrize("more", [{"ema": 0.0}, {"ema": 0.9, "accumulate": 2}])
-def test_a_stop_leaves_no_trace_in_weights_history_and_pictures(drawn, tmp_path, more, monkeypatch):
-    made = {**QUICK, "steps": 14, "checkpoint_every": 4, "repeat_threshold": 0.5, **more}
-    settings = TrainDetectorSettings(**made)
+def test_a_stop_leaves_no_trace_in_weights_history_and_pictures(drawn, tmp_path, monkeypatch):
+    made = {**QUICK, "steps": 7, "checkpoint_every": 2, "accumulate": 2}
+    settings = TrainDetectorSettings(**made, ema=0.9, repeat_threshold=0.5)
     train_detector(drawn, tmp_path / "whole.safetensors", settings)
     take = Training._take_step
 
     def stopped(self):
-        if self.step == 11:
+        if self.step == 5:
             raise KeyboardInterrupt
         return take(self)
 
@@ -315,8 +325,8 @@ def test_the_history_has_a_line_an_epoch(drawn, told):
     found = lines(told)
     pages = len(read_train_pages(drawn, 0.2).learn)
     assert [line["epoch"] for line in found] == list(range(1, len(found) + 1))
-    assert len(found) == -(-20 * 2 // pages) > 1
-    assert found[-1]["step"] == 20
+    assert len(found) == -(-14 * 2 // pages) > 1
+    assert found[-1]["step"] == 14
     assert found[-1]["lr"] < found[0]["lr"]
     for line in found:
         assert set(line["losses"]) == {"rpn", "rpn box", "class", "box", "paint", "view"}
@@ -326,7 +336,7 @@ def test_the_history_has_a_line_an_epoch(drawn, told):
 
 
 def test_measures_while_training_can_be_rarer_and_change_nothing(drawn, told, tmp_path):
-    made = {**QUICK, "steps": 20, "held_out": 0.2, "measure_every": 2}
+    made = {**QUICK, "steps": 14, "held_out": 0.2, "measure_every": 2}
     weights = tmp_path / "w.safetensors"
     train_detector(drawn, weights, TrainDetectorSettings(**made))
     assert weights.read_bytes() == told.read_bytes()
@@ -336,11 +346,12 @@ def test_measures_while_training_can_be_rarer_and_change_nothing(drawn, told, tm
     assert len(list(pictures_path(weights).iterdir())) == len(with_measures)
 
 
-def test_each_epoch_has_a_picture_of_the_same_pages(told):
+def test_each_epoch_has_a_picture_of_the_same_pages(drawn, told):
+    shown = min(3, len(read_train_pages(drawn, 0.2).held_out))
     pictures = sorted(pictures_path(told).iterdir())
     assert [path.name for path in pictures][:2] == ["epoch-001.png", "epoch-002.png"]
     sheets = [np.asarray(Image.open(path).convert("RGB")) for path in pictures]
-    assert {sheet.shape for sheet in sheets} == {(640, 6 * 360, 3)}
+    assert {sheet.shape for sheet in sheets} == {(640, 2 * shown * 360, 3)}
     labels = [sheet[:, :360] for sheet in sheets]
     assert np.array_equal(labels[0], labels[1])
     assert not np.array_equal(sheets[0][:, 360:720], sheets[1][:, 360:720])
@@ -360,11 +371,19 @@ def test_starting_over_forgets_history_and_pictures(drawn, told, tmp_path):
 def test_rare_classes_come_oftener_when_asked(drawn, tmp_path):
     pages = read_train_pages(drawn, 0.2)
     shown = [set(page.labels.classes) for page in pages.learn]
-    rare = min({kind for page in shown for kind in page}, key=lambda k: sum(k in p for p in shown))
+    kinds = {kind for page in shown for kind in page}
+    rare = min(kinds, key=lambda kind: sum(kind in page for page in shown))
     shares = []
     for threshold in (0.0, 1.0):
-        made = TrainDetectorSettings(**QUICK, repeat_threshold=threshold)
-        training = Training(tmp_path / "w.safetensors", made, pages)
-        seen = [training.walk.page(place) for place in range(300)]
-        shares.append(sum(rare in shown[page] for page in seen) / 300)
-    assert shares[1] > 1.2 * shares[0]
+        settings = TrainDetectorSettings(**QUICK, repeat_threshold=threshold)
+        training = Training(tmp_path / "w.safetensors", settings, pages)
+        drawn_pages = []
+        for training.step in range(200):
+            drawn_pages += training._draw(0)
+        shares.append(sum(rare in page.labels.classes for page in drawn_pages) / 400)
+    factors = repeat_factors([page.labels.classes for page in pages.learn], 1.0)
+    has = torch.tensor([rare in page for page in shown])
+    assert shares[0] == pytest.approx(has.double().mean().item(), abs=0.03)
+    expected = (factors[has].sum() / factors.sum()).item()
+    assert shares[1] == pytest.approx(expected, abs=0.03)
+    assert shares[1] > shares[0] + 0.04
