@@ -17,6 +17,7 @@ from now_builder.config import Strict, build, read_toml, with_overrides
 from now_builder.crawl.settings import CrawlSettings
 from now_builder.detect.settings import DetectSettings, LabelSettings, TrainDetectorSettings
 from now_builder.errors import FormatError, NowError, run
+from now_builder.formats.split import Split
 from now_builder.package.settings import PackageSettings
 from now_builder.simweb.settings import SimwebSettings
 from now_builder.tokenize.settings import TokenizeSettings
@@ -165,8 +166,10 @@ def _label(captures: Path, labels: Path, settings: LabelSettings, force: bool) -
     "train-detector",
     TrainDetectorSettings,
     {
-        "captures": "Folder made by crawl; its train pool alone is learned from.",
-        "weights": "File to write (.safetensors); a .json with its config appears beside it.",
+        "captures": "Folder made by crawl, whose train pool alone is learned from; with --coco it "
+        "may be a folder of images.",
+        "weights": "File to write (.safetensors); beside it appear its .json, .history.jsonl (a "
+        "line an epoch) and .pictures/.",
     },
 )
 def _train_detector(
@@ -175,8 +178,25 @@ def _train_detector(
     settings: TrainDetectorSettings,
     force: bool,
 ) -> None:
-    """Train the APT-style detector on a crawl: the browser's own elements are the labels."""
+    """Train the APT-style detector: the browser's own elements are the labels, or a COCO file."""
     typer.echo(_load("detect.train", "train_detector")(captures, weights, settings, force))
+
+
+@app.command("measure-detector")
+def _measure_detector(
+    captures: Annotated[Path, typer.Argument(help="Folder made by crawl.")],
+    weights: Annotated[Path, typer.Argument(help="Weights made by train-detector.")],
+    pool: Annotated[Split, typer.Option(help="Whose pages are measured.")] = "test",
+    seed: Annotated[int, typer.Option(min=0, help="Changes the random boxes.")] = 0,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    threads: Annotated[int, typer.Option(min=0, help="CPU threads; 0 takes all cores.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Measure a detector on a pool (AP50, recall@36) between DOM boxes above and random below."""
+    found = _load("detect.bounds", "measure_detector")(
+        captures, weights, pool, seed=seed, device=device, threads=threads
+    )
+    typer.echo(json.dumps(found.tree, ensure_ascii=False) if as_json else str(found))
 
 
 @_stage(

@@ -4,7 +4,7 @@ import json
 import shutil
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any, Literal, TypeVar
 
@@ -28,6 +28,7 @@ class CocoPage:
         boxes: Left, top, right, bottom, in px of the image.
         classes: Index into the categories, one per box.
         ignored: Boxes that are neither a class nor background.
+        site: Host name that the page came from; empty where the file does not say.
     """
 
     file_name: str
@@ -36,14 +37,24 @@ class CocoPage:
     boxes: list[Box]
     classes: list[int]
     ignored: list[Box]
+    site: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class CocoData:
-    """What a COCO file teaches: category names in the order of their ids, and the images."""
+    """What a COCO file teaches: category names in the order of their ids, and the images.
 
-    categories: tuple[str, ...]
+    Attributes:
+        named: Name and Chinese name of each category; the name twice where the file has one only.
+    """
+
+    named: tuple[tuple[str, str], ...]
     pages: list[CocoPage]
+
+    @property
+    def categories(self) -> tuple[str, ...]:
+        """The names alone."""
+        return tuple(name for name, _ in self.named)
 
 
 class _Loose(BaseModel):
@@ -57,11 +68,13 @@ class _Image(_Loose):
     file_name: str = Field(min_length=1)
     width: int = Field(gt=0, le=100_000)
     height: int = Field(gt=0, le=100_000)
+    site: str = ""
 
 
 class _Category(_Loose):
     id: int
     name: str = Field(min_length=1)
+    name_zh: str = ""
 
 
 class _Annotation(_Loose):
@@ -103,7 +116,7 @@ def to_classes(data: CocoData, mapping: ClassMapping) -> CocoData:
     """Bring foreign categories to the classes of a mapping; those it lacks become ignored boxes."""
     numbers = {name: number for number, name in enumerate(mapping.class_names)}
     mapped = [numbers.get(mapping.foreign(name)) for name in data.categories]
-    return CocoData(mapping.class_names, [_renumbered(page, mapped) for page in data.pages])
+    return CocoData(mapping.classes, [_renumbered(page, mapped) for page in data.pages])
 
 
 def _renumbered(page: CocoPage, mapped: Sequence[int | None]) -> CocoPage:
@@ -117,7 +130,7 @@ def _renumbered(page: CocoPage, mapped: Sequence[int | None]) -> CocoPage:
         else:
             boxes.append(box)
             classes.append(new)
-    return CocoPage(page.file_name, page.width, page.height, boxes, classes, ignored)
+    return replace(page, boxes=boxes, classes=classes, ignored=ignored)
 
 
 def _checked(path: Path, file: _File) -> CocoData:
@@ -125,7 +138,10 @@ def _checked(path: Path, file: _File) -> CocoData:
         (item for item in _by_id(path, "categories", file.categories).values()),
         key=lambda item: item.id,
     )
-    names = tuple(item.name for item in categories if item.name != IGNORE)
+    named = tuple(
+        (item.name, item.name_zh or item.name) for item in categories if item.name != IGNORE
+    )
+    names = [name for name, _ in named]
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise FormatError(path, f"categories: name {twice!r:.80} is there twice")
@@ -133,7 +149,7 @@ def _checked(path: Path, file: _File) -> CocoData:
     classes = {item.id: number.get(item.name) for item in categories}
     images = _by_id(path, "images", file.images)
     pages = {
-        item.id: CocoPage(item.file_name, item.width, item.height, [], [], [])
+        item.id: CocoPage(item.file_name, item.width, item.height, [], [], [], item.site)
         for item in images.values()
     }
     for place, item in enumerate(_by_id(path, "annotations", file.annotations).values()):
@@ -151,7 +167,7 @@ def _checked(path: Path, file: _File) -> CocoData:
         else:
             page.boxes.append(box)
             page.classes.append(kind)
-    return CocoData(names, list(pages.values()))
+    return CocoData(named, list(pages.values()))
 
 
 Numbered = TypeVar("Numbered", _Image, _Category, _Annotation)

@@ -1,26 +1,33 @@
-"""Pages to train on: labels and text boxes from captures of the train pool, pixels on demand."""
+"""Pages to train on: labels from captures or from a COCO file, text boxes, pixels on demand."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
+from functools import lru_cache
+from pathlib import Path, PurePath
 
 import numpy as np
 import torch
 from jaxtyping import UInt8
+from PIL import Image, UnidentifiedImageError
+from publicsuffixlist import PublicSuffixList
 from torch import Tensor
 
-from now_builder.detect.base import TextBox
+from now_builder.detect.base import Page, TextBox
+from now_builder.detect.coco import CocoPage, read_coco, to_classes
 from now_builder.detect.labels import Labels, label
 from now_builder.detect.losses import Targets
+from now_builder.detect.mapping import DEFAULT, ClassMapping
 from now_builder.detect.pixels import decode_screenshot, to_batch
 from now_builder.detect.text import TextEncoder
 from now_builder.detect.text_boxes import dom_text_boxes, embed_text_boxes
-from now_builder.errors import TrainingError
+from now_builder.errors import FormatError, TrainingError
 from now_builder.formats.shard import (
     HEIGHT,
     WIDTH,
+    Box,
+    Capture,
     Place,
     complete_shards,
     locate_screenshots,
@@ -29,18 +36,29 @@ from now_builder.formats.shard import (
     read_place,
     read_rows,
 )
-from now_builder.formats.split import read_split
+from now_builder.formats.split import Split, read_split
 
 
 @dataclass(frozen=True, slots=True)
 class TrainPage:
-    """One page of the train pool."""
+    """One labelled page.
+
+    Attributes:
+        key: Of the capture; of an image of a COCO file, its file name.
+        site: Host name; empty where it is not known.
+        labels: In px of a screen of 720 x 1280.
+    """
 
     key: str
     site: str
     place: Place
     labels: Labels
     text_boxes: list[TextBox]
+
+    @property
+    def known(self) -> Page:
+        """What a detector may know of it: its strings, and the boxes that the browser laid out."""
+        return Page(self.key, self.text_boxes, [*self.labels.boxes, *self.labels.ignored])
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +69,13 @@ class TrainPages:
         learn: Pages to learn from.
         held_out: Pages of other sites (of the same train pool), to measure on.
         walls: Pages left out because a dialog covers them.
+        mapping: Its classes are those of the labels.
     """
 
     learn: list[TrainPage]
     held_out: list[TrainPage]
     walls: int
+    mapping: ClassMapping = DEFAULT
 
     @property
     def fingerprint(self) -> str:
@@ -66,46 +86,127 @@ class TrainPages:
         return digest.hexdigest()
 
 
-def read_train_pages(captures: Path, held_out: float) -> TrainPages:
+def read_train_pages(
+    captures: Path, held_out: float, mapping: ClassMapping = DEFAULT
+) -> TrainPages:
     """Read labels and text boxes of all pages of the train pool that have labels.
 
     Args:
         captures: The captures folder.
         held_out: Share of the pool's sites kept aside, at least one unless it is 0; of its pages
-            where all are of one site.
+            where all are of one site. Hosts of one registrable domain are one site.
+        mapping: The classes, and how elements come to them.
 
     Raises:
         TrainingError: If fewer than two pages are left.
     """
-    plan = read_split(captures / "split.toml")
+    pages, walls = read_pool(captures, "train", mapping)
+    return _cut(_enough(captures, pages), held_out, walls, mapping)
+
+
+def read_pool(
+    captures: Path, pool: Split, mapping: ClassMapping = DEFAULT
+) -> tuple[list[TrainPage], int]:
+    """Read the pages of a pool that have labels, and count those behind a wall."""
     pages: list[TrainPage] = []
     walls = 0
+    for site, place, capture in _captured(captures, pool):
+        labels = label(capture.elements, mapping)
+        walls += labels is None
+        if labels is not None and labels.boxes:
+            texts = dom_text_boxes(capture.elements)
+            pages.append(TrainPage(capture.key, site, place, labels, texts))
+    return pages, walls
+
+
+def _captured(captures: Path, pool: Split) -> Iterator[tuple[str, Place, Capture]]:
+    """Stream the captures of a pool, each with its site and the place of its screenshot."""
+    plan = read_split(captures / "split.toml")
     for shard in complete_shards(captures):
         rows = {
             row.key: row
             for row in read_rows(captures, shard)
-            if row.status == "ok" and plan.pool_of(row.site, row.key) == "train"
+            if row.status == "ok" and plan.pool_of(row.site, row.key) == pool
         }
         places = locate_screenshots(captures, shard)
         for capture in read_members(members_path(captures, shard), frozenset(places) - set(rows)):
-            labels = label(capture.elements)
-            walls += labels is None
-            if labels is not None and labels.boxes:
-                texts = dom_text_boxes(capture.elements)
-                site = rows[capture.key].site
-                page = TrainPage(capture.key, site, places[capture.key], labels, texts)
-                pages.append(page)
+            yield rows[capture.key].site, places[capture.key], capture
+
+
+def read_coco_pages(
+    folder: Path, coco: Path, held_out: float, mapping: ClassMapping | None = None
+) -> TrainPages:
+    """Read pages whose labels stand in a COCO file, such as ``now-builder label`` writes.
+
+    In a captures folder the images are found by key, the train pool's alone, with their text boxes.
+    In any other folder they are files, brought to a screen of 720 x 1280 by letterbox: scaled
+    evenly until they fit, in the upper left corner, the rest black.
+
+    Args:
+        folder: Captures, or images.
+        coco: The COCO file.
+        held_out: As for :func:`read_train_pages`; an image without a ``site`` is a site of its own.
+        mapping: Brings the categories to its classes; without it they are the classes.
+
+    Raises:
+        FormatError: If the file is not COCO, or an image is missing or of another size.
+        TrainingError: If fewer than two pages are left.
+    """
+    data = read_coco(coco)
+    mapping = mapping or DEFAULT.model_copy(update={"classes": data.named})
+    labelled = [page for page in to_classes(data, mapping).pages if page.boxes]
+    if (folder / "split.toml").exists():
+        by_key = {PurePath(page.file_name).stem: page for page in labelled}
+        pages = [
+            TrainPage(capture.key, site, place, _fitted(page), dom_text_boxes(capture.elements))
+            for site, place, capture in _captured(folder, "train")
+            if (page := by_key.get(capture.key)) is not None
+        ]
+    else:
+        pages = [_image(folder, page) for page in labelled]
+    return _cut(_enough(coco, pages), held_out, 0, mapping)
+
+
+def _enough(path: Path, pages: list[TrainPage]) -> list[TrainPage]:
     if len(pages) < 2:
         raise TrainingError(
-            f"{captures}: {len(pages)} pages of the train pool have labelled elements; "
+            f"{path}: {len(pages)} pages of the train pool have labelled elements; "
             "a detector needs two or more"
         )
-    return _cut(pages, held_out, walls)
+    return pages
 
 
-def _cut(pages: Sequence[TrainPage], share: float, walls: int) -> TrainPages:
-    by_page = len({page.site for page in pages}) == 1
-    names = [page.key if by_page else page.site for page in pages]
+def _image(folder: Path, page: CocoPage) -> TrainPage:
+    path = folder / page.file_name
+    try:
+        with Image.open(path) as image:
+            size = image.size
+        place = Place(path, 0, path.stat().st_size)
+    except (UnidentifiedImageError, OSError, ValueError, Image.DecompressionBombError) as error:
+        raise FormatError(path, f"not a readable image ({error})") from None
+    if size != (page.width, page.height):
+        raise FormatError(
+            path,
+            f"found {size[0]} x {size[1]} px, expected {page.width} x {page.height}, as its COCO "
+            "file says",
+        )
+    return TrainPage(page.file_name, page.site, place, _fitted(page), [])
+
+
+def _fitted(page: CocoPage) -> Labels:
+    """Bring boxes from px of an image to px of the screen that it is scaled evenly to fit."""
+    factor = min(WIDTH / page.width, HEIGHT / page.height)
+
+    def fit(box: Box) -> Box:
+        return box[0] * factor, box[1] * factor, box[2] * factor, box[3] * factor
+
+    return Labels([fit(box) for box in page.boxes], page.classes, [fit(b) for b in page.ignored])
+
+
+def _cut(pages: Sequence[TrainPage], share: float, walls: int, mapping: ClassMapping) -> TrainPages:
+    names = [registrable_domain(page.site) if page.site else page.key for page in pages]
+    if len(set(names)) == 1:
+        names = [page.key for page in pages]
     order = sorted(set(names), key=lambda name: hashlib.sha256(name.encode()).digest())
     count = min(max(1, round(share * len(order))), len(order) - 1) if share else 0
     aside = set(order[:count])
@@ -113,7 +214,27 @@ def _cut(pages: Sequence[TrainPage], share: float, walls: int) -> TrainPages:
         [page for page, name in zip(pages, names, strict=True) if name not in aside],
         [page for page, name in zip(pages, names, strict=True) if name in aside],
         walls,
+        mapping,
     )
+
+
+def registrable_domain(site: str) -> str:
+    """Give the domain that one owner registered, of which a host is part; else the host itself.
+
+    ``www.bbc.co.uk`` is part of ``bbc.co.uk``, ``a.github.io`` of nothing larger. Addresses, bare
+    names and hosts that are public suffixes themselves stay as they are.
+
+    Source:
+        The Public Suffix List (publicsuffix.org), as embedded in the package ``publicsuffixlist``.
+    """
+    if ":" in site or site.replace(".", "").isdigit():
+        return site
+    return _suffixes().privatesuffix(site) or site
+
+
+@lru_cache(maxsize=1)
+def _suffixes() -> PublicSuffixList:
+    return PublicSuffixList()
 
 
 class Screenshots:

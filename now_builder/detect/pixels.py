@@ -9,7 +9,7 @@ from typing import TypeVar
 import numpy as np
 import torch
 from jaxtyping import UInt8
-from PIL import Image, UnidentifiedImageError
+from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
 from now_builder.errors import FormatError
@@ -18,7 +18,10 @@ from now_builder.errors import FormatError
 def decode_screenshot(
     content: bytes, size: tuple[int, int], name: str
 ) -> UInt8[np.ndarray, "3 height width"]:
-    """Decode a PNG or WebP and average it down to ``size`` (width, height).
+    """Decode an image and bring it to ``size`` (width, height), averaging.
+
+    One of another shape is scaled evenly until it fits and stands in the upper left corner; the
+    rest is black.
 
     Raises:
         FormatError: If the bytes are not an image.
@@ -33,7 +36,7 @@ def decode_screenshot(
         if across == down and across.is_integer():
             picture = picture.reduce(int(across))
         else:
-            picture = picture.resize(size, Image.Resampling.BOX)
+            picture = ImageOps.pad(picture, size, Image.Resampling.BOX, centering=(0, 0))
     return np.ascontiguousarray(np.asarray(picture).transpose(2, 0, 1))
 
 

@@ -16,7 +16,7 @@ from now_builder.errors import FormatError
 from now_builder.formats.shard import HEIGHT, WIDTH, Box, Capture, CaptureRow
 
 _THUMBNAIL = (WIDTH // 2, HEIGHT // 2)
-_IGNORED_COLOUR = "#888"
+IGNORED_COLOUR = "#888"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +78,11 @@ def render_report(statistics: Mapping[str, Any], gallery: Gallery, mapping: Clas
     return environment.get_template("labels.html.j2").render(
         found=statistics,
         why={**DROPPED, **IGNORED, **PAGES_DROPPED},
-        classes=[(name, zh, _colour(place)) for place, (name, zh) in enumerate(mapping.classes)],
+        classes=[(name, zh, colour(place)) for place, (name, zh) in enumerate(mapping.classes)],
         pages=[(page, _outlines(page.labels, mapping)) for page in gallery.pages()],
         width=WIDTH,
         height=HEIGHT,
-        ignored_colour=_IGNORED_COLOUR,
+        ignored_colour=IGNORED_COLOUR,
     )
 
 
@@ -90,9 +90,9 @@ def _outlines(labels: Labels, mapping: ClassMapping) -> list[tuple[Box, str, str
     """Give box, colour and name of what is drawn, the ignored below the rest."""
     names = mapping.class_names
     return [
-        *((_sized(box), _IGNORED_COLOUR, "ignored") for box in labels.ignored),
+        *((_sized(box), IGNORED_COLOUR, "ignored") for box in labels.ignored),
         *(
-            (_sized(box), _colour(number), names[number])
+            (_sized(box), colour(number), names[number])
             for box, number in zip(labels.boxes, labels.classes, strict=True)
         ),
     ]
@@ -103,9 +103,9 @@ def _sized(box: Box) -> Box:
     return box[0], box[1], round(box[2] - box[0], 2), round(box[3] - box[1], 2)
 
 
-def _colour(number: int) -> str:
-    """Give each class a hue far from that of its neighbours."""
-    return f"hsl({number * 137.508 % 360:.0f} 90% {(38, 50)[number % 2]}%)"
+def colour(number: int) -> str:
+    """Give each class a hue far from that of its neighbours, as CSS and Pillow both read it."""
+    return f"hsl({number * 137.508 % 360:.0f}, 90%, {(38, 50)[number % 2]}%)"
 
 
 def _thumbnail(capture: Capture) -> str:

@@ -31,9 +31,23 @@ class TrainDetectorSettings(Strict):
         description="tiny: 1-2 million parameters on 180 x 320 px, minutes on a CPU; paper: "
         "CLIP-ResNet-50 on 720 x 1280 px, needs a GPU.",
     )
+    mapping: Path | None = Field(
+        None,
+        description="TOML file that changes the classes, or which role, tag or input is of which, "
+        "as for label.",
+    )
+    coco: Path | None = Field(
+        None,
+        description="COCO file to take the labels from: of the pages of CAPTURES, or, if that is "
+        "no crawl but a folder of images, of those. Without --mapping its categories are the "
+        "classes.",
+    )
     epochs: int = Field(0, ge=0, description="Passes over the train pool; 0 takes the size's own.")
     steps: int = Field(0, ge=0, description="Steps in all; overrides --epochs when not 0.")
-    batch_size: int = Field(0, ge=0, description="Pages a step; 0 takes the size's own.")
+    batch_size: int = Field(0, ge=0, description="Pages in memory at once; 0 takes the size's own.")
+    accumulate: int = Field(
+        1, ge=1, description="Batches whose gradients are averaged before each step."
+    )
     lr: float = Field(0.0, ge=0, description="Highest learning rate; 0 takes the size's own.")
     seed: int = Field(0, ge=0, description="Changes the initial weights and every draw.")
     text_encoder: str = Field(
@@ -52,12 +66,35 @@ class TrainDetectorSettings(Strict):
     text_dropout: float = Field(
         0.4, ge=0, le=1, description="Share of text boxes hidden in training, so it can do without."
     )
+    ema: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="Decay of the moving average of the weights, which is what is measured and "
+        "written; less in the first steps. 0: the weights themselves; 0.999 for long trainings.",
+    )
+    repeat_threshold: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="Pages with a class that fewer than this share of the pages have are seen more "
+        "often. 0: all alike; LVIS takes 0.001.",
+    )
     held_out: float = Field(
-        0.1, ge=0, lt=1, description="Share of the train pool kept aside to measure recall@36."
+        0.1, ge=0, lt=1, description="Share of the train pool kept aside to measure on."
+    )
+    measure_every: int = Field(
+        0,
+        ge=0,
+        description="Epochs between measures while training; 0: as often as an epoch, but not more "
+        "than 12 times.",
     )
     device: str = Field("auto", description="auto, cpu, cuda or cuda:N.")
     threads: int = Field(0, ge=0, description="CPU threads; 0 takes all cores.")
-    autocast: bool = Field(default=False, description="Compute in bfloat16 on CUDA.")
+    precision: Literal["fp32", "bf16", "fp16"] = Field(
+        "fp32",
+        description="Of the convolutions; parameters and losses stay fp32. fp16 needs CUDA.",
+    )
     checkpoint_every: int = Field(100, ge=1, description="Steps between checkpoints.")
     cache_mib: int = Field(
         2048, ge=0, description="Memory for decoded screenshots; beyond it they are decoded anew."

@@ -1,4 +1,4 @@
-"""Train the detector on a crawl's own train pool: the browser's elements are the labels."""
+"""Train the detector: on a crawl's own train pool, the browser's elements as labels, or on COCO."""
 
 import math
 import os
@@ -9,12 +9,13 @@ import zipfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - the name that PyTorch's own documentation uses
 from jaxtyping import Float
 from torch import Tensor
+from torch.optim.swa_utils import AveragedModel
 from torchvision.ops import roi_align
 from tqdm import tqdm
 
@@ -24,11 +25,11 @@ from now_builder.detect.data import (
     Screenshots,
     TrainPage,
     TrainPages,
+    read_coco_pages,
     read_train_pages,
     to_targets,
 )
 from now_builder.detect.extract import AptExtractor
-from now_builder.detect.labels import CLASSES, NAMES
 from now_builder.detect.losses import (
     Appearance,
     Sample,
@@ -37,11 +38,14 @@ from now_builder.detect.losses import (
     rpn_loss,
     sample_regions,
 )
-from now_builder.detect.measure import Recall, measure_recall
+from now_builder.detect.mapping import ClassMapping, read_mapping
+from now_builder.detect.measure import ClassMeasures, Measures, find, measure
+from now_builder.detect.sampling import Walk, repeat_factors
 from now_builder.detect.settings import TrainDetectorSettings
 from now_builder.detect.text import TextEncoder, embed_prompts, make_text_encoder
 from now_builder.detect.text_boxes import linked_embeddings
 from now_builder.detect.views import jitter, recolour
+from now_builder.detect.watch import Watch, forget
 from now_builder.detect.weights import (
     DetectorCard,
     card_path,
@@ -53,6 +57,8 @@ from now_builder.errors import ConfigError, FormatError, TrainingError
 from now_builder.formats.atomic import replacing
 
 _HUB_TEXT_ENCODER = "bert-base-multilingual-cased"
+_MEASURES = 12
+"""While training, where ``measure_every`` leaves it open."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,18 +67,18 @@ class TrainSummary:
 
     Attributes:
         steps: In all, those of earlier runs included; ``seconds``: of this run.
-        recall: On the held-out part of the train pool; ``None`` where nothing is held out.
+        measures: On the held-out part of the train pool; ``None`` where nothing is held out.
     """
 
     weights: Path
     pages: int
     steps: int
     seconds: float
-    recall: Recall | None
+    measures: Measures | None
 
     def __str__(self) -> str:
         """One line for the terminal."""
-        said = "no pages held out" if self.recall is None else str(self.recall)
+        said = "no pages held out" if self.measures is None else str(self.measures)
         if not self.seconds:
             return f"{self.weights}: complete, {self.pages} pages, {self.steps} steps; {said}"
         return (
@@ -87,7 +93,7 @@ class Recipe:
     Attributes:
         model: The architecture.
         text_encoder: Its default.
-        batch: Pages a step, each seen in two views.
+        batch: Pages in memory at once, each seen in two views.
         fewest: Steps at least, where neither epochs nor steps are asked for; ``steps``: in all.
         lr: Highest rate of what is trained from scratch; a loaded backbone takes a tenth.
         regions: Drawn for the region losses, per page.
@@ -118,15 +124,16 @@ def train_detector(
     settings: TrainDetectorSettings,
     force: bool = False,  # noqa: FBT001, FBT002 - every stage's switch
 ) -> TrainSummary:
-    """Train a detector on the train pool of a crawl and write its weights.
+    """Train a detector and write its weights.
 
     Killed at any moment and run again it goes on from its last checkpoint, with the same result
     (bit for bit on the CPU with the same number of threads). Weights that are complete stay as they
     are, also when pages were crawled since: features of two detectors do not mix.
 
     Args:
-        captures: The captures folder.
-        weights: The safetensors file to write; its JSON appears beside it.
+        captures: The captures folder, whose train pool is learned from; with ``settings.coco`` it
+            may be a folder of images.
+        weights: The safetensors file to write; its JSON, history and pictures appear beside it.
         settings: What to train, and how.
         force: Throw away what is there and start over.
 
@@ -139,9 +146,10 @@ def train_detector(
     if force:
         for path in (weights, card_path(weights), checkpoint_path(weights)):
             path.unlink(missing_ok=True)
+        forget(weights)
     if weights.exists():
         return _finished(weights, settings)
-    pages = read_train_pages(captures, settings.held_out)
+    pages = _read_pages(captures, settings)
     started = time.perf_counter()
     _say(
         f"train-detector: {len(pages.learn)} pages to learn from, {len(pages.held_out)} held out, "
@@ -149,10 +157,23 @@ def train_detector(
     )
     training = Training(weights, settings, pages)
     training.run()
-    recall = training.finish()
+    measures = training.finish()
     checkpoint_path(weights).unlink(missing_ok=True)
     seconds = time.perf_counter() - started
-    return TrainSummary(weights, len(pages.learn), training.recipe.steps, seconds, recall)
+    return TrainSummary(weights, len(pages.learn), training.recipe.steps, seconds, measures)
+
+
+def _read_pages(captures: Path, settings: TrainDetectorSettings) -> TrainPages:
+    mapping = _mapping(settings)
+    if settings.coco:
+        return read_coco_pages(captures, settings.coco, settings.held_out, mapping)
+    if mapping:
+        return read_train_pages(captures, settings.held_out, mapping)
+    return read_train_pages(captures, settings.held_out)
+
+
+def _mapping(settings: TrainDetectorSettings) -> ClassMapping | None:
+    return read_mapping(settings.mapping) if settings.mapping else None
 
 
 def _finished(weights: Path, settings: TrainDetectorSettings) -> TrainSummary:
@@ -164,15 +185,18 @@ def _finished(weights: Path, settings: TrainDetectorSettings) -> TrainSummary:
         raise ConfigError(
             f"{weights}: trained with other {', '.join(changed)}; --force starts over"
         )
-    measured = Recall(**card.measured) if card.measured else None
+    classes = {name: ClassMeasures(**figures) for name, figures in card.measured_by_class.items()}
+    measured = Measures(**card.measured, classes=classes) if card.measured else None
     learned = card.trained_on
     return TrainSummary(weights, int(learned["pages"]), int(learned["steps"]), 0.0, measured)
 
 
 def _identity(settings: TrainDetectorSettings) -> dict[str, Any]:
     """The settings that change the result."""
-    without = {"device", "threads", "checkpoint_every", "cache_mib", "autocast"}
-    return settings.model_dump(mode="json", exclude=without)
+    without = {"device", "threads", "checkpoint_every", "cache_mib", "measure_every"}
+    mapping = _mapping(settings)
+    content = mapping.model_dump(mode="json") if mapping else None
+    return {**settings.model_dump(mode="json", exclude=without), "mapping": content}
 
 
 def checkpoint_path(weights: Path) -> Path:
@@ -180,8 +204,14 @@ def checkpoint_path(weights: Path) -> Path:
     return weights.with_name(f".{weights.name}.checkpoint")
 
 
-def resolve(settings: TrainDetectorSettings, pages: int) -> Recipe:
-    """Fill in what the settings leave to the size."""
+def resolve(settings: TrainDetectorSettings, pages: int, an_epoch: int) -> Recipe:
+    """Fill in what the settings leave to the size.
+
+    Args:
+        settings: Of the training.
+        pages: To learn from.
+        an_epoch: How many pages are seen in an epoch, some of them more than once.
+    """
     recipe = _RECIPES[settings.size]
     batch = min(settings.batch_size or recipe.batch, pages)
     epochs = settings.epochs or recipe.epochs
@@ -193,7 +223,7 @@ def resolve(settings: TrainDetectorSettings, pages: int) -> Recipe:
         batch=batch,
         epochs=epochs,
         lr=settings.lr or recipe.lr,
-        steps=settings.steps or max(fewest, epochs * pages // batch),
+        steps=settings.steps or max(fewest, epochs * an_epoch // (batch * settings.accumulate)),
     )
 
 
@@ -221,17 +251,24 @@ class Training:
         threads = settings.threads or os.cpu_count() or 1
         torch.set_num_threads(threads)
         self.device = choose_device(settings.device)
-        self.recipe = resolve(settings, len(pages.learn))
+        check_precision(settings.precision, self.device)
+        seen = repeat_factors([p.labels.classes for p in pages.learn], settings.repeat_threshold)
+        self.walk = Walk(seen, settings.seed)
+        self.recipe = resolve(settings, len(pages.learn), len(self.walk))
         self.encoder: TextEncoder = make_text_encoder(self.recipe.text_encoder, self.device)
         size = self.recipe.model.input_size
         self.screenshots = Screenshots(size, settings.cache_mib, threads)
         self.model, self.appearance = self._build()
+        self.average = make_average(self.model, settings.ema) if settings.ema else None
         self.full = Screenshots(self.model.screen, 0, threads)
         self.optimizer = torch.optim.AdamW(self._groups(), weight_decay=0.01)
+        self.scaler = torch.amp.GradScaler("cuda", enabled=settings.precision == "fp16")
+        names = pages.mapping.class_names
+        self.watch = Watch(weights, pages.held_out, names, self.encoder, self.screenshots)
         self.step = 0
 
     def _build(self) -> tuple[AptDetector, Appearance]:
-        prompts = embed_prompts(self.encoder, CLASSES)
+        prompts = embed_prompts(self.encoder, self.pages.mapping.classes)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.settings.seed)
             model = AptDetector(self.recipe.model, prompts)
@@ -261,6 +298,8 @@ class Training:
             while self.step < total:
                 losses = self._take_step()
                 self.step += 1
+                self.watch.add(losses)
+                self._close_epoch()
                 bar.update()
                 bar.set_postfix({name: f"{value:.3f}" for name, value in losses.items()})
                 if self.step % max(1, total // 10) == 0 and bar.disable:
@@ -275,35 +314,58 @@ class Training:
             for norm in batch_norms(self.model):
                 norm.eval()
 
+    def _close_epoch(self) -> None:
+        """Tell of the epoch if this step was its last; a part of one at the end is one too."""
+        a_step = self.recipe.batch * self.settings.accumulate
+        before, now = ((self.step - back) * a_step // len(self.walk) for back in (1, 0))
+        last = self.step == self.recipe.steps
+        if now == before and not last:
+            return
+        epoch = max(now, before + 1)
+        epochs = -(-self.recipe.steps * a_step // len(self.walk))
+        every = self.settings.measure_every or -(-epochs // _MEASURES)
+        rate = self.recipe.lr * _schedule(self.step - 1, self.recipe.steps)
+        due = last or epoch % every == 0
+        self.watch.close(epoch, self.step, rate, self._best() if due else None)
+
+    def _best(self) -> AptDetector:
+        """Give the averaged model where there is one."""
+        return cast(AptDetector, self.average.module) if self.average else self.model
+
     def _take_step(self) -> dict[str, float]:
         generator = torch.Generator().manual_seed(self.settings.seed * 1_000_003 + self.step)
-        pages = self._draw()
         rate = self.recipe.lr * _schedule(self.step, self.recipe.steps)
         for group in self.optimizer.param_groups:
             group["lr"] = rate * group["factor"]
-        autocast = self.settings.autocast and self.device.type == "cuda"
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=autocast):
-            losses = self.losses(pages, generator)
-        total = losses.total
-        if not bool(torch.isfinite(total)):
-            raise TrainingError(f"step {self.step}: the loss is not finite; try a smaller --lr")
         self.optimizer.zero_grad(set_to_none=True)
-        total.backward()  # type: ignore[no-untyped-call]
+        parts = self.settings.accumulate
+        said: dict[str, float] = {}
+        for part in range(parts):
+            losses = self.losses(self._draw(part), generator)
+            total = losses.total / parts
+            if not bool(torch.isfinite(total)):
+                raise TrainingError(f"step {self.step}: the loss is not finite; try a smaller --lr")
+            self.scaler.scale(total).backward()  # type: ignore[no-untyped-call]
+            for name, value in losses.parts.items():
+                said[name] = said.get(name, 0.0) + float(value.detach()) / parts
         parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
+        self.scaler.unscale_(self.optimizer)
         torch.nn.utils.clip_grad_norm_(parameters, 5.0)
-        self.optimizer.step()
-        return {name: float(value.detach()) for name, value in losses.parts.items()}
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        if self.average is not None:
+            self.average.update_parameters(self.model)
+        return said
 
-    def _draw(self) -> list[TrainPage]:
-        """Take the step's pages from a walk through all pages that is shuffled anew each epoch."""
-        count, batch = len(self.pages.learn), self.recipe.batch
-        chosen = []
-        for place in range(self.step * batch, (self.step + 1) * batch):
-            epoch, offset = divmod(place, count)
-            seed = self.settings.seed * 7_919 + epoch
-            order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
-            chosen.append(self.pages.learn[int(order[offset])])
-        return chosen
+    def _draw(self, part: int) -> list[TrainPage]:
+        """Take the pages of a part of the step."""
+        batch = self.recipe.batch
+        first = (self.step * self.settings.accumulate + part) * batch
+        return [self.pages.learn[self.walk.page(place)] for place in range(first, first + batch)]
+
+    def _autocast(self) -> torch.autocast:
+        kind = torch.float16 if self.settings.precision == "fp16" else torch.bfloat16
+        return torch.autocast(self.device.type, kind, enabled=self.settings.precision != "fp32")
 
     def losses(self, pages: Sequence[TrainPage], generator: torch.Generator) -> Losses:
         """Work out the losses of a batch, each page in two views.
@@ -315,8 +377,9 @@ class Training:
         targets = [self._targets(page, generator) for page in pages]
         pixels = self.screenshots.read(pages).to(self.device).float() / 255
         views = torch.cat([recolour(pixels, generator), recolour(pixels, generator)])
-        maps = self.model.visual.features(views)
-        objectness, deltas, anchors = self.model.rpn(maps)
+        with self._autocast():
+            maps = self.model.visual.features(views)
+            objectness, deltas, anchors = self.model.rpn(maps)
         losses = Losses()
         losses.parts["rpn"], losses.parts["rpn box"] = rpn_loss(
             objectness.float(), deltas.float(), anchors, targets, generator
@@ -325,7 +388,8 @@ class Training:
         size = self.recipe.model.input_size
         second = [replace(s, boxes=jitter(s.boxes, size, generator)) for s in first]
         regions = [sample.boxes for sample in [*first, *second]]
-        pooled = self.model.pool(maps, regions).float()
+        with self._autocast():
+            pooled = self.model.pool(maps, regions).float()
         embedded = self.model.projection(pooled)
         self._region_losses(losses, pooled, embedded, [*first, *second], targets * 2)
         self._appearance_losses(losses, embedded, views, regions)
@@ -355,7 +419,7 @@ class Training:
         found = self.model.rpn.propose(
             objectness[:count], deltas[:count], anchors, self.recipe.model.proposals
         )
-        regions, background = self.recipe.regions, len(CLASSES)
+        regions, background = self.recipe.regions, len(self.model.prompts)
         return [
             sample_regions(there.boxes, page, regions, background, generator)
             for there, page in zip(found, targets, strict=True)
@@ -404,7 +468,10 @@ class Training:
             "pages": self.pages.fingerprint,
             "model": self.model.state_dict(),
             "appearance": self.appearance.state_dict(),
+            "average": self.average.state_dict() if self.average else None,
             "optimizer": self.optimizer.state_dict(),
+            "scaler": self.scaler.state_dict(),
+            "watch": self.watch.state,
         }
         with replacing(checkpoint_path(self.weights)) as temporary:
             torch.save(state, temporary)
@@ -412,6 +479,7 @@ class Training:
     def _resume(self) -> None:
         path = checkpoint_path(self.weights)
         if not path.exists():
+            self.watch.restore(None)
             return
         if not zipfile.is_zipfile(path):
             raise FormatError(path, "not a readable checkpoint; --force starts over")
@@ -425,34 +493,42 @@ class Training:
             raise ConfigError(f"{path}: begun on other pages; --force starts over")
         self.model.load_state_dict(state["model"])
         self.appearance.load_state_dict(state["appearance"])
+        if self.average is not None:
+            self.average.load_state_dict(state["average"])
         self.optimizer.load_state_dict(state["optimizer"])
+        self.scaler.load_state_dict(state["scaler"])
+        self.watch.restore(state["watch"])
         self.step = int(state["step"])
         _say(f"train-detector: goes on from step {self.step}")
 
-    def finish(self) -> Recall | None:
+    def finish(self) -> Measures | None:
         """Fix the scale of the stored features, measure on held-out pages, write the weights."""
+        self.model.load_state_dict(self._best().state_dict())
         self.model.eval()
         self._fix_scale()
         extractor = AptExtractor(self.model, self.encoder, {})
-        recall = measure_recall(extractor, self.pages.held_out, self.full)
+        names = self.pages.mapping.class_names
+        measures = measure(find(extractor, self.pages.held_out, self.full), names)
         card = DetectorCard(
             model=self.recipe.model,
-            classes=list(NAMES),
+            classes=list(names),
+            mapping=self.pages.mapping,
             prompts=self.model.prompts.tolist(),
             text_encoder=self.encoder.name,
             weights_sha256="",
             settings=_identity(self.settings),
             trained_on={
                 "pages": len(self.pages.learn),
-                "sites": len({page.site for page in self.pages.learn}),
+                "sites": len({page.site for page in self.pages.learn} - {""}),
                 "steps": self.recipe.steps,
                 "fingerprint": self.pages.fingerprint,
             },
-            measured=recall.figures if recall else {},
+            measured=measures.figures if measures else {},
+            measured_by_class=measures.by_class if measures else {},
         )
         state = {name: value.cpu() for name, value in self.model.state_dict().items()}
         write_weights(self.weights, state, card)
-        return recall
+        return measures
 
     @torch.inference_mode()
     def _fix_scale(self) -> None:
@@ -479,6 +555,46 @@ class Training:
             boxes = [page.boxes[:36] for page in self.model.propose(maps)]
             embedded = self.model.projection(self.model.pool(maps, boxes).float())
             yield (embedded,) if look is None else look.describe(embedded, shots, boxes)
+
+
+def make_average(model: AptDetector, decay: float) -> AveragedModel:
+    r"""Make a moving average of a model: parameters, and the statistics of batch normalisation.
+
+    After n steps the decay is :math:`\min(d, (1 + n) / (10 + n))`, so that a short training too
+    averages over its last steps and not over its first.
+
+    Args:
+        model: What is averaged; a copy of it is made.
+        decay: d, the share of the average that each step keeps in the end.
+
+    Source:
+        ``tf.train.ExponentialMovingAverage`` with ``num_updates``, for the decay.
+    """
+
+    def move(average: Sequence[Tensor], current: Sequence[Tensor], steps: Tensor | int) -> None:
+        count = float(steps)
+        keep = min(decay, (1 + count) / (10 + count))
+        for old, new in zip(average, current, strict=True):
+            if old.is_floating_point():
+                old.lerp_(new, 1 - keep)
+            else:
+                old.copy_(new)
+
+    return AveragedModel(model, multi_avg_fn=torch.no_grad()(move), use_buffers=True)
+
+
+def check_precision(precision: str, device: torch.device) -> None:
+    """Refuse what a device cannot compute in.
+
+    Raises:
+        ConfigError: If it is fp16 anywhere but on CUDA, or bf16 on a GPU without it.
+    """
+    if precision == "fp16" and device.type != "cuda":
+        raise ConfigError(
+            f"precision: found fp16 on device {device}, expected fp32 or bf16; fp16 needs CUDA"
+        )
+    if precision == "bf16" and device.type == "cuda" and not torch.cuda.is_bf16_supported():
+        raise ConfigError(f"precision: found bf16, which {device} lacks, expected fp32 or fp16")
 
 
 def fit_scale(

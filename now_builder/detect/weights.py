@@ -13,6 +13,7 @@ from torch import Tensor
 
 from now_builder.config import Strict, build
 from now_builder.detect.apt import AptDetector, ModelConfig
+from now_builder.detect.mapping import ClassMapping
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.atomic import replacing, sha256_of, write_json
 
@@ -25,23 +26,26 @@ class DetectorCard(Strict):
     Attributes:
         model: The architecture.
         classes: English names, in order.
+        mapping: Their Chinese names too, and how elements come to them; ``None``: the default.
         prompts: Frozen embedding of each class.
         text_encoder: What embedded them and embeds page text.
         weights_sha256: Of the safetensors file; tells a torn or mixed-up pair.
         settings: Of the training.
         trained_on: Pages, sites, steps, fingerprint of the pages.
-        measured: Figures on the held-out part of the train pool.
+        measured: Figures on the held-out part of the train pool, and ``measured_by_class``.
     """
 
     format: str = FORMAT
     model: ModelConfig
     classes: list[str]
+    mapping: ClassMapping | None = None
     prompts: list[list[float]]
     text_encoder: str
     weights_sha256: str
     settings: dict[str, Any] = Field(default_factory=dict)
     trained_on: dict[str, Any] = Field(default_factory=dict)
     measured: dict[str, float] = Field(default_factory=dict)
+    measured_by_class: dict[str, dict[str, float]] = Field(default_factory=dict)
 
 
 def card_path(weights: Path) -> Path:

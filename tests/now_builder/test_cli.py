@@ -10,7 +10,7 @@ import pytest
 import now_builder
 
 VERBS = [
-    "crawl", "label", "train-detector", "detect", "tokenize", "package", "build", "verify",
+    "crawl", "label", "train-detector", "measure-detector", "detect", "tokenize", "package", "build", "verify",
     "doctor",
 ]  # fmt: skip
 

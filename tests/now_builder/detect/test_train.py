@@ -17,11 +17,13 @@ from now_builder.detect.base import Page
 from now_builder.detect.clip_rn import ModifiedResNet
 from now_builder.detect.data import Screenshots, read_train_pages
 from now_builder.detect.extract import AptExtractor
-from now_builder.detect.measure import measure_recall
+from now_builder.detect.mapping import NAMES
+from now_builder.detect.measure import find, measure
 from now_builder.detect.settings import TrainDetectorSettings
 from now_builder.detect.text import HashedNgrams
 from now_builder.detect.train import Training, checkpoint_path, fit_scale, train_detector
 from now_builder.detect.views import jitter, recolour
+from now_builder.detect.watch import history_path
 from now_builder.detect.weights import card_path, load_detector, read_card
 from now_builder.errors import ConfigError, FormatError, TrainingError
 from now_builder.formats.atomic import sha256_of
@@ -59,10 +61,11 @@ def test_a_trained_detector_finds_more_than_an_untrained_one(drawn, trained):
     untrained = AptExtractor(training.model, training.encoder, {})
     model, _ = load_detector(weights, torch.device("cpu"))
     learnt = AptExtractor(model, training.encoder, {})
-    before = measure_recall(untrained, pages.held_out, screenshots)
-    after = measure_recall(learnt, pages.held_out, screenshots)
+    before = measure(find(untrained, pages.held_out, screenshots), NAMES)
+    after = measure(find(learnt, pages.held_out, screenshots), NAMES)
     assert after.recall36 > before.recall36 + 0.05
     assert after.classified36 > before.classified36 + 0.05
+    assert after.ap50 > before.ap50 + 0.05
 
 
 def test_the_json_says_what_the_weights_are(drawn, trained):
@@ -72,7 +75,11 @@ def test_the_json_says_what_the_weights_are(drawn, trained):
     assert len(card["classes"]) == len(card["prompts"]) == 18
     assert len(card["prompts"][0]) == 768
     assert card["text_encoder"] == "hash:0"
-    assert card["measured"]["recall36"] > 0
+    assert card["mapping"]["classes"][3] == ["button", "按钮"]
+    assert card["measured"]["recall36"] > card["measured"]["ap50"] > card["measured"]["ap"] > 0
+    by_class = card["measured_by_class"]
+    assert set(by_class) <= set(NAMES)
+    assert sum(found["elements"] for found in by_class.values()) == card["measured"]["elements"]
     assert card["trained_on"]["pages"] == len(read_train_pages(drawn, 0.2).learn)
 
 
@@ -125,6 +132,7 @@ def test_screenshots_outside_the_train_pool_do_not_change_the_weights(draw, tmp_
 _PROGRAM = """
 import sys
 from pathlib import Path
+from now_builder.detect.mapping import NAMES
 from now_builder.detect.settings import TrainDetectorSettings
 from now_builder.detect.train import train_detector
 train_detector(Path(sys.argv[1]), Path(sys.argv[2]),
@@ -151,6 +159,8 @@ def test_a_kill_in_the_middle_changes_nothing(drawn, tmp_path):
     train_detector(drawn, weights, settings)
     assert weights.read_bytes() == (tmp_path / "whole.safetensors").read_bytes()
     assert not checkpoint_path(weights).exists()
+    history = history_path(weights).read_text(encoding="utf-8")
+    assert history == history_path(tmp_path / "whole.safetensors").read_text(encoding="utf-8")
     whole, killed = (
         json.loads(card_path(tmp_path / f"{n}.safetensors").read_text())
         for n in ("whole", "killed")
