@@ -505,7 +505,8 @@ class Training:
         """Fix the scale of the stored features, measure on held-out pages, write the weights."""
         self.model.load_state_dict(self._best().state_dict())
         self.model.eval()
-        self._fix_scale()
+        learned = self.pages.learn[:: max(1, len(self.pages.learn) // 200)]
+        fix_scale(self.model, learned, self.full, self.settings.seed)
         extractor = AptExtractor(self.model, self.encoder, {})
         names = self.pages.mapping.class_names
         measures = measure(find(extractor, self.pages.held_out, self.full), names)
@@ -530,31 +531,41 @@ class Training:
         write_weights(self.weights, state, card)
         return measures
 
-    @torch.inference_mode()
-    def _fix_scale(self) -> None:
-        """Fit what is fixed in the stored features on about 200 pages that were learned from."""
-        pages = self.pages.learn[:: max(1, len(self.pages.learn) // 200)]
-        if self.model.look is not None:
-            self.model.look.fit_patterns(
-                [self.full.read([page])[0] for page in pages], self.settings.seed
-            )
-        described = [torch.cat(kind) for kind in zip(*self._described(pages), strict=True)]
-        if self.model.look is None:
-            centre, whiten = fit_scale(described[0].double())
-            self.model.centre.copy_(centre)
-            self.model.whiten.copy_(whiten)
-            return
-        self.model.look.fit_blocks(described)
 
-    def _described(self, pages: Sequence[TrainPage]) -> Iterator[tuple[Tensor, ...]]:
-        """Give the embeddings of the best proposals, and what else is stored of them."""
-        look = self.model.look
-        for start in range(0, len(pages), 8):
-            shots = self.full.read(pages[start : start + 8]).to(self.device)
-            maps = self.model.maps(shots)
-            boxes = [page.boxes[:36] for page in self.model.propose(maps)]
-            embedded = self.model.projection(self.model.pool(maps, boxes).float())
-            yield (embedded,) if look is None else look.describe(embedded, shots, boxes)
+@torch.inference_mode()
+def fix_scale(
+    model: AptDetector, pages: Sequence[TrainPage], screenshots: Screenshots, seed: int
+) -> None:
+    """Fit what is fixed in the stored features: their scale, and the patterns of the tiny size.
+
+    Args:
+        model: In evaluation mode.
+        pages: That were learned from.
+        screenshots: At the model's ``screen``.
+        seed: Changes the patterns.
+    """
+    if model.look is not None:
+        model.look.fit_patterns([screenshots.read([page])[0] for page in pages], seed)
+    rows = zip(*_described(model, pages, screenshots), strict=True)
+    described = [torch.cat(kind) for kind in rows]
+    if model.look is not None:
+        model.look.fit_blocks(described)
+        return
+    centre, whiten = fit_scale(described[0].double())
+    model.centre.copy_(centre)
+    model.whiten.copy_(whiten)
+
+
+def _described(
+    model: AptDetector, pages: Sequence[TrainPage], screenshots: Screenshots
+) -> Iterator[tuple[Tensor, ...]]:
+    """Give the embeddings of the best proposals, and what else is stored of them."""
+    for start in range(0, len(pages), 8):
+        shots = screenshots.read(pages[start : start + 8]).to(model.centre.device)
+        maps = model.maps(shots)
+        boxes = [page.boxes[:36] for page in model.propose(maps)]
+        embedded = model.projection(model.pool(maps, boxes).float())
+        yield (embedded,) if model.look is None else model.look.describe(embedded, shots, boxes)
 
 
 def make_average(model: AptDetector, decay: float) -> AveragedModel:

@@ -1,0 +1,190 @@
+"""Do region features carry meaning? Topics read off them by a linear probe, and PC²'s retrieval.
+
+On a crawl of the simulated web, whose topics are known, the same pages are described by the trained
+detector, by parts of it, by the same network untrained, and by fixed windows in place of regions.
+The probe (logistic regression on the mean of a page's 36 rows) learns on the train pool's pages,
+its strength is chosen on dev, and its accuracy is that on test: other sites, all three.
+
+    make demo && python benchmarks/meaning.py demo              # the probe
+    python benchmarks/meaning.py demo --rsum trained grid       # and PC2 trained on these
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from now_builder.detect import boxes as geometry
+from now_builder.detect.apt import AptDetector
+from now_builder.detect.base import Page, Proposals
+from now_builder.detect.data import Screenshots, TrainPage, read_train_pages
+from now_builder.detect.extract import AptExtractor
+from now_builder.detect.labels import dom_boxes
+from now_builder.detect.pixels import decode_screenshot, to_batch
+from now_builder.detect.sources import DomBoxes, RegionSource, View
+from now_builder.detect.text import make_text_encoder
+from now_builder.detect.text_boxes import dom_text_boxes
+from now_builder.detect.train import fix_scale
+from now_builder.detect.weights import load_detector, read_card, to_prompts
+from now_builder.formats.features import FeatureBatch, open_features, write_features
+from now_builder.formats.shard import read_captures, read_rows
+from now_builder.formats.split import read_split
+
+WAYS = {
+    "trained": "the detector as it is",
+    "trained, DOM boxes": "its features at the browser's boxes",
+    "grid": "its features at 36 fixed windows",
+    "network": "its network alone, without the pixel patterns of the tiny size",
+    "untrained": "the same network with random weights, pixel patterns fitted",
+    "untrained network": "random weights alone",
+    "untrained network, grid": "random weights at 36 fixed windows",
+}
+
+
+class Windows:
+    """The 36 windows that otherwise fill up pages."""
+
+    kind = "grid"
+
+    def propose(self, view: View) -> list[Proposals]:
+        """Give the same windows for each page."""
+        windows = geometry.windows(view.size).to(view.maps.device)
+        return [Proposals(windows, windows.new_ones(len(windows))) for _ in view.pages]
+
+
+def build(folder: Path, way: str) -> AptExtractor:
+    """Make the extractor of a way."""
+    card = read_card(folder / "detector.safetensors")
+    model, _ = load_detector(folder / "detector.safetensors", torch.device("cpu"))
+    encoder = make_text_encoder(card.text_encoder)
+    if "network" in way or "untrained" in way:
+        state = model.state_dict()
+        config = card.model.model_copy(update={"look": 1} if "network" in way else {})
+        torch.manual_seed(0)
+        model = AptDetector(config, to_prompts(card))
+        if "untrained" not in way:
+            wanted = model.state_dict()
+            model.load_state_dict({name: state.get(name, wanted[name]) for name in wanted})
+        pages = read_train_pages(folder / "captures", 0.1).learn
+        fix_scale(model.eval(), some(pages, 200), Screenshots(model.screen, 0, 2), seed=0)
+    source: RegionSource | None = None
+    if "grid" in way:
+        source = Windows()
+    if "DOM" in way:
+        source = DomBoxes()
+    return AptExtractor(model, encoder, {"detector": way}, source)
+
+
+def some(pages: list[TrainPage], count: int) -> list[TrainPage]:
+    """About so many, evenly."""
+    return pages[:: max(1, len(pages) // count)]
+
+
+def extract(folder: Path, detector: AptExtractor, batch: int = 16) -> Iterator[FeatureBatch]:
+    """Describe all captured pages."""
+    wanted = {row.key for row in read_rows(folder / "captures") if row.status == "ok"}
+    pages, images = [], []
+    for capture in read_captures(folder / "captures"):
+        if capture.key in wanted:
+            elements = capture.elements
+            pages.append(Page(capture.key, dom_text_boxes(elements), dom_boxes(elements)))
+            images.append(decode_screenshot(capture.screenshot, detector.input_size, capture.key))
+        if len(pages) == batch:
+            yield detector.extract(pages, to_batch(images))
+            pages, images = [], []
+    if pages:
+        yield detector.extract(pages, to_batch(images))
+
+
+def features_of(folder: Path, way: str) -> Path:
+    """Make the feature file of a way, unless it is there."""
+    path = folder / "meaning" / f"{way.replace(', ', '-').replace(' ', '-')}.h5"
+    if not path.exists():
+        path.parent.mkdir(exist_ok=True)
+        detector = build(folder, way)
+        write_features(path, extract(folder, detector), detector.attributes, half=True)
+    return path
+
+
+def topics(folder: Path) -> pd.DataFrame:
+    """Give key, pool and topic of every plain page."""
+    truth = pd.read_parquet(folder / "truth.parquet").set_index("url")
+    plan = read_split(folder / "captures" / "split.toml")
+    rows = [
+        (row.key, plan.pool_of(row.site, row.key), truth.topic[row.url])
+        for row in read_rows(folder / "captures")
+        if row.status == "ok" and row.url in truth.index and truth.kind[row.url] == "page"
+    ]
+    return pd.DataFrame(rows, columns=["key", "pool", "topic"])
+
+
+def probe(path: Path, table: pd.DataFrame) -> tuple[float, float]:
+    """Learn topics from mean features on train; give the accuracy on dev and on test."""
+    with open_features(path) as file:
+        place = {key: row for row, key in enumerate(file.keys)}
+        table = table[table.key.isin(set(place))]
+        rows = file.read(np.array([place[key] for key in table.key]))
+        means = rows.regions.astype(np.float32).mean(axis=1)
+    mask = {pool: (table.pool == pool).to_numpy() for pool in ("train", "dev", "test")}
+    best = (-1.0, 0.0)
+    for strength in (1e-4, 1e-3, 1e-2, 1e-1, 1.0):
+        learner = make_pipeline(StandardScaler(), LogisticRegression(C=strength, max_iter=2000))
+        learner.fit(means[mask["train"]], table.topic[mask["train"]])
+        dev, test = (
+            learner.score(means[mask[pool]], table.topic[mask[pool]]) for pool in ("dev", "test")
+        )
+        best = max(best, (float(dev), float(test)), key=lambda pair: pair[0])
+    return best
+
+
+def rsum(folder: Path, features: Path) -> tuple[float, list[float]]:
+    """Package, train PC² by its demo preset, and score the test split; rSum and its interval."""
+    stem = features.with_suffix("")
+    truth = folder / "truth.parquet"
+    captions = folder / "captions"
+    inputs = f"{folder / 'captures'} {features} {captions}"
+    commands = [
+        f"now-builder package {inputs} {stem}-release --matched {truth} --dev 64 --test 96",
+        f"pc2-baseline train {stem}-release {stem}-run --config pc2-demo",
+        f"pc2-baseline predict {stem}-run --split test -o {stem}.zip",
+        f"now-leaderboard score {stem}.zip --release {stem}-release -o {stem}-result.json",
+    ]
+    for command in commands:
+        subprocess.run(command.split(), check=True, stdout=sys.stderr)
+    result = json.loads(Path(f"{stem}-result.json").read_text(encoding="utf-8"))
+    return result["rsum"], result["rsum_interval"]
+
+
+def main() -> None:
+    """Take the options and print the table."""
+    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    options.add_argument("folder", type=Path, help="what make demo made: captures, truth, weights")
+    options.add_argument("--ways", nargs="*", default=list(WAYS), choices=WAYS)
+    options.add_argument("--rsum", nargs="*", default=[], choices=WAYS, help="train PC² on these")
+    chosen = options.parse_args()
+    table = topics(chosen.folder)
+    most = table[table.pool == "test"].topic.value_counts(normalize=True).iloc[0]
+    counts = table.pool.value_counts().to_dict()
+    print(f"pages {counts}, {table.topic.nunique()} topics, the commonest of test {most:.3f}")
+    for way in chosen.ways:
+        start = time.perf_counter()
+        dev, test = probe(features_of(chosen.folder, way), table)
+        took = time.perf_counter() - start
+        print(f"{way:26} dev {dev:.3f}  test {test:.3f}  ({WAYS[way]}; {took:.0f} s)", flush=True)
+    for way in chosen.rsum:
+        value, interval = rsum(chosen.folder, features_of(chosen.folder, way))
+        print(f"{way:26} test rSum {value:.1f}, 95 % interval {interval}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
