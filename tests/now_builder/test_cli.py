@@ -10,8 +10,8 @@ import pytest
 import now_builder
 
 VERBS = [
-    "crawl", "label", "train-detector", "measure-detector", "detect", "tokenize", "package", "build", "verify",
-    "doctor",
+    "crawl", "label", "train-detector", "measure-detector", "detect", "tokenize", "package",
+    "build", "verify", "doctor",
 ]  # fmt: skip
 
 
