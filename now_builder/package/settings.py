@@ -1,11 +1,11 @@
 """What a user can set in packaging, and what is taken where nothing is given."""
 
 from pathlib import Path
-from typing import Literal
 
 from pydantic import Field
 
 from now_builder.config import Strict
+from now_builder.formats.split import By
 
 
 class PackageSettings(Strict):
@@ -19,7 +19,7 @@ class PackageSettings(Strict):
     seed: int | None = Field(
         None, description="Must be the seed of split.toml, which is taken when this is not given."
     )
-    by: Literal["site", "page"] | None = Field(
+    by: By | None = Field(
         None, description="Must be what split.toml says, which is taken when this is not given."
     )
     matched: Path | None = Field(
@@ -54,7 +54,7 @@ class Settled(Strict):
     dev: int = 1_000
     test: int = 1_000
     seed: int
-    by: Literal["site", "page"]
+    by: By
     matched: str | None = None
     npy: bool = False
     half: bool | None = None

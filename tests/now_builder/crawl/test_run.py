@@ -224,7 +224,7 @@ def test_added_urls_get_new_shards_and_the_split_stays(tmp_path: Path) -> None:
             read_plan(captures),
             read_rows(captures),
         )
-        assert (split.seed, split.by, split.shares.dev) == (5, "site", 0.2)
+        assert (split.seed, split.by, split.shares.dev) == (5, "domain", 0.2)
         write_list(tmp_path, [*reversed(many(4)), "http://new.test/page/5"])
         assert crawl(urls, captures, settings_for(server, split_seed=6)).visited == 1
         assert read_plan(captures)[:4] == plan
