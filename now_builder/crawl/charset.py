@@ -27,7 +27,7 @@ _MEANT = {"utf-16be": "utf-8", "utf-16le": "utf-8", "x-user-defined": "windows-1
 
 _COMMENT = re.compile(rb"<!--.*?(?:-->|\Z)", re.DOTALL)
 _RAW_TEXT = re.compile(
-    rb"<(script|style|textarea|title|noscript|template|iframe|noembed|noframes|xmp)(?=[\s/>])"
+    rb"<(script|style|textarea|title|template|iframe|noembed|noframes|xmp)(?=[\s/>])"
     rb".*?(?:</\1|\Z)|<plaintext.*",
     re.DOTALL | re.IGNORECASE,
 )
