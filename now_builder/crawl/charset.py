@@ -2,6 +2,7 @@
 
 import codecs
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,26 +75,18 @@ def decode(content: bytes, content_type: str | None) -> Decoded:
     for mark, charset in _BOMS:
         if content.startswith(mark):
             return Decoded(_decode(content[len(mark) :], charset), charset, "bom")
-    declared = _header_charset(content_type)
-    if declared:
-        return Decoded(_decode(content, declared), declared, "header")
-    declared = _meta_charset(content[:_PRESCAN])
-    if declared:
-        return Decoded(_decode(content, declared), declared, "meta")
-    found = _XML.match(content, 0, _PRESCAN)
-    declared = _meant(found[1] or found[2] or b"") if found else None
-    if declared:
-        return Decoded(_decode(content, declared), declared, "xml")
-    # Browsers look at the first bytes blindly, and later heed what their parser takes for a tag.
-    declared = _meta_charset(_RAW_TEXT.sub(b"", _COMMENT.sub(b"", content)))
-    if declared:
-        return Decoded(_decode(content, declared), declared, "meta")
-    if _is_utf8(content):
-        return Decoded(_decode(content, "utf-8"), "utf-8", "utf-8")
-    detected = _detect(content)
-    if detected:
-        return Decoded(_decode(content, detected), detected, "detected")
-    return Decoded(_decode(content, "windows-1252"), "windows-1252", "default")
+    ways: tuple[tuple[str, Callable[[], str | None]], ...] = (
+        ("header", lambda: _header_charset(content_type)),
+        ("meta", lambda: _meta_charset(content[:_PRESCAN])),
+        ("xml", lambda: _xml_charset(content)),
+        # Browsers look at the first bytes blindly; later they heed what their parser calls a tag.
+        ("meta", lambda: _meta_charset(_RAW_TEXT.sub(b"", _COMMENT.sub(b"", content)))),
+        ("utf-8", lambda: "utf-8" if _is_utf8(content) else None),
+        ("detected", lambda: _detect(content)),
+        ("default", lambda: "windows-1252"),
+    )
+    charset, source = next((found, name) for name, look in ways if (found := look()))
+    return Decoded(_decode(content, charset), charset, source)
 
 
 def whole_characters(value: Any) -> Any:
@@ -180,6 +173,11 @@ def _meta_charset(head: bytes) -> str | None:
         if charset:
             return charset
     return None
+
+
+def _xml_charset(content: bytes) -> str | None:
+    found = _XML.match(content, 0, _PRESCAN)
+    return _meant(found[1] or found[2] or b"") if found else None
 
 
 def _meant(label: bytes) -> str | None:

@@ -2,7 +2,6 @@
 
 import json
 import re
-import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,8 +10,8 @@ from typing import Any
 from lxml import etree
 
 from now_builder.crawl.charset import decode, whole_characters
+from now_builder.formats.text import clean
 
-_CONTROLS = re.compile(r"[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f]")
 _XML_DECLARATION = re.compile(r"^\s*<\?xml[^>]*>", re.IGNORECASE)
 _JSON_LD = re.compile(r"^\s*application/ld\+json", re.IGNORECASE)
 _INERT = frozenset(
@@ -120,14 +119,6 @@ def choose(
         if candidates.get(source):
             return candidates[source][0], source
     return None, None
-
-
-def clean(text: str) -> str:
-    """Give the caption of an attribute value whose entities are decoded.
-
-    NFC, white space collapsed, C0 and C1 controls dropped; nothing else.
-    """
-    return " ".join(unicodedata.normalize("NFC", _CONTROLS.sub("", text)).split())
 
 
 class _Reader:
