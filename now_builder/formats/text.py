@@ -8,11 +8,16 @@ from html.entities import html5
 _CONTROLS = re.compile(r"[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f]")
 _ENTITY = re.compile(r"&(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|([A-Za-z][A-Za-z0-9]{1,31}));")
 _TAG = re.compile(
-    r"</?(?:a|b|big|blockquote|br|center|div|em|font|h[1-6]|hr|i|img|li|ol|p|small|span|strong|sub|"
+    r"</?(a|b|big|blockquote|br|center|div|em|font|h[1-6]|hr|i|img|li|ol|p|small|span|strong|sub|"
     r"sup|table|tbody|td|th|tr|u|ul)(?:\s+[\w:-]+(?:\s*=\s*(?:\"[^\"]*\"|'[^']*'|[^\s\"'<>]+))?)*"
     r"\s*/?>",
     re.IGNORECASE,
 )
+_INLINE = frozenset(
+    ["a", "b", "big", "em", "font", "i", "img", "small", "span", "strong", "sub", "sup", "u"]
+)
+"""Tags that part no words."""
+
 _ZERO_WIDTH = re.compile("[\u00ad\u200b\u2060\ufeff]")
 """Without the joiners U+200C and U+200D, by which Persian, Hindi and emoji are written."""
 _BIDI = re.compile("[\u200e\u200f\u202a-\u202e\u2066-\u2069]")
@@ -55,7 +60,7 @@ def mend(text: str) -> str:
     text = _ENTITY.sub(
         lambda match: html.unescape(match[0]) if _is_entity(match) else match[0], text
     )
-    text = _TAG.sub(" ", text)
+    text = _TAG.sub(lambda match: "" if match[1].lower() in _INLINE else " ", text)
     return clean(_BIDI.sub("", _ZERO_WIDTH.sub("", text)))
 
 

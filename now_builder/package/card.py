@@ -29,7 +29,7 @@ def write_card(facts: Facts, settled: Settled, split: SplitPlan) -> str:
         _head(facts, settled),
         _what(facts, settled),
         _provenance(facts, settled, split),
-        _making(facts),
+        _making(facts, settled),
         _languages(facts),
         _captions(facts),
         _noise(facts, settled),
@@ -113,7 +113,7 @@ def _provenance(facts: Facts, settled: Settled, split: SplitPlan) -> str:
     )
 
 
-def _making(facts: Facts) -> str:
+def _making(facts: Facts, settled: Settled) -> str:
     attributes = [
         (name, value if len(value) <= 120 else f"{value[:117]}…")
         for name, value in sorted(facts.detector.items())
@@ -126,6 +126,12 @@ def _making(facts: Facts) -> str:
         (name, f"{track.vocabulary:,}", track.source, track.learned_on)
         for name, track in facts.tracks.items()
     ]
+    mended = (
+        "; then what was escaped twice decoded, tags, zero-width characters and bidi controls taken "
+        "out"
+        if settled.mend
+        else ", nothing else"
+    )
     return (
         "## How it was made\n\n"
         "**Images.** An *APT-style* detector, not the authors' weights (those are not published): "
@@ -136,7 +142,7 @@ def _making(facts: Facts) -> str:
         + "\n\n"
         + _table(["regions by origin", *_origins(facts)], sources)
         + "\n\n**Captions.** The meta description in the HTML source, entities decoded once, "
-        "Unicode NFC, white space collapsed, control characters dropped, nothing else. "
+        f"Unicode NFC, white space collapsed, control characters dropped{mended}. "
         "Vocabularies were learned on the train pool alone (the published ones contain words of "
         "dev and test); other tokens are `<unk>`.\n\n"
         + _table(["tokenizer", "tokens", "source", "learned on"], tracks)
@@ -300,6 +306,8 @@ def _rejects(facts: Facts, settled: Settled) -> str:
 
 
 def _people(settled: Settled) -> str:
+    dropped = [f"`{flag}`" for flag in ("email", "phone") if flag in settled.filters.drop]
+    left = f", and those with {' or '.join(dropped)} were left out" if dropped else ""
     way = (
         f"Ask here: {settled.contact}."
         if settled.contact
@@ -308,7 +316,8 @@ def _people(settled: Settled) -> str:
     return (
         "## Consent and opt-out\n\nPages were public and fetched where robots.txt allows it "
         "(what it refused is among the rejects); nobody was asked. Meta descriptions may name "
-        "people or hold addresses and phone numbers; nothing was removed from them. A site's "
+        "people or hold addresses and phone numbers; pairs in which a rule found one have the flag "
+        f"`email` or `phone`{left}. A site's "
         f"owner can have pages taken out: name the URL, it is in `pairs.parquet`. {way}"
     )
 

@@ -22,6 +22,7 @@ MENDED = {
     "broken \ufffd": ({"replacement"}, "broken \ufffd"),
     "&#1;x&#128;": ({"double_escaped"}, "x€"),
     "<b></b>": ({"tags"}, ""),
+    "<B>one</B>, <SPAN>t</SPAN>wo<BR>three": ({"tags"}, "one, two three"),
 }
 LEFT = [
     "AT&T, R&D; Q&A",

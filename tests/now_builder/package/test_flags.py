@@ -45,15 +45,18 @@ def test_a_caption_has_its_flags(caption: str, flags: set[str]) -> None:
     ],
 )
 def test_telephone_numbers_are_told_by_country(
-    text: str, site: str, lang: str | None, there: bool
+    text: str,
+    site: str,
+    lang: str | None,
+    there: bool,  # noqa: FBT001
 ) -> None:
     assert has_phone(text, site, lang) is there
 
 
 @pytest.mark.parametrize(
     "caption",
-    ["Free PORN and more", "XXX videos", "Порно онлайн", "免费成人视频在线观看", "无码高清", "アダルト動画 見放題",
-     "야동 사이트", "Live sex cams"],
+    ["Free PORN and more", "XXX videos", "Порно онлайн", "免费成人视频在线观看", "无码高清",
+     "アダルト動画 見放題", "야동 사이트", "Live sex cams"],
 )  # fmt: skip
 def test_adult_captions_are_told(caption: str) -> None:
     assert is_adult(caption)
@@ -81,8 +84,9 @@ def test_titles_of_error_pages_are_told(title: str) -> None:
 
 @pytest.mark.parametrize(
     "title",
-    ["How to fix a 404 not found error", "Room 404, the film", "Lost and found", "An error of youth",
-     "Error handling in Python | Docs", "Coming soon to cinemas this year", ""],
+    ["How to fix a 404 not found error", "Room 404, the film", "Lost and found",
+     "An error of youth", "Error handling in Python | Docs", "Coming soon to cinemas this year",
+     ""],
 )  # fmt: skip
 def test_titles_about_errors_are_not(title: str) -> None:
     assert not is_error(title, "A page about something.")

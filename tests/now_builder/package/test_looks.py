@@ -51,8 +51,9 @@ def wall(text: str, **more) -> list[Element]:
 
 @pytest.mark.parametrize(
     "text",
-    ["We use cookies to improve", "COOKIES?", "本网站使用 Cookie，请同意", "クッキーの使用", "쿠키 정책",
-     "Nous demandons votre consentement", "Wir brauchen Ihre Einwilligung", "Мы используем куки"],
+    ["We use cookies to improve", "COOKIES?", "本网站使用 Cookie，请同意", "クッキーの使用",
+     "쿠키 정책", "Nous demandons votre consentement", "Wir brauchen Ihre Einwilligung",
+     "Мы используем куки"],
 )  # fmt: skip
 def test_a_large_box_that_asks_for_consent_is_a_wall(text: str) -> None:
     assert has_consent_wall(wall(text))
