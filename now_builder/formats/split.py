@@ -2,13 +2,14 @@
 
 import hashlib
 import ipaddress
-from functools import cache
+from collections.abc import Callable
+from functools import cache, lru_cache
 from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, model_serializer, model_validator
 
 from now_builder.config import Strict, build, read_toml, to_toml
 from now_builder.errors import ConfigError, FormatError
@@ -50,6 +51,12 @@ class SplitPlan(Strict):
     suffixes: str | None = None
     shares: Shares
 
+    @model_serializer(mode="wrap")
+    def _without_nothing(self, dump: Callable[["SplitPlan"], dict[str, Any]]) -> dict[str, Any]:
+        """Leave out ``suffixes`` where there are none: stages hash a plan, older ones had none."""
+        tree = dump(self)
+        return {name: value for name, value in tree.items() if value is not None}
+
     def pool_of(self, site: str, key: str) -> Split:
         """Give the pool of a page; a site that is an IP address is split by page."""
         if self.by == "page" or _is_address(site):
@@ -58,7 +65,7 @@ class SplitPlan(Strict):
         return pool(name, self.seed, self.shares)
 
 
-@cache
+@lru_cache(maxsize=1 << 16)
 def registrable_domain(site: str) -> str:
     """Give what somebody registered of a host name: ``example.co.uk`` of ``blog.example.co.uk``.
 

@@ -127,8 +127,8 @@ def _making(facts: Facts, settled: Settled) -> str:
         for name, track in facts.tracks.items()
     ]
     mended = (
-        "; then what was escaped twice decoded, tags, zero-width characters and bidi controls taken "
-        "out"
+        "; then what was escaped twice decoded, tags, zero-width characters and bidi controls "
+        "taken out"
         if settled.mend
         else ", nothing else"
     )

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Bool, UInt64
 from PIL import Image
+from tqdm import tqdm
 
 from now_builder.formats.shard import HEIGHT, WIDTH, Capture, Element, read_captures, read_plan
 from now_builder.package.flags import consent_words
@@ -34,7 +35,8 @@ def measure(captures: Path, keys: frozenset[str]) -> dict[str, frozenset[str]]:
     shards = sorted({line.shard for line in plan if line.key in keys})
     skip = frozenset(line.key for line in plan) - keys
     found = {}
-    for capture in read_captures(captures, skip, shards):
+    looked = read_captures(captures, skip, shards)
+    for capture in tqdm(looked, total=len(keys), desc="looking", unit="page", disable=None):
         flags = _looks_of(capture)
         if flags:
             found[capture.key] = flags

@@ -136,7 +136,9 @@ class _Job:
 
 def _survey(corpus: Corpus) -> tuple[int, int, str]:
     """Count captions and train captions, and hash what every tokenizer depends on."""
-    digest = hashlib.sha256(f"{corpus.split.model_dump_json()}\n{corpus.mended}".encode())
+    digest = hashlib.sha256(corpus.split.model_dump_json().encode())
+    if corpus.mended:
+        digest.update(MENDED.encode())
     pools: Counter[str] = Counter()
     for key, caption, pool in corpus:
         pools[pool] += 1

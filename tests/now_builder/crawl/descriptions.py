@@ -702,6 +702,18 @@ UNDECLARED = {
     for name, (codec, text) in _LONG.items()
     for way, header in (("nobody", None), ("a header without it", "text/html"))
 }  # fmt: skip
+UNDECLARED["utf-16 without a mark is not guessed, as in browsers"] = Case(
+    page("", "plain text", "utf-16-le"), None, None, None, "text/html"
+)
+UNDECLARED["utf-7 is never decoded"] = Case(
+    b"+ADw-meta name=description content=no+AD4-", None, None, None, "text/html; charset=utf-7"
+)
+UNDECLARED["utf-7 in its meta is never decoded"] = Case(
+    b"<meta charset=utf-7><meta name=description content='+AGE-'>",
+    "+AGE-",
+    charset=None,
+    header="text/html",
+)
 UNDECLARED["ASCII"] = Case(page("", "plain", "ascii"), "plain", header=None, browser=False)
 UNDECLARED["utf-8 cut in a character"] = Case(
     page("", Z, "utf-8") + "中".encode()[:2], Z, header=None, browser=False

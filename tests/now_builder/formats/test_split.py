@@ -87,6 +87,9 @@ def test_a_plan_from_before_domains_keeps_its_assignment(tmp_path: Path) -> None
         for number in range(40):
             host = f"h{number}.example.com"
             assert plan.pool_of(host, "k") == pool(host, 3, SHARES)
+        # What was made from it is known by a hash of this text.
+        shares = '"shares":{"train":0.6,"dev":0.15,"test":0.25}'
+        assert plan.model_dump_json() == f'{{"seed":3,"by":"site",{shares}}}'
 
 
 def test_another_list_of_suffixes_than_the_plans_is_refused(tmp_path: Path) -> None:
