@@ -35,12 +35,12 @@ _RAW_TEXT = re.compile(
 _XML = re.compile(
     rb"\s*<\?xml[\s][^>]*?\bencoding\s*=\s*(?:\"([^\"<>]*)\"|'([^'<>]*)')", re.IGNORECASE
 )
-# Nothing of these can match in two ways, so that no page takes long: see possessive quantifiers.
+# Possessive: none of these can be matched in two ways, so that no page takes long.
 _ATTRIBUTE = re.compile(
     rb"([^\s/>][^\s/>=]*+)(?:\s*+=\s*+(?:\"([^\"]*+)\"|'([^']*+)'|(?![\"'])([^\s>]*+)))?+"
 )
 _META = re.compile(rb"<meta(?=[\s/])(?:[\s/]++|%s)*+" % _ATTRIBUTE.pattern, re.IGNORECASE)
-_CHARSET = re.compile(rb"charset\s*=\s*[\"']?\s*([^\s\"';]+)", re.IGNORECASE)
+_CHARSET = re.compile(rb"charset\s*+=\s*+[\"']?+\s*+([^\s\"';]++)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)

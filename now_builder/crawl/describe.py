@@ -196,9 +196,11 @@ _NOT_THE_PAGE = {"Person", "Organization", "WebSite", "ImageObject", "NewsMediaO
 
 def _of_json_ld(text: str) -> Iterator[str]:
     """Yield the descriptions of the things that a page is about, not of its author or its site."""
-    text = re.sub(r"^\s*(?:<!--|(?://)?\s*<!\[CDATA\[)|(?:-->|(?://)?\s*\]\]>)\s*$", "", text)
+    text = text.strip().removeprefix("//").lstrip()
+    for opening, closing in (("<!--", "-->"), ("<![CDATA[", "]]>")):
+        text = text.removeprefix(opening).removesuffix(closing)
     try:
-        tree = whole_characters(json.loads(text, strict=False))
+        tree = whole_characters(json.loads(text.rstrip().removesuffix("//"), strict=False))
     except (ValueError, RecursionError):
         return
     roots = tree if isinstance(tree, list) else [tree]

@@ -1,4 +1,4 @@
-"""Split pools: which of train, dev and test a site or page belongs to, the same in every stage."""
+"""Split pools: which of train, dev, test a domain or page belongs to, the same in every stage."""
 
 import hashlib
 import ipaddress

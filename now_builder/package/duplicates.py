@@ -4,6 +4,8 @@ from typing import Any, Protocol, runtime_checkable
 
 _SHINGLE = 3
 _PERMUTATIONS = 128
+_LONGEST = 10_000
+"""Characters of a caption that count for its being near; equal ones are compared whole."""
 
 
 @runtime_checkable
@@ -85,7 +87,7 @@ class NearCaptions:
 
 def shingles(caption: str) -> frozenset[str]:
     """Give the runs of three characters of a caption, case folded; a shorter one is a run."""
-    text = caption.casefold()
+    text = caption[:_LONGEST].casefold()
     return frozenset(text[at : at + _SHINGLE] for at in range(max(1, len(text) - _SHINGLE + 1)))
 
 

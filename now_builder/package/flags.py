@@ -11,8 +11,12 @@ from phonenumbers import SUPPORTED_REGIONS, PhoneNumberMatcher
 from now_builder.formats.shard import CaptureRow
 from now_builder.formats.text import oddities
 
-_EMAIL = re.compile(r"[\w.%+-]+[@＠][A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)*\.[A-Za-z]{2,24}\b")
+_EMAIL = re.compile(
+    r"[A-Za-z0-9._%+-]{1,64}[@＠][A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)*\.[A-Za-z]{2,24}\b"
+)
 _DIGITS = 7
+_LONGEST = 10_000
+"""Characters of a caption in which telephone numbers are looked for."""
 _PARTS = re.compile(r"\s*[|｜–—·•_»«:：]\s*|\s+-\s+|-\s|\s-|(?<=\S)[!,.，。]\s+")
 _REGIONS = {
     "zh": "CN", "ja": "JP", "ko": "KR", "en": "US", "ru": "RU", "de": "DE", "fr": "FR", "es": "ES",
@@ -52,6 +56,7 @@ def has_phone(text: str, site: str, lang: str | None) -> bool:
         site: Its host; a country's top level tells where numbers without a country's code belong.
         lang: Of the page; tells it otherwise.
     """
+    text = text[:_LONGEST]
     if sum(map(str.isdigit, text)) < _DIGITS:
         return False
     top = site.rpartition(".")[2].upper().replace("UK", "GB")

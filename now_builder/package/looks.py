@@ -15,7 +15,7 @@ from now_builder.package.flags import consent_words
 _ONE_COLOUR = 0.99
 _WALL = 0.5
 _DIALOGS = frozenset({"dialog", "alertdialog"})
-_ROWS = 256
+_ROWS = 64
 
 
 def measure(captures: Path, keys: frozenset[str]) -> dict[str, frozenset[str]]:

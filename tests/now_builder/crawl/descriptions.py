@@ -282,6 +282,8 @@ HTML: dict[str, dict[str, tuple[str, str | None]]] = {
         "very deep": ("<b>" * 5000 + YES, "yes"),
         "misnested": (f"<b><p></b>{YES}</p><i></b>", "yes"),
         "end tags alone": ("</div></p></br></x>" + YES, "yes"),
+        "end tags alone, of what hides": (
+            f"</template></noscript></title></script></svg></textarea>{YES}", "yes"),
         "two heads": (f"<head></head><head>{YES}</head>", "yes"),
         "two bodies": (f"<body><body class=x>{YES}", "yes"),
         "two pages": (f"<html><head></head><body></body></html><html><head>{YES}", "yes"),
@@ -333,6 +335,15 @@ OURS: dict[str, tuple[str, str | None, str | None]] = {
     "JSON-LD in CDATA": (
         '<script type="application/ld+json">//<![CDATA[\n{"description": "ld"}\n//]]></script>',
         "ld", "json-ld"),
+    "JSON-LD in a comment": (
+        '<script type="application/ld+json"> <!-- {"description": "ld"} --> </script>',
+        "ld", "json-ld"),
+    "JSON-LD in bare CDATA": (
+        '<script type="application/ld+json"><![CDATA[{"description": "ld"}]]></script>',
+        "ld", "json-ld"),
+    "JSON-LD in CDATA behind block comments": (
+        '<script type="application/ld+json">/*<![CDATA[*/{"description": "no"}/*]]>*/</script>',
+        None, None),
     "JSON-LD with a new line in a string": (
         '<script type="application/ld+json">{"description": "a\nb"}</script>', "a b", "json-ld"),
     "JSON-LD is not HTML: entities stay": (

@@ -118,6 +118,11 @@ LARGE = {
     "entities": b"&amp;" * (SIZE // 5),
     "not ASCII, undeclared": "текст ".encode("cp1251") * (SIZE // 6),
     "white space": b" " * SIZE,
+    "white space in JSON-LD": b"<script type=application/ld+json>" + b" " * SIZE + b"]]",
+    "white space after charset": b"<meta http-equiv=content-type content='charset=" + b" " * SIZE,
+    "white space in a charset that ends": b"<meta http-equiv=content-type content='charset="
+    + b" " * (SIZE // 60)
+    + b"'>",
     "JSON-LD": b'<script type=application/ld+json>"' + b"x" * SIZE + b'"</script>',
 }
 LIMIT_S, LIMIT_MIB = 60, 1800

@@ -1,8 +1,11 @@
 """Which captions and titles are flagged, in several languages, and which are not."""
 
+import time
+
 import pytest
 
 from now_builder.formats.shard import CaptureRow
+from now_builder.package.duplicates import NearCaptions
 from now_builder.package.flags import flags_of, has_phone, is_adult, is_error
 
 
@@ -96,3 +99,16 @@ def test_a_status_or_a_caption_makes_an_error_page_too() -> None:
     assert flags_of(row("Welcome", http_status=404)) == {"error_page"}
     assert flags_of(row("Page not found.", http_status=200)) == {"error_page"}
     assert flags_of(row("Welcome", http_status=200, title="Welcome")) == set()
+
+
+@pytest.mark.parametrize(
+    "caption",
+    ["a" * 300_000, "1" * 300_000, "a@" * 150_000, "1-" * 150_000, "<a " + "x " * 150_000,
+     "&amp" * 75_000, "404 | " * 50_000],
+    ids=["letters", "digits", "at", "dashes", "a tag", "entities", "parts"],
+)  # fmt: skip
+def test_no_caption_takes_long(caption: str) -> None:
+    before = time.process_time()
+    flags_of(row(caption, title=caption, lang="en"))
+    NearCaptions(0.8).add("a", caption)
+    assert time.process_time() - before < 5
