@@ -305,7 +305,7 @@ def test_half_stores_float16_and_hashes_what_is_stored(world: World, tmp_path: P
 
 
 def test_another_seed_or_mode_is_refused(world: World, tmp_path: Path) -> None:
-    for settings in ({"seed": 4}, {"by": "page"}):
+    for settings in ({"seed": 4}, {"by": "page"}, {"by": "domain"}):
         with pytest.raises(ConfigError, match=r"split\.toml"):
             world.package(tmp_path / "release", **settings)
     assert not (tmp_path / "release").exists()
