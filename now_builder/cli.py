@@ -240,7 +240,7 @@ def _package(
     settings: PackageSettings,
     force: bool,
 ) -> None:
-    """Split by site and write the published layout, with card, Croissant metadata and manifest."""
+    """Filter, split and write the published layout, with card, Croissant metadata and manifest."""
     manifest = _load("package.run", "package")(
         captures, features, captions, release, settings, force
     )

@@ -2,6 +2,7 @@
 
 import codecs
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,14 +23,24 @@ _LABELS = {
     "cp1256": "windows-1256", "cp874": "windows-874",
 }  # fmt: skip
 _SAMPLE = 1 << 16
-_REPLACED_BY_UTF8 = {"utf-16be", "utf-16le"}
+_MEANT = {"utf-16be": "utf-8", "utf-16le": "utf-8", "x-user-defined": "windows-1252"}
+"""What a page means that declares this in plain bytes."""
 
-_COMMENT = re.compile(rb"<!--.*?(?:-->|$)", re.DOTALL)
-_META = re.compile(rb"<meta[\s/](?:[^>\"']|\"[^\"]*\"|'[^']*')*>?", re.IGNORECASE)
-_ATTRIBUTE = re.compile(
-    rb"([^\s=/>\"']+)(?:\s*=\s*(?:\"([^\"]*)\"|'([^']*)'|([^\s>\"']*)))?", re.DOTALL
+_COMMENT = re.compile(rb"<!--.*?(?:-->|\Z)", re.DOTALL)
+_RAW_TEXT = re.compile(
+    rb"<(script|style|textarea|title|template|iframe|noembed|noframes|xmp)(?=[\s/>])"
+    rb".*?(?:</\1|\Z)|<plaintext.*",
+    re.DOTALL | re.IGNORECASE,
 )
-_CHARSET = re.compile(rb"charset\s*=\s*[\"']?\s*([^\s\"';]+)", re.IGNORECASE)
+_XML = re.compile(
+    rb"\s*<\?xml[\s][^>]*?\bencoding\s*=\s*(?:\"([^\"<>]*)\"|'([^'<>]*)')", re.IGNORECASE
+)
+# Possessive: none of these can be matched in two ways, so that no page takes long.
+_ATTRIBUTE = re.compile(
+    rb"([^\s/>][^\s/>=]*+)(?:\s*+=\s*+(?:\"([^\"]*+)\"|'([^']*+)'|(?![\"'])([^\s>]*+)))?+"
+)
+_META = re.compile(rb"<meta(?=[\s/])(?:[\s/]++|%s)*+" % _ATTRIBUTE.pattern, re.IGNORECASE)
+_CHARSET = re.compile(rb"charset\s*+=\s*+[\"']?+\s*+([^\s\"';]++)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +50,8 @@ class Decoded:
     Attributes:
         text: Undecodable bytes are U+FFFD.
         charset: WHATWG name, lower case.
-        source: ``bom``, ``header``, ``meta``, ``utf-8`` (valid, undeclared), ``detected`` or
-            ``default``.
+        source: ``bom``, ``header``, ``meta``, ``xml`` (its declaration), ``utf-8`` (valid,
+            undeclared), ``detected`` or ``default``.
     """
 
     text: str
@@ -52,7 +63,7 @@ def decode(content: bytes, content_type: str | None) -> Decoded:
     """Decode a page as browsers do.
 
     The order: byte-order mark, charset of the HTTP header, ``<meta>`` in the first 1,024 bytes,
-    ``<meta>`` further on, valid UTF-8, detection, windows-1252.
+    XML declaration, ``<meta>`` further on, valid UTF-8, detection, windows-1252.
 
     Args:
         content: As served, content encodings such as gzip undone.
@@ -64,18 +75,18 @@ def decode(content: bytes, content_type: str | None) -> Decoded:
     for mark, charset in _BOMS:
         if content.startswith(mark):
             return Decoded(_decode(content[len(mark) :], charset), charset, "bom")
-    declared = _header_charset(content_type)
-    if declared:
-        return Decoded(_decode(content, declared), declared, "header")
-    declared = _meta_charset(content[:_PRESCAN]) or _meta_charset(content[_PRESCAN - 256 :])
-    if declared:
-        return Decoded(_decode(content, declared), declared, "meta")
-    if _is_utf8(content):
-        return Decoded(_decode(content, "utf-8"), "utf-8", "utf-8")
-    detected = _detect(content)
-    if detected:
-        return Decoded(_decode(content, detected), detected, "detected")
-    return Decoded(_decode(content, "windows-1252"), "windows-1252", "default")
+    ways: tuple[tuple[str, Callable[[], str | None]], ...] = (
+        ("header", lambda: _header_charset(content_type)),
+        ("meta", lambda: _meta_charset(content[:_PRESCAN])),
+        ("xml", lambda: _xml_charset(content)),
+        # Browsers look at the first bytes blindly; later they heed what their parser calls a tag.
+        ("meta", lambda: _meta_charset(_RAW_TEXT.sub(b"", _COMMENT.sub(b"", content)))),
+        ("utf-8", lambda: "utf-8" if _is_utf8(content) else None),
+        ("detected", lambda: _detect(content)),
+        ("default", lambda: "windows-1252"),
+    )
+    charset, source = next((found, name) for name, look in ways if (found := look()))
+    return Decoded(_decode(content, charset), charset, source)
 
 
 def whole_characters(value: Any) -> Any:
@@ -99,7 +110,43 @@ def _decode(content: bytes, charset: str) -> str:
     encoding = webencodings.lookup(charset)
     # Python's GBK lacks what pages labelled so use; the standard decodes both with GB18030.
     codec = codecs.lookup("gb18030") if encoding.name == "gbk" else encoding.codec_info
-    return str(codec.decode(content, "replace")[0])
+    errors = "replace"
+    if encoding.name.startswith("windows-"):
+        errors = _C1
+    elif encoding.name == "euc-jp":
+        errors = _ROW_13
+    text = str(codec.decode(content, errors)[0])
+    return text.translate(_JIS) if encoding.name in {"euc-jp", "iso-2022-jp"} else text
+
+
+_C1, _ROW_13 = "now-builder-c1", "now-builder-row-13"
+_JIS = str.maketrans("〜‖−¢£¬—", "～∥－￠￡￢―")
+"""Where the standard's table of JIS X 0208 (that of Windows) differs from Python's."""
+
+
+def _c1(error: UnicodeError) -> tuple[str, int]:
+    """Decode a byte that Windows leaves undefined: a C1 control, or unknown."""
+    if not isinstance(error, UnicodeDecodeError):
+        raise error
+    byte = error.object[error.start]
+    return chr(byte) if byte < 0xA0 else "\ufffd", error.start + 1
+
+
+def _row_13(error: UnicodeError) -> tuple[str, int]:
+    """Decode what EUC-JP of the web has besides JIS X 0208 (``①``, ``㈱``): as Shift_JIS has it."""
+    if not isinstance(error, UnicodeDecodeError):
+        raise error
+    pair = error.object[error.start : error.start + 2]
+    if len(pair) == 2 and min(pair) > 0xA0 and max(pair) < 0xFF:
+        row, cell = pair[0] - 0xA1, pair[1] - 0xA1
+        lead = row // 2 + (0x81 if row < 62 else 0xC1)
+        trail = cell + (0x9F if row % 2 else 0x40 if cell < 63 else 0x41)
+        return bytes([lead, trail]).decode("cp932", "replace"), error.start + 2
+    return "\ufffd", error.start + 1
+
+
+codecs.register_error(_C1, _c1)
+codecs.register_error(_ROW_13, _row_13)
 
 
 def _header_charset(content_type: str | None) -> str | None:
@@ -114,19 +161,29 @@ def _known(label: bytes) -> str | None:
 
 def _meta_charset(head: bytes) -> str | None:
     """Find the encoding that a ``<meta>`` declares in plain bytes."""
-    for tag in _META.findall(_COMMENT.sub(b"", head)):
+    for tag in _META.finditer(_COMMENT.sub(b"", head)):
         attributes: dict[bytes, bytes] = {}
-        for name, *values in _ATTRIBUTE.findall(tag[5:]):
+        for name, *values in _ATTRIBUTE.findall(tag[0][5:]):
             attributes.setdefault(name.lower(), b"".join(values))
         label = attributes.get(b"charset")
         if label is None and attributes.get(b"http-equiv", b"").strip().lower() == b"content-type":
             found = _CHARSET.search(attributes.get(b"content", b""))
             label = found[1] if found else None
-        charset = _known(label) if label else None
+        charset = _meant(label) if label else None
         if charset:
-            # A page that could be read so far to find this cannot be UTF-16.
-            return "utf-8" if charset in _REPLACED_BY_UTF8 else charset
+            return charset
     return None
+
+
+def _xml_charset(content: bytes) -> str | None:
+    found = _XML.match(content, 0, _PRESCAN)
+    return _meant(found[1] or found[2] or b"") if found else None
+
+
+def _meant(label: bytes) -> str | None:
+    """Give the encoding of a label that stands in the page: what was read so is no UTF-16."""
+    charset = _known(label)
+    return _MEANT.get(charset, charset) if charset else None
 
 
 def _is_utf8(content: bytes) -> bool:

@@ -2,17 +2,16 @@
 
 import json
 import re
-import unicodedata
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from bs4 import BeautifulSoup
-from bs4.element import Tag
+from lxml import etree
 
-from now_builder.crawl.charset import decode
+from now_builder.crawl.charset import decode, whole_characters
+from now_builder.formats.text import clean
 
-_CONTROLS = re.compile(r"[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f]")
 _XML_DECLARATION = re.compile(r"^\s*<\?xml[^>]*>", re.IGNORECASE)
 _JSON_LD = re.compile(r"^\s*application/ld\+json", re.IGNORECASE)
 _INERT = frozenset(
@@ -20,6 +19,8 @@ _INERT = frozenset(
      "script", "plaintext"}
 )  # fmt: skip
 """What stands in these is text or is inert for a browser that runs scripts: no description."""
+_WATCHED = _INERT | {"svg"}
+_PIECE = 1 << 20
 
 _BY_NAME = {
     "description": "name",
@@ -71,9 +72,9 @@ def describe(content: bytes, content_type: str | None, *, fallback: bool = True)
         fallback: Take the best of :data:`FALLBACKS` where there is no description by name.
     """
     decoded = decode(content, content_type)
-    soup = _parse(decoded.text)
+    page = _read(decoded.text)
     candidates: dict[str, list[str]] = {}
-    for origin, text in _found(soup):
+    for origin, text in _found(page):
         texts = candidates.setdefault(origin, [])
         cleaned = clean(text)
         if cleaned and cleaned not in texts:
@@ -86,12 +87,10 @@ def describe(content: bytes, content_type: str | None, *, fallback: bool = True)
         candidates=candidates,
         charset=decoded.charset,
         charset_source=decoded.source,
-        title=_title(soup),
-        lang=_declared_language(soup),
-        metas=[
-            (str(tag["name"]), str(tag.get("content") or "")) for tag in soup.select("meta[name]")
-        ],
-        refreshes=soup.select_one('meta[http-equiv="refresh" i]') is not None,
+        title=clean("".join(page.title or ())) or None,
+        lang=_declared_language(page),
+        metas=[(meta["name"], meta.get("content", "")) for meta, _ in page.metas if "name" in meta],
+        refreshes=any(meta.get("http-equiv", "").lower() == "refresh" for meta, _ in page.metas),
     )
 
 
@@ -122,44 +121,74 @@ def choose(
     return None, None
 
 
-def clean(text: str) -> str:
-    """Give the caption of an attribute value whose entities are decoded.
+class _Reader:
+    """What a parser tells as it goes along: no tree is built, so memory is that of the source."""
 
-    NFC, white space collapsed, C0 and C1 controls dropped; nothing else.
-    """
-    return " ".join(_CONTROLS.sub("", unicodedata.normalize("NFC", text)).split())
+    def __init__(self) -> None:
+        self.metas: list[tuple[dict[str, str], bool]] = []
+        self.lang = ""
+        self.title: list[str] | None = None
+        self.json_ld: list[list[str]] = []
+        self._open: Counter[str] = Counter()
+        self._text: list[str] | None = None
+
+    def start(self, tag: str, attributes: Mapping[str, str], _prefixes: object) -> None:
+        if tag == "meta":
+            self.metas.append((dict(attributes), any(self._open[name] for name in _INERT)))
+        elif tag == "html":
+            self.lang = self.lang or attributes.get("lang", "").strip()
+        elif tag == "title" and self.title is None and not self._open["svg"]:
+            self._text = self.title = []
+        elif tag == "script" and _JSON_LD.match(attributes.get("type", "")):
+            self._text = []
+            self.json_ld.append(self._text)
+        if tag in _WATCHED:
+            self._open[tag] += 1
+
+    def end(self, tag: str) -> None:
+        if tag in _WATCHED:
+            self._open[tag] -= 1
+            self._text = None
+
+    def data(self, text: str) -> None:
+        if self._text is not None:
+            self._text.append(text)
+
+    def close(self) -> "_Reader":
+        return self
 
 
-def _parse(text: str) -> BeautifulSoup:
-    """Parse HTML, served as XHTML or not; libxml2 reads it with the tokenizer of HTML5."""
+def _read(text: str) -> _Reader:
+    """Read HTML, served as XHTML or not; libxml2 cuts it into tags as HTML5 says."""
+    reader = _Reader()
+    parser = etree.HTMLParser(target=reader, recover=True, huge_tree=True)
     text = _XML_DECLARATION.sub("", text.replace("\0", "\ufffd"))
-    return BeautifulSoup(text + "\n", "lxml")  # the new line: a lone word is no file name
+    for start in range(0, len(text), _PIECE):
+        parser.feed(text[start : start + _PIECE])
+    parser.feed("\n")  # no document is empty
+    parser.close()
+    return reader
 
 
-def _found(soup: BeautifulSoup) -> Iterator[tuple[str, str]]:
-    for meta in soup.find_all("meta"):
-        source = _source_of(meta)
-        if source and not any(parent.name in _INERT for parent in meta.parents):
-            yield source, _attribute(meta, "content")
-    for script in soup.find_all("script", type=_JSON_LD):
-        yield from (("json-ld", text) for text in _of_json_ld(script.get_text()))
+def _found(page: _Reader) -> Iterator[tuple[str, str]]:
+    for meta, inert in page.metas:
+        source = None if inert else _source_of(meta)
+        if source:
+            yield source, meta.get("content", "")
+    for script in page.json_ld:
+        yield from (("json-ld", text) for text in _of_json_ld("".join(script)))
 
 
-def _source_of(meta: Tag) -> str | None:
-    name = _BY_NAME.get(_attribute(meta, "name").strip().lower())
-    named = _BY_PROPERTY.get(_attribute(meta, "property").strip().lower())
+def _source_of(meta: Mapping[str, str]) -> str | None:
+    name = _BY_NAME.get(meta.get("name", "").strip().lower())
+    named = _BY_PROPERTY.get(meta.get("property", "").strip().lower())
     if name or named:
         return name or named
-    if "description" in _attribute(meta, "itemprop").lower().split():
+    if "description" in meta.get("itemprop", "").lower().split():
         return "itemprop"
-    if _attribute(meta, "http-equiv").strip().lower() == "description":
+    if meta.get("http-equiv", "").strip().lower() == "description":
         return "http-equiv"
     return None
-
-
-def _attribute(tag: Tag, name: str) -> str:
-    value = tag.get(name)
-    return value if isinstance(value, str) else " ".join(value or ())
 
 
 _NOT_THE_PAGE = {"Person", "Organization", "WebSite", "ImageObject", "NewsMediaOrganization"}
@@ -167,9 +196,11 @@ _NOT_THE_PAGE = {"Person", "Organization", "WebSite", "ImageObject", "NewsMediaO
 
 def _of_json_ld(text: str) -> Iterator[str]:
     """Yield the descriptions of the things that a page is about, not of its author or its site."""
-    text = re.sub(r"^\s*(?:<!--|(?://)?\s*<!\[CDATA\[)|(?:-->|(?://)?\s*\]\]>)\s*$", "", text)
+    text = text.strip().removeprefix("//").lstrip()
+    for opening, closing in (("<!--", "-->"), ("<![CDATA[", "]]>")):
+        text = text.removeprefix(opening).removesuffix(closing)
     try:
-        tree = json.loads(text, strict=False)
+        tree = whole_characters(json.loads(text.rstrip().removesuffix("//"), strict=False))
     except (ValueError, RecursionError):
         return
     roots = tree if isinstance(tree, list) else [tree]
@@ -189,18 +220,10 @@ def _types(item: dict[str, Any]) -> set[str]:
     }
 
 
-def _title(soup: BeautifulSoup) -> str | None:
-    for title in soup.find_all("title"):
-        if not any(parent.name == "svg" for parent in title.parents):
-            return clean(title.get_text()) or None
-    return None
-
-
-def _declared_language(soup: BeautifulSoup) -> str | None:
-    html = soup.find("html")
-    if isinstance(html, Tag) and _attribute(html, "lang").strip():
-        return _attribute(html, "lang").strip()
-    for meta in soup.find_all("meta"):
-        if _attribute(meta, "http-equiv").strip().lower() == "content-language":
-            return _attribute(meta, "content").split(",")[0].strip() or None
+def _declared_language(page: _Reader) -> str | None:
+    if page.lang:
+        return page.lang
+    for meta, _ in page.metas:
+        if meta.get("http-equiv", "").strip().lower() == "content-language":
+            return meta.get("content", "").split(",")[0].strip() or None
     return None

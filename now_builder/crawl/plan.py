@@ -13,7 +13,14 @@ from now_builder.crawl.settings import CrawlSettings
 from now_builder.crawl.urls import extend_plan
 from now_builder.errors import ConfigError
 from now_builder.formats.shard import Planned, plan_path, read_plan, write_plan
-from now_builder.formats.split import Shares, SplitPlan, default_shares, write_split
+from now_builder.formats.split import (
+    Shares,
+    SplitPlan,
+    default_shares,
+    registrable_domain,
+    suffix_list,
+    write_split,
+)
 
 
 def make_plan(depot: Depot, listed: Sequence[str], settings: CrawlSettings) -> list[Planned]:
@@ -65,5 +72,7 @@ def _split(plan: Sequence[Planned], settings: CrawlSettings) -> SplitPlan:
         shares = build(Shares, tree, "split_shares")
     by = settings.split_by
     if by == "auto":
-        by = "page" if len({line.site for line in plan if line.site}) <= 1 else "site"
-    return SplitPlan(seed=settings.split_seed, by=by, shares=shares)
+        domains = {registrable_domain(line.site) for line in plan if line.site}
+        by = "page" if len(domains) <= 1 else "domain"
+    suffixes = suffix_list() if by == "domain" else None
+    return SplitPlan(seed=settings.split_seed, by=by, suffixes=suffixes, shares=shares)

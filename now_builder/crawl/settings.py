@@ -51,11 +51,12 @@ class CrawlSettings(Strict):
     shard_size: int = Field(
         256, ge=1, le=10_000, description="Most pages in a shard; a short list gets smaller ones."
     )
-    split_seed: int = Field(0, description="Changes which sites go to train, dev and test.")
-    split_by: Literal["auto", "site", "page"] = Field(
+    split_seed: int = Field(0, description="Changes which domains go to train, dev and test.")
+    split_by: Literal["auto", "domain", "site", "page"] = Field(
         "auto",
-        description="What is kept together in one of train, dev, test; auto: the site, or the "
-        "page when the list has one site only.",
+        description="What is kept together in one of train, dev, test: the registrable domain "
+        "(example.co.uk), the site (its hosts apart) or nothing; auto: the domain, or the page "
+        "when the list has one domain only.",
     )
     split_shares: str | None = Field(
         None,

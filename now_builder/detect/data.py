@@ -4,14 +4,12 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path, PurePath
 
 import numpy as np
 import torch
 from jaxtyping import UInt8
 from PIL import Image, UnidentifiedImageError
-from publicsuffixlist import PublicSuffixList
 from torch import Tensor
 
 from now_builder.detect.base import Page, TextBox
@@ -36,7 +34,7 @@ from now_builder.formats.shard import (
     read_place,
     read_rows,
 )
-from now_builder.formats.split import Split, read_split
+from now_builder.formats.split import Split, read_split, registrable_domain
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,25 +214,6 @@ def _cut(pages: Sequence[TrainPage], share: float, walls: int, mapping: ClassMap
         walls,
         mapping,
     )
-
-
-def registrable_domain(site: str) -> str:
-    """Give the domain that one owner registered, of which a host is part; else the host itself.
-
-    ``www.bbc.co.uk`` is part of ``bbc.co.uk``, ``a.github.io`` of nothing larger. Addresses, bare
-    names and hosts that are public suffixes themselves stay as they are.
-
-    Source:
-        The Public Suffix List (publicsuffix.org), as embedded in the package ``publicsuffixlist``.
-    """
-    if ":" in site or site.replace(".", "").isdigit():
-        return site
-    return _suffixes().privatesuffix(site) or site
-
-
-@lru_cache(maxsize=1)
-def _suffixes() -> PublicSuffixList:
-    return PublicSuffixList()
 
 
 class Screenshots:

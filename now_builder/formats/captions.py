@@ -18,6 +18,10 @@ SPECIALS = ("<pad>", "<start>", "<end>", "<unk>")
 PAD, START, END, UNK = range(4)
 
 
+MENDED = "mended"
+"""What ``extra["captions"]`` of a vocabulary says if the captions were mended before."""
+
+
 class Vocabulary(Strict):
     """Tokens and ids; ``<pad> <start> <end> <unk>`` are 0 to 3.
 

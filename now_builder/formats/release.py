@@ -39,6 +39,7 @@ class Pair:
     Attributes:
         pair_index: Row of the split.
         regions_sha256: Hash of the pair's region features: equal for identical images.
+        flags: What is noteworthy, with commas between, in the order of the alphabet.
     """
 
     key: str
@@ -51,6 +52,7 @@ class Pair:
     lang: str | None
     phash: str | None
     regions_sha256: str
+    flags: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +102,10 @@ class Manifest(Strict):
     files: dict[str, FileEntry]
 
 
+_LATER = {"flags": ""}
+"""Columns that older releases lack, and what stands for them."""
+
+
 def _schema(kind: type) -> pa.Schema:
     return pa.schema([(f.name, pa.int32() if f.type is int else pa.string()) for f in fields(kind)])
 
@@ -142,6 +148,10 @@ def _read_rows(path: Path, kind: type) -> list[dict[str, Any]]:
     except (pa.ArrowInvalid, OSError) as error:
         raise FormatError(path, f"not a readable parquet file ({error})") from None
     schema = _schema(kind)
+    for name, value in _LATER.items():
+        if name in schema.names and name not in table.column_names:
+            cells = pa.array([value] * len(table), schema.field(name).type)
+            table = table.append_column(name, cells)
     missing = [name for name in schema.names if name not in table.column_names]
     if missing:
         raise FormatError(path, f"missing columns {missing}")

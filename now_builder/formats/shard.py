@@ -59,8 +59,8 @@ class CaptureRow:
         candidates: JSON object: every description found, by source.
         lang: Language of the page (BCP 47 primary tag), detected from caption and text.
         lang_declared: What the page says of itself.
-        charset: Encoding used, and ``charset_source``: ``bom``, ``header``, ``meta``, ``detected``
-            or ``default``.
+        charset: Encoding used, and ``charset_source``: ``bom``, ``header``, ``meta``, ``xml``,
+            ``utf-8``, ``detected`` or ``default``.
         fetched_at: UTC, ISO 8601.
         sha256: Of the screenshot's file bytes.
         phash: 64-bit perceptual hash of the screenshot, hexadecimal.

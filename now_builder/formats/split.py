@@ -1,22 +1,27 @@
-"""Split pools: which of train, dev and test a site or page belongs to, the same in every stage."""
+"""Split pools: which of train, dev, test a domain or page belongs to, the same in every stage."""
 
 import hashlib
 import ipaddress
+from collections.abc import Callable
+from functools import cache, lru_cache
+from importlib.metadata import version
+from importlib.resources import files
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, model_serializer, model_validator
 
 from now_builder.config import Strict, build, read_toml, to_toml
-from now_builder.errors import FormatError
+from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.atomic import write_text
 
 Split = Literal["train", "dev", "test"]
+By = Literal["domain", "site", "page"]
 SPLITS: tuple[Split, ...] = ("train", "dev", "test")
 
 
 class Shares(Strict):
-    """The share of sites (or pages) in each pool; the three add up to 1."""
+    """The share of domains (sites, pages) in each pool; the three add up to 1."""
 
     train: float = Field(gt=0, le=1)
     dev: float = Field(ge=0, lt=1)
@@ -34,24 +39,74 @@ class SplitPlan(Strict):
 
     Attributes:
         seed: Changes every assignment.
-        by: ``site`` puts all pages of a host in one pool; ``page`` hashes each key.
+        by: ``domain`` puts all pages of a registrable domain in one pool, ``site`` those of a
+            host; ``page`` hashes each key. A file without it was made by ``site``.
+        suffixes: Which list of public suffixes the domains are told by, see
+            :func:`suffix_list`; ``None`` if by none.
         shares: Expected sizes of the pools.
     """
 
     seed: int = 0
-    by: Literal["site", "page"] = "site"
+    by: By = "site"
+    suffixes: str | None = None
     shares: Shares
+
+    @model_serializer(mode="wrap")
+    def _without_nothing(self, dump: Callable[["SplitPlan"], dict[str, Any]]) -> dict[str, Any]:
+        """Leave out ``suffixes`` where there are none: stages hash a plan, older ones had none."""
+        tree = dump(self)
+        return {name: value for name, value in tree.items() if value is not None}
 
     def pool_of(self, site: str, key: str) -> Split:
         """Give the pool of a page; a site that is an IP address is split by page."""
-        return pool(key if self.by == "page" or _is_address(site) else site, self.seed, self.shares)
+        if self.by == "page" or _is_address(site):
+            return pool(key, self.seed, self.shares)
+        name = registrable_domain(site) if self.by == "domain" else site
+        return pool(name, self.seed, self.shares)
+
+
+@lru_cache(maxsize=1 << 16)
+def registrable_domain(site: str) -> str:
+    """Give what somebody registered of a host name: ``example.co.uk`` of ``blog.example.co.uk``.
+
+    Below a private suffix (``github.io``, ``blogspot.com``) each name has an owner of its own and
+    is a domain of its own. A host that is a suffix itself, a name without a dot and an address are
+    their own domain; under an unknown top level it is the last two names.
+
+    Args:
+        site: Host name, lower case, IDNA-encoded or not.
+
+    Source:
+        The Public Suffix List, https://publicsuffix.org/list/, "Formal Algorithm".
+    """
+    if _is_address(site):
+        return site
+    site = site.rstrip(".")
+    found = _extract()(site)
+    if found.suffix:
+        return found.top_domain_under_public_suffix or site
+    return ".".join(site.split(".")[-2:])  # the list's last rule, *
+
+
+def suffix_list() -> str:
+    """Name the list of public suffixes in use: the package that has it, and a hash of the list."""
+    listed = (files("tldextract") / ".tld_set_snapshot").read_bytes()
+    return f"tldextract=={version('tldextract')} sha256:{hashlib.sha256(listed).hexdigest()[:16]}"
+
+
+@cache
+def _extract() -> Any:
+    from tldextract import TLDExtract  # noqa: PLC0415 - it loads an HTTP client
+
+    # No URL, no cache folder: the list of the package, never the network.
+    return TLDExtract(cache_dir=None, suffix_list_urls=(), include_psl_private_domains=True)
 
 
 def pool(name: str, seed: int, shares: Shares) -> Split:
     """Assign a site or a key to a pool by hash: no state, the same answer everywhere.
 
     Args:
-        name: A site (host name) or the key of a page.
+        name: A domain, a site (host name) or the key of a page.
         seed: Changes every assignment.
         shares: Expected sizes of the pools.
     """
@@ -77,11 +132,20 @@ def read_split(path: Path) -> SplitPlan:
 
     Raises:
         FormatError: If it is missing.
-        ConfigError: If a field is unknown or out of range.
+        ConfigError: If a field is unknown or out of range, or it was made by another list of public
+            suffixes than the one installed, which would put some domains into other pools.
     """
     if not path.exists():
         raise FormatError(path, "no such file; `now-builder crawl` writes it")
-    return build(SplitPlan, read_toml(path), str(path))
+    plan = build(SplitPlan, read_toml(path), str(path))
+    if plan.by == "domain" and plan.suffixes is not None:
+        made, here = plan.suffixes, suffix_list()
+        if made.rpartition(" ")[2] != here.rpartition(" ")[2]:
+            raise ConfigError(
+                f"{path}: suffixes is {made!r:.80}, but installed is {here!r}, which would put "
+                f"some domains into other pools; pip install {made.partition(' ')[0]:.40}"
+            )
+    return plan
 
 
 def write_split(path: Path, plan: SplitPlan) -> None:

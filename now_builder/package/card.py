@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 
 from now_builder.formats.release import DATA_FOLDER
 from now_builder.formats.split import SPLITS, SplitPlan
-from now_builder.package.facts import Facts
-from now_builder.package.settings import Settled
+from now_builder.package.facts import ALIKE, Facts
+from now_builder.package.settings import FLAGS, MEASURED, Settled
 
 _SIZES = (
     (1_000, "n<1K"),
@@ -17,19 +17,26 @@ _SIZES = (
 )
 
 
+_FILTERS = (
+    "min_characters", "max_characters", "languages", "drop", "duplicate_captions", "similarity",
+    "duplicate_looks", "matched", "mend",
+)  # fmt: skip
+
+
 def write_card(facts: Facts, settled: Settled, split: SplitPlan) -> str:
     """Fill the card: a YAML head as the Hugging Face hub reads it, then Markdown."""
     sections = [
         _head(facts, settled),
         _what(facts, settled),
         _provenance(facts, settled, split),
-        _making(facts),
+        _making(facts, settled),
         _languages(facts),
         _captions(facts),
         _noise(facts, settled),
         _duplicates(facts),
         _leakage(facts, split),
-        _rejects(facts),
+        _flags(facts, settled),
+        _rejects(facts, settled),
         _people(settled),
         _licence(settled),
         _limits(facts),
@@ -70,7 +77,7 @@ def _listed(name: str, values: Iterable[str]) -> list[str]:
 
 def _what(facts: Facts, settled: Settled) -> str:
     rows = [
-        (name, split.pairs, split.sites, f"{split.detected[0]:.1f}")
+        (name, split.pairs, split.domains, split.sites, f"{split.detected[0]:.1f}")
         for name, split in facts.splits.items()
     ]
     home = f"\n\nHome: {settled.homepage}" if settled.homepage else ""
@@ -81,7 +88,9 @@ def _what(facts: Facts, settled: Settled) -> str:
         "text), collected without annotation, so that many pairs do not correspond. It is laid "
         "out as *Noise of Web* (NoW; PC², Duan et al., ACM MM 2024) was published, and was made "
         "by the open toolkit noise-of-web, not by NoW's authors.\n\n"
-        + _table(["split", "pairs", "sites", "regions from the detector, mean of 36"], rows)
+        + _table(
+            ["split", "pairs", "domains", "sites", "regions from the detector, mean of 36"], rows
+        )
         + home
     )
 
@@ -89,7 +98,11 @@ def _what(facts: Facts, settled: Settled) -> str:
 def _provenance(facts: Facts, settled: Settled, split: SplitPlan) -> str:
     first, last = (moment[:10] for moment in facts.fetched)
     sizes = ", ".join(f"{name} {getattr(settled, name):,}" for name in SPLITS)
-    unit = "site (host name), so that no site is in two splits" if split.by == "site" else "page"
+    unit = {
+        "domain": "registrable domain, so that none is in two splits",
+        "site": "site (host name), so that none is in two splits",
+        "page": "page",
+    }[split.by]
     return (
         "## Provenance\n\n"
         f"{facts.listed:,} listed URLs were visited between {first} and {last} with a phone's "
@@ -100,7 +113,7 @@ def _provenance(facts: Facts, settled: Settled, split: SplitPlan) -> str:
     )
 
 
-def _making(facts: Facts) -> str:
+def _making(facts: Facts, settled: Settled) -> str:
     attributes = [
         (name, value if len(value) <= 120 else f"{value[:117]}…")
         for name, value in sorted(facts.detector.items())
@@ -113,6 +126,12 @@ def _making(facts: Facts) -> str:
         (name, f"{track.vocabulary:,}", track.source, track.learned_on)
         for name, track in facts.tracks.items()
     ]
+    mended = (
+        "; then what was escaped twice decoded, tags, zero-width characters and bidi controls "
+        "taken out"
+        if settled.mend
+        else ", nothing else"
+    )
     return (
         "## How it was made\n\n"
         "**Images.** An *APT-style* detector, not the authors' weights (those are not published): "
@@ -123,7 +142,7 @@ def _making(facts: Facts) -> str:
         + "\n\n"
         + _table(["regions by origin", *_origins(facts)], sources)
         + "\n\n**Captions.** The meta description in the HTML source, entities decoded once, "
-        "Unicode NFC, white space collapsed, control characters dropped, nothing else. "
+        f"Unicode NFC, white space collapsed, control characters dropped{mended}. "
         "Vocabularies were learned on the train pool alone (the published ones contain words of "
         "dev and test); other tokens are `<unk>`.\n\n"
         + _table(["tokenizer", "tokens", "source", "learned on"], tracks)
@@ -226,30 +245,69 @@ def _leakage(facts: Facts, split: SplitPlan) -> str:
             f"{leak.caption:,}",
             f"{leak.screenshot:,}",
             f"{leak.look:,}",
+            f"{leak.alike:,}",
             f"{leak.site:,}",
+            f"{leak.domain:,}",
+            f"{leak.landed:,}",
         )
         for leak in facts.leaks
     ]
-    why = "" if split.by == "site" else " This release is split by page: sites are shared."
+    why = {
+        "domain": "",
+        "site": " This release is split by host: hosts of one domain may be in two splits.",
+        "page": " This release is split by page: sites are shared.",
+    }[split.by]
+    head = [
+        "pairs of", "same caption", "same screenshot", "same perceptual hash",
+        f"within {ALIKE} of its 64 bits", "same site", "same domain", "led to the same domain",
+    ]  # fmt: skip
     return (
         f"## Leakage across splits\n\nPairs of the later split that share something.{why}\n\n"
-        + _table(
-            ["pairs of", "same caption", "same screenshot", "same perceptual hash", "same site"],
-            rows,
-        )
+        + _table(head, rows)
+        + "\n\nCaptions are compared without regard to case, screenshots by their bytes and by a "
+        "perceptual hash (pages of little content are easily alike by it). A page that was listed "
+        "on one domain may have led to another."
     )
 
 
-def _rejects(facts: Facts) -> str:
+def _flags(facts: Facts, settled: Settled) -> str:
+    counted = {flag for split in facts.splits.values() for flag in split.flags}
+    rows = [
+        (f"`{flag}`", *(f"{split.flags.get(flag, 0):,}" for split in facts.splits.values()))
+        for flag in FLAGS
+        if flag in counted
+    ]
+    looked = bool(settled.filters.drop & {*MEASURED})
+    what = (
+        "The column `flags` of `pairs.parquet` says what is noteworthy about a pair, told by rules "
+        "and word lists, which err. Text flags are of the caption as crawled"
+        f"{', before it was mended' if settled.mend else '; nothing was mended'}. "
+        f"{' and '.join(f'`{name}`' for name in MEASURED)} were {'' if looked else 'not '}looked "
+        "for.\n\n"
+    )
+    table = _table(["flag", *facts.splits], rows) if rows else "No pair has a flag."
+    return "## Flags\n\n" + what + table
+
+
+def _rejects(facts: Facts, settled: Settled) -> str:
     total = sum(facts.rejects.values())
     rows = [(f"`{reason}`", f"{count:,}") for reason, count in facts.rejects.items()]
+    default = Settled(seed=settled.seed, by=settled.by)
+    chosen = [
+        f"`{name} = {getattr(settled, name)}`"
+        for name in _FILTERS
+        if getattr(settled, name) != getattr(default, name)
+    ]
     return (
         f"## What is not in it\n\n{total:,} of {facts.listed:,} listed URLs are in no split; each "
-        "is a row of `rejects.parquet` with its reason.\n\n" + _table(["reason", "URLs"], rows)
+        "is a row of `rejects.parquet` with its reason. Filters chosen: "
+        f"{', '.join(chosen) or 'none'}.\n\n" + _table(["reason", "URLs"], rows)
     )
 
 
 def _people(settled: Settled) -> str:
+    dropped = [f"`{flag}`" for flag in ("email", "phone") if flag in settled.filters.drop]
+    left = f", and those with {' or '.join(dropped)} were left out" if dropped else ""
     way = (
         f"Ask here: {settled.contact}."
         if settled.contact
@@ -258,7 +316,8 @@ def _people(settled: Settled) -> str:
     return (
         "## Consent and opt-out\n\nPages were public and fetched where robots.txt allows it "
         "(what it refused is among the rejects); nobody was asked. Meta descriptions may name "
-        "people or hold addresses and phone numbers; nothing was removed from them. A site's "
+        "people or hold addresses and phone numbers; pairs in which a rule found one have the flag "
+        f"`email` or `phone`{left}. A site's "
         f"owner can have pages taken out: name the URL, it is in `pairs.parquet`. {way}"
     )
 

@@ -201,7 +201,8 @@ def _responsible(facts: Facts, settled: Settled) -> dict[str, Any]:
         + (as_counts(facts.rejects) or "none"),
         "rai:dataCollectionRawData": "Screenshots and HTML are kept by the maker, not released.",
         "rai:dataPreprocessingProtocol": [
-            "Captions: entities decoded once, NFC, white space collapsed, controls dropped.",
+            "Captions: entities decoded once, NFC, white space collapsed, controls dropped"
+            + (", then mended." if settled.mend else "."),
             "Images: 36 regions a page from an APT-style detector, not the paper's weights.",
         ],
         "rai:dataLimitations": [
@@ -212,8 +213,9 @@ def _responsible(facts: Facts, settled: Settled) -> dict[str, Any]:
             "Pages by language: " + as_counts(facts.languages),
             "Sites that refuse robots, need a sign-in or fail to load are missing.",
         ],
-        "rai:personalSensitiveInformation": "Meta descriptions are public text as served and may "
-        "name people or hold addresses; nothing was removed from them.",
+        "rai:personalSensitiveInformation": "Meta descriptions are public text and may name people "
+        "or hold addresses; the column flags of pairs.parquet says where a rule found an e-mail "
+        f"address or a telephone number. Flags whose pairs were left out: {settled.drop}.",
         "rai:dataUseCases": [
             "Learning and evaluating cross-modal retrieval under noisy correspondence."
         ],

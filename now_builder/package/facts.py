@@ -1,20 +1,23 @@
 """Every number that a release says of itself, computed once."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from urllib.parse import urlsplit
 
 import numpy as np
+from jaxtyping import UInt64
 
 from now_builder.formats.captions import UNK, Tokenizer, Vocabulary
 from now_builder.formats.features import REGIONS
 from now_builder.formats.release import Pair
 from now_builder.formats.shard import CaptureRow, Planned
-from now_builder.formats.split import SPLITS, Split
+from now_builder.formats.split import SPLITS, Split, registrable_domain
 from now_builder.package.arrays import Images
 from now_builder.package.filters import Selection
 from now_builder.package.judgements import Judgements
+from now_builder.package.looks import alike
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +68,7 @@ class SplitFacts:
 
     Attributes:
         pairs: Pairs.
+        domains: Registrable domains.
         sites: Hosts.
         languages: Pairs by detected language, the commonest first; ``und`` for none.
         caption_sources: Pairs by where the caption stood in the page.
@@ -76,9 +80,11 @@ class SplitFacts:
             where all 36 are.
         sources: Regions by origin.
         judged: Pairs by verdict, where there were judgements.
+        flags: Pairs by flag.
     """
 
     pairs: int
+    domains: int
     sites: int
     languages: dict[str, int]
     caption_sources: dict[str, int]
@@ -89,18 +95,35 @@ class SplitFacts:
     detected: tuple[float, float]
     sources: dict[str, int]
     judged: dict[str, int]
+    flags: dict[str, int]
+
+
+ALIKE = 4
+"""Bits of 64 in which the perceptual hashes of screenshots that look alike differ at most."""
 
 
 @dataclass(frozen=True, slots=True)
 class Leak:
-    """Pairs of a later split that have something in an earlier one."""
+    """Pairs of a later split that have something in an earlier one.
+
+    Attributes:
+        caption: The same caption but for case.
+        screenshot: The same file.
+        look: The same perceptual hash.
+        alike: A perceptual hash within :data:`ALIKE` bits.
+        domain: The same registrable domain of the listed URL.
+        landed: The same registrable domain of the page that was shown in the end.
+    """
 
     earlier: Split
     later: Split
     caption: int
     screenshot: int
     look: int
+    alike: int
     site: int
+    domain: int
+    landed: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +199,7 @@ def _split_facts(material: Material, split: Split) -> SplitFacts:
         verdicts.update(judged.of(pair.key) or "not judged" for pair in pairs)
     return SplitFacts(
         pairs=len(pairs),
+        domains=len({registrable_domain(pair.site) for pair in pairs}),
         sites=len({pair.site for pair in pairs}),
         languages=_ranked(Counter(pair.lang or "und" for pair in pairs)),
         caption_sources=_ranked(Counter(pair.caption_source or "unknown" for pair in pairs)),
@@ -186,6 +210,7 @@ def _split_facts(material: Material, split: Split) -> SplitFacts:
         detected=(float(detected.mean()), 100 * float((detected == REGIONS).mean())),
         sources=_ranked(images.sources),
         judged=_ranked(verdicts),
+        flags=_ranked(Counter(flag for pair in pairs for flag in pair.flags.split(",") if flag)),
     )
 
 
@@ -234,18 +259,34 @@ def ceiling(images: Sequence[str], captions: Sequence[tuple[int, ...]]) -> Ceili
 def _leak(material: Material, earlier: Split, later: Split) -> Leak:
     first, second = material.pairs[earlier], material.pairs[later]
     rows = material.rows
-    captions = {pair.caption for pair in first}
-    screenshots = {rows[pair.key].sha256 for pair in first} - {None}
-    looks = {pair.phash for pair in first} - {None}
-    sites = {pair.site for pair in first}
+
+    def shared(what: Callable[[Pair], str | None]) -> int:
+        there = {what(pair) for pair in first} - {None}
+        return sum(what(pair) in there for pair in second)
+
     return Leak(
         earlier,
         later,
-        caption=sum(pair.caption in captions for pair in second),
-        screenshot=sum(rows[pair.key].sha256 in screenshots for pair in second),
-        look=sum(pair.phash in looks for pair in second),
-        site=sum(pair.site in sites for pair in second),
+        caption=shared(lambda pair: pair.caption.casefold()),
+        screenshot=shared(lambda pair: rows[pair.key].sha256),
+        look=shared(lambda pair: pair.phash),
+        alike=int(alike(_hashes(second), _hashes(first), ALIKE).sum()),
+        site=shared(lambda pair: pair.site),
+        domain=shared(lambda pair: registrable_domain(pair.site)),
+        landed=shared(lambda pair: _landed(rows[pair.key])),
     )
+
+
+def _hashes(pairs: Sequence[Pair]) -> UInt64[np.ndarray, " hashed"]:
+    return np.array([int(pair.phash, 16) for pair in pairs if pair.phash], dtype=np.uint64)
+
+
+def _landed(row: CaptureRow) -> str:
+    try:
+        host = urlsplit(row.final_url or "").hostname
+    except ValueError:
+        host = None
+    return registrable_domain(host or row.site)
 
 
 def _spread(counts: Iterable[int]) -> Spread:

@@ -3,13 +3,16 @@
 import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from now_builder.formats.captions import Tokenizer
 from now_builder.formats.release import Reject
 from now_builder.formats.shard import CaptureRow, Planned
 from now_builder.formats.split import SPLITS, Split, SplitPlan
+from now_builder.package.duplicates import CaptionIndex, NearCaptions, SameCaptions
 from now_builder.package.judgements import Judgements
+from now_builder.package.looks import LookIndex
+from now_builder.package.settings import Filters
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,12 +24,14 @@ class Pages:
         rows: The outcome by key; a URL whose shard is not finished has none.
         features: Keys that have region features.
         ids: Content ids by tokenizer and key.
+        flags: What is noteworthy, by key.
     """
 
     plan: Sequence[Planned]
     rows: Mapping[str, CaptureRow]
     features: frozenset[str]
     ids: Mapping[Tokenizer, Mapping[str, list[int]]]
+    flags: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,38 +67,117 @@ def unusable(pages: Pages, key: str) -> tuple[str, str | None] | None:
     return None if empty is None else (f"empty_tokens:{empty}", None)
 
 
+_NONE = Filters()
+
+
 def select(
-    pages: Pages, split: SplitPlan, sizes: Mapping[Split, int], judged: Judgements | None
+    pages: Pages,
+    split: SplitPlan,
+    sizes: Mapping[Split, int],
+    judged: Judgements | None,
+    filters: Filters = _NONE,
 ) -> Selection:
-    """Give each usable page to the split of its pool, as far as the sizes allow.
+    """Give each usable page to the split of its pool, as far as filters and sizes allow.
 
     Dev and test take only pages judged to match, where there are judgements. Which pages a split
     takes when it cannot take all is decided by a seeded hash of the key, so more pages or a larger
     size change the draw as little as can be; pairs are then ordered by key.
+
+    A page is tested for, in this order: being usable, length, language, flags, judgement; and, in
+    the order of the draw, test before dev before train, for being a duplicate of a page that is
+    taken already. So a duplicate's original is always a pair, none is in two splits, and what is
+    dropped makes room for the next of the draw.
 
     Args:
         pages: All that is known of the crawl.
         split: Pools and seed.
         sizes: Pairs of each split at most.
         judged: Verdicts, if any.
+        filters: What else keeps a page out.
     """
     rejects: list[Reject] = []
     usable: dict[Split, list[Planned]] = {name: [] for name in SPLITS}
     for line in pages.plan:
         pool = split.pool_of(line.site, line.key)
-        why = unusable(pages, line.key) or _unmatched(line.key, pool, judged)
+        why = (
+            unusable(pages, line.key)
+            or _filtered(pages, line.key, filters)
+            or _unmatched(line.key, pool, judged)
+        )
         if why is None:
             usable[pool].append(line)
         else:
             rejects.append(_reject(line, pool, *why))
     splits: dict[Split, list[str]] = {}
-    for pool, lines in usable.items():
-        drawn = sorted(lines, key=lambda line: _order(split.seed, line.key))
-        splits[pool] = sorted(line.key for line in drawn[: sizes[pool]])
-        detail = f"{pool} takes {sizes[pool]} of {len(lines)}"
-        rejects += [_reject(line, pool, "over_size", detail) for line in drawn[sizes[pool] :]]
+    taken = _Taken(pages, filters)
+    for pool in reversed(SPLITS):
+        drawn = sorted(usable[pool], key=lambda line: _order(split.seed, line.key))
+        splits[pool] = []
+        for line in drawn:
+            if len(splits[pool]) == sizes[pool]:
+                why = "over_size", f"{pool} takes {sizes[pool]} of {len(drawn)}"
+            else:
+                why = taken.twin_of(line.key)
+            if why is None:
+                taken.add(line.key, pool)
+                splits[pool].append(line.key)
+            else:
+                rejects.append(_reject(line, pool, *why))
     rejects.sort(key=lambda reject: reject.key)
-    return Selection(splits, rejects, {pool: len(lines) for pool, lines in usable.items()})
+    return Selection(
+        {pool: sorted(splits[pool]) for pool in SPLITS},
+        rejects,
+        {pool: len(lines) for pool, lines in usable.items()},
+    )
+
+
+class _Taken:
+    """The pages taken so far, to be asked for a duplicate."""
+
+    def __init__(self, pages: Pages, filters: Filters) -> None:
+        self._rows = pages.rows
+        self._splits: dict[str, Split] = {}
+        self._captions: CaptionIndex | None = None
+        if filters.captions == "exact":
+            self._captions = SameCaptions()
+        elif filters.captions == "near":
+            self._captions = NearCaptions(filters.similarity)
+        self._looks = LookIndex(filters.look_bits) if filters.look_bits >= 0 else None
+
+    def twin_of(self, key: str) -> tuple[str, str] | None:
+        """Say of which page one is a duplicate (reason and detail)."""
+        row = self._rows[key]
+        same = self._captions.find(row.caption or "") if self._captions is not None else None
+        if same is not None:
+            detail = f"of {same[0]} in {self._splits[same[0]]}, similarity {same[1]:.3f}"
+            return "duplicate_caption", detail
+        like = self._looks.find(row.phash) if self._looks is not None and row.phash else None
+        if like is not None:
+            detail = f"of {like[0]} in {self._splits[like[0]]}, {like[1]} bits apart"
+            return "duplicate_look", detail
+        return None
+
+    def add(self, key: str, pool: Split) -> None:
+        row = self._rows[key]
+        self._splits[key] = pool
+        if self._captions is not None:
+            self._captions.add(key, row.caption or "")
+        if self._looks is not None and row.phash:
+            self._looks.add(key, row.phash)
+
+
+def _filtered(pages: Pages, key: str, filters: Filters) -> tuple[str, str | None] | None:
+    row = pages.rows[key]
+    length = len(row.caption or "")
+    if length < filters.min_characters:
+        return "short_caption", f"{length} characters, fewer than {filters.min_characters}"
+    if filters.max_characters and length > filters.max_characters:
+        return "long_caption", f"{length} characters, more than {filters.max_characters}"
+    lang = row.lang or "und"
+    if filters.languages and lang not in filters.languages:
+        return "language", lang
+    flags = sorted(filters.drop & pages.flags.get(key, frozenset()))
+    return (f"flag:{flags[0]}", ",".join(flags)) if flags else None
 
 
 def _unmatched(key: str, pool: Split, judged: Judgements | None) -> tuple[str, str | None] | None:

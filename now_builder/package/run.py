@@ -5,7 +5,7 @@ import os
 import platform
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from now_builder import __version__
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.atomic import remove_leftovers, sha256_of, write_json, write_text
 from now_builder.formats.captions import (
+    MENDED,
     TOKENIZERS,
     Tokenizer,
     Vocabulary,
@@ -44,18 +45,22 @@ from now_builder.formats.shard import (
     rows_path,
 )
 from now_builder.formats.split import SPLITS, Split, SplitPlan, read_split
+from now_builder.formats.text import mend
 from now_builder.package.arrays import ArrayFiles, Images, write_images
 from now_builder.package.card import write_card
 from now_builder.package.croissant import make_croissant
 from now_builder.package.facts import Facts, Material, compute_facts
-from now_builder.package.filters import Pages, Selection, select
+from now_builder.package.filters import Pages, Selection, select, unusable
+from now_builder.package.flags import flags_of
 from now_builder.package.judgements import Judgements, read_judgements, relative
-from now_builder.package.settings import PackageSettings, Settled
+from now_builder.package.looks import measure
+from now_builder.package.settings import MEASURED, PackageSettings, Settled
 from now_builder.package.verify import verify
 
 __all__ = ["package", "verify"]
 
 _PREVIOUS = ".previous-manifest.json"
+_LIBRARIES = ("datasketch", "h5py", "numpy", "phonenumberslite", "pyarrow", "tldextract")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +75,7 @@ class _Inputs:
     tokenizers: dict[str, str]
     judged: Judgements | None
     hashes: dict[str, str]
+    flags: Mapping[str, frozenset[str]]
 
 
 def package(
@@ -99,36 +105,60 @@ def package(
     """
     split = read_split(captures / "split.toml")
     before = _before(release)
-    settled = settle(settings, split, before, release)
+    vocabularies = {name: read_vocabulary(captions / f"{name}.vocab.json") for name in TOKENIZERS}
+    settled = settle(settings, split, before, release, mended=_mended(captions, vocabularies))
     with open_features(features) as opened:
-        inputs = _read(captures, captions, release, settled, split)
+        inputs = _read(captures, captions, release, settled, split, vocabularies)
         inputs.hashes["features"] = _hash_of_features(features, opened)
         if not force and before is not None and _stands(release, before, settled, inputs):
             return before
-        pages = Pages(inputs.plan, inputs.rows, frozenset(opened.keys), inputs.ids)
+        pages = Pages(inputs.plan, inputs.rows, frozenset(opened.keys), inputs.ids, inputs.flags)
+        if settled.filters.drop & {*MEASURED}:
+            pages = _look(captures, pages)
         sizes = {name: getattr(settled, name) for name in SPLITS}
-        selection = select(pages, split, sizes, inputs.judged)
+        selection = select(pages, split, sizes, inputs.judged, settled.filters)
         _check_sizes(selection, sizes, release)
         _clear(release)
+        inputs = replace(inputs, flags=pages.flags)
         return _write(release, opened, inputs, selection, settled)
 
 
 def settle(
-    settings: PackageSettings, split: SplitPlan, before: Manifest | None, release: Path
+    settings: PackageSettings,
+    split: SplitPlan,
+    before: Manifest | None,
+    release: Path,
+    *,
+    mended: bool,
 ) -> Settled:
     """Decide every setting: as given, else as the release was made, else the default.
 
+    Args:
+        settings: As given.
+        split: Of the captures.
+        before: Of the release as it was, if it was.
+        release: Its folder.
+        mended: Whether the captions were mended when they were tokenised.
+
     Raises:
-        ConfigError: If seed or ``by`` are not those of ``split.toml``.
+        ConfigError: If seed or ``by`` are not those of ``split.toml``, or ``mend`` is not that of
+            ``tokenize``.
     """
     tree: dict[str, Any] = {"seed": split.seed, "by": split.by}
     if before is not None:
         tree |= before.settings
+    tree["mend"] = mended
     given = settings.model_dump(exclude_none=True)
     if settings.matched is not None:
         none = str(settings.matched) == "none"
         given["matched"] = None if none else relative(settings.matched, release)
     settled = Settled.model_validate(tree | given)
+    if settled.mend != mended:
+        raise ConfigError(
+            f"--{'' if settled.mend else 'no-'}mend, but the captions were tokenised "
+            f"{'' if mended else 'un'}mended; run tokenize with --{'' if settled.mend else 'no-'}"
+            "mend first: token ids and texts must be of the same captions"
+        )
     for name in ("seed", "by"):
         wanted, fixed = getattr(settled, name), getattr(split, name)
         if wanted != fixed:
@@ -150,19 +180,42 @@ def _before(release: Path) -> Manifest | None:
     return None
 
 
+def _mended(captions: Path, vocabularies: Mapping[Tokenizer, Vocabulary]) -> bool:
+    """Tell whether the captions were mended when they were tokenised, all of them or none."""
+    found = {name: item.extra.get("captions") == MENDED for name, item in vocabularies.items()}
+    if len(set(found.values())) != 1:
+        names = ", ".join(name for name, mended in found.items() if mended)
+        raise FormatError(captions, f"captions mended for {names} alone; run tokenize again")
+    return found["jieba"]
+
+
+def _look(captures: Path, pages: Pages) -> Pages:
+    """Add the flags for which screenshots and elements are read, of pages that can be pairs."""
+    keys = frozenset(line.key for line in pages.plan if unusable(pages, line.key) is None)
+    measured = measure(captures, keys)
+    both = {key: pages.flags.get(key, frozenset()) | flags for key, flags in measured.items()}
+    return replace(pages, flags={**pages.flags, **both})
+
+
 def _read(
-    captures: Path, captions: Path, release: Path, settled: Settled, split: SplitPlan
+    captures: Path,
+    captions: Path,
+    release: Path,
+    settled: Settled,
+    split: SplitPlan,
+    vocabularies: dict[Tokenizer, Vocabulary],
 ) -> _Inputs:
     plan = read_plan(captures)
     rows = {row.key: row for row in read_rows(captures)}
+    flags = {row.key: flags_of(row) for row in rows.values() if row.status == "ok" and row.caption}
+    if settled.mend:
+        rows = {key: replace(row, caption=mend(row.caption or "")) for key, row in rows.items()}
     hashes = {"plan": sha256_of(plan_path(captures))}
     shards = [sha256_of(rows_path(captures, shard)) for shard in complete_shards(captures)]
     hashes["rows"] = hashlib.sha256("\n".join(shards).encode()).hexdigest()
     ids: dict[Tokenizer, dict[str, list[int]]] = {}
-    vocabularies: dict[Tokenizer, Vocabulary] = {}
     for name in TOKENIZERS:
         path = captions / f"{name}.txt"
-        vocabularies[name] = read_vocabulary(captions / f"{name}.vocab.json")
         ids[name] = read_captions(path)
         hashes[name] = sha256_of(path)
         hashes[f"{name}.vocab"] = sha256_of(captions / f"{name}.vocab.json")
@@ -174,7 +227,7 @@ def _read(
         path = Path(os.path.normpath(release.resolve() / settled.matched))
         judged = read_judgements(path, plan)
         hashes["matched"] = sha256_of(path)
-    return _Inputs(split, plan, rows, ids, vocabularies, raw, judged, hashes)
+    return _Inputs(split, plan, rows, ids, vocabularies, raw, judged, hashes, flags)
 
 
 def _text(path: Path) -> str:
@@ -246,7 +299,7 @@ def _write(
         npy = Path(DATA_FOLDER) / f"{split}_ims.npy" if settled.npy else None
         files = ArrayFiles(release / h5, release / npy if npy else None, half)
         images[split] = write_images(features, keys, files)
-        pairs[split] = _pairs(split, keys, inputs.rows, images[split])
+        pairs[split] = _pairs(split, keys, inputs, images[split])
         for name in [h5, *([npy] if npy else [])]:
             shapes[name.as_posix()] = [len(keys), *features.dataset.shape[1:]]
     names = [*shapes, *_write_texts(release, inputs, selection)]
@@ -273,16 +326,14 @@ class _Written:
     selection: Selection
 
 
-def _pairs(
-    split: Split, keys: list[str], rows: Mapping[str, CaptureRow], images: Images
-) -> list[Pair]:
+def _pairs(split: Split, keys: list[str], inputs: _Inputs, images: Images) -> list[Pair]:
     return [
         Pair(
             key, split, index, row.url, row.site, row.caption or "", row.caption_source, row.lang,
-            row.phash, images.hashes[index],
+            row.phash, images.hashes[index], ",".join(sorted(inputs.flags.get(key, ()))),
         )
         for index, key in enumerate(keys)
-        if (row := rows[key])
+        if (row := inputs.rows[key])
     ]  # fmt: skip
 
 
@@ -344,5 +395,5 @@ def _entry(release: Path, name: str, shape: list[int] | None) -> FileEntry:
 
 
 def _versions() -> dict[str, str]:
-    libraries = {name: version(name) for name in ("h5py", "numpy", "pyarrow")}
+    libraries = {name: version(name) for name in _LIBRARIES}
     return {"noise-of-web": __version__, "python": platform.python_version(), **libraries}

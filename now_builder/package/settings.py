@@ -1,11 +1,44 @@
 """What a user can set in packaging, and what is taken where nothing is given."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from now_builder.config import Strict
+from now_builder.formats.split import By
+from now_builder.formats.text import ODDITIES
+
+MEASURED = ("blank", "consent_wall")
+"""Flags for which screenshots and elements are read, see :mod:`now_builder.package.looks`."""
+FLAGS = (*ODDITIES, "email", "phone", "adult", "error_page", *MEASURED)
+"""What may be noteworthy about a pair."""
+
+
+@dataclass(frozen=True, slots=True)
+class Filters:
+    """What else keeps a page out; by default nothing does.
+
+    Attributes:
+        min_characters: Of a caption.
+        max_characters: Of a caption; 0 sets no limit.
+        languages: Kept, by the row's ``lang`` (``und``: undecided); empty for all.
+        drop: Flags that keep a page out.
+        captions: ``exact``: of captions equal after case folding one stays; ``near``: also of
+            similar ones.
+        similarity: From which captions are near: Jaccard of their runs of three characters.
+        look_bits: Of screenshots whose perceptual hashes differ in so many bits at most, one stays;
+            -1 keeps all.
+    """
+
+    min_characters: int = 0
+    max_characters: int = 0
+    languages: frozenset[str] = frozenset()
+    drop: frozenset[str] = frozenset()
+    captions: Literal["keep", "exact", "near"] = "keep"
+    similarity: float = 0.8
+    look_bits: int = -1
 
 
 class PackageSettings(Strict):
@@ -19,13 +52,53 @@ class PackageSettings(Strict):
     seed: int | None = Field(
         None, description="Must be the seed of split.toml, which is taken when this is not given."
     )
-    by: Literal["site", "page"] | None = Field(
+    by: By | None = Field(
         None, description="Must be what split.toml says, which is taken when this is not given."
     )
     matched: Path | None = Field(
         None,
         description="CSV or Parquet with a column url or key and a column matched (true, false, "
         "match, mismatch, unsure): dev and test are drawn from pairs that match. none: no file.",
+    )
+    min_characters: int | None = Field(
+        None, ge=0, description="Least characters of a caption; 0 sets no limit."
+    )
+    max_characters: int | None = Field(
+        None, ge=0, description="Most characters of a caption; 0 sets no limit."
+    )
+    languages: str | None = Field(
+        None,
+        pattern=r"^all$|^[a-z]{2,3}(,[a-z]{2,3})*$",
+        description="Languages to keep, such as zh,en (und: undecided); all keeps all.",
+    )
+    drop: str | None = Field(
+        None,
+        description="Flags whose pages are left out, such as blank,error_page; none drops none. "
+        f"There are: {', '.join(FLAGS)}. For {' and '.join(MEASURED)} the screenshots are read.",
+    )
+    duplicate_captions: Literal["keep", "exact", "near"] | None = Field(
+        None,
+        description="exact: of captions equal after case folding only one stays; near: also of "
+        "similar ones.",
+    )
+    similarity: float | None = Field(
+        None,
+        gt=0,
+        le=1,
+        description="From which captions are near: Jaccard similarity of their runs of three "
+        "characters; 0.8 for a new release.",
+    )
+    duplicate_looks: int | None = Field(
+        None,
+        ge=-1,
+        le=32,
+        description="Of screenshots whose perceptual hashes differ in so many of 64 bits at most, "
+        "only one stays; -1 keeps all. Alike are 0 to 4.",
+    )
+    mend: bool | None = Field(
+        None,
+        description="Captions with entities, tags and zero-width characters mended; must be what "
+        "tokenize was told, which is taken when this is not given.",
     )
     npy: bool | None = Field(
         None, description="Also write {split}_ims.npy, which the authors' loader reads."
@@ -42,6 +115,14 @@ class PackageSettings(Strict):
         None, description="Where a site's owner can ask for removal, for the card."
     )
 
+    @field_validator("drop")
+    @classmethod
+    def _are_flags(cls, drop: str | None) -> str | None:
+        unknown = set(_names(drop or "none", "none")) - set(FLAGS)
+        if unknown:
+            raise ValueError(f"no such flag: {', '.join(sorted(unknown))}")
+        return drop
+
 
 class Settled(Strict):
     """Settings of a release with nothing left open; ``manifest.json`` keeps them.
@@ -54,11 +135,37 @@ class Settled(Strict):
     dev: int = 1_000
     test: int = 1_000
     seed: int
-    by: Literal["site", "page"]
+    by: By
     matched: str | None = None
+    min_characters: int = 0
+    max_characters: int = 0
+    languages: str = "all"
+    drop: str = "none"
+    duplicate_captions: Literal["keep", "exact", "near"] = "keep"
+    similarity: float = 0.8
+    duplicate_looks: int = -1
+    mend: bool = False
     npy: bool = False
     half: bool | None = None
     name: str = "Rebuilt Noise of Web"
     licence: str = "other"
     homepage: str = ""
     contact: str = ""
+
+    @property
+    def filters(self) -> Filters:
+        """What keeps pages out, in the terms of ``select``."""
+        return Filters(
+            min_characters=self.min_characters,
+            max_characters=self.max_characters,
+            languages=_names(self.languages, "all"),
+            drop=_names(self.drop, "none"),
+            captions=self.duplicate_captions,
+            similarity=self.similarity,
+            look_bits=self.duplicate_looks,
+        )
+
+
+def _names(text: str, empty: str) -> frozenset[str]:
+    """Take a list apart; a word of its own stands for the empty one."""
+    return frozenset() if text == empty else frozenset(text.split(","))

@@ -15,6 +15,7 @@ from now_builder import __version__
 from now_builder.errors import ConfigError
 from now_builder.formats.atomic import remove_leftovers, sha256_of
 from now_builder.formats.captions import (
+    MENDED,
     TOKENIZERS,
     UNK,
     Tokenizer,
@@ -28,6 +29,7 @@ from now_builder.formats.captions import (
 )
 from now_builder.formats.shard import complete_shards, read_rows
 from now_builder.formats.split import Split, SplitPlan, read_split
+from now_builder.formats.text import mend
 from now_builder.tokenize.base import CaptionTokenizer
 from now_builder.tokenize.settings import TokenizeSettings
 
@@ -38,13 +40,15 @@ class Corpus:
 
     captures: Path
     split: SplitPlan
+    mended: bool = False
 
     def __iter__(self) -> Iterator[tuple[str, str, Split]]:
         """Yield key, caption and pool of each page that was captured and has a caption."""
         for shard in complete_shards(self.captures):
             for row in read_rows(self.captures, shard):
-                if row.status == "ok" and row.caption:
-                    yield row.key, row.caption, self.split.pool_of(row.site, row.key)
+                caption = mend(row.caption or "") if self.mended else row.caption
+                if row.status == "ok" and caption:
+                    yield row.key, caption, self.split.pool_of(row.site, row.key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +108,7 @@ def tokenize(
         FormatError: If the captures are missing or torn.
         ConfigError: If the train pool has no caption, or a named BERT cannot be had.
     """
-    corpus = Corpus(captures, read_split(captures / "split.toml"))
+    corpus = Corpus(captures, read_split(captures / "split.toml"), settings.mend)
     pages, learned_on, content = _survey(corpus)
     captions.mkdir(parents=True, exist_ok=True)
     remove_leftovers(captions)
@@ -133,6 +137,8 @@ class _Job:
 def _survey(corpus: Corpus) -> tuple[int, int, str]:
     """Count captions and train captions, and hash what every tokenizer depends on."""
     digest = hashlib.sha256(corpus.split.model_dump_json().encode())
+    if corpus.mended:
+        digest.update(MENDED.encode())
     pools: Counter[str] = Counter()
     for key, caption, pool in corpus:
         pools[pool] += 1
@@ -185,6 +191,8 @@ def _make(corpus: Corpus, job: _Job, settings: TokenizeSettings) -> Vocabulary:
         ids = job.folder / f"{job.name}.txt"
         write_captions(ids, _renumbered(spill, renumber, ids))
     extra = {"inputs_sha256": job.inputs, "ids_sha256": sha256_of(ids)}
+    if corpus.mended:
+        extra["captions"] = MENDED
     vocabulary = vocabulary.model_copy(update={"extra": extra})
     write_vocabulary(job.folder / f"{job.name}.vocab.json", vocabulary)
     return vocabulary

@@ -28,6 +28,11 @@ class TokenizeSettings(Strict):
         description="Keep the space between words as a token of its own, as jieba.lcut gives it "
         "and as the authors' captions have it; without it captions are about a quarter shorter.",
     )
+    mend: bool = Field(
+        default=False,
+        description="Mend captions first: entities that were escaped twice, tags, zero-width "
+        "characters and bidi controls; package takes the same.",
+    )
     processes: int = Field(
         0, ge=0, description="Worker processes for Jieba; 0 takes all cores once it is worth it."
     )

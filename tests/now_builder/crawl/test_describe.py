@@ -11,7 +11,8 @@ from playwright.sync_api import sync_playwright
 
 from now_builder.chromium import find_chromium
 from now_builder.crawl.charset import decode
-from now_builder.crawl.describe import choose, clean, describe, with_scripted
+from now_builder.crawl.describe import choose, describe, with_scripted
+from now_builder.formats.text import clean
 
 UTF8 = "text/html; charset=utf-8"
 

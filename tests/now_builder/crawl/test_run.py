@@ -25,7 +25,7 @@ from now_builder.crawl.settings import CrawlSettings
 from now_builder.crawl.status import crawl_status
 from now_builder.errors import ConfigError, CrawlError, FormatError
 from now_builder.formats.shard import read_captures, read_plan, read_rows
-from now_builder.formats.split import read_split
+from now_builder.formats.split import read_split, suffix_list
 
 from .awkward import Awkward
 
@@ -224,17 +224,18 @@ def test_added_urls_get_new_shards_and_the_split_stays(tmp_path: Path) -> None:
             read_plan(captures),
             read_rows(captures),
         )
-        assert (split.seed, split.by, split.shares.dev) == (5, "site", 0.2)
+        assert (split.seed, split.by, split.shares.dev) == (5, "domain", 0.2)
         write_list(tmp_path, [*reversed(many(4)), "http://new.test/page/5"])
         assert crawl(urls, captures, settings_for(server, split_seed=6)).visited == 1
         assert read_plan(captures)[:4] == plan
         assert read_rows(captures)[:4] == rows
         assert read_split(captures / "split.toml") == split
+        assert split.suffixes == suffix_list()
 
 
-def test_a_list_of_one_site_is_split_by_page(tmp_path: Path) -> None:
+def test_a_list_of_one_domain_is_split_by_page(tmp_path: Path) -> None:
     with Awkward() as server:
-        urls = write_list(tmp_path, ["http://a.test/page/1", "http://a.test/page/2"])
+        urls = write_list(tmp_path, ["http://a.test/page/1", "http://www.a.test/page/2"])
         crawl(urls, tmp_path / "captures", settings_for(server))
     assert read_split(tmp_path / "captures" / "split.toml").by == "page"
 

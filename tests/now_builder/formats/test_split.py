@@ -1,6 +1,9 @@
 """Pools: a pure hash, sites kept together, addresses split by page."""
 
 import hashlib
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +17,8 @@ from now_builder.formats.split import (
     default_shares,
     pool,
     read_split,
+    registrable_domain,
+    suffix_list,
     write_split,
 )
 
@@ -32,6 +37,88 @@ def test_pages_of_an_address_go_to_all_pools(site: str) -> None:
     plan = SplitPlan(shares=SHARES)
     found = {plan.pool_of(site, f"00000_{page:04d}") for page in range(100)}
     assert found == {"train", "dev", "test"}
+
+
+DOMAINS = {
+    "blog.example.co.uk": "example.co.uk",
+    "www.example.co.uk": "example.co.uk",
+    "example.co.uk": "example.co.uk",
+    "co.uk": "co.uk",
+    "a.b.example.com": "example.com",
+    "example.com.": "example.com",
+    "one.github.io": "one.github.io",
+    "www.one.github.io": "one.github.io",
+    "two.github.io": "two.github.io",
+    "github.io": "github.io",
+    "shop.blogspot.com": "shop.blogspot.com",
+    "city.kawasaki.jp": "city.kawasaki.jp",
+    "www.city.kawasaki.jp": "city.kawasaki.jp",
+    "www.example.xn--55qx5d.cn": "example.xn--55qx5d.cn",
+    "www.例子.公司.cn": "例子.公司.cn",
+    "m.site07.test": "site07.test",
+    "site07.test": "site07.test",
+    "localhost": "localhost",
+    "10.2.3.4": "10.2.3.4",
+    "::1": "::1",
+    "": "",
+}
+
+
+@pytest.mark.parametrize("host", DOMAINS)
+def test_what_was_registered_is_the_domain(host: str) -> None:
+    assert registrable_domain(host) == DOMAINS[host]
+
+
+def test_by_domain_keeps_the_hosts_of_a_domain_together_and_by_site_does_not() -> None:
+    hosts = [f"h{number}.example.co.uk" for number in range(60)]
+    pages = [f"h{number}.github.io" for number in range(60)]
+    by_domain = SplitPlan(by="domain", shares=SHARES)
+    assert {by_domain.pool_of(host, "k") for host in hosts} == {pool("example.co.uk", 0, SHARES)}
+    assert len({by_domain.pool_of(host, "k") for host in pages}) == 3
+    assert len({SplitPlan(by="site", shares=SHARES).pool_of(host, "k") for host in hosts}) == 3
+
+
+def test_a_plan_from_before_domains_keeps_its_assignment(tmp_path: Path) -> None:
+    """Its file has no suffixes, and perhaps no by: hosts are hashed as they were."""
+    path = tmp_path / "split.toml"
+    for by in ("", 'by = "site"\n'):
+        path.write_text(f"seed = 3\n{by}[shares]\ntrain = 0.6\ndev = 0.15\ntest = 0.25\n")
+        plan = read_split(path)
+        for number in range(40):
+            host = f"h{number}.example.com"
+            assert plan.pool_of(host, "k") == pool(host, 3, SHARES)
+        # What was made from it is known by a hash of this text.
+        shares = '"shares":{"train":0.6,"dev":0.15,"test":0.25}'
+        assert plan.model_dump_json() == f'{{"seed":3,"by":"site",{shares}}}'
+
+
+def test_another_list_of_suffixes_than_the_plans_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "split.toml"
+    plan = SplitPlan(by="domain", suffixes=suffix_list(), shares=SHARES)
+    write_split(path, plan)
+    assert read_split(path) == plan
+    other = f"tldextract==1.2.3 {suffix_list().rpartition(' ')[2]}"
+    write_split(path, plan.model_copy(update={"suffixes": other}))
+    assert read_split(path).suffixes == other  # the same list in another version
+    write_split(path, plan.model_copy(update={"suffixes": "tldextract==1.2.3 sha256:00"}))
+    with pytest.raises(ConfigError, match=r"pip install tldextract==1\.2\.3$"):
+        read_split(path)
+
+
+def test_domains_are_told_without_network_and_without_a_cache(tmp_path: Path) -> None:
+    code = (
+        "import socket\n"
+        "def refuse(*_, **__): raise OSError('no network here')\n"
+        "socket.socket.connect = socket.getaddrinfo = refuse\n"
+        "from now_builder.formats.split import registrable_domain\n"
+        "print(registrable_domain('a.example.co.uk'))"
+    )
+    environment = os.environ | {"HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    assert (done.stdout, done.stderr) == ("example.co.uk\n", "")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_pools_have_their_shares() -> None:

@@ -6,8 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from now_builder.formats.release import Pair
+from now_builder.formats.shard import CaptureRow
 from now_builder.package.card import language_codes, size_category
-from now_builder.package.facts import _share_unknown, _spread, ceiling
+from now_builder.package.facts import Leak, Material, _leak, _share_unknown, _spread, ceiling
+from now_builder.package.filters import Selection
 
 
 def brute_force(images: list[str], captions: list[tuple[int, ...]]) -> float:
@@ -76,3 +79,30 @@ def test_sizes_are_named_as_the_hub_does(pairs: int, word: str) -> None:
 
 def test_only_codes_are_languages_of_the_hub() -> None:
     assert language_codes(["zh", "und", "en", "zh-Hans", "no", ""]) == ["zh", "en", "no"]
+
+
+def test_leaks_are_counted_by_caption_look_and_domain() -> None:
+    """One pair of train against four of test; b shares all, c only looks alike, d the landing."""
+
+    def page(key: str, split: str, host: str, caption: str, look: int, landed: str = "") -> tuple:
+        url = f"http://{host}/{key}"
+        pair = Pair(key, split, 0, url, host, caption, None, None, f"{look:016x}", key)
+        final = f"http://{landed or host}/"
+        return pair, CaptureRow(key, url, url, host, "ok", final_url=final, sha256=f"{look}")
+
+    made = [
+        page("a", "train", "www.example.co.uk", "Bread", 0b1111, "shop.example.org"),
+        page("b", "test", "www.example.co.uk", "BREAD", 0b1111),
+        page("c", "test", "m.example.co.uk", "Cake", 0b1),
+        page("d", "test", "other.test", "Tea", 1 << 60, "example.org"),
+        page("e", "test", "else.co.uk", "Milk", 0b11111 << 30, "[nonsense"),
+    ]
+    material = Material(
+        [], {pair.key: row for pair, row in made},
+        {"train": [made[0][0]], "dev": [], "test": [pair for pair, _ in made[1:]]},
+        {}, {}, {}, Selection({}, [], {}), None, {},
+    )  # fmt: skip
+    assert _leak(material, "train", "test") == Leak(
+        "train", "test", caption=1, screenshot=1, look=1, alike=2, site=1, domain=2, landed=1
+    )
+    assert _leak(material, "train", "dev") == Leak("train", "dev", 0, 0, 0, 0, 0, 0, 0)

@@ -1,5 +1,6 @@
 """Who becomes a pair, drawn stably; and what a file of judgements may look like."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -10,8 +11,9 @@ from hypothesis import strategies as st
 from now_builder.errors import FormatError
 from now_builder.formats.shard import CaptureRow, Planned
 from now_builder.formats.split import Shares, SplitPlan
-from now_builder.package.filters import Pages, select
+from now_builder.package.filters import Pages, Selection, select
 from now_builder.package.judgements import Judgements, read_judgements
+from now_builder.package.settings import Filters
 
 SPLIT = SplitPlan(shares=Shares(train=0.5, dev=0.2, test=0.3))
 SIZES = {"train": 98_000, "dev": 1000, "test": 1000}
@@ -71,6 +73,120 @@ def test_what_nobody_judged_is_not_in_dev_or_test() -> None:
     assert all(verdicts.get(key) == "match" for key in drawn)
     details = {r.key: r.detail for r in selection.rejects if r.reason == "not_matched"}
     assert {*details.values()} == {"judged mismatch", "judged by nobody"}
+
+
+def world(captions: dict[int, str], **columns: dict[int, str | None]) -> Pages:
+    """Pages with these captions; further columns of their rows by name and page."""
+    found = pages(len(captions))
+    rows = {
+        line(number).key: replace(
+            found.rows[line(number).key],
+            caption=caption,
+            **{name: values.get(number) for name, values in columns.items()},
+        )
+        for number, caption in captions.items()
+    }
+    return replace(found, rows=rows)
+
+
+def why(selection: Selection) -> dict[int, tuple[str, str | None]]:
+    return {int(r.key[-4:]): (r.reason, r.detail) for r in selection.rejects}
+
+
+def test_captions_out_of_length_are_rejects_that_say_so() -> None:
+    found = world(dict(enumerate(["中" * n for n in (4, 5, 9, 10)])))
+    filters = Filters(min_characters=5, max_characters=9)
+    assert why(select(found, SPLIT, SIZES, None, filters)) == {
+        0: ("short_caption", "4 characters, fewer than 5"),
+        3: ("long_caption", "10 characters, more than 9"),
+    }
+
+
+def test_other_languages_are_rejects_and_undecided_is_one() -> None:
+    found = world(dict.fromkeys(range(4), "a"), lang={0: "zh", 1: "en", 2: "fr", 3: None})
+    assert why(select(found, SPLIT, SIZES, None, Filters(languages=frozenset({"zh", "und"})))) == {
+        1: ("language", "en"), 2: ("language", "fr"),
+    }  # fmt: skip
+
+
+def test_a_dropped_flag_is_the_reason_and_all_of_a_page_are_the_detail() -> None:
+    flags = {0: {"blank", "email"}, 1: {"phone"}, 2: {"email", "phone"}}
+    keyed = {line(number).key: frozenset(found) for number, found in flags.items()}
+    found = pages(4, flags=keyed)
+    assert why(select(found, SPLIT, SIZES, None, Filters(drop=frozenset({"blank", "email"})))) == {
+        0: ("flag:blank", "blank,email"), 2: ("flag:email", "email"),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("filters", "reason"),
+    [
+        (Filters(captions="exact"), "duplicate_caption"),
+        (Filters(captions="near", similarity=0.7), "duplicate_caption"),
+        (Filters(look_bits=2), "duplicate_look"),
+    ],
+)
+def test_of_duplicates_one_stays_test_before_dev_before_train(
+    filters: Filters, reason: str
+) -> None:
+    """Sixty pages of three kinds: of each kind one stays, in the test split."""
+    texts = ["Bread, cakes and coffee from a small bakery", "Фотографии и карты города", "天气预报"]
+    kinds = {number: number % 3 for number in range(60)}
+    captions = {n: texts[k] if filters.captions != "keep" else str(n) for n, k in kinds.items()}
+    if filters.captions == "near":
+        captions = {n: text + "s" * (n % 2) for n, text in captions.items() if n % 3 == 0}
+        captions = dict(enumerate(captions.values()))
+        kinds = dict.fromkeys(captions, 0)
+    looks = {n: f"{(0x0F0F << 16 * k) ^ (1 << n % 2):016x}" for n, k in kinds.items()}
+    found = world(captions, phash=looks)
+    selection = select(found, SPLIT, SIZES, None, filters)
+    kept = [int(key[-4:]) for keys in selection.splits.values() for key in keys]
+    assert sorted(kinds[number] for number in kept) == sorted(set(kinds.values()))
+    assert len(selection.splits["test"]) == len(kept)
+    assert {reject.reason for reject in selection.rejects} == {reason}
+    for reject in selection.rejects:
+        original = (reject.detail or "").split()[1]
+        assert original in selection.splits["test"]
+        assert kinds[int(original[-4:])] == kinds[int(reject.key[-4:])]
+        assert (reject.detail or "").startswith(f"of {original} in test, ")
+
+
+def test_what_is_dropped_as_a_duplicate_makes_room_for_the_next() -> None:
+    captions = {number: f"caption {number // 2}" for number in range(200)}
+    sizes = {"train": 30, "dev": 10, "test": 15}
+    selection = select(world(captions), SPLIT, sizes, None, Filters(captions="exact"))
+    assert {name: len(keys) for name, keys in selection.splits.items()} == sizes
+    kept = [captions[int(key[-4:])] for keys in selection.splits.values() for key in keys]
+    assert len(set(kept)) == len(kept)
+
+
+def test_a_duplicate_of_a_page_that_is_no_pair_is_none() -> None:
+    """The original must be in the release: judged out, or over the size, it counts for nothing."""
+    found = world(dict.fromkeys(range(40), "same"))
+    pools = {item.key: SPLIT.pool_of(item.site, item.key) for item in found.plan}
+    nobody = Judgements(dict.fromkeys(pools, "mismatch"))
+    selection = select(found, SPLIT, SIZES, nobody, Filters(captions="exact"))
+    assert {name: len(keys) for name, keys in selection.splits.items()} == {
+        "train": 1, "dev": 0, "test": 0,
+    }  # fmt: skip
+
+
+@settings(max_examples=20, deadline=None)
+@given(data=st.data())
+def test_filters_reject_and_never_lose(data: st.DataObject) -> None:
+    count = data.draw(st.integers(0, 40))
+    texts = data.draw(st.lists(st.sampled_from(["aAbß", "long"]), min_size=count, max_size=count))
+    found = world(dict(enumerate(texts)))
+    filters = Filters(
+        min_characters=data.draw(st.integers(0, 3)),
+        captions=data.draw(st.sampled_from(["keep", "exact", "near"])),
+        look_bits=data.draw(st.integers(-1, 3)),
+    )
+    backward = replace(found, plan=list(reversed(found.plan)))
+    selection = select(found, SPLIT, SIZES, None, filters)
+    assert selection == select(backward, SPLIT, SIZES, None, filters)
+    keys = [key for split in selection.splits.values() for key in split]
+    assert sorted([*keys, *(r.key for r in selection.rejects)]) == [i.key for i in found.plan]
 
 
 def judged(path: Path, count: int = 6) -> dict[str, str]:

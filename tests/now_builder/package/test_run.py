@@ -1,5 +1,6 @@
 """The stage: the layout, who becomes a pair and who a reject, reruns, kills and mistakes."""
 
+import io
 import json
 import os
 import shutil
@@ -8,13 +9,17 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import h5py
 import numpy as np
 import pandas as pd
+import pyarrow.parquet as pq
 import pytest
+from PIL import Image
 
+from now_builder.config import build
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.captions import read_captions
 from now_builder.formats.features import open_features
@@ -27,7 +32,7 @@ from now_builder.formats.release import (
     read_rejects,
     read_split_captions,
 )
-from now_builder.formats.shard import read_plan, read_rows
+from now_builder.formats.shard import Element, read_captures, read_plan, read_rows, write_shard
 from now_builder.formats.split import read_split
 from now_builder.package.run import package, verify
 from now_builder.package.settings import PackageSettings
@@ -300,7 +305,7 @@ def test_half_stores_float16_and_hashes_what_is_stored(world: World, tmp_path: P
 
 
 def test_another_seed_or_mode_is_refused(world: World, tmp_path: Path) -> None:
-    for settings in ({"seed": 4}, {"by": "page"}):
+    for settings in ({"seed": 4}, {"by": "page"}, {"by": "domain"}):
         with pytest.raises(ConfigError, match=r"split\.toml"):
             world.package(tmp_path / "release", **settings)
     assert not (tmp_path / "release").exists()
@@ -410,6 +415,123 @@ def test_killed_while_it_is_rewritten_it_keeps_its_settings(world: World, releas
         assert not (killed / "manifest.json").exists()
     world.package(killed)
     assert contents(killed) == contents(release)
+
+
+FILTERS = {
+    "min_characters": 24, "max_characters": 90, "languages": "zh,en,ja,ru", "drop": "blank,email",
+    "duplicate_captions": "near", "duplicate_looks": 2,
+}  # fmt: skip
+OFF = {
+    "min_characters": 0, "max_characters": 0, "languages": "all", "drop": "none",
+    "duplicate_captions": "keep", "duplicate_looks": -1,
+}  # fmt: skip
+
+
+def test_filters_are_kept_counted_and_taken_back(world: World, tmp_path: Path) -> None:
+    """Each drops pages into the rejects, with the reason; without them the release is as before."""
+    plain, filtered = tmp_path / "plain", tmp_path / "filtered"
+    world.package(plain)
+    manifest = world.package(filtered, **FILTERS)
+    dropped = {"short_caption", "long_caption", "language", "duplicate_caption", "duplicate_look"}
+    assert dropped <= {*manifest.rejects}
+    assert verify(filtered) == []
+    kept = {pair.key for pair in read_pairs(filtered)}
+    before = {pair.key for pair in read_pairs(plain)}
+    rejects = {reject.key: reject for reject in read_rejects(filtered)}
+    assert kept < before
+    assert all(rejects[key].detail for key in before - kept)
+    for pair in read_pairs(filtered):
+        assert 24 <= len(pair.caption) <= 90
+        assert pair.lang in {"zh", "en", "ja", "ru"}
+    card = (filtered / "DATASET_CARD.md").read_text(encoding="utf-8")
+    assert "`duplicate_looks = 2`" in card
+    assert f"| `language` | {manifest.rejects['language']} |" in card
+    assert world.package(filtered).settings == manifest.settings  # kept without a flag
+    world.package(filtered, **OFF)
+    assert contents(filtered) == contents(plain)
+
+
+def test_a_blank_page_and_a_consent_wall_are_flagged_where_they_are_looked_for(
+    world: World, tmp_path: Path
+) -> None:
+    captures = tmp_path / "captures"
+    shutil.copytree(world.captures, captures)
+    rows, pages = read_rows(captures, 0), list(read_captures(captures, shards=[0]))
+    blank = io.BytesIO()
+    Image.new("RGB", (720, 1280), "white").save(blank, "PNG")
+    dialog = Element((0.0, 100.0, 720.0, 1280.0), "div", role="dialog", text="Cookies?")
+    with open_features(world.features) as features:
+        usable = {row.key for row in rows if row.caption} & {*features.keys}
+    first, second = [page for page in pages if page.key in usable][:2]
+    changed = {
+        first.key: replace(first, screenshot=blank.getvalue()),
+        second.key: replace(second, elements=[*second.elements, dialog]),
+    }
+    write_shard(captures, 0, rows, [changed.get(page.key, page) for page in pages])
+
+    def flagged(release: Path, drop: str) -> tuple[dict[str, str], dict[str, str]]:
+        inputs = (captures, world.features, world.captions)
+        package(*inputs, release, PackageSettings(drop=drop))
+        pairs = {pair.key: pair.flags for pair in read_pairs(release) if pair.flags}
+        return pairs, {r.key: r.reason for r in read_rejects(release) if "flag:" in r.reason}
+
+    assert flagged(tmp_path / "one", "none") == ({}, {})
+    assert flagged(tmp_path / "two", "blank") == (
+        {second.key: "consent_wall"}, {first.key: "flag:blank"},
+    )  # fmt: skip
+    assert flagged(tmp_path / "three", "blank,consent_wall") == (
+        {}, {first.key: "flag:blank", second.key: "flag:consent_wall"},
+    )  # fmt: skip
+
+
+def test_captions_are_mended_for_both_stages_or_for_none(world: World, tmp_path: Path) -> None:
+    captures, captions = tmp_path / "captures", tmp_path / "captions"
+    shutil.copytree(world.captures, captures)
+    odd = "Fresh &amp;amp; good &lt;b&gt;bread&lt;/b&gt;, write to a@example.com"
+    rows = [replace(row, caption=odd if row.caption else None) for row in read_rows(captures, 1)]
+    write_shard(captures, 1, rows, read_captures(captures, shards=[1]))
+    inputs = (captures, world.features, captions)
+    tokenize(captures, captions, TokenizeSettings(bert="learn", processes=1))
+    plain = read_captions(captions / "jieba.txt")
+    with pytest.raises(ConfigError, match=r"tokenize with --mend"):
+        package(*inputs, tmp_path / "r", PackageSettings(mend=True))
+    package(*inputs, tmp_path / "r", PackageSettings())
+    own = [pair for pair in read_pairs(tmp_path / "r") if pair.key.startswith("00001_")]
+    assert {pair.caption for pair in own} == {odd}
+    assert {pair.flags for pair in own} == {"double_escaped,email"}
+
+    tokenize(captures, captions, TokenizeSettings(bert="learn", processes=1, mend=True))
+    mended = read_captions(captions / "jieba.txt")
+    with pytest.raises(ConfigError, match=r"tokenize with --no-mend"):
+        package(*inputs, tmp_path / "r", PackageSettings(mend=False))
+    manifest = package(*inputs, tmp_path / "r", PackageSettings())
+    assert manifest.settings["mend"] is True
+    pairs = read_pairs(tmp_path / "r")
+    own = [pair for pair in pairs if pair.key.startswith("00001_")]
+    assert {pair.caption for pair in own} == {"Fresh &amp; good bread, write to a@example.com"}
+    assert {pair.flags for pair in own} == {"double_escaped,email"}
+    assert all(len(mended[pair.key]) < len(plain[pair.key]) for pair in own)
+    others = {pair.key for pair in pairs} - {pair.key for pair in own}
+    assert all(len(mended[key]) == len(plain[key]) for key in others)
+    assert verify(tmp_path / "r") == []
+
+
+def test_a_flag_that_there_is_not_is_one_clear_line() -> None:
+    for settings, word in (
+        ({"drop": "blank,nonsense"}, "nonsense"),
+        ({"languages": "Chinese"}, ""),
+    ):
+        with pytest.raises(ConfigError, match=f"{next(iter(settings))}.*{word}") as caught:
+            build(PackageSettings, settings, "now-builder package")
+        assert "\n" not in str(caught.value)
+
+
+def test_a_release_from_before_flags_is_read(world: World, release: Path, tmp_path: Path) -> None:
+    table = pq.read_table(release / "pairs.parquet")
+    pq.write_table(table.drop_columns(["flags"]), tmp_path / "pairs.parquet")
+    pairs = read_pairs(tmp_path)
+    assert pairs == read_pairs(release)
+    assert {pair.flags for pair in pairs} == {""}
 
 
 def test_a_single_site_by_address_is_split_by_page(

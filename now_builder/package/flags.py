@@ -1,0 +1,111 @@
+"""What is noteworthy about a page, told from its row: flags that a release carries or drops."""
+
+import re
+import tomllib
+from collections.abc import Iterable
+from functools import cache
+from importlib.resources import files
+
+from phonenumbers import SUPPORTED_REGIONS, PhoneNumberMatcher
+
+from now_builder.formats.shard import CaptureRow
+from now_builder.formats.text import oddities
+
+_EMAIL = re.compile(
+    r"[A-Za-z0-9._%+-]{1,64}[@＠][A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)*\.[A-Za-z]{2,24}\b"
+)
+_DIGITS = 7
+_LONGEST = 10_000
+"""Characters of a caption in which telephone numbers are looked for."""
+_PARTS = re.compile(r"\s*[|｜–—·•_»«:：]\s*|\s+-\s+|-\s|\s-|(?<=\S)[!,.，。]\s+")
+_REGIONS = {
+    "zh": "CN", "ja": "JP", "ko": "KR", "en": "US", "ru": "RU", "de": "DE", "fr": "FR", "es": "ES",
+    "it": "IT", "pt": "BR", "nl": "NL", "pl": "PL", "tr": "TR", "vi": "VN", "th": "TH", "id": "ID",
+    "uk": "UA", "cs": "CZ", "sv": "SE", "hu": "HU", "el": "GR", "he": "IL", "fa": "IR", "ar": "SA",
+}  # fmt: skip
+"""Where a number without a country's code is taken to be, by language of the page."""
+
+
+def flags_of(row: CaptureRow) -> frozenset[str]:
+    """Tell the flags of a page from its caption, title and HTTP status.
+
+    Args:
+        row: Its caption as crawled, not mended.
+
+    Returns:
+        Of the flags of :mod:`now_builder.package.settings`, without those that are measured.
+    """
+    caption = row.caption or ""
+    found = set(oddities(caption))
+    if _EMAIL.search(caption):
+        found.add("email")
+    if has_phone(caption, row.site, row.lang):
+        found.add("phone")
+    if is_adult(caption):
+        found.add("adult")
+    if (row.http_status or 0) >= 400 or is_error(row.title or "", caption):
+        found.add("error_page")
+    return frozenset(found)
+
+
+def has_phone(text: str, site: str, lang: str | None) -> bool:
+    """Tell whether a valid telephone number stands in a text.
+
+    Args:
+        text: A caption.
+        site: Its host; a country's top level tells where numbers without a country's code belong.
+        lang: Of the page; tells it otherwise.
+    """
+    text = text[:_LONGEST]
+    if sum(map(str.isdigit, text)) < _DIGITS:
+        return False
+    top = site.rpartition(".")[2].upper().replace("UK", "GB")
+    region = top if top in SUPPORTED_REGIONS else _REGIONS.get(lang or "")
+    return any(True for _ in PhoneNumberMatcher(text, region))
+
+
+def is_adult(caption: str) -> bool:
+    """Tell whether a caption has a word of the list ``adult`` in ``words.toml``."""
+    return _adult().search(caption.casefold()) is not None
+
+
+def is_error(title: str, caption: str) -> bool:
+    """Tell whether a page says that it is none: not found, blocked, under construction, for sale.
+
+    Args:
+        title: Taken apart at ``|``, ``-``, ``:`` and the like; one part must be such a phrase.
+        caption: Must be such a phrase as a whole.
+    """
+    phrases = _phrases("error_page")
+    parts = [*_PARTS.split(title), title, caption]
+    return any(part.casefold().strip(" .!。！") in phrases for part in parts if part)
+
+
+@cache
+def _words() -> dict[str, dict[str, list[str]]]:
+    text = (files("now_builder.package") / "words.toml").read_text(encoding="utf-8")
+    return tomllib.loads(text)
+
+
+@cache
+def _phrases(name: str) -> frozenset[str]:
+    return frozenset(
+        word.casefold().strip(" .!。！") for words in _words()[name].values() for word in words
+    )
+
+
+@cache
+def _adult() -> re.Pattern[str]:
+    tree = _words()["adult"]
+    return re.compile(rf"\b(?:{_any(tree['words'])})\b|{_any(tree['within'])}")
+
+
+@cache
+def consent_words() -> re.Pattern[str]:
+    """Give the pattern of the words of ``consent`` in ``words.toml``, for case-folded text."""
+    tree = _words()["consent"]
+    return re.compile(rf"\b(?:{_any(tree['latin'])})\b|{_any(tree['others'])}")
+
+
+def _any(words: Iterable[str]) -> str:
+    return "|".join(re.escape(word.casefold()) for word in words)

@@ -1,0 +1,114 @@
+"""Which captions and titles are flagged, in several languages, and which are not."""
+
+import time
+
+import pytest
+
+from now_builder.formats.shard import CaptureRow
+from now_builder.package.duplicates import NearCaptions
+from now_builder.package.flags import flags_of, has_phone, is_adult, is_error
+
+
+def row(caption: str, **more) -> CaptureRow:
+    site = more.pop("site", "a.test")
+    return CaptureRow("k", "u", "u", site, "ok", caption=caption, **more)
+
+
+@pytest.mark.parametrize(
+    ("caption", "flags"),
+    [
+        ("Fresh bread every day.", set()),
+        ("Write to jane.doe+news@example.co.uk today", {"email"}),
+        ("客服邮箱：service＠example.cn", {"email"}),
+        ("Follow @example on the web, 3@5 apples", set()),
+        ("Call +44 20 7946 0958 now", {"phone"}),
+        ("a &amp; b", {"double_escaped"}),
+        ("mail a@b.com &amp; <b>call</b>", {"email", "double_escaped", "tags"}),
+    ],
+)
+def test_a_caption_has_its_flags(caption: str, flags: set[str]) -> None:
+    assert flags_of(row(caption)) == flags
+
+
+@pytest.mark.parametrize(
+    ("text", "site", "lang", "there"),
+    [
+        ("咨询热线：010-62770334，欢迎来电", "a.test", "zh", True),
+        ("手机13812345678", "a.cn", None, True),
+        ("お電話は03-3213-1111まで", "a.jp", "ja", True),
+        ("문의 02-2133-1234", "a.test", "ko", True),
+        ("Ring 020 7946 0958", "shop.co.uk", "en", True),
+        ("Звоните 8 (495) 777-77-77", "a.ru", "ru", True),
+        ("Ring (212) 736-5000", "a.com", "en", True),
+        ("Only 1,234,567 sold in 2024", "a.com", "en", False),
+        ("ISBN 978-3-16-148410-0", "a.com", "en", False),
+        ("2024-05-01 to 2024-06-30", "a.com", "en", False),
+        ("京ICP备12345678号", "a.cn", "zh", False),
+        ("no digits", "a.com", "en", False),
+    ],
+)
+def test_telephone_numbers_are_told_by_country(
+    text: str,
+    site: str,
+    lang: str | None,
+    there: bool,  # noqa: FBT001
+) -> None:
+    assert has_phone(text, site, lang) is there
+
+
+@pytest.mark.parametrize(
+    "caption",
+    ["Free PORN and more", "XXX videos", "Порно онлайн", "免费成人视频在线观看", "无码高清",
+     "アダルト動画 見放題", "야동 사이트", "Live sex cams"],
+)  # fmt: skip
+def test_adult_captions_are_told(caption: str) -> None:
+    assert is_adult(caption)
+
+
+@pytest.mark.parametrize(
+    "caption",
+    ["Sussex and Essex by train", "Popcorn at home", "Size XXXL shirts", "Adult education courses",
+     "Nude lipstick, new shades", "成人教育招生", "成人高考报名", "Sex education in schools"],
+)  # fmt: skip
+def test_what_only_sounds_like_it_is_not(caption: str) -> None:
+    assert not is_adult(caption)
+
+
+@pytest.mark.parametrize(
+    "title",
+    ["404 Not Found", "Page not found | Shop", "Shop - Page Not Found", "Just a moment...",
+     "Attention Required! | Cloudflare", "Access Denied", "页面不存在 - 某网", "404错误_某网",
+     "ページが見つかりません｜会社", "페이지를 찾을 수 없습니다", "Страница не найдена — Сайт",
+     "Seite nicht gefunden", "Oops! Page not found", "Index of /", "Under Construction"],
+)  # fmt: skip
+def test_titles_of_error_pages_are_told(title: str) -> None:
+    assert is_error(title, "A shop for everything.")
+
+
+@pytest.mark.parametrize(
+    "title",
+    ["How to fix a 404 not found error", "Room 404, the film", "Lost and found",
+     "An error of youth", "Error handling in Python | Docs", "Coming soon to cinemas this year",
+     ""],
+)  # fmt: skip
+def test_titles_about_errors_are_not(title: str) -> None:
+    assert not is_error(title, "A page about something.")
+
+
+def test_a_status_or_a_caption_makes_an_error_page_too() -> None:
+    assert flags_of(row("Welcome", http_status=404)) == {"error_page"}
+    assert flags_of(row("Page not found.", http_status=200)) == {"error_page"}
+    assert flags_of(row("Welcome", http_status=200, title="Welcome")) == set()
+
+
+@pytest.mark.parametrize(
+    "caption",
+    ["a" * 300_000, "1" * 300_000, "a@" * 150_000, "1-" * 150_000, "<a " + "x " * 150_000,
+     "&amp" * 75_000, "404 | " * 50_000],
+    ids=["letters", "digits", "at", "dashes", "a tag", "entities", "parts"],
+)  # fmt: skip
+def test_no_caption_takes_long(caption: str) -> None:
+    before = time.process_time()
+    flags_of(row(caption, title=caption, lang="en"))
+    NearCaptions(0.8).add("a", caption)
+    assert time.process_time() - before < 5
