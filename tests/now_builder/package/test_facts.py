@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from now_builder.formats.release import ceiling
 from now_builder.package.card import language_codes, size_category
-from now_builder.package.facts import _share_unknown, _spread, ceiling
+from now_builder.package.facts import _share_unknown, _spread
 
 
 def brute_force(images: list[str], captions: list[tuple[int, ...]]) -> float:
