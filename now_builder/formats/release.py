@@ -31,7 +31,7 @@ from now_builder.formats.split import SPLITS, Split, SplitPlan
 FORMAT = "now-release/1"
 DATA_FOLDER = "now100k_precomp"
 _FOLDERS = (DATA_FOLDER, "h5100k_precomp")
-_ROWS = 4096
+_ROWS, _BUFFER = 4096, 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +152,7 @@ def _read_rows(path: Path, kind: type) -> list[dict[str, Any]]:
 def _stream_rows(path: Path, kind: type) -> Iterator[dict[str, Any]]:
     schema = _schema(kind)
     try:
-        with pq.ParquetFile(path) as file:
+        with pq.ParquetFile(path, buffer_size=_BUFFER) as file:
             missing = [name for name in schema.names if name not in file.schema_arrow.names]
             if missing:
                 raise FormatError(path, f"missing columns {missing}")

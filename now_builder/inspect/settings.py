@@ -18,13 +18,13 @@ class ReportSettings(Strict):
         "adds the noise that it estimates, and its least and most certain pairs.",
     )
     output: Path = Field(Path("report.html"), description="Page to write (.html).")
-    pairs: int = Field(60, ge=0, le=2000, description="Random pairs to show.")
+    pairs: int = Field(60, ge=1, le=2000, description="Random pairs to show.")
     extremes: int = Field(
         12, ge=1, le=200, description="Pairs to show of each kind: least clean, doubtful, cleanest."
     )
     seed: int = Field(0, description="Changes which random pairs are shown.")
     max_mb: float = Field(
-        10.0, ge=0.5, le=500, description="Size of the page at most; pictures shrink to fit in."
+        10.0, gt=0, le=500, description="Size of the page at most; pictures shrink to fit in."
     )
 
 
@@ -49,4 +49,4 @@ class AuditSettings(Strict):
         description="Serve nothing: write a page (.html) that works by itself, keeps the verdicts "
         "in the browser, and gives them as a CSV.",
     )
-    max_mb: float = Field(40.0, ge=0.5, le=500, description="Size of the --html page at most.")
+    max_mb: float = Field(40.0, gt=0, le=500, description="Size of the --html page at most.")

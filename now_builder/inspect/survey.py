@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import Integer
@@ -23,6 +24,11 @@ from now_builder.formats.release import (
     stream_pairs,
 )
 from now_builder.formats.split import SPLITS, Split
+
+if TYPE_CHECKING:
+    Numbers = array[int]
+else:
+    Numbers = array  # not subscriptable before Python 3.12
 
 _BATCH = 4096
 _BINS = 30
@@ -138,8 +144,8 @@ class Tally:
     """What is kept of the pairs that go by: a few bytes each."""
 
     count: int = 0
-    characters: array[int] = field(default_factory=lambda: array("q"))
-    identities: dict[str, array[int]] = field(
+    characters: Numbers = field(default_factory=lambda: array("q"))
+    identities: dict[str, Numbers] = field(
         default_factory=lambda: {name: array("Q") for name in ("caption", "image", "look", "site")}
     )
     languages: Counter[str] = field(default_factory=Counter)
@@ -190,7 +196,7 @@ def survey(release: Path, manifest: Manifest, tallies: Mapping[Split, Tally]) ->
         for name in TOKENIZERS
     }
     pages = {split: _pages(release, split, tallies[split].count) for split in SPLITS}
-    detected = sum(page.detected for page in pages.values())
+    detected = np.sum([page.detected for page in pages.values()], axis=0)
     characters = np.concatenate([np.frombuffer(t.characters, np.int64) for t in tallies.values()])
     return Survey(
         splits={split: _split(split, tallies[split], pages[split], lines) for split in SPLITS},
@@ -283,23 +289,16 @@ def _tokens(name: Tokenizer, lines: Mapping[tuple[Split, Tokenizer], _Lines]) ->
     own = [lines[split, name] for split in SPLITS]
     counts = np.concatenate([line.lengths for line in own])
     unknown = 100 * sum(line.unknown for line in own) / max(1, int(counts.sum()))
-    return _lengths(f"{name} tokens", counts, unknown)
+    title = "Jieba" if name == "jieba" else name.upper()
+    return _lengths(f"{title} tokens", counts, unknown)
 
 
 def _lengths(
     unit: str, counts: Integer[np.ndarray, " pairs"], unknown: float | None = None
 ) -> Lengths:
     median, p90, p99 = (float(value) for value in np.quantile(counts, [0.5, 0.9, 0.99]))
-    return Lengths(
-        unit,
-        histogram_of(counts),
-        float(counts.mean()),
-        median,
-        p90,
-        p99,
-        int(counts.max()),
-        unknown,
-    )
+    mean, longest = float(counts.mean()), int(counts.max())
+    return Lengths(unit, histogram_of(counts), mean, median, p90, p99, longest, unknown)
 
 
 def histogram_of(counts: Integer[np.ndarray, " pairs"]) -> Histogram:
