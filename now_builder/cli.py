@@ -17,7 +17,7 @@ from now_builder.config import Strict, build, read_toml, with_overrides
 from now_builder.crawl.settings import CrawlSettings
 from now_builder.detect.settings import DetectSettings, LabelSettings, TrainDetectorSettings
 from now_builder.errors import FormatError, NowError, run
-from now_builder.inspect.settings import ReportSettings
+from now_builder.inspect.settings import AuditSettings, ReportSettings
 from now_builder.package.settings import PackageSettings
 from now_builder.simweb.settings import SimwebSettings
 from now_builder.tokenize.settings import TokenizeSettings
@@ -288,6 +288,38 @@ def _verify(release: Annotated[Path, typer.Argument(help="Folder made by package
 def _report(release: Path, settings: ReportSettings) -> None:
     """Write one HTML page to look at a release: its numbers, and random pairs as pictures."""
     typer.echo(_load("inspect.report", "report")(release, settings))
+
+
+@_stage(
+    app,
+    "audit",
+    AuditSettings,
+    {"release": "Folder made by package."},
+    short={"output": "-o"},
+)
+def _audit(release: Path, settings: AuditSettings) -> None:
+    """Judge a random sample of pairs by hand, on a page served on 127.0.0.1 until interrupted.
+
+    package --matched reads the CSV; audit-stats tells what it says.
+    """
+    _load("inspect.audit", "audit")(release, settings, typer.echo)
+
+
+@app.command("audit-stats")
+def _audit_stats(
+    audits: Annotated[list[Path], typer.Argument(help="CSV files of audit, one a judge.")],
+    release: Annotated[
+        Path | None, typer.Option(help="Release that was judged; needed with a run folder.")
+    ] = None,
+    run: Annotated[
+        Path | None,
+        typer.Option(help="Run folder, or CSV/Parquet with key and clean_prob, to compare with."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Say what judges found: the noise ratio with its interval, and who agrees with whom."""
+    found = _load("inspect.stats", "audit_stats")(audits, release, run)
+    typer.echo(json.dumps(found.as_json()) if as_json else str(found))
 
 
 @app.command("doctor")

@@ -180,7 +180,8 @@ def _judged(path: Path, number: int, row: list[str]) -> Judged:
 def to_row(verdict: Judged) -> str:
     """Write a verdict as one line of CSV, its end included."""
     file = io.StringIO(newline="")
-    values = [getattr(verdict, name) for name in COLUMNS]
+    # A line of the file is a line of the text, so that the last one can be found and taken back.
+    values = [" ".join(str(getattr(verdict, name)).splitlines()) for name in COLUMNS]
     csv.writer(file, lineterminator="\n").writerow(values)
     return file.getvalue()
 

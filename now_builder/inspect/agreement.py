@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from math import sqrt
-from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -82,25 +81,3 @@ def auroc(belief: Float[np.ndarray, " cases"], matched: Bool[np.ndarray, " cases
     above = len(good) - np.searchsorted(good, bad, "right")
     tied = np.searchsorted(good, bad, "right") - np.searchsorted(good, bad, "left")
     return float((above + tied / 2).sum() / (len(good) * len(bad)))
-
-
-def percent(share: Share | None) -> str:
-    """Write a share in words."""
-    if share is None:
-        return "no verdict"
-    return (
-        f"{100 * share.value:.1f} % [{100 * share.low:.1f}, {100 * share.high:.1f}] "
-        f"({share.hits} of {share.of})"
-    )
-
-
-def figure(value: float | None) -> str:
-    """Write a figure, or that it is not defined."""
-    return "undefined" if value is None else f"{value:.3f}"
-
-
-def plain(share: Share | None) -> dict[str, Any] | None:
-    """Give a share as plain values, for JSON."""
-    if share is None:
-        return None
-    return {name: getattr(share, name) for name in ("hits", "of", "value", "low", "high")}

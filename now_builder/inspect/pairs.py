@@ -18,7 +18,9 @@ from now_builder.formats.release import DATA_FOLDER, Pair
 from now_builder.formats.shard import HEIGHT, WIDTH, Place, locate_screenshots, read_place
 from now_builder.inspect.survey import source_name
 
-_TRIES = ((360, 70), (300, 60), (240, 50), (180, 40), (120, 30), (90, 15), (45, 5))
+_TRIES = (
+    (720, 75), (540, 70), (360, 70), (300, 60), (240, 50), (180, 40), (120, 30), (90, 15), (45, 5),
+)  # fmt: skip
 """Widths and WebP qualities, until a picture fits its budget."""
 
 
@@ -96,7 +98,7 @@ def show(release: Path, captures: Path, pairs: Sequence[Pair], budget: float) ->
         return {
             pair.key: Shown(
                 pair,
-                pair.url if re.match(r"https?://", pair.url, re.IGNORECASE) else None,
+                link_of(pair),
                 language_of(pair),
                 data_uri(pair.key, read_place(places[pair.key]), budget),
                 _outlines(features[pair.split], pair),
@@ -105,14 +107,25 @@ def show(release: Path, captures: Path, pairs: Sequence[Pair], budget: float) ->
         }
 
 
+def link_of(pair: Pair) -> str | None:
+    """Give a pair's URL if it is one of the web: a click must do nothing but visit it."""
+    return pair.url if re.match(r"https?://", pair.url, re.IGNORECASE) else None
+
+
 def language_of(pair: Pair) -> str | None:
     """Give a pair's language if it is a code; ``und`` and the like are none."""
     known = re.fullmatch("[a-z]{2,3}", pair.lang or "") and pair.lang != "und"
     return pair.lang if known else None
 
 
-def data_uri(key: str, screenshot: bytes, budget: float) -> str:
+def data_uri(key: str, screenshot: bytes, budget: float, widest: int = 360) -> str:
     """Shrink a screenshot until its data URI has at most ``budget`` bytes, if it ever has.
+
+    Args:
+        key: For messages.
+        screenshot: The stored file.
+        budget: Bytes.
+        widest: Pixels across at most.
 
     Raises:
         FormatError: If it is not a readable picture.
@@ -124,6 +137,8 @@ def data_uri(key: str, screenshot: bytes, budget: float) -> str:
         raise FormatError(key, f"not a readable screenshot ({error})") from None
     text = ""
     for width, quality in _TRIES:
+        if width > widest:
+            continue
         file = io.BytesIO()
         size = (width, width * HEIGHT // WIDTH)
         whole.resize(size, Image.Resampling.LANCZOS, reducing_gap=2.0).save(
