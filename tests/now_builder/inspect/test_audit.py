@@ -10,7 +10,6 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,7 +20,6 @@ from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.release import read_pairs
 from now_builder.formats.verdicts import (
     COLUMNS,
-    VERDICTS,
     Judged,
     one_line,
     open_verdicts,
@@ -371,8 +369,3 @@ def test_a_page_that_works_by_itself_has_its_pictures_and_stays_small(world, set
     small = settings.model_copy(update={"html": path, "max_mb": 0.03})
     with pytest.raises(ConfigError, match="smaller --sample"):
         audit(world.release, small, said.append)
-
-
-def test_the_words_are_those_that_package_reads():
-    assert set(VERDICTS) == {"match", "mismatch", "unsure"}
-    assert Path(__file__).is_file()
