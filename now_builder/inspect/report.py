@@ -21,8 +21,9 @@ from now_builder.formats.release import Manifest, Pair, read_manifest, stream_pa
 from now_builder.formats.shard import HEIGHT, WIDTH
 from now_builder.formats.split import SPLITS, Split
 from now_builder.inspect.agreement import Share, mean_interval, wilson
-from now_builder.inspect.pairs import Shown, by_key, drawn, show
+from now_builder.inspect.pairs import by_key, drawn, show
 from now_builder.inspect.settings import ReportSettings
+from now_builder.inspect.stats import audit_stats
 from now_builder.inspect.survey import Histogram, Tally, survey
 
 _CAPTION = 400
@@ -83,6 +84,7 @@ def report(release: Path, settings: ReportSettings) -> str:
     sample = drawn(_tallied(release, tallies, beliefs, known), settings.pairs, settings.seed)
     numbers = survey(release, manifest, tallies)
     noise = _noise(settings, known) if settings.run else None
+    measured = audit_stats(settings.audit, release, settings.run) if settings.audit else None
     wanted = [key for _, shown in (noise.extremes if noise else []) for key, _ in shown]
     pairs = {pair.key: pair for pair in sample}
     if wanted:
@@ -95,6 +97,7 @@ def report(release: Path, settings: ReportSettings) -> str:
         manifest=manifest,
         numbers=numbers,
         noise=noise,
+        measured=measured,
         sample=[shown[pair.key] for pair in sorted(sample, key=lambda pair: pair.key)],
         shown=shown,
         rejects=_rejects(manifest),
@@ -261,6 +264,3 @@ def policy_hash(name: str) -> Markup:
     """Name a style or script of ours in a content security policy, which then admits no other."""
     digest = base64.b64encode(hashlib.sha256(_asset(name).encode()).digest()).decode()
     return Markup(f"'sha256-{digest}'")  # noqa: S704 - a hash of our own file
-
-
-__all__ = ["Shown", "report"]

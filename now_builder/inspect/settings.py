@@ -17,6 +17,10 @@ class ReportSettings(Strict):
         description="Run folder of pc2-baseline, or CSV/Parquet with columns key and clean_prob: "
         "adds the noise that it estimates, and its least and most certain pairs.",
     )
+    audit: list[Path] = Field(
+        default_factory=list,
+        description="CSV made by audit: adds the noise that was measured. May be repeated.",
+    )
     output: Path = Field(Path("report.html"), description="Page to write (.html).")
     pairs: int = Field(60, ge=1, le=2000, description="Random pairs to show.")
     extremes: int = Field(

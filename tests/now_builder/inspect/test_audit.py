@@ -2,14 +2,17 @@
 
 import json
 import os
+import random
 import re
 import signal
 import subprocess
 import sys
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http.client import HTTPException
 
 import numpy as np
 import pytest
@@ -223,6 +226,33 @@ def test_killed_at_any_time_and_started_again_it_goes_on(world, tmp_path):
             process.send_signal(signal.SIGKILL)
             process.wait()
         assert [line.key for line in read_verdicts(path)] == keys[: 2 * turn + 2]
+
+
+@pytest.mark.slow
+def test_every_verdict_that_was_answered_survives_a_kill_at_any_moment(world, tmp_path):
+    path = tmp_path / "audit.csv"
+    settings = AuditSettings(captures=world.captures, output=path, sample=500)
+    left = [pair.key for pair in sample_of(world.release, settings)]
+    draw, answered = random.Random(4), []
+    for _ in range(8):
+        with started(world, path, "--sample", "500") as (url, process):
+            timer = threading.Timer(draw.uniform(0.01, 0.25), process.kill)
+            timer.start()
+            for key in left:
+                try:
+                    status = ask(url, "verdict", {"key": key, "matched": "match"})[0]
+                except (OSError, HTTPException):
+                    break
+                assert status == 200
+                answered.append(key)
+            timer.join()
+        stored = [line.key for line in read_verdicts(path)]
+        assert len(set(stored)) == len(stored)
+        assert stored[: len(answered)] == answered
+        assert len(stored) - len(answered) <= 1
+        answered = stored
+        left = [key for key in left if key not in stored]
+    assert answered
 
 
 def test_dev_and_test_are_drawn_from_what_was_judged_to_match(world, tmp_path):

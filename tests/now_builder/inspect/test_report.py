@@ -28,6 +28,7 @@ from now_builder.formats.release import (
 )
 from now_builder.formats.shard import read_captures, write_shard
 from now_builder.formats.split import SPLITS
+from now_builder.formats.verdicts import Judged, open_verdicts
 from now_builder.inspect.pairs import data_uri, drawn
 from now_builder.inspect.report import draw, report
 from now_builder.inspect.settings import ReportSettings
@@ -187,6 +188,22 @@ def test_a_run_adds_its_noise_and_its_most_telling_pairs(world, tmp_path, run):
     table = tmp_path / "beliefs.csv"
     pd.DataFrame({"key": keys, "clean_prob": beliefs.values()}).to_csv(table, index=False)
     assert read_beliefs(table, world.release) == pytest.approx(beliefs)
+
+
+def test_audits_add_the_noise_that_was_measured(world, tmp_path, run):
+    """Of 10 train pairs 4 mismatch and 1 is unsure: 4 of 9, Wilson 18.9 % to 73.3 %."""
+    words = ["mismatch"] * 4 + ["unsure"] + ["match"] * 5
+    train = [pair for pair in read_pairs(world.release) if pair.split == "train"]
+    path = tmp_path / "audit.csv"
+    with open_verdicts(path) as file:
+        for pair, word in zip(train, words, strict=False):
+            file.append(Judged(pair.key, pair.url, "train", "", word, "ann", "", 1.0))
+    text, _ = look(world, tmp_path, pairs=1, audit=[path])
+    assert "As judged by 1 person" in text
+    assert re.search(r"44\.4 %</td><td class=\"num\">18\.9 % to 73\.3 %", text)
+    assert "1 judged pairs are left out" in text
+    text, _ = look(world, tmp_path, pairs=1, audit=[path], run=run, extremes=1)
+    assert "On 9 decided pairs the run below is right in 44.4 %, with AUROC 1.000" in text
 
 
 def test_beliefs_that_do_not_fit_are_refused(world, tmp_path, run):
