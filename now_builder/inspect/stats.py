@@ -11,6 +11,7 @@ import numpy as np
 
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.beliefs import read_beliefs
+from now_builder.formats.split import SPLITS
 from now_builder.formats.verdicts import VERDICTS, Judged, Verdict, read_verdicts
 from now_builder.inspect.agreement import Share, auroc, kappa, wilson
 
@@ -181,7 +182,8 @@ def _verdicts(lines: Mapping[str, Judged]) -> dict[str, Verdict]:
 
 
 def _judge(name: str, lines: Mapping[str, Judged], verdicts: Mapping[str, Verdict]) -> Judge:
-    splits = sorted({line.split for line in lines.values()})
+    found = {line.split for line in lines.values()}
+    splits = [*(split for split in SPLITS if split in found), *sorted(found - {*SPLITS})]
     counts = Counter(verdicts.values())
     return Judge(
         name,
