@@ -2,7 +2,7 @@
 
 import inspect
 import json
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
@@ -18,6 +18,7 @@ from now_builder.crawl.settings import CrawlSettings
 from now_builder.detect.settings import DetectSettings, LabelSettings, TrainDetectorSettings
 from now_builder.errors import FormatError, NowError, run
 from now_builder.formats.split import Split
+from now_builder.inspect.settings import AuditSettings, ReportSettings
 from now_builder.package.settings import PackageSettings
 from now_builder.simweb.settings import SimwebSettings
 from now_builder.tokenize.settings import TokenizeSettings
@@ -45,6 +46,7 @@ def _stage(
     settings: type[Strict],
     arguments: dict[str, str],
     text: Collection[str] = (),
+    short: Mapping[str, str] | None = None,
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Register a verb with path arguments, an option per field of ``settings``, and ``--force``.
 
@@ -56,13 +58,15 @@ def _stage(
         settings: The frozen settings class of the stage.
         arguments: Names and help texts of the path arguments.
         text: Those of them that may be URLs, and are given as text.
+        short: One-letter options by field; a verb that has them takes no ``--force``, since it
+            only looks at what stands.
     """
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
         def command(**values: Any) -> None:
             paths = [values.pop(name) for name in arguments]
-            force = values.pop("force")
-            function(*paths, build(settings, values, f"now-builder {verb}"), force)
+            force = [values.pop("force")] if short is None else []
+            function(*paths, build(settings, values, f"now-builder {verb}"), *force)
 
         parameters = [
             _parameter(
@@ -72,8 +76,12 @@ def _stage(
             )
             for name, about in arguments.items()
         ]
-        parameters += [_option(name, field) for name, field in settings.model_fields.items()]
-        parameters.append(_parameter("force", Force, default=False))
+        parameters += [
+            _option(name, field, (short or {}).get(name))
+            for name, field in settings.model_fields.items()
+        ]
+        if short is None:
+            parameters.append(_parameter("force", Force, default=False))
         command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         command.__annotations__ = {item.name: item.annotation for item in parameters}
         command.__doc__ = function.__doc__
@@ -94,14 +102,15 @@ def _parameter(
     )
 
 
-def _option(name: str, field: Any) -> inspect.Parameter:
+def _option(name: str, field: Any, short: str | None = None) -> inspect.Parameter:
     flag = "--" + name.replace("_", "-")
     if field.annotation in (bool, bool | None):
         flag = f"{flag}/--no-{flag[2:]}"
     default = field.get_default(call_default_factory=True)
     if default is PydanticUndefined:
         default = inspect.Parameter.empty
-    return _parameter(name, field.annotation, typer.Option(flag, help=field.description), default)
+    flags = [flag, *([short] if short else [])]
+    return _parameter(name, field.annotation, typer.Option(*flags, help=field.description), default)
 
 
 def _load(module: str, name: str) -> Any:
@@ -287,6 +296,50 @@ def _verify(release: Annotated[Path, typer.Argument(help="Folder made by package
     if problems:
         raise FormatError(release, "; ".join(problems))
     typer.echo(f"{release}: complete and unchanged")
+
+
+@_stage(
+    app,
+    "report",
+    ReportSettings,
+    {"release": "Folder made by package."},
+    short={"output": "-o"},
+)
+def _report(release: Path, settings: ReportSettings) -> None:
+    """Write one HTML page to look at a release: its numbers, and random pairs as pictures."""
+    typer.echo(_load("inspect.report", "report")(release, settings))
+
+
+@_stage(
+    app,
+    "audit",
+    AuditSettings,
+    {"release": "Folder made by package."},
+    short={"output": "-o"},
+)
+def _audit(release: Path, settings: AuditSettings) -> None:
+    """Judge a random sample of pairs by hand, on a page served on 127.0.0.1 until interrupted.
+
+    package --matched reads the CSV; audit-stats tells what it says.
+    """
+    _load("inspect.audit", "audit")(release, settings, typer.echo)
+
+
+@app.command("audit-stats")
+def _audit_stats(
+    audits: Annotated[list[Path], typer.Argument(help="CSV files of audit, one a judge.")],
+    release: Annotated[
+        Path | None, typer.Option(help="Release that was judged; needed with a run folder.")
+    ] = None,
+    run: Annotated[
+        Path | None,
+        typer.Option(help="Run folder, or CSV/Parquet with key and clean_prob, to compare with."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Say what judges found: the noise ratio with its interval, and who agrees with whom."""
+    found = _load("inspect.stats", "audit_stats")(audits, release, run)
+    typer.echo(json.dumps(found.as_json()) if as_json else str(found))
 
 
 @app.command("doctor")

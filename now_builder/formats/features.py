@@ -11,7 +11,7 @@ from typing import Any
 
 import h5py
 import numpy as np
-from jaxtyping import Float, Integer
+from jaxtyping import Float, Integer, Shaped
 
 from now_builder.errors import FormatError
 from now_builder.formats.atomic import replacing
@@ -149,6 +149,22 @@ class Features:
     def dataset(self) -> h5py.Dataset:
         """``/regions``, unread."""
         return self._data["regions"]
+
+    def column(self, name: str, rows: slice) -> Shaped[np.ndarray, "pages ..."]:
+        """Read one dataset of some pages and none of their embeddings.
+
+        Args:
+            name: ``boxes``, ``scores``, ``classes``, ``source``, ``n_regions`` or ``regions``.
+            rows: Which pages.
+
+        Raises:
+            FormatError: If they cannot be read.
+        """
+        try:
+            values: Shaped[np.ndarray, "pages ..."] = self._data[name][rows]
+        except (OSError, RuntimeError) as error:
+            raise FormatError(self.path, f"torn: /{name} cannot be read ({error})") from None
+        return values
 
     def read(self, rows: slice | Integer[np.ndarray, " rows"]) -> FeatureBatch:
         """Read some rows, in the order asked for.

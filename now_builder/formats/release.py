@@ -1,7 +1,8 @@
 """Releases: the published layout, ours with keys and manifest or the authors' archive without."""
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -30,6 +31,7 @@ from now_builder.formats.split import SPLITS, Split, SplitPlan
 FORMAT = "now-release/1"
 DATA_FOLDER = "now100k_precomp"
 _FOLDERS = (DATA_FOLDER, "h5100k_precomp")
+_ROWS, _BUFFER = 4096, 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +123,16 @@ def read_pairs(release: Path) -> list[Pair]:
     Raises:
         FormatError: If it is missing or lacks a column.
     """
-    return [Pair(**row) for row in _read_rows(release / "pairs.parquet", Pair)]
+    return list(stream_pairs(release))
+
+
+def stream_pairs(release: Path) -> Iterator[Pair]:
+    """Read ``RELEASE/pairs.parquet`` a few rows at a time, for releases of any size.
+
+    Raises:
+        FormatError: If it is missing or lacks a column.
+    """
+    return (Pair(**row) for row in _stream_rows(release / "pairs.parquet", Pair))
 
 
 def write_rejects(path: Path, rejects: Sequence[Reject]) -> None:
@@ -141,20 +152,31 @@ def _write_rows(path: Path, rows: Sequence[Any], kind: type) -> None:
 
 
 def _read_rows(path: Path, kind: type) -> list[dict[str, Any]]:
+    return list(_stream_rows(path, kind))
+
+
+def _stream_rows(path: Path, kind: type) -> Iterator[dict[str, Any]]:
+    schema = _schema(kind)
     try:
-        table = pq.read_table(path)
+        with pq.ParquetFile(path, buffer_size=_BUFFER) as file:
+            there = [name for name in schema.names if name in file.schema_arrow.names]
+            missing = [name for name in schema.names if name not in {*there, *_LATER}]
+            if missing:
+                raise FormatError(path, f"missing columns {missing}")
+            for batch in file.iter_batches(_ROWS, columns=there):
+                yield from _checked_rows(path, kind, pa.Table.from_batches([batch]))
     except FileNotFoundError:
         raise FormatError(path, "no such file") from None
     except (pa.ArrowInvalid, OSError) as error:
         raise FormatError(path, f"not a readable parquet file ({error})") from None
+
+
+def _checked_rows(path: Path, kind: type, table: pa.Table) -> list[dict[str, Any]]:
     schema = _schema(kind)
     for name, value in _LATER.items():
         if name in schema.names and name not in table.column_names:
             cells = pa.array([value] * len(table), schema.field(name).type)
             table = table.append_column(name, cells)
-    missing = [name for name in schema.names if name not in table.column_names]
-    if missing:
-        raise FormatError(path, f"missing columns {missing}")
     try:
         table = table.select(schema.names).cast(schema)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
@@ -228,6 +250,39 @@ class Captions:
     def fingerprint(self) -> str:
         """See :func:`fingerprint`."""
         return fingerprint(self.keys, self.captions)
+
+
+@dataclass(frozen=True, slots=True)
+class Ceiling:
+    """Expected R@1 (percent) of a perfect model that must break ties at random."""
+
+    i2t: float
+    t2i: float
+
+
+def ceiling(images: Sequence[Hashable], captions: Sequence[Hashable]) -> Ceiling:
+    r"""Bound R@1 where identical captions, or identical images, can only be told apart by luck.
+
+    For an image a perfect model ranks one caption text first; that text is carried by
+    :math:`m_b` pairs, of which :math:`n_{ab}` have this image, so that over the queries with
+    image :math:`a` it gains at most :math:`\max_b n_{ab} / m_b`. With distinct images the sum is
+    the number of distinct captions. The other direction is its mirror.
+
+    Args:
+        images: Identity of each pair's image.
+        captions: Identity of each pair's caption.
+
+    Returns:
+        Percent, for both directions.
+    """
+    both = Counter(zip(images, captions, strict=True))
+    of_image, of_caption = Counter(images), Counter(captions)
+    i2t: dict[Hashable, float] = {}
+    t2i: dict[Hashable, float] = {}
+    for (image, caption), count in both.items():
+        i2t[image] = max(i2t.get(image, 0.0), count / of_caption[caption])
+        t2i[caption] = max(t2i.get(caption, 0.0), count / of_image[image])
+    return Ceiling(100 * sum(i2t.values()) / len(images), 100 * sum(t2i.values()) / len(captions))
 
 
 def data_folder(release: Path) -> Path:

@@ -11,7 +11,7 @@ from jaxtyping import UInt64
 
 from now_builder.formats.captions import UNK, Tokenizer, Vocabulary
 from now_builder.formats.features import REGIONS
-from now_builder.formats.release import Pair
+from now_builder.formats.release import Ceiling, Pair, ceiling
 from now_builder.formats.shard import CaptureRow, Planned
 from now_builder.formats.split import SPLITS, Split, registrable_domain
 from now_builder.package.arrays import Images
@@ -29,14 +29,6 @@ class Spread:
     p90: float
     p99: float
     largest: int
-
-
-@dataclass(frozen=True, slots=True)
-class Ceiling:
-    """Expected R@1 (percent) of a perfect model that must break ties at random."""
-
-    i2t: float
-    t2i: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,31 +221,6 @@ def _track(material: Material, name: Tokenizer) -> Track:
             for split, line in lines.items()
         },
     )
-
-
-def ceiling(images: Sequence[str], captions: Sequence[tuple[int, ...]]) -> Ceiling:
-    r"""Bound R@1 where identical captions, or identical images, can only be told apart by luck.
-
-    For an image a perfect model ranks one caption text first; that text is carried by
-    :math:`m_b` pairs, of which :math:`n_{ab}` have this image, so that over the queries with
-    image :math:`a` it gains at most :math:`\max_b n_{ab} / m_b`. With distinct images the sum is
-    the number of distinct captions. The other direction is its mirror.
-
-    Args:
-        images: Identity of each pair's image.
-        captions: Identity of each pair's caption.
-
-    Returns:
-        Percent, for both directions.
-    """
-    both = Counter(zip(images, captions, strict=True))
-    of_image, of_caption = Counter(images), Counter(captions)
-    i2t: dict[str, float] = {}
-    t2i: dict[tuple[int, ...], float] = {}
-    for (image, caption), count in both.items():
-        i2t[image] = max(i2t.get(image, 0.0), count / of_caption[caption])
-        t2i[caption] = max(t2i.get(caption, 0.0), count / of_image[image])
-    return Ceiling(100 * sum(i2t.values()) / len(images), 100 * sum(t2i.values()) / len(captions))
 
 
 def _leak(material: Material, earlier: Split, later: Split) -> Leak:

@@ -4,15 +4,14 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pandas as pd
 import pyarrow as pa
 
 from now_builder.errors import FormatError
 from now_builder.formats.shard import Planned
-
-Verdict = Literal["match", "mismatch", "unsure"]
+from now_builder.formats.verdicts import Verdict
 
 _WORDS: dict[str, Verdict] = {
     **dict.fromkeys(["true", "1", "1.0", "yes", "y", "match", "matched"], "match"),

@@ -14,9 +14,11 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 import pytest
+from safetensors.numpy import load_file
 
 from leaderboard.metrics import recalls
 from leaderboard.submission import open_submission
+from now_builder.formats.beliefs import read_beliefs
 from now_builder.formats.release import read_split_captions
 from pc2_baseline.cli import main
 from pc2_baseline.config import Settings, presets, read_settings
@@ -143,6 +145,14 @@ def test_division_reads_truth_by_url_or_key_from_both_formats(
     assert (found["pairs"], found["known"], found["matched"]) == (24, 24, 15)
     assert len(found["epochs"]) == 4
     assert set(found["best"]["auroc_by_statistic"]) == {"loss", "oscillation"}
+
+
+def test_the_builder_reads_what_a_run_believes(trained, tiny):
+    state = json.loads((trained / "best" / "state.json").read_text())
+    file = trained / "divisions" / f"{state['best_epoch']:05d}.safetensors"
+    keys = (tiny / "now100k_precomp" / "train_ids.txt").read_text().split()
+    expected = dict(zip(keys, load_file(file)["clean_prob"].tolist(), strict=True))
+    assert read_beliefs(trained, tiny) == expected
 
 
 def test_division_in_words_has_a_line_an_epoch_on_request(trained, tiny):

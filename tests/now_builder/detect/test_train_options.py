@@ -15,7 +15,6 @@ from now_builder.detect.data import (
     _cut,
     read_coco_pages,
     read_train_pages,
-    registrable_domain,
 )
 from now_builder.detect.labelling import label_captures
 from now_builder.detect.mapping import DEFAULT, read_mapping
@@ -150,26 +149,6 @@ def test_a_foreign_image_that_is_missing_or_of_another_size_is_named(tmp_path):
     (tmp_path / "shots" / "1.jpg").unlink()
     with pytest.raises(FormatError, match=r"1\.jpg: not a readable image"):
         read_coco_pages(tmp_path, coco, 0.2)
-
-
-@pytest.mark.parametrize(
-    ("site", "domain"),
-    [
-        ("www.bbc.co.uk", "bbc.co.uk"),
-        ("a.b.example.com", "example.com"),
-        ("site07.test", "site07.test"),
-        ("m.site07.test", "site07.test"),
-        ("someone.github.io", "someone.github.io"),
-        ("www.gov.cn", "www.gov.cn"),
-        ("news.sina.com.cn", "sina.com.cn"),
-        ("10.20.30.40", "10.20.30.40"),
-        ("::1", "::1"),
-        ("localhost", "localhost"),
-        ("", ""),
-    ],
-)
-def test_hosts_of_one_owner_are_of_one_domain(site, domain):
-    assert registrable_domain(site) == domain
 
 
 def test_hosts_of_one_domain_are_held_out_together(drawn):

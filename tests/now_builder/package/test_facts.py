@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from now_builder.formats.release import Pair
+from now_builder.formats.release import Pair, ceiling
 from now_builder.formats.shard import CaptureRow
 from now_builder.package.card import language_codes, size_category
-from now_builder.package.facts import Leak, Material, _leak, _share_unknown, _spread, ceiling
+from now_builder.package.facts import Leak, Material, _leak, _share_unknown, _spread
 from now_builder.package.filters import Selection
 
 

@@ -1,0 +1,107 @@
+"""Beliefs of a run: how probably each pair is clean, from its folder or from a table."""
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+from now_builder.errors import ConfigError, FormatError
+from now_builder.formats.captions import read_json, read_lines
+from now_builder.formats.release import data_folder, read_manifest
+
+_RUN, _STATE = "pc2-run/1", "pc2-checkpoint/1"
+
+
+def read_beliefs(run: Path, release: Path) -> dict[str, float]:
+    """Read the clean probability of pairs, by key.
+
+    Args:
+        run: The folder of a run, of which the division of the selected epoch is read; or a CSV or
+            Parquet file with columns ``key`` and ``clean_prob``, from any other method.
+        release: What the run was trained on.
+
+    Raises:
+        FormatError: If a file is missing, is not what its format says, belongs to another
+            release, or a probability is outside [0, 1].
+        ConfigError: If the library that reads tensor files is not installed.
+    """
+    if run.is_dir():
+        keys = read_lines(data_folder(release) / "train_ids.txt", "no such file")
+        file = _division_file(run, release)
+        values = _clean_prob(file)
+        if len(values) != len(keys):
+            raise FormatError(file, f"{len(values)} probabilities, the release has {len(keys)}")
+    else:
+        file = run
+        keys, values = _read_table(run)
+    good = (values >= 0) & (values <= 1)
+    if not good.all():
+        row = int((~good).argmax())
+        raise FormatError(file, f"clean_prob of {keys[row]} is {values[row]}, expected 0 to 1")
+    return dict(zip(keys, values.tolist(), strict=True))
+
+
+def _division_file(run: Path, release: Path) -> Path:
+    """Find the division of the selected epoch, and check that the run is one on this release."""
+    path = run / "run.toml"
+    try:
+        record = tomllib.loads(path.read_text(encoding="utf-8"))
+        found, tokenizer = record["format"], record["settings"]["data"]["tokenizer"]
+        trained_on = record["release"]["fingerprints"]["train"]
+    except FileNotFoundError:
+        raise FormatError(path, "no such file; `pc2-baseline train` writes it") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
+        raise FormatError(path, f"not the settings of a run ({error!r:.100})") from None
+    if found != _RUN:
+        raise FormatError(path, f"format is {found!r:.40}, expected {_RUN!r}")
+    if trained_on != read_manifest(release).fingerprints.get("train", {}).get(str(tokenizer)):
+        raise FormatError(path, f"a run on another release than {release}")
+    state_path = run / "best" / "state.json"
+    state: Any = read_json(state_path, "no selected epoch; the run has not got that far")
+    epoch = state.get("best_epoch") if isinstance(state, dict) else None
+    if not isinstance(epoch, int) or state.get("format") != _STATE:
+        raise FormatError(state_path, f"not a checkpoint of format {_STATE!r} with best_epoch")
+    return run / "divisions" / f"{epoch:05d}.safetensors"
+
+
+def _clean_prob(path: Path) -> np.ndarray:
+    try:
+        from safetensors import SafetensorError  # noqa: PLC0415 - only who trains has it
+        from safetensors.numpy import load_file  # noqa: PLC0415
+    except ImportError:
+        raise ConfigError(
+            "reading a run needs the package safetensors: pip install 'noise-of-web[baseline]'"
+        ) from None
+    try:
+        values = load_file(path)["clean_prob"]
+    except FileNotFoundError:
+        raise FormatError(path, "no such file; the method of this run divides nothing") from None
+    except (OSError, SafetensorError, json.JSONDecodeError) as error:
+        raise FormatError(path, f"not a readable tensor file ({error})") from None
+    except KeyError:
+        raise FormatError(path, "no tensor clean_prob") from None
+    if values.ndim != 1 or values.dtype.kind != "f":
+        raise FormatError(path, f"clean_prob is {values.dtype} {values.shape}, expected a list")
+    return values.astype(np.float64)
+
+
+def _read_table(path: Path) -> tuple[list[str], np.ndarray]:
+    if not path.is_file():
+        raise FormatError(path, "no such run folder, CSV or Parquet file")
+    try:
+        parquet = path.suffix.lower() in {".parquet", ".pq"}
+        table = pd.read_parquet(path) if parquet else pd.read_csv(path, dtype={"key": str})
+        missing = {"key", "clean_prob"} - set(table.columns)
+        if missing:
+            raise FormatError(path, f"missing columns {sorted(missing)}")
+        keys = [str(key) for key in table["key"]]
+        values = table["clean_prob"].to_numpy(np.float64)
+    except (ValueError, TypeError, pa.ArrowException, OSError) as error:
+        raise FormatError(path, f"not a table of clean_prob ({error!s:.200})") from None
+    if len(set(keys)) != len(keys):
+        raise FormatError(path, "a key is in two rows")
+    return keys, values

@@ -1,0 +1,192 @@
+"""Verdicts: what one person judged of pairs, a line each, on the disk before the next is asked."""
+
+import csv
+import fcntl
+import io
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import BinaryIO, Literal
+
+from now_builder.errors import ConfigError, FormatError
+from now_builder.formats.atomic import sync_folder
+from now_builder.formats.captions import read_lines
+
+Verdict = Literal["match", "mismatch", "unsure"]
+VERDICTS: tuple[Verdict, ...] = ("match", "mismatch", "unsure")
+
+_NOTE = 500
+"""Characters of a note at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A line of a file of verdicts; its fields are the columns, in this order.
+
+    Attributes:
+        key: Of the page.
+        url: As listed.
+        split: Of the pair.
+        lang: Language of the page, empty if undecided.
+        matched: The verdict; ``package --matched`` reads this column.
+        judge: Who judged.
+        at: When: UTC, ISO 8601.
+        seconds: For how long the pair was looked at.
+        note: The judge's words, on one line.
+    """
+
+    key: str
+    url: str
+    split: str
+    lang: str
+    matched: Verdict
+    judge: str
+    at: str
+    seconds: float
+    note: str = ""
+
+
+COLUMNS = tuple(field.name for field in fields(Judged))
+_HEADER = (",".join(COLUMNS) + "\n").encode()
+
+
+class VerdictFile:
+    """A file of verdicts open for one judge. Made by :func:`open_verdicts`.
+
+    A line is appended and synced before :meth:`append` returns; :meth:`undo` cuts the last one
+    off. Nothing else is ever changed, so that a kill at any moment costs at most the line that was
+    being written.
+
+    Attributes:
+        judged: What is in it, in order.
+    """
+
+    def __init__(self, file: BinaryIO, judged: list[Judged]) -> None:
+        self._file = file
+        self.judged = judged
+
+    def append(self, verdict: Judged) -> None:
+        """Store a verdict."""
+        self._file.seek(0, os.SEEK_END)
+        self._file.write(to_row(verdict).encode())
+        self._sync()
+        self.judged.append(verdict)
+
+    def undo(self) -> Judged | None:
+        """Take the last verdict back and give it, ``None`` if there is none.
+
+        Raises:
+            FormatError: If the last line is not as it was written here.
+        """
+        if not self.judged:
+            return None
+        line = to_row(self.judged[-1]).encode()
+        start = self._file.seek(0, os.SEEK_END) - len(line)
+        self._file.seek(start)
+        if self._file.read() != line:
+            raise FormatError(self._file.name, "its last line was edited; take it out by hand")
+        self._file.truncate(start)
+        self._sync()
+        return self.judged.pop()
+
+    def _sync(self) -> None:
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+
+@contextmanager
+def open_verdicts(path: Path) -> Iterator[VerdictFile]:
+    """Open a file of verdicts to go on with it; a line that a kill left half-written is dropped.
+
+    Args:
+        path: The CSV; made if it is not there.
+
+    Raises:
+        FormatError: If it is there and is something else.
+        ConfigError: If another process is writing it.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.exists() and not path.is_file():
+        raise FormatError(path, "not a file; give the CSV to write")
+    with path.open("a+b") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise ConfigError(f"{path}: another audit is writing it; end that one first") from None
+        file.seek(0)
+        content = file.read()
+        whole = content[: content.rfind(b"\n") + 1]
+        if _HEADER.startswith(content):
+            whole = b""
+        elif content != whole:
+            check_verdicts(path, whole)
+        file.truncate(len(whole))
+        if not whole:
+            file.write(_HEADER)
+            file.flush()
+            os.fsync(file.fileno())
+            sync_folder(path.resolve().parent)
+        yield VerdictFile(file, check_verdicts(path, whole or _HEADER))
+
+
+def read_verdicts(path: Path) -> list[Judged]:
+    """Read a file of verdicts; a last line without its end is not read.
+
+    Raises:
+        FormatError: If it is missing or a line is not a verdict.
+    """
+    read_lines(path, "no such file; `now-builder audit` writes it")
+    content = path.read_bytes().replace(b"\r\n", b"\n")
+    return check_verdicts(path, content[: content.rfind(b"\n") + 1])
+
+
+def check_verdicts(path: Path, content: bytes) -> list[Judged]:
+    """Read the bytes of whole lines.
+
+    Raises:
+        FormatError: Naming the first line that is not a verdict.
+    """
+    try:
+        rows = list(csv.reader(io.StringIO(content.decode("utf-8-sig"), newline=""), strict=True))
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise FormatError(path, f"not a CSV of verdicts ({error})") from None
+    if not rows or tuple(rows[0]) != COLUMNS:
+        found = rows[0] if rows else "nothing"
+        raise FormatError(path, f"columns {found!s:.200}, expected {','.join(COLUMNS)}")
+    return [_judged(path, number, row) for number, row in enumerate(rows[1:], 2)]
+
+
+def _judged(path: Path, number: int, row: list[str]) -> Judged:
+    cells = dict(zip(COLUMNS, row, strict=False))
+    verdict = next((word for word in VERDICTS if word == cells.get("matched")), None)
+    try:
+        seconds = float(cells.get("seconds", ""))
+    except ValueError:
+        seconds = None
+    if len(row) != len(COLUMNS) or verdict is None or seconds is None or not cells["key"]:
+        raise FormatError(
+            path,
+            f"row {number}: {','.join(row)[:120]!r}, expected {','.join(COLUMNS)} with matched one "
+            f"of {', '.join(VERDICTS)}",
+        )
+    return Judged(
+        cells["key"], cells["url"], cells["split"], cells["lang"], verdict, cells["judge"],
+        cells["at"], seconds, cells["note"],
+    )  # fmt: skip
+
+
+def to_row(verdict: Judged) -> str:
+    """Write a verdict as one line of CSV, its end included."""
+    file = io.StringIO(newline="")
+    # A line of the file is a line of the text, so that the last one can be found and taken back.
+    values = [" ".join(str(getattr(verdict, name)).splitlines()) for name in COLUMNS]
+    csv.writer(file, lineterminator="\n").writerow(values)
+    return file.getvalue()
+
+
+def one_line(text: str) -> str:
+    """Bring what a person typed to one line of at most 500 printable characters."""
+    printable = "".join(sign if sign.isprintable() else " " for sign in text)
+    return " ".join(printable.split())[:_NOTE]

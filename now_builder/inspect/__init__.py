@@ -1,0 +1,1 @@
+"""Pages on which people look at a release and judge its pairs."""

@@ -1,0 +1,83 @@
+"""How far verdicts, beliefs and chance agree: shares with intervals, accuracy, AUROC, kappa."""
+
+from collections import Counter
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from math import sqrt
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+_Z95 = 1.959963984540054
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A share with its 95 % interval, all in [0, 1].
+
+    Attributes:
+        hits: Cases that count.
+        of: Cases.
+    """
+
+    hits: int
+    of: int
+    value: float
+    low: float
+    high: float
+
+
+def wilson(hits: int, of: int) -> Share | None:
+    """Give a share and its interval; ``None`` of nothing.
+
+    Source:
+        Wilson, Probable Inference, the Law of Succession, and Statistical Inference, JASA 1927.
+    """
+    if not of:
+        return None
+    share, z2 = hits / of, _Z95**2
+    middle = (share + z2 / (2 * of)) / (1 + z2 / of)
+    half = _Z95 / (1 + z2 / of) * sqrt(share * (1 - share) / of + z2 / (4 * of**2))
+    low = 0.0 if hits == 0 else middle - half
+    high = 1.0 if hits == of else middle + half
+    return Share(hits, of, share, low, high)
+
+
+def mean_interval(values: Float[np.ndarray, " values"]) -> tuple[float, float, float]:
+    """Give a mean and its 95 % interval by the normal approximation: the bootstrap's limit."""
+    mean = float(values.mean())
+    half = _Z95 * float(values.std(ddof=1)) / sqrt(len(values)) if len(values) > 1 else 0.0
+    return mean, mean - half, mean + half
+
+
+def kappa(first: Sequence[Hashable], second: Sequence[Hashable]) -> float | None:
+    """Agreement of two raters beyond chance; ``None`` where chance alone would agree always.
+
+    Args:
+        first: The words of one rater.
+        second: Those of the other, on the same cases.
+
+    Source:
+        Cohen, A Coefficient of Agreement for Nominal Scales, 1960.
+    """
+    total = len(first)
+    if not total:
+        return None
+    seen = sum(one == other for one, other in zip(first, second, strict=True)) / total
+    ones, others = Counter(first), Counter(second)
+    by_chance = sum(ones[word] * others[word] for word in ones) / total**2
+    return (seen - by_chance) / (1 - by_chance) if by_chance < 1 else None
+
+
+def auroc(belief: Float[np.ndarray, " cases"], matched: Bool[np.ndarray, " cases"]) -> float | None:
+    """Chance that a matched case has the higher belief, ties half; ``None`` of one kind alone.
+
+    Source:
+        Mann and Whitney, 1947; Hanley and McNeil, 1982.
+    """
+    good, bad = np.sort(belief[matched]), belief[~matched]
+    if not len(good) or not len(bad):
+        return None
+    above = len(good) - np.searchsorted(good, bad, "right")
+    tied = np.searchsorted(good, bad, "right") - np.searchsorted(good, bad, "left")
+    return float((above + tied / 2).sum() / (len(good) * len(bad)))

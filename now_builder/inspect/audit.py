@@ -1,0 +1,154 @@
+"""The audit of a release: a random sample of its pairs, judged one by one by a person."""
+
+import hashlib
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from now_builder.errors import ConfigError, FormatError
+from now_builder.formats.atomic import write_text
+from now_builder.formats.release import Pair, read_manifest, stream_pairs
+from now_builder.formats.shard import read_place
+from now_builder.formats.verdicts import COLUMNS, VerdictFile, one_line, open_verdicts
+from now_builder.inspect.pairs import data_uri, drawn, language_of, link_of, locate
+from now_builder.inspect.report import render
+from now_builder.inspect.server import Audit, listening
+from now_builder.inspect.settings import AuditSettings
+
+_WIDEST = 720
+
+
+def sample_of(release: Path, settings: AuditSettings) -> list[Pair]:
+    """Draw the pairs to judge, in the order in which they are asked.
+
+    The draw depends on seed and keys alone: a larger sample begins with the smaller one, and two
+    judges with one seed see the same pairs in the same order.
+
+    Raises:
+        FormatError: If the release has no manifest, or no pair of the split.
+    """
+    read_manifest(release)
+    pairs = stream_pairs(release)
+    if settings.split is not None:
+        pairs = (pair for pair in pairs if pair.split == settings.split)
+    sample = drawn(pairs, settings.sample, settings.seed)
+    if not sample:
+        raise FormatError(release / "pairs.parquet", f"no pair of {settings.split or 'any split'}")
+    return sample
+
+
+@contextmanager
+def serving(release: Path, settings: AuditSettings) -> Iterator[str]:
+    """Serve the audit on 127.0.0.1 while the context is open; give the page's URL.
+
+    Raises:
+        FormatError: If release, captures or the file of verdicts cannot be read.
+        ConfigError: If the file of verdicts is another judge's, or is being written, or the port
+            is taken.
+    """
+    sample = sample_of(release, settings)
+    places = locate(settings.captures, [pair.key for pair in sample])
+    with open_verdicts(settings.output) as verdicts:
+        _check_judge(verdicts, settings)
+
+        def page() -> str:
+            items = [_item(pair, f"pictures/{pair.key}") for pair in sample]
+            return _page(settings, items, verdicts)
+
+        audit = Audit({pair.key: pair for pair in sample}, places, verdicts, settings.judge, page)
+        with listening(audit, settings.port) as url:
+            yield url
+
+
+def _check_judge(verdicts: VerdictFile, settings: AuditSettings) -> None:
+    if settings.judge != one_line(settings.judge):
+        raise ConfigError(f"--judge {settings.judge!r}: expected printable words, single spaces")
+    other = next((v.judge for v in verdicts.judged if v.judge != settings.judge), None)
+    if other is not None:
+        raise ConfigError(
+            f"{settings.output}: holds verdicts of {other!r}, --judge is {settings.judge!r}; "
+            "give each judge a file (-o), or go on as the same judge"
+        )
+
+
+def audit(release: Path, settings: AuditSettings, say: Callable[[str], None]) -> None:
+    """Serve the audit until interrupted, or write it as a page that works by itself.
+
+    Args:
+        release: Folder made by ``package``.
+        settings: What the user chose.
+        say: Takes the lines for the user.
+
+    Raises:
+        FormatError: If release, captures or the file of verdicts cannot be read.
+        ConfigError: If settings cannot be met.
+    """
+    if settings.html is not None:
+        say(_write_page(release, settings, settings.html))
+        return
+    with serving(release, settings) as url:
+        say(f"Judge here: {url}\nEach verdict is stored at once in {settings.output}; Ctrl-C ends.")
+        sys.stdout.flush()
+        threading.Event().wait()
+
+
+def _write_page(release: Path, settings: AuditSettings, path: Path) -> str:
+    if path.suffix.lower() not in {".html", ".htm"}:
+        raise ConfigError(f"--html {path}: expected a name that ends in .html")
+    sample = sample_of(release, settings)
+    places = locate(settings.captures, [pair.key for pair in sample])
+    budget = 0.9 * settings.max_mb * 1e6 / len(sample)
+    items = [
+        _item(pair, data_uri(pair.key, read_place(places[pair.key]), budget, _WIDEST))
+        for pair in sample
+    ]
+    page = _page(settings, items, None)
+    size = len(page.encode()) / 1e6
+    if size > settings.max_mb:
+        raise ConfigError(
+            f"{path}: {size:.1f} MB with {len(sample)} pairs, allowed are {settings.max_mb:g}; "
+            "a smaller --sample, or a larger --max-mb"
+        )
+    write_text(path, page)
+    return f"{path}: {len(sample)} pairs to judge, {size:.1f} MB; open it in a browser"
+
+
+def _item(pair: Pair, picture: str) -> dict[str, Any]:
+    return {
+        "key": pair.key,
+        "url": pair.url,
+        "href": link_of(pair),
+        "site": pair.site,
+        "split": pair.split,
+        "lang": language_of(pair) or "",
+        "caption": pair.caption,
+        "picture": picture,
+    }
+
+
+def _page(
+    settings: AuditSettings, items: Sequence[dict[str, Any]], verdicts: VerdictFile | None
+) -> str:
+    return render(
+        "audit.html.j2",
+        served=verdicts is not None,
+        output=settings.output.name,
+        judge=settings.judge,
+        data={
+            "served": verdicts is not None,
+            "name": _name_of((item["key"] for item in items), settings),
+            "judge": settings.judge,
+            "columns": COLUMNS,
+            "items": items,
+            "done": [verdict.key for verdict in verdicts.judged] if verdicts else [],
+        },
+    )
+
+
+def _name_of(keys: Iterable[str], settings: AuditSettings) -> str:
+    """Name a sample, so that a browser keeps the verdicts on two samples apart."""
+    text = "\n".join([settings.judge, *keys])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

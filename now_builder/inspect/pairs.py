@@ -1,0 +1,171 @@
+"""Pairs to look at: drawn by lot, with their pictures small and the outlines of their regions."""
+
+import base64
+import hashlib
+import io
+import re
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from heapq import nsmallest
+from pathlib import Path
+
+from PIL import Image, UnidentifiedImageError
+
+from now_builder.errors import FormatError
+from now_builder.formats.features import Features, open_features
+from now_builder.formats.release import DATA_FOLDER, Pair
+from now_builder.formats.shard import HEIGHT, WIDTH, Place, locate_screenshots, read_place
+from now_builder.inspect.survey import source_name
+
+_TRIES = (
+    (720, 75), (540, 70), (360, 70), (300, 60), (240, 50), (180, 40), (120, 30), (90, 15), (45, 5),
+)  # fmt: skip
+"""Widths and WebP qualities, until a picture fits its budget."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A pair on a page.
+
+    Attributes:
+        href: Its URL where that is one of the web, so that a click can do nothing but visit it.
+        lang: Language code for the browser's choice of glyphs, if it is one.
+        picture: The screenshot as a data URI.
+        outlines: SVG paths of the boxes, by origin, the detector's own last and so on top.
+    """
+
+    pair: Pair
+    href: str | None
+    lang: str | None
+    picture: str
+    outlines: list[tuple[str, str]]
+
+
+def lot(seed: int, key: str) -> bytes:
+    """Give a page's place in the draw: the same whatever else is in the release."""
+    return hashlib.sha256(f"look\n{seed}\n{key}".encode()).digest()
+
+
+def drawn(pairs: Iterable[Pair], count: int, seed: int) -> list[Pair]:
+    """Draw pairs at random, holding no more than these; a larger draw begins with a smaller one."""
+    return nsmallest(count, pairs, key=lambda pair: lot(seed, pair.key))
+
+
+def locate(captures: Path, keys: Collection[str]) -> dict[str, Place]:
+    """Find the screenshots of some pages.
+
+    Raises:
+        FormatError: If the captures do not hold one.
+    """
+    if not captures.is_dir():
+        raise FormatError(captures, "no such captures folder; `now-builder crawl` makes it")
+    places: dict[str, Place] = {}
+    for shard in sorted({_shard(captures, key) for key in keys}):
+        found = locate_screenshots(captures, shard)
+        places |= {key: found[key] for key in keys if key in found}
+    missing = next((key for key in keys if key not in places), None)
+    if missing is not None:
+        raise FormatError(captures, f"no screenshot of page {missing}: not this release's captures")
+    return places
+
+
+def _shard(captures: Path, key: str) -> int:
+    number = key.partition("_")[0]
+    if not (number.isascii() and number.isdigit()):
+        raise FormatError(captures, f"key {key!r:.40}: not a page of a crawl (00012_0345)")
+    return int(number)
+
+
+def show(release: Path, captures: Path, pairs: Sequence[Pair], budget: float) -> dict[str, Shown]:
+    """Make pictures and outlines of some pairs.
+
+    Args:
+        release: For the regions.
+        captures: For the pictures.
+        pairs: None twice.
+        budget: Bytes of a picture at most.
+
+    Raises:
+        FormatError: If a picture or a region cannot be read.
+    """
+    places = locate(captures, [pair.key for pair in pairs])
+    with ExitStack() as stack:
+        features = {
+            split: stack.enter_context(open_features(release / DATA_FOLDER / f"{split}.h5"))
+            for split in sorted({pair.split for pair in pairs})
+        }
+        return {
+            pair.key: Shown(
+                pair,
+                link_of(pair),
+                language_of(pair),
+                data_uri(pair.key, read_place(places[pair.key]), budget),
+                _outlines(features[pair.split], pair),
+            )
+            for pair in pairs
+        }
+
+
+def link_of(pair: Pair) -> str | None:
+    """Give a pair's URL if it is one of the web: a click must do nothing but visit it."""
+    return pair.url if re.match(r"https?://", pair.url, re.IGNORECASE) else None
+
+
+def language_of(pair: Pair) -> str | None:
+    """Give a pair's language if it is a code; ``und`` and the like are none."""
+    known = re.fullmatch("[a-z]{2,3}", pair.lang or "") and pair.lang != "und"
+    return pair.lang if known else None
+
+
+def data_uri(key: str, screenshot: bytes, budget: float, widest: int = 360) -> str:
+    """Shrink a screenshot until its data URI has at most ``budget`` bytes, if it ever has.
+
+    Args:
+        key: For messages.
+        screenshot: The stored file.
+        budget: Bytes.
+        widest: Pixels across at most.
+
+    Raises:
+        FormatError: If it is not a readable picture.
+    """
+    try:
+        with Image.open(io.BytesIO(screenshot)) as image:
+            whole = image.convert("RGB")
+    except (UnidentifiedImageError, OSError, ValueError, Image.DecompressionBombError) as error:
+        raise FormatError(key, f"not a readable screenshot ({error})") from None
+    text = ""
+    for width, quality in _TRIES:
+        if width > widest:
+            continue
+        file = io.BytesIO()
+        size = (width, width * HEIGHT // WIDTH)
+        whole.resize(size, Image.Resampling.LANCZOS, reducing_gap=2.0).save(
+            file, "WEBP", quality=quality, method=2
+        )
+        text = base64.b64encode(file.getvalue()).decode()
+        if len(text) <= budget:
+            break
+    return f"data:image/webp;base64,{text}"
+
+
+def _outlines(features: Features, pair: Pair) -> list[tuple[str, str]]:
+    row = slice(pair.pair_index, pair.pair_index + 1)
+    if features.keys[row] != [pair.key]:
+        raise FormatError(features.path, f"row {pair.pair_index} is not page {pair.key}")
+    boxes, sources = features.column("boxes", row)[0], features.column("source", row)[0]
+    paths: dict[str, str] = {}
+    for box, source in zip(boxes.tolist(), sources.tolist(), strict=True):
+        # What is not finite draws nothing; what is outside is cut off by the picture's frame.
+        numbers = [min(1e5, max(-1e5, value)) if value == value else 0 for value in box]  # noqa: PLR0124
+        left, top, right, bottom = (round(value) for value in numbers)
+        name = source_name(source)
+        path = f"M{left} {top}H{right}V{bottom}H{left}Z"
+        paths[name] = paths.get(name, "") + path
+    return sorted(paths.items(), key=lambda item: item[0] == "detector")
+
+
+def by_key(pairs: Iterable[Pair], keys: Collection[str]) -> dict[str, Pair]:
+    """Pick pairs by their keys from a stream."""
+    return {pair.key: pair for pair in pairs if pair.key in keys}

@@ -1,0 +1,234 @@
+"""What audits say: the noise ratio, agreement between judges, and agreement with a run."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from now_builder.errors import ConfigError, FormatError
+from now_builder.formats.beliefs import read_beliefs
+from now_builder.formats.split import SPLITS
+from now_builder.formats.verdicts import VERDICTS, Judged, Verdict, read_verdicts
+from now_builder.inspect.agreement import Share, auroc, kappa, wilson
+
+
+@dataclass(frozen=True, slots=True)
+class Judge:
+    """What one file says.
+
+    Attributes:
+        name: Of the judge, with the file's name where judges share one.
+        counts: Pairs by verdict.
+        noise: Mismatches among the pairs that were decided; unsure ones are left out.
+        by_split: The same by split.
+    """
+
+    name: str
+    counts: dict[str, int]
+    noise: Share | None
+    by_split: dict[str, Share | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Between:
+    """How far two judges agree on the pairs that both decided.
+
+    Attributes:
+        both: Pairs that both saw.
+        decided: Those on which neither was unsure.
+        agree: Share of these with one verdict.
+        kappa: Cohen's, on these.
+    """
+
+    first: str
+    second: str
+    both: int
+    decided: int
+    agree: Share | None
+    kappa: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class WithRun:
+    """How far a run's belief agrees with the judges together.
+
+    Attributes:
+        decided: Decided pairs on which the run has a belief.
+        accuracy: Of calling a pair clean above a clean probability of one half.
+        called_noisy: What the run calls noisy of them.
+        auroc: Of the clean probability.
+        kappa: Cohen's, of that call and the verdict.
+    """
+
+    decided: int
+    accuracy: Share | None
+    called_noisy: Share | None
+    auroc: float | None
+    kappa: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class AuditStats:
+    """All of it.
+
+    Attributes:
+        together: All judges: a pair on which two differ is unsure, as ``package`` reads it.
+    """
+
+    judges: list[Judge]
+    together: Judge
+    between: list[Between]
+    with_run: WithRun | None
+
+    def as_json(self) -> dict[str, Any]:
+        """Give plain values."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        """Write it for people."""
+        several = len(self.judges) > 1
+        lines = [line for judge in self.judges for line in _judge_lines(judge)]
+        lines += _judge_lines(self.together) if several else []
+        lines += [
+            f"{pair.first} and {pair.second}: {pair.both} pairs seen by both, {pair.decided} "
+            f"decided by both, agree {percent(pair.agree)}, kappa {figure(pair.kappa)}"
+            for pair in self.between
+        ]
+        if self.with_run is not None:
+            run = self.with_run
+            lines.append(
+                f"the run, on {run.decided} decided pairs: accuracy {percent(run.accuracy)}, "
+                f"AUROC {figure(run.auroc)}, kappa {figure(run.kappa)}; calls noisy "
+                f"{percent(run.called_noisy)}"
+            )
+        return "\n".join(lines)
+
+
+def _judge_lines(judge: Judge) -> list[str]:
+    counts = ", ".join(f"{word} {judge.counts[word]}" for word in VERDICTS)
+    lines = [f"{judge.name}: {counts}; noise ratio {percent(judge.noise)}"]
+    if len(judge.by_split) > 1:
+        lines += [f"  {split}: {percent(share)}" for split, share in judge.by_split.items()]
+    return lines
+
+
+def percent(share: Share | None) -> str:
+    """Write a share with its 95 % interval."""
+    if share is None:
+        return "undefined (none decided)"
+    return (
+        f"{100 * share.value:.1f} % [{100 * share.low:.1f}, {100 * share.high:.1f}] "
+        f"({share.hits} of {share.of})"
+    )
+
+
+def figure(value: float | None) -> str:
+    """Write a figure, or that it is not defined."""
+    return "undefined" if value is None else f"{value:.3f}"
+
+
+def audit_stats(audits: Sequence[Path], release: Path | None, run: Path | None) -> AuditStats:
+    """Compute what audits say.
+
+    Args:
+        audits: Files of verdicts, one a judge.
+        release: What was judged; needed if ``run`` is a folder.
+        run: See :func:`now_builder.formats.beliefs.read_beliefs`.
+
+    Raises:
+        FormatError: If a file cannot be read, or none holds a verdict.
+        ConfigError: If a run folder is given without the release.
+    """
+    if run is not None and run.is_dir() and release is None:
+        raise ConfigError("--run is a run folder: give the --release that it was trained on")
+    files = {path: read_verdicts(path) for path in dict.fromkeys(audits)}
+    if not any(files.values()):
+        raise FormatError(audits[0], "no verdict yet")
+    names = _names(files)
+    by_judge = {names[path]: {line.key: line for line in lines} for path, lines in files.items()}
+    together: dict[str, Judged] = {}
+    verdicts: dict[str, Verdict] = {}
+    for lines in by_judge.values():
+        for key, line in lines.items():
+            known = verdicts.get(key, line.matched)
+            verdicts[key] = line.matched if known == line.matched else "unsure"
+            together[key] = line
+    return AuditStats(
+        [_judge(name, lines, _verdicts(lines)) for name, lines in by_judge.items()],
+        _judge("together", together, verdicts),
+        [
+            _between(first, second, _verdicts(by_judge[first]), _verdicts(by_judge[second]))
+            for first, second in combinations(by_judge, 2)
+        ],
+        None if run is None else _with_run(verdicts, read_beliefs(run, release or run)),
+    )
+
+
+def _names(files: Mapping[Path, Sequence[Judged]]) -> dict[Path, str]:
+    judges = {path: ", ".join(sorted({line.judge for line in files[path]})) for path in files}
+    often = Counter(judges.values())
+    return {
+        path: name if name and often[name] == 1 else f"{name or 'nobody'} ({path})"
+        for path, name in judges.items()
+    }
+
+
+def _verdicts(lines: Mapping[str, Judged]) -> dict[str, Verdict]:
+    return {key: line.matched for key, line in lines.items()}
+
+
+def _judge(name: str, lines: Mapping[str, Judged], verdicts: Mapping[str, Verdict]) -> Judge:
+    found = {line.split for line in lines.values()}
+    splits = [*(split for split in SPLITS if split in found), *sorted(found - {*SPLITS})]
+    counts = Counter(verdicts.values())
+    return Judge(
+        name,
+        {word: counts[word] for word in VERDICTS},
+        noise_ratio(list(verdicts.values())),
+        {
+            split: noise_ratio(
+                [verdicts[key] for key, line in lines.items() if line.split == split]
+            )
+            for split in splits
+        },
+    )
+
+
+def noise_ratio(verdicts: Sequence[Verdict]) -> Share | None:
+    """Give the share of mismatches among the decided pairs; ``None`` if none is decided."""
+    counts = Counter(verdicts)
+    return wilson(counts["mismatch"], counts["mismatch"] + counts["match"])
+
+
+def _between(
+    first: str, second: str, ones: Mapping[str, Verdict], others: Mapping[str, Verdict]
+) -> Between:
+    both = [key for key in ones if key in others]
+    decided = [key for key in both if "unsure" not in {ones[key], others[key]}]
+    same = sum(ones[key] == others[key] for key in decided)
+    return Between(
+        first,
+        second,
+        len(both),
+        len(decided),
+        wilson(same, len(decided)),
+        kappa([ones[key] for key in decided], [others[key] for key in decided]),
+    )
+
+
+def _with_run(verdicts: Mapping[str, Verdict], beliefs: Mapping[str, float]) -> WithRun:
+    keys = [key for key, verdict in verdicts.items() if verdict != "unsure" and key in beliefs]
+    belief = np.array([beliefs[key] for key in keys], np.float64)
+    matched = np.array([verdicts[key] == "match" for key in keys], np.bool_)
+    clean = belief > 0.5
+    return WithRun(
+        len(keys),
+        wilson(int((clean == matched).sum()), len(keys)),
+        wilson(int((~clean).sum()), len(keys)),
+        auroc(belief, matched),
+        kappa(clean.tolist(), matched.tolist()),
+    )

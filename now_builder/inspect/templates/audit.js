@@ -1,0 +1,170 @@
+"use strict";
+(() => {
+  const data = JSON.parse(document.getElementById("data").textContent);
+  const at = (id) => document.getElementById(id);
+  const verdicts = { match: "m1", mismatch: "n2", unsure: "u3" };
+  const store = data.served ? served() : kept();
+  let done = new Set(data.done);
+  let current = null;
+  let since = 0;
+  let busy = false;
+
+  // On the server: a verdict counts when it is on the disk.
+  function served() {
+    const ask = async (path, body) => {
+      const answer = await fetch(path, {
+        method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body),
+      });
+      if (answer.status === 409) {
+        location.reload();
+        throw new Error("This pair was judged elsewhere; loading again.");
+      }
+      if (!answer.ok) throw new Error(await answer.text());
+      return answer.json();
+    };
+    return { add: (record) => ask("verdict", record), undo: () => ask("undo", {}) };
+  }
+
+  // In the browser: what is kept is the list of lines, last one last.
+  function kept() {
+    const name = `now-audit/${data.name}`;
+    let lines = [];
+    try {
+      lines = JSON.parse(localStorage.getItem(name) || "[]");
+      localStorage.setItem(name, JSON.stringify(lines));
+    } catch {
+      warn("This browser keeps nothing for this page: save the CSV before you close it.");
+    }
+    data.done = lines.map((line) => line.key);
+    const keep = () => {
+      try { localStorage.setItem(name, JSON.stringify(lines)); } catch { /* warned above */ }
+      return { done: lines.map((line) => line.key) };
+    };
+    return {
+      lines: () => lines,
+      add: async (record) => {
+        const item = data.items.find((one) => one.key === record.key);
+        const now = `${new Date().toISOString().slice(0, 19)}Z`;
+        lines.push({ ...record, url: item.url, split: item.split, lang: item.lang, at: now });
+        return keep();
+      },
+      undo: async () => {
+        const last = lines.pop();
+        return { ...keep(), key: last ? last.key : null, note: last ? last.note : "" };
+      },
+    };
+  }
+
+  function warn(text) {
+    at("problem").textContent = text;
+    at("problem").hidden = !text;
+  }
+
+  function show(key, note = "") {
+    const left = data.items.filter((item) => !done.has(item.key));
+    current = left.find((item) => item.key === key) || left[0] || null;
+    const judged = data.items.length - left.length;
+    at("count").textContent = `${judged} of ${data.items.length} judged`;
+    at("progress").max = data.items.length;
+    at("progress").value = judged;
+    at("pair").hidden = !current;
+    at("end").hidden = Boolean(current);
+    at("undo").disabled = !judged;
+    if (!current) return;
+    const picture = at("picture");
+    ready(false);
+    picture.src = current.picture;
+    picture.alt = `Screenshot of a page on ${current.site}`;
+    at("caption").textContent = current.caption;
+    at("caption").lang = current.lang || "";
+    at("lang").textContent = current.lang || "und";
+    at("site").textContent = current.site;
+    at("visit").hidden = !current.href;
+    if (current.href) at("visit").href = current.href;
+    at("note").value = note;
+    window.scrollTo(0, 0);
+    since = performance.now();
+    const next = left[left.indexOf(current) + 1];
+    if (next) new Image().src = next.picture;
+  }
+
+  // Nobody judges what is not on the screen yet.
+  function ready(yes) {
+    for (const verdict of Object.keys(verdicts)) at(verdict).disabled = !yes;
+  }
+
+  async function once(work) {
+    if (busy) return;
+    busy = true;
+    try {
+      await work();
+      warn("");
+    } catch (error) {
+      warn(`Not stored: ${error.message} Is the server still running?`);
+      if (current) ready(true);
+    } finally {
+      busy = false;
+    }
+  }
+
+  const judge = (matched) => once(async () => {
+    if (!current || at(matched).disabled) return;
+    ready(false);
+    const seconds = Math.round((performance.now() - since) / 100) / 10;
+    const note = at("note").value.replace(/\s+/g, " ").trim();
+    const answer = await store.add({ key: current.key, matched, seconds, note });
+    done = new Set(answer.done);
+    at("note").blur();
+    show();
+  });
+
+  const undo = () => once(async () => {
+    const answer = await store.undo();
+    done = new Set(answer.done);
+    show(answer.key, answer.note);
+  });
+
+  for (const verdict of Object.keys(verdicts)) at(verdict).addEventListener("click", () => judge(verdict));
+  at("undo").addEventListener("click", undo);
+  at("back").addEventListener("click", undo);
+  for (const event of ["load", "error"]) at("picture").addEventListener(event, () => current && ready(true));
+  document.addEventListener("keydown", (event) => {
+    if (event.repeat || event.ctrlKey || event.metaKey || event.altKey || event.isComposing) return;
+    if (event.target.tagName === "INPUT") {
+      if (event.key === "Escape" || event.key === "Enter") event.target.blur();
+      return;
+    }
+    const key = event.key.toLowerCase();
+    const verdict = Object.keys(verdicts).find((name) => verdicts[name].includes(key));
+    if (verdict) judge(verdict);
+    else if (key === "z" || key === "backspace") undo();
+    else if (key === "o" && current) at("note").focus();
+    else return;
+    event.preventDefault();
+  });
+
+  if (!data.served) {
+    const name = `now-audit/${data.name}/judge`;
+    try { at("judge").value = localStorage.getItem(name) || data.judge; } catch { at("judge").value = data.judge; }
+    at("judge").addEventListener("change", () => {
+      try { localStorage.setItem(name, at("judge").value); } catch { /* it stays in the field */ }
+    });
+    at("save").addEventListener("click", () => {
+      const cell = (value) => {
+        const text = String(value);
+        return /[",\r\n]/.test(text) ? `"${text.replace(/"/g, '""')}"` : text;
+      };
+      const who = at("judge").value.trim() || "judge";
+      const lines = store.lines().map((line) => ({ ...line, judge: who }));
+      const rows = [data.columns, ...lines.map((line) => data.columns.map((name) => line[name]))];
+      const text = rows.map((row) => `${row.map(cell).join(",")}\n`).join("");
+      const link = document.createElement("a");
+      link.href = URL.createObjectURL(new Blob([text], { type: "text/csv" }));
+      link.download = "audit.csv";
+      link.click();
+      setTimeout(() => URL.revokeObjectURL(link.href), 60000);
+    });
+  }
+  if (matchMedia("(max-width: 46rem)").matches) at("rules").open = false;
+  show();
+})();

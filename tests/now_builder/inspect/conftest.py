@@ -1,0 +1,100 @@
+"""A release of the small crawl, with a run on it in the documented format, and a browser."""
+
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from now_builder.chromium import find_chromium
+from now_builder.formats.atomic import write_json
+from now_builder.formats.release import read_manifest, read_pairs, write_pairs
+from now_builder.formats.shard import read_rows
+from now_builder.package.run import package
+from now_builder.package.settings import PackageSettings
+from now_builder.tokenize.run import tokenize
+from now_builder.tokenize.settings import TokenizeSettings
+
+HOSTILE = [
+    "</script><img src=x onerror=\"document.title='owned'\">",
+    "</style></p><script>document.title='owned'</script><h1>not a heading",
+    "{{ 7 * 7 }} {% raw %} \" ' ` \\ \u2028 \u202e txet desrever",
+    "مرحبا بكم في موقع الأخبار، آخر أخبار الرياضة اليوم",
+    "ברוכים הבאים לאתר החדשות של ישראל",
+    "骨頭和直線：漢字的寫法在日本和中國不同",
+    "word " * 2000,
+]
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """Everything that one walk down the road leaves."""
+
+    captures: Path
+    features: Path
+    captions: Path
+    release: Path
+
+
+@pytest.fixture(scope="session")
+def world(
+    small_crawl: Path,
+    make_features: Callable[..., None],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> World:
+    """A crawl, its features, captions and release; read only."""
+    folder = tmp_path_factory.mktemp("inspect")
+    world = World(small_crawl, folder / "features.h5", folder / "captions", folder / "release")
+    make_features(world.features, [row.key for row in read_rows(small_crawl) if row.status == "ok"])
+    tokenize(small_crawl, world.captions, TokenizeSettings(bert="learn", processes=1))
+    settings = PackageSettings()
+    package(world.captures, world.features, world.captions, world.release, settings)
+    return world
+
+
+@pytest.fixture
+def hostile(world: World, tmp_path: Path) -> Path:
+    """The release with captions and a URL that would break a page that is not careful."""
+    release = tmp_path / "hostile"
+    shutil.copytree(world.release, release)
+    pairs = read_pairs(release)
+    changed = [
+        replace(pair, caption=HOSTILE[place % len(HOSTILE)]) for place, pair in enumerate(pairs)
+    ]
+    changed[0] = replace(changed[0], url="javascript:document.title='owned'")
+    write_pairs(release / "pairs.parquet", changed)
+    return release
+
+
+@pytest.fixture
+def run(world: World, tmp_path: Path) -> Path:
+    """The files of a run that ``docs/formats.md`` documents; the clean probability rises by row."""
+    numpy = pytest.importorskip("safetensors.numpy")
+    folder = tmp_path / "run"
+    (folder / "divisions").mkdir(parents=True)
+    manifest = read_manifest(world.release)
+    pairs = manifest.counts["train"]
+    numpy.save_file(
+        {"clean_prob": np.linspace(0, 1, pairs)}, folder / "divisions" / "00003.safetensors"
+    )
+    numpy.save_file({"clean_prob": np.zeros(pairs)}, folder / "divisions" / "00004.safetensors")
+    write_json(folder / "best" / "state.json", {"format": "pc2-checkpoint/1", "best_epoch": 3})
+    print_of = manifest.fingerprints["train"]["bpe"]
+    (folder / "run.toml").write_text(
+        f'format = "pc2-run/1"\n[release]\nfingerprints = {{train = "{print_of}"}}\n'
+        '[settings.data]\ntokenizer = "bpe"\n'
+    )
+    return folder
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[object]:
+    driver = pytest.importorskip("playwright.sync_api")
+    with driver.sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(
+            executable_path=find_chromium(), args=["--no-sandbox"]
+        )
+        yield chromium
+        chromium.close()

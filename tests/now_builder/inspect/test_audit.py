@@ -1,0 +1,401 @@
+"""The audit: every verdict is on the disk at once, and what audits say is worked out by hand."""
+
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.client import HTTPException
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from now_builder.errors import ConfigError, FormatError
+from now_builder.formats.release import read_pairs
+from now_builder.formats.verdicts import (
+    COLUMNS,
+    Judged,
+    one_line,
+    open_verdicts,
+    read_verdicts,
+    to_row,
+)
+from now_builder.inspect.agreement import auroc, kappa, mean_interval, wilson
+from now_builder.inspect.audit import audit, sample_of, serving
+from now_builder.inspect.settings import AuditSettings
+from now_builder.inspect.stats import audit_stats
+from now_builder.package.run import package
+from now_builder.package.settings import PackageSettings
+
+COMMAND = [sys.executable, "-c", "from now_builder.cli import main; main()"]
+
+
+def judged(key, matched="match", judge="ann", note="", split="train"):
+    at = "2026-03-01T10:00:00Z"
+    return Judged(key, f"http://a.test/{key}", split, "en", matched, judge, at, 1.5, note)
+
+
+def write(path, lines):
+    with open_verdicts(path) as file:
+        for line in lines:
+            file.append(line)
+    return path
+
+
+def ask(url, path="", body=None, **headers):
+    """Send a request; give status, headers and body."""
+    data = None if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
+    headers = {"Content-Type": "application/json", **headers} if data is not None else headers
+    request = urllib.request.Request(url + path, data, headers)  # noqa: S310 - our own server
+    try:
+        with urllib.request.urlopen(request, timeout=20) as answer:  # noqa: S310
+            return answer.status, answer.headers, answer.read()
+    except urllib.error.HTTPError as error:
+        return error.code, error.headers, error.read()
+
+
+@pytest.fixture
+def settings(world, tmp_path):
+    return AuditSettings(captures=world.captures, output=tmp_path / "audit.csv", sample=12)
+
+
+def test_verdicts_come_back_as_they_were_written(tmp_path):
+    lines = [
+        judged("00000_0001", "mismatch", note='a "quoted", note'),
+        judged("00000_0002", "unsure", note="中文 עברית"),
+    ]
+    path = write(tmp_path / "audit.csv", lines)
+    assert read_verdicts(path) == lines
+    header, *rows = path.read_text(encoding="utf-8").splitlines()
+    assert header == "key,url,split,lang,matched,judge,at,seconds,note"
+    assert len(rows) == 2
+    with open_verdicts(path) as file:
+        assert file.judged == lines
+
+
+@given(note=st.text(max_size=80))
+def test_any_note_stays_on_one_line(note):
+    row = to_row(judged("00000_0001", note=one_line(note)))
+    assert row.endswith("\n")
+    assert len(row.splitlines()) == 1
+
+
+def test_a_verdict_cut_anywhere_costs_itself_alone(tmp_path):
+    path = write(tmp_path / "audit.csv", [judged("a"), judged("b", "unsure", note="x, y")])
+    whole = path.read_bytes()
+    header = whole.index(b"\n") + 1
+    first = whole.index(b"\n", header) + 1
+    for cut in range(len(whole) + 1):
+        path.write_bytes(whole[:cut])
+        kept = 2 if cut == len(whole) else 1 if cut >= first else 0
+        with open_verdicts(path) as file:
+            assert [line.key for line in file.judged] == ["a", "b"][:kept]
+            file.append(judged("c"))
+        assert [line.key for line in read_verdicts(path)] == [*["a", "b"][:kept], "c"]
+
+
+def test_undo_takes_the_last_line_back_and_nothing_else(tmp_path):
+    path = write(tmp_path / "audit.csv", [judged("a")])
+    before = path.read_bytes()
+    with open_verdicts(path) as file:
+        file.append(judged("b", note="ö"))
+        assert file.undo() == judged("b", note="ö")
+        assert path.read_bytes() == before
+        file.undo()
+        assert file.undo() is None
+    assert read_verdicts(path) == []
+
+
+def test_a_file_of_something_else_is_left_alone(tmp_path):
+    for content in (b"key,matched\na,true\n", b"thesis", b"\xff\xfe", to_row(judged("a")).encode()):
+        path = tmp_path / "other.csv"
+        path.write_bytes(content)
+        with pytest.raises(FormatError), open_verdicts(path):
+            pass
+        assert path.read_bytes() == content
+    with pytest.raises(FormatError, match="not a file"), open_verdicts(tmp_path):
+        pass
+
+
+def test_two_audits_cannot_write_one_file_nor_two_judges(world, settings):
+    with (
+        serving(world.release, settings) as url,
+        pytest.raises(ConfigError, match="another audit"),
+        serving(world.release, settings),
+    ):
+        pass
+    with serving(world.release, settings) as url:
+        key = sample_of(world.release, settings)[0].key
+        ask(url, "verdict", {"key": key, "matched": "match"})
+    other = settings.model_copy(update={"judge": "bo"})
+    with (
+        pytest.raises(ConfigError, match="holds verdicts of 'judge'"),
+        serving(world.release, other),
+    ):
+        pass
+    odd = settings.model_copy(update={"judge": "a\nb"})
+    with pytest.raises(ConfigError, match="printable"), serving(world.release, odd):
+        pass
+
+
+def test_the_sample_is_seeded_and_grows_at_its_end(world, settings):
+    small = sample_of(world.release, settings)
+    large = sample_of(world.release, settings.model_copy(update={"sample": 40}))
+    assert large[:12] == small
+    assert sample_of(world.release, settings.model_copy(update={"seed": 1})) != small
+    dev = sample_of(world.release, settings.model_copy(update={"split": "dev", "sample": 500}))
+    assert {pair.key for pair in dev} == {
+        pair.key for pair in read_pairs(world.release) if pair.split == "dev"
+    }
+
+
+def test_who_does_not_know_the_url_or_comes_from_elsewhere_changes_nothing(world, settings):
+    pair = sample_of(world.release, settings)[0]
+    good = {"key": pair.key, "matched": "match"}
+    with serving(world.release, settings) as url:
+        bare = re.match(r"http://127\.0\.0\.1:\d+/", url)[0]
+        assert url.startswith("http://127.0.0.1:")
+        for path in ("", "verdict", "x/verdict", f"pictures/{pair.key}"):
+            assert ask(bare, path)[0] == 404
+            assert ask(bare, path, good)[0] == 404
+        for headers in (
+            {"Origin": "http://evil.test"}, {"Origin": "null"}, {"Content-Type": "text/plain"},
+        ):  # fmt: skip
+            assert ask(url, "verdict", good, **headers)[0] == 403
+        for body in (b"", b"[]", b"{", b"\xff", b"[" * 9000):
+            assert ask(url, "verdict", body)[0] == 400
+        for change in ({"key": "none"}, {"matched": "maybe"}, {"key": None}, {"key": ["a"]}):
+            assert ask(url, "verdict", {**good, **change})[0] == 409
+        assert ask(url, "pictures/../audit.csv")[0] == 404
+        assert read_verdicts(settings.output) == []
+        odd = {**good, "seconds": "nan", "note": "a\r\nb\ud800"}
+        status, headers, body = ask(url, "verdict", odd)
+        assert (status, json.loads(body)) == (200, {"done": [pair.key]})
+        assert headers["Referrer-Policy"] == "no-referrer"
+        assert headers["Cache-Control"] == "no-store"
+        assert ask(url, "verdict", good)[0] == 409
+    [line] = read_verdicts(settings.output)
+    assert (line.key, line.url, line.note, line.seconds) == (pair.key, pair.url, "a b", 0.0)
+
+
+def test_pictures_are_the_stored_ones(world, settings):
+    pair = sample_of(world.release, settings)[0]
+    with serving(world.release, settings) as url:
+        status, headers, body = ask(url, f"pictures/{pair.key}")
+    assert (status, headers["Content-Type"]) == (200, "image/png")
+    assert body.startswith(b"\x89PNG")
+
+
+@contextmanager
+def started(world, path, *options) -> Iterator[tuple[str, subprocess.Popen]]:
+    process = subprocess.Popen(
+        [*COMMAND, "audit", world.release, "--captures", world.captures, "-o", path, *options],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
+    try:
+        line = process.stdout.readline()
+        yield line.removeprefix("Judge here: ").strip(), process
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def test_killed_at_any_time_and_started_again_it_goes_on(world, tmp_path):
+    path = tmp_path / "audit.csv"
+    settings = AuditSettings(captures=world.captures, output=path, sample=9)
+    keys = [pair.key for pair in sample_of(world.release, settings)]
+    for turn in range(3):
+        with started(world, path, "--sample", "9") as (url, process):
+            page = ask(url)[2].decode()
+            data = json.loads(re.search(r'id="data">(.*?)</script>', page)[1])
+            assert data["done"] == keys[: 2 * turn]
+            for key in keys[2 * turn : 2 * turn + 2]:
+                assert ask(url, "verdict", {"key": key, "matched": "unsure"})[0] == 200
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+        assert [line.key for line in read_verdicts(path)] == keys[: 2 * turn + 2]
+
+
+@pytest.mark.slow
+def test_every_verdict_that_was_answered_survives_a_kill_at_any_moment(world, tmp_path):
+    path = tmp_path / "audit.csv"
+    settings = AuditSettings(captures=world.captures, output=path, sample=500)
+    left = [pair.key for pair in sample_of(world.release, settings)]
+    draw, answered = random.Random(4), []
+    for _ in range(8):
+        with started(world, path, "--sample", "500") as (url, process):
+            timer = threading.Timer(draw.uniform(0.01, 0.25), process.kill)
+            timer.start()
+            for key in left:
+                try:
+                    status = ask(url, "verdict", {"key": key, "matched": "match"})[0]
+                except (OSError, HTTPException):
+                    break
+                assert status == 200
+                answered.append(key)
+            timer.join()
+        stored = [line.key for line in read_verdicts(path)]
+        assert len(set(stored)) == len(stored)
+        assert stored[: len(answered)] == answered
+        assert len(stored) - len(answered) <= 1
+        answered = stored
+        left = [key for key in left if key not in stored]
+    assert answered
+
+
+def test_dev_and_test_are_drawn_from_what_was_judged_to_match(world, tmp_path):
+    """Every second pair of dev and test is judged to match; package keeps these and no others."""
+    path = tmp_path / "audit.csv"
+    settings = AuditSettings(captures=world.captures, output=path, sample=500)
+    expected = set()
+    with serving(world.release, settings) as url:
+        for number, pair in enumerate(sample_of(world.release, settings)):
+            if pair.split == "train":
+                continue
+            word = ("match", "mismatch", "match", "unsure")[number % 4]
+            ask(url, "verdict", {"key": pair.key, "matched": word})
+            if word == "match":
+                expected.add(pair.key)
+        # A verdict that was taken back does not count.
+        undone = json.loads(ask(url, "undo", {})[2])
+        expected.discard(undone["key"])
+    release = tmp_path / "release"
+    package(world.captures, world.features, world.captions, release, PackageSettings(matched=path))
+    assert {pair.key for pair in read_pairs(release) if pair.split != "train"} == expected
+    train = {pair.key for pair in read_pairs(world.release) if pair.split == "train"}
+    assert {pair.key for pair in read_pairs(release) if pair.split == "train"} == train
+
+
+def test_wilson_by_hand():
+    """10 of 100, z = 1.96: centre (0.1 + 0.019207) / 1.038415 = 0.114798; half width
+    1.959964 / 1.038415 x sqrt(0.0009 + 0.00009604) = 0.059569; so 5.523 % to 17.437 %."""
+    share = wilson(10, 100)
+    assert share.value == pytest.approx(0.1)
+    assert share.low == pytest.approx(0.05523, abs=5e-5)
+    assert share.high == pytest.approx(0.17437, abs=5e-5)
+    assert wilson(0, 0) is None
+    assert wilson(0, 10).low == 0
+    assert wilson(10, 10).high == 1
+    mean, low, high = mean_interval(np.array([0.0, 1.0, 0.0, 1.0]))
+    assert (mean, low + high) == (0.5, pytest.approx(1.0))
+    assert high - mean == pytest.approx(1.959964 * 0.57735 / 2, abs=1e-4)
+
+
+def test_kappa_and_auroc_by_hand():
+    """Cohen's own form: 20 yes-yes, 5, 10, 15 no-no of 50: seen 0.7, by chance 0.5, kappa 0.4."""
+    ones = ["yes"] * 25 + ["no"] * 25
+    others = ["yes"] * 20 + ["no"] * 5 + ["yes"] * 10 + ["no"] * 15
+    assert kappa(ones, others) == pytest.approx(0.4)
+    assert kappa(["a"] * 3, ["a"] * 3) is None
+    assert kappa([], []) is None
+    belief = np.array([0.9, 0.8, 0.8, 0.1])
+    matched = np.array([True, False, True, False])
+    assert auroc(belief, matched) == pytest.approx(3.5 / 4)
+    assert auroc(belief, np.ones(4, bool)) is None
+
+
+@given(
+    cases=st.lists(
+        st.tuples(st.sampled_from([0.0, 0.2, 0.5, 0.9]), st.booleans()), min_size=1, max_size=12
+    )
+)
+def test_auroc_is_what_counting_every_two_gives(cases):
+    good = [belief for belief, matched in cases if matched]
+    bad = [belief for belief, matched in cases if not matched]
+    found = auroc(np.array([b for b, _ in cases]), np.array([m for _, m in cases]))
+    if not good or not bad:
+        assert found is None
+    else:
+        wins = sum((one > other) + (one == other) / 2 for one in good for other in bad)
+        assert found == pytest.approx(wins / (len(good) * len(bad)))
+
+
+def test_stats_of_two_judges_and_a_run(tmp_path):
+    """Ann: 2 of 5 decided mismatch, one unsure; Bo differs on one pair, which is then unsure."""
+    ann = dict(zip("abcdef", ["match"] * 3 + ["mismatch"] * 2 + ["unsure"], strict=True))
+    bo = {**ann, "c": "mismatch", "f": "match"}
+    first = write(tmp_path / "ann.csv", [judged(key, word) for key, word in ann.items()])
+    second = write(
+        tmp_path / "bo.csv",
+        [judged(k, word, "bo", split="dev" if k == "a" else "train") for k, word in bo.items()],
+    )
+    beliefs = tmp_path / "beliefs.csv"
+    beliefs.write_text("key,clean_prob\na,0.9\nb,0.4\nc,0.9\nd,0.1\ne,0.45\nz,1\n")
+    found = audit_stats([first, second], None, beliefs)
+    assert found.judges[0].counts == {"match": 3, "mismatch": 2, "unsure": 1}
+    assert (found.judges[0].noise.hits, found.judges[0].noise.of) == (2, 5)
+    assert (found.together.noise.hits, found.together.noise.of) == (2, 4)
+    assert found.together.counts["unsure"] == 2
+    assert {split: share.of for split, share in found.judges[1].by_split.items()} == {
+        "dev": 1, "train": 5,
+    }  # fmt: skip
+    [pair] = found.between
+    assert (pair.both, pair.decided, pair.agree.hits) == (6, 5, 4)
+    # Seen 4 of 5; by chance (3 x 2 + 2 x 3) / 25 = 0.48; (0.8 - 0.48) / 0.52.
+    assert pair.kappa == pytest.approx(0.32 / 0.52)
+    run = found.with_run
+    assert (run.decided, run.accuracy.hits, run.called_noisy.hits) == (4, 3, 3)
+    assert run.auroc == pytest.approx(3 / 4)
+    assert run.kappa == pytest.approx(0.5)
+    text = str(found)
+    assert "ann: match 3, mismatch 2, unsure 1; noise ratio 40.0 %" in text
+    assert "together" in text
+    assert json.loads(json.dumps(found.as_json()))["between"][0]["first"] == "ann"
+
+
+def test_stats_name_judges_apart_and_refuse_what_they_cannot_read(tmp_path, world, run):
+    one, two = (write(tmp_path / name, [judged("a")]) for name in ("1.csv", "2.csv"))
+    names = [judge.name for judge in audit_stats([one, two], None, None).judges]
+    assert names == [f"ann ({one})", f"ann ({two})"]
+    with pytest.raises(ConfigError, match="--release"):
+        audit_stats([one], None, run)
+    with pytest.raises(FormatError, match="no such file"):
+        audit_stats([tmp_path / "none.csv"], None, None)
+    with pytest.raises(FormatError, match="no verdict yet"):
+        audit_stats([write(tmp_path / "3.csv", [])], None, None)
+    train = [pair for pair in read_pairs(world.release) if pair.split == "train"]
+    words = ["mismatch", *["match"] * 5]
+    keys = [train[0].key, *(pair.key for pair in train[-5:])]
+    path = write(tmp_path / "4.csv", [judged(k, w) for k, w in zip(keys, words, strict=True)])
+    assert audit_stats([path], world.release, run).with_run.auroc == 1
+
+
+def test_the_command_prints_words_and_json(tmp_path):
+    path = write(tmp_path / "ann.csv", [judged("a"), judged("b", "mismatch")])
+    for flag, expected in ((), "noise ratio 50.0 %"), (("--json",), '"hits": 1'):
+        done = subprocess.run(
+            [*COMMAND, "audit-stats", path, *flag], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        assert expected in done.stdout
+
+
+def test_a_page_that_works_by_itself_has_its_pictures_and_stays_small(world, settings, tmp_path):
+    path = tmp_path / "audit.html"
+    said = []
+    audit(world.release, settings.model_copy(update={"html": path}), said.append)
+    text = path.read_text(encoding="utf-8")
+    data = json.loads(re.search(r'id="data">(.*?)</script>', text, re.DOTALL)[1])
+    assert [item["key"] for item in data["items"]] == [
+        pair.key for pair in sample_of(world.release, settings)
+    ]
+    assert all(item["picture"].startswith("data:image/webp") for item in data["items"])
+    assert data["columns"] == list(COLUMNS)
+    assert "connect-src" not in text
+    assert not settings.output.exists()
+    assert "12 pairs" in said[0]
+    small = settings.model_copy(update={"html": path, "max_mb": 0.03})
+    with pytest.raises(ConfigError, match="smaller --sample"):
+        audit(world.release, small, said.append)

@@ -1,0 +1,204 @@
+"""Chromium shows the report and judges by keyboard and by touch; nothing hostile runs."""
+
+import csv
+import shutil
+from pathlib import Path
+
+import pytest
+
+from now_builder.formats.verdicts import read_verdicts
+from now_builder.inspect.audit import audit, sample_of, serving
+from now_builder.inspect.report import report
+from now_builder.inspect.settings import AuditSettings, ReportSettings
+
+pytestmark = pytest.mark.browser
+
+COUNTED = "before => document.getElementById('count').textContent !== before"
+READY = "!document.getElementById('match').disabled"
+CONTRAST = """() => {
+  const parse = (text) => text.match(/[\\d.]+/g).map(Number);
+  const bright = (rgb) => rgb.slice(0, 3).map((v) => v / 255)
+    .map((v) => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
+    .reduce((sum, v, place) => sum + v * [0.2126, 0.7152, 0.0722][place], 0);
+  const behind = (element) => {
+    for (let e = element; e; e = e.parentElement) {
+      const colour = parse(getComputedStyle(e).backgroundColor);
+      if (colour.length === 3 || colour[3] > 0) return colour;
+    }
+    return [255, 255, 255];
+  };
+  const low = [];
+  const texts = 'p, th, td, dd, dt, a, h1, h2, h3, span, text, summary, button';
+  for (const e of document.querySelectorAll(texts)) {
+    if (!e.textContent.trim() || !e.getClientRects().length || e.disabled) continue;
+    const style = getComputedStyle(e);
+    const colour = parse(e.tagName === 'text' ? style.fill : style.color);
+    const [a, b] = [bright(colour), bright(behind(e))].sort((x, y) => y - x);
+    const words = e.textContent.trim().slice(0, 40);
+    if ((a + 0.05) / (b + 0.05) < 4.5) low.push(`${e.tagName} ${words}`);
+  }
+  return low;
+}"""
+
+
+def opened(browser, url, **options):
+    context = browser.new_context(**options)
+    page, messages = context.new_page(), []
+    page.on("console", lambda message: messages.append(message.text))
+    page.on("pageerror", lambda error: messages.append(str(error)))
+    page.on("requestfailed", lambda request: messages.append(request.url))
+    page.goto(url)
+    return page, messages
+
+
+@pytest.fixture(scope="module", params=[(390, "light"), (1280, "light"), (390, "dark")])
+def screen(request):
+    return request.param
+
+
+def test_the_report_can_be_read_anywhere(world, hostile, run, browser, screen):
+    """No sideways scrolling, no blocked style, contrast of 4.5 to 1, texts in their direction."""
+    path, (width, scheme) = run.with_suffix(".html"), screen
+    settings = ReportSettings(
+        captures=world.captures, run=run, output=path, pairs=14, extremes=2, seed=1
+    )
+    report(hostile, settings)
+    options = {"viewport": {"width": width, "height": 800}, "color_scheme": scheme}
+    page, messages = opened(browser, path.as_uri(), java_script_enabled=True, **options)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    beyond = "[...document.querySelectorAll('.scroll')].map(e => e.scrollWidth - e.clientWidth)"
+    assert not any(page.evaluate(beyond))
+    assert page.evaluate(CONTRAST) == []
+    assert page.title() == "Rebuilt Noise of Web: report"
+    assert page.locator("h1").count() == 1
+    loaded = "[...document.images].every(i => i.complete && i.naturalWidth > 0 && i.alt)"
+    assert page.evaluate(loaded)
+    arabic = page.locator(".caption", has_text="مرحبا").first
+    assert arabic.evaluate("e => getComputedStyle(e).direction") == "rtl"
+    english = page.locator(".caption", has_text="</script>").first
+    assert english.evaluate("e => getComputedStyle(e).direction") == "ltr"
+    boxes = page.locator(".shot svg").first
+    assert boxes.is_visible()
+    page.get_by_label("region boxes").uncheck()
+    assert not boxes.is_visible()
+    assert messages == []
+    page.context.close()
+
+
+def judge(page, *keys):
+    for key in keys:
+        count = page.inner_text("#count")
+        page.wait_for_function(READY)
+        page.keyboard.press(key)
+        page.wait_for_function(
+            "before => document.getElementById('count').textContent !== before", arg=count
+        )
+
+
+def test_a_person_judges_by_keyboard_and_every_verdict_is_on_the_disk(
+    world, hostile, tmp_path, browser
+):
+    path = tmp_path / "audit.csv"
+    settings = AuditSettings(captures=world.captures, output=path, sample=6)
+    sample = sample_of(hostile, settings)
+    with serving(hostile, settings) as url:
+        page, messages = opened(browser, url, viewport={"width": 1280, "height": 800})
+        assert page.evaluate(CONTRAST) == []
+        seen = []
+        for number, key in enumerate(("m", "2", "u"), 1):
+            page.wait_for_function(READY)
+            seen.append(page.locator("#caption").text_content())
+            judge(page, key)
+            assert [line.matched for line in read_verdicts(path)] == [
+                "match", "mismatch", "unsure",
+            ][:number]  # fmt: skip
+        assert seen == [pair.caption for pair in sample[:3]]
+        # A note is typed, not judged; Enter leaves it.
+        page.keyboard.press("o")
+        page.keyboard.type('mn, "u" z')
+        page.keyboard.press("Enter")
+        judge(page, "n")
+        assert read_verdicts(path)[3].note == 'mn, "u" z'
+        # Undo brings the pair back with its note.
+        judge(page, "z")
+        assert page.locator("#caption").text_content() == sample[3].caption
+        assert page.input_value("#note") == 'mn, "u" z'
+        assert len(read_verdicts(path)) == 3
+        page.keyboard.press("Control+m")
+        judge(page, "m", "m", "m")
+        assert page.locator("#end").is_visible()
+        assert page.title() == "Audit"
+        assert messages == []
+        page.reload()
+        assert page.inner_text("#count") == "6 of 6 judged"
+        page.context.close()
+    assert [line.key for line in read_verdicts(path)] == [pair.key for pair in sample]
+
+
+def test_a_verdict_that_was_not_stored_is_not_counted(world, tmp_path, browser):
+    path = tmp_path / "audit.csv"
+    settings = AuditSettings(captures=world.captures, output=path, sample=3)
+    with serving(world.release, settings) as url:
+        page, _ = opened(browser, url)
+        judge(page, "m")
+        page.wait_for_function(READY)
+    page.keyboard.press("m")
+    page.wait_for_selector("#problem:not([hidden])")
+    assert "Not stored" in page.inner_text("#problem")
+    assert page.inner_text("#count") == "1 of 3 judged"
+    assert len(read_verdicts(path)) == 1
+    page.context.close()
+
+
+def test_a_phone_judges_by_touch(world, tmp_path, browser):
+    path = tmp_path / "audit.csv"
+    settings = AuditSettings(captures=world.captures, output=path, sample=3)
+    options = {"viewport": {"width": 360, "height": 640}, "is_mobile": True, "has_touch": True}
+    with serving(world.release, settings) as url:
+        page, messages = opened(browser, url, **options)
+        assert page.evaluate("document.documentElement.scrollWidth") <= 360
+        for verdict in ("mismatch", "match"):
+            page.wait_for_function(READY)
+            box = page.locator(f"#{verdict}").bounding_box()
+            assert box["y"] + box["height"] <= 640
+            assert box["height"] >= 44
+            count = page.inner_text("#count")
+            page.locator(f"#{verdict}").tap()
+            page.wait_for_function(
+                "before => document.getElementById('count').textContent !== before", arg=count
+            )
+        assert messages == []
+        page.context.close()
+    assert [line.matched for line in read_verdicts(path)] == ["mismatch", "match"]
+
+
+def test_a_page_that_works_by_itself_keeps_verdicts_and_gives_the_same_csv(
+    world, hostile, tmp_path, browser
+):
+    path = tmp_path / "audit.html"
+    settings = AuditSettings(captures=world.captures, sample=4, html=path)
+    audit(hostile, settings, lambda line: None)
+    sample = sample_of(hostile, settings)
+    page, messages = opened(browser, path.as_uri(), accept_downloads=True)
+    judge(page, "m", "n", "u")
+    page.reload()
+    assert page.inner_text("#count") == "3 of 4 judged"
+    page.keyboard.press("o")
+    page.keyboard.type('=1+1, "x"')
+    page.keyboard.press("Escape")
+    judge(page, "z")
+    judge(page, "u", "m")
+    page.get_by_label("Judge", exact=True).fill("Ann, B.")
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Save verdicts").click()
+    saved = tmp_path / "saved.csv"
+    shutil.copy(Path(download.value.path()), saved)
+    lines = read_verdicts(saved)
+    assert [line.key for line in lines] == [pair.key for pair in sample]
+    assert [line.matched for line in lines] == ["match", "mismatch", "unsure", "match"]
+    assert [line.url for line in lines] == [pair.url for pair in sample]
+    assert {line.judge for line in lines} == {"Ann, B."}
+    assert len(list(csv.reader(saved.read_text().splitlines()))) == 5
+    assert page.title() == "Audit"
+    assert messages == []
+    page.context.close()

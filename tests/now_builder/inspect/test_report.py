@@ -1,0 +1,344 @@
+"""The report: numbers that are the release's own, nothing loaded, nothing escaping, any size."""
+
+import re
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import h5py
+import numpy as np
+import pandas as pd
+import pytest
+
+from now_builder.errors import ConfigError, FormatError
+from now_builder.formats.beliefs import read_beliefs
+from now_builder.formats.captions import TOKENIZERS
+from now_builder.formats.features import open_features
+from now_builder.formats.release import (
+    ceiling,
+    read_manifest,
+    read_pairs,
+    read_split_captions,
+    stream_pairs,
+    write_manifest,
+    write_pairs,
+)
+from now_builder.formats.shard import read_captures, write_shard
+from now_builder.formats.split import SPLITS
+from now_builder.formats.verdicts import Judged, open_verdicts
+from now_builder.inspect.pairs import data_uri, drawn
+from now_builder.inspect.report import draw, report
+from now_builder.inspect.settings import ReportSettings
+from now_builder.inspect.survey import Histogram, Tally, histogram_of, survey
+
+
+class Seen(HTMLParser):
+    """Tags with their attributes, the text, and what is in an element of class ``caption``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.captions: list[str] = []
+        self._open = False
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        if dict(attrs).get("class") == "caption":
+            self.captions.append("")
+            self._open = True
+
+    def handle_endtag(self, tag):
+        self._open = self._open and tag != "p"
+
+    def handle_data(self, data):
+        if self._open:
+            self.captions[-1] += data
+
+    def of(self, tag):
+        return [attributes for name, attributes in self.tags if name == tag]
+
+
+def look(world, tmp_path, **settings):
+    output = tmp_path / "report.html"
+    captures = settings.pop("captures", world.captures)
+    release = settings.pop("release", world.release)
+    said = report(release, ReportSettings(captures=captures, output=output, **settings))
+    assert str(output) in said
+    text = output.read_text(encoding="utf-8")
+    seen = Seen()
+    seen.feed(text)
+    return text, seen
+
+
+def numbers_of(release):
+    tallies = {split: Tally() for split in SPLITS}
+    for pair in stream_pairs(release):
+        tallies[pair.split].add(pair)
+    return survey(release, read_manifest(release), tallies)
+
+
+def test_the_numbers_are_those_of_the_obvious_slow_way(world):
+    found, pairs = numbers_of(world.release), read_pairs(world.release)
+    assert found.pairs == len(pairs)
+    assert found.languages == Counter(pair.lang for pair in pairs)
+    captions = Counter(pair.caption for pair in pairs)
+    assert found.commonest[0] == captions.most_common(1)[0]
+    by_split = {split: [p for p in pairs if p.split == split] for split in SPLITS}
+    for split, own in by_split.items():
+        numbers = found.splits[split]
+        assert numbers.sites == len({pair.site for pair in own})
+        assert numbers.distinct_captions == len({pair.caption for pair in own})
+        assert numbers.largest_group == max(Counter(pair.caption for pair in own).values())
+        assert numbers.distinct_images == len({pair.regions_sha256 for pair in own})
+        with open_features(world.release / "now100k_precomp" / f"{split}.h5") as features:
+            batch = features.read(slice(None))
+        assert numbers.detected == pytest.approx(batch.n_regions.mean())
+        assert numbers.sources == {"detector": 30 * len(own), "grid": 6 * len(own)}
+    for split in ("dev", "test"):
+        for name in TOKENIZERS:
+            lines = read_split_captions(world.release, split, name)
+            expected = ceiling(lines.images, [tuple(ids) for ids in lines.captions])
+            assert found.splits[split].ceilings[name] == expected
+    for leak in found.leaks:
+        earlier, later = by_split[leak.earlier], by_split[leak.later]
+        for name, column in (("caption", "caption"), ("look", "phash"), ("site", "site")):
+            known = {getattr(pair, column) for pair in earlier}
+            assert getattr(leak, name) == sum(getattr(pair, column) in known for pair in later)
+    assert any(leak.caption for leak in found.leaks)
+    every = [
+        len(ids) for split in SPLITS
+        for ids in read_split_captions(world.release, split, "bpe").captions
+    ]  # fmt: skip
+    bpe = next(lengths for lengths in found.lengths if lengths.unit == "BPE tokens")
+    assert bpe.mean == pytest.approx(np.mean(every))
+    assert bpe.longest == max(every)
+    assert sum(bpe.histogram.counts) == len(every)
+
+
+def test_the_page_shows_the_numbers_and_the_pairs(world, tmp_path):
+    text, seen = look(world, tmp_path, pairs=7)
+    manifest = read_manifest(world.release)
+    for split in SPLITS:
+        assert f"<dt>{split}</dt><dd>{manifest.counts[split]}<small>" in text
+    for reason, count in manifest.rejects.items():
+        cells = re.search(rf"{reason.replace(':', ': ')}</th>.*?class=\"num\">(\d+)<", text)
+        assert int(cells[1]) == count
+    pictures = seen.of("img")
+    assert len(pictures) == 7
+    assert all(picture["alt"] and picture["src"].startswith("data:image/") for picture in pictures)
+    paths = [path for path in seen.of("path") if "detector" in path["class"]]
+    assert all(path["d"].count("M") == 30 for path in paths[1:])
+    captions = {pair.caption for pair in read_pairs(world.release)}
+    assert set(seen.captions) <= captions
+    assert [tag for tag, _ in seen.tags if re.fullmatch("h[1-6]", tag)][:2] == ["h1", "h2"]
+    assert seen.of("html")[0]["lang"] == "en"
+
+
+def test_the_draw_is_seeded_and_a_larger_one_begins_with_the_smaller(world, tmp_path):
+    first, _ = look(world, tmp_path, pairs=5, seed=1)
+    again, _ = look(world, tmp_path, pairs=5, seed=1)
+    other, _ = look(world, tmp_path, pairs=5, seed=2)
+    assert first == again
+    assert first != other
+    pairs = read_pairs(world.release)
+    assert drawn(pairs, 20, 3)[:5] == drawn(reversed(pairs), 5, 3)
+
+
+def test_a_page_loads_nothing_and_has_no_script(world, tmp_path, run):
+    text, seen = look(world, tmp_path, pairs=3, run=run)
+    assert not {"script", "link", "iframe", "object", "embed", "form"} & {t for t, _ in seen.tags}
+    assert "@import" not in text
+    assert "url(" not in text
+    assert "default-src 'none'" in text
+    sources = [value for _, found in seen.tags for name, value in found.items() if name == "src"]
+    assert all(source.startswith("data:image/webp;base64,") for source in sources)
+    assert not any(name.startswith("on") for _, found in seen.tags for name in found)
+
+
+def test_hostile_captions_are_shown_as_text(world, hostile, tmp_path):
+    text, seen = look(world, tmp_path, release=hostile, pairs=40)
+    assert {pair.caption for pair in read_pairs(hostile) if len(pair.caption) < 400} <= {
+        *seen.captions
+    }
+    assert not seen.of("script")
+    assert not any(link["href"].startswith("javascript") for link in seen.of("a"))
+    assert "… (10,000 characters)" in text
+    assert len(text.encode()) < 10e6
+
+
+def test_a_run_adds_its_noise_and_its_most_telling_pairs(world, tmp_path, run):
+    """41 rising probabilities: as many at most one half as above; 0, the middle and 1 are shown."""
+    text, seen = look(world, tmp_path, pairs=1, extremes=3, run=run)
+    train = [pair for pair in read_pairs(world.release) if pair.split == "train"]
+    beliefs = read_beliefs(run, world.release)
+    assert beliefs == dict(
+        zip((p.key for p in train), np.linspace(0, 1, len(train)).tolist(), strict=True)
+    )
+    noisy = sum(value <= 0.5 for value in beliefs.values())
+    assert f"({noisy} of {len(train)}; Wilson)" in text
+    shown = [picture["alt"].split()[3] for picture in seen.of("img")]
+    keys = [pair.key for pair in train]
+    assert shown[:3] == keys[:3]
+    assert shown[6:9] == keys[::-1][:3]
+    middle = len(keys) // 2
+    assert set(shown[3:6]) <= set(keys[middle - 3 : middle + 3])
+    table = tmp_path / "beliefs.csv"
+    pd.DataFrame({"key": keys, "clean_prob": beliefs.values()}).to_csv(table, index=False)
+    assert read_beliefs(table, world.release) == pytest.approx(beliefs)
+
+
+def test_audits_add_the_noise_that_was_measured(world, tmp_path, run):
+    """Of 10 train pairs 4 mismatch and 1 is unsure: 4 of 9, Wilson 18.9 % to 73.3 %."""
+    words = ["mismatch"] * 4 + ["unsure"] + ["match"] * 5
+    train = [pair for pair in read_pairs(world.release) if pair.split == "train"]
+    path = tmp_path / "audit.csv"
+    with open_verdicts(path) as file:
+        for pair, word in zip(train, words, strict=False):
+            file.append(Judged(pair.key, pair.url, "train", "", word, "ann", "", 1.0))
+    text, _ = look(world, tmp_path, pairs=1, audit=[path])
+    assert "As judged by 1 person" in text
+    assert re.search(r"44\.4 %</td><td class=\"num\">18\.9 % to 73\.3 %", text)
+    assert "1 judged pairs are left out" in text
+    text, _ = look(world, tmp_path, pairs=1, audit=[path], run=run, extremes=1)
+    assert "On 9 decided pairs the run below is right in 44.4 %, with AUROC 1.000" in text
+
+
+def test_beliefs_that_do_not_fit_are_refused(world, tmp_path, run):
+    numpy = pytest.importorskip("safetensors.numpy")
+    division = run / "divisions" / "00003.safetensors"
+    whole = division.read_bytes()
+    for values, message in (
+        (np.zeros(3), "3 probabilities"), (np.full((2, 2), 0.5), "expected a list"),
+        (np.full(read_manifest(world.release).counts["train"], 1.5), "expected 0 to 1"),
+        (np.full(read_manifest(world.release).counts["train"], np.nan), "expected 0 to 1"),
+    ):  # fmt: skip
+        numpy.save_file({"clean_prob": values}, division)
+        with pytest.raises(FormatError, match=message):
+            read_beliefs(run, world.release)
+    division.write_bytes(whole[:100])
+    with pytest.raises(FormatError, match="not a readable tensor file"):
+        read_beliefs(run, world.release)
+    division.unlink()
+    with pytest.raises(FormatError, match="divides nothing"):
+        read_beliefs(run, world.release)
+    text = (run / "run.toml").read_text()
+    (run / "run.toml").write_text(re.sub('train = "..', 'train = "no', text))
+    with pytest.raises(FormatError, match="another release"):
+        read_beliefs(run, world.release)
+    table = tmp_path / "beliefs.csv"
+    table.write_text("key,clean\na,0.5\n")
+    with pytest.raises(FormatError, match="clean_prob"):
+        read_beliefs(table, world.release)
+
+
+def test_captures_of_another_release_and_a_page_too_large_are_one_line(
+    world, tmp_path, make_crawl, run
+):
+    make_crawl(tmp_path / "other", 12)
+    with pytest.raises(FormatError, match="not this release's captures"):
+        look(world, tmp_path, captures=tmp_path / "other")
+    with pytest.raises(ConfigError, match="show fewer"):
+        look(world, tmp_path, pairs=9, max_mb=0.05, run=run, extremes=2)
+    with pytest.raises(ConfigError, match=r"\.html"):
+        report(world.release, ReportSettings(captures=world.captures, output=tmp_path / "a.csv"))
+
+
+def test_pictures_shrink_to_their_budget(world, tmp_path):
+    noise = np.random.default_rng(0).integers(0, 255, (1280, 720, 3), np.uint8)
+    pillow = pytest.importorskip("PIL.Image")
+    pillow.fromarray(noise).save(tmp_path / "noise.png")
+    png = (tmp_path / "noise.png").read_bytes()
+    budgets = (1e6, 50_000.0, 10_000.0, 3_000.0)
+    sizes = [len(data_uri("a", png, budget)) for budget in budgets]
+    assert sizes == sorted(sizes, reverse=True)
+    assert all(size < budget + 30 for size, budget in zip(sizes, budgets, strict=True))
+    with pytest.raises(FormatError, match="not a readable screenshot"):
+        data_uri("a", png[:5000], 1e6)
+
+
+def test_histograms_have_round_steps_and_lose_nothing():
+    found = histogram_of(np.array([1, 2, 3, 99, 100, 7000]))
+    assert sum(found.counts) == 6
+    assert found.width in {1, 2, 5, 10, 20, 50, 100, 200, 500}
+    drawing = draw(Histogram([0.0, 5.0, 10.0], [2, 4, 1], 5.0), open_end=True)
+    assert [bar[3] for bar in drawing.bars] == ["0 to 4: 2", "5 to 9: 4", "10 or more: 1"]
+    assert [bar[2] for bar in drawing.bars] == [45, 90, 22.5]
+
+
+LARGE = """
+import re, sys
+from pathlib import Path
+from now_builder.inspect.report import report
+from now_builder.inspect.settings import ReportSettings
+release, captures, output = map(Path, sys.argv[1:4])
+report(release, ReportSettings(captures=captures, output=output, pairs=20))
+print(re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1])
+"""
+
+
+def _grown(world, tmp_path, factor):
+    """The release with its train split repeated: long captions, and stored embeddings of zeros."""
+    release = tmp_path / f"grown{factor}"
+    shutil.copytree(world.release, release)
+    pairs = read_pairs(release)
+    train = [pair for pair in pairs if pair.split == "train"]
+    many = [
+        replace(pair, key=f"{pair.key}{'' if turn == 0 else f'x{turn}'}", pair_index=place,
+                caption=f"{turn} {pair.caption * 5}")
+        for place, (turn, pair) in enumerate((t, p) for t in range(factor) for p in train)
+    ]  # fmt: skip
+    write_pairs(release / "pairs.parquet", [*many, *(p for p in pairs if p.split != "train")])
+    data = release / "now100k_precomp"
+    for name in TOKENIZERS:
+        path = data / f"train_caps_{name}.txt"
+        path.write_text(path.read_text() * factor)
+    with h5py.File(data / "train.h5", "a") as file:
+        for name in ("boxes", "scores", "classes", "source", "n_regions"):
+            whole = file[name][:]
+            file[name].resize(len(many), axis=0)
+            file[name][:] = np.concatenate([whole] * factor)
+        del file["keys"]
+        keys = np.array([pair.key for pair in many], dtype=object)
+        file.create_dataset("keys", data=keys, dtype=h5py.string_dtype())
+        del file["regions"]
+        regions = file.create_dataset(
+            "regions", (len(many), 36, 768), "f4", chunks=(8, 36, 768), compression="gzip"
+        )
+        regions[:8] = np.zeros((8, 36, 768), np.float32)
+        _, packed = regions.id.read_direct_chunk((0, 0, 0))
+        for start in range(0, len(many), 8):
+            regions.id.write_direct_chunk((start, 0, 0), packed)
+    manifest = read_manifest(release)
+    counts = {**manifest.counts, "train": len(many)}
+    write_manifest(release, manifest.model_copy(update={"counts": counts}))
+    return release, len(many)
+
+
+def _captures_of(pairs, world, captures):
+    """Captures that hold the pages that will be drawn, and no other."""
+    captures.mkdir()
+    picture = next(read_captures(world.captures))
+    for shard in {int(pair.key[:5]) for pair in pairs}:
+        keys = [pair.key for pair in pairs if int(pair.key[:5]) == shard]
+        write_shard(captures, shard, [], (replace(picture, key=key) for key in keys))
+    return captures
+
+
+@pytest.mark.parametrize("pairs", [5_000, pytest.param(98_000, marks=pytest.mark.slow)])
+def test_memory_does_not_grow_with_the_release(world, tmp_path, pairs):
+    """100 MB of buffers at most; the regions of 5,000 pairs are 550 MB, of 98,000 11 GB."""
+    train = read_manifest(world.release).counts["train"]
+    peaks = []
+    for factor in (1, -(-pairs // train)):
+        release, count = _grown(world, tmp_path, factor)
+        captures = _captures_of(drawn(stream_pairs(release), 20, 0), world, tmp_path / f"c{count}")
+        done = subprocess.run(
+            [sys.executable, "-c", LARGE, release, captures, tmp_path / "large.html"],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr[-2000:]
+        peaks.append(int(done.stdout))
+    assert peaks[1] - peaks[0] < 100_000, peaks
