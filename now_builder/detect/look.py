@@ -88,7 +88,8 @@ class Patterns(nn.Module):
             regions: Boxes of each page, in its px.
         """
         rows = []
-        for seen, boxes in zip(self._nearest(pages), regions, strict=True):
+        for page, boxes in zip(pages, regions, strict=True):
+            seen = self._nearest(page)
             for left, top, right, bottom in (boxes / STRIDE).round().int().tolist():
                 part = seen[top : max(bottom, top + 1), left : max(right, left + 1)].flatten()
                 rows.append(torch.bincount(part, minlength=PATTERNS + 1)[:PATTERNS])
@@ -121,26 +122,12 @@ class Patterns(nn.Module):
             centres = torch.where(empty[:, None], centres, F.normalize(sums, dim=1))
         self.centres.copy_(centres)
 
-    def _nearest(self, pages: Float[Tensor, "n 3 h w"]) -> Int[Tensor, "n i j"]:
-        """Give the likest pattern at each place; one more number stands for flat patches.
-
-        As :meth:`_patches` with an inner product, but as one convolution: to take the mean from the
-        patterns is to take it from the patches.
-        """
-        seen = pages.mean(dim=1, keepdim=True) if self.channels == 1 else pages
-        kernels = (self.centres - self.centres.mean(dim=1, keepdim=True)).reshape(
-            PATTERNS, self.channels, SIDE, SIDE
-        )
-        likeness = F.conv2d(
-            seen.contiguous(memory_format=torch.channels_last),
-            kernels.contiguous(memory_format=torch.channels_last),
-            stride=STRIDE,
-        )
-        middle, square = (
-            F.avg_pool2d(values, SIDE, STRIDE).mean(dim=1) for values in (seen, seen.square())
-        )
-        flat = square - middle.square() < _FLAT**2
-        return likeness.argmax(dim=1).masked_fill(flat, PATTERNS)
+    def _nearest(self, page: Float[Tensor, "3 h w"]) -> Int[Tensor, "i j"]:
+        """Give the likest pattern at each place; one more number stands for flat patches."""
+        patches, flat, grid = self._patches(page)
+        seen = torch.full_like(flat, PATTERNS, dtype=torch.int64)
+        seen[~flat] = (patches[~flat] @ self.centres.T).argmax(dim=1)
+        return seen.reshape(grid)
 
     def _patches(
         self, page: Float[Tensor, "3 h w"]

@@ -123,7 +123,8 @@ def detect(
     if not wanted:
         raise FormatError(captures, "no row with status=ok, so there is nothing to detect in")
     shards = complete_shards(captures)[share[0] :: share[1]]
-    mine = {key for key in wanted if _shard(key) in set(shards)}
+    numbers = set(shards)
+    mine = {key for key in wanted if _shard(key) in numbers}
     with _alone(features, share):
         for leftover in features.parent.glob(f".{glob.escape(features.name)}.*.tmp"):
             leftover.unlink(missing_ok=True)
@@ -141,7 +142,9 @@ def detect(
         # Whoever is last finds all pages there, whatever became of the others: none waits for one.
         done = _keys_done(features, attributes) if share[1] > 1 else done | mine
         missing = len(wanted - done)
-        pages = len(done) if missing else merge_parts(features, attributes, settings.half)
+        pages = len(done)
+        if not missing and read_parts(features):  # else another share has written the file
+            pages = merge_parts(features, attributes, settings.half)
     seconds = time.perf_counter() - started
     return DetectSummary(features, pages, left, seconds, waiting, writing, missing)
 

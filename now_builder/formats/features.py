@@ -60,9 +60,9 @@ _TORN = (
     *(zipfile.BadZipFile, struct.error, EOFError, KeyError, MemoryError, OSError),
     *(RuntimeError, ValueError),
 )
-"""What reading an ``.npz`` raises when something in it is wrong."""
+"""What reading an archive raises when something in it is wrong."""
 
-_BLOCK = 256
+_BLOCK = 128
 """Rows written at once."""
 
 _LAYOUT: dict[str, tuple[tuple[int, ...], str]] = {
@@ -339,6 +339,10 @@ def read_part(part: Path) -> tuple[FeatureBatch, dict[str, str]]:
         FormatError: If it is torn.
     """
     try:
+        with zipfile.ZipFile(part) as archive:  # whole, before anything in it is believed
+            torn = archive.testzip()
+        if torn is not None:
+            raise FormatError(part, f"torn ({torn} has another checksum)")
         with np.load(part, allow_pickle=False) as file:
             attributes = json.loads(str(file["attributes"]))
             columns = {name: file[name] for name in _LAYOUT}
