@@ -254,8 +254,8 @@ def main() -> None:
     precision = choose_precision(options.precision, device, model.config.size)
     threads = torch.get_num_threads()
     print(
-        f"{model.config.size} {model.config.input_size}, {device}, {threads} threads, {len(captures)} "
-        f"pages; plain: {PLAIN_PROPOSALS} proposals, fp32; ours: {precision}"
+        f"{model.config.size} {model.config.input_size}, {device}, {threads} threads, "
+        f"{len(captures)} pages; plain: {PLAIN_PROPOSALS} proposals, fp32; ours: {precision}"
     )
     for proposals in options.proposals:
         compare(plain, captures, device, precision, proposals, options)
