@@ -7,13 +7,13 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the name that PyTorch's own documentation uses
 from jaxtyping import Float, UInt8
 from torch import Tensor, nn
-from torchvision.ops import roi_align
 
 from now_builder.config import Strict
 from now_builder.detect import boxes as geometry
 from now_builder.detect.base import Proposals
 from now_builder.detect.clip_rn import ModifiedResNet
 from now_builder.detect.look import Look
+from now_builder.detect.roi import align
 from now_builder.detect.text import DIMENSION
 from now_builder.formats.shard import HEIGHT, WIDTH
 
@@ -131,12 +131,14 @@ class RegionProposals(nn.Module):
         count: int,
     ) -> list[Proposals]:
         """Keep the best boxes of each page after class-agnostic suppression, by objectness."""
+        best, places = objectness.float().topk(min(self.candidates, objectness.shape[1]), dim=1)
+        offsets = deltas.gather(1, places[:, :, None].expand(-1, -1, 4)).float()
+        found = geometry.decode(offsets.flatten(0, 1), anchors[places.flatten()])
+        found = geometry.clip(found, self.size).reshape(offsets.shape)
         pages = []
-        for logits, offsets in zip(objectness.float(), deltas.float(), strict=True):
-            best, places = logits.topk(min(self.candidates, len(logits)))
-            found = geometry.clip(geometry.decode(offsets[places], anchors[places]), self.size)
-            kept = geometry.nms(found, best, self.overlap)[:count]
-            pages.append(Proposals(found[kept], best[kept].sigmoid()))
+        for boxes, logits in zip(found, best, strict=True):
+            kept = geometry.nms(boxes, logits, self.overlap)[:count]
+            pages.append(Proposals(boxes[kept], logits[kept].sigmoid()))
         return pages
 
 
@@ -272,15 +274,10 @@ class AptDetector(nn.Module):
         self, maps: Float[Tensor, "n c i j"], regions: Sequence[Float[Tensor, "_ 4"]]
     ) -> Float[Tensor, "all outputs"]:
         """Embed the regions of each page, all pages' regions in one batch."""
-        crops = roi_align(
-            maps.float(),
-            list(regions),
-            2 * self.config.side,
-            spatial_scale=1 / self.visual.stride,
-            sampling_ratio=self.config.sampling,
-            aligned=True,
+        crops = align(
+            maps, regions, 2 * self.config.side, 1 / self.visual.stride, self.config.sampling
         )
-        return self.visual.pool(crops)
+        return self.visual.pool(crops.to(self.visual.dtype, memory_format=torch.channels_last))
 
     def classify(
         self, embedded: Float[Tensor, "n 768"], text: Float[Tensor, "n 768"]

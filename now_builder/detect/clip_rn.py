@@ -79,7 +79,8 @@ class AttentionPool(nn.Module):
         # keys' bias adds the same to every cell, so it falls out of the softmax.
         query = self._heads(self.q_proj(tokens[:, 0]))
         asked = torch.einsum("nhd,hdc->nhc", query, self._per_head(self.k_proj.weight))
-        weights = (asked @ tokens.transpose(1, 2) / query.shape[2] ** 0.5).softmax(dim=2)
+        logits = asked @ tokens.transpose(1, 2) / query.shape[2] ** 0.5
+        weights = logits.softmax(dim=2, dtype=torch.float32).to(tokens.dtype)
         values = torch.einsum("nhc,hdc->nhd", weights @ tokens, self._per_head(self.v_proj.weight))
         values = values.flatten(1) + self.v_proj.bias
         pooled: Tensor = self.c_proj(values)
@@ -135,9 +136,14 @@ class ModifiedResNet(nn.Module):
         self.register_buffer("mean", torch.tensor(MEAN).view(3, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(STD).view(3, 1, 1), persistent=False)
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """What it computes in."""
+        return self.conv1.weight.dtype
+
     def features(self, pixels: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n c i j"]:
         """Give the C4 map of images whose values are in [0, 1]."""
-        x = ((pixels - self.mean) / self.std).contiguous(memory_format=torch.channels_last)
+        x = ((pixels - self.mean) / self.std).to(self.dtype, memory_format=torch.channels_last)
         x = F.relu(self.bn1(self.conv1(x)), inplace=True)
         x = F.relu(self.bn2(self.conv2(x)), inplace=True)
         x = F.relu(self.bn3(self.conv3(x)), inplace=True)

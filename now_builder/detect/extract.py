@@ -43,7 +43,6 @@ class AptExtractor:
         attributes: What the feature file must say.
         source: Where regions come from; the model's own proposals unless given. Where another
             source finds too few, the model's own proposals follow.
-        autocast: Compute the convolutions in bfloat16 (CUDA only).
     """
 
     def __init__(
@@ -52,14 +51,11 @@ class AptExtractor:
         encoder: TextEncoder,
         attributes: Mapping[str, str],
         source: RegionSource | None = None,
-        *,
-        autocast: bool = False,
     ) -> None:
         self.model = model.eval()
         self.encoder = encoder
         self.source: RegionSource = source or OwnProposals(model)
         self._attributes = dict(attributes)
-        self._autocast = autocast
 
     @property
     def attributes(self) -> Mapping[str, str]:
@@ -84,15 +80,14 @@ class AptExtractor:
         other sources stay as they are and come before the model's own.
         """
         device, size = self.model.centre.device, self.model.config.input_size
-        with torch.autocast(device.type, torch.bfloat16, enabled=self._autocast):
-            screenshots = screenshots.to(device)
-            maps = self.model.maps(screenshots)
-            candidates = self._candidates(View(pages, screenshots, maps, size))
-            pooled = self.model.pool(maps, [page.boxes for page in candidates]).float()
-            windows = geometry.windows(size).to(device)
-            ranked = self._rank(candidates, pooled, pages)
-            missing = [windows[: REGIONS - len(page.scores)] for page in ranked]
-            filled = self.model.pool(maps, missing).float() if any(map(len, missing)) else pooled
+        screenshots = screenshots.to(device)
+        maps = self.model.maps(screenshots)
+        candidates = self._candidates(View(pages, screenshots, maps, size))
+        pooled = self.model.pool(maps, [page.boxes for page in candidates]).float()
+        windows = geometry.windows(size).to(device)
+        ranked = self._rank(candidates, pooled, pages)
+        missing = [windows[: REGIONS - len(page.scores)] for page in ranked]
+        filled = self.model.pool(maps, missing).float() if any(map(len, missing)) else pooled
         counts = [len(page) for page in missing]
         fill = torch.split(self.model.projection(filled[: sum(counts)]), counts)
         rows = [_fill(*page) for page in zip(ranked, missing, fill, strict=True)]

@@ -4,7 +4,8 @@ import io
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TypeVar
+from contextlib import contextmanager
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -59,3 +60,37 @@ def ahead(work: Callable[[Item], Result], items: Iterable[Item], threads: int) -
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
+
+
+_END: Any = object()
+
+
+def in_background(items: Iterator[Result], most: int) -> Iterator[Result]:
+    """Run an iterator in a thread, at most ``most`` items ahead; its errors come out here."""
+    with ThreadPoolExecutor(1) as pool:
+        waiting = deque(pool.submit(next, items, _END) for _ in range(most))
+        while (item := waiting.popleft().result()) is not _END:
+            waiting.append(pool.submit(next, items, _END))
+            yield item
+
+
+@contextmanager
+def calls_in_background(work: Callable[..., object], most: int) -> Iterator[Callable[..., None]]:
+    """Give a stand-in for a function that calls it in a thread, in order, at most ``most`` behind.
+
+    The function's first error is raised by a later call, or at the end.
+    """
+    waiting: deque[Future[object]] = deque()
+
+    def settle(most: int) -> None:
+        while waiting and (len(waiting) > most or waiting[0].done()):
+            waiting.popleft().result()
+
+    with ThreadPoolExecutor(1) as pool:
+
+        def call(*arguments: object) -> None:
+            waiting.append(pool.submit(work, *arguments))
+            settle(most)
+
+        yield call
+        settle(0)

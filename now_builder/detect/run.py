@@ -1,35 +1,44 @@
 """Captures to a feature file: stream pages, extract 36 regions each, resume after a stop."""
 
-import json
+import fcntl
+import glob
 import os
+import re
 import shutil
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 from tqdm import tqdm
 
-from now_builder.detect import detectron
 from now_builder.detect.base import Detector, Page
-from now_builder.detect.extract import AptExtractor
 from now_builder.detect.labels import dom_boxes
-from now_builder.detect.named import absolute, make_source, source_attributes
-from now_builder.detect.ocr import ocr_attributes
-from now_builder.detect.pixels import ahead, decode_screenshot, to_batch
+from now_builder.detect.loading import attributes_of, load, settle, threads_of
+from now_builder.detect.named import absolute
+from now_builder.detect.pixels import (
+    ahead,
+    calls_in_background,
+    decode_screenshot,
+    in_background,
+    to_batch,
+)
 from now_builder.detect.settings import DetectSettings
-from now_builder.detect.text import make_text_encoder
 from now_builder.detect.text_boxes import make_text_source
-from now_builder.detect.weights import choose_device, load_detector, read_card
+from now_builder.detect.weights import choose_device
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.features import (
+    FeatureBatch,
     merge_parts,
     open_features,
     parts_folder,
+    read_part,
     read_parts,
     write_part,
 )
@@ -37,6 +46,11 @@ from now_builder.formats.shard import Capture, complete_shards, read_captures, r
 from now_builder.ray_engine import RayEngine, RayOptions
 
 _SHARD_LIMIT_S = 3600.0
+_AHEAD = 2
+"""Batches decoded, and on the device, before the model is ready for them."""
+_UNWRITTEN = 4
+"""Batches that may wait for the disk."""
+_TELL_EVERY_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +61,8 @@ class DetectSummary:
         pages: In the feature file.
         fresh: Extracted in this run.
         seconds: Wall time of the extraction.
-        waiting_s: Of it, waiting for decoded screenshots; ``writing_s``: writing parts.
+        waiting_s: Of it, waiting for decoded screenshots; ``writing_s``: for the disk.
+        missing: Pages that other shares have still to do; the last of them writes the file.
     """
 
     features: Path
@@ -56,16 +71,21 @@ class DetectSummary:
     seconds: float
     waiting_s: float
     writing_s: float
+    missing: int = 0
 
     def __str__(self) -> str:
         """One line for the terminal."""
+        if self.missing:
+            return (
+                f"{self.features}: this share is done, {self.fresh} pages in {self.seconds:.1f} s; "
+                f"{self.missing} are with other shares, the last of which writes the file"
+            )
         if not self.fresh:
             return f"{self.features}: complete, {self.pages} pages"
         return (
             f"{self.features}: {self.pages} pages, {self.fresh} new in {self.seconds:.1f} s "
-            f"({self.fresh / max(self.seconds, 1e-9):.1f} pages/s; decoding waited for "
-            f"{self.waiting_s:.1f} s, model {self.seconds - self.waiting_s - self.writing_s:.1f} s,"
-            f" writing {self.writing_s:.1f} s)"
+            f"({self.fresh / max(self.seconds, 1e-9):.1f} pages/s; waited {self.waiting_s:.1f} s "
+            f"for screenshots and {self.writing_s:.1f} s for the disk)"
         )
 
 
@@ -88,26 +108,67 @@ def detect(
             there was made by other weights or settings.
         FormatError: If captures, weights or features are missing or torn.
     """
-    attributes = _attributes(settings)
+    share = _share(settings)
+    if share[1] > 1 and (force or settings.engine == "ray"):
+        raise ConfigError("--force, --engine ray: not with --shards-from or under torchrun")
+    settings = settle(settings)
+    attributes = attributes_of(settings)
     if force:
         features.unlink(missing_ok=True)
         shutil.rmtree(parts_folder(features), ignore_errors=True)
-    wanted = [row.key for row in read_rows(captures) if row.status == "ok"]
+    wanted = {row.key for row in read_rows(captures) if row.status == "ok"}
     if not wanted:
         raise FormatError(captures, "no row with status=ok, so there is nothing to detect in")
-    done = _keys_done(features, attributes)
-    left = len(set(wanted) - done)
-    if features.exists() and not left and not read_parts(features):
-        return DetectSummary(features, len(done), 0, 0.0, 0.0, 0.0)
+    shards = complete_shards(captures)[share[0] :: share[1]]
+    numbers = set(shards)
+    mine = {key for key in wanted if _shard(key) in numbers}
+    with _alone(features, share):
+        for leftover in features.parent.glob(f".{glob.escape(features.name)}.*.tmp"):
+            leftover.unlink(missing_ok=True)
+        done = _keys_done(features, attributes)
+        left = len(mine - done)
+        if features.exists() and wanted <= done and not read_parts(features):
+            return DetectSummary(features, len(done), 0, 0.0, 0.0, 0.0)
     started = time.perf_counter()
     waiting = writing = 0.0
     if left and settings.engine == "ray":
-        _detect_on_ray(captures, features, settings, set(wanted) - done)
+        _detect_on_ray(captures, features, settings, mine - done)
     elif left:
-        waiting, writing = detect_shards(captures, features, settings, complete_shards(captures))
-    pages = merge_parts(features, attributes, settings.half)
+        waiting, writing = _extract(captures, features, settings, shards, done)
+    with _alone(features, share):
+        # Whoever is last finds all pages there, whatever became of the others: none waits for one.
+        done = _keys_done(features, attributes) if share[1] > 1 else done | mine
+        missing = len(wanted - done)
+        pages = len(done)
+        if not missing and read_parts(features):  # else another share has written the file
+            pages = merge_parts(features, attributes, settings.half)
     seconds = time.perf_counter() - started
-    return DetectSummary(features, pages, left, seconds, waiting, writing)
+    return DetectSummary(features, pages, left, seconds, waiting, writing, missing)
+
+
+def _share(settings: DetectSettings) -> tuple[int, int]:
+    """Tell which share of the shards is this process's: number and count."""
+    if not settings.shards_from:
+        return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    found = re.fullmatch(r"(\d{1,6})/(\d{1,6})", settings.shards_from.strip())
+    share = (int(found[1]), int(found[2])) if found else (1, 0)
+    if share[0] >= share[1]:
+        raise ConfigError(
+            f"--shards-from {settings.shards_from}: expected K/N with K from 0 to N-1, such as 3/16"
+        )
+    return share
+
+
+@contextmanager
+def _alone(features: Path, share: tuple[int, int]) -> Iterator[None]:
+    """Keep other shares from writing the feature file and dropping its parts meanwhile."""
+    if share[1] == 1:
+        yield
+        return
+    features.parent.mkdir(parents=True, exist_ok=True)
+    with features.with_name(f".{features.name}.lock").open("w") as lock:
+        fcntl.lockf(lock, fcntl.LOCK_EX)
+        yield
 
 
 def detect_shards(
@@ -115,20 +176,32 @@ def detect_shards(
 ) -> tuple[float, float]:
     """Extract what is missing of some shards into parts beside the feature file.
 
-    The one function behind every engine: it knows of no other worker and may be called again.
+    The one function behind every worker: it knows of no other and may be called again.
 
     Returns:
-        Seconds spent waiting for decoded screenshots, and writing.
+        Seconds spent waiting for decoded screenshots, and for the disk.
     """
-    attributes = _attributes(settings)
-    done = _keys_done(features, attributes)
+    settings = settle(settings)
+    done = _keys_done(features, attributes_of(settings), shards)
+    return _extract(captures, features, settings, shards, done)
+
+
+def _extract(
+    captures: Path,
+    features: Path,
+    settings: DetectSettings,
+    shards: Sequence[int],
+    done: set[str],
+) -> tuple[float, float]:
     rows = [row for shard in shards for row in read_rows(captures, shard)]
     wanted = frozenset(row.key for row in rows if row.status == "ok")
     left = len(wanted - done)
     if not left:
         return 0.0, 0.0
-    detector = _load(settings, tuple(attributes.items()))
-    work = _Work(detector, features, settings)
+    attributes = attributes_of(settings)
+    detector = load(settings, tuple(attributes.items()))
+    slow = choose_device(settings.device).type == "cpu" and attributes["size"] == "paper"
+    work = _Work(detector, features, settings, settings.batch_size or (2 if slow else 16))
     pages = read_captures(captures, frozenset(done), shards)
     return work.run((page for page in pages if page.key in wanted), left, len(done))
 
@@ -137,7 +210,7 @@ def _detect_on_ray(
     captures: Path, features: Path, settings: DetectSettings, left: set[str]
 ) -> None:
     """Let the workers of a Ray cluster extract the pages that are left, a shard at a time."""
-    shards = sorted({int(key[:5]) for key in left})
+    shards = sorted({_shard(key) for key in left})
     options = RayOptions(
         address=settings.ray_address or None,
         workers=settings.workers,
@@ -173,110 +246,118 @@ def _work(captures: Path, features: Path, settings: DetectSettings, shard: int) 
     return shard
 
 
-def _attributes(settings: DetectSettings) -> dict[str, str]:
-    reading = (settings.ocr_languages, settings.ocr_confidence)
-    shared = {
-        "text_source": settings.text_source,
-        **(ocr_attributes(*reading) if settings.text_source == "ocr" else {}),
-        "storage": "float16" if settings.half else "float32",
-    }
-    if settings.weights is None and settings.regions.startswith(detectron.PREFIX):
-        return {**detectron.detector_attributes(settings.regions), **shared}
-    if settings.weights is None:
-        raise ConfigError(
-            "--weights is missing: detect needs a trained detector; "
-            "`now-builder train-detector CAPTURES WEIGHTS.safetensors` trains one"
-        )
-    card = read_card(settings.weights)
-    width, height = card.model.input_size
-    return {
-        "detector": "apt-style",
-        "weights_sha256": card.weights_sha256,
-        "size": card.model.size,
-        "classes": json.dumps(card.classes),
-        "text_encoder": card.text_encoder,
-        "input_size": f"{width}x{height}",
-        "apt_mode": card.model.mode,
-        **source_attributes(settings.regions, settings.region_score),
-        **shared,
-    }
+def _keys_done(
+    features: Path, attributes: Mapping[str, str], shards: Sequence[int] | None = None
+) -> set[str]:
+    """Collect the keys in the file and its parts, refusing those of another detector.
 
+    Parts that a power cut tore are dropped, to be done again.
 
-def _keys_done(features: Path, attributes: Mapping[str, str]) -> set[str]:
-    """Collect the keys in the file and its parts, refusing those of another detector."""
+    Args:
+        features: The feature file.
+        attributes: What everything there must say.
+        shards: Whose parts to read; by default all.
+    """
     done: set[str] = set()
-    for path in [*([features] if features.exists() else []), *read_parts(features)]:
-        with open_features(path) as there:
-            for name, value in attributes.items():
-                found = there.attributes.get(name)
-                if found != value:
-                    raise ConfigError(
-                        f"{path}: made with {name} {found!r:.60}, now {value!r:.60}; "
-                        "--force starts over"
-                    )
+    if features.exists():
+        with open_features(features) as there:
+            _check_same(features, there.attributes, attributes)
             done.update(there.keys)
+    prefixes = [""] if shards is None else [f"{shard:05d}_" for shard in shards]
+    for part in (part for prefix in prefixes for part in read_parts(features, prefix)):
+        try:
+            batch, found = read_part(part)
+        except FormatError as error:
+            sys.stderr.write(f"detect: {error}; its pages are done again\n")
+            part.unlink()
+            continue
+        _check_same(part, found, attributes)
+        done.update(batch.keys)
     return done
 
 
-@lru_cache(maxsize=1)
-def _load(settings: DetectSettings, attributes: tuple[tuple[str, str], ...]) -> Detector:
-    """Load the detector; a worker keeps it from task to task, while all it says is the same."""
-    torch.set_num_threads(settings.threads or os.cpu_count() or 1)
-    device = choose_device(settings.device)
-    if settings.weights is None:
-        network = detectron.Network(detectron.read_recipe(settings.regions), device)
-        autocast = settings.autocast and device.type == "cuda"
-        return detectron.Detectron2Detector(network, dict(attributes), autocast=autocast)
-    model, card = load_detector(settings.weights, device)
-    encoder = make_text_encoder(card.text_encoder, device)
-    autocast = settings.autocast and device.type == "cuda"
-    source = make_source(settings.regions, model, settings.region_score)
-    return AptExtractor(model, encoder, dict(attributes), source, autocast=autocast)
+def _check_same(path: Path, found: Mapping[str, object], expected: Mapping[str, str]) -> None:
+    for name, value in expected.items():
+        if found.get(name) != value:
+            raise ConfigError(
+                f"{path}: made with {name} {found.get(name)!r:.60}, now {value!r:.60}; "
+                "--force starts over"
+            )
 
 
 class _Work:
-    """The loop over pages: decode ahead in threads, extract in batches, write each as a part."""
+    """The loop over pages: decode ahead in threads, extract in batches, write each as a part.
 
-    def __init__(self, detector: Detector, features: Path, settings: DetectSettings) -> None:
+    Decoding, the copy to the device, the model and writing each have threads of their own, so that
+    all four are at work at once. Threads decode no slower than processes do, since Pillow lets go
+    of the interpreter meanwhile, and nothing is to be sent from one to the other.
+    """
+
+    def __init__(
+        self, detector: Detector, features: Path, settings: DetectSettings, batch_size: int
+    ) -> None:
         self.detector = detector
         self.features = features
         self.settings = settings
+        self.batch_size = batch_size
+        self.device = choose_device(settings.device)
         self.read_text = make_text_source(
             settings.text_source, settings.ocr_languages, settings.ocr_confidence
         )
 
     def run(self, captures: Iterator[Capture], left: int, done: int) -> tuple[float, float]:
-        """Extract pages; give the seconds spent waiting and writing."""
+        """Extract pages; give the seconds spent waiting for screenshots and for the disk."""
         waiting = writing = 0.0
-        stream = self._batches(captures)
-        if not sys.stderr.isatty():
-            sys.stderr.write(f"detect: {left} pages to do, {done} done\n")
-        with tqdm(total=left, desc="detect", unit="page", disable=None) as bar:
+        stream = in_background(self._on_device(captures), _AHEAD)
+        with (
+            closing(_Progress(left, done)) as progress,
+            calls_in_background(self._write, _UNWRITTEN) as write,
+        ):
             while True:
                 start = time.perf_counter()
                 batch = next(stream, None)
                 waiting += time.perf_counter() - start
                 if batch is None:
-                    return waiting, writing
-                pages, images = batch
-                found = self.detector.extract(pages, to_batch(images))
+                    break
+                found = self.detector.extract(*batch)
                 start = time.perf_counter()
-                write_part(self.features, found, self.detector.attributes)
+                write(found)
                 writing += time.perf_counter() - start
-                bar.update(len(pages))
+                progress.add(len(found.keys))
+            start = time.perf_counter()
+        return waiting, writing + time.perf_counter() - start
+
+    def _write(self, found: FeatureBatch) -> None:
+        write_part(self.features, found, self.detector.attributes, self.settings.half)
+
+    def _on_device(self, captures: Iterator[Capture]) -> Iterator[tuple[list[Page], Tensor]]:
+        """Give batches whose pixels are on the device already; runs in a thread of its own."""
+        if self.device.type != "cuda":
+            yield from ((pages, to_batch(images)) for pages, images in self._batches(captures))
+            return
+        copies = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+        for pages, images in self._batches(captures):
+            with torch.cuda.stream(copies):  # pinning, too, belongs to this device
+                pixels = to_batch(images).pin_memory().to(self.device, non_blocking=True)
+            copies.synchronize()  # this thread waits, the model's does not
+            # The model reads on its own stream what was allocated on this one.
+            pixels.record_stream(torch.cuda.default_stream(self.device))
+            yield pages, pixels
 
     def _batches(
         self, captures: Iterator[Capture]
     ) -> Iterator[tuple[list[Page], list[np.ndarray]]]:
-        threads = self.settings.threads or os.cpu_count() or 1
+        """Collect batches, which end with their shard: so they are the same whoever makes them."""
         pages: list[Page] = []
         images: list[np.ndarray] = []
-        for page, image in ahead(self._decode, captures, threads):
-            pages.append(page)
-            images.append(image)
-            if len(pages) == self.settings.batch_size:
+        for page, image in ahead(self._decode, captures, threads_of(self.settings)):
+            if pages and (
+                len(pages) == self.batch_size or _shard(pages[0].key) != _shard(page.key)
+            ):
                 yield pages, images
                 pages, images = [], []
+            pages.append(page)
+            images.append(image)
         if pages:
             yield pages, images
 
@@ -284,3 +365,33 @@ class _Work:
         image = decode_screenshot(capture.screenshot, self.detector.input_size, capture.key)
         boxes = dom_boxes(capture.elements) if self.settings.regions == "dom" else []
         return Page(capture.key, self.read_text(capture), boxes), image
+
+
+def _shard(key: str) -> int:
+    return int(key.partition("_")[0])
+
+
+class _Progress:
+    """A bar on a terminal; elsewhere a line now and then: pages/s, and the time that is left."""
+
+    def __init__(self, left: int, done: int) -> None:
+        self._bar = tqdm(total=left, desc="detect", unit="page", disable=None)
+        self._left, self._count = left, 0
+        self._start = self._told = time.monotonic()
+        if self._bar.disable:
+            sys.stderr.write(f"detect: {left} pages to do, {done} done\n")
+
+    def close(self) -> None:
+        self._bar.close()
+
+    def add(self, pages: int) -> None:
+        self._bar.update(pages)
+        self._count += pages
+        now = time.monotonic()
+        if self._bar.disable and now - self._told >= _TELL_EVERY_S:
+            self._told = now
+            rate = self._count / (now - self._start)
+            left = tqdm.format_interval((self._left - self._count) / rate)
+            sys.stderr.write(
+                f"detect: {self._count} of {self._left} pages, {rate:.1f} pages/s, {left} left\n"
+            )

@@ -110,10 +110,24 @@ class DetectSettings(Strict):
         "--regions detectron2: can do without.",
     )
     device: str = Field("auto", description="auto, cpu, cuda or cuda:N.")
-    batch_size: int = Field(16, ge=1, description="Pages at a time.")
+    batch_size: int = Field(
+        0, ge=0, description="Pages at a time; 0 takes 16, or 2 of the paper's size on a CPU."
+    )
     half: bool = Field(default=False, description="Store features as float16: half the space.")
     threads: int = Field(0, ge=0, description="CPU threads; 0 takes all cores.")
-    autocast: bool = Field(default=False, description="Compute in bfloat16 on CUDA.")
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = Field(
+        "auto",
+        description="What to compute in; auto: bf16 where that is quicker (GPUs that have it; CPUs "
+        "that have it, at the paper's size), else fp32. A file holds pages of one precision.",
+    )
+    proposals: int = Field(
+        100, ge=36, description="Proposals a page to embed, of which 36 are kept."
+    )
+    shards_from: str = Field(
+        "",
+        description="K/N: do the K-th of N shares of the shards, K from 0, so that N GPUs or "
+        "machines work on one file; whoever is last writes it. Under torchrun: RANK/WORLD_SIZE.",
+    )
     regions: str = Field(
         "proposals",
         description="Where regions come from: proposals (the detector's own), dom (the elements "

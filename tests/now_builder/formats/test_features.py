@@ -1,5 +1,6 @@
 """Feature files: round trips, order of rows, and files that must be refused."""
 
+import tracemalloc
 from pathlib import Path
 
 import h5py
@@ -14,6 +15,7 @@ from now_builder.formats.features import (
     merge_parts,
     open_features,
     parts_folder,
+    read_part,
     read_parts,
     write_features,
     write_part,
@@ -85,10 +87,14 @@ def test_rows_come_in_the_order_asked_for(
     assert same(found, whole.take(np.array(rows, dtype=np.int64)))
 
 
-def test_the_same_content_is_the_same_bytes(path: Path, tmp_path: Path) -> None:
-    again = tmp_path / "again.h5"
+@pytest.mark.parametrize("size", [1, 4, 5, 100])
+def test_the_same_content_is_the_same_bytes_however_it_was_batched(
+    tmp_path: Path, size: int
+) -> None:
+    path, again = tmp_path / "f.h5", tmp_path / "again.h5"
+    write_features(path, [batch([f"{i}" for i in range(270)])], {"detector": "tiny"})
     with open_features(path) as features:
-        write_features(again, features.batches(5), {"detector": "tiny"})
+        write_features(again, features.batches(size), {"detector": "tiny"})
     assert again.read_bytes() == path.read_bytes()
 
 
@@ -104,6 +110,77 @@ def test_parts_are_merged_once_each_and_dropped(tmp_path: Path) -> None:
     with open_features(path) as features:
         assert features.keys == ["a", "b", "c", "d"]
         assert same(features.read(slice(0, 2)), batch(["a", "b"]))
+
+
+def test_a_part_holds_what_was_given_at_half_the_size_if_asked(tmp_path: Path) -> None:
+    one = batch(["a", "b"])
+    write_part(tmp_path / "f.h5", one, {"detector": "x"})
+    write_part(tmp_path / "h.h5", one, {"detector": "x"}, half=True)
+    (full,), (half,) = read_parts(tmp_path / "f.h5"), read_parts(tmp_path / "h.h5")
+    found, attributes = read_part(full)
+    assert same(found, one)
+    assert attributes == {"detector": "x"}
+    assert read_part(half)[0].regions.dtype == np.float16
+    assert half.stat().st_size < 0.6 * full.stat().st_size
+    merge_parts(tmp_path / "h.h5", {}, half=True)
+    with h5py.File(tmp_path / "h.h5") as file:
+        assert file["regions"].dtype == np.float16
+        assert np.array_equal(file["regions"][:], one.regions.astype(np.float16))
+
+
+def test_parts_are_found_by_how_their_first_keys_begin(tmp_path: Path) -> None:
+    for key in ("00000_0000", "00001_0000", "00001_0016"):
+        write_part(tmp_path / "f.h5", batch([key]), {})
+    assert len(read_parts(tmp_path / "f.h5", "00001_")) == 2
+
+
+@pytest.mark.parametrize("share", [0.0, 0.2, 0.5, 0.9, 0.999])
+@pytest.mark.parametrize("filling", ["cut", "zeros", "noise"])
+def test_a_torn_part_is_told(tmp_path: Path, share: float, filling: str) -> None:
+    path = tmp_path / "f.h5"
+    write_part(path, batch(["a", "b"]), {})
+    (part,) = read_parts(path)
+    content = part.read_bytes()
+    kept = content[: int(share * len(content))]
+    rest = len(content) - len(kept) if filling != "cut" else 0
+    tail = bytes(rest) if filling == "zeros" else np.random.default_rng(0).bytes(rest)
+    part.write_bytes(kept + tail)
+    with pytest.raises(FormatError, match="torn") as caught:
+        read_part(part)
+    assert str(part) in str(caught.value)
+    with pytest.raises(FormatError, match="torn"):
+        merge_parts(path, {})
+    assert part.exists()
+    assert not path.exists()
+
+
+def test_a_changed_byte_in_a_part_never_passes(tmp_path: Path) -> None:
+    path, one = tmp_path / "f.h5", batch(["a"])
+    write_part(path, one, {"detector": "x"})
+    (part,) = read_parts(path)
+    content, draw = part.read_bytes(), np.random.default_rng(0)
+    ends = np.r_[0:600, len(content) - 1200 : len(content)]
+    for place in [*draw.choice(ends, 150), *draw.integers(0, len(content), 50)]:
+        changed = bytearray(content)
+        changed[place] ^= 1 << draw.integers(8)
+        part.write_bytes(changed)
+        try:
+            found, attributes = read_part(part)
+        except FormatError:
+            continue
+        assert same(found, one)  # a byte that says nothing, such as a date
+        assert attributes == {"detector": "x"}
+
+
+def test_merging_holds_few_pages_in_memory(tmp_path: Path) -> None:
+    path, count = tmp_path / "f.h5", 64
+    for number in range(count):
+        write_part(path, batch([f"{number:03d}_{i}" for i in range(16)], number), {})
+    tracemalloc.start()
+    assert merge_parts(path, {}) == 16 * count
+    highest = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert highest < 0.5 * path.stat().st_size  # a few blocks of pages, however many there are
 
 
 def refused(path: Path, *words: str) -> None:
