@@ -11,7 +11,7 @@ import now_builder
 
 VERBS = [
     "crawl", "label", "train-detector", "measure-detector", "detect", "tokenize", "package",
-    "build", "verify", "doctor",
+    "build", "verify", "report", "audit", "audit-stats", "doctor",
 ]  # fmt: skip
 
 
