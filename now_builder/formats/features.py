@@ -345,11 +345,8 @@ def read_part(part: Path) -> tuple[FeatureBatch, dict[str, str]]:
         FormatError: If it is torn.
     """
     content = part.read_bytes()
-    end = len(content) - _CHECKSUM
-    if (
-        end < 0
-        or zlib.crc32(memoryview(content)[:end]).to_bytes(_CHECKSUM, "little") != content[end:]
-    ):
+    written, told = memoryview(content)[:-_CHECKSUM], content[-_CHECKSUM:]
+    if not written or zlib.crc32(written) != int.from_bytes(told, "little"):
         raise FormatError(part, "torn: not as long as it was, or not what was written")
     place = content.index(b"\n") + 1
     head = json.loads(content[:place])
