@@ -22,6 +22,8 @@ from now_builder.errors import ConfigError
 def settle(settings: DetectSettings) -> DetectSettings:
     """Fill in what follows from the machine, so that all who work on a file compute alike."""
     size = "detectron2" if _by_detectron2(settings) else _card(settings).model.size
+    if size == "detectron2" and settings.precision == "fp16":
+        raise ConfigError("precision fp16: not of a detectron2 model; expected auto, fp32 or bf16")
     if settings.engine == "ray":  # the workers are elsewhere
         cpu = torch.device("cpu")
         auto = "bf16" if settings.worker_gpus else choose_precision("auto", cpu, size)
