@@ -2,17 +2,20 @@
 
 import base64
 import random
+import re
 import subprocess
 import sys
 import unicodedata
 from pathlib import Path
 
 import pytest
+from bs4 import BeautifulSoup
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from playwright.sync_api import sync_playwright
 
 from now_builder.chromium import find_chromium
+from now_builder.crawl.charset import decode
 from now_builder.crawl.describe import describe
 from now_builder.formats.text import clean
 
@@ -34,6 +37,29 @@ def test_a_page_has_its_caption_source_and_charset(name: str) -> None:
     found = describe(case.content, case.header)
     assert (found.caption, found.source) == (case.caption, case.source)
     assert case.charset in {None, found.charset}
+
+
+INERT = {"noscript", "template", "textarea", "title", "iframe", "noembed", "noframes", "xmp",
+         "style", "script", "plaintext"}  # fmt: skip
+
+
+def by_the_tree(content: bytes, header: str | None) -> list[str]:
+    """The slow, obvious way: a whole tree by BeautifulSoup, and every description in it."""
+    text = re.sub(r"^\s*<\?xml[^>]*>", "", decode(content, header).text.replace("\0", "\ufffd"))
+    found = [
+        clean(str(meta.get("content", "")))
+        for meta in BeautifulSoup(text + "\n", "lxml").find_all("meta")
+        if str(meta.get("name", "")).strip().lower() == "description"
+        and not any(parent.name in INERT for parent in meta.parents)
+    ]
+    return list(dict.fromkeys(filter(None, found)))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_reading_as_it_goes_equals_reading_the_tree(name: str) -> None:
+    case = CASES[name]
+    found = describe(case.content, case.header).candidates.get("name", [])
+    assert found == by_the_tree(case.content, case.header)
 
 
 @pytest.mark.browser
@@ -128,6 +154,7 @@ LARGE = {
 LIMIT_S, LIMIT_MIB = 60, 1800
 _MEASURE = """
 import pathlib, resource, sys
+from now_builder.crawl.charset import decode
 from now_builder.crawl.describe import describe
 content = pathlib.Path(sys.argv[1]).read_bytes()
 for size in map(int, sys.argv[2:]):
