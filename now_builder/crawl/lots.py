@@ -1,11 +1,9 @@
 """Which shards one worker must crawl, so that no two workers ever visit the same host at once."""
 
-import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
-from now_builder.errors import ConfigError
 from now_builder.formats.shard import Planned
 
 
@@ -74,19 +72,3 @@ def tasks(
             found.append(tuple(shards))
             shards, count = [], 0
     return [*found, tuple(shards)] if shards else found
-
-
-def read_share(text: str) -> tuple[int, int]:
-    """Read ``K/N``, the K-th of N shares of the lots, counted from 0.
-
-    Raises:
-        ConfigError: If it is none.
-    """
-    found = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text.strip())
-    share = (int(found[1]), int(found[2])) if found else (1, 0)
-    if share[0] >= share[1]:
-        raise ConfigError(
-            f"--shards-from {text}: expected K/N with K from 0 to N-1, such as 3/16; in a Slurm "
-            "array from 0: $SLURM_ARRAY_TASK_ID/$SLURM_ARRAY_TASK_COUNT"
-        )
-    return share

@@ -16,13 +16,14 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
+from now_builder.config import read_share
 from now_builder.crawl.browser import Browsers
 from now_builder.crawl.crew import Crew
 from now_builder.crawl.depot import depot, rows_of
 from now_builder.crawl.egress import Gate, Resolver, parse_mapping
 from now_builder.crawl.language import detect_language
 from now_builder.crawl.ledger import Ledger
-from now_builder.crawl.lots import lots, read_share
+from now_builder.crawl.lots import lots
 from now_builder.crawl.pace import Pace
 from now_builder.crawl.plan import make_plan
 from now_builder.crawl.policy import Robots

@@ -3,7 +3,6 @@
 import fcntl
 import glob
 import os
-import re
 import shutil
 import sys
 import time
@@ -18,6 +17,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from now_builder.config import read_share
 from now_builder.detect.base import Detector, Page
 from now_builder.detect.labels import dom_boxes
 from now_builder.detect.loading import attributes_of, load, settle, threads_of
@@ -148,15 +148,9 @@ def detect(
 
 def _share(settings: DetectSettings) -> tuple[int, int]:
     """Tell which share of the shards is this process's: number and count."""
-    if not settings.shards_from:
-        return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-    found = re.fullmatch(r"(\d{1,6})/(\d{1,6})", settings.shards_from.strip())
-    share = (int(found[1]), int(found[2])) if found else (1, 0)
-    if share[0] >= share[1]:
-        raise ConfigError(
-            f"--shards-from {settings.shards_from}: expected K/N with K from 0 to N-1, such as 3/16"
-        )
-    return share
+    if settings.shards_from:
+        return read_share(settings.shards_from)
+    return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
 
 
 @contextmanager

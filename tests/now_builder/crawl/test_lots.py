@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from now_builder.crawl.lots import lots, read_share, tasks, with_lots
+from now_builder.config import read_share
+from now_builder.crawl.lots import lots, tasks, with_lots
 from now_builder.crawl.urls import extend_plan
 from now_builder.errors import ConfigError
 from now_builder.formats.shard import Planned
