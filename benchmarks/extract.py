@@ -182,7 +182,7 @@ class Ours:
         self.batch = settings.batch_size or (
             2 if size == "paper" and "cpu" in settings.device else 16
         )
-        self.extractor = AptExtractor(model, encoder, {})
+        self.extractor = AptExtractor(model, encoder, {}, proposals=settings.proposals)
         self.factors = np.array([*model.config.input_size] * 2) / ([WIDTH, HEIGHT] * 2)
 
     def __call__(self, captures: Sequence[Capture]) -> tuple[float, dict[str, np.ndarray]]:
@@ -277,9 +277,11 @@ def compare(
     """Run both by turns, and print what was seen."""
     fast, _ = load(options, device)
     fast = to_inference(fast, precision)
-    fast.config = fast.config.model_copy(update={"proposals": proposals})
     settings = DetectSettings(
-        device=str(device), threads=options.threads, batch_size=options.batch_size
+        device=str(device),
+        threads=options.threads,
+        batch_size=options.batch_size,
+        proposals=proposals,
     )
     ours = Ours(fast, plain.encoder, settings)
     turn = options.turn or ours.batch

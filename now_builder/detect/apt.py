@@ -30,7 +30,7 @@ class ModelConfig(Strict):
         layer3_stride: 2 as published, 1 for small inputs.
         anchor_sizes: Square roots of the anchors' areas, in input px.
         anchor_ratios: Height over width; screens are full of wide, flat elements.
-        candidates: Anchors kept before suppression; ``proposals``: boxes kept after it;
+        candidates: Anchors kept before suppression; ``proposals``: boxes kept after it in training;
             ``overlap``: the IoU above which it drops the weaker of two, lower than the usual 0.7
             since so few are embedded.
         temperature: Divides the cosines.
@@ -57,6 +57,9 @@ class ModelConfig(Strict):
     look: int = 1
     mode: Literal["shift", "film", "attn"] = "shift"
 
+
+PROPOSALS = 100
+"""Boxes a page that are embedded, unless a user says otherwise."""
 
 PAPER = ModelConfig(
     size="paper",
@@ -265,10 +268,10 @@ class AptDetector(nn.Module):
             pixels = F.avg_pool2d(pixels, self.config.look)
         return self.visual.features(pixels)
 
-    def propose(self, maps: Float[Tensor, "n c i j"]) -> list[Proposals]:
-        """Give the class-agnostic boxes of each page."""
+    def propose(self, maps: Float[Tensor, "n c i j"], count: int = PROPOSALS) -> list[Proposals]:
+        """Give the class-agnostic boxes of each page, ``count`` at most."""
         objectness, deltas, anchors = self.rpn(maps)
-        return self.rpn.propose(objectness, deltas, anchors, self.config.proposals)
+        return self.rpn.propose(objectness, deltas, anchors, count)
 
     def pool(
         self, maps: Float[Tensor, "n c i j"], regions: Sequence[Float[Tensor, "_ 4"]]

@@ -9,7 +9,7 @@ from jaxtyping import Float, Int64, UInt8
 from torch import Tensor
 
 from now_builder.detect import boxes as geometry
-from now_builder.detect.apt import AptDetector
+from now_builder.detect.apt import PROPOSALS, AptDetector
 from now_builder.detect.base import Page, Proposals
 from now_builder.detect.sources import OwnProposals, RegionSource, View
 from now_builder.detect.text import TextEncoder
@@ -43,6 +43,7 @@ class AptExtractor:
         attributes: What the feature file must say.
         source: Where regions come from; the model's own proposals unless given. Where another
             source finds too few, the model's own proposals follow.
+        proposals: Boxes a page to embed, of which 36 are kept.
     """
 
     def __init__(
@@ -51,11 +52,13 @@ class AptExtractor:
         encoder: TextEncoder,
         attributes: Mapping[str, str],
         source: RegionSource | None = None,
+        proposals: int = PROPOSALS,
     ) -> None:
         self.model = model.eval()
         self.encoder = encoder
         self.source: RegionSource = source or OwnProposals(model)
         self._attributes = dict(attributes)
+        self._room = proposals
 
     @property
     def attributes(self) -> Mapping[str, str]:
@@ -82,7 +85,7 @@ class AptExtractor:
         device, size = self.model.centre.device, self.model.config.input_size
         screenshots = screenshots.to(device)
         maps = self.model.maps(screenshots)
-        candidates = self._candidates(View(pages, screenshots, maps, size))
+        candidates = self._candidates(View(pages, screenshots, maps, size, self._room))
         pooled = self.model.pool(maps, [page.boxes for page in candidates]).float()
         windows = geometry.windows(size).to(device)
         ranked = self._rank(candidates, pooled, pages)
@@ -103,8 +106,8 @@ class AptExtractor:
         kind = SOURCES.index(self.source.kind)
         if kind == _DETECTOR:
             return [_candidates((page, kind)) for page in found]
-        room = self.model.config.proposals
-        more = self.model.propose(view.maps)
+        room = view.room
+        more = self.model.propose(view.maps, room)
         return [
             _candidates(
                 (_first(page, room), kind), (_first(own, room - len(page.boxes)), _DETECTOR)

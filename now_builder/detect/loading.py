@@ -89,10 +89,9 @@ def load(settings: DetectSettings, attributes: tuple[tuple[str, str], ...]) -> D
         return detectron.Detectron2Detector(network, dict(attributes), autocast=halved)
     model, card = load_detector(_weights(settings), device)
     model = to_inference(model, precision)
-    model.config = model.config.model_copy(update={"proposals": settings.proposals})
     encoder = make_text_encoder(card.text_encoder, device)
     source = make_source(settings.regions, model, settings.region_score)
-    return AptExtractor(model, encoder, dict(attributes), source)
+    return AptExtractor(model, encoder, dict(attributes), source, settings.proposals)
 
 
 def threads_of(settings: DetectSettings) -> int:

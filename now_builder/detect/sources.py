@@ -9,7 +9,7 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from now_builder.detect import boxes as geometry
-from now_builder.detect.apt import AptDetector
+from now_builder.detect.apt import PROPOSALS, AptDetector
 from now_builder.detect.base import Page, Proposals
 from now_builder.formats.shard import HEIGHT, WIDTH
 
@@ -23,12 +23,14 @@ class View:
         screenshots: RGB, at the extractor's ``input_size``.
         maps: Their C4 maps.
         size: Width and height of the detector's input, px: what boxes are to be given in.
+        room: How many boxes a page will be embedded; more are of no use.
     """
 
     pages: Sequence[Page]
     screenshots: UInt8[Tensor, "n 3 h w"]
     maps: Float[Tensor, "n c i j"]
     size: tuple[int, int]
+    room: int = PROPOSALS
 
 
 @runtime_checkable
@@ -58,7 +60,7 @@ class OwnProposals:
 
     def propose(self, view: View) -> list[Proposals]:
         """Give the boxes of each page."""
-        return self._model.propose(view.maps)
+        return self._model.propose(view.maps, view.room)
 
 
 class DomBoxes:

@@ -55,6 +55,7 @@ from now_builder.detect.weights import (
 )
 from now_builder.errors import ConfigError, FormatError, TrainingError
 from now_builder.formats.atomic import replacing
+from now_builder.formats.features import REGIONS
 
 _HUB_TEXT_ENCODER = "bert-base-multilingual-cased"
 _MEASURES = 12
@@ -563,7 +564,7 @@ def _described(
     for start in range(0, len(pages), 8):
         shots = screenshots.read(pages[start : start + 8]).to(model.centre.device)
         maps = model.maps(shots)
-        boxes = [page.boxes[:36] for page in model.propose(maps)]
+        boxes = [page.boxes for page in model.propose(maps, REGIONS)]
         embedded = model.projection(model.pool(maps, boxes).float())
         yield (embedded,) if model.look is None else model.look.describe(embedded, shots, boxes)
 

@@ -99,9 +99,8 @@ def test_a_blank_page_has_thirty_six_rows(extractor, value):
 
 
 def test_where_proposals_run_short_windows_of_the_grid_fill_up(extractor):
-    config = TINY.model_copy(update={"proposals": 5})
-    model = AptDetector(config, extractor.model.prompts)
-    batch = AptExtractor(model, HashedNgrams(0), {}).extract([Page("a")], noise(1))
+    model = AptDetector(TINY, extractor.model.prompts)
+    batch = AptExtractor(model, HashedNgrams(0), {}, proposals=5).extract([Page("a")], noise(1))
     check_batch(batch, 1)
     grid = batch.source[0] == SOURCES.index("grid")
     assert grid.sum() >= 31

@@ -299,7 +299,7 @@ def test_without_internet_a_hub_name_is_refused_in_one_line(
 
 
 def test_an_unknown_source_is_refused(captures, settings, tmp_path):
-    with pytest.raises(ConfigError, match="expected proposals, dom or hf:"):
+    with pytest.raises(ConfigError, match="expected proposals, dom, hf:"):
         detect(captures, tmp_path / "f.h5", settings.model_copy(update={"regions": "hg:x"}))
 
 
