@@ -84,7 +84,8 @@ def _what(facts: Facts, settled: Settled) -> str:
     return (
         f"# {settled.name}\n\n"
         f"{facts.pairs:,} pairs of a phone screenshot of a web page (as 36 region features of 768 "
-        "numbers) and the page's meta description (as token ids under three tokenizers, and as "
+        f"numbers) and the page's meta description (as token ids under {len(facts.tracks)} "
+        "tokenizers, and as "
         "text), collected without annotation, so that many pairs do not correspond. It is laid "
         "out as *Noise of Web* (NoW; PC², Duan et al., ACM MM 2024) was published, and was made "
         "by the open toolkit noise-of-web, not by NoW's authors.\n\n"
