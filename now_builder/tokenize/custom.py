@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 from importlib.metadata import version
+from operator import itemgetter
 from pathlib import Path
 
 import tokenizers
@@ -38,17 +39,22 @@ class CustomTokenizer:
             f"{name}.tokenizer.json, sha256 {hashlib.sha256(self._text.encode()).hexdigest()}, "
             f"brought along (tokenizers {version('tokenizers')})"
         )
-        self._outside = {*SPECIALS, *_special(self._backend)}
         ids = self._backend.get_vocab()
-        self.vocabulary: list[str] | None = [token for token in sorted(ids, key=ids.__getitem__)
-                           if token not in self._outside]  # fmt: skip
+        outside = {*SPECIALS, *_special(self._backend)}
+        self._tokens = {
+            number: UNKNOWN if token in outside else token
+            for token, number in sorted(ids.items(), key=itemgetter(1))
+        }
+        self.vocabulary: list[str] | None = [
+            token for token in self._tokens.values() if token != UNKNOWN
+        ]
 
     def cut(self, captions: Iterable[str]) -> Iterator[list[str]]:
         """Cut a stream of captions; special tokens that a caption spells out are unknown."""
-        outside = self._outside
         for batch in batches(captions, BATCH):
             for encoding in self._backend.encode_batch(batch, add_special_tokens=False):
-                yield [UNKNOWN if token in outside else token for token in encoding.tokens]
+                # Not its tokens: for one that is unknown, some models give the text.
+                yield [self._tokens[number] for number in encoding.ids]
 
     def save(self, path: Path) -> None:
         """Store the file as it was brought."""

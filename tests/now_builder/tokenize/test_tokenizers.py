@@ -87,11 +87,14 @@ def test_jieba_guesses_words_that_no_dictionary_has_as_lcut_does(text: str) -> N
     cut_as_lcut([text])
 
 
+ROUNDED = ["荔荔荔荔施海歑", "鹿鹿鹿鹿森", "孫孫孫孫长姂", "电冰泾八八八煿捷克斯", "等等等餠申请"]
+"""Two ways to cut are as likely but for rounding: jieba-rs goes the other way."""
+
+
 @pytest.mark.parametrize(
-    "text", ["荔荔荔荔施海歑", "鹿鹿鹿鹿森", "孫孫孫孫长姂", "警警警警弹祳",  # ties but for rounding
-             "电冰泾八八八煿捷克斯", "等等等餠申请",
-             "9_a", "0.a0Z", "8a-98", "㐖.", "C++和c#，AT&T", "\r\n \r\n\n", "3.14%", "T恤B超"]
-)  # fmt: skip
+    "text",
+    [*ROUNDED, "9_a", "0.a0Z", "8a-98", "㐖.", "C++和c#，AT&T", "\r\n \r\n\n", "3.14%", "T恤B超"],
+)
 def test_jieba_gives_what_lcut_gives_where_faster_libraries_do_not(text: str) -> None:
     cut_as_lcut([text])
 
@@ -215,7 +218,7 @@ def test_wordpiece_keeps_every_character_that_it_knows(
 
 @pytest.mark.parametrize("lower", [False, True])
 def test_special_tokens_in_a_caption_and_lower_case_are_left_to_the_library(
-    wordpiece: tuple[BertTokenizer, Path], tmp_path: Path, lower: bool
+    wordpiece: tuple[BertTokenizer, Path], tmp_path: Path, *, lower: bool
 ) -> None:
     _, path = wordpiece
     (tmp_path / "vocab.txt").write_bytes(path.read_bytes())
