@@ -20,10 +20,12 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
 from pathlib import Path
+from string import ascii_lowercase
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -54,6 +56,8 @@ class PlainJieba:
     vocabulary: list[str] | None = None
 
     def cut(self, captions: Iterable[str]) -> Iterator[list[str]]:
+        """Cut."""
+        jieba.setLogLevel(60)
         return map(jieba.lcut, captions)
 
     def save(self, path: Path) -> None:
@@ -61,12 +65,15 @@ class PlainJieba:
 
 
 class Pen:
-    """Writes captions: the simulated web's words, and in between words that rarely come twice."""
+    """Writes captions: the simulated web's words, and in between words of a dictionary and made names."""
 
     def __init__(self) -> None:
         self.draw = random.Random(0)
         dictionary = {word: count for word, count in jieba.dt.FREQ.items() if count}
         self.words, self.weights = [*dictionary], [*accumulate(dictionary.values())]
+        self.names = ["".join(self.draw.choices(ascii_lowercase, k=self.draw.randint(3, 9))).title()
+                      for _ in range(50_000)]  # fmt: skip
+        self.often = [*accumulate(1 / rank for rank in range(1, len(self.names) + 1))]
         self.pieces = {lang: self._pieces(lang) for lang in LANGUAGES}
 
     @staticmethod
@@ -77,6 +84,7 @@ class Pen:
         return [piece for text in texts for piece in re.findall(r"\S+\s?", text)]
 
     def caption(self) -> str:
+        """Write one."""
         wanted = min(LONGEST, max(4, round(self.draw.lognormvariate(3.84, 0.55))))
         lang = self.draw.choice(LANGUAGES)
         pieces, left = [], wanted
@@ -91,8 +99,7 @@ class Pen:
         if chance < 0.05:
             return f"{self.draw.randint(0, 9999)}{end}"
         if chance < 0.1:
-            letters = self.draw.choices("abcdefghijklmnopqrstuvwxyz", k=self.draw.randint(3, 9))
-            return f"{''.join(letters).capitalize()}{end}"
+            return f"{self.draw.choices(self.names, cum_weights=self.often)[0]}{end}"
         if chance < 0.8 and lang == "zh":
             return self.draw.choices(self.words, cum_weights=self.weights)[0]
         if chance < 0.85 and not end:
@@ -123,6 +130,8 @@ def write_crawl(captures: Path, captions: Sequence[str]) -> Corpus:
 
 @dataclass(frozen=True, slots=True)
 class Bench:
+    """What is measured on, and how."""
+
     corpus: Corpus
     captions: Sequence[str]
     sample: Sequence[str]
@@ -136,17 +145,26 @@ class Bench:
         return len(texts) / (time.perf_counter() - start)
 
     def stream(self, tokenizer: CaptionTokenizer) -> float:
+        """Give captions a second in this process, kept nowhere."""
         start = time.perf_counter()
         for _ in tokenizer.cut(self.captions):
             pass
         return len(self.captions) / (time.perf_counter() - start)
 
     def stage(self, tokenizer: CaptionTokenizer, processes: int) -> float:
-        """Cut all shards into files, as ``tokenize`` does; the start of processes is among it."""
-        with tempfile.TemporaryDirectory(dir=self.corpus.captures) as parts:
+        """Cut all shards into files, as ``tokenize`` does; until the first is done is start-up."""
+        with (
+            tempfile.TemporaryDirectory(dir=self.corpus.captures) as parts,
+            ExitStack() as stack,
+        ):
+            crew, begin = Crew(self.corpus, tokenizer, Path(parts)), time.perf_counter()
+            outcomes = crew.outcomes(len(self.captions), processes, stack)
+            next(outcomes)
             start = time.perf_counter()
-            Crew(self.corpus, tokenizer, Path(parts)).cut_all(len(self.captions), processes)
-            return len(self.captions) / (time.perf_counter() - start)
+            count = sum(cut for cut, _ in outcomes)
+            rate = count / (time.perf_counter() - start)
+        print(f"  ({tokenizer.name}, {processes} at work: start-up {start - begin:.1f} s)")
+        return rate
 
 
 def say(name: str, rate: float, plain: float | None = None) -> None:
@@ -169,7 +187,7 @@ def bench_jieba(bench: Bench) -> None:
     say("ours, loop", ours, plain)
     say("ours, stage, 1 process", one, plain)
     say(f"ours, stage, {many} processes", all_of_them, plain)
-    cut = made.cut(bench.captions)
+    cut = made.cut(bench.sample)
     differ = sum(
         tokens != jieba.lcut(text) for tokens, text in zip(cut, bench.sample, strict=False)
     )
@@ -205,10 +223,10 @@ def bench_bert(bench: Bench, folder: Path) -> None:
     say("tokenizers' own encode, loop", rust, plain)
     say("ours, loop", ours, plain)
     say(f"ours, stage, {bench.processes} processes", all_of_them, plain)
-    cut = made.cut(bench.sample)
+    cut = zip(made.cut(bench.sample), bench.sample, strict=True)
     differ = sum(
         [token.replace("<unk>", "[UNK]") for token in tokens] != slow.tokenize(text)
-        for tokens, text in zip(cut, bench.sample, strict=True)
+        for tokens, text in cut
     )
     print(f"  {differ} of {len(bench.sample):,} captions differ from the slow reference's")
 

@@ -17,7 +17,7 @@ from now_builder.formats.captions import SPECIALS
 from now_builder.tokenize.base import UNKNOWN, alphabet, batches
 
 BATCH = 1000
-REMEMBERED = 2**17
+REMEMBERED = 2**16
 """Words whose tokens are kept."""
 MULTILINGUAL = "bert-base-multilingual-cased"
 _UNK = "[UNK]"

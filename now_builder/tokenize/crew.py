@@ -57,7 +57,7 @@ class Crew:
                 tqdm(total=pages, desc=name, unit="caption", disable=None)
             )  # fmt: skip
             try:
-                for count, tokens in self._outcomes(pages, processes, stack):
+                for count, tokens in self.outcomes(pages, processes, stack):
                     train.update(tokens)
                     bar.update(count)
             except BrokenProcessPool:
@@ -67,9 +67,10 @@ class Crew:
                 ) from None
         return train
 
-    def _outcomes(
+    def outcomes(
         self, pages: int, processes: int, stack: ExitStack
     ) -> Iterator[tuple[int, Counter[str]]]:
+        """Give, shard by shard, what :meth:`cut_shard` gives; ``stack`` ends the processes."""
         processes = processes or (1 if pages < PARALLEL_FROM else os.cpu_count() or 1)
         if processes == 1:
             return map(self.cut_shard, self.corpus.shards)

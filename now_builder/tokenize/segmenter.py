@@ -5,10 +5,12 @@ from functools import lru_cache
 from math import log
 from typing import Any
 
-_REMEMBERED = 2**16
+_REMEMBERED = 2**15
 """Latin words, and runs without a dictionary word, whose tokens are kept for when they recur."""
 _NEVER = -3.14e100
 """Jieba's logarithm of nought."""
+_NOTHING = (_NEVER,) * 4
+_BEGIN, _INNER, _END, _ALONE = range(4)
 
 
 class Segmenter:
@@ -30,13 +32,18 @@ class Segmenter:
         # Past jieba's cache: that is a marshal file in a shared folder.
         frequencies, total = library.gen_pfdict(library.get_dict_file())
         self._unknown = 0.0 - log(total)
-        self._weights: dict[str, float | None] = {
-            word: log(frequency) - log(total) if frequency else None  # None: a longer one's start
-            for word, frequency in frequencies.items()
-        }
+        self._weights = _weigh(frequencies, log(total))
         self._blocks: Any = jieba.re_han_default
         self._spaces: Any = jieba.re_skip_default
         self._model: Any = jieba.finalseg
+        leave, emit = self._model.trans_P, self._model.emit_P
+        self._first = [self._model.start_P[state] for state in "BMES"]
+        self._inside = [leave[before][after] for before in "BM" for after in "ME"]
+        self._outside = [leave[before][after] for before, after in ("EB", "ES", "SB", "SS")]
+        self._emitted = {
+            character: tuple(emit[state].get(character, _NEVER) for state in "BMES")
+            for character in {*emit["B"], *emit["M"], *emit["E"], *emit["S"]}
+        }
         self._latin = lru_cache(_REMEMBERED)(self._cut_block)
         self._guess = lru_cache(_REMEMBERED)(self._cut_unknown)
 
@@ -73,29 +80,28 @@ class Segmenter:
 
     def _route(self, block: str) -> list[int]:
         """Give the end of the best word from each character on; a longer one wins a tie."""
-        weights, size = self._weights, len(block)
+        weigh, size = self._weights.get, len(block)
         scores = [0.0] * (size + 1)
         ends = [0] * size
         for start in range(size - 1, -1, -1):
             end = best_end = start + 1
             best = None
-            piece = block[start]
-            while piece in weights:
-                weight = weights[piece]
-                if weight is not None:
-                    score = weight + scores[end]
+            weight = weigh(block[start])
+            while weight is not None:
+                if weight:
+                    score = scores[end] - abs(weight)
                     if best is None or score >= best:
                         best, best_end = score, end
-                if end == size:
+                if weight > 0.0 or end == size:
                     break
                 end += 1
-                piece = block[start:end]
+                weight = weigh(block[start:end])
             scores[start] = self._unknown + scores[start + 1] if best is None else best
             ends[start] = best_end
         return ends
 
     def _cut_run(self, run: str) -> list[str]:
-        known = len(run) < 2 or self._weights.get(run) is not None
+        known = len(run) < 2 or self._weights.get(run)
         return list(run) if known else self._guess(run)
 
     def _cut_unknown(self, run: str) -> list[str]:
@@ -110,43 +116,49 @@ class Segmenter:
     def _cut_by_states(self, block: str) -> list[str]:
         words, begin = [], 0
         for place, state in enumerate(self._states(block)):
-            if state == "B":
+            if state == _BEGIN:
                 begin = place
-            elif state == "E":
+            elif state == _END:
                 words.append(block[begin : place + 1])
-            elif state == "S":
+            elif state == _ALONE:
                 words.append(block[place])
         return words
 
-    def _states(self, block: str) -> str:
-        """Tell of each character whether it begins, continues or ends a word, or is one: BMES.
+    def _states(self, block: str) -> list[int]:
+        """Tell of each character whether it begins, goes on with or ends a word, or is one.
 
         Source:
-            Viterbi's algorithm on Jieba's tables; of two as likely, the state later in the
-            alphabet.
+            Viterbi's algorithm on Jieba's tables; of two as likely, the state that comes later in
+            the alphabet, as B, E, M and S.
         """
-        start, leave, emit = self._model.start_P, self._model.trans_P, self._model.emit_P
-        emit_b, emit_m, emit_e, emit_s = (emit[state].get for state in "BMES")
-        b, m, e, s = (start[state] + emit[state].get(block[0], _NEVER) for state in "BMES")
-        steps: list[dict[str, str]] = []
-        for character in block[1:]:
-            at_b, at_m = emit_b(character, _NEVER), emit_m(character, _NEVER)
-            at_e, at_s = emit_e(character, _NEVER), emit_s(character, _NEVER)
-            begin_e, begin_s = e + leave["E"]["B"] + at_b, s + leave["S"]["B"] + at_b
-            inner_b, inner_m = b + leave["B"]["M"] + at_m, m + leave["M"]["M"] + at_m
-            end_b, end_m = b + leave["B"]["E"] + at_e, m + leave["M"]["E"] + at_e
-            alone_e, alone_s = e + leave["E"]["S"] + at_s, s + leave["S"]["S"] + at_s
-            steps.append(
-                {
-                    "B": "S" if begin_s >= begin_e else "E",
-                    "M": "M" if inner_m >= inner_b else "B",
-                    "E": "M" if end_m >= end_b else "B",
-                    "S": "S" if alone_s >= alone_e else "E",
-                }
-            )
-            b, m = max(begin_e, begin_s), max(inner_b, inner_m)
-            e, s = max(end_b, end_m), max(alone_e, alone_s)
-        states = ["S" if s >= e else "E"]
+        begin_to_inner, begin_to_end, inner_to_inner, inner_to_end = self._inside
+        end_to_begin, end_to_alone, alone_to_begin, alone_to_alone = self._outside
+        emitted = [self._emitted.get(character, _NOTHING) for character in block]
+        b, m, e, s = (own + at for own, at in zip(self._first, emitted[0], strict=True))
+        steps = []
+        for at_b, at_m, at_e, at_s in emitted[1:]:
+            end_b, alone_b = e + end_to_begin + at_b, s + alone_to_begin + at_b
+            begin_m, inner_m = b + begin_to_inner + at_m, m + inner_to_inner + at_m
+            begin_e, inner_e = b + begin_to_end + at_e, m + inner_to_end + at_e
+            end_s, alone_s = e + end_to_alone + at_s, s + alone_to_alone + at_s
+            b, from_b = (alone_b, _ALONE) if alone_b >= end_b else (end_b, _END)
+            m, from_m = (inner_m, _INNER) if inner_m >= begin_m else (begin_m, _BEGIN)
+            e, from_e = (inner_e, _INNER) if inner_e >= begin_e else (begin_e, _BEGIN)
+            s, from_s = (alone_s, _ALONE) if alone_s >= end_s else (end_s, _END)
+            steps.append((from_b, from_m, from_e, from_s))
+        states = [_ALONE if s >= e else _END]
         for step in reversed(steps):
             states.append(step[states[-1]])
-        return "".join(reversed(states))
+        return states[::-1]
+
+
+def _weigh(frequencies: dict[str, int], logtotal: float) -> dict[str, float]:
+    """Give the logarithm of each word's share: below zero, or above if no longer word starts so.
+
+    What only starts longer words weighs nothing.
+    """
+    starts = {word[:-1] for word in frequencies}
+    return {
+        word: 0.0 if not count else (log(count) - logtotal) * (1.0 if word in starts else -1.0)
+        for word, count in frequencies.items()
+    }
