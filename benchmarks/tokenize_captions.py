@@ -65,7 +65,7 @@ class PlainJieba:
 
 
 class Pen:
-    """Writes captions: the simulated web's words, and in between words of a dictionary and made names."""
+    """Writes captions of the simulated web's words, of a dictionary's and of made names."""
 
     def __init__(self) -> None:
         self.draw = random.Random(0)
