@@ -158,16 +158,22 @@ class Bench:
             ExitStack() as stack,
         ):
             crew, begin = Crew(self.corpus, tokenizer, Path(parts)), time.perf_counter()
+            spent = sum(os.times()[:4])
             outcomes = crew.outcomes(len(self.captions), processes, stack)
             next(outcomes)
             start = time.perf_counter()
             count = sum(cut for cut, _ in outcomes)
             rate = count / (time.perf_counter() - start)
-        print(f"  ({tokenizer.name}, {processes} at work: start-up {start - begin:.1f} s)")
+        spent = sum(os.times()[:4]) - spent
+        print(
+            f"  ({tokenizer.name}, {processes} at work: start-up {start - begin:.1f} s; with it "
+            f"{1e6 * spent / len(self.captions):.0f} µs of CPU a caption)"
+        )
         return rate
 
 
 def say(name: str, rate: float, plain: float | None = None) -> None:
+    """Print a rate, and how many times the plain one it is."""
     ratio = "" if plain is None else f"{rate / plain:7.2f}x"
     print(f"  {name:<46}{rate:>10,.0f} /s{ratio}", flush=True)
 
