@@ -103,7 +103,7 @@ def _parameter(
 
 
 def _option(name: str, field: Any, short: str | None = None) -> inspect.Parameter:
-    flag = "--" + name.replace("_", "-")
+    flag = "--" + name.rstrip("_").replace("_", "-")  # with_: a keyword is no name of a parameter
     if field.annotation in (bool, bool | None):
         flag = f"{flag}/--no-{flag[2:]}"
     default = field.get_default(call_default_factory=True)
@@ -226,7 +226,10 @@ def _detect(captures: Path, features: Path, settings: DetectSettings, force: boo
     {"captures": "Folder made by crawl.", "captions": "Folder to write."},
 )
 def _tokenize(captures: Path, captions: Path, settings: TokenizeSettings, force: bool) -> None:
-    """Turn captions into ids three ways: Jieba, BPE, BERT. Vocabularies see the train pool only."""
+    """Turn captions into ids three ways: Jieba, BPE, BERT. Vocabularies see the train pool only.
+
+    Run it again to go on after a stop: what stands and fits is left alone.
+    """
     typer.echo(_load("tokenize.run", "tokenize")(captures, captions, settings, force))
 
 

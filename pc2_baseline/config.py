@@ -17,7 +17,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 class DataSettings(Strict):
     """What is read from the release."""
 
-    tokenizer: str = Field("jieba", description="Track: jieba, bpe or bert.")
+    tokenizer: str = Field("jieba", description="Track: jieba, bpe, bert or one brought along.")
     name: Literal["now100k_precomp", "h5100k_precomp"] = Field(
         "now100k_precomp", description="Layout; both published names of NoW mean the same."
     )

@@ -13,6 +13,9 @@ from now_builder.formats.atomic import replacing, write_json
 
 Tokenizer = Literal["jieba", "bpe", "bert"]
 TOKENIZERS: tuple[Tokenizer, ...] = ("jieba", "bpe", "bert")
+"""The three of the paper; a captions folder and a release may hold others besides."""
+
+_ENDING = ".vocab.json"
 
 SPECIALS = ("<pad>", "<start>", "<end>", "<unk>")
 PAD, START, END, UNK = range(4)
@@ -56,6 +59,12 @@ def make_vocabulary(
         source=source,
         learned_on=learned_on,
     )
+
+
+def find_tokenizers(captions: Path) -> list[str]:
+    """Name the tokenizers of a captions folder: the three, then others that stand there."""
+    others = {path.name.removesuffix(_ENDING) for path in captions.glob(f"[!.]*{_ENDING}")}
+    return [*TOKENIZERS, *sorted(others.difference(TOKENIZERS))]
 
 
 def write_vocabulary(path: Path, vocabulary: Vocabulary) -> None:

@@ -80,11 +80,13 @@ def _what(facts: Facts, settled: Settled) -> str:
         (name, split.pairs, split.domains, split.sites, f"{split.detected[0]:.1f}")
         for name, split in facts.splits.items()
     ]
+    three = "three" if len(facts.tracks) == 3 else len(facts.tracks)
     home = f"\n\nHome: {settled.homepage}" if settled.homepage else ""
     return (
         f"# {settled.name}\n\n"
         f"{facts.pairs:,} pairs of a phone screenshot of a web page (as 36 region features of 768 "
-        "numbers) and the page's meta description (as token ids under three tokenizers, and as "
+        f"numbers) and the page's meta description (as token ids under {three} tokenizers, "
+        "and as "
         "text), collected without annotation, so that many pairs do not correspond. It is laid "
         "out as *Noise of Web* (NoW; PC², Duan et al., ACM MM 2024) was published, and was made "
         "by the open toolkit noise-of-web, not by NoW's authors.\n\n"

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import numpy as np
 from jaxtyping import UInt64
 
-from now_builder.formats.captions import UNK, Tokenizer, Vocabulary
+from now_builder.formats.captions import UNK, Vocabulary
 from now_builder.formats.features import REGIONS
 from now_builder.formats.release import Ceiling, Pair, ceiling
 from now_builder.formats.shard import CaptureRow, Planned
@@ -132,7 +132,7 @@ class Facts:
 
     listed: int
     splits: dict[Split, SplitFacts]
-    tracks: dict[Tokenizer, Track]
+    tracks: dict[str, Track]
     rejects: dict[str, int]
     fetched: tuple[str, str]
     leaks: list[Leak]
@@ -159,8 +159,8 @@ class Material:
     plan: Sequence[Planned]
     rows: Mapping[str, CaptureRow]
     pairs: dict[Split, list[Pair]]
-    ids: Mapping[Tokenizer, Mapping[str, list[int]]]
-    vocabularies: Mapping[Tokenizer, Vocabulary]
+    ids: Mapping[str, Mapping[str, list[int]]]
+    vocabularies: Mapping[str, Vocabulary]
     images: dict[Split, Images]
     selection: Selection
     judged: Judgements | None
@@ -206,7 +206,7 @@ def _split_facts(material: Material, split: Split) -> SplitFacts:
     )
 
 
-def _track(material: Material, name: Tokenizer) -> Track:
+def _track(material: Material, name: str) -> Track:
     vocabulary, ids = material.vocabularies[name], material.ids[name]
     lines = {split: [ids[pair.key] for pair in pairs] for split, pairs in material.pairs.items()}
     return Track(

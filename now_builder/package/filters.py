@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from now_builder.formats.captions import Tokenizer
 from now_builder.formats.release import Reject
 from now_builder.formats.shard import CaptureRow, Planned
 from now_builder.formats.split import SPLITS, Split, SplitPlan
@@ -30,7 +29,7 @@ class Pages:
     plan: Sequence[Planned]
     rows: Mapping[str, CaptureRow]
     features: frozenset[str]
-    ids: Mapping[Tokenizer, Mapping[str, list[int]]]
+    ids: Mapping[str, Mapping[str, list[int]]]
     flags: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
 

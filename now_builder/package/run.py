@@ -15,9 +15,8 @@ from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.atomic import remove_leftovers, sha256_of, write_json, write_text
 from now_builder.formats.captions import (
     MENDED,
-    TOKENIZERS,
-    Tokenizer,
     Vocabulary,
+    find_tokenizers,
     read_captions,
     read_vocabulary,
     to_line,
@@ -70,8 +69,8 @@ class _Inputs:
     split: SplitPlan
     plan: list[Planned]
     rows: dict[str, CaptureRow]
-    ids: dict[Tokenizer, dict[str, list[int]]]
-    vocabularies: dict[Tokenizer, Vocabulary]
+    ids: dict[str, dict[str, list[int]]]
+    vocabularies: dict[str, Vocabulary]
     tokenizers: dict[str, str]
     judged: Judgements | None
     hashes: dict[str, str]
@@ -105,7 +104,9 @@ def package(
     """
     split = read_split(captures / "split.toml")
     before = _before(release)
-    vocabularies = {name: read_vocabulary(captions / f"{name}.vocab.json") for name in TOKENIZERS}
+    vocabularies = {
+        name: read_vocabulary(captions / f"{name}.vocab.json") for name in find_tokenizers(captions)
+    }
     settled = settle(settings, split, before, release, mended=_mended(captions, vocabularies))
     with open_features(features) as opened:
         inputs = _read(captures, captions, release, settled, split, vocabularies)
@@ -180,7 +181,7 @@ def _before(release: Path) -> Manifest | None:
     return None
 
 
-def _mended(captions: Path, vocabularies: Mapping[Tokenizer, Vocabulary]) -> bool:
+def _mended(captions: Path, vocabularies: Mapping[str, Vocabulary]) -> bool:
     """Tell whether the captions were mended when they were tokenised, all of them or none."""
     found = {name: item.extra.get("captions") == MENDED for name, item in vocabularies.items()}
     if len(set(found.values())) != 1:
@@ -203,7 +204,7 @@ def _read(
     release: Path,
     settled: Settled,
     split: SplitPlan,
-    vocabularies: dict[Tokenizer, Vocabulary],
+    vocabularies: dict[str, Vocabulary],
 ) -> _Inputs:
     plan = read_plan(captures)
     rows = {row.key: row for row in read_rows(captures)}
@@ -213,15 +214,16 @@ def _read(
     hashes = {"plan": sha256_of(plan_path(captures))}
     shards = [sha256_of(rows_path(captures, shard)) for shard in complete_shards(captures)]
     hashes["rows"] = hashlib.sha256("\n".join(shards).encode()).hexdigest()
-    ids: dict[Tokenizer, dict[str, list[int]]] = {}
-    for name in TOKENIZERS:
+    ids: dict[str, dict[str, list[int]]] = {}
+    for name, vocabulary in vocabularies.items():
         path = captions / f"{name}.txt"
         ids[name] = read_captions(path)
         hashes[name] = sha256_of(path)
         hashes[f"{name}.vocab"] = sha256_of(captions / f"{name}.vocab.json")
-        if vocabularies[name].extra.get("ids_sha256", hashes[name]) != hashes[name]:
+        if vocabulary.extra.get("ids_sha256", hashes[name]) != hashes[name]:
             raise FormatError(path, "does not belong to its vocabulary; run tokenize again")
-    raw = {path.name: _text(path) for path in sorted(captions.glob("*.tokenizer.json"))}
+    paths = [captions / f"{name}.tokenizer.json" for name in sorted(vocabularies)]
+    raw = {path.name: _text(path) for path in paths if path.exists()}
     judged = None
     if settled.matched is not None:
         path = Path(os.path.normpath(release.resolve() / settled.matched))
@@ -284,8 +286,9 @@ def _clear(release: Path) -> None:
         (release / "manifest.json").replace(release / _PREVIOUS)
     for folder in (release, release / DATA_FOLDER, release / "vocab"):
         remove_leftovers(folder)
-    for name in SPLITS:
-        (release / DATA_FOLDER / f"{name}_ims.npy").unlink(missing_ok=True)
+    stale = [f"{DATA_FOLDER}/*_ims.npy", f"{DATA_FOLDER}/*_caps_*.txt", "vocab/*.json"]
+    for path in [path for pattern in stale for path in release.glob(pattern)]:
+        path.unlink()
 
 
 def _write(

@@ -70,7 +70,7 @@ def _check_captions(
     problems = []
     if [pair.pair_index for pair in pairs] != list(range(len(pairs))):
         problems.append(f"pairs.parquet: pair_index of {split} is not 0, 1, 2 …")
-    for tokenizer in TOKENIZERS:
+    for tokenizer in dict.fromkeys([*TOKENIZERS, *manifest.fingerprints.get(split, {})]):
         name = f"{split}_caps_{tokenizer}.txt"
         captions: Captions = read_split_captions(release, split, tokenizer)
         if captions.keys != [pair.key for pair in pairs]:

@@ -6,7 +6,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from now_builder.formats.captions import SPECIALS, UNK, Tokenizer
+from now_builder.formats.captions import SPECIALS, UNK
 
 UNKNOWN = SPECIALS[UNK]
 """What a tokenizer gives for a piece of text that it has no token for."""
@@ -14,15 +14,18 @@ UNKNOWN = SPECIALS[UNK]
 
 @runtime_checkable
 class CaptionTokenizer(Protocol):
-    """A tokenizer that is ready to use.
+    """A tokenizer that is ready to use, here or, pickled, in a worker process.
 
     Attributes:
         name: Which of the pipelines this is.
         source: Where its tokens come from, in words; it is stored with the vocabulary.
+        vocabulary: Its tokens in their order, if it brings them along; ``None``: those that occur
+            in the train pool.
     """
 
-    name: Tokenizer
+    name: str
     source: str
+    vocabulary: list[str] | None
 
     def cut(self, captions: Iterable[str]) -> Iterator[list[str]]:
         """Cut a stream of captions into tokens: content only, nothing put around them."""

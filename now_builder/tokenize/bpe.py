@@ -9,7 +9,7 @@ import tokenizers
 from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
 
 from now_builder.formats.atomic import write_text
-from now_builder.formats.captions import SPECIALS, Tokenizer
+from now_builder.formats.captions import SPECIALS
 from now_builder.tokenize.base import alphabet, batches
 
 BATCH = 1000
@@ -31,7 +31,8 @@ _BYTES = [f"<0x{value:02X}>" for value in range(256)]
 class BpeTokenizer:
     """A BPE that was learned here; see :func:`learn_bpe`."""
 
-    name: Tokenizer = "bpe"
+    name = "bpe"
+    vocabulary: list[str] | None = None
 
     def __init__(self, backend: tokenizers.Tokenizer, source: str) -> None:
         self._backend = backend

@@ -1,15 +1,13 @@
 """Turn the captions of a crawl into ids under each tokenizer; vocabularies see the train pool."""
 
 import hashlib
+import os
+import shutil
 import sys
-import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
-
-from tqdm import tqdm
 
 from now_builder import __version__
 from now_builder.errors import ConfigError
@@ -17,49 +15,17 @@ from now_builder.formats.atomic import remove_leftovers, sha256_of
 from now_builder.formats.captions import (
     MENDED,
     TOKENIZERS,
-    UNK,
-    Tokenizer,
     Vocabulary,
-    from_line,
     make_vocabulary,
     read_vocabulary,
-    to_line,
     write_captions,
     write_vocabulary,
 )
-from now_builder.formats.shard import complete_shards, read_rows
-from now_builder.formats.split import Split, SplitPlan, read_split
-from now_builder.formats.text import mend
+from now_builder.formats.split import read_split
 from now_builder.tokenize.base import CaptionTokenizer
+from now_builder.tokenize.corpus import Corpus, TrainCaptions
+from now_builder.tokenize.crew import Crew, renumbered
 from now_builder.tokenize.settings import TokenizeSettings
-
-
-@dataclass(frozen=True, slots=True)
-class Corpus:
-    """The captions of a crawl, streamed shard by shard each time it is gone through."""
-
-    captures: Path
-    split: SplitPlan
-    mended: bool = False
-
-    def __iter__(self) -> Iterator[tuple[str, str, Split]]:
-        """Yield key, caption and pool of each page that was captured and has a caption."""
-        for shard in complete_shards(self.captures):
-            for row in read_rows(self.captures, shard):
-                caption = mend(row.caption or "") if self.mended else row.caption
-                if row.status == "ok" and caption:
-                    yield row.key, caption, self.split.pool_of(row.site, row.key)
-
-
-@dataclass(frozen=True, slots=True)
-class TrainCaptions:
-    """The captions of the train pool, for as many passes as a learner needs."""
-
-    corpus: Corpus
-
-    def __iter__(self) -> Iterator[str]:
-        """Yield each caption of the train pool."""
-        return (caption for _, caption, pool in self.corpus if pool == "train")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +48,16 @@ class TokenizeSummary:
         sizes = ", ".join(
             f"{name} {size} tokens{'' if name in self.made else ' (unchanged)'}"
             for name, size in self.sizes.items()
+            if name in TOKENIZERS
+        )
+        own = "".join(
+            f"; {name}: the {size} tokens of its file{'' if name in self.made else ' (unchanged)'}"
+            for name, size in self.sizes.items()
+            if name not in TOKENIZERS
         )
         return (
             f"{self.pages} captions; vocabularies from the {self.learned_on} of the train pool "
-            f"alone: {sizes}"
+            f"alone: {sizes}{own}"
         )
 
 
@@ -100,27 +72,31 @@ def tokenize(
     Args:
         captures: Folder made by ``crawl``.
         captions: Folder to write: ``jieba.txt``, ``jieba.vocab.json`` and so on, and the raw
-            ``bpe.tokenizer.json`` and ``bert.tokenizer.json``.
+            ``bpe.tokenizer.json`` and ``bert.tokenizer.json``. Other raw tokenizers in it, from
+            ``settings.with_`` of this run or of earlier ones, are used besides the three.
         settings: Sizes and choices.
         force: Make all of them again.
 
     Raises:
-        FormatError: If the captures are missing or torn.
-        ConfigError: If the train pool has no caption, or a named BERT cannot be had.
+        FormatError: If the captures are missing or torn, or a tokenizer's file is none.
+        ConfigError: If the train pool has no caption, a named BERT cannot be had, a file's name
+            cannot be a tokenizer's, or a worker process was killed.
     """
+    files = _files(captions, settings)
     corpus = Corpus(captures, read_split(captures / "split.toml"), settings.mend)
     pages, learned_on, content = _survey(corpus)
     captions.mkdir(parents=True, exist_ok=True)
     remove_leftovers(captions)
     sizes: dict[str, int] = {}
     made: list[str] = []
-    for name in TOKENIZERS:
-        inputs = _inputs(name, settings, content)
+    for name in (*TOKENIZERS, *sorted(files)):
+        inputs = _inputs(name, settings, files, content)
         vocabulary = None if force else _standing(captions, name, inputs)
         if vocabulary is None:
             made.append(name)
-            job = _Job(captions, name, inputs, pages, learned_on)
-            vocabulary = _make(corpus, job, settings)
+            tokenizer = _tokenizer(name, corpus, settings, files, learned_on)
+            job = _Job(captions, inputs, pages, learned_on, settings.processes)
+            vocabulary = _make(corpus, tokenizer, job)
         sizes[name] = vocabulary.idx
     return TokenizeSummary(pages, learned_on, sizes, made)
 
@@ -128,10 +104,26 @@ def tokenize(
 @dataclass(frozen=True, slots=True)
 class _Job:
     folder: Path
-    name: Tokenizer
     inputs: str
     pages: int
     learned_on: int
+    processes: int
+
+
+def _files(captions: Path, settings: TokenizeSettings) -> dict[str, Path]:
+    """Find the files of tokenizers that were brought along, now or earlier, and try a new one."""
+    ending = ".tokenizer.json"
+    standing = {
+        path.name.removesuffix(ending): path for path in captions.glob(f"[!.]*{ending}")
+    }  # fmt: skip
+    files = {name: path for name, path in standing.items() if name not in TOKENIZERS}
+    if settings.with_ is not None:
+        from now_builder.tokenize.custom import CustomTokenizer, custom_name  # noqa: PLC0415
+
+        name = custom_name(settings.with_)
+        CustomTokenizer(name, settings.with_)
+        files[name] = settings.with_
+    return files
 
 
 def _survey(corpus: Corpus) -> tuple[int, int, str]:
@@ -152,17 +144,18 @@ def _survey(corpus: Corpus) -> tuple[int, int, str]:
     return pools.total(), pools["train"], digest.hexdigest()
 
 
-def _inputs(name: Tokenizer, settings: TokenizeSettings, content: str) -> str:
+def _inputs(name: str, settings: TokenizeSettings, files: Mapping[str, Path], content: str) -> str:
     """Hash what one tokenizer's output depends on: its settings, this version, the captions."""
     chosen = {
         "jieba": [settings.jieba_white_space],
         "bpe": [settings.bpe_vocabulary, settings.min_frequency],
         "bert": [settings.bert, settings.bert_vocabulary, settings.min_frequency],
-    }[name]
-    return hashlib.sha256(f"{__version__}\n{name}\n{chosen}\n{content}".encode()).hexdigest()
+    }
+    own = chosen[name] if name in chosen else [sha256_of(files[name])]
+    return hashlib.sha256(f"{__version__}\n{name}\n{own}\n{content}".encode()).hexdigest()
 
 
-def _standing(folder: Path, name: Tokenizer, inputs: str) -> Vocabulary | None:
+def _standing(folder: Path, name: str, inputs: str) -> Vocabulary | None:
     """Read a finished vocabulary, if it was made from the same inputs and its ids are beside."""
     path, ids = folder / f"{name}.vocab.json", folder / f"{name}.txt"
     if not path.is_file() or not ids.is_file():
@@ -172,39 +165,57 @@ def _standing(folder: Path, name: Tokenizer, inputs: str) -> Vocabulary | None:
     return vocabulary if same and vocabulary.extra.get("ids_sha256") == sha256_of(ids) else None
 
 
-def _make(corpus: Corpus, job: _Job, settings: TokenizeSettings) -> Vocabulary:
-    sys.stderr.write(f"{job.name}: learning from {job.learned_on} captions of the train pool\n")
-    tokenizer = _learn(job.name, corpus, settings)
-    tokenizer.save(job.folder / f"{job.name}.tokenizer.json")
-    with tempfile.TemporaryFile("w+", dir=job.folder, encoding="utf-8", newline="\n") as spill:
-        seen = _spill(corpus, tokenizer, job, spill)
-        # The commonest first; ties by the token itself, so that nothing depends on page order.
-        tokens = sorted(seen.train, key=lambda token: (-seen.train[token], token))
-        vocabulary = make_vocabulary(
-            tokens,
-            job.name,
-            tokenizer.source,
-            f"train pool alone, {job.learned_on} captions",
-        )
-        renumber = [vocabulary.word2idx.get(token, UNK) for token in seen.numbers]
-        spill.seek(0)
-        ids = job.folder / f"{job.name}.txt"
-        write_captions(ids, _renumbered(spill, renumber, ids))
+def _make(corpus: Corpus, tokenizer: CaptionTokenizer, job: _Job) -> Vocabulary:
+    name = tokenizer.name
+    tokenizer.save(job.folder / f"{name}.tokenizer.json")
+    parts = job.folder / f".{name}.{os.getpid()}.tmp"  # what a kill leaves, the next run removes
+    parts.mkdir()
+    try:
+        train = Crew(corpus, tokenizer, parts).cut_all(job.pages, job.processes)
+        vocabulary = _vocabulary(tokenizer, train, job)
+        ids = job.folder / f"{name}.txt"
+        write_captions(ids, renumbered(parts, vocabulary.word2idx))
+    finally:
+        shutil.rmtree(parts, ignore_errors=True)
     extra = {"inputs_sha256": job.inputs, "ids_sha256": sha256_of(ids)}
     if corpus.mended:
         extra["captions"] = MENDED
     vocabulary = vocabulary.model_copy(update={"extra": extra})
-    write_vocabulary(job.folder / f"{job.name}.vocab.json", vocabulary)
+    write_vocabulary(job.folder / f"{name}.vocab.json", vocabulary)
     return vocabulary
 
 
-def _learn(name: Tokenizer, corpus: Corpus, settings: TokenizeSettings) -> CaptionTokenizer:
-    train = TrainCaptions(corpus)
+def _vocabulary(tokenizer: CaptionTokenizer, train: Counter[str], job: _Job) -> Vocabulary:
+    if tokenizer.vocabulary is not None:
+        learned_on = "nowhere here: all tokens of its file"
+        return make_vocabulary(
+            tokenizer.vocabulary, tokenizer.name, tokenizer.source, learned_on
+        )  # fmt: skip
+    # The commonest first; ties by the token itself, so that nothing depends on page order.
+    tokens = sorted(train, key=lambda token: (-train[token], token))
+    learned_on = f"train pool alone, {job.learned_on} captions"
+    return make_vocabulary(tokens, tokenizer.name, tokenizer.source, learned_on)
+
+
+def _tokenizer(
+    name: str,
+    corpus: Corpus,
+    settings: TokenizeSettings,
+    files: Mapping[str, Path],
+    learned_on: int,
+) -> CaptionTokenizer:
     # Late: each tokenizer's library is loaded only when it runs.
+    if name in files:
+        from now_builder.tokenize.custom import CustomTokenizer  # noqa: PLC0415
+
+        sys.stderr.write(f"{name}: the vocabulary of {files[name]} as it is; nothing is learned\n")
+        return CustomTokenizer(name, files[name])
+    sys.stderr.write(f"{name}: learning from {learned_on} captions of the train pool\n")
+    train = TrainCaptions(corpus)
     if name == "jieba":
         from now_builder.tokenize.jieba import JiebaTokenizer  # noqa: PLC0415
 
-        return JiebaTokenizer(white_space=settings.jieba_white_space, processes=settings.processes)
+        return JiebaTokenizer(white_space=settings.jieba_white_space)
     if name == "bpe":
         from now_builder.tokenize.bpe import learn_bpe  # noqa: PLC0415
 
@@ -212,36 +223,3 @@ def _learn(name: Tokenizer, corpus: Corpus, settings: TokenizeSettings) -> Capti
     from now_builder.tokenize.bert import make_bert  # noqa: PLC0415
 
     return make_bert(settings.bert, train, settings.bert_vocabulary, settings.min_frequency)
-
-
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    """Tokens met so far: a provisional number for each, and how often the train pool has it."""
-
-    numbers: dict[str, int]
-    train: Counter[str]
-
-
-def _spill(corpus: Corpus, tokenizer: CaptionTokenizer, job: _Job, spill: IO[str]) -> _Seen:
-    """Cut every caption once, keeping provisional numbers on disk: memory holds only tokens."""
-    seen = _Seen({}, Counter())
-    cut = tokenizer.cut(caption for _, caption, _ in corpus)
-    bar = tqdm(
-        zip(corpus, cut, strict=True),
-        total=job.pages,
-        desc=job.name,
-        unit="caption",
-        disable=None,
-    )
-    for (key, _, pool), tokens in bar:
-        if pool == "train":
-            seen.train.update(tokens)
-        numbers = [seen.numbers.setdefault(token, len(seen.numbers)) for token in tokens]
-        spill.write(f"{key}\t{to_line(numbers)}\n")
-    return seen
-
-
-def _renumbered(spill: IO[str], renumber: list[int], path: Path) -> Iterator[tuple[str, list[int]]]:
-    for count, line in enumerate(spill, 1):
-        key, _, numbers = line.rstrip("\n").partition("\t")
-        yield key, [renumber[number] for number in from_line(path, count, numbers)]

@@ -1,5 +1,7 @@
 """What a user can set in tokenising captions."""
 
+from pathlib import Path
+
 from pydantic import Field
 
 from now_builder.config import Strict
@@ -33,6 +35,15 @@ class TokenizeSettings(Strict):
         description="Mend captions first: entities that were escaped twice, tags, zero-width "
         "characters and bidi controls; package takes the same.",
     )
+    with_: Path | None = Field(
+        None,
+        description="A tokenizer of your own besides the three: any file of the tokenizers library "
+        "(mine.json). It is used as it is, called what its file is called, and stays one of the "
+        "folder's from then on.",
+    )
     processes: int = Field(
-        0, ge=0, description="Worker processes for Jieba; 0 takes all cores once it is worth it."
+        0,
+        ge=0,
+        description="Worker processes; 0 takes all cores once it is worth it. The files are the "
+        "same, byte for byte, whatever their number.",
     )

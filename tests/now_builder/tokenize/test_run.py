@@ -3,8 +3,10 @@
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 import tokenizers
 
@@ -37,6 +39,23 @@ def replace(self, target):
     return rename(self, target)
 pathlib.Path.replace = replace
 tokenize(*map(pathlib.Path, sys.argv[1:3]), TokenizeSettings(bert="learn", processes=1))
+"""
+
+
+WITH_WORKERS = """
+import os, pathlib, signal, sys, time
+from now_builder.tokenize import crew, run
+from now_builder.tokenize.settings import TokenizeSettings
+class Slow(crew.Crew):
+    def cut_shard(self, shard):
+        (self.parts / f"at-work-{shard}").touch()
+        if "die" in sys.argv:
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(60)
+run.Crew = Slow
+if __name__ == "__main__":
+    settings = TokenizeSettings(bert="learn", processes=2)
+    run.tokenize(*map(pathlib.Path, sys.argv[1:3]), settings)
 """
 
 
@@ -83,7 +102,7 @@ def test_content_ids_alone_are_written(captions: Path) -> None:
 def test_ids_are_those_of_the_tokens_of_the_library(small_crawl: Path, captions: Path) -> None:
     rows = encoded(small_crawl)
     tools = {
-        "jieba": JiebaTokenizer(processes=1),
+        "jieba": JiebaTokenizer(),
         "bpe": BpeTokenizer(
             tokenizers.Tokenizer.from_file(str(captions / "bpe.tokenizer.json")), ""
         ),
@@ -141,6 +160,46 @@ def test_the_same_input_is_the_same_bytes(
 ) -> None:
     tokenize(small_crawl, tmp_path / "again", LEARN)
     assert contents(tmp_path / "again") == contents(captions)
+
+
+def test_the_same_bytes_whatever_the_number_of_processes(
+    small_crawl: Path, captions: Path, tmp_path: Path
+) -> None:
+    tokenize(small_crawl, tmp_path / "two", LEARN.model_copy(update={"processes": 2}))
+    assert contents(tmp_path / "two") == contents(captions)
+
+
+def test_killed_with_workers_it_leaves_none_and_ends_as_if_nothing_had_happened(
+    small_crawl: Path, captions: Path, tmp_path: Path
+) -> None:
+    folder, script = tmp_path / "captions", tmp_path / "main.py"
+    script.write_text(WITH_WORKERS, encoding="utf-8")
+    command = subprocess.Popen([sys.executable, script, small_crawl, folder])
+    parent = psutil.Process(command.pid)
+    workers: list[psutil.Process] = []
+    while not any(folder.glob(".jieba.*.tmp/at-work-*")):
+        assert command.poll() is None
+        time.sleep(0.02)
+    workers = parent.children(recursive=True)
+    command.kill()
+    command.wait()
+    assert workers
+    assert psutil.wait_procs(workers, timeout=20)[1] == []
+    tokenize(small_crawl, folder, LEARN)
+    assert contents(folder) == contents(captions)
+
+
+def test_a_worker_that_is_killed_is_one_clear_line(small_crawl: Path, tmp_path: Path) -> None:
+    folder, script = tmp_path / "captions", tmp_path / "main.py"
+    script.write_text(WITH_WORKERS, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, script, small_crawl, folder, "die"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "ConfigError: jieba: a worker process was killed" in done.stderr
+    assert [path.name for path in folder.iterdir()] == []
 
 
 def test_what_stands_is_left_alone_and_what_changed_is_made_again(

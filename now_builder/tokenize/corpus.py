@@ -1,0 +1,46 @@
+"""The captions of a crawl, shard by shard, and those of its train pool."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from now_builder.formats.shard import complete_shards, read_rows
+from now_builder.formats.split import Split, SplitPlan
+from now_builder.formats.text import mend
+
+
+@dataclass(frozen=True, slots=True)
+class Corpus:
+    """The captions of a crawl, streamed shard by shard each time it is gone through."""
+
+    captures: Path
+    split: SplitPlan
+    mended: bool = False
+
+    @property
+    def shards(self) -> list[int]:
+        """The shards that are complete, in order."""
+        return complete_shards(self.captures)
+
+    def of_shard(self, shard: int) -> Iterator[tuple[str, str, Split]]:
+        """Yield key, caption and pool of each page that was captured and has a caption."""
+        for row in read_rows(self.captures, shard):
+            caption = mend(row.caption or "") if self.mended else row.caption
+            if row.status == "ok" and caption:
+                yield row.key, caption, self.split.pool_of(row.site, row.key)
+
+    def __iter__(self) -> Iterator[tuple[str, str, Split]]:
+        """Yield those of all shards."""
+        for shard in self.shards:
+            yield from self.of_shard(shard)
+
+
+@dataclass(frozen=True, slots=True)
+class TrainCaptions:
+    """The captions of the train pool, for as many passes as a learner needs."""
+
+    corpus: Corpus
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield each caption of the train pool."""
+        return (caption for _, caption, pool in self.corpus if pool == "train")

@@ -1,0 +1,129 @@
+"""Captions are cut a shard at a time, by as many processes as are wanted, into files on disk."""
+
+import json
+import multiprocessing
+import os
+import signal
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from tqdm import tqdm
+
+from now_builder.errors import ConfigError
+from now_builder.formats.captions import UNK, to_line
+from now_builder.tokenize.base import CaptionTokenizer
+from now_builder.tokenize.corpus import Corpus
+
+PARALLEL_FROM = 5_000
+"""Captions below which starting processes costs more than it saves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Crew:
+    """What a process needs to cut shards.
+
+    Attributes:
+        parts: Folder of a file a shard: its tokens as JSON, then, a caption a line, its key and
+            the places of its tokens among these.
+    """
+
+    corpus: Corpus
+    tokenizer: CaptionTokenizer
+    parts: Path
+
+    def cut_all(self, pages: int, processes: int) -> Counter[str]:
+        """Cut all shards; in memory are a shard a process, and the tokens of the train pool.
+
+        Args:
+            pages: Captions in all, for the progress bar.
+            processes: Processes, 0 for one a core; a small corpus stays in this one.
+
+        Returns:
+            How often the train pool has each token: a sum, the same in whatever order they come.
+
+        Raises:
+            ConfigError: If a process was killed.
+        """
+        train: Counter[str] = Counter()
+        name = self.tokenizer.name
+        with ExitStack() as stack:
+            bar = stack.enter_context(
+                tqdm(total=pages, desc=name, unit="caption", disable=None)
+            )  # fmt: skip
+            try:
+                for count, tokens in self.outcomes(pages, processes, stack):
+                    train.update(tokens)
+                    bar.update(count)
+            except BrokenProcessPool:
+                raise ConfigError(
+                    f"{name}: a worker process was killed (out of memory?); run tokenize again to "
+                    "go on, with fewer --processes"
+                ) from None
+        return train
+
+    def outcomes(
+        self, pages: int, processes: int, stack: ExitStack
+    ) -> Iterator[tuple[int, Counter[str]]]:
+        """Give, shard by shard, what :meth:`cut_shard` gives; ``stack`` ends the processes."""
+        processes = processes or (1 if pages < PARALLEL_FROM else os.cpu_count() or 1)
+        if processes == 1:
+            return map(self.cut_shard, self.corpus.shards)
+        # Spawned, not forked: this process may hold threads of other libraries by now.
+        context = multiprocessing.get_context("spawn")
+        pool = ProcessPoolExecutor(processes, context, _join, (self,))
+        return stack.enter_context(pool).map(_cut_shard, self.corpus.shards)
+
+    def cut_shard(self, shard: int) -> tuple[int, Counter[str]]:
+        """Write the file of a shard; count its captions, and tokens of those in the train pool."""
+        captions = list(self.corpus.of_shard(shard))
+        places: defaultdict[str, int] = defaultdict()
+        places.default_factory = places.__len__
+        train: Counter[str] = Counter()
+        lines = []
+        cut = self.tokenizer.cut(caption for _, caption, _ in captions)
+        for (key, _, pool), tokens in zip(captions, cut, strict=True):
+            if pool == "train":
+                train.update(tokens)
+            lines.append(f"{key}\t{to_line([places[token] for token in tokens])}\n")
+        text = "".join([json.dumps([*places]), "\n", *lines])
+        (self.parts / f"{shard:09d}").write_text(text, encoding="utf-8")
+        return len(captions), train
+
+
+def renumbered(parts: Path, word2idx: Mapping[str, int]) -> Iterator[tuple[str, list[int]]]:
+    """Read the files of all shards in order; give key and ids of each caption."""
+    for part in sorted(parts.iterdir()):
+        with part.open(encoding="utf-8") as lines:
+            ids = [word2idx.get(token, UNK) for token in json.loads(next(lines))]
+            for line in lines:
+                key, _, places = line.rstrip("\n").partition("\t")
+                yield key, [ids[int(place)] for place in places.split(",") if place]
+
+
+_joined: list[Crew] = []
+"""What this worker process cuts with."""
+
+
+def _join(crew: Crew) -> None:
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # processes are as many as are wanted already
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started this one stops it
+    threading.Thread(target=_leave_with_parent, daemon=True).start()
+    _joined[:] = [crew]
+
+
+def _leave_with_parent() -> None:
+    """End this process with the command: one that is killed tells its workers nothing."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def _cut_shard(shard: int) -> tuple[int, Counter[str]]:
+    return _joined[0].cut_shard(shard)

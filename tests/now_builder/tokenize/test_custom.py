@@ -1,0 +1,240 @@
+"""A tokenizer that the user brings: its own ids, moved up by four, under its file's name."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tokenizers
+import torch
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+from now_builder.errors import ConfigError, FormatError
+from now_builder.formats.captions import SPECIALS, UNK, read_captions, read_vocabulary
+from now_builder.formats.release import read_manifest
+from now_builder.formats.shard import CaptureRow, read_rows, rows_path, write_shard
+from now_builder.formats.split import read_split, write_split
+from now_builder.package.run import package, verify
+from now_builder.package.settings import PackageSettings
+from now_builder.tokenize.custom import CustomTokenizer, custom_name
+from now_builder.tokenize.run import tokenize
+from now_builder.tokenize.settings import TokenizeSettings
+from pc2_baseline.config import DataSettings
+from pc2_baseline.data import open_pairs
+
+LEARN = TokenizeSettings(bert="learn", processes=1)
+
+
+def make_bpe(path: Path) -> Path:
+    """Byte-level BPE, as GPT-2's: nothing is unknown to it."""
+    made = tokenizers.Tokenizer(models.BPE())
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=400,
+        special_tokens=["<pad>", "<s>", "</s>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    made.train_from_iterator(["手机网站新闻 phones and news 天気"] * 9, trainer)
+    made.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>", special_tokens=[("<s>", 1), ("</s>", 2)]
+    )
+    made.enable_truncation(3)
+    made.enable_padding(length=50)
+    made.save(str(path))
+    return path
+
+
+def make_unigram(path: Path) -> Path:
+    made = tokenizers.Tokenizer(
+        models.Unigram([("<unk>", 0.0), ("a", -1.0), ("b", -2.0), ("ab", -1.5)], unk_id=0)
+    )
+    made.save(str(path))
+    return path
+
+
+def make_words(path: Path) -> Path:
+    words = {"[UNK]": 0, "phones": 1, "news": 2, "<end>": 3}
+    made = tokenizers.Tokenizer(models.WordLevel(words, unk_token="[UNK]"))
+    made.normalizer, made.pre_tokenizer = normalizers.Lowercase(), pre_tokenizers.WhitespaceSplit()
+    made.save(str(path))
+    return path
+
+
+@pytest.fixture(scope="module")
+def mine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_bpe(tmp_path_factory.mktemp("mine") / "mine.json")
+
+
+@pytest.fixture(scope="module")
+def captions(small_crawl: Path, mine: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tokenized") / "captions"
+    summary = tokenize(small_crawl, folder, LEARN.model_copy(update={"with_": mine}))
+    assert summary.made == ["jieba", "bpe", "bert", "mine"]
+    assert f"mine: the {summary.sizes['mine']} tokens of its file" in str(summary)
+    return folder
+
+
+def test_its_ids_are_those_of_the_library_moved_behind_the_specials(
+    small_crawl: Path, mine: Path, captions: Path
+) -> None:
+    library = tokenizers.Tokenizer.from_file(str(mine))
+    library.no_truncation()
+    library.no_padding()
+    ids = read_captions(captions / "mine.txt")
+    rows = [row for row in read_rows(small_crawl) if row.status == "ok" and row.caption]
+    assert list(ids) == [row.key for row in rows]
+    for row in rows:
+        own = library.encode(row.caption, add_special_tokens=False).ids
+        # The file's three specials come first; ours are four.
+        assert ids[row.key] == [number + 1 for number in own]
+        assert library.decode(own) == row.caption
+
+
+def test_its_vocabulary_is_its_files_and_is_learned_nowhere(mine: Path, captions: Path) -> None:
+    vocabulary = read_vocabulary(captions / "mine.vocab.json")
+    assert [vocabulary.idx2word[str(number)] for number in range(4)] == list(SPECIALS)
+    assert "<s>" not in vocabulary.word2idx
+    size = tokenizers.Tokenizer.from_file(str(mine)).get_vocab_size()
+    assert vocabulary.idx == len(vocabulary.word2idx) == size - 3 + 4
+    assert vocabulary.tokenizer == "mine"
+    assert vocabulary.learned_on.startswith("nowhere")
+    assert (captions / "mine.tokenizer.json").read_bytes() == mine.read_bytes()
+
+
+def test_what_the_model_or_the_format_does_not_know_is_unknown(tmp_path: Path) -> None:
+    unigram = CustomTokenizer("u", make_unigram(tmp_path / "u.json"))
+    assert list(unigram.cut(["abzb"])) == [["ab", "<unk>", "b"]]
+    assert unigram.vocabulary == ["a", "b", "ab"]
+    words = CustomTokenizer("w", make_words(tmp_path / "w.json"))
+    assert list(words.cut(["News on <end> PHONES"])) == [["news", "<unk>", "<unk>", "phones"]]
+    assert words.vocabulary == ["phones", "news"]
+
+
+def test_specials_that_a_caption_spells_out_are_unknown(mine: Path) -> None:
+    tokens = next(CustomTokenizer("mine", mine).cut(["a<pad>b</s>"]))
+    assert tokens == ["a", "<unk>", "b", "<unk>"]
+
+
+def test_it_stays_until_its_file_goes_and_is_made_again_for_new_pages(
+    small_crawl: Path, mine: Path, captions: Path, tmp_path: Path
+) -> None:
+    captures, folder = tmp_path / "captures", tmp_path / "captions"
+    captures.mkdir()
+    write_split(captures / "split.toml", read_split(small_crawl / "split.toml"))
+    rows_path(captures, 0).write_bytes(rows_path(small_crawl, 0).read_bytes())
+    tokenize(captures, folder, LEARN.model_copy(update={"with_": mine}))
+    assert tokenize(captures, folder, LEARN).made == []
+    (folder / "mine.vocab.json").unlink()
+    assert tokenize(captures, folder, LEARN).made == ["mine"]
+    for shard in (1, 2, 3):
+        rows_path(captures, shard).write_bytes(rows_path(small_crawl, shard).read_bytes())
+    assert "mine" in tokenize(captures, folder, LEARN).made
+    for name in ("mine.txt", "mine.vocab.json"):
+        assert (folder / name).read_bytes() == (captions / name).read_bytes()
+    make_words(tmp_path / "mine.json")
+    again = LEARN.model_copy(update={"with_": tmp_path / "mine.json"})
+    assert tokenize(captures, folder, again).made == ["mine"]
+    for path in folder.glob("mine.*"):
+        path.unlink()
+    assert "mine" not in tokenize(captures, folder, LEARN).sizes
+
+
+@pytest.mark.parametrize(
+    "name", ["jieba.json", "Bert.json", "bpe.tokenizer.json", "my tokens.json", "a.b.json",
+             ".json", "-x.json", "网.json", f"{'x' * 41}.json"]
+)  # fmt: skip
+def test_names_that_are_taken_or_unsafe_are_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match="rename the file"):
+        custom_name(Path("/some/where") / name)
+
+
+def test_names_come_from_the_file() -> None:
+    assert custom_name(Path("/a/my-own_1.json")) == "my-own_1"
+    assert custom_name(Path("/a/mine.tokenizer.json")) == "mine"
+
+
+@pytest.mark.parametrize("content", ["{}", "no JSON", None])
+def test_a_file_of_something_else_is_one_clear_line_before_any_work(
+    small_crawl: Path, tmp_path: Path, content: str | None
+) -> None:
+    path = tmp_path / "mine.json"
+    if content is not None:
+        path.write_text(content, encoding="utf-8")
+    with pytest.raises(FormatError, match=r"mine\.json: not a file of tokenizers"):
+        tokenize(small_crawl, tmp_path / "out", LEARN.model_copy(update={"with_": path}))
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_command_has_the_option(small_crawl: Path, tmp_path: Path) -> None:
+    code = "from now_builder.cli import main; main()"
+    paths = [small_crawl, tmp_path / "out", "--with", tmp_path / "bert.json"]
+    told = subprocess.run(
+        [sys.executable, "-c", code, "tokenize", *paths],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert told.returncode == 1
+    assert told.stderr.startswith("error: --with ")
+
+
+def test_dev_and_test_reach_it_as_little_as_train_does(
+    small_crawl: Path, captions: Path, mine: Path, tmp_path: Path
+) -> None:
+    write_split(tmp_path / "split.toml", read_split(small_crawl / "split.toml"))
+    rows = [
+        CaptureRow(row.key, row.url, row.url_canonical, row.site, "ok", caption=f"龘 {row.key}")
+        for row in read_rows(small_crawl)
+    ]
+    write_shard(tmp_path, 0, rows, [])
+    tokenize(tmp_path, tmp_path / "out", LEARN.model_copy(update={"with_": mine}))
+    first, second = (read_vocabulary(folder / "mine.vocab.json").word2idx
+                     for folder in (captions, tmp_path / "out"))  # fmt: skip
+    assert first == second
+    assert UNK not in {number for line in read_captions(captions / "mine.txt").values()
+                       for number in line}  # fmt: skip
+
+
+def test_a_release_has_it_as_another_track_and_can_be_trained_on(
+    small_crawl: Path, captions: Path, tmp_path: Path, make_features
+) -> None:
+    features, release = tmp_path / "features.h5", tmp_path / "release"
+    keys = [row.key for row in read_rows(small_crawl) if row.status == "ok"]
+    make_features(features, keys)
+    settings = PackageSettings(train=40, dev=10, test=10)
+    package(small_crawl, features, captions, release, settings)
+    assert verify(release) == []
+    manifest = read_manifest(release)
+    assert {*manifest.fingerprints["test"]} == {"jieba", "bpe", "bert", "mine"}
+    for name in (
+        "now100k_precomp/test_caps_mine.txt",
+        "vocab/now100k_precomp_vocab_mine.json",
+        "vocab/mine.tokenizer.json",
+    ):
+        assert name in manifest.files
+    assert "| mine |" in (release / "DATASET_CARD.md").read_text(encoding="utf-8")
+    data = DataSettings(tokenizer="mine")
+    with open_pairs(release, "train", data, torch.device("cpu")) as pairs:
+        assert pairs.fingerprint == manifest.fingerprints["train"]["mine"]
+        assert len(pairs.batch(np.arange(3)).lengths) == 3
+    _break(release)
+    assert any("train_caps_mine.txt" in problem for problem in verify(release))
+    for path in (three := tmp_path / "three", three / "captions"):
+        path.mkdir()
+    for path in captions.iterdir():
+        if not path.name.startswith("mine."):
+            (three / "captions" / path.name).write_bytes(path.read_bytes())
+    package(small_crawl, features, three / "captions", release, settings)
+    assert not [*release.rglob("*mine*")]
+    assert verify(release) == []
+
+
+def _break(release: Path) -> None:
+    """Let the manifest vouch for a line that is not the fingerprint's."""
+    manifest = json.loads((release / "manifest.json").read_text(encoding="utf-8"))
+    manifest["fingerprints"]["train"]["mine"] = "0" * 64
+    (release / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
