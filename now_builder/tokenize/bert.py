@@ -6,6 +6,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterable, Iterator
 from importlib.metadata import version
+from itertools import chain
 from pathlib import Path
 
 import tokenizers
@@ -57,7 +58,7 @@ class BertTokenizer:
                 yield [UNKNOWN if token == _UNK else token for token in tokens]
             else:
                 found = caption.translate(characters).split(" ")
-                yield [token for word in found for token in words[word]]
+                yield list(chain.from_iterable(map(words.__getitem__, found)))
 
     def save(self, path: Path) -> None:
         """Store the raw tokenizer: ``tokenizers.Tokenizer.from_file`` reads it."""

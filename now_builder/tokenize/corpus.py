@@ -37,10 +37,21 @@ class Corpus:
 
 @dataclass(frozen=True, slots=True)
 class TrainCaptions:
-    """The captions of the train pool, for as many passes as a learner needs."""
+    """The captions of the train pool, for as many passes as a learner needs.
+
+    Attributes:
+        total: How many the train pool has.
+        at_most: How many are given: a learner's memory grows with them.
+    """
 
     corpus: Corpus
+    total: int
+    at_most: int
 
     def __iter__(self) -> Iterator[str]:
-        """Yield each caption of the train pool."""
-        return (caption for _, caption, pool in self.corpus if pool == "train")
+        """Yield each caption of the train pool, or as many as are wanted, evenly spread."""
+        wanted = min(self.at_most, self.total)
+        train = (caption for _, caption, pool in self.corpus if pool == "train")
+        for number, caption in enumerate(train):
+            if (number + 1) * wanted // self.total > number * wanted // self.total:
+                yield caption

@@ -146,10 +146,16 @@ def _survey(corpus: Corpus) -> tuple[int, int, str]:
 
 def _inputs(name: str, settings: TokenizeSettings, files: Mapping[str, Path], content: str) -> str:
     """Hash what one tokenizer's output depends on: its settings, this version, the captions."""
+    learned = [settings.min_frequency, settings.learn_from]
     chosen = {
         "jieba": [settings.jieba_white_space],
-        "bpe": [settings.bpe_vocabulary, settings.min_frequency],
-        "bert": [settings.bert, settings.bert_vocabulary, settings.min_frequency],
+        "bpe": [settings.bpe_vocabulary, *learned],
+        "bert": [
+            settings.bert,
+            settings.bert_vocabulary,
+            settings.min_frequency,
+            settings.learn_from,
+        ],
     }
     own = chosen[name] if name in chosen else [sha256_of(files[name])]
     return hashlib.sha256(f"{__version__}\n{name}\n{own}\n{content}".encode()).hexdigest()
@@ -211,7 +217,7 @@ def _tokenizer(
         sys.stderr.write(f"{name}: the vocabulary of {files[name]} as it is; nothing is learned\n")
         return CustomTokenizer(name, files[name])
     sys.stderr.write(f"{name}: learning from {learned_on} captions of the train pool\n")
-    train = TrainCaptions(corpus)
+    train = TrainCaptions(corpus, learned_on, settings.learn_from)
     if name == "jieba":
         from now_builder.tokenize.jieba import JiebaTokenizer  # noqa: PLC0415
 

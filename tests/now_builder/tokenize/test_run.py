@@ -20,6 +20,7 @@ from now_builder.formats.shard import (
 )
 from now_builder.formats.split import Shares, SplitPlan, read_split, write_split
 from now_builder.tokenize.bpe import BpeTokenizer
+from now_builder.tokenize.corpus import Corpus, TrainCaptions
 from now_builder.tokenize.jieba import JiebaTokenizer
 from now_builder.tokenize.run import tokenize
 from now_builder.tokenize.settings import TokenizeSettings
@@ -121,6 +122,28 @@ def test_the_vocabulary_file_says_what_it_is(captions: Path) -> None:
         assert vocabulary.tokenizer == name
         assert word in vocabulary.source
         assert "train pool" in vocabulary.learned_on
+
+
+def test_merges_are_learned_on_no_more_captions_than_asked_for_evenly_spread(
+    small_crawl: Path, tmp_path: Path
+) -> None:
+    split = read_split(small_crawl / "split.toml")
+    corpus = Corpus(small_crawl, split)
+    train = [caption for _, caption, pool in corpus if pool == "train"]
+    assert list(TrainCaptions(corpus, len(train), 100_000)) == train
+    few = list(TrainCaptions(corpus, len(train), 7))
+    places = [train.index(caption) for caption in few]
+    assert len(few) == 7
+    assert places == sorted(places)
+    assert places[0] < len(train) // 4
+    assert places[-1] > len(train) // 2
+    folder = tmp_path / "captions"
+    tokenize(small_crawl, folder, LEARN)
+    made = tokenize(small_crawl, folder, LEARN.model_copy(update={"learn_from": 7})).made
+    assert made == ["bpe", "bert"]
+    tokens = read_vocabulary(folder / "bpe.vocab.json")
+    assert max(map(len, tokens.word2idx)) <= 16
+    assert "train pool alone" in tokens.learned_on
 
 
 def test_words_outside_the_train_pool_do_not_reach_any_vocabulary(
