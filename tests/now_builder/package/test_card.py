@@ -92,8 +92,11 @@ def test_the_metadata_describes_every_column_of_the_pairs(release: Path) -> None
     assert {"key", "split", "pair_index", "url", "site", "caption", "lang", "phash"} <= columns
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of its own libraries
 def test_the_official_reader_takes_the_metadata(release: Path) -> None:
     mlcroissant = pytest.importorskip("mlcroissant")
     dataset = mlcroissant.Dataset(str(release / "croissant.json"))
+    assert not dataset.metadata.ctx.issues.errors
+    assert not dataset.metadata.ctx.issues.warnings
     records = list(dataset.records("pairs"))
     assert len(records) == len(read_pairs(release))
