@@ -1,8 +1,9 @@
 """Reading shuffled batches of a release against `np.load(mmap_mode="r")` of the same numbers.
 
-Ratios above 1 are quicker than numpy; what is compared takes turns, and the middle of the ratios is
-printed. Cold: the file's pages were dropped from the cache before (posix_fadvise), where the system
-does as it is asked. The last lines are what HDF5 gives in chunks of so many pages.
+Both are opened anew, read through the same DataLoader and give the same batches. Ratios above 1 are
+quicker than numpy; what is compared takes turns, and the middle of the ratios is printed. Cold: the
+file's pages were dropped from the cache before (posix_fadvise), where the system does as it is
+asked. The last lines are a few batches as h5py gives them from chunks of so many pages.
 
     python benchmarks/dataset.py --folder /where/releases/stand --pairs 8000
 """
@@ -12,17 +13,22 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
-from torch.utils.data import DataLoader
+import torch
+from torch.utils.data import DataLoader, Dataset
 
 from now_builder.formats.captions import make_vocabulary, write_vocabulary
 from now_builder.formats.features import FeatureBatch, write_features
 from now_builder.formats.release import DATA_FOLDER, Pair, write_pairs
-from pc2_baseline.dataset import BlockShuffle, ReleaseDataset
+from pc2_baseline.data import pad
+from pc2_baseline.dataset import ReleaseDataset
 
 BATCH = 128
 
@@ -77,24 +83,42 @@ def rechunk(path: Path, target: Path, chunk: int) -> None:
             again[start : start + BATCH] = data[start : start + BATCH]
 
 
-def shuffled(data: object, pairs: int) -> Callable[[], None]:
-    """Read an array by shuffled batches, rows in order within each, as h5py wants them."""
+class Plain(Dataset[dict[str, torch.Tensor]]):
+    """The same batches by numpy's memory map."""
+
+    def __init__(self, path: Path, tokens: list[np.ndarray]) -> None:
+        self.array, self.tokens = np.load(path, mmap_mode="r"), tokens
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def __getitems__(self, rows: Sequence[int]) -> dict[str, torch.Tensor]:
+        tokens, length = pad([self.tokens[row] for row in rows])
+        index = np.array(rows)
+        return {
+            "regions": torch.from_numpy(self.array[index]), "tokens": tokens, "length": length,
+            "pair_index": torch.from_numpy(index),
+        }  # fmt: skip
+
+
+def loaded(make_data: Callable[[], Any]) -> Callable[[], None]:
+    """Open a dataset and read it by shuffled batches."""
 
     def read() -> None:
-        order = np.random.default_rng(1).permutation(pairs)
-        for start in range(0, pairs, BATCH):
-            np.asarray(data[np.sort(order[start : start + BATCH])])
+        data = make_data()
+        for _ in DataLoader(data, BATCH, shuffle=True, collate_fn=ReleaseDataset.collate):
+            pass
 
     return read
 
 
-def loaded(data: ReleaseDataset, *, block: bool = False) -> Callable[[], None]:
-    """Read a dataset by shuffled batches."""
+def sorted_batches(data: Any, count: int) -> Callable[[], None]:
+    """Read so many batches of random rows, in rising order within each, as h5py wants them."""
 
     def read() -> None:
-        how = {"sampler": BlockShuffle(len(data))} if block else {"shuffle": True}
-        for _ in DataLoader(data, BATCH, collate_fn=data.collate, **how):
-            pass
+        order = np.random.default_rng(1).permutation(len(data))
+        for start in range(0, count * BATCH, BATCH):
+            np.asarray(data[np.sort(order[start : start + BATCH])])
 
     return read
 
@@ -123,6 +147,7 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--chunks", type=int, nargs="*", default=[1, 8, 64])
     options = parser.parse_args()
+    warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
     for half in (False, True):
         with tempfile.TemporaryDirectory(dir=options.folder) as folder:
             measure(Path(folder), options, half=half)
@@ -131,33 +156,43 @@ def main() -> None:
 def measure(folder: Path, options: argparse.Namespace, *, half: bool) -> None:
     """Print the lines of one precision."""
     make(folder, options.pairs, half=half)
-    h5 = folder / DATA_FOLDER / "train.h5"
-    plain = shuffled(np.load(folder / "train.npy", mmap_mode="r"), options.pairs)
-    ways = {
-        "ReleaseDataset, shuffled": (loaded(ReleaseDataset(folder, "train")), h5),
-        "ReleaseDataset, blocks": (loaded(ReleaseDataset(folder, "train"), block=True), h5),
-    }
+    h5, npy = folder / DATA_FOLDER / "train.h5", folder / "train.npy"
+    megabytes = npy.stat().st_size / 1e6
+    print(f"{'float16' if half else 'float32'}, {megabytes:.0f} MB, batches of {BATCH}")
+    data = ReleaseDataset(folder, "train")
+    plain = loaded(lambda: Plain(npy, data._tokens))  # noqa: SLF001 - the same lists
+    ours = loaded(lambda: copy(data))
+    report("ReleaseDataset", megabytes, options.repeat, (plain, npy), (ours, h5))
+    few = min(4, options.pairs // BATCH)
+    part = megabytes * few * BATCH / options.pairs
     for chunk in options.chunks:
         path = folder / f"chunks{chunk}.h5"
         rechunk(h5, path, chunk)
-        ways[f"h5py, {chunk} pages a chunk"] = (
-            shuffled(h5py.File(path)["regions"], options.pairs), path,
-        )  # fmt: skip
-    megabytes = (folder / "train.npy").stat().st_size / 1e6
-    print(f"{'float16' if half else 'float32'}, {megabytes:.0f} MB, batches of {BATCH}")
-    for name, (work, path) in ways.items():
-        warm, cold = [], []
-        times = options.repeat if "Release" in name else 1
-        for _ in range(times):
-            seconds(plain), seconds(work)
-            warm.append((seconds(plain), seconds(work)))
-            cold.append((seconds(plain, folder / "train.npy"), seconds(work, path)))
-        cells = []
-        for label, turns in (("warm", warm), ("cold", cold)):
-            ratio = statistics.median(one / other for one, other in turns)
-            rate = megabytes / statistics.median(other for _, other in turns)
-            cells.append(f"{label} {ratio:.2f} ({rate:.0f} MB/s)")
-        print(f"  {name:28} {', '.join(cells)}")
+        with h5py.File(path) as file:
+            work = sorted_batches(file["regions"], few)
+            name = f"h5py, {chunk} pages a chunk"
+            plain = sorted_batches(np.load(npy, mmap_mode="r"), few)
+            report(name, part, 2, (plain, npy), (work, path))
+        path.unlink()
+
+
+Way = tuple[Callable[[], None], Path]
+
+
+def report(name: str, megabytes: float, repeat: int, plain: Way, other: Way) -> None:
+    """Time two ways by turns, print the middle of their ratios and the rate of the other."""
+    turns: dict[str, list[tuple[float, float]]] = {"warm": [], "cold": []}
+    for _ in range(repeat):
+        for work, _path in (plain, other):
+            work()
+        turns["warm"].append((seconds(plain[0]), seconds(other[0])))
+        turns["cold"].append((seconds(*plain), seconds(*other)))
+    cells = []
+    for label, times in turns.items():
+        ratio = statistics.median(one / two for one, two in times)
+        rate = megabytes / statistics.median(two for _, two in times)
+        cells.append(f"{label} {ratio:.2f} ({rate:.0f} MB/s)")
+    print(f"  {name:24} {', '.join(cells)}", flush=True)
 
 
 if __name__ == "__main__":

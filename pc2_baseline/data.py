@@ -104,8 +104,7 @@ def pad(
     """Put captions side by side, padded with zeros; and give their lengths."""
     lengths = np.array([len(caption) for caption in captions])
     tokens = np.zeros((len(captions), lengths.max()), dtype=np.int64)
-    for row, caption in zip(tokens, captions, strict=True):
-        row[: len(caption)] = caption
+    tokens[np.arange(tokens.shape[1]) < lengths[:, None]] = np.concatenate(captions)
     return torch.from_numpy(tokens), torch.from_numpy(lengths)
 
 

@@ -1,6 +1,6 @@
 """A split of a release as a torch dataset, for training loops other than ours."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset, Sampler
+from torch.utils.data import Dataset
 
 from now_builder.errors import FormatError
 from now_builder.formats.captions import Tokenizer
@@ -99,30 +99,3 @@ class ReleaseDataset(Dataset[dict[str, Tensor]]):
     def __getstate__(self) -> dict[str, Any]:
         """Leave the open file behind: a worker opens its own."""
         return {**self.__dict__, "_open": None, "_regions": None}
-
-
-class BlockShuffle(Sampler[int]):
-    """Shuffle blocks of neighbours, and the pairs of some blocks together: for slow disks.
-
-    Args:
-        count: Pairs.
-        block: Neighbours that are read together.
-        mixed: Blocks whose pairs are shuffled together.
-        seed: Of the first epoch; each further one draws anew.
-    """
-
-    def __init__(self, count: int, block: int = 64, mixed: int = 32, seed: int = 0) -> None:
-        self.count, self.block, self.mixed = count, block, mixed
-        self._draw = np.random.default_rng(seed)
-
-    def __len__(self) -> int:
-        return self.count
-
-    def __iter__(self) -> Iterator[int]:
-        starts = self._draw.permutation(np.arange(0, self.count, self.block))
-        for first in range(0, len(starts), self.mixed):
-            rows = [
-                np.arange(start, min(start + self.block, self.count))
-                for start in starts[first : first + self.mixed]
-            ]
-            yield from self._draw.permutation(np.concatenate(rows)).tolist()

@@ -14,7 +14,7 @@ from now_builder.formats.features import open_features
 from now_builder.formats.release import DATA_FOLDER
 from pc2_baseline.config import DataSettings
 from pc2_baseline.data import open_pairs
-from pc2_baseline.dataset import BlockShuffle, ReleaseDataset
+from pc2_baseline.dataset import ReleaseDataset
 
 
 @pytest.fixture
@@ -88,13 +88,3 @@ def test_files_that_disagree_are_refused(tiny, tmp_path):
     shutil.copy(folder / "dev.h5", folder / "train.h5")
     with pytest.raises(FormatError, match="expected as many"):
         ReleaseDataset(copy, "train")[0]
-
-
-def test_blocks_are_shuffled_and_every_pair_comes_once():
-    sampler = BlockShuffle(1000, block=10, mixed=4, seed=0)
-    first, second = list(sampler), list(sampler)
-    assert sorted(first) == sorted(second) == list(range(1000)) == list(range(len(sampler)))
-    assert first != second
-    assert len({row // 10 for row in first[:40]}) == 4
-    assert first[:40] != sorted(first[:40])
-    assert list(BlockShuffle(1000, block=10, mixed=4, seed=0)) == first
