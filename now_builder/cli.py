@@ -19,7 +19,7 @@ from now_builder.detect.settings import DetectSettings, LabelSettings, TrainDete
 from now_builder.errors import FormatError, NowError, run
 from now_builder.formats.split import Split
 from now_builder.inspect.settings import AuditSettings, ReportSettings
-from now_builder.package.settings import PackageSettings
+from now_builder.package.settings import PackageSettings, ParquetSettings
 from now_builder.simweb.settings import SimwebSettings
 from now_builder.tokenize.settings import TokenizeSettings
 
@@ -258,6 +258,18 @@ def _package(
     )
     counts = ", ".join(f"{split} {count}" for split, count in manifest.counts.items())
     typer.echo(f"{release}: {counts} pairs; {sum(manifest.rejects.values())} rejects")
+
+
+@_stage(
+    app,
+    "export-parquet",
+    ParquetSettings,
+    {"release": "Folder made by package.", "out": "Folder to write, ready for the hub."},
+)
+def _export_parquet(release: Path, out: Path, settings: ParquetSettings, force: bool) -> None:
+    """Write a release as Parquet that `datasets.load_dataset(OUT)` reads, screenshots included."""
+    files = _load("package.parquet", "export_parquet")(release, out, settings, force)
+    typer.echo(f"{out}: {sum(files.values())} pairs in {len(files)} files")
 
 
 @app.command("build")

@@ -85,12 +85,8 @@ class PairSet:
     def _tokens(
         self, pair_index: Int[np.ndarray, " batch"]
     ) -> tuple[Int[Tensor, "batch words"], Int[Tensor, " batch"]]:
-        captions = [self.captions[row] for row in pair_index]
-        lengths = np.array([len(caption) for caption in captions])
-        tokens = np.zeros((len(captions), lengths.max()), dtype=np.int64)
-        for row, caption in zip(tokens, captions, strict=True):
-            row[: len(caption)] = caption
-        return torch.from_numpy(tokens).to(self.device), torch.from_numpy(lengths)
+        tokens, lengths = pad([self.captions[row] for row in pair_index])
+        return tokens.to(self.device), lengths
 
     def _regions(
         self, pair_index: Int[np.ndarray, " batch"]
@@ -100,6 +96,16 @@ class PairSet:
             self.regions[order], dtype=np.float32
         )[back]
         return rows
+
+
+def pad(
+    captions: Sequence[Int[np.ndarray, " _"]],
+) -> tuple[Int[Tensor, "batch words"], Int[Tensor, " batch"]]:
+    """Put captions side by side, padded with zeros; and give their lengths."""
+    lengths = np.array([len(caption) for caption in captions])
+    tokens = np.zeros((len(captions), lengths.max()), dtype=np.int64)
+    tokens[np.arange(tokens.shape[1]) < lengths[:, None]] = np.concatenate(captions)
+    return torch.from_numpy(tokens), torch.from_numpy(lengths)
 
 
 def cut(
@@ -203,7 +209,7 @@ def open_pairs(
             )
         size = int(np.prod(regions.shape)) * regions.dtype.itemsize
         if size <= data.memory_gb * 2**30:
-            regions = regions[:]
+            regions = np.array(regions)
         check_regions(origin, regions, allow_zero_rows=data.allow_zero_rows)
         yield PairSet(regions, framed, captions.fingerprint, device)
 

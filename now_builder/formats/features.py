@@ -3,6 +3,7 @@
 import io
 import json
 import math
+import os
 import re
 import shutil
 import zlib
@@ -75,6 +76,7 @@ def write_features(
     batches: Iterable[FeatureBatch],
     attributes: Mapping[str, str],
     half: bool = False,  # noqa: FBT001, FBT002 - the file's one switch
+    pages: int | None = None,
 ) -> int:
     """Write a whole feature file atomically; the attribute ``complete`` is set last.
 
@@ -83,35 +85,51 @@ def write_features(
         batches: Streamed; keys must not repeat.
         attributes: Root attributes: ``detector``, ``weights_sha256`` …
         half: Store regions as float16.
+        pages: How many the batches hold, where that is known: each dataset then lies in one piece,
+            which readers map into memory; otherwise in chunks, of which single pages are read
+            about a hundred times slower.
 
     Returns:
         The number of pages.
+
+    Raises:
+        ValueError: If there are more or fewer than ``pages``.
     """
     with replacing(path) as temporary:
-        with h5py.File(temporary, "w") as file:
+        with h5py.File(
+            temporary, "w", alignment_threshold=_ALIGNED, alignment_interval=4096
+        ) as file:
             file.attrs["format"] = FORMAT
             for name, value in attributes.items():
                 file.attrs[name] = value
-            _create(file, half=half)
+            _create(file, pages, half=half)
             count = 0
             for block in _blocks(batches):
-                count = _append(file, block, count)
+                count = _append(file, block, count, pages)
+            if pages not in {None, count}:
+                raise ValueError(f"{count} pages, expected {pages}")
             file.attrs["complete"] = True
         return count
 
 
-def _create(file: h5py.File, *, half: bool) -> None:
+_ALIGNED = 2**16
+"""Bytes from which a dataset begins on a page of memory."""
+
+
+def _create(file: h5py.File, pages: int | None, *, half: bool) -> None:
     for name, (shape, kind) in _LAYOUT.items():
-        rows = max(1, min(8, 2**20 // (4 * int(np.prod(shape, initial=1)))))
-        chunk = rows if name == "regions" else 128
-        file.create_dataset(
-            name,
-            shape=(0, *shape),
-            maxshape=(None, *shape),
-            chunks=(chunk, *shape),
-            dtype="f2" if half and name == "regions" else kind,
-        )
-    file.create_dataset("keys", (0,), maxshape=(None,), chunks=(128,), dtype=h5py.string_dtype())
+        regions = name == "regions"
+        kind = "f2" if half and regions else kind  # noqa: PLW2901 - the one exception
+        _add(file, name, (pages, *shape), kind, 1 if regions else 128)
+    _add(file, "keys", (pages,), h5py.string_dtype(), 128)
+
+
+def _add(file: h5py.File, name: str, shape: tuple[int | None, ...], kind: Any, chunk: int) -> None:
+    if shape[0] is not None:
+        file.create_dataset(name, shape, kind)
+    else:
+        rest = shape[1:]
+        file.create_dataset(name, (0, *rest), kind, maxshape=shape, chunks=(chunk, *rest))
 
 
 def _blocks(batches: Iterable[FeatureBatch]) -> Iterator[FeatureBatch]:
@@ -139,12 +157,15 @@ def _rows(batch: FeatureBatch, rows: slice) -> FeatureBatch:
     return FeatureBatch(batch.keys[rows], **{name: getattr(batch, name)[rows] for name in _LAYOUT})
 
 
-def _append(file: h5py.File, batch: FeatureBatch, count: int) -> int:
+def _append(file: h5py.File, batch: FeatureBatch, count: int, pages: int | None) -> int:
     total = count + len(batch.keys)
+    if pages is not None and total > pages:
+        raise ValueError(f"{total} pages or more, expected {pages}")
     columns = {name: getattr(batch, name) for name in _LAYOUT}
     for name, values in {**columns, "keys": np.array(batch.keys, dtype=object)}.items():
         data = file[name]
-        data.resize(total, axis=0)
+        if pages is None:
+            data.resize(total, axis=0)
         # numpy converts many times faster than HDF5 does
         data[count:total] = values if name == "keys" else values.astype(data.dtype, copy=False)
     return total
@@ -160,15 +181,10 @@ class Features:
 
     def __init__(self, path: Path, file: h5py.File) -> None:
         self.path = path
-        self._file = file
-        self.attributes: dict[str, Any] = dict(file.attrs)
+        self.attributes = _attributes(path, file)
         self.keys = _keys(path, file)
-        self._data = {name: _dataset(path, file, name) for name in _LAYOUT}
-        for name, (shape, kind) in _LAYOUT.items():
-            if self._data[name].dtype.kind != np.dtype(kind).kind:
-                raise FormatError(
-                    path, f"/{name}: values are {self._data[name].dtype}, expected {kind}"
-                )
+        self._data = {name: _mapped(file, _dataset(path, file, name)) for name in _LAYOUT}
+        for name, (shape, _) in _LAYOUT.items():
             found = self._data[name].shape
             if found != (len(self.keys), *shape):
                 raise FormatError(
@@ -179,8 +195,11 @@ class Features:
         return len(self.keys)
 
     @property
-    def dataset(self) -> h5py.Dataset:
-        """``/regions``, unread."""
+    def dataset(self) -> Any:
+        """``/regions``, unread: mapped into memory if it lies in one piece, else as h5py gives it.
+
+        Both take slices and rising row numbers, and have ``shape`` and ``dtype``.
+        """
         return self._data["regions"]
 
     def column(self, name: str, rows: slice) -> Shaped[np.ndarray, "pages ..."]:
@@ -194,7 +213,7 @@ class Features:
             FormatError: If they cannot be read.
         """
         try:
-            values: Shaped[np.ndarray, "pages ..."] = self._data[name][rows]
+            values: Shaped[np.ndarray, "pages ..."] = np.array(self._data[name][rows])
         except (OSError, RuntimeError) as error:
             raise FormatError(self.path, f"torn: /{name} cannot be read ({error})") from None
         return values
@@ -215,7 +234,7 @@ class Features:
             index = order
         try:
             values = {
-                name: data[index][back] if len(order) else data[:0]
+                name: np.asarray(data[index])[back] if len(order) else np.asarray(data[:0])
                 for name, data in self._data.items()
             }
         except (OSError, RuntimeError) as error:
@@ -238,7 +257,8 @@ def open_features(path: Path) -> Iterator[Features]:
 
     Raises:
         FormatError: If it is missing, torn, incomplete, of another format or shape, or holds
-            links, external storage, virtual datasets or unusual filters.
+            links, external storage, virtual datasets, unusual filters, types or attributes, or
+            claims more than it stores.
     """
     if not path.is_file():
         raise FormatError(path, "no such file")
@@ -249,32 +269,69 @@ def open_features(path: Path) -> Iterator[Features]:
     with file:
         try:
             features = _checked(path, file)
-        except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:
+        except _HOSTILE as error:
             problem = " ".join(str(error).split())
             raise FormatError(path, f"torn or not a feature file ({problem:.200})") from None
         yield features
 
 
 def _checked(path: Path, file: h5py.File) -> Features:
-    found = file.attrs.get("format")
+    if file.userblock_size:  # another file in front, in which this one hides
+        raise FormatError(path, f"{file.userblock_size} bytes of something else before the HDF5")
+    attributes = _attributes(path, file)
+    found = attributes.get("format")
     if not isinstance(found, str) or found != FORMAT:
         raise FormatError(path, f"attribute format is {found!r:.60}, expected {FORMAT!r}")
-    complete = file.attrs.get("complete", False)
+    complete = attributes.get("complete", False)
     if not (isinstance(complete, bool | np.bool_) and complete):
         raise FormatError(path, "attribute complete is not set: the file is unfinished")
     return Features(path, file)
 
 
-_CHUNK = 64 * 2**20
+_HOSTILE = (
+    OSError, RuntimeError, KeyError, ValueError, TypeError, MemoryError, OverflowError,
+)  # fmt: skip
+"""What h5py raises on a file that is torn or made to do harm."""
+
+_PAGES, _PIECES, _ATTRIBUTES, _KEY = 2**24, 64, 256, 1024
+"""At most: pages, chunks a page, attributes, bytes of a key."""
+_CHUNK, _PACKED = 64 * 2**20, 2**20
+"""Bytes of a chunk at most; where it is packed, HDF5 unpacks whatever is in it, a thousandfold."""
 _DEFLATE, _SHUFFLE, _FLETCHER32 = 1, 2, 3
 _GAIN = 1100
 """More than deflate can ever gain: what claims more is not stored, it is filled in."""
+_REFERENCE = 16
+"""Bytes that stand for a text of any length: length, address and number in a heap."""
+
+_CLASSES = {
+    h5py.h5t.INTEGER: "integers",
+    h5py.h5t.FLOAT: "floats",
+    h5py.h5t.STRING: "strings",
+    h5py.h5t.ENUM: "an enumeration",
+}
+
+
+def _attributes(path: Path, file: h5py.File) -> dict[str, Any]:
+    """Read the root attributes: few, and each one text or number."""
+    count = h5py.h5a.get_num_attrs(file.id)
+    if count > _ATTRIBUTES:
+        raise FormatError(path, f"{count} attributes, expected at most {_ATTRIBUTES}")
+    for name in file.attrs:
+        attribute = file.attrs.get_id(name)
+        scalar = attribute.get_space().get_simple_extent_type() == h5py.h5s.SCALAR
+        if not scalar or attribute.get_type().get_class() not in _CLASSES:
+            raise FormatError(
+                path, f"attribute {name!r:.60}: not one text or number, as {FORMAT} has"
+            )
+    return dict(file.attrs)
 
 
 def _keys(path: Path, file: h5py.File) -> list[str]:
     data = _dataset(path, file, "keys")
-    if h5py.check_string_dtype(data.dtype) is None or data.ndim != 1:
-        raise FormatError(path, f"/keys: {data.dtype} {data.shape}, expected a list of strings")
+    if len(data.shape) != 1 or data.shape[0] > _PAGES:
+        raise FormatError(path, f"/keys: shape {data.shape}, expected at most {_PAGES} in a list")
+    if data.id.get_type().is_variable_str():
+        _check_lengths(path, file, data)
     keys = [str(key) for key in data.asstr()[:]]
     if len(set(keys)) != len(keys):
         raise FormatError(path, "/keys: a key is in it twice")
@@ -284,25 +341,88 @@ def _keys(path: Path, file: h5py.File) -> list[str]:
     return keys
 
 
+def _check_lengths(path: Path, file: h5py.File, data: h5py.Dataset) -> None:
+    """Refuse long texts before they are read: many keys can refer to one huge text in the file."""
+    if data.id.get_create_plist().get_nfilters():
+        raise FormatError(path, "/keys: packed, expected texts of any length without filters")
+    count, handle = data.shape[0], file.id.get_vfd_handle()
+    if data.chunks is None:
+        offset = data.id.get_offset()
+        raw = os.pread(handle, count * _REFERENCE, offset) if count else b""
+    else:
+        starts = range(0, count, data.chunks[0])
+        raw = b"".join(data.id.read_direct_chunk((start,))[1] for start in starts)
+    lengths = np.frombuffer(raw, "<u4")[:: _REFERENCE // 4][:count]
+    longest, total = int(lengths.max(initial=0)), int(lengths.sum(dtype=np.int64))
+    if len(lengths) != count or longest > _KEY or total > os.fstat(handle).st_size:
+        raise FormatError(
+            path, f"/keys: {total} bytes of text, the longest {longest}, expected at most {_KEY}"
+        )
+
+
 def _dataset(path: Path, file: h5py.File, name: str) -> h5py.Dataset:
-    """Take a dataset by a hard link only, stored inside the file, with plain filters."""
+    """Take a dataset by a hard link only, stored inside the file, with plain types and filters."""
     if not isinstance(file.get(name, getlink=True), h5py.HardLink):
         raise FormatError(path, f"/{name}: missing, or a soft or external link")
     data = file[name]
     if not isinstance(data, h5py.Dataset) or data.external or data.is_virtual:
         raise FormatError(path, f"/{name}: not a dataset stored in this file")
-    created = data.id.get_create_plist()
-    filters = {created.get_filter(number)[0] for number in range(created.get_nfilters())}
-    if not filters <= {_DEFLATE, _SHUFFLE, _FLETCHER32}:
-        raise FormatError(path, f"/{name}: filters {sorted(filters)}, expected gzip at most")
-    item = data.dtype.itemsize
-    chunk = math.prod(data.chunks or (1,)) * item
-    if chunk > _CHUNK:
-        raise FormatError(path, f"/{name}: chunks of {chunk} bytes, expected at most 64 MiB")
-    claimed, stored = math.prod(data.shape or (0,)) * item, data.id.get_storage_size()
-    if claimed > stored * (_GAIN if _DEFLATE in filters and name != "keys" else 1):
-        raise FormatError(path, f"/{name}: shape {data.shape}, but only {stored} bytes are stored")
+    kind = data.id.get_type()
+    wanted = "strings" if name == "keys" else _WANTED[np.dtype(_LAYOUT[name][1]).kind]
+    found = _CLASSES.get(kind.get_class(), "of an unusual type")
+    if found != wanted:
+        raise FormatError(path, f"/{name}: values are {found}, expected {wanted}")
+    variable = wanted == "strings" and kind.is_variable_str()
+    _check_storage(path, file, data, _REFERENCE if variable else kind.get_size())
     return data
+
+
+_WANTED = {"f": "floats", "i": "integers"}
+
+
+def _check_storage(path: Path, file: h5py.File, data: h5py.Dataset, item: int) -> None:
+    """Refuse what would take more memory or time to read than the file is worth."""
+    created = data.id.get_create_plist()
+    filters = [created.get_filter(number)[0] for number in range(created.get_nfilters())]
+    if not {*filters} <= {_DEFLATE, _SHUFFLE, _FLETCHER32} or len({*filters}) != len(filters):
+        raise FormatError(path, f"{data.name}: filters {sorted(filters)}, expected gzip at most")
+    if data.shape is None or created.get_layout() == h5py.h5d.COMPACT:
+        raise FormatError(path, f"{data.name}: no shape, or a compact layout")
+    packed = _DEFLATE in filters
+    limit = _PACKED if packed else _CHUNK
+    chunk = math.prod(data.chunks or (1,)) * item
+    if chunk > limit:
+        raise FormatError(
+            path, f"{data.name}: chunks of {chunk} bytes, expected at most {limit // 2**20} MiB"
+        )
+    sides = zip(data.shape, data.chunks or data.shape, strict=True)
+    pieces = math.prod(-(-side // part) if part else 0 for side, part in sides)
+    if pieces > _PIECES * max(1, data.shape[0] if data.shape else 1):
+        raise FormatError(path, f"{data.name}: {pieces} chunks, expected at most {_PIECES} a page")
+    claimed, stored = math.prod(data.shape) * item, data.id.get_storage_size()
+    size = os.fstat(file.id.get_vfd_handle()).st_size
+    if claimed > stored * (_GAIN if packed else 1) or stored > size:
+        raise FormatError(
+            path, f"{data.name}: shape {data.shape}, but only {min(stored, size)} bytes are stored"
+        )
+    if packed and (largest := _largest(data)) > chunk + 1024:
+        raise FormatError(path, f"{data.name}: {largest} bytes packed, for chunks of {chunk}")
+
+
+def _largest(data: h5py.Dataset) -> int:
+    """Find the bytes of the largest chunk as stored."""
+    sizes = [0]
+    data.id.chunk_iter(lambda chunk: sizes.append(chunk.size))
+    return max(sizes)
+
+
+def _mapped(file: h5py.File, data: h5py.Dataset) -> Any:
+    """Map a dataset into memory if it lies in one piece."""
+    offset = data.id.get_offset()
+    if offset is None or not data.size:
+        return data
+    with os.fdopen(os.dup(file.id.get_vfd_handle()), "rb") as raw:
+        return np.memmap(raw, data.dtype, "r", offset, data.shape)
 
 
 def parts_folder(path: Path) -> Path:
@@ -363,7 +483,7 @@ def read_part(part: Path) -> tuple[FeatureBatch, dict[str, str]]:
     content = part.read_bytes()
     written, told = memoryview(content)[:-_CHECKSUM], content[-_CHECKSUM:]
     if not written or zlib.crc32(written) != int.from_bytes(told, "little"):
-        raise FormatError(part, "torn: not as long as it was, or not what was written")
+        raise FormatError(part, _TORN)
     place = content.index(b"\n") + 1
     head = json.loads(content[:place])
     columns, count = {}, len(head["keys"])
@@ -390,9 +510,27 @@ def merge_parts(
     Raises:
         FormatError: If the file or a part is torn; nothing is changed then.
     """
-    count = write_features(path, _old_and_new(path), attributes, half)
+    count = write_features(path, _old_and_new(path), attributes, half, _count(path))
     shutil.rmtree(parts_folder(path), ignore_errors=True)
     return count
+
+
+def _count(path: Path) -> int:
+    """Count the pages of the file as it was and of its parts, reading their keys alone."""
+    keys: set[str] = set()
+    if path.exists():
+        with open_features(path) as features:
+            keys.update(features.keys)
+    for part in read_parts(path):
+        with part.open("rb") as file:
+            try:
+                keys.update(json.loads(file.readline())["keys"])
+            except (ValueError, KeyError, TypeError):
+                raise FormatError(part, _TORN) from None
+    return len(keys)
+
+
+_TORN = "torn: not as long as it was, or not what was written"
 
 
 def _old_and_new(path: Path) -> Iterator[FeatureBatch]:

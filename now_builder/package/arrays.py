@@ -82,7 +82,7 @@ def write_images(features: Features, keys: Sequence[str], files: ArrayFiles) -> 
                 file.truncate(offset + int(np.prod(shape)) * kind.itemsize)
             matrix = np.memmap(temporary, kind, "r+", offset, shape)
         stream = _stream(features, rows, files, images, matrix)
-        write_features(files.h5, stream, attributes, files.half)
+        write_features(files.h5, stream, attributes, files.half, len(keys))
         if matrix is not None:
             matrix.flush()
     return images

@@ -14,6 +14,8 @@ _SIZES = (
     (10_000, "1K<n<10K"),
     (100_000, "10K<n<100K"),
     (1_000_000, "100K<n<1M"),
+    (10_000_000, "1M<n<10M"),
+    (100_000_000, "10M<n<100M"),
 )
 
 
@@ -46,7 +48,7 @@ def write_card(facts: Facts, settled: Settled, split: SplitPlan) -> str:
 
 def size_category(pairs: int) -> str:
     """Give the hub's word for a number of pairs."""
-    return next((word for limit, word in _SIZES if pairs < limit), "1M<n<10M")
+    return next((word for limit, word in _SIZES if pairs < limit), "100M<n<1B")
 
 
 def language_codes(languages: Iterable[str]) -> list[str]:
@@ -56,15 +58,32 @@ def language_codes(languages: Iterable[str]) -> list[str]:
 
 
 def _head(facts: Facts, settled: Settled) -> str:
+    codes = language_codes(facts.languages)
+    tables = [
+        line
+        for name in ("pairs", "rejects")
+        for line in (
+            f"  - config_name: {name}",
+            "    data_files:",
+            f"      - split: {name}",
+            f"        path: {name}.parquet",
+        )
+    ]
     lines = [
         "---",
         f"pretty_name: {json.dumps(settled.name, ensure_ascii=False)}",
         f"license: {json.dumps(settled.licence)}",
         # A bare `no` is a boolean in YAML; quoted, it is Norwegian.
-        *_listed("language", map(json.dumps, language_codes(facts.languages))),
+        *_listed("language", map(json.dumps, codes)),
+        *_listed("annotations_creators", ["no-annotation"]),
+        *_listed("language_creators", ["found"]),
+        *_listed("multilinguality", ["multilingual" if len(codes) > 1 else "monolingual"]),
+        *_listed("source_datasets", ["original"]),
         *_listed("task_categories", ["image-to-text", "text-to-image"]),
         *_listed("size_categories", [size_category(facts.pairs)]),
         *_listed("tags", ["noisy-correspondence", "cross-modal-retrieval", "web-screenshots"]),
+        "configs:",
+        *tables,
         "---",
     ]
     return "\n".join(lines)

@@ -1,9 +1,10 @@
 """Croissant 1.1 metadata of a release, with the fields for responsible use."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
+from now_builder.formats.captions import TOKENIZERS
 from now_builder.formats.release import DATA_FOLDER, FileEntry, Pair
 from now_builder.package.card import as_counts, language_codes
 from now_builder.package.facts import Facts
@@ -119,6 +120,65 @@ def make_croissant(
     if settled.homepage:
         tree["url"] = settled.homepage
     return tree
+
+
+def describe_parquet(
+    release: Mapping[str, Any], columns: Sequence[str], *, images: bool
+) -> dict[str, Any]:
+    """Describe a release's export as Parquet: what the release says, but for its files.
+
+    Args:
+        release: The release's own metadata.
+        columns: Of every file.
+        images: Whether screenshots are among them.
+    """
+    sets = [
+        {
+            "@type": "cr:FileSet",
+            "@id": f"{split}-files",
+            "name": f"{split}-files",
+            "encodingFormat": _ENCODINGS[".parquet"],
+            "includes": f"data/{split}-*.parquet",
+        }
+        for split in _SPLITS
+    ]
+    tree = {**release, "distribution": sets}
+    tree["recordSet"] = [
+        _split_records(),
+        *({
+            "@type": "cr:RecordSet",
+            "@id": split,
+            "name": split,
+            "description": f"One row a pair of {split}, in pair order.",
+            "field": [_column(split, name) for name in columns],
+        } for split in _SPLITS),
+    ]  # fmt: skip
+    if images:
+        tree["rai:dataCollectionRawData"] = "Screenshots are in it; HTML is kept by the maker."
+    return tree
+
+
+_TYPES = {"image": "sc:ImageObject", "pair_index": "sc:Integer", "url": "sc:URL"}
+_MANY = {"boxes", "scores", "classes", "regions", "flags", *(f"tokens_{n}" for n in TOKENIZERS)}
+
+
+def _column(split: str, name: str) -> dict[str, Any]:
+    source: dict[str, Any] = {"fileSet": {"@id": f"{split}-files"}, "extract": {"column": name}}
+    if name == "image":
+        source["transform"] = {"jsonPath": "bytes"}
+    kind = _TYPES.get(name, "sc:Text")
+    if name in {"boxes", "scores", "regions"}:
+        kind = "sc:Float"
+    elif name == "classes" or name.startswith("tokens_"):
+        kind = "sc:Integer"
+    return {
+        "@type": "cr:Field",
+        "@id": f"{split}/{name}",
+        "name": name,
+        "dataType": kind,
+        **({"repeated": True} if name in _MANY else {}),
+        "source": source,
+    }
 
 
 def _file(name: str, entry: FileEntry) -> dict[str, Any]:

@@ -108,7 +108,9 @@ class PackageSettings(Strict):
     )
     name: str | None = Field(None, min_length=1, description="Name of the dataset, for its card.")
     licence: str | None = Field(
-        None, min_length=1, description="Licence id as the hub writes it (cc-by-nc-4.0, other …)."
+        None,
+        pattern=r"^[a-z0-9][a-z0-9.+-]*$",
+        description="Licence id as the hub writes it, in lower case (cc-by-nc-4.0, other …).",
     )
     homepage: str | None = Field(None, description="Where the release is published, for its card.")
     contact: str | None = Field(
@@ -122,6 +124,29 @@ class PackageSettings(Strict):
         if unknown:
             raise ValueError(f"no such flag: {', '.join(sorted(unknown))}")
         return drop
+
+
+class ParquetSettings(Strict):
+    """Settings of ``export-parquet``."""
+
+    captures: Path | None = Field(
+        None,
+        description="Folder that the release was packaged from, for its screenshots; needed but "
+        "with --no-images.",
+    )
+    images: bool = Field(
+        True,  # noqa: FBT003 - a field
+        description="Put the screenshots in; without them where a publication may not ship pixels.",
+    )
+    tokens: bool = Field(
+        False,  # noqa: FBT003 - a field
+        description="Add the token ids of the three tokenizers.",
+    )
+    regions: bool = Field(
+        False,  # noqa: FBT003 - a field
+        description="Add the 36 x 768 region features.",
+    )
+    file_mb: int = Field(500, ge=1, description="Megabytes of a file, about.")
 
 
 class Settled(Strict):

@@ -87,15 +87,40 @@ def test_rows_come_in_the_order_asked_for(
     assert same(found, whole.take(np.array(rows, dtype=np.int64)))
 
 
+@pytest.mark.parametrize("pages", [15, 0])
+def test_pages_that_are_counted_lie_in_one_piece_and_are_mapped(tmp_path: Path, pages: int) -> None:
+    path, keys = tmp_path / "f.h5", [f"{i}" for i in range(pages)]
+    write_features(path, [batch(keys)] if keys else [], {}, pages=pages)
+    with h5py.File(path) as file:
+        assert file["regions"].chunks is None
+        assert file["regions"].shape == (pages, 36, 768)
+        assert not pages or file["regions"].id.get_offset() % 4096 == 0
+    with open_features(path) as features:
+        assert isinstance(features.dataset, np.memmap) == bool(pages)
+        assert same(features.read(slice(None)), batch(keys))
+        rows = np.array([14, 3, 3], dtype=np.int64) % max(1, pages)
+        assert not pages or same(features.read(rows), batch(keys).take(rows))
+
+
+@pytest.mark.parametrize("pages", [4, 6])
+def test_another_count_than_was_told_leaves_no_file(tmp_path: Path, pages: int) -> None:
+    with pytest.raises(ValueError, match=f"expected {pages}"):
+        write_features(tmp_path / "f.h5", [batch([*"abcde"])], {}, pages=pages)
+    assert not [*tmp_path.iterdir()]
+
+
 @pytest.mark.parametrize("size", [1, 4, 5, 100])
 def test_the_same_content_is_the_same_bytes_however_it_was_batched(
     tmp_path: Path, size: int
 ) -> None:
     path, again = tmp_path / "f.h5", tmp_path / "again.h5"
-    write_features(path, [batch([f"{i}" for i in range(270)])], {"detector": "tiny"})
-    with open_features(path) as features:
-        write_features(again, features.batches(size), {"detector": "tiny"})
-    assert again.read_bytes() == path.read_bytes()
+    for pages in (None, 270):
+        write_features(
+            path, [batch([f"{i}" for i in range(270)])], {"detector": "tiny"}, pages=pages
+        )
+        with open_features(path) as features:
+            write_features(again, features.batches(size), {"detector": "tiny"}, pages=pages)
+        assert again.read_bytes() == path.read_bytes()
 
 
 def test_parts_are_merged_once_each_and_dropped(tmp_path: Path) -> None:
@@ -316,8 +341,7 @@ def test_a_huge_chunk_is_refused(path: Path) -> None:
         path,
         "regions",
         lambda file: file.create_dataset(
-            "regions", (15, 36, 768), "f4", chunks=(4096, 36, 768), maxshape=(None, 36, 768),
-            compression="gzip",
+            "regions", (15, 36, 768), "f4", chunks=(4096, 36, 768), maxshape=(None, 36, 768)
         ),
     )  # fmt: skip
     refused(path, "/regions", "64 MiB")

@@ -2,15 +2,19 @@
 
 import json
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import yaml
 
+from now_builder.config import build
+from now_builder.errors import ConfigError
 from now_builder.formats.atomic import sha256_of
 from now_builder.formats.release import read_manifest, read_pairs
 from now_builder.formats.shard import read_rows
+from now_builder.package.card import size_category
 from now_builder.package.run import package
 from now_builder.package.settings import PackageSettings
 from now_builder.tokenize.run import tokenize
@@ -40,6 +44,46 @@ def test_the_head_is_yaml_as_the_hub_expects(card: str) -> None:
     assert {*head["language"]} == {"zh", "en", "ja", "ru", "ko"}
     assert head["size_categories"] == ["n<1K"]
     assert "image-to-text" in head["task_categories"]
+
+
+def test_every_word_of_the_head_is_one_that_the_hub_knows(card: str) -> None:
+    datasets = pytest.importorskip("datasets")
+    folder = Path(datasets.__file__).parent / "utils" / "resources"
+    head = yaml.safe_load(card.split("---")[1])
+    for field, file in {
+        "language": "languages",
+        "size_categories": "size_categories",
+        "annotations_creators": "creators",
+        "language_creators": "creators",
+        "multilinguality": "multilingualities",
+    }.items():
+        known = json.loads((folder / f"{file}.json").read_text(encoding="utf-8"))
+        known = known.get(field.split("_")[0], known) if isinstance(known, dict) else known
+        assert head[field], field
+        assert {*head[field]} <= {*known}, field
+
+
+@pytest.mark.parametrize(
+    ("pairs", "word"),
+    [(999, "n<1K"), (1_000, "1K<n<10K"), (100_000, "100K<n<1M"), (10_000_000, "10M<n<100M")],
+)
+def test_a_size_has_its_word(pairs: int, word: str) -> None:
+    assert size_category(pairs) == word
+
+
+def test_the_hubs_loader_finds_the_tables_of_a_release(release: Path, tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    copy = tmp_path / "copy"
+    shutil.copytree(release, copy)
+    (copy / "DATASET_CARD.md").rename(copy / "README.md")  # the hub's name for the card
+    found = datasets.load_dataset(str(copy), "pairs", cache_dir=str(tmp_path / "cache"))
+    assert found["pairs"]["key"][:] == [pair.key for pair in read_pairs(release)]
+
+
+@pytest.mark.parametrize("licence", ["CC-BY-4.0", "my licence", ""])
+def test_a_licence_that_is_no_id_is_refused(licence: str) -> None:
+    with pytest.raises(ConfigError, match="licence"):
+        build(PackageSettings, {"licence": licence}, "package")
 
 
 def test_the_card_has_every_section_of_a_data_statement(card: str) -> None:
@@ -92,8 +136,11 @@ def test_the_metadata_describes_every_column_of_the_pairs(release: Path) -> None
     assert {"key", "split", "pair_index", "url", "site", "caption", "lang", "phash"} <= columns
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of its own libraries
 def test_the_official_reader_takes_the_metadata(release: Path) -> None:
     mlcroissant = pytest.importorskip("mlcroissant")
     dataset = mlcroissant.Dataset(str(release / "croissant.json"))
+    assert not dataset.metadata.ctx.issues.errors
+    assert not dataset.metadata.ctx.issues.warnings
     records = list(dataset.records("pairs"))
     assert len(records) == len(read_pairs(release))

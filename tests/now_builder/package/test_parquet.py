@@ -1,0 +1,250 @@
+"""The export as Parquet: what datasets loads from it, kills, other inputs, and what it takes."""
+
+import io
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from PIL import Image
+
+from now_builder.errors import ConfigError, FormatError
+from now_builder.formats.captions import TOKENIZERS
+from now_builder.formats.features import open_features
+from now_builder.formats.release import read_pairs, read_split_captions
+from now_builder.formats.shard import locate_screenshots, read_captures, read_rows
+from now_builder.package.parquet import export_parquet
+from now_builder.package.run import package
+from now_builder.package.settings import PackageSettings, ParquetSettings
+from now_builder.tokenize.run import tokenize
+from now_builder.tokenize.settings import TokenizeSettings
+
+datasets = pytest.importorskip("datasets")
+
+SPLITS = ("train", "dev", "test")
+
+KILLED = """
+import os, pathlib, signal, sys
+from now_builder.package.parquet import export_parquet
+from now_builder.package.settings import ParquetSettings
+rename, left = pathlib.Path.replace, [int(sys.argv[4])]
+def replace(self, target):
+    left[0] -= 1
+    if left[0] == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return rename(self, target)
+pathlib.Path.replace = replace
+settings = ParquetSettings(captures=pathlib.Path(sys.argv[3]), file_mb=1)
+export_parquet(pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2]), settings)
+"""
+
+
+@pytest.fixture(scope="module")
+def release(small_crawl: Path, make_features: Callable[..., None], tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("exported")
+    keys = [row.key for row in read_rows(small_crawl) if row.status == "ok"]
+    make_features(folder / "features.h5", keys)
+    tokenize(small_crawl, folder / "captions", TokenizeSettings(bert="learn", processes=1))
+    settings = PackageSettings(name='A "name": odd', licence="cc-by-nc-4.0")
+    package(small_crawl, folder / "features.h5", folder / "captions", folder / "r", settings)
+    return folder / "r"
+
+
+@pytest.fixture(scope="module")
+def out(release: Path, small_crawl: Path) -> Path:
+    out = release.parent / "out"
+    settings = ParquetSettings(captures=small_crawl, file_mb=1, tokens=True, regions=True)
+    export_parquet(release, out, settings)
+    return out
+
+
+@pytest.fixture(scope="module")
+def loaded(out: Path):
+    return datasets.load_dataset(str(out), cache_dir=str(out.parent / "cache"))
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def test_one_line_loads_every_pair_in_order(loaded, release: Path) -> None:
+    pairs = read_pairs(release)
+    assert {*loaded} == {*SPLITS}
+    for split in SPLITS:
+        own = [pair for pair in pairs if pair.split == split]
+        for name in ("key", "pair_index", "url", "site", "lang", "caption", "caption_source"):
+            assert loaded[split][name][:] == [getattr(pair, name) for pair in own]
+        assert [",".join(flags) for flags in loaded[split]["flags"]] == [p.flags for p in own]
+
+
+def test_a_picture_is_the_screenshot_as_it_was_taken(loaded, small_crawl: Path) -> None:
+    captures = {capture.key: capture for capture in read_captures(small_crawl)}
+    assert isinstance(loaded["dev"].features["image"], datasets.Image)
+    for row in loaded["dev"]:
+        expected = Image.open(io.BytesIO(captures[row["key"]].screenshot))
+        assert row["image"].size == (720, 1280)
+        assert row["image"].tobytes() == expected.tobytes()
+    raw = loaded["dev"].cast_column("image", datasets.Image(decode=False))[0]
+    assert raw["image"]["bytes"] == captures[raw["key"]].screenshot
+    assert raw["image"]["path"] == f"{raw['key']}.png"
+
+
+def test_regions_boxes_and_tokens_are_those_of_the_release(loaded, release: Path) -> None:
+    data = loaded["test"].with_format("numpy").remove_columns("image")[:]
+    with open_features(release / "now100k_precomp" / "test.h5") as features:
+        pages = features.read(slice(None))
+    for name in ("boxes", "scores", "classes", "regions"):
+        assert np.array_equal(data[name], getattr(pages, name)), name
+    for name in TOKENIZERS:
+        expected = read_split_captions(release, "test", name).captions
+        assert [list(line) for line in data[f"tokens_{name}"]] == expected
+
+
+def test_the_schema_says_of_itself_what_datasets_makes_of_it(out: Path, loaded) -> None:
+    schema = pq.read_schema(next((out / "data").glob("dev-*")))
+    assert datasets.Features.from_arrow_schema(schema) == loaded["dev"].features
+
+
+def test_files_are_cut_by_size_and_split(out: Path, small_crawl: Path) -> None:
+    names = sorted(path.name for path in (out / "data").iterdir())
+    train = [name for name in names if name.startswith("train")]
+    assert len(train) > 3
+    assert train[1] == f"train-00001-of-{len(train):05d}.parquet"
+    sizes = [(out / "data" / name).stat().st_size for name in train]
+    assert max(sizes) < 1.5e6
+    group = pq.ParquetFile(out / "data" / train[0]).metadata.row_group(0)
+    columns = {group.column(i).path_in_schema: group.column(i) for i in range(group.num_columns)}
+    assert columns["image.bytes"].compression == "UNCOMPRESSED"
+    assert columns["caption"].compression == "ZSTD"
+    assert not columns["image.bytes"].is_stats_set
+
+
+def test_the_card_is_the_releases_with_the_files_in_its_head(out: Path, release: Path) -> None:
+    card = (out / "README.md").read_text(encoding="utf-8")
+    head = yaml.safe_load(card.split("---")[1])
+    assert head["pretty_name"] == 'A "name": odd'
+    (config,) = head["configs"]
+    assert config["data_files"] == [
+        {"split": split, "path": f"data/{split}-*.parquet"} for split in SPLITS
+    ]
+    told = (release / "DATASET_CARD.md").read_text(encoding="utf-8")
+    assert told[told.index("## Provenance") :] in card
+    assert "load_dataset" in card
+    schema = pq.read_schema(next((out / "data").iterdir()))
+    assert all(f"| `{name}` |" in card for name in schema.names)
+
+
+def test_a_second_run_writes_nothing_and_a_forced_one_the_same_bytes(
+    release: Path, small_crawl: Path, tmp_path: Path
+) -> None:
+    settings = ParquetSettings(captures=small_crawl, file_mb=1)
+    export_parquet(release, tmp_path, settings)
+    first = contents(tmp_path)
+    files = sorted((tmp_path / "data").iterdir())
+    times = [path.stat().st_mtime_ns for path in files]
+    export_parquet(release, tmp_path, settings)
+    assert [path.stat().st_mtime_ns for path in files] == times
+    moved = tmp_path.parent / "moved"
+    shutil.copytree(small_crawl, moved)
+    export_parquet(release, tmp_path, settings.model_copy(update={"captures": moved}), force=True)
+    assert files[0].stat().st_mtime_ns != times[0]
+    assert contents(tmp_path) == first
+
+
+@pytest.mark.parametrize("point", [1, 3, 7])
+def test_a_killed_run_goes_on_where_it_was(
+    release: Path, small_crawl: Path, tmp_path: Path, point: int
+) -> None:
+    whole, hurt = tmp_path / "whole", tmp_path / "hurt"
+    export_parquet(release, whole, ParquetSettings(captures=small_crawl, file_mb=1))
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, release, hurt, small_crawl, str(point)],
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert not (hurt / "README.md").exists()
+    kept = {path: path.stat().st_mtime_ns for path in (hurt / "data").glob("*-of-*.parquet")}
+    files = len([*(whole / "data").iterdir()])
+    assert len(kept) == min(point - 1, files)
+    export_parquet(release, hurt, ParquetSettings(captures=small_crawl, file_mb=1))
+    assert contents(hurt) == contents(whole)
+    assert all(path.stat().st_mtime_ns == time for path, time in kept.items())
+
+
+def test_an_export_by_other_settings_is_refused_without_force(
+    release: Path, small_crawl: Path, tmp_path: Path
+) -> None:
+    export_parquet(release, tmp_path, ParquetSettings(captures=small_crawl, file_mb=1))
+    other = ParquetSettings(images=False)
+    before = contents(tmp_path)
+    with pytest.raises(ConfigError, match="--force"):
+        export_parquet(release, tmp_path, other)
+    assert contents(tmp_path) == before
+    export_parquet(release, tmp_path, other, force=True)
+    assert len([*(tmp_path / "data").iterdir()]) == len(SPLITS)
+
+
+def test_without_images_no_captures_are_needed_and_no_pixel_is_shipped(
+    release: Path, tmp_path: Path
+) -> None:
+    export_parquet(release, tmp_path / "out", ParquetSettings(images=False))
+    found = datasets.load_dataset(str(tmp_path / "out"), cache_dir=str(tmp_path / "cache"))
+    assert "image" not in found["train"].features
+    assert "tokens_bert" not in found["train"].features
+    assert found["train"][0]["caption"]
+    card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
+    assert "no screenshots" in card
+    assert b"\x89PNG" not in next((tmp_path / "out" / "data").glob("train*")).read_bytes()
+
+
+def test_images_without_captures_are_a_users_mistake(release: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--captures"):
+        export_parquet(release, tmp_path / "out", ParquetSettings())
+    assert not (tmp_path / "out").exists()
+
+
+def test_captures_of_another_crawl_are_refused(
+    release: Path, make_crawl: Callable[..., None], tmp_path: Path
+) -> None:
+    make_crawl(tmp_path / "other", sites=7)
+    with pytest.raises(FormatError, match="not the captures that the release"):
+        export_parquet(release, tmp_path / "out", ParquetSettings(captures=tmp_path / "other"))
+
+
+def test_a_changed_screenshot_is_refused(release: Path, small_crawl: Path, tmp_path: Path) -> None:
+    captures = tmp_path / "captures"
+    shutil.copytree(small_crawl, captures)
+    pair = read_pairs(release)[0]
+    place = locate_screenshots(captures, int(pair.key[:5]))[pair.key]
+    with place.path.open("r+b") as file:
+        file.seek(place.offset + 100)
+        file.write(b"hurt")
+    with pytest.raises(FormatError, match=f"screenshot of {pair.key} differs"):
+        export_parquet(release, tmp_path / "out", ParquetSettings(captures=captures))
+    assert not [*(tmp_path / "out").rglob("train-*.parquet")]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of its own libraries
+def test_the_official_reader_of_croissant_takes_the_export(out: Path, release: Path) -> None:
+    mlcroissant = pytest.importorskip("mlcroissant")
+    found = mlcroissant.Dataset(str(out / "croissant.json"))
+    assert not found.metadata.ctx.issues.errors
+    assert not found.metadata.ctx.issues.warnings
+    pairs = read_pairs(release)
+    for split in SPLITS:
+        records = list(found.records(split))
+        own = [pair for pair in pairs if pair.split == split]
+        assert [record[f"{split}/key"].decode() for record in records] == [p.key for p in own]
+    assert records[0]["test/image"].size == (720, 1280)
+    assert np.shape(records[0]["test/boxes"]) == (36, 4)
