@@ -48,16 +48,16 @@ def predict(
     method = make_method(record, device)
     parameters = _load(run, method)
     name = check_split(split)
-    with open_pairs(folder, name, record.settings.data, device) as pairs:
-        check_split_is_the_runs(run, record, name, pairs.fingerprint)
-        similarity = method.similarity(pairs)
     training = Training(
         seeds=(record.settings.train.seed,),
         ensemble_size=method.ensemble_size,
         checkpoint_selection="dev",
     )
-    track = record.settings.data.tokenizer
-    meta = new_submission(folder, track, split, record.settings.method.name.upper(), training)
+    with open_pairs(folder, name, record.settings.data, device) as pairs:
+        check_split_is_the_runs(run, record, name, pairs.fingerprint)
+        track = record.settings.data.tokenizer  # one of the board's, or refused before the work
+        meta = new_submission(folder, track, split, record.settings.method.name.upper(), training)
+        similarity = method.similarity(pairs)
     compute = Compute(params_m=round(parameters / 1e6, 3))
     pack(output, similarity, meta.model_copy(update={"compute": compute}))
 

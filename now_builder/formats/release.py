@@ -103,6 +103,11 @@ class Manifest(Strict):
     inputs: dict[str, str] = Field(default_factory=dict)
     files: dict[str, FileEntry]
 
+    @property
+    def tracks(self) -> list[str]:
+        """The tokenizers that its captions are cut by."""
+        return list(self.fingerprints["train"])
+
 
 _LATER = {"flags": ""}
 """Columns that older releases lack, and what stands for them."""

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Integer
 
 from now_builder.errors import FormatError
-from now_builder.formats.captions import TOKENIZERS, UNK, Tokenizer, from_line
+from now_builder.formats.captions import UNK, from_line
 from now_builder.formats.features import REGIONS, SOURCES, open_features
 from now_builder.formats.release import (
     DATA_FOLDER,
@@ -87,7 +87,7 @@ class SplitSurvey:
     distinct_images: int
     detected: float
     sources: dict[str, int]
-    ceilings: dict[Tokenizer, Ceiling]
+    ceilings: dict[str, Ceiling]
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +193,7 @@ def survey(release: Path, manifest: Manifest, tallies: Mapping[Split, Tally]) ->
     lines = {
         (split, name): _token_lines(release, split, name, tallies[split].count)
         for split in SPLITS
-        for name in TOKENIZERS
+        for name in manifest.tracks
     }
     pages = {split: _pages(release, split, tallies[split].count) for split in SPLITS}
     detected = np.sum([page.detected for page in pages.values()], axis=0)
@@ -202,7 +202,7 @@ def survey(release: Path, manifest: Manifest, tallies: Mapping[Split, Tally]) ->
         splits={split: _split(split, tallies[split], pages[split], lines) for split in SPLITS},
         lengths=[
             _lengths("characters", characters),
-            *(_tokens(name, lines) for name in TOKENIZERS),
+            *(_tokens(name, lines) for name in manifest.tracks),
         ],
         regions=Histogram([float(n) for n in range(REGIONS + 1)], detected.tolist(), 1.0),
         leaks=[_leak(tallies, *splits) for splits in combinations(SPLITS, 2)],
@@ -219,7 +219,7 @@ class _Lines:
     unknown: int
 
 
-def _token_lines(release: Path, split: Split, tokenizer: Tokenizer, pairs: int) -> _Lines:
+def _token_lines(release: Path, split: Split, tokenizer: str, pairs: int) -> _Lines:
     path = release / DATA_FOLDER / f"{split}_caps_{tokenizer}.txt"
     lengths, identities, unknown = array("q"), array("Q"), 0
     try:
@@ -265,7 +265,7 @@ def source_name(number: int) -> str:
 
 
 def _split(
-    split: Split, tally: Tally, pages: _Pages, lines: Mapping[tuple[Split, Tokenizer], _Lines]
+    split: Split, tally: Tally, pages: _Pages, lines: Mapping[tuple[Split, str], _Lines]
 ) -> SplitSurvey:
     groups = np.unique(tally.of("caption"), return_counts=True)[1]
     images = tally.of("image").tolist()
@@ -281,15 +281,22 @@ def _split(
         sources=pages.sources,
         ceilings={}
         if split == "train"
-        else {name: ceiling(images, lines[split, name].identities.tolist()) for name in TOKENIZERS},
+        else {
+            name: ceiling(images, line.identities.tolist())
+            for (of, name), line in lines.items()
+            if of == split
+        },
     )
 
 
-def _tokens(name: Tokenizer, lines: Mapping[tuple[Split, Tokenizer], _Lines]) -> Lengths:
+_TITLES = {"jieba": "Jieba", "bpe": "BPE", "bert": "BERT"}
+
+
+def _tokens(name: str, lines: Mapping[tuple[Split, str], _Lines]) -> Lengths:
     own = [lines[split, name] for split in SPLITS]
     counts = np.concatenate([line.lengths for line in own])
     unknown = 100 * sum(line.unknown for line in own) / max(1, int(counts.sum()))
-    title = "Jieba" if name == "jieba" else name.upper()
+    title = _TITLES.get(name, name)
     return _lengths(f"{title} tokens", counts, unknown)
 
 

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from itertools import pairwise
@@ -23,7 +23,7 @@ from now_builder.formats.atomic import (
     write_json,
     write_text,
 )
-from now_builder.formats.captions import TOKENIZERS, read_json
+from now_builder.formats.captions import read_json
 from now_builder.formats.features import DIMENSION, REGIONS, Features, open_features
 from now_builder.formats.release import (
     DATA_FOLDER,
@@ -119,7 +119,7 @@ def _read(release: Path, settings: ParquetSettings) -> _Source:
             "--captures is not given: the folder that the release was packaged from, for its "
             "screenshots; --no-images exports without them"
         )
-    read_manifest(release)
+    tracks = read_manifest(release).tracks if settings.tokens else []
     every = read_pairs(release)
     pairs = {split: [pair for pair in every if pair.split == split] for split in SPLITS}
     places: dict[str, Place] = {}
@@ -127,8 +127,8 @@ def _read(release: Path, settings: ParquetSettings) -> _Source:
     if settings.images and settings.captures is not None:
         places, hashes = _locate(settings.captures, every)
     tokens: dict[Split, dict[str, list[list[int]]]] = {
-        split: {name: read_split_captions(release, split, name).captions for name in TOKENIZERS}
-        for split in (SPLITS if settings.tokens else ())
+        split: {name: read_split_captions(release, split, name).captions for name in tracks}
+        for split in SPLITS
     }
     return _Source(release, pairs, places, hashes, tokens, settings)
 
@@ -204,7 +204,12 @@ def _digest_of(path: Path) -> bytes | None:
         return None
 
 
-def _schema(settings: ParquetSettings, half: bool, digest: str) -> pa.Schema:  # noqa: FBT001
+def _schema(
+    settings: ParquetSettings,
+    tracks: Iterable[str],
+    half: bool,  # noqa: FBT001
+    digest: str,
+) -> pa.Schema:
     """Give the columns, and what ``datasets`` wants to know about them."""
     fields: list[tuple[str, pa.DataType, dict[str, Any]]] = []
     if settings.images:
@@ -215,8 +220,7 @@ def _schema(settings: ParquetSettings, half: bool, digest: str) -> pa.Schema:  #
     fields.append(("flags", *_list("string")))
     fields.append(("boxes", *_array(4, "float32")))
     fields += [("scores", *_list("float32", REGIONS)), ("classes", *_list("int16", REGIONS))]
-    if settings.tokens:
-        fields += [(f"tokens_{name}", *_list("int32")) for name in TOKENIZERS]
+    fields += [(f"tokens_{name}", *_list("int32")) for name in tracks]
     if settings.regions:
         fields.append(("regions", *_array(DIMENSION, "float16" if half else "float32")))
     features = {name: feature for name, _, feature in fields}
@@ -249,7 +253,7 @@ def _write(path: Path, file: _File, source: _Source, digest: str) -> None:
         if features.keys != [pair.key for pair in source.pairs[file.split]]:
             raise FormatError(h5, "keys are not those of pairs.parquet")
         half = features.dataset.dtype.itemsize == 2
-        schema = _schema(source.settings, half, digest)
+        schema = _schema(source.settings, source.tokens[file.split], half, digest)
         temporary = stack.enter_context(replacing(path))
         plain = [name for name in schema.names if name not in {"image", "boxes", "regions"}]
         writer = stack.enter_context(

@@ -298,8 +298,8 @@ def _grown(world, tmp_path, factor):
     with h5py.File(data / "train.h5", "a") as file:
         for name in ("boxes", "scores", "classes", "source", "n_regions"):
             whole = file[name][:]
-            file[name].resize(len(many), axis=0)
-            file[name][:] = np.concatenate([whole] * factor)
+            del file[name]
+            file.create_dataset(name, data=np.concatenate([whole] * factor))
         del file["keys"]
         keys = np.array([pair.key for pair in many], dtype=object)
         file.create_dataset("keys", data=keys, dtype=h5py.string_dtype())
