@@ -192,7 +192,7 @@ def test_a_page_that_floods_its_browser_takes_no_other_with_it(tmp_path: Path, p
         crawl(tmp_path / "urls.txt", tmp_path / "captures", settings)
     rows = {row.url: row for row in read_rows(tmp_path / "captures")}
     assert [rows[url].status for url in others] == ["ok"] * 6
-    assert rows[server.url(path)].error in STORMS[path]
+    assert rows[server.url(path)].error in {None} | LOST
 
 
 def test_a_body_of_300_mb_costs_little_memory(tmp_path: Path) -> None:
