@@ -325,7 +325,7 @@ class Detectron2Detector:
     Args:
         network: With a Fast R-CNN box predictor.
         attributes: What the feature file must say.
-        autocast: Compute in bfloat16 (CUDA only).
+        autocast: Compute in bfloat16.
 
     Raises:
         ConfigError: If the model has no such predictor.

@@ -1,6 +1,5 @@
 """Screenshots as arrays: decoding and bringing down to the detector's input size."""
 
-import io
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -10,10 +9,10 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 from jaxtyping import UInt8
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageOps
 from torch import Tensor
 
-from now_builder.errors import FormatError
+from now_builder.formats.shard import open_screenshot
 
 
 def decode_screenshot(
@@ -27,11 +26,7 @@ def decode_screenshot(
     Raises:
         FormatError: If the bytes are not an image.
     """
-    try:
-        with Image.open(io.BytesIO(content)) as image:
-            picture = image.convert("RGB")
-    except (UnidentifiedImageError, OSError, ValueError, Image.DecompressionBombError) as error:
-        raise FormatError(name, f"not a readable screenshot ({error})") from None
+    picture = open_screenshot(content, name)
     if picture.size != size:
         across, down = picture.width / size[0], picture.height / size[1]
         if across == down and across.is_integer():

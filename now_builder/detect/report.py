@@ -8,12 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
 from now_builder.detect.labels import DROPPED, IGNORED, PAGES_DROPPED, Labels
 from now_builder.detect.mapping import ClassMapping
-from now_builder.errors import FormatError
-from now_builder.formats.shard import HEIGHT, WIDTH, Box, Capture, CaptureRow
+from now_builder.formats.shard import HEIGHT, WIDTH, Box, Capture, CaptureRow, open_screenshot
 
 _THUMBNAIL = (WIDTH // 2, HEIGHT // 2)
 IGNORED_COLOUR = "#888"
@@ -109,11 +108,8 @@ def colour(number: int) -> str:
 
 
 def _thumbnail(capture: Capture) -> str:
-    try:
-        with Image.open(io.BytesIO(capture.screenshot)) as image:
-            small = image.convert("RGB").resize(_THUMBNAIL, Image.Resampling.BOX)
-    except (UnidentifiedImageError, OSError, ValueError, Image.DecompressionBombError) as error:
-        raise FormatError(capture.key, f"not a readable screenshot ({error})") from None
+    whole = open_screenshot(capture.screenshot, capture.key)
+    small = whole.resize(_THUMBNAIL, Image.Resampling.BOX)
     buffer = io.BytesIO()
     small.save(buffer, "JPEG", quality=70)
     return base64.b64encode(buffer.getvalue()).decode()

@@ -71,7 +71,7 @@ class TrainDetectorSettings(Strict):
         ge=0,
         lt=1,
         description="Decay of the moving average of the weights, which is what is measured and "
-        "written; less in the first steps. 0: the weights themselves; 0.999 for long trainings.",
+        "written; less in the first steps. 0: the weights themselves.",
     )
     repeat_threshold: float = Field(
         0.0,

@@ -23,7 +23,7 @@ class View:
         screenshots: RGB, at the extractor's ``input_size``.
         maps: Their C4 maps.
         size: Width and height of the detector's input, px: what boxes are to be given in.
-        room: How many boxes a page will be embedded; more are of no use.
+        room: How many of a source's boxes a page will be embedded; more are of no use.
     """
 
     pages: Sequence[Page]

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from PIL import Image, UnidentifiedImageError
 
 from now_builder.errors import FormatError
 from now_builder.formats.atomic import replacing
@@ -535,3 +536,20 @@ def _read_table(path: Path, schema: pa.Schema) -> pa.Table:
         if table[name].null_count:
             raise FormatError(path, f"column {name} has {table[name].null_count} empty cells")
     return table
+
+
+def open_screenshot(content: bytes, name: str) -> Image.Image:
+    """Decode a stored screenshot, or any picture, to RGB.
+
+    Args:
+        content: PNG, WebP or another kind that Pillow knows.
+        name: For messages.
+
+    Raises:
+        FormatError: If the bytes are not a picture.
+    """
+    try:
+        with Image.open(io.BytesIO(content)) as image:
+            return image.convert("RGB")
+    except (UnidentifiedImageError, OSError, ValueError, Image.DecompressionBombError) as error:
+        raise FormatError(name, f"not a readable screenshot ({error})") from None

@@ -10,12 +10,19 @@ from dataclasses import dataclass
 from heapq import nsmallest
 from pathlib import Path
 
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
 from now_builder.errors import FormatError
 from now_builder.formats.features import Features, open_features
 from now_builder.formats.release import DATA_FOLDER, Pair
-from now_builder.formats.shard import HEIGHT, WIDTH, Place, locate_screenshots, read_place
+from now_builder.formats.shard import (
+    HEIGHT,
+    WIDTH,
+    Place,
+    locate_screenshots,
+    open_screenshot,
+    read_place,
+)
 from now_builder.inspect.survey import source_name
 
 _TRIES = (
@@ -130,11 +137,7 @@ def data_uri(key: str, screenshot: bytes, budget: float, widest: int = 360) -> s
     Raises:
         FormatError: If it is not a readable picture.
     """
-    try:
-        with Image.open(io.BytesIO(screenshot)) as image:
-            whole = image.convert("RGB")
-    except (UnidentifiedImageError, OSError, ValueError, Image.DecompressionBombError) as error:
-        raise FormatError(key, f"not a readable screenshot ({error})") from None
+    whole = open_screenshot(screenshot, key)
     text = ""
     for width, quality in _TRIES:
         if width > widest:

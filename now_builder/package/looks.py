@@ -1,15 +1,21 @@
 """What can be told of a page by looking: blank screens, consent walls, screenshots alike."""
 
-import io
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 from jaxtyping import Bool, UInt64
-from PIL import Image
 from tqdm import tqdm
 
-from now_builder.formats.shard import HEIGHT, WIDTH, Capture, Element, read_captures, read_plan
+from now_builder.formats.shard import (
+    HEIGHT,
+    WIDTH,
+    Capture,
+    Element,
+    open_screenshot,
+    read_captures,
+    read_plan,
+)
 from now_builder.package.flags import consent_words
 
 _ONE_COLOUR = 0.99
@@ -45,17 +51,20 @@ def measure(captures: Path, keys: frozenset[str]) -> dict[str, frozenset[str]]:
 
 def _looks_of(capture: Capture) -> frozenset[str]:
     flags = set()
-    if is_blank(capture.screenshot):
+    if is_blank(capture.screenshot, capture.key):
         flags.add("blank")
     if has_consent_wall(capture.elements):
         flags.add("consent_wall")
     return frozenset(flags)
 
 
-def is_blank(screenshot: bytes) -> bool:
-    """Tell whether 99 % of a screenshot are of one colour, to a sixteenth of each channel."""
-    with Image.open(io.BytesIO(screenshot)) as image:
-        pixels = np.asarray(image.convert("RGB"), dtype=np.uint16) >> 4
+def is_blank(screenshot: bytes, key: str) -> bool:
+    """Tell whether 99 % of a screenshot are of one colour, to a sixteenth of each channel.
+
+    Raises:
+        FormatError: If it is not a readable picture.
+    """
+    pixels = np.asarray(open_screenshot(screenshot, key), dtype=np.uint16) >> 4
     colours = (pixels[..., 0] << 8) | (pixels[..., 1] << 4) | pixels[..., 2]
     return bool(np.bincount(colours.ravel()).max() >= _ONE_COLOUR * colours.size)
 

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image, ImageDraw
 
+from now_builder.errors import FormatError
 from now_builder.formats.shard import Element
 from now_builder.package.looks import LookIndex, alike, has_consent_wall, is_blank
 
@@ -26,16 +27,16 @@ def picture(boxes: list[tuple[int, int, int, int]], kind: str = "PNG") -> bytes:
 
 @pytest.mark.parametrize("kind", ["PNG", "WEBP"])
 def test_a_screen_of_one_colour_is_blank_and_one_with_a_line_of_text_is_not(kind: str) -> None:
-    assert is_blank(picture([], kind))
-    assert is_blank(picture([(340, 620, 380, 660)], kind))  # 0.2 %: a spinner
-    assert not is_blank(picture([(0, 0, 720, 40)], kind))  # 3 %: a header
+    assert is_blank(picture([], kind), "a")
+    assert is_blank(picture([(340, 620, 380, 660)], kind), "a")  # 0.2 %: a spinner
+    assert not is_blank(picture([(0, 0, 720, 40)], kind), "a")  # 3 %: a header
 
 
 def test_noise_that_nobody_sees_is_one_colour() -> None:
     pixels = np.random.default_rng(0).integers(240, 256, (1280, 720, 3), dtype=np.uint8)
     file = io.BytesIO()
     Image.fromarray(pixels).save(file, "PNG")
-    assert is_blank(file.getvalue())
+    assert is_blank(file.getvalue(), "a")
 
 
 def wall(text: str, **more) -> list[Element]:
@@ -100,3 +101,8 @@ def test_alike_is_what_comparing_all_gives(later: list, earlier: list, bits: int
     assert found.tolist() == [
         any((one ^ other).bit_count() <= bits for other in earlier) for one in later
     ]
+
+
+def test_a_screenshot_that_is_none_is_named() -> None:
+    with pytest.raises(FormatError, match="00000_0001: not a readable screenshot"):
+        is_blank(b"no picture", "00000_0001")
