@@ -52,15 +52,19 @@ class ModelSettings(Strict):
     word_dropout: Annotated[float, Field(ge=0, lt=1)] = Field(
         0.0, description="Of whole words, in training."
     )
-    chunk_mb: PositiveInt = Field(
-        256,
-        description="Largest (images x words x width) tensor; more is done in chunks. "
-        "A few MiB are best on a CPU, hundreds on a GPU.",
+    precision: Literal["fp32", "bf16"] = Field(
+        "fp32",
+        description="Of the similarity's large products; norms, softmaxes and losses stay in fp32.",
+    )
+    chunk_mb: PositiveInt | None = Field(
+        None,
+        description="Largest tensor in MiB; more is done in chunks. Default: 4 on a CPU (what its "
+        "caches hold), 512 on a GPU.",
     )
     keep_mb: Annotated[int, Field(ge=0)] = Field(
-        512,
-        description="Such tensors of a batch that are kept for the backward pass; above it, "
-        "chunks are computed twice.",
+        4096,
+        description="MiB of a block that are kept for the backward pass; above it, chunks are "
+        "computed twice.",
     )
 
 

@@ -81,6 +81,7 @@ def make_network(model: ModelSettings, sizes: Sizes) -> SgrNetwork:
             model.graph_layers,
             model.chunk_mb,
             model.keep_mb,
+            model.precision,
         ),
     )
 

@@ -1,5 +1,7 @@
 """Similarity graph reasoning between all images and all captions of a block at once."""
 
+from typing import Literal
+
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
@@ -7,10 +9,13 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from pc2_baseline.modules.codes import CaptionCodes, ImageCodes, word_mask, xavier
-from pc2_baseline.modules.fused import compare, unit
+from pc2_baseline.modules.fused import conclude, local_nodes, reason, squared_difference, unit
+
+Precision = Literal["fp32", "bf16"]
 
 TEMPERATURE = 9.0
 SLOPE = 0.1
+CHUNK_MB = {"cpu": 4, "cuda": 512}
 
 
 class GraphLayer(nn.Module):
@@ -37,38 +42,45 @@ class GraphLayer(nn.Module):
         xavier(self)
 
     def forward(
-        self,
-        asking: Float[Tensor, "pairs asking dim"],
-        nodes: Float[Tensor, "pairs nodes dim"],
-        padding: Bool[Tensor, "pairs 1 nodes"],
-    ) -> Float[Tensor, "pairs asking dim"]:
-        """Update the nodes that ask from all nodes.
+        self, nodes: Float[Tensor, "pairs nodes dim"], padding: Bool[Tensor, "pairs 1 nodes"]
+    ) -> Float[Tensor, "pairs nodes dim"]:
+        """Update all nodes from all nodes.
 
         Args:
-            asking: The nodes to update: all of ``nodes``, or the global one.
-            nodes: What is attended to.
+            nodes: What attends and is attended to.
             padding: Nodes that are not there.
         """
-        weight = self.key.weight.T @ self.query.weight
-        bias = self.query.bias @ self.key.weight
-        scores = functional.linear(asking, weight, bias) @ nodes.transpose(1, 2)
-        attention = scores.masked_fill(padding, float("-inf")).softmax(-1)
-        return functional.relu(self.mix(attention @ nodes))
+        return reason(nodes, padding, self._folded(), (self.mix.weight, self.mix.bias))
+
+    def first(
+        self, nodes: Float[Tensor, "pairs nodes dim"], padding: Bool[Tensor, "pairs 1 nodes"]
+    ) -> Float[Tensor, "pairs dim"]:
+        """Update the first node alone, in full precision from the attention on."""
+        weight, bias = self._folded()
+        mixed = conclude(nodes, padding, (weight.to(nodes.dtype), bias.to(nodes.dtype)))
+        return functional.relu(self.mix(mixed.to(weight.dtype)))
+
+    def _folded(self) -> tuple[Float[Tensor, "dim dim"], Float[Tensor, " dim"]]:
+        return self.key.weight.T @ self.query.weight, self.query.bias @ self.key.weight
 
 
 class SgrSimilarity(nn.Module):
     """Score every image against every caption, in (0, 1).
 
     Captions are taken together, sorted by length and padded within a chunk; the result is that of
-    one caption at a time. A block too large to be kept is computed again, chunk by chunk, in the
-    backward pass, so that memory is bounded by the chunk.
+    one caption at a time. Nothing of the width of a word is kept for the backward pass, and where
+    the nodes of a whole block would be too many, each chunk is computed again then, so that memory
+    is bounded by the chunk.
 
     Args:
         dim: Width of regions and words.
         node_dim: Width of a similarity node.
         layers: Graph layers.
-        chunk_mb: Largest (images, words, dim) tensor, in MiB of float32.
-        keep_mb: Such tensors of a whole block that are kept for the backward pass.
+        chunk_mb: Largest tensor (images, words, dim) or (images, words, node), in MiB; ``None``:
+            what suits the device.
+        keep_mb: Of a whole block, what may be kept for the backward pass.
+        precision: ``fp32``, or ``bf16`` for the large products and the nodes; norms, softmaxes,
+            and all that has one value a pair stay in float32.
 
     Source:
         SGRAF (Diao et al., AAAI 2021), branch SGR.
@@ -78,7 +90,13 @@ class SgrSimilarity(nn.Module):
     """
 
     def __init__(
-        self, dim: int, node_dim: int, layers: int, chunk_mb: int = 16, keep_mb: int = 512
+        self,
+        dim: int,
+        node_dim: int,
+        layers: int,
+        chunk_mb: int | None = None,
+        keep_mb: int = 4096,
+        precision: Precision = "fp32",
     ) -> None:
         super().__init__()
         self.local = nn.Linear(dim, node_dim)
@@ -86,23 +104,25 @@ class SgrSimilarity(nn.Module):
         self.evaluate = nn.Linear(node_dim, 1)
         xavier(self)
         self.layers = nn.ModuleList(GraphLayer(node_dim) for _ in range(layers))
-        self.cells = chunk_mb * 2**18 // dim
-        self.kept_cells = keep_mb * 2**18 // dim
+        self.precision = precision
+        self.chunk_mb, self.keep_bytes = chunk_mb, keep_mb * 2**20
 
     def forward(
         self, images: ImageCodes, captions: CaptionCodes
     ) -> Float[Tensor, "images captions"]:
         """Give the similarity matrix of a block."""
         order = torch.argsort(captions.lengths, stable=True)
-        chunks = self._chunks(captions.lengths[order].tolist(), len(images.pooled))
-        cells = int(captions.lengths.sum()) * len(images.pooled)
-        keep = cells <= self.kept_cells or not torch.is_grad_enabled()
+        kind = torch.bfloat16 if self.precision == "bf16" else images.regions.dtype
+        room = self._room(images.regions.device)
+        cells = room // (kind.itemsize * self.local.out_features)
+        chunks = _runs(captions.lengths[order].tolist(), len(images.pooled), cells)
+        keep = not torch.is_grad_enabled() or self._kept(captions, images, kind) <= self.keep_bytes
         columns = []
         for start, stop in chunks:
             rows = order[start:stop]
             words = captions.words[rows, : int(captions.lengths[rows[-1]])]
             mask = word_mask(captions.lengths[rows], words.shape[1], words.device)
-            inputs = (images.regions, images.pooled, words, captions.pooled[rows], mask)
+            inputs = (images.regions, images.pooled, words, captions.pooled[rows], mask, kind, room)
             columns.append(
                 self._block(*inputs)
                 if keep
@@ -110,15 +130,16 @@ class SgrSimilarity(nn.Module):
             )
         return torch.cat(columns, 1)[:, torch.argsort(order)]
 
-    def _chunks(self, lengths: list[int], images: int) -> list[tuple[int, int]]:
-        """Cut captions in rising length into runs whose padded size stays within ``cells``."""
-        chunks, start = [], 0
-        for stop in range(1, len(lengths) + 1):
-            full = stop == len(lengths)
-            if full or (stop + 1 - start) * lengths[stop] * images > self.cells:
-                chunks.append((start, stop))
-                start = stop
-        return chunks
+    def _kept(self, captions: CaptionCodes, images: ImageCodes, kind: torch.dtype) -> int:
+        """Bytes that the backward pass of a block needs: nodes and attention of each layer."""
+        lengths = captions.lengths + 1
+        nodes = int(lengths.sum()) * self.local.out_features
+        attention = int(lengths.square().sum())
+        return kind.itemsize * len(images.pooled) * len(self.layers) * (nodes + attention)
+
+    def _room(self, device: torch.device) -> int:
+        """Bytes of the largest tensor."""
+        return (self.chunk_mb or CHUNK_MB.get(device.type, CHUNK_MB["cuda"])) * 2**20
 
     def _block(
         self,
@@ -127,28 +148,35 @@ class SgrSimilarity(nn.Module):
         words: Float[Tensor, "captions words dim"],
         caption: Float[Tensor, "captions dim"],
         mask: Bool[Tensor, "captions words"],
+        kind: torch.dtype,
+        room: int,
     ) -> Float[Tensor, "images captions"]:
-        local = self._local(regions, words * mask[..., None])
-        whole = unit(self.whole((image[:, None] - caption).square()))
-        nodes = torch.cat([whole[:, :, None], local], 2).flatten(0, 1)
+        whole = squared_difference(image, caption, self.whole.weight, self.whole.bias)
+        cells = room // (kind.itemsize * regions.shape[2])
+        nodes = local_nodes(
+            unit(whole),
+            regions,
+            words * mask[..., None],
+            self.local.weight,
+            self.local.bias,
+            (TEMPERATURE, SLOPE),
+            (kind, cells),
+        ).flatten(0, 1)
         there = functional.pad(mask, (1, 0), value=True)
         padding = ~there.expand(len(image), -1, -1).reshape(len(nodes), 1, -1)
         *inner, last = self.layers
         for layer in inner:
-            nodes = layer(nodes, nodes, padding)
-        reasoned = last(nodes[:, :1], nodes, padding)[:, 0]
+            nodes = layer(nodes, padding)
+        reasoned: Tensor = last.first(nodes, padding)  # type: ignore[operator]
         return torch.sigmoid(self.evaluate(reasoned)).view(len(image), len(caption))
 
-    def _local(
-        self,
-        regions: Float[Tensor, "images regions dim"],
-        words: Float[Tensor, "captions words dim"],
-    ) -> Float[Tensor, "images captions words node"]:
-        """Compare each word with the regions that it attends to."""
-        flat = words.flatten(0, 1)
-        affinity = functional.leaky_relu(regions @ flat.T, SLOPE)
-        over_words = unit(affinity.view(*affinity.shape[:2], *words.shape[:2])).flatten(-2)
-        attention = (TEMPERATURE * over_words).softmax(1)
-        context = attention.transpose(1, 2) @ regions
-        local = unit(compare(context, flat, self.local.weight, self.local.bias))
-        return local.view(len(regions), *words.shape[:2], -1)
+
+def _runs(lengths: list[int], images: int, cells: int) -> list[tuple[int, int]]:
+    """Cut captions in rising length into runs whose padded nodes stay within so many."""
+    chunks, start = [], 0
+    for stop in range(1, len(lengths) + 1):
+        full = stop == len(lengths)
+        if full or (stop + 1 - start) * (lengths[stop] + 1) * images > cells:
+            chunks.append((start, stop))
+            start = stop
+    return chunks

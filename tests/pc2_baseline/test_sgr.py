@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 from torch.nn import functional
 
 from pc2_baseline.modules.codes import CaptionCodes, ImageCodes
-from pc2_baseline.modules.fused import compare, unit
+from pc2_baseline.modules.fused import local_nodes, reason, squared_difference, unit
 from pc2_baseline.modules.image import ImageEncoder
 from pc2_baseline.modules.network import SgrNetwork
-from pc2_baseline.modules.sgr import SgrSimilarity
+from pc2_baseline.modules.sgr import SgrSimilarity, _runs
 from pc2_baseline.modules.text import CaptionEncoder
 
 DIM, NODE, FEATURES, VOCABULARY = 24, 10, 20, 50
@@ -114,8 +114,8 @@ def test_gradients_are_those_of_the_loop():
 
 def test_small_chunks_with_recomputation_change_nothing():
     whole, cut = network(), network()
-    cut.similarity.cells = 36 * 5  # a caption or two at a time
-    cut.similarity.kept_cells = 0
+    cut.similarity._room = lambda device: 8 * NODE * 36 * 5  # a caption or two at a time
+    cut.similarity.keep_bytes = 0
     regions, tokens, lengths = inputs([5, 12, 40, 2, 2, 33])
     found = []
     for net in (whole, cut):
@@ -137,14 +137,46 @@ def test_padding_left_dirty_is_still_masked():
 
 
 def test_chunks_stay_within_their_size_and_cover_all_captions():
-    similarity = SgrSimilarity(DIM, NODE, 1, 1)
-    similarity.cells = 100
     lengths = [1, 1, 2, 3, 9, 10, 40]
-    chunks = similarity._chunks(lengths, images=5)
+    chunks = _runs(lengths, 5, 100)
     assert [start for start, _ in chunks] == [0, *[stop for _, stop in chunks[:-1]]]
     assert chunks[-1][1] == len(lengths)
     for start, stop in chunks:
-        assert stop - start == 1 or (stop - start) * lengths[stop - 1] * 5 <= 100
+        assert stop - start == 1 or (stop - start) * (lengths[stop - 1] + 1) * 5 <= 100
+
+
+def test_what_is_kept_for_the_backward_pass_is_bounded_by_the_estimate():
+    """Bytes of all tensors saved by autograd, beside those given in."""
+    net = network().float()
+    regions, tokens, lengths = inputs([30, 12, 40, 22, 33], images=8)
+    images = net.encode_images(regions.float())
+    captions = net.encode_captions(tokens, lengths)
+    seen = {}
+
+    def note(tensor):
+        seen[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        net.score(images, captions)
+    given = sum(x.untyped_storage().nbytes() for x in (images.regions, captions.words))
+    estimate = net.similarity._kept(captions, images, torch.float32)
+    assert sum(seen.values()) - given < 1.6 * estimate
+
+
+def test_bf16_products_stay_near_and_learn_in_the_same_direction():
+    exact, rough = network().float(), network().float()
+    rough.similarity.precision = "bf16"
+    regions, tokens, lengths = inputs([3, 17, 1, 9, 30], images=6)
+    found = []
+    for net in (exact, rough):
+        scores = net.score(net.encode_images(regions.float()), net.encode_captions(tokens, lengths))
+        (scores * torch.arange(30.0).view(6, 5)).sum().backward()
+        gradients = [p.grad.flatten() for p in net.parameters() if p.grad is not None]
+        found.append((scores.detach(), torch.cat(gradients)))
+    assert found[1][0].dtype == torch.float32
+    assert (found[0][0] - found[1][0]).abs().max() < 0.02
+    assert torch.cosine_similarity(found[0][1], found[1][1], dim=0) > 0.98
 
 
 def test_unit_vectors_and_their_gradient_by_differences():
@@ -160,12 +192,43 @@ def test_a_zero_vector_stays_zero_with_a_finite_gradient():
     assert torch.isfinite(x.grad).all()
 
 
-def test_the_comparison_and_its_gradient_by_differences():
-    shapes = [(2, 4, 5), (4, 5), (3, 5), (3,)]
-    values = [torch.randn(*shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
-    plain = functional.linear((l2norm(values[0]) - values[1]) ** 2, values[2], values[3])
-    assert torch.allclose(compare(*values), plain, atol=1e-13)
-    assert torch.autograd.gradcheck(compare, values)
+def doubles(*shapes):
+    generator = torch.Generator().manual_seed(3)
+    return [
+        torch.randn(*shape, dtype=torch.float64, generator=generator).requires_grad_()
+        for shape in shapes
+    ]
+
+
+@pytest.mark.parametrize("rows", [1, 10_000])
+def test_local_nodes_and_their_gradient_by_differences(rows):
+    whole, regions, words, weight, bias = doubles((2, 3, 3), (2, 4, 6), (3, 5, 6), (3, 6), (3,))
+    there = torch.arange(5)[None, :, None] < torch.tensor([5, 2, 3])[:, None, None]
+
+    def nodes(whole, regions, words, weight, bias):
+        words = torch.nn.functional.normalize(words, dim=-1) * there
+        return local_nodes(
+            whole, regions, words, weight, bias, (9.0, 0.1), (torch.float64, rows)
+        )  # fmt: skip
+
+    assert torch.autograd.gradcheck(nodes, (whole, regions, words, weight, bias))
+
+
+def test_graph_reasoning_and_its_gradient_by_differences():
+    nodes, *weights = doubles((2, 4, 5), (5, 5), (5,), (5, 5), (5,))
+    padding = torch.tensor([[[False, False, True, True]], [[False, False, False, False]]])
+
+    def update(nodes, query, query_bias, mix, mix_bias):
+        return reason(nodes, padding, (query, query_bias), (mix, mix_bias))
+
+    assert torch.autograd.gradcheck(update, (nodes, *weights))
+
+
+def test_squared_differences_and_their_gradient_by_differences():
+    values = doubles((2, 5), (4, 5), (3, 5), (3,))
+    plain = functional.linear((values[0][:, None] - values[1]) ** 2, values[2], values[3])
+    assert torch.allclose(squared_difference(*values), plain, atol=1e-13)
+    assert torch.autograd.gradcheck(squared_difference, values)
 
 
 def test_scores_are_probabilities_and_codes_can_be_taken_by_rows():
