@@ -37,12 +37,15 @@ class DataSettings(Strict):
 
 
 class ModelSettings(Strict):
-    """The SGR network."""
+    """The matching network: encoders and SGR or SAF."""
 
     embed_dim: PositiveInt = Field(2048, description="Width of regions and words.")
     word_dim: PositiveInt = Field(300, description="Width of a token's embedding.")
+    similarity: Literal["sgr", "saf"] = Field(
+        "sgr", description="Similarity graph reasoning, or attention filtration."
+    )
     similarity_dim: PositiveInt = Field(256, description="Width of a similarity node.")
-    graph_layers: PositiveInt = Field(3, description="Layers of graph reasoning.")
+    graph_layers: PositiveInt = Field(3, description="Layers of SGR's graph reasoning.")
     dropout: Annotated[float, Field(ge=0, lt=1)] = Field(
         0.4, description="In the word embedding and both attention poolings."
     )

@@ -8,14 +8,14 @@ from jaxtyping import Float
 
 from pc2_baseline.data import PairSet, cut
 from pc2_baseline.modules.codes import CaptionCodes, ImageCodes
-from pc2_baseline.modules.network import SgrNetwork
+from pc2_baseline.modules.network import MatchingNetwork
 
 BLOCK = 128
 
 
 @torch.no_grad()
 def similarity_matrix(
-    net: SgrNetwork, split: PairSet, block: int = BLOCK
+    net: MatchingNetwork, split: PairSet, block: int = BLOCK
 ) -> Float[np.ndarray, "images captions"]:
     """Score every image of a split against every caption, in evaluation mode.
 
@@ -37,11 +37,11 @@ def similarity_matrix(
     return matrix
 
 
-def _images(net: SgrNetwork, split: PairSet, rows: np.ndarray) -> ImageCodes:
+def _images(net: MatchingNetwork, split: PairSet, rows: np.ndarray) -> ImageCodes:
     return net.encode_images(split.batch(rows).regions)
 
 
-def _captions(net: SgrNetwork, split: PairSet, rows: np.ndarray) -> CaptionCodes:
+def _captions(net: MatchingNetwork, split: PairSet, rows: np.ndarray) -> CaptionCodes:
     return net.encode_captions(*split.caption_batch(rows))
 
 

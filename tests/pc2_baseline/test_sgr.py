@@ -9,8 +9,8 @@ from torch.nn import functional
 from pc2_baseline.modules.codes import CaptionCodes, ImageCodes
 from pc2_baseline.modules.fused import local_nodes, reason, squared_difference, unit
 from pc2_baseline.modules.image import ImageEncoder
-from pc2_baseline.modules.network import SgrNetwork
-from pc2_baseline.modules.sgr import SgrSimilarity, _runs
+from pc2_baseline.modules.network import MatchingNetwork
+from pc2_baseline.modules.sgr import Room, SafSimilarity, SgrSimilarity, _runs
 from pc2_baseline.modules.text import CaptionEncoder
 
 DIM, NODE, FEATURES, VOCABULARY = 24, 10, 20, 50
@@ -57,10 +57,10 @@ def loop_similarity(sgr, regions, image, words, pooled):
 
 def network(chunk_mb=64, seed=0):
     torch.manual_seed(seed)
-    net = SgrNetwork(
+    net = MatchingNetwork(
         ImageEncoder(FEATURES, DIM, 0.4),
         CaptionEncoder(VOCABULARY, 12, DIM, 0.4),
-        SgrSimilarity(DIM, NODE, 3, chunk_mb),
+        SgrSimilarity(DIM, NODE, 3, Room(chunk_mb)),
     )
     for parameter in net.parameters():
         if parameter.ndim == 1:
@@ -114,8 +114,8 @@ def test_gradients_are_those_of_the_loop():
 
 def test_small_chunks_with_recomputation_change_nothing():
     whole, cut = network(), network()
-    cut.similarity._room = lambda device: 8 * NODE * 36 * 5  # a caption or two at a time
-    cut.similarity.keep_bytes = 0
+    cut.similarity._chunk_bytes = lambda device: 8 * NODE * 36 * 5  # a caption or two at a time
+    cut.similarity.room = Room(keep_mb=0)
     regions, tokens, lengths = inputs([5, 12, 40, 2, 2, 33])
     found = []
     for net in (whole, cut):
@@ -166,7 +166,7 @@ def test_what_is_kept_for_the_backward_pass_is_bounded_by_the_estimate():
 
 def test_bf16_products_stay_near_and_learn_in_the_same_direction():
     exact, rough = network().float(), network().float()
-    rough.similarity.precision = "bf16"
+    rough.similarity.room = Room(precision="bf16")
     regions, tokens, lengths = inputs([3, 17, 1, 9, 30], images=6)
     found = []
     for net in (exact, rough):
@@ -229,6 +229,51 @@ def test_squared_differences_and_their_gradient_by_differences():
     plain = functional.linear((values[0][:, None] - values[1]) ** 2, values[2], values[3])
     assert torch.allclose(squared_difference(*values), plain, atol=1e-13)
     assert torch.autograd.gradcheck(squared_difference, values)
+
+
+def loop_filtration(saf, norm, images, captions):
+    """SAF one caption at a time, with a batch normalisation that moves at every caption."""
+    columns = []
+    for row, length in enumerate(captions.lengths.tolist()):
+        word = captions.words[row, :length]
+        affinity = l2norm(functional.leaky_relu(images.regions @ word.T, 0.1), 2)
+        context = l2norm(torch.softmax(9.0 * affinity, 1).transpose(1, 2) @ images.regions)
+        local = l2norm(saf.local((context - word) ** 2))
+        whole = l2norm(saf.whole((images.pooled - captions.pooled[row]) ** 2))
+        nodes = torch.cat([whole[:, None], local], 1)
+        gates = torch.sigmoid(norm(saf.weigh(nodes).transpose(1, 2)))
+        weights = gates / (gates.abs().sum(2, keepdim=True) + 1e-8)
+        columns.append(torch.sigmoid(saf.evaluate(l2norm((weights @ nodes)[:, 0]))))
+    return torch.cat(columns, 1)
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("keep_mb", [0, 4096])
+def test_filtration_is_the_loop_with_its_statistics(training, keep_mb):
+    torch.manual_seed(4)
+    saf = SafSimilarity(DIM, NODE, Room(keep_mb=keep_mb)).double().train(training)
+    saf._chunk_bytes = lambda device: 8 * NODE * 36 * 5
+    saf.norm.running_mean.fill_(0.3)
+    saf.norm.running_var.fill_(0.2)
+    norm = torch.nn.BatchNorm1d(1).double().train(training)
+    norm.load_state_dict(saf.norm.state_dict())
+    generator = torch.Generator().manual_seed(5)
+    lengths = torch.tensor([7, 2, 30, 1, 12])
+    there = torch.arange(30)[None, :, None] < lengths[:, None, None]
+    codes = [unit(torch.randn(*shape, generator=generator).double())
+             for shape in ((6, 36, DIM), (6, DIM), (5, 30, DIM), (5, DIM))]  # fmt: skip
+    gradients = []
+    for own in (True, False):
+        saf.zero_grad(), norm.zero_grad()
+        images = ImageCodes(codes[0].clone().requires_grad_(), codes[1])
+        captions = CaptionCodes(codes[2] * there, codes[3], lengths)
+        found = saf(images, captions) if own else loop_filtration(saf, norm, images, captions)
+        (found * torch.arange(30.0).view(6, 5)).sum().backward()
+        gradients.append((found.detach(), images.regions.grad, saf.weigh.weight.grad.clone()))
+    for ours, plain in zip(*gradients, strict=True):
+        assert (ours - plain).abs().max() < 1e-12
+    assert torch.allclose(saf.norm.running_mean, norm.running_mean, atol=1e-14)
+    assert torch.allclose(saf.norm.running_var, norm.running_var, atol=1e-14)
 
 
 def test_scores_are_probabilities_and_codes_can_be_taken_by_rows():
