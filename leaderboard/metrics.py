@@ -174,7 +174,8 @@ def count_by_owner(
         )
     own = similarity[owner, np.arange(captions)]
     best = np.full(images, -np.inf, dtype=own.dtype)
-    np.maximum.at(best, owner, own)
+    with np.errstate(invalid="ignore"):  # what is not finite is refused by _count
+        np.maximum.at(best, owner, own)
     right = np.bincount(owner, weights=own == best[owner], minlength=images).astype(np.int64)
     rows, columns = _count(similarity, best, own)
     return (

@@ -16,6 +16,7 @@ from now_builder.formats.captions import read_vocabulary as read_json_vocabulary
 from now_builder.formats.release import read_published_regions
 from now_builder.formats.split import Split
 from pc2_baseline.config import DataSettings, PrecompName
+from pc2_baseline.progress import bar
 
 PRECOMP: tuple[PrecompName, ...] = get_args(PrecompName)
 COCO: PrecompName = "coco_precomp"
@@ -198,7 +199,7 @@ def encode(
             ],
             dtype=np.int64,
         )
-        for text in texts
+        for text in bar(texts, "words", len(texts), "caption")
     ]
 
 

@@ -174,7 +174,7 @@ def test_another_number_of_regions_is_refused(tiny, tmp_path):
     for split in ("train", "dev"):
         path = archive / "h5100k_precomp" / f"{split}_ims.npy"
         np.save(path, np.load(path)[:, :20])
-    refuse(archive, r"features of shape \(24, 20, 768\), expected \(pairs, 36, dim\)")
+    refuse(archive, r"features of shape \(24, 20, 768\), expected \(images, 36, dim\)")
 
 
 def test_more_images_than_captions_are_refused(tiny, tmp_path):
