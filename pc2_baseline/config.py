@@ -173,6 +173,8 @@ def presets() -> dict[str, str]:
 def read_settings(config: str | None, overrides: list[str]) -> Settings:
     """Read a preset or a TOML file, and change single values.
 
+    Either may begin with ``extends = "a preset"`` and then says only what differs from it.
+
     Args:
         config: Name of a preset or path of a TOML file; ``None`` is :data:`DEFAULT_PRESET`.
         overrides: ``section.key=value`` each.

@@ -240,8 +240,8 @@ class _Sides:
 
 
 def _open_now(release: Path, split: Split, data: DataSettings, stack: ExitStack) -> _Sides:
-    path = data_folder(release) / f"{split}_caps_{data.tokenizer}.txt"
-    origin = data_folder(release) / split
+    folder = _now_folder(release)
+    path, origin = folder / f"{split}_caps_{data.tokenizer}.txt", folder / split
     vocabulary = read_vocabulary(release, data)
     regions = stack.enter_context(open_regions(release, split))
     _check_shape(origin, regions)
@@ -254,6 +254,19 @@ def _open_now(release: Path, split: Split, data: DataSettings, stack: ExitStack)
             "expected as many, and at least one",
         )
     return _Sides(origin, regions, framed, captions.fingerprint)
+
+
+def _now_folder(release: Path) -> Path:
+    """Find the folder of NoW's arrays; where another data set lies instead, say so."""
+    try:
+        return data_folder(release)
+    except FormatError:
+        for name in precomp.PRECOMP:
+            if release.resolve().name == name or (release / name).is_dir():
+                raise FormatError(
+                    release, f"holds {name}: --set data.name={name} reads it"
+                ) from None
+        raise
 
 
 def _open_precomp(release: Path, split: Split, data: DataSettings, _: ExitStack) -> _Sides:
