@@ -7,11 +7,18 @@ from pathlib import Path
 import pytest
 import torch
 
-_PATH = Path(__file__).with_name("planted.py")
-_SPEC = importlib.util.spec_from_file_location("planted", _PATH)
-planted_module = importlib.util.module_from_spec(_SPEC)
-sys.modules.setdefault("planted", planted_module)
-_SPEC.loader.exec_module(planted_module)
+
+def _beside(name):
+    """Load a module that lies in this folder."""
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
+    module = importlib.util.module_from_spec(spec)
+    sys.modules.setdefault(name, module)
+    spec.loader.exec_module(module)
+    return module
+
+
+planted_module = _beside("planted")
+fields_module = _beside("fields")
 
 
 torch.set_num_threads(1)  # two tests' threads that wait for each other on two cores are slow
@@ -35,6 +42,29 @@ def tiny(tmp_path_factory):
     """A release for tests of mechanics: seconds, not minutes."""
     plan = planted_module.Plan(train=24, dev=8, test=8, topics=4, noise=0.3)
     return planted_module.plant(tmp_path_factory.mktemp("tiny") / "release", plan)
+
+
+@pytest.fixture(scope="session")
+def fields():
+    """The module that makes data sets in the field's own layout."""
+    return fields_module
+
+
+@pytest.fixture(scope="session")
+def punkt(tmp_path_factory):
+    """A small sentence splitter where NLTK looks first."""
+    import nltk  # noqa: PLC0415 - only some tests need it
+
+    before = list(nltk.data.path)
+    fields_module.make_punkt(tmp_path_factory.mktemp("nltk_data"))
+    yield
+    nltk.data.path[:] = before
+
+
+@pytest.fixture(scope="session")
+def flickr(tmp_path_factory):
+    """A made-up Flickr30K: 20, 8 and 6 images with five captions each."""
+    return fields_module.make_field(tmp_path_factory.mktemp("flickr"), fields_module.Field())
 
 
 @pytest.fixture
