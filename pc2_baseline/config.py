@@ -34,6 +34,11 @@ class DataSettings(Strict):
         12.0,
         description="Hold a split's regions in memory up to this size, else read by the batch.",
     )
+    truth: Path | None = Field(
+        None,
+        description="CSV or Parquet with key or url, and matched: each epoch's division is judged "
+        "by it. It never influences the training.",
+    )
 
 
 class ModelSettings(Strict):
@@ -126,10 +131,25 @@ class TrainSettings(Strict):
     weight_decay: NonNegativeFloat = Field(
         0.0, description="Of AdamW: keeps a small training set from being learned by heart."
     )
+    patience: Annotated[int, Field(ge=0)] = Field(
+        0,
+        description="Stop after so many epochs past the warm-up with no better dev rSum; 0: not.",
+    )
+    select_from_epoch: Annotated[int, Field(ge=0)] = Field(
+        0,
+        description="Epochs after the warm-up before the best one is chosen, and chosen only from "
+        "the later ones; 0: from all, the warm-up's too.",
+    )
     seed: Annotated[int, Field(ge=0, lt=2**31)] = Field(0, description="Of every random draw.")
     device: str = Field("auto", description="cpu, cuda, cuda:1 …; auto takes CUDA where it is.")
     deterministic: bool = Field(
         default=True, description="Use only algorithms that repeat bit for bit on a device."
+    )
+    tensorboard: bool = Field(
+        default=True, description="Write RUN/tensorboard: recalls, figures, rates by epoch."
+    )
+    pictures: bool = Field(
+        default=True, description="Draw RUN/curves.png and each epoch's division in RUN/pictures."
     )
 
 

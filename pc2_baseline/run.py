@@ -13,6 +13,8 @@ from now_builder.formats.split import SPLITS, Split
 from pc2_baseline.config import Settings
 
 BEST, LAST, DIVISIONS = "best", "last", "divisions"
+TENSORBOARD, PICTURES = "tensorboard", "pictures"
+LOG, CURVES, FAILURE = "log.jsonl", "curves.png", "failure.json"
 
 
 class ReleaseRecord(Strict):
@@ -65,9 +67,10 @@ def start_run(run: Path, record: RunRecord, *, force: bool) -> None:
     """
     path = run / "run.toml"
     if force and path.exists():
-        for part in (LAST, BEST, DIVISIONS):
+        for part in (LAST, BEST, DIVISIONS, TENSORBOARD, PICTURES):
             shutil.rmtree(run / part, ignore_errors=True)
-        (run / "log.jsonl").unlink(missing_ok=True)
+        for name in (LOG, CURVES, FAILURE):
+            (run / name).unlink(missing_ok=True)
         path.unlink()
     if path.exists():
         _check_same(path, read_run(run), record)

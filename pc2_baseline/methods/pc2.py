@@ -13,7 +13,7 @@ from pc2_baseline.config import Pc2Settings, Settings
 from pc2_baseline.coteaching import PEERS, Beliefs, crossed
 from pc2_baseline.data import Batch, PairSet, cut, endless
 from pc2_baseline.division import Division, clean_posterior, divide, require_clean
-from pc2_baseline.learner import Learner
+from pc2_baseline.learner import Learner, Step
 from pc2_baseline.losses import (
     batch_entropy,
     likeliest,
@@ -223,7 +223,7 @@ class Pc2:
             loss = triplet + self._class_terms(
                 net.image_logits(images), net.caption_logits(captions)
             )
-            losses.append(learner.step(loss, _where(epoch, number, peer)))
+            losses.append(learner.step(loss, Step(epoch, number, PEERS[peer], rows)))
         return {"loss": float(np.mean(losses))}
 
     def _full_margins(self, rows: Int[np.ndarray, " batch"]) -> Float[Tensor, " batch"]:
@@ -262,9 +262,10 @@ class Pc2:
                 self.method.margin,
                 self.method.margin_base,
             )
-            batch = train.batch(np.append(clean, noisy))
-            loss, noisy_loss = self._losses(net, batch, margins, triplet)
-            losses.append(learner.step(loss, _where(epoch, number, peer)))
+            rows = np.append(clean, noisy)
+            loss, noisy_loss = self._losses(net, train.batch(rows), margins, triplet)
+            parts = {"noisy": noisy_loss}
+            losses.append(learner.step(loss, Step(epoch, number, PEERS[peer], rows, parts)))
             noisy_losses.append(noisy_loss)
         return {"loss": float(np.mean(losses)), "loss_noisy": float(np.mean(noisy_losses))}
 
@@ -354,10 +355,6 @@ def _summary(beliefs: Beliefs, bank: PredictionBank) -> dict[str, float]:
         "oscillation": float(beliefs.oscillation.mean()),
         "classes_used": float(len(torch.unique(bank.predictions.argmax(1)))),
     }
-
-
-def _where(epoch: int, number: int, peer: int) -> str:
-    return f"epoch {epoch}, batch {number}, peer {PEERS[peer]}"
 
 
 def _prefixed(into: dict[str, Tensor], prefix: str, state: Mapping[str, Tensor]) -> None:

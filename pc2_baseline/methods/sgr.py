@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pc2_baseline.config import Settings, SgrSettings
 from pc2_baseline.data import PairSet, cut
-from pc2_baseline.learner import Learner
+from pc2_baseline.learner import Learner, Step
 from pc2_baseline.losses import triplet_hardest, triplet_mean
 from pc2_baseline.methods.base import Sizes, State, make_network, rate
 from pc2_baseline.progress import bar
@@ -64,7 +64,7 @@ class Sgr:
                 self.net.encode_captions(batch.tokens, batch.lengths),
             )
             costs = triplet(similarity, similarity.new_full((len(rows),), self.margin))
-            losses.append(self.learner.step(costs.sum(), f"epoch {epoch}, batch {number}"))
+            losses.append(self.learner.step(costs.sum(), Step(epoch, number, None, rows)))
         return {"loss": float(np.mean(losses))}
 
     def similarity(self, split: PairSet) -> Float[np.ndarray, "images captions"]:
