@@ -182,8 +182,47 @@ def read_settings(config: str | None, overrides: list[str]) -> Settings:
     Raises:
         ConfigError: If there is no such preset or file, or a setting is unknown or out of range.
     """
+    return build_settings(*read_tree(config, overrides))
+
+
+def build_settings(tree: dict[str, Any], origin: str) -> Settings:
+    """Make settings from a tree of plain values.
+
+    Args:
+        tree: Sections of values.
+        origin: Where they came from, for the message.
+
+    Raises:
+        ConfigError: Naming each setting that is unknown or out of range.
+    """
+    return build(Settings, tree, origin)
+
+
+def with_method(tree: dict[str, Any], name: str) -> dict[str, Any]:
+    """Give a tree of settings another method: of the old one's settings, those it has, too.
+
+    Args:
+        tree: Sections of values.
+        name: Of the method.
+    """
+    methods: dict[str, type[Strict]] = {"pc2": Pc2Settings, "sgr": SgrSettings}
+    known = methods[name].model_fields if name in methods else {}
+    kept = {key: value for key, value in tree.get("method", {}).items() if key in known}
+    return {**tree, "method": {**kept, "name": name}}
+
+
+def read_tree(config: str | None, overrides: list[str]) -> tuple[dict[str, Any], str]:
+    """Read a preset or a TOML file, as plain values and not yet checked; and say which.
+
+    Args:
+        config: As for :func:`read_settings`.
+        overrides: ``section.key=value`` each.
+
+    Raises:
+        ConfigError: If there is no such preset or file.
+    """
     name = config or DEFAULT_PRESET
-    return build(Settings, with_overrides(_tree(name), overrides), name)
+    return with_overrides(_tree(name), overrides), name
 
 
 def _tree(name: str) -> dict[str, Any]:

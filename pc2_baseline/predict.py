@@ -46,7 +46,7 @@ def predict(
     folder = locate_release(run, record, release)
     device = pick_device(device_name or record.settings.train.device)
     method = make_method(record, device)
-    parameters = _load(run, method)
+    parameters = load_best(run, method)
     name = check_split(split)
     training = Training(
         seeds=(record.settings.train.seed,),
@@ -62,8 +62,12 @@ def predict(
     pack(output, similarity, meta.model_copy(update={"compute": compute}))
 
 
-def _load(run: Path, method: Method) -> int:
-    """Take the best epoch's networks; give the number of their values."""
+def load_best(run: Path, method: Method) -> int:
+    """Take the best epoch's networks; give the number of their values.
+
+    Raises:
+        FormatError: If they are not of this method's networks.
+    """
     tensors = read_tensors(run / BEST, {"networks"})
     try:
         method.load_state_dict(tensors)

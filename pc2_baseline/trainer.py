@@ -6,8 +6,9 @@ import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -72,6 +73,10 @@ class Trained:
     best_dev: dict[str, float]
     stopped: bool
     fresh: int
+
+    def as_json(self) -> dict[str, Any]:
+        """Give plain values."""
+        return asdict(self)
 
     @classmethod
     def by(cls, state: CheckpointState, fresh: int) -> "Trained":
