@@ -179,7 +179,9 @@ def draw_curves(path: Path, state: CheckpointState, pairs: int, warmup: int) -> 
         ("Loss of a batch", _curves(state, [name for name in names if name.startswith("loss")])),
         (
             "Share of pairs called clean",
-            _curves(state, [name for name in names if re.fullmatch("clean_[a-z]", name)], pairs),
+            _curves(
+                state, [name for name in names if re.fullmatch("clean_[a-z]", name)], float(pairs)
+            ),
         ),
         ("Division against the truth", _curves(state, [n for n in _QUALITY if n in names])),
     ]

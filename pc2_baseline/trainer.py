@@ -5,7 +5,7 @@ import json
 import math
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -216,7 +216,7 @@ class _Training:
         """Run the epochs that are missing."""
         first, total = self._resume(), _total(self.train)
         clock = Clock(first, total)
-        with Watch(self.run, self.record, self.truth, first) as watch:
+        with closing(Watch(self.run, self.record, self.truth, first)) as watch:
             for epoch in range(first, total):
                 figures = self._fit(pairs, epoch)
                 scores = dev_scores(self.method.similarity(dev), epoch)

@@ -2,8 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import numpy as np
 
@@ -38,16 +36,7 @@ class Watch:
         if self.train.pictures:
             self.shown[f"pictures of {run}"] = self._pictures
 
-    def __enter__(self) -> Self:
-        """Nothing is opened before there is something to show."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
         """Close the event file."""
         if self.board is not None:
             self.board.close()
