@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import MaxNLocator, NullLocator
 
 from now_builder.formats.atomic import replacing
 from pc2_baseline.checkpoint import CheckpointState
@@ -86,8 +86,9 @@ def draw_division(
             axis.set_xlabel(name)
         figure.align_xlabels(list(axes[-1]))
         figure.suptitle(title)
-        handles, labels = axes[0, 0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
+        handles, _ = axes[0, 1].get_legend_handles_labels()
+        handles.extend(axes[0, 0].get_lines())
+        figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
 
 
 def _groups(truth: Truth | None, pairs: int) -> Groups:
@@ -110,7 +111,8 @@ def _histogram(
         bins=list(bins),
         color=[colour for _, colour, _ in groups],
         label=[name for name, _, _ in groups],
-        histtype="barstacked" if kind == "stacked" else "bar",
+        stacked=kind == "stacked",
+        histtype="stepfilled" if kind == "stacked" else "bar",
         alpha=0.7,
     )
 
@@ -147,6 +149,7 @@ def _draw_probabilities(
     _histogram(axis, clean_prob, np.linspace(0, 1, _BINS // 3 + 1), groups, "beside")
     axis.axvline(THRESHOLD, color="black", linewidth=0.8, linestyle=":")
     axis.set_yscale("log")  # nearly all pairs stand at either end
+    axis.yaxis.set_minor_locator(NullLocator())
     axis.set_ylim(bottom=0.8)
 
 

@@ -282,7 +282,7 @@ def ends(settings, rsums):
         ({"patience": 2}, (1, 3)),
         ({"patience": 4}, (1, 5)),
         ({"select_from_epoch": 1}, (5, 6)),
-        ({"select_from_epoch": 1, "patience": 2}, (3, 4)),
+        ({"select_from_epoch": 1, "patience": 1}, (3, 4)),
         ({"select_from_epoch": 4}, (6, 6)),
         ({"select_from_epoch": 30}, (1, 6)),
         ({"patience": 5}, (1, 6)),
