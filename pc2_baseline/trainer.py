@@ -231,10 +231,11 @@ class _Training:
                 state = next_state(self.state, record, self.train)
                 watch.epoch(state, beliefs)  # before the epoch counts, so that none is missing
                 self.state = self._save(state, tensors)
+                auroc = f", AUROC {figures['auroc']:.3f}" if "auroc" in figures else ""
                 say(
                     f"epoch {epoch + 1}/{total}: {seconds:.1f} s, "
                     f"{len(pairs) / seconds:.0f} pairs/s, dev rSum {scores['rsum']:.1f} "
-                    f"(best {state.best_rsum:.1f} at {state.best_epoch + 1}), {left} left"
+                    f"(best {state.best_rsum:.1f} at {state.best_epoch + 1}){auroc}, {left} left"
                 )
                 if state.stopped:
                     say(

@@ -10,6 +10,7 @@ from sklearn.metrics import precision_score, recall_score, roc_auc_score
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from now_builder.errors import FormatError
+from pc2_baseline.board import Board
 from pc2_baseline.checkpoint import read_state, read_tensors
 from pc2_baseline.config import read_settings
 from pc2_baseline.methods.pc2 import Pc2
@@ -191,3 +192,16 @@ def test_any_division_can_be_drawn(tmp_path, kind):
     assert (tmp_path / "b.svg").read_text() == svg
     expected = {"all known": "mismatched", "some known": "not known"}.get(kind, "all pairs")
     assert f"<!-- {expected} -->" in svg
+
+
+def test_a_torn_event_file_costs_no_other_epoch(tmp_path):
+    folder = tmp_path / "tensorboard"
+    for first, torn in ((0, 5), (2, 0)):
+        board = Board(folder, first)
+        for epoch in (first, first + 1, first + 2):
+            board.add(epoch, {"dev/rsum": 10.0 * first + epoch})
+        board.close()
+        if torn:
+            file = next(folder.iterdir())
+            file.write_bytes(file.read_bytes()[:-torn])
+    assert scalars(tmp_path)["dev/rsum"] == {0: 0.0, 1: 1.0, 2: 22.0, 3: 23.0, 4: 24.0}
