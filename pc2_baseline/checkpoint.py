@@ -40,8 +40,9 @@ class CheckpointState(Strict):
 
     Attributes:
         epoch: The epoch that this is the end of.
-        best_epoch: The epoch with the highest dev rSum up to here.
+        best_epoch: The epoch with the highest dev rSum up to here, of those to choose from.
         best_rsum: Its dev rSum.
+        stopped: Whether the training ended here before its last epoch, for want of a better one.
         files: Tensor file of each group.
         history: One record an epoch, from the first.
     """
@@ -50,6 +51,7 @@ class CheckpointState(Strict):
     epoch: int
     best_epoch: int
     best_rsum: float
+    stopped: bool = False
     files: dict[str, str] = Field(default_factory=dict)
     history: list[EpochRecord]
 

@@ -1,4 +1,4 @@
-"""The command line of the baseline: train, evaluate, predict, division, make-noise, presets."""
+"""The command line: train, evaluate, predict, division, ablate, make-noise, presets."""
 
 import json
 from pathlib import Path
@@ -6,7 +6,14 @@ from typing import Annotated, Literal
 
 import typer
 
+from now_builder.errors import ConfigError, TrainingError
 from now_builder.errors import run as run_app
+
+
+def _examples(*commands: str) -> str:
+    """Put examples under a command's help, a line each."""
+    return "\n\n".join(["Examples:", *commands])
+
 
 app = typer.Typer(
     help="Train PC2 and its baselines on a release, and predict with them.",
@@ -22,38 +29,103 @@ Device = Annotated[
 Release = Annotated[
     Path | None, typer.Option(help="Where the release lies now; default: where it was at training.")
 ]
+Config = Annotated[
+    str | None,
+    typer.Option(help="TOML file or name of a preset (see `presets`); default: pc2-paper."),
+]
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Change one setting; may be given again."),
+]
+ReleaseArgument = Annotated[
+    Path, typer.Argument(metavar="RELEASE", help="Folder of a release, or of the authors' archive.")
+]
 Force = Annotated[bool, typer.Option("--force", help="Start over.")]
 EveryEpoch = Annotated[bool, typer.Option("--every-epoch", help="One line an epoch.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
-@app.command()
+@app.command(
+    epilog=_examples(
+        "pc2-baseline train out/release runs/pc2",
+        "pc2-baseline train out/release runs/sgr --config sgr --set train.epochs=30",
+        "pc2-baseline train out/release runs/three --seeds 0,1,2",
+        "pc2-baseline train out/release runs/pc2 --set data.truth=truth.csv --set train.patience=8",
+        "torchrun --no-python --nproc-per-node 2 pc2-baseline train out/release runs/pc2",
+        "tensorboard --logdir runs",
+    )
+)
 def train(
-    release: Annotated[Path, typer.Argument(metavar="RELEASE", help="Folder of a release.")],
+    release: ReleaseArgument,
     run: RunFolder,
-    config: Annotated[
-        str | None,
-        typer.Option(help="TOML file or name of a preset (see `presets`); default: pc2-paper."),
-    ] = None,
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change one setting.")
-    ] = None,
+    config: Config = None,
+    set_: Set = None,
     device: Device = None,
+    seeds: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N,N,…", help="Train once with each seed, in RUN/seed-N: mean and spread."
+        ),
+    ] = None,
+    resume: Annotated[
+        bool,
+        typer.Option(
+            "--resume", help="As without it, but only where a run has been started: go on with it."
+        ),
+    ] = False,
     force: Force = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Train on RELEASE; run the same command again to go on after an interruption."""
+    """Train on RELEASE; run the same command again to go on after an interruption.
+
+    RUN then holds run.toml (all settings), log.jsonl (a line an epoch), best/ and last/ (weights),
+    divisions/, tensorboard/, curves.png and pictures/. Going on equals never having stopped.
+
+    Under torchrun the two peers of PC2 are trained on halves of the processes, and those that
+    share a peer split its similarity block; other methods split theirs among all.
+    """
     from pc2_baseline.config import read_settings  # noqa: PLC0415 - quick help
+    from pc2_baseline.parallel import is_first  # noqa: PLC0415 - torch is heavy
+    from pc2_baseline.series import read_seeds, train_seeds  # noqa: PLC0415 - torch is heavy
     from pc2_baseline.trainer import train as start  # noqa: PLC0415 - torch is heavy
 
-    overrides = [*(set_ or []), *([f'train.device="{device}"'] if device else [])]
-    done = start(release, run, read_settings(config, overrides), force=force)
-    typer.echo(
-        f"{run}: {done.epochs} epochs, best epoch {done.best_epoch + 1} "
-        f"with dev rSum {done.best_rsum:.1f}"
+    settings = read_settings(config, _overrides(set_, device))
+    if resume:
+        _check_started(run, "seed-*/run.toml" if seeds else "run.toml", force=force)
+    if seeds:
+        series = train_seeds(release, run, settings, read_seeds(seeds), force=force)
+        found, words = series.as_json(), f"{run}: {series.in_words()}"
+    else:
+        done = start(release, run, settings, force=force)
+        found, words = (
+            done.as_json(),
+            (
+                f"{run}: {done.epochs} epochs, best epoch {done.best_epoch + 1} "
+                f"with dev rSum {done.best_rsum:.1f}"
+            ),
+        )
+    if is_first():
+        typer.echo(json.dumps({"run": str(run), **found}, indent=2) if as_json else words)
+
+
+def _overrides(set_: list[str] | None, device: str | None) -> list[str]:
+    return [*(set_ or []), *([f'train.device="{device}"'] if device else [])]
+
+
+def _check_started(run: Path, pattern: str, *, force: bool) -> None:
+    if force:
+        raise ConfigError("--resume and --force: go on, or start over?")
+    if not any(run.glob(pattern)):
+        raise ConfigError(f"--resume: no run in {run}; without it, one is started")
+
+
+@app.command(
+    epilog=_examples(
+        "pc2-baseline predict runs/pc2 -o pc2.zip",
+        "pc2-baseline predict runs/pc2 --split dev -o dev.zip --release /data/release",
+        "now-leaderboard score pc2.zip --release out/release",
     )
-
-
-@app.command()
+)
 def predict(
     run: RunFolder,
     output: Annotated[Path, typer.Option("-o", "--output", help="The submission, a .zip file.")],
@@ -118,7 +190,12 @@ def make_noise(
     typer.echo(f"{output}: {made.ratio:.4%} of the captions have another image\n{made.sha256}")
 
 
-@app.command()
+@app.command(
+    epilog=_examples(
+        "pc2-baseline division runs/pc2 --truth truth.csv --every-epoch",
+        "pc2-baseline division runs/pc2 --truth truth.parquet --picture auroc.svg",
+    )
+)
 def division(
     run: RunFolder,
     truth: Annotated[
@@ -130,17 +207,78 @@ def division(
     ] = None,
     release: Release = None,
     every_epoch: EveryEpoch = False,
+    picture: Annotated[
+        Path | None,
+        typer.Option(help="Draw the AUROC over the epochs: a .png or .svg file."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Tell how well the division finds the mismatched pairs of a truth file (AUROC)."""
     from pc2_baseline.run import locate_release, read_run  # noqa: PLC0415 - quick help
     from pc2_baseline.truth import in_words, report  # noqa: PLC0415 - sklearn is heavy
 
+    if picture and picture.suffix not in {".png", ".svg"}:
+        raise ConfigError(f"--picture {picture}: expected the name of a .png or .svg file")
     record = read_run(run)
     found = report(run, record, locate_release(run, record, release), truth)
+    if picture:
+        from pc2_baseline.pictures import draw_quality  # noqa: PLC0415 - matplotlib is heavy
+
+        draw_quality(picture, found.epochs, found.best.epoch, record.settings.train.warmup_epochs)
     typer.echo(
         json.dumps(found.as_json(), indent=2) if as_json else in_words(found, every=every_epoch)
     )
+
+
+@app.command(
+    epilog=_examples(
+        "pc2-baseline ablate out/release runs/ablation --config pc2-demo --seeds 0,1,2",
+        "pc2-baseline ablate out/release runs/k --config pc2-demo --rows sensitivity --split dev",
+        "pc2-baseline ablate out/release runs/mine --rows mine.toml --set train.epochs=20",
+    )
+)
+def ablate(
+    release: ReleaseArgument,
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="Folder of the runs, OUT/ROW/seed-N.")],
+    config: Config = None,
+    seeds: Annotated[str, typer.Option(metavar="N,N,…", help="Of every row.")] = "0,1,2",
+    rows: Annotated[
+        str | None,
+        typer.Option(
+            help="TOML file of rows, or ablations (the parts of PC2; the default) or sensitivity "
+            "(K, m, tau, weights)."
+        ),
+    ] = None,
+    split: Annotated[str, typer.Option(help="test or dev.")] = "test",
+    set_: Set = None,
+    device: Device = None,
+    as_json: AsJson = False,
+) -> None:
+    """Train a table of variants and score each run's best dev epoch once on a split.
+
+    Prints Markdown: mean ± standard deviation (n - 1) of the recalls and rSum. OUT/table.md, .tex
+    and .json hold it and are written anew after every run. Run again, it goes on.
+
+    A file of rows is TOML, an array of tables named row. Each has a name (of its folder), a title
+    (in the table) and set, a list of KEY=VALUE on top of --config and --set, such as
+    set = ["method.classes=512", "train.lr=1e-4"].
+    """
+    from pc2_baseline import ablate as variants  # noqa: PLC0415 - torch is heavy
+    from pc2_baseline.config import read_tree  # noqa: PLC0415 - quick help
+    from pc2_baseline.series import read_seeds  # noqa: PLC0415 - torch is heavy
+
+    if split not in {"dev", "test"}:
+        raise ConfigError(f"--split {split}: expected dev or test")
+    tree, origin = read_tree(config, _overrides(set_, device))
+    lines = [(row, variants.settings_of(row, tree, origin)) for row in variants.read_rows(rows)]
+    table = variants.ablate(
+        release, out, lines, read_seeds(seeds), "dev" if split == "dev" else "test"
+    )
+    typer.echo(
+        json.dumps(table.as_json(), indent=2) if as_json else variants.to_markdown(table).rstrip()
+    )
+    if table.failures:
+        raise TrainingError(f"{len(table.failures)} runs broke down: {'; '.join(table.failures)}")
 
 
 @app.command()

@@ -52,6 +52,11 @@ class DataSettings(Strict):
         12.0,
         description="Hold a split's regions in memory up to this size, else read by the batch.",
     )
+    truth: Path | None = Field(
+        None,
+        description="CSV or Parquet with key or url, and matched: each epoch's division is judged "
+        "by it. It never influences the training.",
+    )
 
 
 class ModelSettings(Strict):
@@ -228,10 +233,25 @@ class TrainSettings(Strict):
     weight_decay: NonNegativeFloat = Field(
         0.0, description="Of AdamW: keeps a small training set from being learned by heart."
     )
+    patience: Annotated[int, Field(ge=0)] = Field(
+        0,
+        description="Stop after so many epochs past the warm-up with no better dev rSum; 0: not.",
+    )
+    select_from_epoch: Annotated[int, Field(ge=0)] = Field(
+        0,
+        description="Epochs after the warm-up before the best one is chosen, and chosen only from "
+        "the later ones; 0: from all, the warm-up's too.",
+    )
     seed: Annotated[int, Field(ge=0, lt=2**31)] = Field(0, description="Of every random draw.")
     device: str = Field("auto", description="cpu, cuda, cuda:1 …; auto takes CUDA where it is.")
     deterministic: bool = Field(
         default=True, description="Use only algorithms that repeat bit for bit on a device."
+    )
+    tensorboard: bool = Field(
+        default=True, description="Write RUN/tensorboard: recalls, figures, rates by epoch."
+    )
+    pictures: bool = Field(
+        default=True, description="Draw RUN/curves.png and each epoch's division in RUN/pictures."
     )
 
 
@@ -266,8 +286,47 @@ def read_settings(config: str | None, overrides: list[str]) -> Settings:
     Raises:
         ConfigError: If there is no such preset or file, or a setting is unknown or out of range.
     """
+    return build_settings(*read_tree(config, overrides))
+
+
+def build_settings(tree: dict[str, Any], origin: str) -> Settings:
+    """Make settings from a tree of plain values.
+
+    Args:
+        tree: Sections of values.
+        origin: Where they came from, for the message.
+
+    Raises:
+        ConfigError: Naming each setting that is unknown or out of range.
+    """
+    return build(Settings, tree, origin)
+
+
+def with_method(tree: dict[str, Any], name: str) -> dict[str, Any]:
+    """Give a tree of settings another method: of the old one's settings, those it has, too.
+
+    Args:
+        tree: Sections of values.
+        name: Of the method.
+    """
+    methods: dict[str, type[Strict]] = {"pc2": Pc2Settings, "sgr": SgrSettings}
+    known = methods[name].model_fields if name in methods else {}
+    kept = {key: value for key, value in tree.get("method", {}).items() if key in known}
+    return {**tree, "method": {**kept, "name": name}}
+
+
+def read_tree(config: str | None, overrides: list[str]) -> tuple[dict[str, Any], str]:
+    """Read a preset or a TOML file, as plain values and not yet checked; and say which.
+
+    Args:
+        config: As for :func:`read_settings`.
+        overrides: ``section.key=value`` each.
+
+    Raises:
+        ConfigError: If there is no such preset or file.
+    """
     name = config or DEFAULT_PRESET
-    return build(Settings, with_overrides(_tree(name), overrides), name)
+    return with_overrides(_tree(name), overrides), name
 
 
 def _tree(name: str) -> dict[str, Any]:

@@ -1,11 +1,55 @@
 """A learner: one network, its optimiser, and their state as plain tensors."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 
+import numpy as np
 import torch
+from jaxtyping import Int
 from torch import Tensor, nn
 
 from now_builder.errors import TrainingError
+from pc2_baseline.modules.sgr import Similarity
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Which step of a training is taken, told where it fails.
+
+    Attributes:
+        epoch: From 0.
+        batch: From 0.
+        peer: Whose network, where there are several.
+        pair_index: Training pairs of the batch.
+        parts: Values that the loss was made of, by name, where they are known.
+    """
+
+    epoch: int
+    batch: int
+    peer: str | None
+    pair_index: Int[np.ndarray, " batch"]
+    parts: Mapping[str, float] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        """Name the epoch, the batch and the peer."""
+        where = f"epoch {self.epoch}, batch {self.batch}"
+        return f"{where}, peer {self.peer}" if self.peer else where
+
+
+class BrokenStepError(TrainingError):
+    """A step that cannot be taken: its loss or its gradient is not finite.
+
+    Args:
+        step: The step.
+        problem: What was found, and what may help.
+        loss: Its value.
+    """
+
+    def __init__(self, step: Step, problem: str, loss: float) -> None:
+        super().__init__(f"{step}: {problem}")
+        self.step = step
+        self.problem = problem
+        self.loss = loss
 
 
 class Learner:
@@ -17,10 +61,19 @@ class Learner:
         clip: Largest gradient norm.
         weight_decay: Share by which weights shrink in a step, times the rate, apart from the
             gradient (Loshchilov and Hutter, ICLR 2019); 0 is plain Adam.
+        similarity: The part of the network whose work is split among a team's ranks.
     """
 
-    def __init__(self, net: nn.Module, lr: float, clip: float, weight_decay: float = 0.0) -> None:
+    def __init__(
+        self,
+        net: nn.Module,
+        lr: float,
+        clip: float,
+        weight_decay: float = 0.0,
+        similarity: Similarity | None = None,
+    ) -> None:
         self.net = net
+        self.similarity = similarity
         self.lr = lr
         self.clip = clip
         self.weight_decay = weight_decay
@@ -37,24 +90,28 @@ class Learner:
         for group in self.optimiser.param_groups:
             group["lr"] = self.lr * factor
 
-    def step(self, loss: Tensor, where: str) -> float:
+    def step(self, loss: Tensor, step: Step) -> float:
         """Take one step down a loss.
 
         Args:
             loss: A scalar.
-            where: Epoch and batch, for the message.
+            step: Which one, for the message.
 
         Raises:
-            TrainingError: If the loss or the gradient is not finite; nothing is changed then.
+            BrokenStepError: If the loss or the gradient is not finite; nothing is changed then.
         """
         value = loss.item()
         if not torch.isfinite(loss):
-            raise TrainingError(f"{where}: the loss is {value}; lower train.lr or train.clip")
+            problem = f"the loss is {value}; lower train.lr or train.clip"
+            raise BrokenStepError(step, problem, value)
         self.optimiser.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
+        if self.similarity is not None:
+            self.similarity.team.sum_gradients(self.similarity.parameters())
         norm = nn.utils.clip_grad_norm_(self.net.parameters(), self.clip)
         if not torch.isfinite(norm):
-            raise TrainingError(f"{where}: the gradient norm is {norm.item()}; lower train.lr")
+            problem = f"the gradient norm is {norm.item()}; lower train.lr"
+            raise BrokenStepError(step, problem, value)
         self.optimiser.step()
         return value
 

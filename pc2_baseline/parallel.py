@@ -56,12 +56,13 @@ class Team:
         """Add up the gradients of parameters that act on each rank's own share alone."""
         if self.parts == 1:
             return
-        gradients = [p.grad for p in parameters if p.grad is not None]
+        own = list(parameters)
+        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in own]
         flat = torch.cat([gradient.flatten() for gradient in gradients])
         dist.all_reduce(flat, group=self.group)
         sizes = [gradient.numel() for gradient in gradients]
-        for gradient, values in zip(gradients, torch.split(flat, sizes), strict=True):
-            gradient.copy_(values.view_as(gradient))
+        for parameter, values in zip(own, torch.split(flat, sizes), strict=True):
+            parameter.grad = values.view_as(parameter).clone()
 
 
 ALONE = Team()

@@ -70,7 +70,11 @@ def predict(
 
 
 def load_best(run: Path, method: Method) -> int:
-    """Take the best epoch's networks; give the number of their values."""
+    """Take the best epoch's networks; give the number of their values.
+
+    Raises:
+        FormatError: If they are not of this method's networks.
+    """
     tensors = read_tensors(run / BEST, {"networks"})
     try:
         method.load_state_dict(tensors)

@@ -7,19 +7,23 @@ from typing import TypeVar
 
 from tqdm import tqdm
 
+from pc2_baseline.parallel import is_first
+
 Batch = TypeVar("Batch")
 
 
 def bar(batches: Iterable[Batch], name: str, total: int, unit: str = "batch") -> Iterator[Batch]:
     """Pass batches on, with a bar that shows rate and remaining time on a terminal."""
+    hidden = None if is_first() else True
     yield from tqdm(
-        batches, desc=name, total=total, unit=unit, leave=False, disable=None, file=sys.stderr
+        batches, desc=name, total=total, unit=unit, leave=False, disable=hidden, file=sys.stderr
     )
 
 
 def say(line: str) -> None:
-    """Write one line to stderr, above any bar."""
-    tqdm.write(line, file=sys.stderr)
+    """Write one line to stderr, above any bar; of several processes the first one does."""
+    if is_first():
+        tqdm.write(line, file=sys.stderr)
 
 
 class Clock:

@@ -1,5 +1,6 @@
 """The folder of a run: which settings on which release, and where its parts lie."""
 
+import os
 import shutil
 from pathlib import Path
 
@@ -15,6 +16,8 @@ from pc2_baseline import precomp
 from pc2_baseline.config import DataSettings, Settings
 
 BEST, LAST, DIVISIONS = "best", "last", "divisions"
+TENSORBOARD, PICTURES = "tensorboard", "pictures"
+LOG, CURVES, FAILURE = "log.jsonl", "curves.png", "failure.json"
 
 
 class ReleaseRecord(Strict):
@@ -75,9 +78,10 @@ def start_run(run: Path, record: RunRecord, *, force: bool) -> None:
     """
     path = run / "run.toml"
     if force and path.exists():
-        for part in (LAST, BEST, DIVISIONS):
+        for part in (LAST, BEST, DIVISIONS, TENSORBOARD, PICTURES):
             shutil.rmtree(run / part, ignore_errors=True)
-        (run / "log.jsonl").unlink(missing_ok=True)
+        for name in (LOG, CURVES, FAILURE):
+            (run / name).unlink(missing_ok=True)
         path.unlink()
     if path.exists():
         _check_same(path, read_run(run), record)
@@ -135,11 +139,15 @@ def read_run(run: Path) -> RunRecord:
 def pick_device(name: str) -> torch.device:
     """Find the device that a setting names; ``auto`` is CUDA where there is one.
 
+    Under ``torchrun`` each process on a machine has a GPU of its own.
+
     Raises:
         ConfigError: If there is no such device.
     """
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cuda" and "LOCAL_RANK" in os.environ:
+        name = f"cuda:{os.environ['LOCAL_RANK']}"
     try:
         device = torch.device(name)
         torch.empty(1, device=device)

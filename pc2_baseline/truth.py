@@ -1,12 +1,13 @@
 """How well a run's divisions tell matched from mismatched pairs, against a truth file."""
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 from sklearn.metrics import roc_auc_score
@@ -16,10 +17,29 @@ from now_builder.formats.atomic import sha256_of
 from now_builder.formats.release import is_ours, read_pairs, read_split_captions
 from pc2_baseline import precomp
 from pc2_baseline.checkpoint import read_state
+from pc2_baseline.config import DataSettings
 from pc2_baseline.data import count_train
+from pc2_baseline.division import THRESHOLD
 from pc2_baseline.noise import matched as pairs_matched
 from pc2_baseline.noise import read_noise
 from pc2_baseline.run import BEST, DIVISIONS, RunRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """What is known of the pairs of a split.
+
+    Attributes:
+        matched: Whether the halves belong together; false where it is not known.
+        known: Whether it is known.
+    """
+
+    matched: Bool[np.ndarray, " pairs"]
+    known: Bool[np.ndarray, " pairs"]
+
+    def of_known(self, values: np.ndarray) -> np.ndarray:
+        """Give the values of the known pairs alone."""
+        return np.asarray(values[self.known])
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +52,8 @@ class DivisionQuality:
         auroc_by_statistic: Of each statistic, mean of the peers, low meaning clean.
         clean: Pairs of known truth that the mean probability calls clean.
         clean_matched: Those of them that are matched.
+        precision: Share of the clean ones that are matched; ``None`` where none is clean.
+        recall: Share of the matched ones that are clean.
     """
 
     epoch: int
@@ -39,6 +61,8 @@ class DivisionQuality:
     auroc_by_statistic: dict[str, float]
     clean: int
     clean_matched: int
+    precision: float | None
+    recall: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,20 +105,21 @@ def report(run: Path, record: RunRecord, release: Path, truth: Path | None) -> D
     """
     state = read_state(run / BEST)
     if truth is None:
-        rows, matched = _of_noise(release, record)
+        known = _of_noise(release, record)
     else:
-        rows, matched = _joined(truth, _train_names(release, record))
+        names = pair_names(release, record.settings.data, record.release.pairs)
+        known = read_truth(truth, names)
     files = sorted((run / DIVISIONS).glob("*.safetensors"))
     if not files:
         raise TrainingError(f"{run}: the method {record.settings.method.name} makes no divisions")
-    epochs = [_quality(file, rows, matched) for file in files]
-    best = next(quality for quality in epochs if quality.epoch == state.best_epoch)
-    return DivisionReport(record.release.pairs, len(rows), int(matched.sum()), best, epochs)
+    epochs = [quality(int(file.stem), _beliefs(file), known) for file in files]
+    best = next(found for found in epochs if found.epoch == state.best_epoch)
+    return DivisionReport(
+        record.release.pairs, int(known.known.sum()), int(known.matched.sum()), best, epochs
+    )
 
 
-def _of_noise(
-    release: Path, record: RunRecord
-) -> tuple[Int[np.ndarray, " known"], Bool[np.ndarray, " known"]]:
+def _of_noise(release: Path, record: RunRecord) -> Truth:
     path = record.settings.data.noise_file
     if path is None or record.release.noise is None:
         raise ConfigError("--truth: the run has no noise file, so a truth file must be given")
@@ -104,40 +129,53 @@ def _of_noise(
         raise FormatError(path, "another content than at training")
     if truth.all() or not truth.any():
         raise FormatError(path, "all pairs are of one kind, expected both")
-    return np.arange(captions), truth
+    return Truth(truth, np.ones(captions, dtype=bool))
 
 
-def _train_names(release: Path, record: RunRecord) -> dict[str, list[str]]:
-    """Names of the training pairs under each column that a truth file may have."""
-    if precomp.is_precomp(record.settings.data):
-        return {"key": [str(row) for row in range(record.release.pairs)]}
+def pair_names(release: Path, data: DataSettings, pairs: int) -> dict[str, list[str]]:
+    """Give the names of the training pairs under each column that a truth file may have.
+
+    Args:
+        release: Ours; or the authors' archive, which has keys alone; or a set of the field,
+            whose keys are rows.
+        data: What is read from it.
+        pairs: How many they are.
+    """
+    if precomp.is_precomp(data):
+        return {"key": [str(row) for row in range(pairs)]}
     if is_ours(release):
-        pairs = [pair for pair in read_pairs(release) if pair.split == "train"]
-        pairs.sort(key=lambda pair: pair.pair_index)
-        return {"key": [pair.key for pair in pairs], "url": [pair.url for pair in pairs]}
-    return {"key": read_split_captions(release, "train", record.settings.data.tokenizer).keys}
+        told = [pair for pair in read_pairs(release) if pair.split == "train"]
+        told.sort(key=lambda pair: pair.pair_index)
+        return {"key": [pair.key for pair in told], "url": [pair.url for pair in told]}
+    return {"key": read_split_captions(release, "train", data.tokenizer).keys}
 
 
-def _joined(
-    truth: Path, names: dict[str, list[str]]
-) -> tuple[Int[np.ndarray, " known"], Bool[np.ndarray, " known"]]:
-    """Find the pairs whose truth is told: their pair_index, and whether they are matched."""
-    table = _read_table(truth)
+def read_truth(path: Path, names: dict[str, list[str]]) -> Truth:
+    """Read which training pairs are matched.
+
+    Args:
+        path: CSV or Parquet with ``url`` or ``key``, and ``matched``.
+        names: Of the pairs, by column.
+
+    Raises:
+        FormatError: If the file cannot be used, or all known pairs are of one kind.
+    """
+    table = _read_table(path)
     column = next((name for name in names if name in table.columns), None)
     if column is None or "matched" not in table.columns:
         raise FormatError(
-            truth, f"columns {list(table.columns)}, expected {' or '.join(names)}, and matched"
+            path, f"columns {list(table.columns)}, expected {' or '.join(names)}, and matched"
         )
     table = table.dropna(subset=[column, "matched"])
-    told = dict(zip(table[column].astype(str), _booleans(truth, table["matched"]), strict=True))
-    rows = np.array([row for row, name in enumerate(names[column]) if name in told], dtype=np.int64)
-    matched = np.array([told[names[column][row]] for row in rows], dtype=bool)
-    if matched.all() or not matched.any():
-        kind = "none" if not len(rows) else "all matched" if matched.all() else "all mismatched"
+    told = dict(zip(table[column].astype(str), _booleans(path, table["matched"]), strict=True))
+    known = np.array([name in told for name in names[column]], dtype=bool)
+    matched = np.array([told.get(name, False) for name in names[column]], dtype=bool)
+    if not matched.any() or matched.sum() == known.sum():
+        kind = "none" if not known.any() else "all matched" if matched.any() else "all mismatched"
         raise FormatError(
-            truth, f"{len(rows)} training pairs known by {column} ({kind}), expected both kinds"
+            path, f"{known.sum()} training pairs known by {column} ({kind}), expected both kinds"
         )
-    return rows, matched
+    return Truth(matched, known)
 
 
 def _read_table(path: Path) -> pd.DataFrame:
@@ -160,26 +198,52 @@ def _booleans(path: Path, column: pd.Series) -> list[bool]:
     return told
 
 
-def _quality(
-    file: Path, rows: Int[np.ndarray, " known"], matched: Bool[np.ndarray, " known"]
-) -> DivisionQuality:
+def _beliefs(file: Path) -> dict[str, np.ndarray]:
     try:
-        beliefs = load_file(file)
+        beliefs: dict[str, np.ndarray] = load_file(file)
     except (OSError, SafetensorError) as error:
         raise FormatError(file, f"not a readable tensor file ({error})") from None
-    clean_prob = beliefs["clean_prob"][rows]
-    clean = clean_prob > 0.5
+    return beliefs
+
+
+def quality(epoch: int, beliefs: Mapping[str, np.ndarray], truth: Truth) -> DivisionQuality:
+    """Compare one epoch's division with the truth.
+
+    Args:
+        epoch: From 0.
+        beliefs: As in a run's ``divisions/``.
+        truth: Of both kinds.
+    """
+    matched = truth.of_known(truth.matched)
+    clean_prob = truth.of_known(beliefs["clean_prob"])
+    clean = clean_prob > THRESHOLD
     by_statistic = {
-        name: float(np.mean([_auroc(-beliefs[f"{peer}.{name}"][rows], matched) for peer in "ab"]))
+        name: float(
+            np.mean([_auroc(-truth.of_known(beliefs[f"{peer}.{name}"]), matched) for peer in "ab"])
+        )
         for name in ("loss", "oscillation")
     }
+    both = int((clean & matched).sum())
     return DivisionQuality(
-        int(file.stem),
+        epoch,
         _auroc(clean_prob, matched),
         by_statistic,
         int(clean.sum()),
-        int((clean & matched).sum()),
+        both,
+        both / int(clean.sum()) if clean.any() else None,
+        both / int(matched.sum()),
     )
+
+
+def judged(beliefs: Mapping[str, np.ndarray], truth: Truth) -> dict[str, float]:
+    """Give an epoch's figures of the division against the truth, for the log."""
+    found = quality(0, beliefs, truth)
+    figures = {
+        "auroc": found.auroc,
+        "clean_precision": found.precision,
+        "clean_recall": found.recall,
+    }
+    return {name: value for name, value in figures.items() if value is not None}
 
 
 def _auroc(belief: Float[np.ndarray, " known"], matched: Bool[np.ndarray, " known"]) -> float:

@@ -7,14 +7,16 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
-from pc2_baseline.config import ModelSettings
+from pc2_baseline.config import ModelSettings, TrainSettings
 from pc2_baseline.data import PairSet
+from pc2_baseline.learner import Learner
 from pc2_baseline.modules.image import ImageEncoder
 from pc2_baseline.modules.network import MatchingNetwork
 from pc2_baseline.modules.sgr import Room, SafSimilarity, SgrSimilarity, Similarity
 from pc2_baseline.modules.text import CaptionEncoder
+from pc2_baseline.parallel import ALONE, Team
 
 State = dict[str, dict[str, Tensor]]
 """Tensors by group: ``networks`` (what prediction needs), ``beliefs``, ``training``."""
@@ -68,15 +70,28 @@ class Method(Protocol):
         """Take a state back; with the group ``networks`` alone, enough to predict."""
 
 
-def make_network(model: ModelSettings, sizes: Sizes) -> MatchingNetwork:
-    """Build the network of a run's settings, freshly drawn."""
-    return MatchingNetwork(
+def make_network(model: ModelSettings, sizes: Sizes, team: Team = ALONE) -> MatchingNetwork:
+    """Build the network of a run's settings, freshly drawn.
+
+    Args:
+        model: Settings.
+        sizes: Of the data.
+        team: Ranks that train it together.
+    """
+    net = MatchingNetwork(
         ImageEncoder(sizes.features, model.embed_dim, model.dropout, model.feature_dropout),
         CaptionEncoder(
             sizes.vocabulary, model.word_dim, model.embed_dim, model.dropout, model.word_dropout
         ),
         _make_similarity(model),
     )
+    net.similarity.team = team
+    return net
+
+
+def make_learner(net: nn.Module, matching: MatchingNetwork, train: TrainSettings) -> Learner:
+    """Build the learner of a network, of which ``matching`` is the part that scores."""
+    return Learner(net, train.lr, train.clip, train.weight_decay, matching.similarity)
 
 
 def _make_similarity(model: ModelSettings) -> Similarity:

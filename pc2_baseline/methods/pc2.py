@@ -1,7 +1,7 @@
 """PC2: pseudo-classification based pseudo-captioning (Duan et al., ACM MM 2024)."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from pc2_baseline.config import Pc2Settings, Settings
 from pc2_baseline.coteaching import PEERS, Beliefs, taught_by
 from pc2_baseline.data import Batch, PairSet, cut, endless
 from pc2_baseline.division import Division, clean_posterior, divide, require_clean
-from pc2_baseline.learner import Learner
+from pc2_baseline.learner import Learner, Step
 from pc2_baseline.losses import (
     MarginAxis,
     batch_entropy,
@@ -25,7 +25,7 @@ from pc2_baseline.losses import (
     triplet_hardest,
     triplet_mean,
 )
-from pc2_baseline.methods.base import Sizes, State, make_network, rate
+from pc2_baseline.methods.base import Sizes, State, make_learner, make_network, rate
 from pc2_baseline.modules.codes import CaptionCodes, ImageCodes, word_mask
 from pc2_baseline.modules.network import MatchingNetwork
 from pc2_baseline.modules.pseudo_class import (
@@ -34,6 +34,7 @@ from pc2_baseline.modules.pseudo_class import (
     PooledClassifier,
     resampled,
 )
+from pc2_baseline.parallel import join_world
 from pc2_baseline.progress import bar
 from pc2_baseline.pseudo_caption import PseudoCaptions, find_pseudo_captions, rectified
 from pc2_baseline.retrieval import ensemble, similarity_matrix
@@ -112,11 +113,9 @@ class Pc2:
         self.method = settings.method
         self.device = device
         self.train = settings.train
+        self.world = join_world(len(PEERS))
         self.nets = [self._make(settings, sizes, peer).to(device) for peer in range(len(PEERS))]
-        self.learners = [
-            Learner(net, self.train.lr, self.train.clip, self.train.weight_decay)
-            for net in self.nets
-        ]
+        self.learners = [make_learner(net, net.matching, self.train) for net in self.nets]
         self.banks = [PredictionBank(sizes.pairs, self.method.classes) for _ in PEERS]
         self.beliefs: list[Beliefs] = []
 
@@ -124,7 +123,8 @@ class Pc2:
         seed_torch(self.train.seed, peer)
         kind = CLASSIFIERS[self.method.class_input]
         classify = kind(settings.model.embed_dim, self.method.class_hidden, self.method.classes)
-        return Pc2Network(make_network(settings.model, sizes), classify)
+        team = self.world.teams[peer]
+        return Pc2Network(make_network(settings.model, sizes, team), classify)
 
     def fit_epoch(self, train: PairSet, epoch: int) -> dict[str, float]:
         """Learn for one epoch, then divide the pairs anew.
@@ -133,8 +133,11 @@ class Pc2:
             train: The training split.
             epoch: From 0, the warm-up included.
         """
-        figures = [self._learn(train, epoch, peer) for peer in range(len(PEERS))]
-        self.beliefs = [self.believe(train, epoch, peer) for peer in range(len(PEERS))]
+        figures = self.world.for_each_peer(lambda peer: self._learn(train, epoch, peer))
+        self.beliefs = self.world.for_each_peer(lambda peer: self.believe(train, epoch, peer))
+        predictions = self.world.for_each_peer(lambda peer: self.banks[peer].predictions)
+        for bank, held in zip(self.banks, predictions, strict=True):
+            bank.write(held)
         return {
             f"{name}_{peer}": value
             for peer, own, beliefs, bank in zip(
@@ -157,14 +160,24 @@ class Pc2:
 
     def similarity(self, split: PairSet) -> Float[np.ndarray, "images captions"]:
         """Average both peers' similarity matrices."""
-        return ensemble([similarity_matrix(net.matching, split) for net in self.nets])
+        return ensemble(
+            self.world.for_each_peer(
+                lambda peer: similarity_matrix(self.nets[peer].matching, split)
+            )
+        )
 
     def state_dict(self) -> State:
         """Both networks; both divisions; both banks and optimisers."""
         state: State = {"networks": {}, "beliefs": {}, "training": {}}
-        for peer, learner, bank in zip(PEERS, self.learners, self.banks, strict=True):
-            _prefixed(state["networks"], peer, learner.network_state())
-            _prefixed(state["training"], f"{peer}.optimiser", learner.optimiser_state())
+        own = self.world.for_each_peer(
+            lambda peer: (
+                self.learners[peer].network_state(),
+                self.learners[peer].optimiser_state(),
+            )
+        )
+        for peer, (network, optimiser), bank in zip(PEERS, own, self.banks, strict=True):
+            _prefixed(state["networks"], peer, network)
+            _prefixed(state["training"], f"{peer}.optimiser", optimiser)
             state["training"][f"{peer}.bank"] = bank.predictions
         for peer, beliefs in zip(PEERS, self.beliefs, strict=False):
             _prefixed(state["beliefs"], peer, _to_tensors(beliefs))
@@ -196,7 +209,7 @@ class Pc2:
             loss = triplet + self._class_terms(net, pairs)
             if self.method.bank == "released":
                 self.banks[peer].write_rows(rows, net.predict(pairs.images))
-            losses.append(learner.step(loss, _where(epoch, number, peer)))
+            losses.append(learner.step(loss, Step(epoch, number, PEERS[peer], rows)))
         return {"loss": float(np.mean(losses))}
 
     def _full_margins(self, rows: Int[np.ndarray, " batch"]) -> Float[Tensor, " batch"]:
@@ -228,6 +241,8 @@ class Pc2:
         return _Lesson(
             train,
             self.nets[peer],
+            self.learners[peer],
+            self.banks[peer],
             triplet_mean if since < self.method.mean_epochs else triplet_hardest,
             beliefs.division,
             rectified(beliefs.division.clean_prob, beliefs.stable_prob, beliefs.is_stable),
@@ -242,7 +257,7 @@ class Pc2:
         steps = len(cut(lesson.division.clean, self.train.batch))
         teach = self._two_steps if self.method.steps == "two" else self._summed_step
         found = [
-            teach(lesson, clean, noisy, peer, _where(epoch, number, peer))
+            teach(lesson, clean, noisy, Step(epoch, number, PEERS[peer], np.append(clean, noisy)))
             for number, (clean, noisy) in enumerate(bar(batches, f"co-teach {PEERS[peer]}", steps))
         ]
         loss, noisy_loss = np.mean(found, axis=0).tolist()
@@ -260,7 +275,7 @@ class Pc2:
             yield rows, next(noisy, none) if with_noisy else none
 
     def _summed_step(
-        self, lesson: "_Lesson", clean: Rows, noisy: Rows, peer: int, where: str
+        self, lesson: "_Lesson", clean: Rows, noisy: Rows, step: Step
     ) -> tuple[float, float]:
         """Take one step down the summed loss; images of both kinds are encoded together.
 
@@ -278,19 +293,20 @@ class Pc2:
         if len(noisy):
             noisy_loss = self.noisy_loss(lesson, images[size:], pairs, batch.lengths[size:])
         total = loss + self.method.lambda_noisy * noisy_loss
-        return self.learners[peer].step(total, where), noisy_loss.item()
+        step = replace(step, parts={"noisy": noisy_loss.item()})
+        return lesson.learner.step(total, step), noisy_loss.item()
 
     def _two_steps(
-        self, lesson: "_Lesson", clean: Rows, noisy: Rows, peer: int, where: str
+        self, lesson: "_Lesson", clean: Rows, noisy: Rows, step: Step
     ) -> tuple[float, float]:
         """Take a step on the clean pairs, then one on the noisy ones, as the released code does.
 
         Returns:
             The loss of the first step, and of the second.
         """
-        net, learner = lesson.net, self.learners[peer]
+        net, learner = lesson.net, lesson.learner
         batch = lesson.train.batch(clean)
-        value = learner.step(self._clean_loss(lesson, net.encode(batch), clean), where)
+        value = learner.step(self._clean_loss(lesson, net.encode(batch), clean), step)
         if not len(noisy):
             return value, 0.0
         pairs, other = net.encode(batch), lesson.train.batch(noisy)
@@ -301,8 +317,8 @@ class Pc2:
                 (lesson.division.clean, clean, pairs.images),
                 (lesson.division.noisy, noisy, images),
             ):
-                self.banks[peer].write_rows(np.searchsorted(own, rows), net.predict(codes))
-        return value, learner.step(self.method.lambda_noisy * loss, where)
+                lesson.bank.write_rows(np.searchsorted(own, rows), net.predict(codes))
+        return value, learner.step(self.method.lambda_noisy * loss, step)
 
     def _clean_loss(self, lesson: "_Lesson", pairs: Encoded, rows: Rows) -> Float[Tensor, ""]:
         """Triplet loss with soft margins, and the class terms."""
@@ -370,8 +386,8 @@ class Pc2:
     def _clean_predictions(self, lesson: "_Lesson") -> Float[Tensor, "clean classes"]:
         """What the peer's bank holds of the clean pairs, on its device; moved there once."""
         if lesson.clean_predictions is None:
-            bank = self.banks[self.nets.index(lesson.net)]
-            lesson.clean_predictions = bank.predictions[lesson.division.clean].to(self.device)
+            clean = lesson.bank.predictions[lesson.division.clean]
+            lesson.clean_predictions = clean.to(self.device)
         return lesson.clean_predictions
 
     @torch.no_grad()
@@ -421,6 +437,8 @@ class _Lesson:
 
     train: PairSet
     net: Pc2Network
+    learner: Learner
+    bank: PredictionBank
     triplet: Triplet
     division: Division
     correspondence: Float[np.ndarray, " pairs"]
@@ -438,10 +456,6 @@ def _summary(beliefs: Beliefs, bank: PredictionBank) -> dict[str, float]:
         "oscillation": float(beliefs.oscillation.mean()),
         "classes_used": float(len(torch.unique(bank.predictions.argmax(1)))),
     }
-
-
-def _where(epoch: int, number: int, peer: int) -> str:
-    return f"epoch {epoch}, batch {number}, peer {PEERS[peer]}"
 
 
 def _prefixed(into: dict[str, Tensor], prefix: str, state: Mapping[str, Tensor]) -> None:

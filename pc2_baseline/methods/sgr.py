@@ -9,9 +9,10 @@ from torch import Tensor
 
 from pc2_baseline.config import Settings, SgrSettings
 from pc2_baseline.data import PairSet, cut
-from pc2_baseline.learner import Learner
+from pc2_baseline.learner import Step
 from pc2_baseline.losses import triplet_hardest, triplet_mean
-from pc2_baseline.methods.base import Sizes, State, make_network, rate
+from pc2_baseline.methods.base import Sizes, State, make_learner, make_network, rate
+from pc2_baseline.parallel import join_world
 from pc2_baseline.progress import bar
 from pc2_baseline.retrieval import similarity_matrix
 from pc2_baseline.seeds import seed_torch, stream
@@ -41,8 +42,8 @@ class Sgr:
         self.margin = settings.method.margin
         self.train = settings.train
         seed_torch(self.train.seed, 0)
-        self.net = make_network(settings.model, sizes).to(device)
-        self.learner = Learner(self.net, self.train.lr, self.train.clip, self.train.weight_decay)
+        self.net = make_network(settings.model, sizes, join_world(1).teams[0]).to(device)
+        self.learner = make_learner(self.net, self.net, self.train)
 
     def fit_epoch(self, train: PairSet, epoch: int) -> dict[str, float]:
         """Learn for one epoch.
@@ -64,7 +65,7 @@ class Sgr:
                 self.net.encode_captions(batch.tokens, batch.lengths),
             )
             costs = triplet(similarity, similarity.new_full((len(rows),), self.margin))
-            losses.append(self.learner.step(costs.sum(), f"epoch {epoch}, batch {number}"))
+            losses.append(self.learner.step(costs.sum(), Step(epoch, number, None, rows)))
         return {"loss": float(np.mean(losses))}
 
     def similarity(self, split: PairSet) -> Float[np.ndarray, "images captions"]:

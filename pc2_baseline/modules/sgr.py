@@ -94,7 +94,7 @@ class Similarity(nn.Module):
                     self._block, images, part, kind, use_reentrant=False, preserve_rng_state=False
                 )
             )
-        none = images.pooled.new_zeros(len(images.pooled) + self.extra, 0)
+        none = _nothing_of(images, captions, len(images.pooled) + self.extra)
         gathered = self.team.gather(torch.cat([none, *found], 1), len(order))
         gathered = gathered[:, torch.argsort(order).to(gathered.device)]
         self.note(gathered[len(images.pooled) :].detach(), captions.lengths, len(images.pooled))
@@ -322,6 +322,15 @@ class SafSimilarity(Similarity):
         left = (1 - share) ** figures.shape[1]
         norm.running_mean.mul_(left).add_((weights * figures[0]).sum())
         norm.running_var.mul_(left).add_((weights * figures[1] * count / (count - 1)).sum())
+
+
+def _nothing_of(
+    images: ImageCodes, captions: CaptionCodes, rows: int
+) -> Float[Tensor, "rows none"]:
+    """Give no column, with a gradient of zero: for a rank that no caption is left for."""
+    sums = (images.regions, images.pooled, captions.words, captions.pooled)
+    total = torch.stack([value.sum() for value in sums]).sum()
+    return total.expand(rows, 1)[:, :0]
 
 
 def _runs(lengths: list[int], images: int, cells: int) -> list[tuple[int, int]]:

@@ -176,6 +176,72 @@ def test_a_truth_file_that_cannot_be_used_ends_in_one_line(trained, tmp_path, te
     failed(call("division", trained, "--truth", tmp_path / "truth.csv"), pattern)
 
 
+@pytest.mark.parametrize("suffix", [".png", ".svg"])
+def test_division_draws_the_auroc_over_the_epochs(trained, tiny, tmp_path, suffix):
+    path = tmp_path / f"auroc{suffix}"
+    done = call("division", trained, "--truth", tiny / "truth.csv", "--picture", path)
+    assert done.returncode == 0, done.stderr
+    start = {".png": b"\x89PNG", ".svg": b"<?xml"}[suffix]
+    assert path.read_bytes().startswith(start)
+    if suffix == ".svg":
+        for name in ("clean probability", "loss", "oscillation"):
+            assert f"<!-- {name} -->" in path.read_text()
+
+
+QUICK = [
+    "model.embed_dim=32", "model.word_dim=24", "model.similarity_dim=16", "train.batch=8",
+    "train.warmup_epochs=1", "train.epochs=1", "method.class_hidden=16", "train.device=cpu",
+    "train.pictures=false", "train.tensorboard=false",
+]  # fmt: skip
+QUICKLY = ["--config", "pc2-demo", *(part for value in QUICK for part in ("--set", value))]
+
+
+def test_resume_goes_on_with_a_run_and_never_starts_one(tiny, tmp_path):
+    run = tmp_path / "run"
+    failed(call("train", tiny, run, *QUICKLY, "--resume"), "--resume: no run in .*run;")
+    assert not run.exists()
+    assert call("train", tiny, run, *QUICKLY).returncode == 0
+    done = call("train", tiny, run, *QUICKLY, "--resume", "--json")
+    assert done.returncode == 0
+    found = json.loads(done.stdout)
+    assert (found["run"], found["epochs"], found["fresh"]) == (str(run), 2, 0)
+    state = json.loads((run / "best" / "state.json").read_text())
+    assert found["best_epoch"] == state["best_epoch"]
+    assert found["best_dev"] == state["history"][-1]["dev"]
+    failed(call("train", tiny, run, *QUICKLY, "--resume", "--force"), "go on, or start over")
+
+
+def test_several_seeds_in_one_command(tiny, tmp_path):
+    out = tmp_path / "seeds"
+    failed(call("train", tiny, out, *QUICKLY, "--seeds", "0,1", "--resume"), "--resume: no run")
+    done = call("train", tiny, out, *QUICKLY, "--seeds", "0,1")
+    assert re.search(r"2 seeds, dev rsum \d+\.\d ± \d+\.\d, i2t_R@1 ", done.stdout)
+    done = call("train", tiny, out, *QUICKLY, "--seeds", "0,1", "--resume", "--json")
+    found = json.loads(done.stdout)
+    assert found["seeds"] == [0, 1]
+    assert [run["folder"] for run in found["runs"]] == ["seed-0", "seed-1"]
+    failed(call("train", tiny, out, *QUICKLY, "--seeds", "0,x"), "--seeds 0,x: expected")
+
+
+def test_ablate_prints_the_table_and_goes_on(tiny, tmp_path):
+    rows = tmp_path / "rows.toml"
+    rows.write_text(
+        '[[row]]\nname = "full"\ntitle = "PC2"\n'
+        '[[row]]\nname = "sgr"\ntitle = "SGR"\nset = ["method.name=sgr"]\n'
+    )
+    arguments = ("ablate", tiny, tmp_path / "out", *QUICKLY, "--rows", rows, "--seeds", "0")
+    done = call(*arguments)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"^\| PC2 \| ✓ \| ✓ \| ✓ \| .* \| 1 \|$", done.stdout, re.MULTILINE)
+    assert done.stdout == (tmp_path / "out" / "table.md").read_text()
+    found = json.loads(call(*arguments, "--json").stdout)
+    assert found["split"] == "test"
+    assert [line["name"] for line in found["lines"]] == ["full", "sgr"]
+    failed(call(*arguments, "--split", "train"), "--split train: expected dev or test")
+    rows.write_text('[[row]]\nname = "typo"\ntitle = "x"\nset = ["method.rectifies=true"]\n')
+    failed(call(*arguments), "row typo: method.pc2.rectifies")
+
+
 def test_mistakes_end_in_one_line_and_exit_code_1(tiny, tmp_path, trained):
     run = tmp_path / "run"
     failed(call("train", tmp_path / "no", run), "no such release folder")
@@ -187,6 +253,10 @@ def test_mistakes_end_in_one_line_and_exit_code_1(tiny, tmp_path, trained):
     failed(call("predict", run, "-o", tmp_path / "x.zip"), "run.toml: no such file")
     failed(call("predict", trained, "-o", tmp_path / "x.npy"), r"expected the name of a \.zip")
     failed(call("predict", trained, "-o", tmp_path / "x.zip", "--split", "val"), "expected one of")
+    divide = ("division", trained, "--truth", tiny / "truth.csv")
+    failed(
+        call(*divide, "--picture", tmp_path / "x.gif"), r"--picture .*expected .* \.png or \.svg"
+    )
     assert not run.exists(), "a training that cannot start leaves nothing behind"
     assert call("train").returncode == 2
 
@@ -220,8 +290,11 @@ def test_help_is_quick_and_needs_no_torch():
         "import sys\n"
         "from typer.testing import CliRunner\n"
         "from pc2_baseline.cli import app\n"
-        "assert CliRunner().invoke(app, ['train', '--help']).exit_code == 0\n"
-        "assert not {'torch', 'sklearn', 'pandas', 'h5py'} & set(sys.modules)\n"
+        "for command in ('train', 'predict', 'division', 'ablate'):\n"
+        "    shown = CliRunner().invoke(app, [command, '--help'])\n"
+        "    assert shown.exit_code == 0 and f'pc2-baseline {command} ' in shown.stdout\n"
+        "heavy = {'torch', 'sklearn', 'pandas', 'h5py', 'matplotlib', 'tensorboard'}\n"
+        "assert not heavy & set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 

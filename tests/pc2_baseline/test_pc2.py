@@ -37,7 +37,7 @@ def test_sgr_learns(easy, tmp_path):
     done = train(
         easy,
         tmp_path / "run",
-        read_settings("sgr", [*SMALL, "train.epochs=0"]),
+        read_settings("sgr", [*SMALL, "train.warmup_epochs=6", "train.epochs=0"]),
     )
     assert done.best_rsum > 3 * CHANCE
 

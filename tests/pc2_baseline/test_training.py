@@ -13,15 +13,16 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from now_builder.errors import ConfigError, TrainingError
-from pc2_baseline.checkpoint import read_state, read_tensors
-from pc2_baseline.config import read_settings
+from pc2_baseline.checkpoint import EpochRecord, read_state, read_tensors
+from pc2_baseline.config import TrainSettings, read_settings
 from pc2_baseline.data import open_pairs
 from pc2_baseline.methods import METHODS, Method, Sizes
 from pc2_baseline.methods.pc2 import Pc2
 from pc2_baseline.run import read_run
-from pc2_baseline.trainer import train
+from pc2_baseline.trainer import next_state, train
 
 CPU = torch.device("cpu")
 
@@ -50,6 +51,35 @@ def same_runs(first, second):
         assert states[0] == states[1]
     for file in (first / "divisions").iterdir():
         same_tensors({"": load_file(file)}, {"": load_file(second / "divisions" / file.name)})
+    logs = [
+        [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+        for run in (first, second)
+    ]
+    assert all(line.pop("seconds") > 0 for log in logs for line in log)
+    assert logs[0] == logs[1]
+
+
+def same_watching(first, second):
+    """Every scalar by epoch but the speed, and every picture."""
+    scalars = [read_scalars(run / "tensorboard") for run in (first, second)]
+    for found in scalars:
+        assert len(found.pop("train/pairs_per_second")) == len(found["dev/rsum"])
+    assert scalars[0] == scalars[1]
+    pictures = [path.relative_to(first) for path in first.rglob("*.png")]
+    assert sorted(path.relative_to(second) for path in second.rglob("*.png")) == sorted(pictures)
+    assert len(pictures) > len(scalars[0]["dev/rsum"])
+    for path in pictures:
+        assert (first / path).read_bytes() == (second / path).read_bytes(), path
+
+
+def read_scalars(folder):
+    """Read every scalar as TensorBoard does: by tag, epochs and values."""
+    events = EventAccumulator(str(folder))
+    events.Reload()
+    return {
+        tag: [(event.step, event.value) for event in events.Scalars(tag)]
+        for tag in events.Tags()["scalars"]
+    }
 
 
 def stop_after(monkeypatch, epochs):
@@ -89,7 +119,8 @@ def test_a_run_killed_in_the_middle_of_an_epoch_comes_to_the_same_end(
     easy, tmp_path, small_settings
 ):
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    overrides = [*small_settings, "train.epochs=3", "train.batch=16"]
+    watched = ["train.tensorboard=true", "train.pictures=true", f"data.truth={easy / 'truth.csv'}"]
+    overrides = [*small_settings, "train.epochs=3", "train.batch=16", *watched]
     cut = tmp_path / "cut"
     process = subprocess.Popen(
         command(easy, cut, overrides), env=environment, stderr=subprocess.DEVNULL
@@ -104,6 +135,7 @@ def test_a_run_killed_in_the_middle_of_an_epoch_comes_to_the_same_end(
     assert 0 < done.fresh < 5
     train(easy, tmp_path / "whole", read_settings("pc2-demo", overrides))
     same_runs(tmp_path / "whole", cut)
+    same_watching(tmp_path / "whole", cut)
     assert len((cut / "log.jsonl").read_text().splitlines()) == 5
     assert not [path for path in cut.rglob("*") if path.name.endswith(".tmp")]
 
@@ -111,11 +143,11 @@ def test_a_run_killed_in_the_middle_of_an_epoch_comes_to_the_same_end(
 def test_a_kill_between_last_and_best_is_mended(tiny, tmp_path, settings, monkeypatch):
     train(tiny, tmp_path / "whole", settings)
 
-    def killed(self, state):
+    def killed(run, state):
         raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pc2_baseline.trainer._Training._follow", killed)
+        patch.setattr("pc2_baseline.trainer._follow", killed)
         with pytest.raises(KeyboardInterrupt):
             train(tiny, tmp_path / "cut", settings)
     assert not (tmp_path / "cut" / "best").exists()
@@ -195,6 +227,95 @@ def test_a_loss_that_is_not_finite_stops_and_names_epoch_and_batch(
     monkeypatch.setattr("pc2_baseline.methods.pc2.triplet_mean", not_a_number)
     with pytest.raises(TrainingError, match="epoch 0, batch 0, peer a: the loss is nan"):
         train(tiny, tmp_path / "run", settings)
+
+
+@pytest.mark.parametrize("broken", ["loss", "gradient"])
+def test_a_step_that_breaks_leaves_its_batch_and_the_last_checkpoint_whole(
+    tiny, tmp_path, settings, broken
+):
+    train(tiny, tmp_path / "whole", settings)
+    fit, steps = Pc2._clean_loss, []
+
+    def breaks(self, lesson, pairs, rows):
+        loss = fit(self, lesson, pairs, rows)
+        steps.append(rows.tolist())
+        if len(steps) < 2:
+            return loss
+        return loss * float("nan") if broken == "loss" else (loss * 0).sqrt() + loss
+
+    run = tmp_path / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Pc2, "_clean_loss", breaks)
+        message = "the loss is nan" if broken == "loss" else "the gradient norm is nan"
+        where = r"^epoch 2, batch (\d), peer ([ab])"
+        with pytest.raises(TrainingError, match=rf"{where}: {message}.*failure") as caught:
+            train(tiny, run, settings)
+    told = json.loads((run / "failure.json").read_text())
+    named = re.search(where, str(caught.value))
+    assert (told["epoch"], str(told["batch"]), told["peer"]) == (2, *named.groups())
+    assert told["pair_index"][: len(steps[1])] == steps[1]
+    assert told["keys"] == [f"train_{row:05d}" for row in told["pair_index"]]
+    assert (told["loss"] == "nan") == (broken == "loss")
+    assert told["parts"].keys() == {"noisy"}
+    assert read_state(run / "last").epoch == 1
+    assert train(tiny, run, settings).fresh == 2
+    same_runs(tmp_path / "whole", run)
+    assert not (run / "failure.json").exists()
+
+
+def record(epoch, rsum):
+    return EpochRecord(epoch=epoch, seconds=1.0, dev={"rsum": rsum}, figures={})
+
+
+def ends(settings, rsums):
+    """Give the best epoch and the last one of a training with such dev rSums."""
+    state = None
+    for epoch, rsum in enumerate(rsums):
+        state = next_state(state, record(epoch, float(rsum)), settings)
+        if state.stopped:
+            break
+    return state.best_epoch, state.epoch
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        ({}, (1, 6)),
+        ({"patience": 2}, (1, 3)),
+        ({"patience": 4}, (1, 5)),
+        ({"select_from_epoch": 1}, (5, 6)),
+        ({"select_from_epoch": 1, "patience": 1}, (3, 4)),
+        ({"select_from_epoch": 4}, (6, 6)),
+        ({"select_from_epoch": 30}, (1, 6)),
+        ({"patience": 5}, (1, 6)),
+    ],
+)
+def test_the_best_and_the_last_epoch_follow_from_patience_and_where_selection_starts(
+    overrides, expected
+):
+    settings = TrainSettings(warmup_epochs=2, epochs=5, **overrides)
+    assert ends(settings, [5, 9, 1, 3, 3, 7, 6]) == expected
+
+
+def test_an_early_stop_is_told_recorded_and_stays(tiny, tmp_path, small_settings, capsys):
+    patient = read_settings("pc2-demo", [*small_settings, "train.epochs=9", "train.patience=1"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            "pc2_baseline.trainer.dev_scores", lambda matrix, owner, epoch: {"rsum": 9.0 - epoch}
+        )
+        done = train(tiny, tmp_path / "run", patient)
+    assert (done.epochs, done.best_epoch, done.stopped) == (3, 0, True)
+    assert "stopped early: no better dev rSum in 1 epochs" in capsys.readouterr().err
+    assert read_state(tmp_path / "run" / "last").stopped
+    again = train(tiny, tmp_path / "run", patient)
+    assert (again.epochs, again.stopped, again.fresh) == (3, True, 0)
+    assert "done, 3 epochs, stopped early" in capsys.readouterr().err
+
+
+def test_a_finished_run_is_not_opened_again(tiny, tmp_path, settings, monkeypatch):
+    train(tiny, tmp_path / "run", settings)
+    monkeypatch.setattr("pc2_baseline.trainer.open_pairs", lambda *_: pytest.fail("opened"))
+    assert train(tiny, tmp_path / "run", settings).fresh == 0
 
 
 def test_a_release_smaller_than_a_batch_trains_with_a_message(
