@@ -1,0 +1,94 @@
+"""PC² against plain SGR on the simulated web at several shares of mismatched pairs.
+
+Builds a release of the demo's size at each share by the demo's own commands, trains every row with
+every seed (`pc2-baseline ablate`), and prints the tables. Hours; killed and run again, it goes on.
+
+    python benchmarks/grids/simweb.py OUT
+    python benchmarks/grids/simweb.py OUT --mismatch 0.4 --rows all --seeds 0,1,2
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROWS = Path(__file__).with_name("rows.toml")
+ALL_ROWS = Path(__file__).with_name("all-rows.toml")
+
+
+def command(*words: object) -> None:
+    """Run a command of the project, as a user would; its stderr is shown."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    subprocess.run([str(word) for word in words], check=True, env={**os.environ, "PATH": path})
+
+
+def serve(site: Path) -> tuple[subprocess.Popen[bytes], str]:
+    """Start the simulated web; give its process and address."""
+    ready = site / ".address"
+    ready.unlink(missing_ok=True)
+    server = subprocess.Popen(
+        [Path(sys.executable).with_name("now-builder"), "simweb", "serve", site, "--port", "0",
+         "--ready-file", ready]
+    )  # fmt: skip
+    while not ready.exists() or not ready.read_text():
+        time.sleep(0.1)
+    return server, ready.read_text().strip()
+
+
+def build(out: Path, mismatch: float, weights: Path) -> Path:
+    """Build the release of one share of mismatched pairs, or take it as it is."""
+    site = out / f"web-{mismatch}"
+    release = site / "release"
+    if (release / "manifest.json").exists():
+        return release
+    command("now-builder", "simweb", "make", site, "--mismatch", mismatch)
+    server, address = serve(site)
+    try:
+        command(
+            "now-builder", "crawl", site / "urls.txt", site / "captures", "--allow-private",
+            "--resolve", f"*.test:{address}", "--page-timeout-s", 8,
+            "--split-shares", "0.7,0.12,0.18", "--split-seed", 2562,
+        )  # fmt: skip
+    finally:
+        server.terminate()
+    if not weights.exists():
+        command("now-builder", "train-detector", site / "captures", weights, "--size", "tiny")
+    command("now-builder", "detect", site / "captures", site / "features.h5", "--weights", weights)
+    command(
+        "now-builder", "tokenize", site / "captures", site / "captions", "--bert", "learn",
+        "--no-jieba-white-space",
+    )  # fmt: skip
+    command(
+        "now-builder", "package", site / "captures", site / "features.h5", site / "captions",
+        release, "--matched", site / "truth.parquet", "--dev", 64, "--test", 96,
+    )  # fmt: skip
+    return release
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="PC2 against SGR on the simulated web.")
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--mismatch", type=float, action="append")
+    parser.add_argument("--seeds", default="0,1,2")
+    parser.add_argument("--rows", choices=["two", "all"], default="two")
+    parser.add_argument("--config", default="pc2-demo")
+    parser.add_argument("--build-only", action="store_true")
+    options = parser.parse_args()
+    for mismatch in options.mismatch or [0.4, 0.2, 0.6, 0.7]:
+        release = build(options.out, mismatch, options.out / "detector.safetensors")
+        if options.build_only:
+            continue
+        print(f"\nmismatch {mismatch}", flush=True)
+        command(
+            "pc2-baseline", "ablate", release, options.out / f"runs-{mismatch}",
+            "--config", options.config, "--seeds", options.seeds,
+            "--rows", ALL_ROWS if options.rows == "all" else ROWS,
+            "--set", f'data.truth="{(release.parent / "truth.parquet").resolve()}"',
+            "--set", "train.pictures=false",
+        )  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
