@@ -1,18 +1,10 @@
 """The planted release, for every test of the baseline."""
 
-import importlib.util
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 
-_PATH = Path(__file__).with_name("planted.py")
-_SPEC = importlib.util.spec_from_file_location("planted", _PATH)
-planted_module = importlib.util.module_from_spec(_SPEC)
-sys.modules.setdefault("planted", planted_module)
-_SPEC.loader.exec_module(planted_module)
-
+from pc2_baseline import planted as planted_module
+from pc2_baseline.config import Plan
 
 torch.set_num_threads(1)  # two tests' threads that wait for each other on two cores are slow
 
@@ -23,17 +15,22 @@ def planted():
     return planted_module
 
 
+def topics_alone(**fields):
+    """A plan of pages that have a topic and no details."""
+    return Plan(**{"details": 0, "vocabulary": 0, "words": 6, "noise": 0.3, **fields})
+
+
 @pytest.fixture(scope="session")
 def easy(tmp_path_factory):
     """A release on which a division must find the shuffled pairs."""
-    plan = planted_module.Plan(noise=0.3, topical=(16, 24))
+    plan = topics_alone(train=160, dev=40, test=40)
     return planted_module.plant(tmp_path_factory.mktemp("easy") / "release", plan)
 
 
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory):
     """A release for tests of mechanics: seconds, not minutes."""
-    plan = planted_module.Plan(train=24, dev=8, test=8, topics=4, noise=0.3)
+    plan = topics_alone(train=24, dev=8, test=8, topics=4)
     return planted_module.plant(tmp_path_factory.mktemp("tiny") / "release", plan)
 
 

@@ -207,6 +207,15 @@ def test_the_default_preset_has_the_papers_values():
     assert (settings.model.embed_dim, settings.model.word_dim) == (2048, 300)
 
 
+def test_a_release_is_planted(tmp_path):
+    folder = tmp_path / "release"
+    sizes = ("--train", 8, "--dev", 2, "--test", 2, "--mismatch", 0.5)
+    assert call("plant", folder, *sizes).returncode == 0
+    assert (~pd.read_csv(folder / "truth.csv").matched).sum() == 4
+    failed(call("plant", folder, *sizes, "--seed", 1), "another plan")
+    failed(call("plant", tmp_path / "other", "--tokens", 2), "tokens 2, expected 4 or more")
+
+
 def test_presets_are_listed():
     done = call("presets")
     assert done.returncode == 0
