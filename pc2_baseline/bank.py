@@ -1,7 +1,8 @@
 """The prediction bank: each pair's last pseudo-class prediction, by pair_index, with one writer."""
 
+import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 
@@ -13,7 +14,8 @@ class PredictionBank:
         classes: Pseudo-classes.
 
     Differs:
-        The authors' code writes entries by position in a subset and reads them by pair.
+        The authors' code writes entries by position in a subset and reads them by pair;
+        :meth:`write_rows` is there to do the same.
     """
 
     def __init__(self, pairs: int, classes: int) -> None:
@@ -39,6 +41,17 @@ class PredictionBank:
             raise ValueError(f"{predictions.shape}, expected {self._predictions.shape}")
         self._predictions = predictions.detach().cpu().float().clone()
 
+    def write_rows(
+        self, rows: Int[np.ndarray, " batch"], predictions: Float[Tensor, "batch classes"]
+    ) -> None:
+        """Replace some entries.
+
+        Args:
+            rows: Of the bank.
+            predictions: One for each.
+        """
+        self._predictions[torch.from_numpy(rows)] = predictions.detach().cpu().float()
+
 
 def oscillation(
     old: Float[Tensor, "pairs classes"], new: Float[Tensor, "pairs classes"]
@@ -47,13 +60,13 @@ def oscillation(
 
     Args:
         old: Predictions after the epoch before.
-        new: Predictions after this epoch.
+        new: Predictions after this epoch; a zero counts as the smallest float32.
 
     Source:
         PC2 (Duan et al., ACM MM 2024), section 3.4.
 
     Differs:
-        The authors' code takes the divergence the other way round.
+        The authors' code takes the divergence the other way round (swap the arguments).
     """
     floor = torch.finfo(torch.float32).tiny
     old, new = old.double(), new.double()

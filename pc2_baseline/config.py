@@ -79,37 +79,114 @@ class Pc2Settings(Strict):
     margin_base: Annotated[float, Field(gt=1)] = Field(
         10.0, description="Base m of the soft margin."
     )
+    pseudo_classes: bool = Field(
+        default=True, description="Learn pseudo-classes (P-Cls); without, search by embedding."
+    )
     classes: Annotated[int, Field(ge=2)] = Field(128, description="Pseudo-classes K.")
-    pooled_classes: bool = Field(
-        default=False,
-        description="Classify the attention-pooled vector instead of 36 vectors in their order.",
+    class_input: Literal["slots", "padded", "pooled"] = Field(
+        "slots",
+        description="What is classified: 36 vectors in their order (slots), the same with a "
+        "caption's padding resampled too (padded), or the attention-pooled vector.",
     )
     class_hidden: PositiveInt = Field(256, description="Hidden width of the pseudo-classifier.")
-    division_batch: Annotated[int, Field(ge=2)] = Field(
-        128, description="Pairs against which a pair's loss is taken to divide them, at most."
-    )
-    oscillation_threshold: Share = Field(
-        0.5, description="Tau: stable posterior from which a clean pair is rectified."
-    )
-    lambda_noisy: NonNegativeFloat = Field(1.0, description="Weight of the noisy pairs' loss.")
-    lambda_pseudo: NonNegativeFloat = Field(1.0, description="Weight of the pseudo-class loss.")
-    mean_epochs: Annotated[int, Field(ge=0)] = Field(
-        0, description="Epochs after the warm-up that go on with mean negatives; then hardest."
+    entropy: Literal["batch_mean", "each_image"] = Field(
+        "batch_mean",
+        description="Entropy to raise: of the batch's mean prediction, or of each image's own.",
     )
     relative_targets: bool = Field(
         default=False,
         description="Choose a caption's pseudo-class against the mean of its batch.",
     )
-    lambda_entropy: NonNegativeFloat = Field(
-        10.0, description="Weight of the entropy that spreads the batch mean over the classes."
+    division_batch: Annotated[int, Field(ge=2)] = Field(
+        128, description="Pairs against which a pair's loss is taken to divide them, at most."
     )
-    mismatch_threshold: Share = Field(
-        0.0, description="Noisy pairs below this pseudo-prediction cosine are left out; 0: none."
+    division_order: Literal["fixed", "shuffled"] = Field(
+        "fixed", description="Batches of the dividing pass: one order a run, or anew each epoch."
+    )
+    rectify: bool = Field(default=True, description="Rectify clean margins by oscillation (CR).")
+    oscillation_threshold: Share = Field(
+        0.5, description="Tau: stable posterior from which a clean pair is rectified."
+    )
+    stable: Literal["from_threshold", "divided"] = Field(
+        "from_threshold",
+        description="Stable pairs: posterior at least tau, or divided as clean pairs are.",
+    )
+    bank: Literal["each_epoch", "released"] = Field(
+        "each_epoch",
+        description="Who writes the prediction bank: the dividing pass, by pair; or the training "
+        "passes as in the released code, after the warm-up by position in a subset.",
+    )
+    divergence: Literal["old_new", "new_old"] = Field(
+        "old_new", description="Direction of the oscillation's Kullback-Leibler divergence."
     )
     pseudo_captions: bool = Field(
-        default=True, description="Train on noisy pairs' pseudo-captions."
+        default=True, description="Train on noisy pairs' pseudo-captions (P-Cap)."
     )
-    rectify: bool = Field(default=True, description="Rectify clean margins by oscillation.")
+    search_by: Literal["prediction", "embedding"] = Field(
+        "prediction",
+        description="A pseudo-caption's clean image is the one with the likest pseudo-class "
+        "prediction, or pooled embedding.",
+    )
+    search_in: Literal["batch", "clean_set"] = Field(
+        "batch", description="Where: in the clean batch, or among the bank's clean pairs."
+    )
+    noisy_from_epoch: Annotated[int, Field(ge=0)] = Field(
+        0, description="First epoch after the warm-up that trains on noisy pairs."
+    )
+    mismatch_threshold: Share = Field(
+        0.0, description="Noisy pairs below this cosine are left out (PC2*: 0.5); 0: none."
+    )
+    zero_below: Share = Field(
+        0.0, description="Noisy pairs below this cosine get margin 0, and go on acting; 0: none."
+    )
+    repeated_negatives: bool = Field(
+        default=False,
+        description="Noisy images with one pseudo-caption are negatives all the same.",
+    )
+    pseudo_caption_fit: Literal["exact", "resampled"] = Field(
+        "exact",
+        description="Words of a pseudo-caption: as encoded, or resampled to the noisy batch.",
+    )
+    margin_axis: Literal["query", "broadcast"] = Field(
+        "query",
+        description="Margin of a hinge: the query's; or broadcast along one axis both ways, clean "
+        "pairs along images and noisy ones along captions.",
+    )
+    margin_gradient: bool = Field(
+        default=False, description="Let the gradient through the noisy margins."
+    )
+    steps: Literal["summed", "two"] = Field(
+        "summed", description="One step down the summed loss, or one clean and one noisy step."
+    )
+    fresh_optimiser: bool = Field(
+        default=False, description="Start the optimiser anew after the warm-up."
+    )
+    mean_epochs: Annotated[int, Field(ge=0)] = Field(
+        0, description="Epochs after the warm-up that go on with mean negatives; then hardest."
+    )
+    lambda_noisy: NonNegativeFloat = Field(1.0, description="Weight of the noisy pairs' loss.")
+    lambda_pseudo: NonNegativeFloat = Field(1.0, description="Weight of the pseudo-class loss.")
+    lambda_entropy: NonNegativeFloat = Field(
+        10.0, description="Weight of the entropy that spreads predictions over the classes."
+    )
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> "Pc2Settings":
+        if not self.pseudo_classes and self.rectify:
+            raise ValueError("rectify needs pseudo_classes: predictions are what oscillates")
+        by_prediction = self.search_by == "prediction" or self.search_in == "clean_set"
+        if not self.pseudo_classes and self.pseudo_captions and by_prediction:
+            raise ValueError(
+                'pseudo_captions without pseudo_classes need search_by = "embedding" and '
+                'search_in = "batch"'
+            )
+        if self.search_by == "embedding" and self.search_in == "clean_set":
+            raise ValueError('search_by = "embedding" needs search_in = "batch"')
+        if self.search_in == "clean_set" and self.pseudo_caption_fit == "resampled":
+            raise ValueError('pseudo_caption_fit = "resampled" needs search_in = "batch"')
+        if self.search_in == "clean_set" and self.bank == "released":
+            raise ValueError('search_in = "clean_set" needs bank = "each_epoch"')
+        return self
 
 
 class SgrSettings(Strict):

@@ -1,10 +1,10 @@
 """Co-teaching: two peers, each taught by the other's division."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 from pc2_baseline.division import Division
 
@@ -20,20 +20,21 @@ class Beliefs:
         division: From the losses.
         oscillation: How far its pseudo-prediction moved; zeros in the first epoch.
         stable_prob: Posterior of little oscillation; zeros where none could be told.
+        is_stable: The pairs whose margin is rectified by it.
     """
 
     loss: Float[np.ndarray, " pairs"]
     division: Division
     oscillation: Float[np.ndarray, " pairs"]
     stable_prob: Float[np.ndarray, " pairs"]
+    is_stable: Bool[np.ndarray, " pairs"]
 
 
-def crossed(beliefs: Sequence[Beliefs]) -> Iterator[tuple[int, Beliefs]]:
-    """Give each peer's number with the beliefs of the *other* peer.
+def taught_by(beliefs: Sequence[Beliefs], peer: int) -> Beliefs:
+    """Give the beliefs that a peer learns by: those of the *other* one.
 
     Args:
         beliefs: Of the first and the second peer.
+        peer: Who learns.
     """
-    first, second = beliefs
-    yield 0, second
-    yield 1, first
+    return beliefs[1 - peer]

@@ -23,7 +23,14 @@ class Learner:
         self.net = net
         self.lr = lr
         self.clip = clip
-        self.optimiser = torch.optim.AdamW(net.parameters(), lr=lr, weight_decay=weight_decay)
+        self.weight_decay = weight_decay
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget the optimiser's moments."""
+        self.optimiser = torch.optim.AdamW(
+            self.net.parameters(), lr=self.lr, weight_decay=self.weight_decay
+        )
 
     def set_rate(self, factor: float) -> None:
         """Learn at ``factor`` times the full rate from now on."""

@@ -10,13 +10,15 @@ from torch import Tensor, nn
 
 from pc2_baseline.bank import PredictionBank, oscillation
 from pc2_baseline.config import Pc2Settings, Settings
-from pc2_baseline.coteaching import PEERS, Beliefs, crossed
+from pc2_baseline.coteaching import PEERS, Beliefs, taught_by
 from pc2_baseline.data import Batch, PairSet, cut, endless
 from pc2_baseline.division import Division, clean_posterior, divide, require_clean
 from pc2_baseline.learner import Learner
 from pc2_baseline.losses import (
+    MarginAxis,
     batch_entropy,
     likeliest,
+    own_entropy,
     pseudo_class_loss,
     relatively_likeliest,
     soft_margin,
@@ -24,17 +26,37 @@ from pc2_baseline.losses import (
     triplet_mean,
 )
 from pc2_baseline.methods.base import Sizes, State, make_network, rate
-from pc2_baseline.modules.codes import CaptionCodes, ImageCodes
-from pc2_baseline.modules.fused import unit
+from pc2_baseline.modules.codes import CaptionCodes, ImageCodes, word_mask
 from pc2_baseline.modules.network import SgrNetwork
-from pc2_baseline.modules.pseudo_class import FlatClassifier, PooledClassifier
+from pc2_baseline.modules.pseudo_class import (
+    FlatClassifier,
+    PaddedClassifier,
+    PooledClassifier,
+    resampled,
+)
 from pc2_baseline.progress import bar
+from pc2_baseline.pseudo_caption import PseudoCaptions, find_pseudo_captions, rectified
 from pc2_baseline.retrieval import ensemble, similarity_matrix
 from pc2_baseline.seeds import seed_torch, stream
 
-Triplet = Callable[[Tensor, Tensor, Tensor | None], Tensor]
+Rows = Int[np.ndarray, " _"]
+Triplet = Callable[[Tensor, Tensor, Tensor | None, MarginAxis], Tensor]
+
+CLASSIFIERS: dict[str, type[FlatClassifier | PooledClassifier]] = {
+    "slots": FlatClassifier,
+    "padded": PaddedClassifier,
+    "pooled": PooledClassifier,
+}
 
 _ORDER, _CLEAN, _NOISY = range(3)
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """Both halves of a batch, encoded."""
+
+    images: ImageCodes
+    captions: CaptionCodes
 
 
 class Pc2Network(nn.Module):
@@ -45,75 +67,24 @@ class Pc2Network(nn.Module):
         self.matching = matching
         self.classify = classify
 
-    def image_logits(self, images: ImageCodes) -> Float[Tensor, "images classes"]:
-        """Pseudo-class logits of screenshots."""
-        logits: Tensor = self.classify(images)
-        return logits
+    def encode(self, batch: Batch) -> Encoded:
+        """Encode images and captions."""
+        return Encoded(
+            self.matching.encode_images(batch.regions),
+            self.matching.encode_captions(batch.tokens, batch.lengths),
+        )
 
-    def caption_logits(self, captions: CaptionCodes) -> Float[Tensor, "captions classes"]:
-        """Pseudo-class logits of captions."""
-        logits: Tensor = self.classify(captions)
-        return logits
+    def predict(self, codes: ImageCodes | CaptionCodes) -> Float[Tensor, "batch classes"]:
+        """Give pseudo-class predictions; rows sum to 1."""
+        logits: Tensor = self.classify(codes)
+        return logits.softmax(1)
 
-
-@dataclass(frozen=True, slots=True)
-class PseudoCaptions:
-    """The clean captions that stand in for those of noisy pairs.
-
-    Attributes:
-        chosen: Row of the clean batch, for each noisy pair.
-        correspondence: Cosine of the two pseudo-predictions, in [0, 1].
-    """
-
-    chosen: Int[Tensor, " noisy"]
-    correspondence: Float[Tensor, " noisy"]
-
-    @property
-    def negatives(self) -> Bool[Tensor, "noisy noisy"]:
-        """Pairs of noisy rows whose pseudo-captions differ: only they are negatives."""
-        return self.chosen[:, None] != self.chosen[None]
-
-
-def find_pseudo_captions(
-    noisy: Float[Tensor, "noisy classes"], clean: Float[Tensor, "clean classes"]
-) -> PseudoCaptions:
-    """Choose for each noisy image the clean pair with the likest pseudo-prediction.
-
-    No gradient flows through the choice or the correspondence.
-
-    Args:
-        noisy: Predictions of the noisy images; rows sum to 1.
-        clean: Predictions of the clean images.
-
-    Source:
-        PC2 (Duan et al., ACM MM 2024), section 3.3.
-
-    Differs:
-        The authors' code lets the gradient through the cosine into the margin, and sets cosines
-        below 0.5 to zero.
-    """
-    cosine = unit(noisy.detach()) @ unit(clean.detach()).T
-    best, chosen = cosine.max(1)
-    return PseudoCaptions(chosen, best.clamp(0.0, 1.0))
-
-
-def rectified(
-    clean_prob: Float[np.ndarray, " pairs"],
-    stable_prob: Float[np.ndarray, " pairs"],
-    threshold: float,
-) -> Float[np.ndarray, " pairs"]:
-    r"""Correspondence of clean pairs: :math:`y = w + (1-w)\,w^\circ\,1(w^\circ \ge \tau)`.
-
-    Args:
-        clean_prob: :math:`w`.
-        stable_prob: :math:`w^\circ`, posterior of little oscillation.
-        threshold: :math:`\tau`; above 1 rectifies nothing.
-
-    Source:
-        PC2 (Duan et al., ACM MM 2024), section 3.4.
-    """
-    lifted: Float[np.ndarray, " pairs"] = np.where(stable_prob >= threshold, stable_prob, 0.0)
-    return np.asarray(clean_prob + (1 - clean_prob) * lifted)
+    def refit(self, captions: CaptionCodes, words: int) -> CaptionCodes:
+        """Resample padded captions to so many words and keep their lengths, as was released."""
+        lengths = captions.lengths.clamp(max=words)
+        laid = resampled(captions.words[:, : int(captions.lengths.max())], words)
+        laid = laid * word_mask(lengths, words, laid.device)[..., None]
+        return CaptionCodes(laid, self.matching.captions.pool(laid, lengths), lengths)
 
 
 class Pc2:
@@ -149,7 +120,7 @@ class Pc2:
 
     def _make(self, settings: Settings, sizes: Sizes, peer: int) -> Pc2Network:
         seed_torch(self.train.seed, peer)
-        kind = PooledClassifier if self.method.pooled_classes else FlatClassifier
+        kind = CLASSIFIERS[self.method.class_input]
         classify = kind(settings.model.embed_dim, self.method.class_hidden, self.method.classes)
         return Pc2Network(make_network(settings.model, sizes), classify)
 
@@ -160,18 +131,8 @@ class Pc2:
             train: The training split.
             epoch: From 0, the warm-up included.
         """
-        seed_torch(self.train.seed, len(PEERS), epoch)
-        factor = rate(epoch, self.train.warmup_epochs, self.train.lr_drop_epoch)
-        for learner in self.learners:
-            learner.set_rate(factor)
-        if epoch < self.train.warmup_epochs:
-            figures = [self._warm_up(train, epoch, peer) for peer in range(len(PEERS))]
-        else:
-            figures = [
-                self._co_teach(train, epoch, peer, beliefs)
-                for peer, beliefs in crossed(self.beliefs)
-            ]
-        self.beliefs = [self._believe(train, peer) for peer in range(len(PEERS))]
+        figures = [self._learn(train, epoch, peer) for peer in range(len(PEERS))]
+        self.beliefs = [self.believe(train, epoch, peer) for peer in range(len(PEERS))]
         return {
             f"{name}_{peer}": value
             for peer, own, beliefs, bank in zip(
@@ -179,6 +140,18 @@ class Pc2:
             )
             for name, value in {**own, **_summary(beliefs, bank)}.items()
         }
+
+    def _learn(self, train: PairSet, epoch: int, peer: int) -> dict[str, float]:
+        """Train one peer for an epoch; what it draws hangs on nothing that the other does."""
+        seed_torch(self.train.seed, len(PEERS) + peer, epoch)
+        learner, warmup = self.learners[peer], self.train.warmup_epochs
+        if epoch == warmup and self.method.fresh_optimiser:
+            learner.restart()
+        learner.set_rate(rate(epoch, warmup, self.train.lr_drop_epoch))
+        self.nets[peer].train()
+        if epoch < warmup:
+            return self._warm_up(train, epoch, peer)
+        return self._co_teach(train, epoch, peer)
 
     def similarity(self, split: PairSet) -> Float[np.ndarray, "images captions"]:
         """Average both peers' similarity matrices."""
@@ -209,67 +182,72 @@ class Pc2:
             self.beliefs = [_from_tensors(_under(state["beliefs"], peer)) for peer in PEERS]
 
     def _warm_up(self, train: PairSet, epoch: int, peer: int) -> dict[str, float]:
-        net, learner = self.nets[peer].train(), self.learners[peer]
+        net, learner = self.nets[peer], self.learners[peer]
         batches = cut(
             np.arange(len(train)), self.train.batch, stream(self.train.seed, epoch, peer, _CLEAN)
         )
         losses = []
         for number, rows in enumerate(bar(batches, f"warm-up {PEERS[peer]}", len(batches))):
-            batch = train.batch(rows)
-            images = net.matching.encode_images(batch.regions)
-            captions = net.matching.encode_captions(batch.tokens, batch.lengths)
-            similarity = net.matching.score(images, captions)
+            pairs = net.encode(train.batch(rows))
+            similarity = net.matching.score(pairs.images, pairs.captions)
             triplet = triplet_mean(similarity, self._full_margins(rows)).sum()
-            loss = triplet + self._class_terms(
-                net.image_logits(images), net.caption_logits(captions)
-            )
+            loss = triplet + self._class_terms(net, pairs)
+            if self.method.bank == "released":
+                self.banks[peer].write_rows(rows, net.predict(pairs.images))
             losses.append(learner.step(loss, _where(epoch, number, peer)))
         return {"loss": float(np.mean(losses))}
 
     def _full_margins(self, rows: Int[np.ndarray, " batch"]) -> Float[Tensor, " batch"]:
         return torch.full((len(rows),), self.method.margin, device=self.device)
 
-    def _class_terms(
-        self,
-        image_logits: Float[Tensor, "batch classes"],
-        caption_logits: Float[Tensor, "batch classes"],
-    ) -> Float[Tensor, ""]:
+    def _class_terms(self, net: Pc2Network, pairs: Encoded) -> Float[Tensor, ""]:
+        """Cross-entropy of the images with their captions' classes, less the entropy."""
+        if not self.method.pseudo_classes:
+            return torch.zeros((), device=self.device)
+        of_images, of_captions = net.classify(pairs.images), net.classify(pairs.captions)
         choose = relatively_likeliest if self.method.relative_targets else likeliest
-        pseudo = pseudo_class_loss(image_logits, choose(caption_logits))
-        of_images, of_captions = (
-            batch_entropy(logits.softmax(1)) for logits in (image_logits, caption_logits)
-        )
-        entropy = (of_images + of_captions) / 2
+        pseudo = pseudo_class_loss(of_images, choose(of_captions))
+        if self.method.entropy == "each_image":
+            entropy = own_entropy(of_images)
+        else:
+            means = [batch_entropy(logits.softmax(1)) for logits in (of_images, of_captions)]
+            entropy = (means[0] + means[1]) / 2
         return self.method.lambda_pseudo * pseudo - self.method.lambda_entropy * entropy
 
-    def _co_teach(
-        self, train: PairSet, epoch: int, peer: int, beliefs: Beliefs
-    ) -> dict[str, float]:
-        require_clean(beliefs.division)
-        net, learner = self.nets[peer].train(), self.learners[peer]
-        stable = beliefs.stable_prob if self.method.rectify else np.zeros(len(train))
-        correspondence = rectified(
-            beliefs.division.clean_prob, stable, self.method.oscillation_threshold
+    def lesson(self, train: PairSet, since: int, peer: int) -> "_Lesson":
+        """Lay out what a peer learns by: the division is the other's.
+
+        Args:
+            train: The training split.
+            since: Epochs since the warm-up.
+            peer: Who learns.
+        """
+        beliefs = taught_by(self.beliefs, peer)
+        return _Lesson(
+            train,
+            self.nets[peer],
+            triplet_mean if since < self.method.mean_epochs else triplet_hardest,
+            beliefs.division,
+            rectified(beliefs.division.clean_prob, beliefs.stable_prob, beliefs.is_stable),
         )
-        batches = self._batches(beliefs.division, epoch, peer)
-        steps = len(cut(beliefs.division.clean, self.train.batch))
-        hardest = epoch - self.train.warmup_epochs >= self.method.mean_epochs
-        triplet = triplet_hardest if hardest else triplet_mean
-        losses, noisy_losses = [], []
-        for number, (clean, noisy) in enumerate(bar(batches, f"co-teach {PEERS[peer]}", steps)):
-            margins = soft_margin(
-                torch.from_numpy(correspondence[clean]).float().to(train.device),
-                self.method.margin,
-                self.method.margin_base,
-            )
-            batch = train.batch(np.append(clean, noisy))
-            loss, noisy_loss = self._losses(net, batch, margins, triplet)
-            losses.append(learner.step(loss, _where(epoch, number, peer)))
-            noisy_losses.append(noisy_loss)
-        return {"loss": float(np.mean(losses)), "loss_noisy": float(np.mean(noisy_losses))}
+
+    def _co_teach(self, train: PairSet, epoch: int, peer: int) -> dict[str, float]:
+        since = epoch - self.train.warmup_epochs
+        lesson = self.lesson(train, since, peer)
+        require_clean(lesson.division)
+        with_noisy = self.method.pseudo_captions and since >= self.method.noisy_from_epoch
+        batches = self._batches(lesson.division, epoch, peer, with_noisy=with_noisy)
+        steps = len(cut(lesson.division.clean, self.train.batch))
+        teach = self._two_steps if self.method.steps == "two" else self._summed_step
+        found = [
+            teach(lesson, clean, noisy, peer, _where(epoch, number, peer))
+            for number, (clean, noisy) in enumerate(bar(batches, f"co-teach {PEERS[peer]}", steps))
+        ]
+        loss, noisy_loss = np.mean(found, axis=0).tolist()
+        return {"loss": loss, "loss_noisy": noisy_loss}
 
     def _batches(
-        self, division: Division, epoch: int, peer: int
+        self, division: Division, epoch: int, peer: int, *, with_noisy: bool
     ) -> Iterator[tuple[Int[np.ndarray, " clean"], Int[np.ndarray, " noisy"]]]:
         """Pair each clean batch with as many noisy pairs, or fewer where there are fewer."""
         seed = self.train.seed
@@ -277,74 +255,178 @@ class Pc2:
         noisy = endless(division.noisy, self.train.batch, stream(seed, epoch, peer, _NOISY))
         none = np.array([], dtype=np.int64)
         for rows in clean:
-            yield rows, next(noisy, none) if self.method.pseudo_captions else none
+            yield rows, next(noisy, none) if with_noisy else none
 
-    def _losses(
-        self, net: Pc2Network, batch: Batch, margins: Float[Tensor, " clean"], triplet: Triplet
-    ) -> tuple[Float[Tensor, ""], float]:
-        """One summed loss over the clean pairs, which come first, and the noisy ones.
+    def _summed_step(
+        self, lesson: "_Lesson", clean: Rows, noisy: Rows, peer: int, where: str
+    ) -> tuple[float, float]:
+        """Take one step down the summed loss; images of both kinds are encoded together.
 
         Returns:
-            The loss, and the value of its noisy part.
+            The loss, and its noisy part.
         """
-        size = len(margins)
+        net = lesson.net
+        batch = lesson.train.batch(np.append(clean, noisy))
+        size = len(clean)
         images = net.matching.encode_images(batch.regions)
-        logits = net.image_logits(images)
         captions = net.matching.encode_captions(batch.tokens[:size], batch.lengths[:size])
-        similarity = net.matching.score(images[:size], captions)
-        loss = triplet(similarity, margins, None).sum()
-        loss = loss + self._class_terms(logits[:size], net.caption_logits(captions))
-        if len(batch.lengths) == size:
-            return loss, 0.0
-        predictions = logits.softmax(1)
-        found = find_pseudo_captions(predictions[size:], predictions[:size])
-        noisy_loss = self._noisy_loss(net, images[size:], captions, found, triplet)
-        return loss + self.method.lambda_noisy * noisy_loss, noisy_loss.item()
+        pairs = Encoded(images[:size], captions)
+        loss = self._clean_loss(lesson, pairs, clean)
+        noisy_loss = torch.zeros((), device=self.device)
+        if len(noisy):
+            noisy_loss = self.noisy_loss(lesson, images[size:], pairs, batch.lengths[size:])
+        total = loss + self.method.lambda_noisy * noisy_loss
+        return self.learners[peer].step(total, where), noisy_loss.item()
 
-    def _noisy_loss(
+    def _two_steps(
+        self, lesson: "_Lesson", clean: Rows, noisy: Rows, peer: int, where: str
+    ) -> tuple[float, float]:
+        """Take a step on the clean pairs, then one on the noisy ones, as the released code does.
+
+        Returns:
+            The loss of the first step, and of the second.
+        """
+        net, learner = lesson.net, self.learners[peer]
+        batch = lesson.train.batch(clean)
+        value = learner.step(self._clean_loss(lesson, net.encode(batch), clean), where)
+        if not len(noisy):
+            return value, 0.0
+        pairs, other = net.encode(batch), lesson.train.batch(noisy)
+        images = net.matching.encode_images(other.regions)
+        loss = self.noisy_loss(lesson, images, pairs, other.lengths)
+        if self.method.bank == "released":
+            for own, rows, codes in (
+                (lesson.division.clean, clean, pairs.images),
+                (lesson.division.noisy, noisy, images),
+            ):
+                self.banks[peer].write_rows(np.searchsorted(own, rows), net.predict(codes))
+        return value, learner.step(self.method.lambda_noisy * loss, where)
+
+    def _clean_loss(self, lesson: "_Lesson", pairs: Encoded, rows: Rows) -> Float[Tensor, ""]:
+        """Triplet loss with soft margins, and the class terms."""
+        correspondence = torch.from_numpy(lesson.correspondence[rows]).float().to(self.device)
+        margins = soft_margin(correspondence, self.method.margin, self.method.margin_base)
+        similarity = lesson.net.matching.score(pairs.images, pairs.captions)
+        axis: MarginAxis = "image" if self.method.margin_axis == "broadcast" else "query"
+        costs = lesson.triplet(similarity, margins, None, axis)
+        return costs.sum() + self._class_terms(lesson.net, pairs)
+
+    def noisy_loss(
         self,
-        net: Pc2Network,
+        lesson: "_Lesson",
         noisy: ImageCodes,
-        captions: CaptionCodes,
-        found: PseudoCaptions,
-        triplet: Triplet,
+        pairs: Encoded,
+        lengths: Int[Tensor, " noisy"],
     ) -> Float[Tensor, ""]:
-        """Triplet loss of noisy images with their pseudo-captions."""
-        needed, back = torch.unique(found.chosen, return_inverse=True)
-        similarity = net.matching.score(noisy, captions[needed])[:, back]
-        margins = soft_margin(found.correspondence, self.method.margin, self.method.margin_base)
-        costs = triplet(similarity, margins, found.negatives)
-        return costs[found.correspondence >= self.method.mismatch_threshold].sum()
+        """Triplet loss of noisy images with their pseudo-captions.
+
+        Args:
+            lesson: What is learned by.
+            noisy: Images.
+            pairs: The clean batch.
+            lengths: Of the captions that the noisy images came with.
+        """
+        method, net = self.method, lesson.net
+        found, captions = self.pseudo_captions(lesson, noisy, pairs, int(lengths.max()))
+        similarity = net.matching.score(noisy, captions)
+        correspondence = found.correspondence.masked_fill(
+            found.correspondence < method.zero_below, 0.0
+        )
+        margins = soft_margin(correspondence, method.margin, method.margin_base)
+        negatives = None if method.repeated_negatives else found.negatives
+        axis: MarginAxis = "caption" if method.margin_axis == "broadcast" else "query"
+        _, back = torch.unique(found.chosen, return_inverse=True)
+        costs = lesson.triplet(similarity[:, back], margins, negatives, axis)
+        return costs[found.correspondence >= method.mismatch_threshold].sum()
+
+    def pseudo_captions(
+        self, lesson: "_Lesson", noisy: ImageCodes, pairs: Encoded, words: int
+    ) -> tuple[PseudoCaptions, CaptionCodes]:
+        """Search a clean caption for each noisy image; encode each that was chosen once.
+
+        Args:
+            lesson: What is learned by.
+            noisy: Images.
+            pairs: The clean batch.
+            words: Of the longest caption that the noisy images came with.
+        """
+        describe = lesson.net.predict if self.method.search_by == "prediction" else _pooled
+        asked = describe(noisy)
+        asked = asked if self.method.margin_gradient else asked.detach()
+        if self.method.search_in == "clean_set":
+            found = find_pseudo_captions(asked, self._clean_predictions(lesson))
+            rows = lesson.division.clean[torch.unique(found.chosen).cpu().numpy()]
+            return found, lesson.net.matching.encode_captions(*lesson.train.caption_batch(rows))
+        keys = describe(pairs.images)
+        keys = keys if self.method.margin_gradient else keys.detach()
+        found = find_pseudo_captions(asked, keys)
+        captions = pairs.captions
+        if self.method.pseudo_caption_fit == "resampled":
+            captions = lesson.net.refit(captions, words)
+        return found, captions[torch.unique(found.chosen)]
+
+    def _clean_predictions(self, lesson: "_Lesson") -> Float[Tensor, "clean classes"]:
+        """What the peer's bank holds of the clean pairs, on its device; moved there once."""
+        if lesson.clean_predictions is None:
+            bank = self.banks[self.nets.index(lesson.net)]
+            lesson.clean_predictions = bank.predictions[lesson.division.clean].to(self.device)
+        return lesson.clean_predictions
 
     @torch.no_grad()
-    def _believe(self, train: PairSet, peer: int) -> Beliefs:
-        """Look at all pairs once, in a fixed order, and write the bank."""
-        net, bank = self.nets[peer].eval(), self.banks[peer]
+    def believe(self, train: PairSet, epoch: int, peer: int) -> Beliefs:
+        """Look at all pairs once, and write the bank."""
+        net, bank, seed = self.nets[peer].eval(), self.banks[peer], self.train.seed
         losses = np.zeros(len(train), dtype=np.float32)
         predictions = torch.zeros_like(bank.predictions)
-        order = stream(self.train.seed, len(train), _ORDER)
+        anew = (epoch,) if self.method.division_order == "shuffled" else ()
+        order = stream(seed, len(train), _ORDER, *anew)
         batches = cut(np.arange(len(train)), self.method.division_batch, order)
         for rows in bar(batches, f"divide {PEERS[peer]}", len(batches)):
-            batch = train.batch(rows)
-            images = net.matching.encode_images(batch.regions)
-            captions = net.matching.encode_captions(batch.tokens, batch.lengths)
-            similarity = net.matching.score(images, captions)
+            pairs = net.encode(train.batch(rows))
+            similarity = net.matching.score(pairs.images, pairs.captions)
             losses[rows] = triplet_mean(similarity, self._full_margins(rows)).cpu().numpy()
-            predictions[batch.pair_index] = net.image_logits(images).softmax(1).cpu()
-        moved = torch.zeros(len(train))
-        if not bank.is_empty:
-            moved = oscillation(bank.predictions, predictions)
-        bank.write(predictions)
-        seed = self.train.seed
-        division = divide(losses, seed)
-        return Beliefs(losses, division, moved.numpy(), _stable(moved.numpy(), seed))
+            predictions[rows] = net.predict(pairs.images).cpu()
+        moved = np.zeros(len(train), dtype=np.float32)
+        if not bank.is_empty and self.method.pseudo_classes:
+            both = (bank.predictions, predictions)
+            both = both if self.method.divergence == "old_new" else both[::-1]
+            moved = oscillation(*both).numpy()
+        if self.method.bank == "each_epoch":
+            bank.write(predictions)
+        return Beliefs(losses, divide(losses, seed), moved, *self._stable(moved))
+
+    def _stable(
+        self, moved: Float[np.ndarray, " pairs"]
+    ) -> tuple[Float[np.ndarray, " pairs"], Bool[np.ndarray, " pairs"]]:
+        """Posterior of little oscillation, and who is stable; nobody where all move alike."""
+        if np.ptp(moved) <= 1e-12 or not self.method.rectify:
+            return np.zeros(len(moved)), np.zeros(len(moved), dtype=bool)
+        if self.method.stable == "divided":
+            division = divide(moved, self.train.seed)
+            return division.clean_prob, division.is_clean
+        stable_prob = clean_posterior(moved, self.train.seed)
+        return stable_prob, np.asarray(stable_prob >= self.method.oscillation_threshold)
 
 
-def _stable(moved: Float[np.ndarray, " pairs"], seed: int) -> Float[np.ndarray, " pairs"]:
-    """Posterior of little oscillation; zeros where all pairs oscillate alike."""
-    if np.ptp(moved) <= 1e-12:
-        return np.zeros(len(moved))
-    return clean_posterior(moved, seed)
+@dataclass(slots=True)
+class _Lesson:
+    """What one peer learns by in one epoch.
+
+    Attributes:
+        correspondence: Of each pair, for the clean ones' margins.
+        clean_predictions: See :meth:`Pc2._clean_predictions`.
+    """
+
+    train: PairSet
+    net: Pc2Network
+    triplet: Triplet
+    division: Division
+    correspondence: Float[np.ndarray, " pairs"]
+    clean_predictions: Tensor | None = None
+
+
+def _pooled(images: ImageCodes) -> Float[Tensor, "images dim"]:
+    return images.pooled
 
 
 def _summary(beliefs: Beliefs, bank: PredictionBank) -> dict[str, float]:
@@ -379,6 +461,7 @@ def _to_tensors(beliefs: Beliefs) -> dict[str, Tensor]:
         "is_clean": torch.from_numpy(beliefs.division.is_clean),
         "oscillation": torch.from_numpy(beliefs.oscillation),
         "stable_prob": torch.from_numpy(beliefs.stable_prob),
+        "is_stable": torch.from_numpy(beliefs.is_stable),
     }
 
 
@@ -389,4 +472,5 @@ def _from_tensors(state: Mapping[str, Tensor]) -> Beliefs:
         Division(values["clean_prob"], values["is_clean"]),
         values["oscillation"],
         values["stable_prob"],
+        values["is_stable"],
     )

@@ -3,6 +3,7 @@
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from torch.nn import functional
 
 from pc2_baseline.modules.codes import CaptionCodes, ImageCodes
 from pc2_baseline.modules.image import REGIONS
@@ -24,7 +25,7 @@ class FlatClassifier(nn.Module):
         PC2 (Duan et al., ACM MM 2024), section 3.2; layer sizes from the authors' code.
 
     Differs:
-        The authors' code resamples the *padded* words, so a caption's class hangs on its batch.
+        The authors' code resamples the *padded* words: see :class:`PaddedClassifier`.
     """
 
     def __init__(self, dim: int, hidden: int, classes: int) -> None:
@@ -33,11 +34,27 @@ class FlatClassifier(nn.Module):
 
     def forward(self, codes: ImageCodes | CaptionCodes) -> Float[Tensor, "batch classes"]:
         """Give logits."""
-        vectors = (
-            codes.regions if isinstance(codes, ImageCodes) else to_slots(codes.words, codes.lengths)
-        )
+        vectors = codes.regions if isinstance(codes, ImageCodes) else self.lay(codes)
         logits: Tensor = self.layers(vectors.flatten(1))
         return logits
+
+    def lay(self, captions: CaptionCodes) -> Float[Tensor, "captions 36 dim"]:
+        """Lay words on 36 slots."""
+        return to_slots(captions.words, captions.lengths)
+
+
+class PaddedClassifier(FlatClassifier):
+    """Classify a caption's words together with the padding of its batch, resampled to 36.
+
+    A caption's class then hangs on the longest caption beside it.
+
+    Source:
+        The authors' code of PC2.
+    """
+
+    def lay(self, captions: CaptionCodes) -> Float[Tensor, "captions 36 dim"]:
+        """Resample words and padding alike."""
+        return resampled(captions.words[:, : int(captions.lengths.max())], REGIONS)
 
 
 class PooledClassifier(nn.Module):
@@ -90,3 +107,22 @@ def to_slots(
     rows = torch.arange(len(words), device=words.device)[:, None]
     laid = words[rows, left] * (1 - share) + words[rows, right] * share
     return laid.masked_fill(outside[..., None], 0.0)
+
+
+def resampled(
+    words: Float[Tensor, "captions words dim"], size: int
+) -> Float[Tensor, "captions size dim"]:
+    """Interpolate padded captions linearly to fewer places, or centre them in zeros.
+
+    Args:
+        words: Padding and all.
+        size: Places wanted.
+
+    Source:
+        The authors' code of PC2, for the classifier and for pseudo-captions.
+    """
+    have = words.shape[1]
+    if have > size:
+        return functional.interpolate(words.transpose(1, 2), size, mode="linear").transpose(1, 2)
+    front = (size - have) // 2
+    return functional.pad(words, (0, 0, front, size - have - front))

@@ -6,9 +6,9 @@ import torch
 
 from now_builder.errors import TrainingError
 from pc2_baseline.bank import PredictionBank, oscillation
-from pc2_baseline.coteaching import Beliefs, crossed
+from pc2_baseline.coteaching import Beliefs, taught_by
 from pc2_baseline.division import clean_posterior, divide, require_clean, scaled
-from pc2_baseline.methods.pc2 import find_pseudo_captions, rectified
+from pc2_baseline.pseudo_caption import find_pseudo_captions, rectified
 
 
 def test_two_modes_are_told_apart():
@@ -84,26 +84,25 @@ def test_oscillation_stays_finite_when_a_prediction_is_zero():
 
 def test_divisions_are_crossed():
     division = divide(np.linspace(0, 1, 10), seed=0)
-    first, second = (Beliefs(np.zeros(10), division, np.zeros(10), np.zeros(10)) for _ in "ab")
-    (a, of_a), (b, of_b) = crossed([first, second])
-    assert (a, b) == (0, 1)
-    assert of_a is second
-    assert of_b is first
+    own = [np.zeros(10), division, np.zeros(10), np.zeros(10), np.zeros(10, bool)]
+    first, second = Beliefs(*own), Beliefs(*own)
+    assert taught_by([first, second], 0) is second
+    assert taught_by([first, second], 1) is first
 
 
 def test_stable_pairs_are_rectified_and_others_are_not():
-    """y = .6 + .4·.75 = .9 where w° ≥ τ; else y = w."""
-    found = rectified(np.array([0.6, 0.6]), np.array([0.75, 0.49]), threshold=0.5)
+    """y = .6 + .4·.75 = .9 where stable; else y = w."""
+    stable = np.array([True, False])
+    found = rectified(np.array([0.6, 0.6]), np.array([0.75, 0.49]), stable)
     assert found == pytest.approx([0.9, 0.6])
 
 
-def test_each_noisy_image_takes_the_likest_clean_caption_without_gradient():
+def test_each_noisy_image_takes_the_likest_clean_caption():
     clean = torch.tensor([[0.9, 0.1], [0.1, 0.9]])
-    noisy = torch.tensor([[0.2, 0.8], [0.9, 0.1], [0.3, 0.7]], requires_grad=True)
+    noisy = torch.tensor([[0.2, 0.8], [0.9, 0.1], [0.3, 0.7]])
     found = find_pseudo_captions(noisy, clean)
     assert found.chosen.tolist() == [1, 0, 1]
     assert found.correspondence[1].item() == pytest.approx(1.0)
-    assert not found.correspondence.requires_grad
     assert found.negatives.tolist() == [
         [False, True, False],
         [True, False, True],

@@ -60,7 +60,7 @@ def test_after_an_epoch_the_bank_holds_each_pairs_own_prediction(fitted):
         for pair in range(len(pairs)):
             with torch.no_grad():
                 codes = net.matching.encode_images(pairs.batch(np.array([pair])).regions)
-                own = net.image_logits(codes).softmax(1)[0]
+                own = net.predict(codes)[0]
             assert torch.allclose(bank.predictions[pair], own, atol=1e-6)
 
 
@@ -94,10 +94,8 @@ def test_a_captions_class_does_not_hang_on_its_batch_mates(fitted):
     by_length = np.argsort([len(caption) for caption in pairs.captions])
     short, long = by_length[0], by_length[-1]
     with torch.no_grad():
-        alone = net.caption_logits(
-            net.matching.encode_captions(*pairs.caption_batch(by_length[:1]))
-        )
-        among = net.caption_logits(
+        alone = net.classify(net.matching.encode_captions(*pairs.caption_batch(by_length[:1])))
+        among = net.classify(
             net.matching.encode_captions(*pairs.caption_batch(np.array([short, long])))
         )
     assert torch.allclose(alone[0], among[0], atol=1e-6)
@@ -118,7 +116,7 @@ def test_a_long_caption_is_interpolated_as_images_are_resized():
 def test_without_noisy_pairs_or_pseudo_captions_only_the_clean_are_taught(fitted):
     method, _ = fitted
     division = method.beliefs[0].division
-    batches = list(method._batches(division, 2, 0))
+    batches = list(method._batches(division, 2, 0, with_noisy=True))
     assert sorted(np.concatenate([clean for clean, _ in batches])) == division.clean.tolist()
     for clean, noisy in batches:
         assert len(noisy) <= method.train.batch
