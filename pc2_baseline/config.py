@@ -237,8 +237,8 @@ class Plan(Strict):
     )
     topics: PositiveInt = Field(8, description="Topics; a page has one.")
     details: Annotated[int, Field(ge=0, lt=36)] = Field(3, description="Details of a page.")
-    vocabulary: NonNegativeInt = Field(24, description="Details that a page's are drawn from.")
-    words: PositiveInt = Field(2, description="Words for each topic and each detail.")
+    vocabulary: NonNegativeInt = Field(12, description="Details that a page's are drawn from.")
+    words: PositiveInt = Field(1, description="Words for each topic and each detail.")
     tokens: PositiveInt = Field(8, description="Longest caption, in words.")
     topical: Share = Field(
         0.3, description="Share of a page's further regions and words that are for its topic."
