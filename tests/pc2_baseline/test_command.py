@@ -191,7 +191,7 @@ def test_mistakes_end_in_one_line_and_exit_code_1(tiny, tmp_path, trained):
 
 
 def test_every_preset_is_valid_and_says_what_it_is():
-    assert {"pc2-paper", "pc2-demo", "sgr"} <= set(presets())
+    assert {"pc2-paper", "pc2-demo", "pc2-planted", "sgr"} <= set(presets())
     for name, line in presets().items():
         read_settings(name, [])
         assert line.endswith("."), f"{name}: {line}"
