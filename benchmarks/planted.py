@@ -6,6 +6,7 @@ mean of the similarities of two seeds. Runs are kept in a folder, and what is th
 again; stop and start as you like.
 
     python benchmarks/planted.py --folder /where/runs/stand
+    python benchmarks/planted.py --folder /others --plan topics=16 details=1 --mismatch 0.6
     python benchmarks/planted.py --quick
 """
 
@@ -22,7 +23,7 @@ import torch
 from scipy import stats
 
 from leaderboard.metrics import recalls
-from now_builder.config import Strict
+from now_builder.config import Strict, build, with_overrides
 from now_builder.formats.atomic import replacing, write_json
 from pc2_baseline.checkpoint import read_tensors
 from pc2_baseline.config import Plan, Settings, SgrSettings, read_settings
@@ -98,10 +99,10 @@ def run_of(cell: Cell, row: str, seed: int) -> Path:
     """Train, score test at the selected epoch, and keep the result; give the run's folder."""
     name = "".join(letter if letter.isalnum() else "-" for letter in row.lower())
     run = cell.release.with_name(f"{cell.release.name}-runs") / f"{name}-{seed}"
-    if (run / "result.json").exists():
+    settings = settings_of(cell, row, seed)
+    if (run / "result.json").exists() and read_run(run).settings == settings:
         return run
     sys.stderr.write(f"{run}\n")
-    settings = settings_of(cell, row, seed)
     done = train(cell.release, run, settings)
     matrix = scores(cell, run)
     with replacing(run / "test.npy") as temporary, temporary.open("wb") as file:
@@ -131,12 +132,13 @@ def measured(cell: Cell) -> dict[str, Result]:
     """Do every row on one release."""
     plant(cell.release, cell.plan)
     seed = cell.plan.seed
-    found = {row: result_of(run_of(cell, row, seed)) for row in (BASELINE, MEAN_SGR, *ROWS)}
+    found = {}
     for row in (BASELINE, MEAN_SGR):
-        singles = [run_of(cell, row, one) for one in (seed, seed + SECOND_SEED)]
-        both = ensemble([np.load(run / "test.npy") for run in singles])
+        runs = [run_of(cell, row, one) for one in (seed, seed + SECOND_SEED)]
+        found[row] = result_of(runs[0])
+        both = ensemble([np.load(run / "test.npy") for run in runs])
         found[row + TWO_SEEDS] = found[row].model_copy(update={"test": recalls(both).rsum})
-    return found
+    return found | {row: result_of(run_of(cell, row, seed)) for row in ROWS}
 
 
 def result_of(run: Path) -> Result:
@@ -197,11 +199,11 @@ def table(results: dict[float, list[dict[str, Result]]]) -> str:
 
 def cells(options: argparse.Namespace, folder: Path) -> dict[float, list[Cell]]:
     """Plan the releases: by mismatch, one a seed."""
-    sizes = QUICK if options.quick else {}
+    plan = with_overrides(dict(QUICK) if options.quick else {}, options.plan)
     sets = [*options.set, *(QUICK_SETS if options.quick else [])]
     return {
         mismatch: [
-            Cell(folder, Plan(**sizes, mismatch=mismatch, seed=seed), sets)
+            Cell(folder, build(Plan, plan | {"mismatch": mismatch, "seed": seed}, "--plan"), sets)
             for seed in options.seeds
         ]
         for mismatch in options.mismatch
@@ -214,6 +216,7 @@ def main() -> None:
     parser.add_argument("--mismatch", type=float, nargs="+", default=[0.2, 0.4, 0.6, 0.7])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="Of all rows.")
+    parser.add_argument("--plan", nargs="+", default=[], metavar="KEY=VALUE", help="Of releases.")
     parser.add_argument("--quick", action="store_true", help="One small release, two epochs.")
     options = parser.parse_args()
     if options.quick:
