@@ -1,10 +1,13 @@
 """SGR by the plain loop over captions against the vectorised one: time, memory, difference.
 
-Both do forward and backward on the same weights, batch and machine, each in a process of its own,
-so that its peak memory is its own. Printed are the ratios.
+Each way does forward and backward on the same weights, batch and machine, in a process of its own,
+so that its peak memory is its own. The loop is what the field's code does, in plain float32;
+"loop, oneDNN" is the same with the faster float32 products that the trainer turns on where they
+are exact. Printed are seconds, memory, and ratios to the plain loop.
 
-    python benchmarks/sgr.py                       # demo size and a NoW-like size
-    python benchmarks/sgr.py --size now --repeat 3
+    python benchmarks/sgr.py                       # demo size, Flickr30K's and NoW's lengths
+    python benchmarks/sgr.py --size now --threads 2 --repeat 3
+    python benchmarks/sgr.py --size now --device cuda --batch 128 --chunk-mb 512
 """
 
 import argparse
@@ -23,7 +26,8 @@ from torch.nn import functional
 
 from pc2_baseline.modules.codes import CaptionCodes, ImageCodes
 from pc2_baseline.modules.fused import unit
-from pc2_baseline.modules.sgr import SgrSimilarity
+from pc2_baseline.modules.sgr import Room, SgrSimilarity
+from pc2_baseline.products import speed_up_float32
 
 
 @dataclass(frozen=True)
@@ -35,16 +39,19 @@ class Size:
     node: int
     mean_words: float
     longest: int
-    chunk_mb: int = 16
-    keep_mb: int = 512
+    chunk_mb: int | None = None
+    keep_mb: int = 4096
     threads: int = 1
+    device: str = "cpu"
 
 
 SIZES = {
     "demo": Size(batch=32, dim=256, node=64, mean_words=18, longest=26),
-    "flickr": Size(batch=32, dim=1024, node=256, mean_words=14, longest=40),
-    "now": Size(batch=24, dim=1024, node=256, mean_words=54, longest=170),
+    "flickr": Size(batch=64, dim=1024, node=256, mean_words=14, longest=40),
+    "now": Size(batch=64, dim=1024, node=256, mean_words=54, longest=412),
 }
+WAYS = ("loop", "loop, oneDNN", "ours, fp32", "ours, bf16")
+LAYERS = 3
 
 
 def lengths_of(size: Size) -> list[int]:
@@ -77,26 +84,36 @@ def plain_loop(sgr: SgrSimilarity, images: ImageCodes, captions: CaptionCodes) -
     return torch.cat(columns, 1)
 
 
-def make(size: Size) -> tuple[SgrSimilarity, ImageCodes, CaptionCodes]:
+def operations(size: Size) -> float:
+    """Multiplications and additions of the loop's products, forward and backward."""
+    words = size.batch * sum(lengths_of(size))
+    graph = 3 * size.node**2 + 2 * size.node * size.mean_words
+    attention = 2 * 36 * size.dim
+    return 6.0 * words * (attention + size.dim * size.node + LAYERS * graph)
+
+
+def make(size: Size, precision: str) -> tuple[SgrSimilarity, ImageCodes, CaptionCodes]:
     """Draw weights and encoded inputs: the same in every process."""
     torch.manual_seed(0)
-    sgr = SgrSimilarity(size.dim, size.node, 3, size.chunk_mb, size.keep_mb)
+    sgr = SgrSimilarity(size.dim, size.node, LAYERS, Room(size.chunk_mb, size.keep_mb, precision))
     lengths = torch.tensor(lengths_of(size))
     there = torch.arange(int(lengths.max())) < lengths[:, None]
     words = unit(torch.randn(size.batch, int(lengths.max()), size.dim)) * there[..., None]
     regions = unit(torch.randn(size.batch, 36, size.dim))
-    images = ImageCodes(regions.requires_grad_(), unit(torch.randn(size.batch, size.dim)))
-    captions = CaptionCodes(
-        words.requires_grad_(), unit(torch.randn(size.batch, size.dim)), lengths
-    )
-    return sgr, images, captions
+    pooled = [unit(torch.randn(size.batch, size.dim)) for _ in range(2)]
+    regions, words, *pooled = (value.to(size.device) for value in (regions, words, *pooled))
+    images = ImageCodes(regions.requires_grad_(), pooled[0])
+    captions = CaptionCodes(words.requires_grad_(), pooled[1], lengths)
+    return sgr.to(size.device), images, captions
 
 
-def measure(name: str, size: Size, repeat: int, pipe: Connection) -> None:
+def measure(way: str, size: Size, repeat: int, pipe: Connection) -> None:
     """Time one way of scoring and send the figures, its scores and gradients."""
     torch.set_num_threads(size.threads)
-    sgr, images, captions = make(size)
-    score = plain_loop if name == "loop" else type(sgr).__call__
+    if way != "loop":
+        speed_up_float32()
+    sgr, images, captions = make(size, way[-4:] if way.startswith("ours") else "fp32")
+    score = plain_loop if way.startswith("loop") else type(sgr).__call__
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     seconds = []
     for _ in range(repeat):
@@ -105,41 +122,51 @@ def measure(name: str, size: Size, repeat: int, pipe: Connection) -> None:
         start = time.perf_counter(), time.process_time()
         scores = score(sgr, images, captions)
         scores.square().sum().backward()
+        if size.device != "cpu":
+            torch.cuda.synchronize()
         seconds.append((time.perf_counter() - start[0], time.process_time() - start[1]))
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    if size.device == "cpu":
+        peak = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    else:
+        peak = torch.cuda.max_memory_allocated() / 2**20
     pipe.send(
         {
             "wall": min(wall for wall, _ in seconds),
             "cpu": min(cpu for _, cpu in seconds),
-            "mib": peak / 1024,
-            "scores": scores.detach().numpy(),
-            "gradient": images.regions.grad.numpy(),
+            "mib": peak,
+            "scores": scores.detach().cpu().numpy(),
+            "gradient": images.regions.grad.cpu().numpy(),
         }
     )
 
 
-def compare(size: Size, repeat: int) -> dict[str, float]:
-    """Run both ways and give times, memory and differences."""
+def compare(size: Size, repeat: int) -> dict[str, dict[str, float]]:
+    """Run every way and give times, memory and differences."""
     context = multiprocessing.get_context("spawn")
     found = {}
-    for name in ("loop", "vectorised"):
+    for way in WAYS:
         ours, theirs = context.Pipe()
-        process = context.Process(target=measure, args=(name, size, repeat, theirs))
+        process = context.Process(target=measure, args=(way, size, repeat, theirs))
         process.start()
         theirs.close()
-        found[name] = ours.recv()
+        found[way] = ours.recv()
         process.join()
-    loop, ours = found["loop"], found["vectorised"]
+    loop = found["loop"]
     return {
-        "loop_s": loop["wall"],
-        "vectorised_s": ours["wall"],
-        "times_faster": loop["wall"] / ours["wall"],
-        "times_less_cpu": loop["cpu"] / ours["cpu"],
-        "loop_mib": loop["mib"],
-        "vectorised_mib": ours["mib"],
-        "times_less_memory": loop["mib"] / max(ours["mib"], 1.0),
-        "max_difference": float(np.abs(loop["scores"] - ours["scores"]).max()),
-        "max_gradient_difference": float(np.abs(loop["gradient"] - ours["gradient"]).max()),
+        way: {
+            "seconds": own["wall"],
+            "cpu_seconds": own["cpu"],
+            "mib": own["mib"],
+            "times_faster": loop["wall"] / own["wall"],
+            "times_less_cpu": loop["cpu"] / own["cpu"],
+            "times_less_memory": loop["mib"] / max(own["mib"], 1.0),
+            "max_difference": float(np.abs(loop["scores"] - own["scores"]).max()),
+            "gradient_difference": float(
+                np.linalg.norm(loop["gradient"] - own["gradient"])
+                / np.linalg.norm(loop["gradient"])
+            ),
+        }
+        for way, own in found.items()
     }
 
 
@@ -148,27 +175,37 @@ def main() -> None:
     parser.add_argument("--size", choices=[*SIZES, "all"], default="all")
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--chunk-mb", type=int, default=4)
-    parser.add_argument("--keep-mb", type=int, default=512)
+    parser.add_argument("--batch", type=int)
+    parser.add_argument("--chunk-mb", type=int)
+    parser.add_argument("--keep-mb", type=int, default=4096)
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     names = list(SIZES) if options.size == "all" else [options.size]
     results = {}
     for name in names:
-        sys.stderr.write(f"{name}: {asdict(SIZES[name])}\n")
-        changes = {key: getattr(options, key) for key in ("threads", "chunk_mb", "keep_mb")}
-        results[name] = compare(replace(SIZES[name], **changes), options.repeat)
+        changes = {
+            key: getattr(options, key) for key in ("threads", "chunk_mb", "keep_mb", "device")
+        }
+        size = replace(SIZES[name], **changes, batch=options.batch or SIZES[name].batch)
+        sys.stderr.write(f"{name}: {asdict(size)}\n")
+        results[name] = compare(size, options.repeat)
+        if options.json:
+            continue
+        work = operations(size)
+        print(f"\n{name}, batch {size.batch}, forward and backward")
+        print("| way | seconds | GFLOP/s of the loop's products | faster | MiB | less memory | "
+              "largest difference | relative difference of gradients |")  # fmt: skip
+        print("|---|---|---|---|---|---|---|---|")
+        for way, own in results[name].items():
+            print(
+                f"| {way} | {own['seconds']:.2f} | {work / own['seconds'] / 1e9:.0f} | "
+                f"{own['times_faster']:.2f}x | {own['mib']:.0f} | "
+                f"{own['times_less_memory']:.1f}x | {own['max_difference']:.0e} | "
+                f"{own['gradient_difference']:.0e} |"
+            )
     if options.json:
         print(json.dumps(results, indent=2))
-        return
-    for name, figures in results.items():
-        print(
-            f"{name:7} forward+backward {figures['loop_s']:.2f} s -> "
-            f"{figures['vectorised_s']:.2f} s ({figures['times_faster']:.2f}x, "
-            f"CPU {figures['times_less_cpu']:.2f}x), peak memory {figures['loop_mib']:.0f} -> "
-            f"{figures['vectorised_mib']:.0f} MiB ({figures['times_less_memory']:.1f}x less), "
-            f"max difference {figures['max_difference']:.1e}"
-        )
 
 
 if __name__ == "__main__":

@@ -115,6 +115,75 @@ def recalls(similarity: Float[np.ndarray, "images captions"]) -> Recalls:
     return summarise(*count_ranks(similarity))
 
 
+@dataclass(frozen=True, slots=True)
+class OwnerRecalls:
+    """The figures of a matrix with any number of captions an image, ties by expectation.
+
+    Attributes:
+        i2t: Percent of images with a caption of their own in the first K, by K.
+        t2i: Percent of captions with their image in the first K.
+        rsum: The six added up, 0 to 600; rounded once from the exact value.
+    """
+
+    i2t: dict[int, float]
+    t2i: dict[int, float]
+    rsum: float
+
+
+def recalls_by_owner(
+    similarity: Float[np.ndarray, "images captions"], owner: Integer[np.ndarray, " captions"]
+) -> OwnerRecalls:
+    """Score a similarity matrix whose caption j belongs to image ``owner[j]``.
+
+    An image's rank is that of its best own caption. With one caption an image, in order, the
+    figures are those of :func:`recalls`.
+
+    Args:
+        similarity: Rows are images, columns are captions; higher is more alike.
+        owner: Row of each caption's image; every image has a caption.
+
+    Raises:
+        ValueError: If an image has no caption, an owner is no row, or a value is not finite.
+    """
+    exact = [
+        {cutoff: _exact_hits(ranks, cutoff) / len(ranks.greater) for cutoff in CUTOFFS}
+        for ranks in count_by_owner(similarity, owner)
+    ]
+    i2t, t2i = ({cutoff: float(100 * share) for cutoff, share in way.items()} for way in exact)
+    total = sum((share for way in exact for share in way.values()), Fraction(0))
+    return OwnerRecalls(i2t, t2i, rsum=float(100 * total))
+
+
+def count_by_owner(
+    similarity: Float[np.ndarray, "images captions"], owner: Integer[np.ndarray, " captions"]
+) -> tuple[Ranks, Ranks]:
+    """Count what stands above and beside each image's best own caption, and each caption's image.
+
+    Args:
+        similarity: Rows are images, columns are captions.
+        owner: Row of each caption's image.
+
+    Raises:
+        ValueError: If an image has no caption, an owner is no row, or a value is not finite.
+    """
+    images, captions = similarity.shape
+    if len(owner) != captions or not np.array_equal(np.unique(owner), np.arange(images)):
+        raise ValueError(
+            f"found {len(owner)} owners, {len(np.unique(owner))} of them different, expected one "
+            f"for each of {captions} captions and every one of {images} images among them"
+        )
+    own = similarity[owner, np.arange(captions)]
+    best = np.full(images, -np.inf, dtype=own.dtype)
+    with np.errstate(invalid="ignore"):  # what is not finite is refused by _count
+        np.maximum.at(best, owner, own)
+    right = np.bincount(owner, weights=own == best[owner], minlength=images).astype(np.int64)
+    rows, columns = _count(similarity, best, own)
+    return (
+        Ranks(rows.greater, rows.equal - right, np.zeros(images, np.int64), right),
+        Ranks(columns.greater, columns.equal - 1, columns.later, np.ones(captions, np.int64)),
+    )
+
+
 def count_ranks(similarity: Float[np.ndarray, "images captions"]) -> tuple[Ranks, Ranks]:
     """Count what stands above and beside each pair, by row (i2t) and by column (t2i).
 
@@ -309,24 +378,24 @@ class _Counts:
 
 
 def _count(
-    similarity: Float[np.ndarray, "pairs pairs"],
-    row_target: Float[np.ndarray, " pairs"],
-    column_target: Float[np.ndarray, " pairs"],
+    similarity: Float[np.ndarray, "images captions"],
+    row_target: Float[np.ndarray, " images"],
+    column_target: Float[np.ndarray, " captions"],
 ) -> tuple[_Counts, _Counts]:
     """Compare each row and each column with its target, in one pass over blocks of rows.
 
     Rows are counted one by one; columns are added up as bytes, which a block is too low to
     overflow.
     """
-    n_pairs = len(similarity)
+    n_rows, n_columns = similarity.shape
     kind = np.float64 if similarity.dtype.itemsize > 4 else np.float32
     row_target, column_target = row_target.astype(kind), column_target.astype(kind)
-    step = min(_BLOCK_ROWS, max(8, _BLOCK_BYTES // (n_pairs * np.dtype(kind).itemsize)))
-    rows = _Counts(*np.zeros((3, n_pairs), np.int64))
-    columns = _Counts(*np.zeros((3, n_pairs), np.int64))
-    room = np.empty((step, n_pairs), np.bool_)
-    for start in range(0, n_pairs, step):
-        span = slice(start, min(start + step, n_pairs))
+    step = min(_BLOCK_ROWS, max(8, _BLOCK_BYTES // (n_columns * np.dtype(kind).itemsize)))
+    rows = _Counts(*np.zeros((3, n_rows), np.int64))
+    columns = _Counts(*np.zeros((3, n_columns), np.int64))
+    room = np.empty((step, n_columns), np.bool_)
+    for start in range(0, n_rows, step):
+        span = slice(start, min(start + step, n_rows))
         block = np.ascontiguousarray(similarity[span], dtype=kind)
         mask = room[: len(block)]
         if not np.isfinite(block, out=mask).all():
@@ -337,22 +406,22 @@ def _count(
         rows.greater[span] = _by_row(np.greater(block, targets, out=mask))
         rows.equal[span] = _by_row(np.equal(block, targets, out=mask))
         if rows.equal[span].sum() > len(block):
-            later = np.arange(n_pairs) > np.arange(span.start, span.stop)[:, None]
+            later = np.arange(n_columns) > np.arange(span.start, span.stop)[:, None]
             rows.later[span] = _by_row(mask & later)
         columns.greater[:] += _by_column(np.greater(block, column_target, out=mask))
         equal = _by_column(np.equal(block, column_target, out=mask))
         columns.equal[:] += equal
         if equal.sum() > len(block):
-            later = np.arange(span.start, span.stop)[:, None] > np.arange(n_pairs)
+            later = np.arange(span.start, span.stop)[:, None] > np.arange(n_columns)
             columns.later[:] += _by_column(mask & later)
     return rows, columns
 
 
-def _by_row(mask: Bool[np.ndarray, "rows pairs"]) -> list[int]:
+def _by_row(mask: Bool[np.ndarray, "rows captions"]) -> list[int]:
     return [int(np.count_nonzero(line)) for line in mask]
 
 
-def _by_column(mask: Bool[np.ndarray, "rows pairs"]) -> Integer[np.ndarray, " pairs"]:
+def _by_column(mask: Bool[np.ndarray, "rows captions"]) -> Integer[np.ndarray, " captions"]:
     return np.asarray(np.add.reduce(mask.view(np.uint8), axis=0, dtype=np.uint8))
 
 

@@ -81,10 +81,26 @@ class Links(Strict):
     model_card: Link | None = None
 
 
+class Noise(Strict):
+    """Which training captions were given wrong images on purpose.
+
+    Attributes:
+        protocol: ``captions`` were shuffled one by one; ``images`` with all their captions, which
+            is harder; ``either`` where that is the same: one caption an image.
+        sha256: Of the file that says so.
+        ratio: Share of captions whose image is not their own, as counted.
+    """
+
+    protocol: Literal["captions", "images", "either"]
+    sha256: Sha256
+    ratio: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+
+
 class Training(Strict):
     """How it was trained, as far as the board's reader must know.
 
     Attributes:
+        noise: What was shuffled besides; results of different noise cannot be compared.
         ensemble_size: Networks whose similarities were averaged (2 for two peers).
         checkpoint_selection: What chose the epoch; ``test`` is flagged on the board.
         uses_test_images: Whether unpaired test images were seen in training.
@@ -96,6 +112,7 @@ class Training(Strict):
     ensemble_size: Annotated[int, Field(ge=1, le=1000)] | None = None
     checkpoint_selection: Literal["dev", "last", "test", "unknown"] = "unknown"
     uses_test_images: bool = False
+    noise: Noise | None = None
 
 
 class Postprocessing(Strict):

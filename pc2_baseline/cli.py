@@ -1,9 +1,9 @@
-"""The command line of the baseline: train, predict, division, presets, plant."""
+"""The command line of the baseline: train, evaluate, predict, division, noise, presets, plant."""
 
 import json
 from inspect import Parameter, Signature
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -72,11 +72,65 @@ def predict(
 
 
 @app.command()
+def evaluate(
+    run: RunFolder,
+    split: Annotated[str, typer.Option(help="dev or test.")] = "test",
+    fold: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Average folds of so many images too; default: 1000 for MS-COCO's test."
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="Write the similarities here, as .npy.")
+    ] = None,
+    release: Release = None,
+    device: Device = None,
+    as_json: AsJson = False,
+) -> None:
+    """Score a split with the best epoch: recalls both ways and rSum, on any layout."""
+    from dataclasses import asdict  # noqa: PLC0415 - quick help
+
+    from pc2_baseline.evaluate import evaluate as start  # noqa: PLC0415 - torch is heavy
+    from pc2_baseline.evaluate import in_words  # noqa: PLC0415 - torch is heavy
+
+    found = start(run, split, release=release, device_name=device, matrix=output, fold=fold)
+    typer.echo(json.dumps(asdict(found), indent=2) if as_json else in_words(found))
+
+
+@app.command("make-noise")
+def make_noise(
+    release: Annotated[Path, typer.Argument(metavar="RELEASE", help="Folder of a data set.")],
+    output: Annotated[Path, typer.Argument(metavar="OUT.npy", help="The noise file to write.")],
+    ratio: Annotated[float, typer.Option(help="Share of the training captions to shuffle.")],
+    protocol: Annotated[
+        Literal["captions", "images"],
+        typer.Option(help="Shuffle captions one by one, or images with all their captions."),
+    ],
+    seed: Annotated[int, typer.Option(min=0, help="Of the draw.")] = 0,
+    name: Annotated[
+        str | None, typer.Option(help="Layout, as data.name; default: the one that is there.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace a file.")] = False,
+) -> None:
+    """Give a share of the training captions wrong images, in a file for data.noise_file."""
+    from pc2_baseline.make_noise import Draw  # noqa: PLC0415 - torch is heavy
+    from pc2_baseline.make_noise import make_noise as start  # noqa: PLC0415 - torch is heavy
+
+    made = start(release, output, Draw(ratio, protocol, seed), name, force=force)
+    typer.echo(f"{output}: {made.ratio:.4%} of the captions have another image\n{made.sha256}")
+
+
+@app.command()
 def division(
     run: RunFolder,
     truth: Annotated[
-        Path, typer.Option(help="CSV or Parquet with url or key, and matched (true or false).")
-    ],
+        Path | None,
+        typer.Option(
+            help="CSV or Parquet with url or key, and matched (true or false); default: the "
+            "run's noise file."
+        ),
+    ] = None,
     release: Release = None,
     every_epoch: EveryEpoch = False,
     as_json: AsJson = False,

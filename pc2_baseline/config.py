@@ -19,14 +19,20 @@ from now_builder.errors import ConfigError
 DEFAULT_PRESET = "pc2-paper"
 
 Share = Annotated[float, Field(ge=0, le=1)]
+NowName = Literal["now100k_precomp", "h5100k_precomp"]
+PrecompName = Literal["f30k_precomp", "coco_precomp", "cc152k_precomp"]
 
 
 class DataSettings(Strict):
     """What is read from the release."""
 
-    tokenizer: str = Field("jieba", description="Track: jieba, bpe, bert or one brought along.")
-    name: Literal["now100k_precomp", "h5100k_precomp"] = Field(
-        "now100k_precomp", description="Layout; both published names of NoW mean the same."
+    tokenizer: str = Field(
+        "jieba", description="Track of NoW: jieba, bpe, bert or one brought along."
+    )
+    name: NowName | PrecompName = Field(
+        "now100k_precomp",
+        description="Layout: NoW, both of whose published names mean the same, or Flickr30K, "
+        "MS-COCO or CC152K as the field stores them.",
     )
     vocab_path: Path | None = Field(
         None, description="Vocabulary file, or a folder of them; default: the release's own."
@@ -37,6 +43,18 @@ class DataSettings(Strict):
     allow_zero_rows: bool = Field(
         default=False, description="Take regions whose features are all zero instead of refusing."
     )
+    sentences: bool = Field(
+        default=True,
+        description="Split captions of Flickr30K, MS-COCO and CC152K into sentences before words, "
+        "as the field does; needs NLTK's punkt_tab.",
+    )
+    dev_images: Annotated[int, Field(ge=0)] = Field(
+        1000,
+        description="Images of dev used of Flickr30K, MS-COCO and CC152K, from the front; 0: all.",
+    )
+    noise_file: Path | None = Field(
+        None, description="A .npy file with the image of each training caption; read, never made."
+    )
     memory_gb: PositiveFloat = Field(
         12.0,
         description="Hold a split's regions in memory up to this size, else read by the batch.",
@@ -44,12 +62,15 @@ class DataSettings(Strict):
 
 
 class ModelSettings(Strict):
-    """The SGR network."""
+    """The matching network: encoders and SGR or SAF."""
 
     embed_dim: PositiveInt = Field(2048, description="Width of regions and words.")
     word_dim: PositiveInt = Field(300, description="Width of a token's embedding.")
+    similarity: Literal["sgr", "saf"] = Field(
+        "sgr", description="Similarity graph reasoning, or attention filtration."
+    )
     similarity_dim: PositiveInt = Field(256, description="Width of a similarity node.")
-    graph_layers: PositiveInt = Field(3, description="Layers of graph reasoning.")
+    graph_layers: PositiveInt = Field(3, description="Layers of SGR's graph reasoning.")
     dropout: Annotated[float, Field(ge=0, lt=1)] = Field(
         0.4, description="In the word embedding and both attention poolings."
     )
@@ -59,15 +80,19 @@ class ModelSettings(Strict):
     word_dropout: Annotated[float, Field(ge=0, lt=1)] = Field(
         0.0, description="Of whole words, in training."
     )
-    chunk_mb: PositiveInt = Field(
-        256,
-        description="Largest (images x words x width) tensor; more is done in chunks. "
-        "A few MiB are best on a CPU, hundreds on a GPU.",
+    precision: Literal["fp32", "bf16"] = Field(
+        "fp32",
+        description="Of the similarity's large products; norms, softmaxes and losses stay in fp32.",
+    )
+    chunk_mb: PositiveInt | None = Field(
+        None,
+        description="Largest tensor in MiB; more is done in chunks. Default: 4 on a CPU (what its "
+        "caches hold), 512 on a GPU.",
     )
     keep_mb: Annotated[int, Field(ge=0)] = Field(
-        512,
-        description="Such tensors of a batch that are kept for the backward pass; above it, "
-        "chunks are computed twice.",
+        4096,
+        description="MiB of a block that are kept for the backward pass; above it, chunks are "
+        "computed twice.",
     )
 
 
@@ -281,6 +306,8 @@ def presets() -> dict[str, str]:
 def read_settings(config: str | None, overrides: list[str]) -> Settings:
     """Read a preset or a TOML file, and change single values.
 
+    Either may begin with ``extends = "a preset"`` and then says only what differs from it.
+
     Args:
         config: Name of a preset or path of a TOML file; ``None`` is :data:`DEFAULT_PRESET`.
         overrides: ``section.key=value`` each.
@@ -293,6 +320,24 @@ def read_settings(config: str | None, overrides: list[str]) -> Settings:
 
 
 def _tree(name: str) -> dict[str, Any]:
+    """Read a preset or file; what it ``extends`` comes first, section by section."""
+    tree = _own_tree(name)
+    base = tree.pop("extends", None)
+    if base is None:
+        return tree
+    if base not in presets() or base == name:
+        raise ConfigError(f"{name}: extends {base!r}, expected one of {', '.join(presets())}")
+    under = _tree(base)
+    for section, values in tree.items():
+        below = under.get(section)
+        if isinstance(below, dict) and isinstance(values, dict):
+            under[section] = {**below, **values}
+        else:
+            under[section] = values
+    return under
+
+
+def _own_tree(name: str) -> dict[str, Any]:
     if name in presets():
         with resources.as_file(
             resources.files("pc2_baseline").joinpath("configs", f"{name}.toml")

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from now_builder.errors import FormatError
@@ -21,8 +21,10 @@ from now_builder.formats.release import (
     read_split_captions,
 )
 from now_builder.formats.split import Split
+from pc2_baseline import precomp
 from pc2_baseline.config import DataSettings
 from pc2_baseline.modules.image import REGIONS
+from pc2_baseline.noise import matched, own_images, read_noise
 
 _SCAN = 512
 
@@ -46,22 +48,31 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class PairSet:
-    """A split, ready to be cut into batches.
+    """A split, ready to be cut into batches; a pair is a caption with the image it is given.
 
     Attributes:
-        regions: Array-like (pairs, 36, features): in memory, memory-mapped or an HDF5 dataset.
+        regions: Array-like (images, 36, features): in memory, memory-mapped or an HDF5 dataset.
         captions: Ids of each pair with ``<start>`` and ``<end>``.
         fingerprint: Of the split and tokenizer.
         device: Where batches go.
+        image_of: Row of ``regions`` of each pair.
+        matched: Whether each pair has its own image, where a noise file tells.
     """
 
     regions: Any
     captions: Sequence[Int[np.ndarray, " _"]]
     fingerprint: str
     device: torch.device
+    image_of: Int[np.ndarray, " pairs"]
+    matched: Bool[np.ndarray, " pairs"] | None = None
 
     def __len__(self) -> int:
         return len(self.captions)
+
+    @property
+    def images(self) -> int:
+        """Number of images."""
+        return int(self.regions.shape[0])
 
     @property
     def features(self) -> int:
@@ -71,10 +82,16 @@ class PairSet:
     def batch(self, pair_index: Int[np.ndarray, " batch"]) -> Batch:
         """Read some pairs, in the order asked for."""
         tokens, lengths = self._tokens(pair_index)
-        regions = torch.from_numpy(self._regions(pair_index))
         return Batch(
-            regions.to(self.device), tokens, lengths, torch.from_numpy(pair_index.astype(np.int64))
+            self.image_batch(self.image_of[pair_index]),
+            tokens,
+            lengths,
+            torch.from_numpy(pair_index.astype(np.int64)),
         )
+
+    def image_batch(self, images: Int[np.ndarray, " batch"]) -> Float[Tensor, "batch 36 features"]:
+        """Read some images by their row of ``regions``."""
+        return torch.from_numpy(self._regions(images)).to(self.device)
 
     def caption_batch(
         self, pair_index: Int[np.ndarray, " batch"]
@@ -89,9 +106,9 @@ class PairSet:
         return tokens.to(self.device), lengths
 
     def _regions(
-        self, pair_index: Int[np.ndarray, " batch"]
+        self, images: Int[np.ndarray, " batch"]
     ) -> Float[np.ndarray, "batch regions features"]:
-        order, back = np.unique(pair_index, return_inverse=True)
+        order, back = np.unique(images, return_inverse=True)
         rows: Float[np.ndarray, "batch regions features"] = np.asarray(
             self.regions[order], dtype=np.float32
         )[back]
@@ -134,11 +151,13 @@ def endless(
 
 
 def read_vocabulary(release: Path, data: DataSettings) -> Vocabulary:
-    """Read the track's vocabulary and check that it can frame captions.
+    """Read the vocabulary of the track, or data set, and check that it can frame captions.
 
     Raises:
         FormatError: If it is missing or has no ``<start>`` or ``<end>``.
     """
+    if precomp.is_precomp(data):
+        return precomp.read_vocabulary(release, data)
     path = data.vocab_path
     if path is not None and path.is_dir():
         path = path / f"{data.name}_vocab_{data.tokenizer}.json"
@@ -186,32 +205,104 @@ def open_pairs(
 ) -> Iterator[PairSet]:
     """Open a split for training or prediction.
 
+    Of the training split, a noise file says which image each caption is given.
+
     Raises:
         FormatError: If a file is missing or torn, counts disagree, a caption is empty or has an
-            id outside the vocabulary, or a region is all zero or not finite.
+            id outside the vocabulary, a region is all zero or not finite, or the noise file is
+            not one of this split.
+        ConfigError: If captions cannot be cut into words.
     """
-    path = data_folder(release) / f"{split}_caps_{data.tokenizer}.txt"
-    origin = data_folder(release) / split
-    vocabulary = read_vocabulary(release, data)
+    layout = _open_precomp if precomp.is_precomp(data) else _open_now
     with ExitStack() as stack:
-        regions = stack.enter_context(open_regions(release, split))
-        if len(regions.shape) != 3 or regions.shape[1] != REGIONS:
-            raise FormatError(
-                origin, f"features of shape {regions.shape}, expected (pairs, {REGIONS}, dim)"
-            )
-        captions = read_split_captions(release, split, data.tokenizer)
-        framed = frame(path, captions, vocabulary, data.max_tokens)
-        if not framed or regions.shape[0] != len(framed):
-            raise FormatError(
-                path,
-                f"{len(framed)} captions for {regions.shape[0]} images, "
-                "expected as many, and at least one",
-            )
+        side = layout(release, split, data, stack)
+        regions, pairs = side.regions, len(side.captions)
+        images = int(regions.shape[0])
         size = int(np.prod(regions.shape)) * regions.dtype.itemsize
         if size <= data.memory_gb * 2**30:
             regions = np.array(regions)
-        check_regions(origin, regions, allow_zero_rows=data.allow_zero_rows)
-        yield PairSet(regions, framed, captions.fingerprint, device)
+        check_regions(side.origin, regions, allow_zero_rows=data.allow_zero_rows)
+        image_of, truth = own_images(pairs, images), None
+        if split == "train" and data.noise_file is not None:
+            image_of = read_noise(data.noise_file, pairs, images)
+            truth = matched(image_of, images)
+        yield PairSet(regions, side.captions, side.fingerprint, device, image_of, truth)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sides:
+    """Both halves of a split as they lie there; ``origin`` is for messages about images."""
+
+    origin: Path
+    regions: Any
+    captions: list[Int[np.ndarray, " _"]]
+    fingerprint: str
+
+
+def _open_now(release: Path, split: Split, data: DataSettings, stack: ExitStack) -> _Sides:
+    folder = _now_folder(release)
+    path, origin = folder / f"{split}_caps_{data.tokenizer}.txt", folder / split
+    vocabulary = read_vocabulary(release, data)
+    regions = stack.enter_context(open_regions(release, split))
+    _check_shape(origin, regions)
+    captions = read_split_captions(release, split, data.tokenizer)
+    framed = frame(path, captions, vocabulary, data.max_tokens)
+    if not framed or regions.shape[0] != len(framed):
+        raise FormatError(
+            path,
+            f"{len(framed)} captions for {regions.shape[0]} images, "
+            "expected as many, and at least one",
+        )
+    return _Sides(origin, regions, framed, captions.fingerprint)
+
+
+def _now_folder(release: Path) -> Path:
+    """Find the folder of NoW's arrays; where another data set lies instead, say so."""
+    try:
+        return data_folder(release)
+    except FormatError:
+        for name in precomp.PRECOMP:
+            if release.resolve().name == name or (release / name).is_dir():
+                raise FormatError(
+                    release, f"holds {name}: --set data.name={name} reads it"
+                ) from None
+        raise
+
+
+def _open_precomp(release: Path, split: Split, data: DataSettings, _: ExitStack) -> _Sides:
+    path = precomp.captions_path(release, split, data.name)
+    vocabulary = precomp.read_vocabulary(release, data)
+    texts = precomp.read_texts(path)
+    regions = precomp.read_images(release, split, data.name, len(texts))
+    origin = path.with_name(f"{precomp.stem(data.name, split)}_ims.npy")
+    _check_shape(origin, regions)
+    if split == "dev" and data.dev_images:
+        each = len(texts) // len(regions)
+        regions = regions[: data.dev_images]
+        texts = texts[: each * len(regions)]
+    framed = precomp.encode(texts, vocabulary, data)
+    return _Sides(origin, regions, framed, precomp.fingerprint(release, split, data))
+
+
+def _check_shape(origin: Path, regions: Any) -> None:
+    if len(regions.shape) != 3 or regions.shape[1] != REGIONS:
+        raise FormatError(
+            origin, f"features of shape {regions.shape}, expected (images, {REGIONS}, dim)"
+        )
+
+
+def count_train(release: Path, data: DataSettings) -> tuple[int, int]:
+    """Count captions and images of the training split, reading as little as can be.
+
+    Raises:
+        FormatError: If they cannot be read or are no multiple of each other.
+    """
+    if precomp.is_precomp(data):
+        texts = precomp.read_texts(precomp.captions_path(release, "train", data.name))
+        regions = precomp.read_images(release, "train", data.name, len(texts))
+        return len(texts), len(regions)
+    with open_regions(release, "train") as found:
+        return int(found.shape[0]), int(found.shape[0])
 
 
 def check_regions(origin: Path, regions: Any, *, allow_zero_rows: bool) -> None:
@@ -219,24 +310,24 @@ def check_regions(origin: Path, regions: Any, *, allow_zero_rows: bool) -> None:
 
     Args:
         origin: For the message.
-        regions: Array-like (pairs, 36, features).
+        regions: Array-like (images, 36, features).
         allow_zero_rows: Take zero regions, but never a whole image of them.
 
     Raises:
-        FormatError: Naming the first such pair.
+        FormatError: Naming the first such image.
     """
     for start in range(0, regions.shape[0], _SCAN):
         rows: np.ndarray = np.asarray(regions[start : start + _SCAN])
         bad = ~np.isfinite(rows).all(axis=(1, 2))
         if bad.any():
-            raise FormatError(origin, f"pair {start + bad.argmax()}: features that are not finite")
+            raise FormatError(origin, f"image {start + bad.argmax()}: features that are not finite")
         zero = np.asarray(~rows.any(axis=2))
         refused = np.asarray(zero.all(axis=1) if allow_zero_rows else zero.any(axis=1))
         if refused.any():
-            pair = int(refused.argmax())
-            hint = "" if zero[pair].all() else "; --set data.allow_zero_rows=true takes them"
+            image = int(refused.argmax())
+            hint = "" if zero[image].all() else "; --set data.allow_zero_rows=true takes them"
             raise FormatError(
                 origin,
-                f"pair {start + pair}: {int(zero[pair].sum())} of {REGIONS} regions are all zero"
+                f"image {start + image}: {int(zero[image].sum())} of {REGIONS} regions are all zero"
                 f"{hint}",
             )

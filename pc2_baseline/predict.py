@@ -5,6 +5,7 @@ from pathlib import Path
 from leaderboard.submission import Compute, Training, new_submission, pack
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.release import check_split
+from pc2_baseline import precomp
 from pc2_baseline.checkpoint import read_tensors
 from pc2_baseline.data import open_pairs
 from pc2_baseline.methods import Method
@@ -38,20 +39,26 @@ def predict(
     Raises:
         FormatError: If the run, the release or the checkpoint cannot be read, or the release is
             another one than at training.
-        ConfigError: If ``output`` is no ``.zip``.
+        ConfigError: If ``output`` is no ``.zip``, or the board has no track for the data set.
     """
     if output.suffix != ".zip":
         raise ConfigError(f"-o {output}: expected the name of a .zip file")
     record = read_run(run)
+    if precomp.is_precomp(record.settings.data):
+        raise ConfigError(
+            f"{run}: the board has no track for {record.settings.data.name}; "
+            f"`pc2-baseline evaluate {run}` gives its recalls"
+        )
     folder = locate_release(run, record, release)
     device = pick_device(device_name or record.settings.train.device)
     method = make_method(record, device)
-    parameters = _load(run, method)
+    parameters = load_best(run, method)
     name = check_split(split)
     training = Training(
         seeds=(record.settings.train.seed,),
         ensemble_size=method.ensemble_size,
         checkpoint_selection="dev",
+        noise=record.release.noise,
     )
     with open_pairs(folder, name, record.settings.data, device) as pairs:
         check_split_is_the_runs(run, record, name, pairs.fingerprint)
@@ -62,7 +69,7 @@ def predict(
     pack(output, similarity, meta.model_copy(update={"compute": compute}))
 
 
-def _load(run: Path, method: Method) -> int:
+def load_best(run: Path, method: Method) -> int:
     """Take the best epoch's networks; give the number of their values."""
     tensors = read_tensors(run / BEST, {"networks"})
     try:

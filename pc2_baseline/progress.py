@@ -10,10 +10,10 @@ from tqdm import tqdm
 Batch = TypeVar("Batch")
 
 
-def bar(batches: Iterable[Batch], name: str, total: int) -> Iterator[Batch]:
+def bar(batches: Iterable[Batch], name: str, total: int, unit: str = "batch") -> Iterator[Batch]:
     """Pass batches on, with a bar that shows rate and remaining time on a terminal."""
     yield from tqdm(
-        batches, desc=name, total=total, unit="batch", leave=False, disable=None, file=sys.stderr
+        batches, desc=name, total=total, unit=unit, leave=False, disable=None, file=sys.stderr
     )
 
 

@@ -5,12 +5,14 @@ from pathlib import Path
 
 import torch
 
+from leaderboard.submission import Noise
 from now_builder.config import Strict, build, read_toml, to_toml
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.atomic import write_text
 from now_builder.formats.release import data_folder, read_split_captions
 from now_builder.formats.split import SPLITS, Split
-from pc2_baseline.config import Settings
+from pc2_baseline import precomp
+from pc2_baseline.config import DataSettings, Settings
 
 BEST, LAST, DIVISIONS = "best", "last", "divisions"
 
@@ -24,6 +26,7 @@ class ReleaseRecord(Strict):
         pairs: Of the training split.
         features: Width of a region.
         vocabulary: Number of tokens.
+        noise: What the noise file did to the training split, if there is one.
     """
 
     path: Path
@@ -31,6 +34,7 @@ class ReleaseRecord(Strict):
     pairs: int
     features: int
     vocabulary: int
+    noise: Noise | None = None
 
 
 class RunRecord(Strict):
@@ -41,9 +45,15 @@ class RunRecord(Strict):
     settings: Settings
 
 
-def fingerprints(release: Path, tokenizer: str) -> dict[Split, str]:
+def fingerprints(release: Path, data: DataSettings) -> dict[Split, str]:
     """Identify each split that the release has."""
-    folder = data_folder(release)
+    if precomp.is_precomp(data):
+        return {
+            split: precomp.fingerprint(release, split, data)
+            for split in SPLITS
+            if precomp.captions_path(release, split, data.name).exists()
+        }
+    folder, tokenizer = data_folder(release), data.tokenizer
     return {
         split: read_split_captions(release, split, tokenizer).fingerprint
         for split in SPLITS
@@ -89,6 +99,11 @@ def _check_same(path: Path, found: RunRecord, wanted: RunRecord) -> None:
     if found.release.fingerprints != wanted.release.fingerprints:
         raise ConfigError(
             f"{path}: a run on another release ({found.release.path}); "
+            "give another folder, or --force to start over"
+        )
+    if found.release.noise != wanted.release.noise:
+        raise ConfigError(
+            f"{path}: a run with another content of {found.settings.data.noise_file}; "
             "give another folder, or --force to start over"
         )
 

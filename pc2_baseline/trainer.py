@@ -10,10 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from safetensors.torch import save_file
 
-from leaderboard.metrics import CUTOFFS, recalls
 from now_builder.errors import TrainingError
 from now_builder.formats.atomic import replacing, write_text
 from pc2_baseline.checkpoint import (
@@ -27,7 +26,9 @@ from pc2_baseline.checkpoint import (
 from pc2_baseline.config import Settings
 from pc2_baseline.data import PairSet, open_pairs, read_vocabulary
 from pc2_baseline.methods import METHODS, Method, Sizes
+from pc2_baseline.noise import describe
 from pc2_baseline.progress import Clock, say
+from pc2_baseline.retrieval import scores as all_scores
 from pc2_baseline.run import (
     BEST,
     DIVISIONS,
@@ -83,10 +84,12 @@ def train(release: Path, run: Path, settings: Settings, *, force: bool = False) 
         record = RunRecord(
             release=ReleaseRecord(
                 path=release.resolve(),
-                fingerprints=fingerprints(release, settings.data.tokenizer),
+                fingerprints=fingerprints(release, settings.data),
                 pairs=len(pairs),
                 features=pairs.features,
                 vocabulary=read_vocabulary(release, settings.data).idx,
+                noise=settings.data.noise_file
+                and describe(settings.data.noise_file, pairs.image_of, pairs.images),
             ),
             settings=settings,
         )
@@ -160,7 +163,7 @@ class _Training:
         clock = Clock(first, self.total)
         for epoch in range(first, self.total):
             figures = self.method.fit_epoch(pairs, epoch)
-            scores = dev_scores(self.method.similarity(dev), epoch)
+            scores = dev_scores(self.method.similarity(dev), dev.image_of, epoch)
             seconds, left = clock.lap(epoch)
             record = EpochRecord(epoch=epoch, seconds=seconds, dev=scores, figures=figures)
             state = self._save(record)
@@ -214,7 +217,11 @@ class _Training:
         write_text(self.run / "log.jsonl", "\n".join(lines) + "\n")
 
 
-def dev_scores(similarity: Float[np.ndarray, "images captions"], epoch: int) -> dict[str, float]:
+def dev_scores(
+    similarity: Float[np.ndarray, "images captions"],
+    owner: Int[np.ndarray, " captions"],
+    epoch: int,
+) -> dict[str, float]:
     """Recalls of the dev split in percent, and their sum, with the board's own function.
 
     Raises:
@@ -222,10 +229,4 @@ def dev_scores(similarity: Float[np.ndarray, "images captions"], epoch: int) -> 
     """
     if not np.isfinite(similarity).all():
         raise TrainingError(f"epoch {epoch}: similarities of dev that are not finite")
-    found = recalls(similarity)
-    scores = {
-        f"{way}_R@{cutoff}": one_way.recall(cutoff)
-        for way, one_way in (("i2t", found.i2t), ("t2i", found.t2i))
-        for cutoff in CUTOFFS
-    }
-    return {"rsum": found.rsum, **scores}
+    return all_scores(similarity, owner)

@@ -11,9 +11,14 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 from sklearn.metrics import roc_auc_score
 
-from now_builder.errors import FormatError, TrainingError
+from now_builder.errors import ConfigError, FormatError, TrainingError
+from now_builder.formats.atomic import sha256_of
 from now_builder.formats.release import is_ours, read_pairs, read_split_captions
+from pc2_baseline import precomp
 from pc2_baseline.checkpoint import read_state
+from pc2_baseline.data import count_train
+from pc2_baseline.noise import matched as pairs_matched
+from pc2_baseline.noise import read_noise
 from pc2_baseline.run import BEST, DIVISIONS, RunRecord
 
 
@@ -59,21 +64,26 @@ class DivisionReport:
         return {"auroc": self.best.auroc, **asdict(self)}
 
 
-def report(run: Path, record: RunRecord, release: Path, truth: Path) -> DivisionReport:
+def report(run: Path, record: RunRecord, release: Path, truth: Path | None) -> DivisionReport:
     """Compare every epoch's division with the truth.
 
     Args:
         run: The run folder.
         record: Its ``run.toml``.
         release: Where its release lies now.
-        truth: CSV or Parquet with ``url`` or ``key``, and ``matched``.
+        truth: CSV or Parquet with ``url`` or ``key``, and ``matched``; default: what the run's
+            noise file tells.
 
     Raises:
         FormatError: If the truth file cannot be used, or all known pairs are of one kind.
+        ConfigError: If there is neither a truth file nor a noise file.
         TrainingError: If the method makes no divisions.
     """
     state = read_state(run / BEST)
-    rows, matched = _joined(truth, _train_names(release, record))
+    if truth is None:
+        rows, matched = _of_noise(release, record)
+    else:
+        rows, matched = _joined(truth, _train_names(release, record))
     files = sorted((run / DIVISIONS).glob("*.safetensors"))
     if not files:
         raise TrainingError(f"{run}: the method {record.settings.method.name} makes no divisions")
@@ -82,8 +92,25 @@ def report(run: Path, record: RunRecord, release: Path, truth: Path) -> Division
     return DivisionReport(record.release.pairs, len(rows), int(matched.sum()), best, epochs)
 
 
+def _of_noise(
+    release: Path, record: RunRecord
+) -> tuple[Int[np.ndarray, " known"], Bool[np.ndarray, " known"]]:
+    path = record.settings.data.noise_file
+    if path is None or record.release.noise is None:
+        raise ConfigError("--truth: the run has no noise file, so a truth file must be given")
+    captions, images = count_train(release, record.settings.data)
+    truth = pairs_matched(read_noise(path, captions, images), images)
+    if sha256_of(path) != record.release.noise.sha256:
+        raise FormatError(path, "another content than at training")
+    if truth.all() or not truth.any():
+        raise FormatError(path, "all pairs are of one kind, expected both")
+    return np.arange(captions), truth
+
+
 def _train_names(release: Path, record: RunRecord) -> dict[str, list[str]]:
     """Names of the training pairs under each column that a truth file may have."""
+    if precomp.is_precomp(record.settings.data):
+        return {"key": [str(row) for row in range(record.release.pairs)]}
     if is_ours(release):
         pairs = [pair for pair in read_pairs(release) if pair.split == "train"]
         pairs.sort(key=lambda pair: pair.pair_index)

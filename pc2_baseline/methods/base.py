@@ -12,8 +12,8 @@ from torch import Tensor
 from pc2_baseline.config import ModelSettings
 from pc2_baseline.data import PairSet
 from pc2_baseline.modules.image import ImageEncoder
-from pc2_baseline.modules.network import SgrNetwork
-from pc2_baseline.modules.sgr import SgrSimilarity
+from pc2_baseline.modules.network import MatchingNetwork
+from pc2_baseline.modules.sgr import Room, SafSimilarity, SgrSimilarity, Similarity
 from pc2_baseline.modules.text import CaptionEncoder
 
 State = dict[str, dict[str, Tensor]]
@@ -68,21 +68,22 @@ class Method(Protocol):
         """Take a state back; with the group ``networks`` alone, enough to predict."""
 
 
-def make_network(model: ModelSettings, sizes: Sizes) -> SgrNetwork:
-    """Build the SGR network of a run's settings, freshly drawn."""
-    return SgrNetwork(
+def make_network(model: ModelSettings, sizes: Sizes) -> MatchingNetwork:
+    """Build the network of a run's settings, freshly drawn."""
+    return MatchingNetwork(
         ImageEncoder(sizes.features, model.embed_dim, model.dropout, model.feature_dropout),
         CaptionEncoder(
             sizes.vocabulary, model.word_dim, model.embed_dim, model.dropout, model.word_dropout
         ),
-        SgrSimilarity(
-            model.embed_dim,
-            model.similarity_dim,
-            model.graph_layers,
-            model.chunk_mb,
-            model.keep_mb,
-        ),
+        _make_similarity(model),
     )
+
+
+def _make_similarity(model: ModelSettings) -> Similarity:
+    room = Room(model.chunk_mb, model.keep_mb, model.precision)
+    if model.similarity == "saf":
+        return SafSimilarity(model.embed_dim, model.similarity_dim, room)
+    return SgrSimilarity(model.embed_dim, model.similarity_dim, model.graph_layers, room)
 
 
 def rate(epoch: int, warmup: int, drop: int) -> float:

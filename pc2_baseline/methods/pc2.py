@@ -27,7 +27,7 @@ from pc2_baseline.losses import (
 )
 from pc2_baseline.methods.base import Sizes, State, make_network, rate
 from pc2_baseline.modules.codes import CaptionCodes, ImageCodes, word_mask
-from pc2_baseline.modules.network import SgrNetwork
+from pc2_baseline.modules.network import MatchingNetwork
 from pc2_baseline.modules.pseudo_class import (
     FlatClassifier,
     PaddedClassifier,
@@ -62,7 +62,9 @@ class Encoded:
 class Pc2Network(nn.Module):
     """The SGR network and the pseudo-classifier that both halves of a pair share."""
 
-    def __init__(self, matching: SgrNetwork, classify: FlatClassifier | PooledClassifier) -> None:
+    def __init__(
+        self, matching: MatchingNetwork, classify: FlatClassifier | PooledClassifier
+    ) -> None:
         super().__init__()
         self.matching = matching
         self.classify = classify

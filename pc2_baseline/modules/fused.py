@@ -1,9 +1,13 @@
-"""Element-wise chains with backward passes written by hand: fewer passes over large tensors."""
+"""The large products of the similarity with backward passes written by hand: little is kept.
+
+Every function here equals the few plain lines that its docstring shows; what it keeps for the
+backward pass has the width of a node (256), never that of a word (1,024).
+"""
 
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.autograd import Function
 from torch.nn import functional
@@ -20,24 +24,101 @@ def unit(x: Float[Tensor, "*shape dim"]) -> Float[Tensor, "*shape dim"]:
     return scaled
 
 
-def compare(
-    context: Float[Tensor, "images words dim"],
-    words: Float[Tensor, "words dim"],
-    weight: Float[Tensor, "node dim"],
-    bias: Float[Tensor, " node"],
-) -> Float[Tensor, "images words node"]:
-    """Project the squared difference between unit contexts and words.
+def attend(
+    regions: Float[Tensor, "images regions dim"],
+    words: Float[Tensor, "captions words dim"],
+    temperature: float,
+    slope: float,
+) -> Float[Tensor, "images regions allwords"]:
+    r"""Weigh the regions for each word so that their weighted sum is a unit vector.
 
-    The same as ``linear((unit(context) - words) ** 2)``, keeping one large tensor for the backward
-    pass instead of five.
+    The length of a sum :math:`\sum_r a_r v_r` is :math:`\sqrt{a^\top G a}` with the regions' Gram
+    matrix G: no vector of the width of a word is made.
 
     Args:
-        context: What each word attends to in each image, of any length.
-        words: Unit vectors.
+        regions: Unit vectors.
+        words: Unit vectors; zeros where there is no word.
+        temperature: Of the softmax over regions.
+        slope: Of the leaky rectifier.
+
+    Source:
+        SCAN (Lee et al., ECCV 2018), text to image, as SGRAF has it: affinities are scaled to
+        length 1 over the words of a caption, then softmax over the regions.
+    """
+    affinity = functional.leaky_relu(regions @ words.flatten(0, 1).T, slope).to(words.dtype)
+    over_words = unit(affinity.view(*affinity.shape[:2], *words.shape[:2])).flatten(2)
+    weights = (temperature * over_words).softmax(1)
+    gram = regions @ regions.transpose(1, 2)
+    squares = (weights * (gram @ weights)).sum(1, keepdim=True)
+    return weights / (squares.clamp(min=EPSILON**2).sqrt() + EPSILON)
+
+
+def local_nodes(
+    whole: Float[Tensor, "images captions node"],
+    regions: Float[Tensor, "images regions dim"],
+    words: Float[Tensor, "captions words dim"],
+    weight: Float[Tensor, "node dim"],
+    bias: Float[Tensor, " node"],
+    attention: tuple[float, float],
+    settings: tuple[torch.dtype, int],
+) -> Float[Tensor, "images captions nodes node"]:
+    """Compare each word with what it attends to in each image; put the global node in front.
+
+    The same as::
+
+        context = attend(regions, words, *attention).transpose(1, 2) @ regions
+        local = unit(linear((context - words.flatten(0, 1)) ** 2, weight, bias))
+        return cat([whole[:, :, None], local.unflatten(1, words.shape[:2])], 2)
+
+    Args:
+        whole: Global nodes.
+        regions: Unit vectors.
+        words: Unit vectors; zeros where there is no word.
         weight: Of the projection.
         bias: Of the projection.
+        attention: Temperature and slope.
+        settings: Type of the large products and of the result; rows done at once.
     """
-    projected: Tensor = _Compare.apply(context, words, weight, bias)
+    nodes: Tensor = _LocalNodes.apply(whole, regions, words, weight, bias, attention, settings)
+    return nodes
+
+
+def reason(
+    nodes: Float[Tensor, "pairs nodes node"],
+    padding: Bool[Tensor, "pairs 1 nodes"],
+    query: tuple[Float[Tensor, "node node"], Float[Tensor, " node"]],
+    mix: tuple[Float[Tensor, "node node"], Float[Tensor, " node"]],
+) -> Float[Tensor, "pairs nodes node"]:
+    """Update all nodes from all nodes.
+
+    The same as::
+
+        scores = linear(nodes, *query) @ nodes.transpose(1, 2)
+        attention = scores.masked_fill(padding, -inf).softmax(-1)
+        return relu(linear(attention @ nodes, *mix))
+    """
+    updated: Tensor = _Reason.apply(nodes, padding, *query, *mix)
+    return updated
+
+
+def conclude(
+    nodes: Float[Tensor, "pairs nodes node"],
+    padding: Bool[Tensor, "pairs 1 nodes"],
+    query: tuple[Float[Tensor, "node node"], Float[Tensor, " node"]],
+) -> Float[Tensor, "pairs node"]:
+    """Attend from the first node to all: what :func:`reason` mixes, for that node alone."""
+    attended: Tensor = _Attend.apply(nodes, functional.linear(nodes[:, 0], *query), padding)
+    return attended
+
+
+def squared_difference(
+    images: Float[Tensor, "images dim"],
+    captions: Float[Tensor, "captions dim"],
+    weight: Float[Tensor, "node dim"],
+    bias: Float[Tensor, " node"],
+) -> Float[Tensor, "images captions node"]:
+    """Project squared differences: ``linear((images[:, None] - captions) ** 2, weight, bias)``."""
+    projected: Tensor = _SquaredDifference.apply(images, captions, weight, bias)
     return projected
 
 
@@ -66,19 +147,153 @@ class _Unit(Function):
         return _unit_backward_(gradient.clone(), *ctx.saved_tensors)
 
 
-class _Compare(Function):
+def _blocks(images: int, rows: int, cells: int) -> list[slice]:
+    step = max(1, cells // max(rows, 1))
+    return [slice(start, start + step) for start in range(0, images, step)]
+
+
+def _difference(weights: Tensor, regions: Tensor, flat: Tensor) -> Tensor:
+    """What each word attends to less the word itself."""
+    return torch.baddbmm(flat[None], weights.transpose(1, 2), regions, beta=-1)
+
+
+class _LocalNodes(Function):
     @staticmethod
-    def forward(ctx: Any, context: Tensor, words: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        scaled, length = _unit_(context)
-        ctx.save_for_backward(scaled, length, words, weight)
-        return functional.linear((scaled - words).square_(), weight, bias)
+    def forward(
+        ctx: Any,
+        whole: Tensor,
+        regions: Tensor,
+        words: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        attention: tuple[float, float],
+        settings: tuple[torch.dtype, int],
+    ) -> Tensor:
+        kind, cells = settings
+        captions, longest = words.shape[:2]
+        nodes = words.new_empty(len(regions), captions, longest + 1, len(weight), dtype=kind)
+        lengths = words.new_empty(len(regions), captions, longest, 1)
+        nodes[:, :, 0] = whole
+        flat, fast = words.flatten(0, 1).to(kind), regions.to(kind)
+        for block in _blocks(len(regions), len(flat), cells):
+            weights = attend(regions[block], words, *attention).to(kind)
+            squares = _difference(weights, fast[block], flat).square_()
+            local = functional.linear(squares, weight.to(kind), bias.to(kind))
+            local = local.to(words.dtype).view(-1, captions, longest, len(weight))
+            torch.linalg.vector_norm(local, dim=-1, keepdim=True, out=lengths[block])
+            nodes[block, :, 1:] = local / (lengths[block] + EPSILON)
+        ctx.save_for_backward(regions, words, weight, nodes, lengths)
+        ctx.attention, ctx.settings = attention, settings
+        return nodes
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        scaled, length, words, weight = ctx.saved_tensors
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        regions, words, weight, nodes, lengths = ctx.saved_tensors
+        kind, cells = ctx.settings
+        flat, fast, fast_weight = words.flatten(0, 1).to(kind), regions.to(kind), weight.to(kind)
+        of_regions, of_words = torch.zeros_like(regions), torch.zeros_like(words)
+        of_weight, of_bias = torch.zeros_like(weight), weight.new_zeros(len(weight))
+        for block in _blocks(len(regions), len(flat), cells):
+            inner = gradient[block, :, 1:].to(words.dtype, copy=True)
+            inner = _unit_backward_(inner, nodes[block, :, 1:].to(words.dtype), lengths[block])
+            flat_inner = inner.flatten(1, 2)
+            of_bias += flat_inner.sum((0, 1))
+            fast_inner = flat_inner.to(kind)
+            with torch.enable_grad():
+                own_regions = regions[block].detach().requires_grad_()
+                own_words = words.detach().requires_grad_()
+                weights = attend(own_regions, own_words, *ctx.attention)
+            fast_weights = weights.detach().to(kind)
+            difference = _difference(fast_weights, fast[block], flat)
+            of_difference = (fast_inner @ fast_weight).mul_(difference).mul_(2)
+            of_weight += fast_inner.flatten(0, 1).T @ difference.square_().flatten(0, 1)
+            of_words -= of_difference.sum(0, dtype=words.dtype).view_as(words)
+            of_regions[block] += fast_weights @ of_difference
+            of_weights = (fast[block] @ of_difference.transpose(1, 2)).to(words.dtype)
+            small = torch.autograd.grad(weights, (own_regions, own_words), of_weights)
+            of_regions[block] += small[0]
+            of_words += small[1]
+        of_whole = gradient[:, :, 0].to(words.dtype)
+        return of_whole, of_regions, of_words, of_weight, of_bias, None, None
+
+
+def _softmax(scores: Tensor, padding: Tensor) -> Tensor:
+    kind = scores.dtype
+    wide = scores.float() if kind == torch.bfloat16 else scores
+    return wide.masked_fill_(padding, float("-inf")).softmax(-1).to(kind)
+
+
+def _softmax_backward(gradient: Tensor, attention: Tensor) -> Tensor:
+    along = torch.linalg.vecdot(gradient, attention).unsqueeze(-1)
+    inner: Tensor = (gradient - along).mul_(attention)
+    return inner
+
+
+class _Reason(Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        nodes: Tensor,
+        padding: Tensor,
+        query: Tensor,
+        query_bias: Tensor,
+        mix: Tensor,
+        mix_bias: Tensor,
+    ) -> Tensor:
+        kind = nodes.dtype
+        asking = functional.linear(nodes, query.to(kind), query_bias.to(kind))
+        attention = _softmax(asking @ nodes.transpose(1, 2), padding)
+        updated = functional.linear(attention @ nodes, mix.to(kind), mix_bias.to(kind)).relu_()
+        ctx.save_for_backward(nodes, attention, updated, query, query_bias, mix)
+        return updated
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        nodes, attention, updated, query, query_bias, mix = ctx.saved_tensors
+        kind = nodes.dtype
+        inner = gradient * (updated > 0)
+        of_mix = inner.flatten(0, 1).T @ (attention @ nodes).flatten(0, 1)
+        of_mix_bias = inner.sum((0, 1), dtype=mix.dtype)
+        of_mixed = inner @ mix.to(kind)
+        of_scores = _softmax_backward(of_mixed @ nodes.transpose(1, 2), attention)
+        asking = functional.linear(nodes, query.to(kind), query_bias.to(kind))
+        of_nodes = torch.bmm(attention.transpose(1, 2), of_mixed)
+        of_nodes.baddbmm_(of_scores.transpose(1, 2), asking)
+        of_asking = of_scores @ nodes
+        of_query = of_asking.flatten(0, 1).T @ nodes.flatten(0, 1)
+        of_query_bias = of_asking.sum((0, 1), dtype=query.dtype)
+        of_nodes.flatten(0, 1).addmm_(of_asking.flatten(0, 1), query.to(kind))
+        wide = (of_query.to(query.dtype), of_query_bias, of_mix.to(mix.dtype), of_mix_bias)
+        return of_nodes, None, *wide
+
+
+class _Attend(Function):
+    @staticmethod
+    def forward(ctx: Any, nodes: Tensor, asking: Tensor, padding: Tensor) -> Tensor:
+        attention = _softmax(asking[:, None] @ nodes.transpose(1, 2), padding)
+        ctx.save_for_backward(nodes, asking, attention)
+        return (attention @ nodes)[:, 0]
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
+        nodes, asking, attention = ctx.saved_tensors
+        of_scores = _softmax_backward(gradient[:, None] @ nodes.transpose(1, 2), attention)
+        down = torch.cat([attention, of_scores], 1).transpose(1, 2)
+        of_nodes = down @ torch.stack([gradient, asking], 1)
+        return of_nodes, (of_scores @ nodes)[:, 0], None
+
+
+class _SquaredDifference(Function):
+    @staticmethod
+    def forward(ctx: Any, images: Tensor, captions: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        ctx.save_for_backward(images, captions, weight)
+        return functional.linear((images[:, None] - captions).square_(), weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, ...]:
+        images, captions, weight = ctx.saved_tensors
         flat = gradient.flatten(0, 1)
-        difference = scaled - words
+        difference = images[:, None] - captions
         inner = (gradient @ weight).mul_(difference).mul_(2)
         of_weight = flat.T @ difference.square_().flatten(0, 1)
-        of_words = -inner.sum(0)
-        return _unit_backward_(inner, scaled, length), of_words, of_weight, flat.sum(0)
+        return inner.sum(1), -inner.sum(0), of_weight, flat.sum(0)

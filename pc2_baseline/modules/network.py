@@ -1,15 +1,15 @@
-"""The SGR network: both encoders and the similarity reasoning."""
+"""The matching network: both encoders and the similarity reasoning."""
 
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from pc2_baseline.modules.codes import CaptionCodes, ImageCodes
 from pc2_baseline.modules.image import ImageEncoder
-from pc2_baseline.modules.sgr import SgrSimilarity
+from pc2_baseline.modules.sgr import Similarity
 from pc2_baseline.modules.text import CaptionEncoder
 
 
-class SgrNetwork(nn.Module):
+class MatchingNetwork(nn.Module):
     """Encode images, encode captions, score them.
 
     Args:
@@ -19,7 +19,7 @@ class SgrNetwork(nn.Module):
     """
 
     def __init__(
-        self, images: ImageEncoder, captions: CaptionEncoder, similarity: SgrSimilarity
+        self, images: ImageEncoder, captions: CaptionEncoder, similarity: Similarity
     ) -> None:
         super().__init__()
         self.images = images

@@ -1,16 +1,171 @@
-"""Similarity graph reasoning between all images and all captions of a block at once."""
+"""Similarity of all images with all captions of a block at once, by words, regions and nodes."""
+
+from dataclasses import dataclass
+from typing import Literal
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from pc2_baseline.modules.codes import CaptionCodes, ImageCodes, word_mask, xavier
-from pc2_baseline.modules.fused import compare, unit
+from pc2_baseline.modules.fused import conclude, local_nodes, reason, squared_difference, unit
+from pc2_baseline.parallel import ALONE, Team
+
+Precision = Literal["fp32", "bf16"]
 
 TEMPERATURE = 9.0
 SLOPE = 0.1
+CHUNK_MB = {"cpu": 4, "cuda": 512}
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """How much is held at once, and how exactly.
+
+    Attributes:
+        chunk_mb: Largest tensor (images, words, dim) or (images, words, node), in MiB; ``None``:
+            what suits the device.
+        keep_mb: Of a whole block, what may be kept for the backward pass.
+        precision: ``fp32``, or ``bf16`` for the large products and the nodes; norms, softmaxes,
+            and all that has one value a pair stay in float32.
+    """
+
+    chunk_mb: int | None = None
+    keep_mb: int = 4096
+    precision: Precision = "fp32"
+
+
+DEFAULT_ROOM = Room()
+
+
+class Similarity(nn.Module):
+    """Score every image against every caption, in (0, 1).
+
+    Captions are taken together, sorted by length and padded within a chunk; the result is that of
+    one caption at a time. Nothing of the width of a word is kept for the backward pass, and where
+    the nodes of a whole block would be too many, each chunk is computed again then, so that memory
+    is bounded by the chunk. The ranks of a team take a share of the captions each.
+
+    A kind of similarity says in :meth:`conclude` what it makes of a pair's nodes: one global, and
+    one for each word, compared with what it attends to in the image.
+
+    Args:
+        dim: Width of regions and words.
+        node_dim: Width of a similarity node.
+        room: Of its chunks.
+
+    Source:
+        SGRAF (Diao et al., AAAI 2021).
+    """
+
+    kept_layers = 1
+    extra = 0
+    """Rows that :meth:`conclude` adds below the similarities of a caption."""
+
+    def __init__(self, dim: int, node_dim: int, room: Room = DEFAULT_ROOM) -> None:
+        super().__init__()
+        self.local = nn.Linear(dim, node_dim)
+        self.whole = nn.Linear(dim, node_dim)
+        self.evaluate = nn.Linear(node_dim, 1)
+        xavier(self)
+        self.room = room
+        self.team: Team = ALONE
+
+    def forward(
+        self, images: ImageCodes, captions: CaptionCodes
+    ) -> Float[Tensor, "images captions"]:
+        """Give the similarity matrix of a block."""
+        kind = torch.bfloat16 if self.room.precision == "bf16" else images.regions.dtype
+        order = torch.argsort(captions.lengths, stable=True)
+        own = order[self.team.part :: self.team.parts]
+        images, captions = self._shared(images, captions)
+        room = self._chunk_bytes(images.pooled.device)
+        cells = room // (kind.itemsize * self.local.out_features)
+        kept = self._kept(captions, images, kind) if torch.is_grad_enabled() else 0
+        found = []
+        for start, stop in _runs(captions.lengths[own].tolist(), len(images.pooled), cells):
+            part = captions[own[start:stop]]
+            found.append(
+                self._block(images, part, kind)
+                if kept <= self.room.keep_mb * 2**20
+                else checkpoint(
+                    self._block, images, part, kind, use_reentrant=False, preserve_rng_state=False
+                )
+            )
+        none = images.pooled.new_zeros(len(images.pooled) + self.extra, 0)
+        gathered = self.team.gather(torch.cat([none, *found], 1), len(order))
+        gathered = gathered[:, torch.argsort(order).to(gathered.device)]
+        self.note(gathered[len(images.pooled) :].detach(), captions.lengths, len(images.pooled))
+        return gathered[: len(images.pooled)]
+
+    def conclude(
+        self,
+        nodes: Float[Tensor, "images captions nodes node"],
+        there: Bool[Tensor, "captions nodes"],
+    ) -> tuple[Float[Tensor, "images captions node"], Float[Tensor, "extra captions"]]:
+        """Turn the nodes of each pair into one vector.
+
+        Args:
+            nodes: The global one first, then one a word.
+            there: Nodes that are not padding.
+
+        Returns:
+            What is evaluated, and figures of each caption for :meth:`note`.
+        """
+        raise NotImplementedError
+
+    def note(
+        self,
+        figures: Float[Tensor, "extra captions"],
+        lengths: Int[Tensor, " captions"],
+        images: int,
+    ) -> None:
+        """Take in the figures of a block's captions, once, in their order."""
+
+    def _shared(
+        self, images: ImageCodes, captions: CaptionCodes
+    ) -> tuple[ImageCodes, CaptionCodes]:
+        regions, image, words, caption = self.team.share(
+            images.regions, images.pooled, captions.words, captions.pooled
+        )
+        return ImageCodes(regions, image), CaptionCodes(words, caption, captions.lengths)
+
+    def _kept(self, captions: CaptionCodes, images: ImageCodes, kind: torch.dtype) -> int:
+        """Bytes that the backward pass of a block needs: nodes and attention of each layer."""
+        lengths = captions.lengths + 1
+        nodes = int(lengths.sum()) * self.local.out_features
+        attention = int(lengths.square().sum())
+        cells = len(images.pooled) * (nodes + attention) // self.team.parts
+        return kind.itemsize * self.kept_layers * cells
+
+    def _chunk_bytes(self, device: torch.device) -> int:
+        """Bytes of the largest tensor."""
+        return (self.room.chunk_mb or CHUNK_MB.get(device.type, CHUNK_MB["cuda"])) * 2**20
+
+    def _block(
+        self, images: ImageCodes, captions: CaptionCodes, kind: torch.dtype
+    ) -> Float[Tensor, "rows captions"]:
+        longest = int(captions.lengths.max())
+        words = captions.words[:, :longest]
+        mask = word_mask(captions.lengths, longest, words.device)
+        whole = squared_difference(
+            images.pooled, captions.pooled, self.whole.weight, self.whole.bias
+        )
+        cells = self._chunk_bytes(words.device) // (kind.itemsize * words.shape[2])
+        nodes = local_nodes(
+            unit(whole),
+            images.regions,
+            words * mask[..., None],
+            self.local.weight,
+            self.local.bias,
+            (TEMPERATURE, SLOPE),
+            (kind, cells),
+        )
+        concluded, figures = self.conclude(nodes, functional.pad(mask, (1, 0), value=True))
+        scores = torch.sigmoid(self.evaluate(concluded)).squeeze(-1)
+        return torch.cat([scores, figures])
 
 
 class GraphLayer(nn.Module):
@@ -37,38 +192,36 @@ class GraphLayer(nn.Module):
         xavier(self)
 
     def forward(
-        self,
-        asking: Float[Tensor, "pairs asking dim"],
-        nodes: Float[Tensor, "pairs nodes dim"],
-        padding: Bool[Tensor, "pairs 1 nodes"],
-    ) -> Float[Tensor, "pairs asking dim"]:
-        """Update the nodes that ask from all nodes.
+        self, nodes: Float[Tensor, "pairs nodes dim"], padding: Bool[Tensor, "pairs 1 nodes"]
+    ) -> Float[Tensor, "pairs nodes dim"]:
+        """Update all nodes from all nodes.
 
         Args:
-            asking: The nodes to update: all of ``nodes``, or the global one.
-            nodes: What is attended to.
+            nodes: What attends and is attended to.
             padding: Nodes that are not there.
         """
-        weight = self.key.weight.T @ self.query.weight
-        bias = self.query.bias @ self.key.weight
-        scores = functional.linear(asking, weight, bias) @ nodes.transpose(1, 2)
-        attention = scores.masked_fill(padding, float("-inf")).softmax(-1)
-        return functional.relu(self.mix(attention @ nodes))
+        return reason(nodes, padding, self._folded(), (self.mix.weight, self.mix.bias))
+
+    def first(
+        self, nodes: Float[Tensor, "pairs nodes dim"], padding: Bool[Tensor, "pairs 1 nodes"]
+    ) -> Float[Tensor, "pairs dim"]:
+        """Update the first node alone, in full precision from the attention on."""
+        weight, bias = self._folded()
+        mixed = conclude(nodes, padding, (weight.to(nodes.dtype), bias.to(nodes.dtype)))
+        return functional.relu(self.mix(mixed.to(weight.dtype)))
+
+    def _folded(self) -> tuple[Float[Tensor, "dim dim"], Float[Tensor, " dim"]]:
+        return self.key.weight.T @ self.query.weight, self.query.bias @ self.key.weight
 
 
-class SgrSimilarity(nn.Module):
-    """Score every image against every caption, in (0, 1).
-
-    Captions are taken together, sorted by length and padded within a chunk; the result is that of
-    one caption at a time. A block too large to be kept is computed again, chunk by chunk, in the
-    backward pass, so that memory is bounded by the chunk.
+class SgrSimilarity(Similarity):
+    """Similarity graph reasoning: nodes attend to each other; the global one is read.
 
     Args:
         dim: Width of regions and words.
         node_dim: Width of a similarity node.
         layers: Graph layers.
-        chunk_mb: Largest (images, words, dim) tensor, in MiB of float32.
-        keep_mb: Such tensors of a whole block that are kept for the backward pass.
+        room: Of its chunks.
 
     Source:
         SGRAF (Diao et al., AAAI 2021), branch SGR.
@@ -77,78 +230,106 @@ class SgrSimilarity(nn.Module):
         The last graph layer is computed for the global node alone, the only one that is read.
     """
 
-    def __init__(
-        self, dim: int, node_dim: int, layers: int, chunk_mb: int = 16, keep_mb: int = 512
-    ) -> None:
-        super().__init__()
-        self.local = nn.Linear(dim, node_dim)
-        self.whole = nn.Linear(dim, node_dim)
-        self.evaluate = nn.Linear(node_dim, 1)
-        xavier(self)
+    def __init__(self, dim: int, node_dim: int, layers: int, room: Room = DEFAULT_ROOM) -> None:
+        super().__init__(dim, node_dim, room)
         self.layers = nn.ModuleList(GraphLayer(node_dim) for _ in range(layers))
-        self.cells = chunk_mb * 2**18 // dim
-        self.kept_cells = keep_mb * 2**18 // dim
+        self.kept_layers = layers
 
-    def forward(
-        self, images: ImageCodes, captions: CaptionCodes
-    ) -> Float[Tensor, "images captions"]:
-        """Give the similarity matrix of a block."""
-        order = torch.argsort(captions.lengths, stable=True)
-        chunks = self._chunks(captions.lengths[order].tolist(), len(images.pooled))
-        cells = int(captions.lengths.sum()) * len(images.pooled)
-        keep = cells <= self.kept_cells or not torch.is_grad_enabled()
-        columns = []
-        for start, stop in chunks:
-            rows = order[start:stop]
-            words = captions.words[rows, : int(captions.lengths[rows[-1]])]
-            mask = word_mask(captions.lengths[rows], words.shape[1], words.device)
-            inputs = (images.regions, images.pooled, words, captions.pooled[rows], mask)
-            columns.append(
-                self._block(*inputs)
-                if keep
-                else checkpoint(self._block, *inputs, use_reentrant=False, preserve_rng_state=False)
-            )
-        return torch.cat(columns, 1)[:, torch.argsort(order)]
-
-    def _chunks(self, lengths: list[int], images: int) -> list[tuple[int, int]]:
-        """Cut captions in rising length into runs whose padded size stays within ``cells``."""
-        chunks, start = [], 0
-        for stop in range(1, len(lengths) + 1):
-            full = stop == len(lengths)
-            if full or (stop + 1 - start) * lengths[stop] * images > self.cells:
-                chunks.append((start, stop))
-                start = stop
-        return chunks
-
-    def _block(
+    def conclude(
         self,
-        regions: Float[Tensor, "images regions dim"],
-        image: Float[Tensor, "images dim"],
-        words: Float[Tensor, "captions words dim"],
-        caption: Float[Tensor, "captions dim"],
-        mask: Bool[Tensor, "captions words"],
-    ) -> Float[Tensor, "images captions"]:
-        local = self._local(regions, words * mask[..., None])
-        whole = unit(self.whole((image[:, None] - caption).square()))
-        nodes = torch.cat([whole[:, :, None], local], 2).flatten(0, 1)
-        there = functional.pad(mask, (1, 0), value=True)
-        padding = ~there.expand(len(image), -1, -1).reshape(len(nodes), 1, -1)
+        nodes: Float[Tensor, "images captions nodes node"],
+        there: Bool[Tensor, "captions nodes"],
+    ) -> tuple[Float[Tensor, "images captions node"], Float[Tensor, "extra captions"]]:
+        """Reason over the graph of each pair's nodes and give the global one."""
+        images, captions = nodes.shape[:2]
+        padding = ~there.expand(images, -1, -1).reshape(images * captions, 1, -1)
+        flat = nodes.flatten(0, 1)
         *inner, last = self.layers
         for layer in inner:
-            nodes = layer(nodes, nodes, padding)
-        reasoned = last(nodes[:, :1], nodes, padding)[:, 0]
-        return torch.sigmoid(self.evaluate(reasoned)).view(len(image), len(caption))
+            flat = layer(flat, padding)
+        reasoned: Tensor = last.first(flat, padding)  # type: ignore[operator]
+        return reasoned.view(images, captions, -1), reasoned.new_zeros(0, captions)
 
-    def _local(
+
+class SafSimilarity(Similarity):
+    """Similarity attention filtration: nodes are weighed by themselves and summed.
+
+    Batch normalisation is over the nodes of one caption in all images of the batch, so a batch
+    gives as many statistics as it has captions; the running ones take them in, in the captions'
+    order, as a loop over captions does.
+
+    Args:
+        dim: Width of regions and words.
+        node_dim: Width of a similarity node.
+        room: Of its chunks.
+
+    Source:
+        SGRAF (Diao et al., AAAI 2021), branch SAF, eq. 10 and 11.
+    """
+
+    extra = 2
+
+    def __init__(self, dim: int, node_dim: int, room: Room = DEFAULT_ROOM) -> None:
+        super().__init__(dim, node_dim, room)
+        self.weigh = nn.Linear(node_dim, 1)
+        xavier(self.weigh)
+        self.norm = nn.BatchNorm1d(1)
+
+    def conclude(
         self,
-        regions: Float[Tensor, "images regions dim"],
-        words: Float[Tensor, "captions words dim"],
-    ) -> Float[Tensor, "images captions words node"]:
-        """Compare each word with the regions that it attends to."""
-        flat = words.flatten(0, 1)
-        affinity = functional.leaky_relu(regions @ flat.T, SLOPE)
-        over_words = unit(affinity.view(*affinity.shape[:2], *words.shape[:2])).flatten(-2)
-        attention = (TEMPERATURE * over_words).softmax(1)
-        context = attention.transpose(1, 2) @ regions
-        local = unit(compare(context, flat, self.local.weight, self.local.bias))
-        return local.view(len(regions), *words.shape[:2], -1)
+        nodes: Float[Tensor, "images captions nodes node"],
+        there: Bool[Tensor, "captions nodes"],
+    ) -> tuple[Float[Tensor, "images captions node"], Float[Tensor, "extra captions"]]:
+        """Sum each pair's nodes by normalised weights; give the statistics of each caption."""
+        kind, wide = nodes.dtype, self.weigh.weight.dtype
+        raw = functional.linear(nodes, self.weigh.weight.to(kind)).squeeze(-1).to(wide)
+        raw = raw + self.weigh.bias
+        mean, variance = self._statistics(raw, there)
+        scaled = (raw - mean[:, None]) * (variance[:, None] + self.norm.eps).rsqrt()
+        gates = torch.sigmoid(scaled * self.norm.weight + self.norm.bias) * there
+        weights = gates / (gates.sum(2, keepdim=True) + 1e-8)
+        summed = (weights[:, :, None].to(kind) @ nodes).squeeze(2).to(wide)
+        return unit(summed), torch.stack([mean, variance])
+
+    def _statistics(
+        self, raw: Float[Tensor, "images captions nodes"], there: Bool[Tensor, "captions nodes"]
+    ) -> tuple[Float[Tensor, " captions"], Float[Tensor, " captions"]]:
+        captions = raw.shape[1]
+        if not self.training or self.norm.running_mean is None or self.norm.running_var is None:
+            own = (self.norm.running_mean, self.norm.running_var)
+            mean, variance = (value.expand(captions) for value in own if value is not None)
+            return mean, variance
+        count = len(raw) * there.sum(1)
+        mean = (raw * there).sum((0, 2)) / count
+        squares = ((raw - mean[:, None]) * there).square().sum((0, 2))
+        return mean, squares / count
+
+    @torch.no_grad()
+    def note(
+        self,
+        figures: Float[Tensor, "extra captions"],
+        lengths: Int[Tensor, " captions"],
+        images: int,
+    ) -> None:
+        """Move the running statistics by each caption's, the variance as an unbiased one."""
+        norm = self.norm
+        if not self.training or norm.running_mean is None or norm.running_var is None:
+            return
+        share = norm.momentum or 0.0
+        back = torch.arange(figures.shape[1] - 1, -1, -1, device=figures.device)
+        weights = share * (1 - share) ** back
+        count = (images * (lengths + 1)).to(figures)
+        left = (1 - share) ** figures.shape[1]
+        norm.running_mean.mul_(left).add_((weights * figures[0]).sum())
+        norm.running_var.mul_(left).add_((weights * figures[1] * count / (count - 1)).sum())
+
+
+def _runs(lengths: list[int], images: int, cells: int) -> list[tuple[int, int]]:
+    """Cut captions in rising length into runs whose padded nodes stay within so many."""
+    chunks, start = [], 0
+    for stop in range(1, len(lengths) + 1):
+        full = stop == len(lengths)
+        if full or (stop + 1 - start) * (lengths[stop] + 1) * images > cells:
+            chunks.append((start, stop))
+            start = stop
+    return chunks

@@ -12,11 +12,13 @@ from leaderboard import metrics
 from leaderboard.metrics import (
     CUTOFFS,
     Ranks,
+    count_by_owner,
     count_duplicate_aware,
     count_ranks,
     expected_hits,
     explained_ties,
     recalls,
+    recalls_by_owner,
     summarise,
     tie_width,
 )
@@ -266,3 +268,77 @@ def test_a_perfect_scorer_gets_half_on_two_identical_captions():
     assert tie_width(ranks, explained) == 0
     aware = summarise(*count_duplicate_aware(similarity, np.arange(3), labels))
     assert aware.i2t.hits[1] == 3
+
+
+@st.composite
+def owned_matrices(draw):
+    """Few values, 1 to 3 images, up to 6 captions of any owners in any order."""
+    images = draw(st.integers(1, 3))
+    more = draw(st.lists(st.integers(0, images - 1), max_size=6 - images))
+    owner = np.array(draw(st.permutations([*range(images), *more])))
+    values = st.lists(st.integers(0, 3), min_size=images * len(owner), max_size=images * len(owner))
+    return np.array(draw(values), dtype=np.float32).reshape(images, -1), owner
+
+
+@given(owned_matrices())
+@settings(max_examples=60, deadline=None)
+def test_several_captions_an_image_equal_the_mean_over_all_orders_of_the_tied(drawn):
+    similarity, owner = drawn
+    images, captions = similarity.shape
+    found = recalls_by_owner(similarity, owner)
+    total = Fraction(0)
+    for cutoff in CUTOFFS:
+        i2t = sum(
+            _slow_hits(similarity[i], set(np.flatnonzero(owner == i)), cutoff)
+            for i in range(images)
+        )
+        t2i = sum(_slow_hits(similarity[:, j], {owner[j]}, cutoff) for j in range(captions))
+        assert found.i2t[cutoff] == float(100 * i2t / images)
+        assert found.t2i[cutoff] == float(100 * t2i / captions)
+        total += i2t / images + t2i / captions
+    assert found.rsum == float(100 * total)
+
+
+def test_five_captions_an_image_equal_the_loop_of_the_field():
+    """Of an image the best rank of its five captions counts; blocks of rows change nothing."""
+    generator = np.random.default_rng(0)
+    images, each = 150, 5
+    similarity = generator.normal(size=(images, images * each)).astype(np.float32)
+    owner = np.arange(images * each) // each
+    similarity[owner, np.arange(images * each)] += 1.5
+    found = recalls_by_owner(similarity, owner)
+    i2t = [
+        min(
+            int((np.argsort(-row) == caption).argmax())
+            for caption in range(each * i, each * i + each)
+        )
+        for i, row in enumerate(similarity)
+    ]
+    t2i = [int((np.argsort(-similarity[:, j]) == j // each).argmax()) for j in range(images * each)]
+    for cutoff in CUTOFFS:
+        assert found.i2t[cutoff] == 100 * np.mean(np.array(i2t) < cutoff)
+        assert found.t2i[cutoff] == pytest.approx(100 * np.mean(np.array(t2i) < cutoff), abs=1e-12)
+    assert 20 < found.i2t[1] < 95
+    shuffled = generator.permutation(images * each)
+    assert recalls_by_owner(similarity[:, shuffled], owner[shuffled]) == found
+
+
+@given(tied_matrices())
+def test_one_caption_an_image_gives_the_same_figures_to_the_bit(similarity):
+    plain, found = recalls(similarity), recalls_by_owner(similarity, np.arange(len(similarity)))
+    assert found.rsum == plain.rsum
+    for way, old in ((found.i2t, plain.i2t), (found.t2i, plain.t2i)):
+        assert way == {cutoff: old.recall(cutoff) for cutoff in CUTOFFS}
+
+
+@pytest.mark.parametrize("owner", [[0, 0, 0], [0, 2, 1], [0, -1, 1]])
+def test_owners_that_do_not_fit_the_matrix_are_refused(owner):
+    with pytest.raises(ValueError, match=r"owners, .* expected one for each of 3 captions"):
+        count_by_owner(np.zeros((2, 3)), np.array(owner))
+
+
+def test_a_value_that_is_not_finite_is_refused_with_several_captions():
+    similarity = np.zeros((2, 4))
+    similarity[1, 2] = np.nan
+    with pytest.raises(ValueError, match="not finite"):
+        recalls_by_owner(similarity, np.array([0, 0, 1, 1]))

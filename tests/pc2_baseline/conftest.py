@@ -1,10 +1,26 @@
 """The planted release, for every test of the baseline."""
 
+import importlib.util
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 
 from pc2_baseline import planted as planted_module
 from pc2_baseline.config import Plan
+
+
+def _beside(name):
+    """Load a module that lies in this folder."""
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
+    module = importlib.util.module_from_spec(spec)
+    sys.modules.setdefault(name, module)
+    spec.loader.exec_module(module)
+    return module
+
+
+fields_module = _beside("fields")
 
 torch.set_num_threads(1)  # two tests' threads that wait for each other on two cores are slow
 
@@ -32,6 +48,29 @@ def tiny(tmp_path_factory):
     """A release for tests of mechanics: seconds, not minutes."""
     plan = topics_alone(train=24, dev=8, test=8, topics=4)
     return planted_module.plant(tmp_path_factory.mktemp("tiny") / "release", plan)
+
+
+@pytest.fixture(scope="session")
+def fields():
+    """The module that makes data sets in the field's own layout."""
+    return fields_module
+
+
+@pytest.fixture(scope="session")
+def punkt(tmp_path_factory):
+    """A small sentence splitter where NLTK looks first."""
+    import nltk  # noqa: PLC0415 - only some tests need it
+
+    before = list(nltk.data.path)
+    fields_module.make_punkt(tmp_path_factory.mktemp("nltk_data"))
+    yield
+    nltk.data.path[:] = before
+
+
+@pytest.fixture(scope="session")
+def flickr(tmp_path_factory):
+    """A made-up Flickr30K: 20, 8 and 6 images with five captions each."""
+    return fields_module.make_field(tmp_path_factory.mktemp("flickr"), fields_module.Field())
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from safetensors.numpy import load_file
 
 from leaderboard.metrics import recalls
 from leaderboard.submission import open_submission
+from now_builder.errors import ConfigError
 from now_builder.formats.beliefs import read_beliefs
 from now_builder.formats.release import read_split_captions
 from pc2_baseline.cli import main
@@ -232,3 +233,33 @@ def test_help_is_quick_and_needs_no_torch():
         "assert not {'torch', 'sklearn', 'pandas', 'h5py'} & set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "layout", "warm_up"),
+    [("pc2-f30k", "f30k_precomp", 5), ("pc2-coco", "coco_precomp", 10),
+     ("pc2-cc152k", "cc152k_precomp", 10)],
+)  # fmt: skip
+def test_the_fields_presets_differ_from_the_papers_in_data_and_warm_up_alone(name, layout, warm_up):
+    found, paper = read_settings(name, []), read_settings("pc2-paper", [])
+    assert (found.data.name, found.train.warmup_epochs) == (layout, warm_up)
+    assert (found.method, found.model) == (paper.method, paper.model)
+    assert found.train.model_copy(update={"warmup_epochs": 10}) == paper.train
+
+
+@pytest.mark.parametrize("tokenizer", ["bpe", "bert"])
+def test_a_preset_for_each_track_of_now_differs_in_the_tokenizer_alone(tokenizer):
+    found, paper = read_settings(f"pc2-now-{tokenizer}", []), read_settings("pc2-paper", [])
+    assert found.data.tokenizer == tokenizer
+    assert found.model_copy(update={"data": paper.data}) == paper
+
+
+def test_a_file_of_ones_own_can_extend_a_preset(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text('extends = "pc2-f30k"\n[train]\nseed = 3\n[data]\ndev_images = 0\n')
+    found = read_settings(str(path), ["train.warmup_epochs=7"])
+    assert (found.data.name, found.data.dev_images) == ("f30k_precomp", 0)
+    assert (found.train.seed, found.train.warmup_epochs, found.train.batch) == (3, 7, 128)
+    path.write_text('extends = "pc3"\n')
+    with pytest.raises(ConfigError, match=r"mine.toml: extends 'pc3', expected one of pc2-"):
+        read_settings(str(path), [])

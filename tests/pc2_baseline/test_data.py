@@ -147,7 +147,7 @@ def test_a_region_of_zeros_is_refused_unless_allowed(tiny, tmp_path):
         return regions
 
     archive = damaged_archive(tiny, tmp_path, zero_a_region)
-    refuse(archive, r"pair 3: 6 of 36 regions are all zero; --set data.allow_zero_rows=true")
+    refuse(archive, r"image 3: 6 of 36 regions are all zero; --set data.allow_zero_rows=true")
     with open_pairs(archive, "train", DataSettings(allow_zero_rows=True), CPU) as pairs:
         assert len(pairs) == 24
 
@@ -158,7 +158,7 @@ def test_an_image_of_zeros_is_refused_always(tiny, tmp_path):
         return regions
 
     archive = damaged_archive(tiny, tmp_path, zero_an_image)
-    refuse(archive, "pair 5: 36 of 36 regions are all zero$", DataSettings(allow_zero_rows=True))
+    refuse(archive, "image 5: 36 of 36 regions are all zero$", DataSettings(allow_zero_rows=True))
 
 
 def test_features_that_are_not_finite_name_the_pair(tiny, tmp_path):
@@ -166,7 +166,7 @@ def test_features_that_are_not_finite_name_the_pair(tiny, tmp_path):
         regions[9, 0, 0] = np.nan
         return regions
 
-    refuse(damaged_archive(tiny, tmp_path, spoil), "pair 9: features that are not finite")
+    refuse(damaged_archive(tiny, tmp_path, spoil), "image 9: features that are not finite")
 
 
 def test_another_number_of_regions_is_refused(tiny, tmp_path):
@@ -174,7 +174,7 @@ def test_another_number_of_regions_is_refused(tiny, tmp_path):
     for split in ("train", "dev"):
         path = archive / "h5100k_precomp" / f"{split}_ims.npy"
         np.save(path, np.load(path)[:, :20])
-    refuse(archive, r"features of shape \(24, 20, 768\), expected \(pairs, 36, dim\)")
+    refuse(archive, r"features of shape \(24, 20, 768\), expected \(images, 36, dim\)")
 
 
 def test_more_images_than_captions_are_refused(tiny, tmp_path):

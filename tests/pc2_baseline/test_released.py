@@ -17,6 +17,7 @@ from pc2_baseline.modules.pseudo_class import resampled
 from pc2_baseline.pseudo_caption import find_pseudo_captions
 
 CPU = torch.device("cpu")
+NOW = ['data.tokenizer="jieba"', 'data.name="now100k_precomp"']
 
 
 @pytest.fixture
@@ -24,7 +25,7 @@ def method_of(tiny, small_settings):
     """Make PC2 of a preset on the tiny release, with pairs beside it."""
 
     def make(preset, *overrides, epochs=0):
-        settings = read_settings(preset, [*small_settings, 'data.tokenizer="jieba"', *overrides])
+        settings = read_settings(preset, [*small_settings, *NOW, *overrides])
         with open_pairs(tiny, "train", settings.data, CPU) as pairs:
             method = Pc2(settings, Sizes(len(pairs), pairs.features, 28), CPU)
             for epoch in range(epochs):

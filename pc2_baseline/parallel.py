@@ -1,0 +1,185 @@
+"""Several processes as one trainer: peers apart, and each peer's similarity block split by columns.
+
+Started by ``torchrun``; alone, every function here does nothing. All ranks of a team hold the same
+network, see the same batches and draw the same random numbers, so that encoders give the same
+embeddings everywhere; each scores its share of the captions against all images, and the shares are
+gathered. Hardest negatives are therefore those of the whole batch.
+"""
+
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from jaxtyping import Float
+from torch import Tensor
+from torch.autograd import Function
+
+from now_builder.errors import ConfigError
+
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True, slots=True)
+class Team:
+    """Ranks that train one network together.
+
+    Attributes:
+        part: This rank's share of the captions of a block.
+        parts: How many shares there are.
+        group: Of their messages; ``None`` for a team of one.
+        leader: Rank that speaks for the team.
+    """
+
+    part: int = 0
+    parts: int = 1
+    group: Any = None
+    leader: int = 0
+
+    def share(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        """Pass on what all ranks hold alike; its gradient is the sum over their shares."""
+        if self.parts == 1:
+            return inputs
+        shared: tuple[Tensor, ...] = _Share.apply(self.group, *inputs)
+        return shared
+
+    def gather(self, own: Float[Tensor, "rows share"], columns: int) -> Float[Tensor, "rows all"]:
+        """Put the shares together: share ``p`` holds columns ``p``, ``p + parts`` and so on."""
+        if self.parts == 1:
+            return own
+        gathered: Tensor = _Gather.apply(self, own, columns)
+        return gathered
+
+    def sum_gradients(self, parameters: Iterable[torch.nn.Parameter]) -> None:
+        """Add up the gradients of parameters that act on each rank's own share alone."""
+        if self.parts == 1:
+            return
+        gradients = [p.grad for p in parameters if p.grad is not None]
+        flat = torch.cat([gradient.flatten() for gradient in gradients])
+        dist.all_reduce(flat, group=self.group)
+        sizes = [gradient.numel() for gradient in gradients]
+        for gradient, values in zip(gradients, torch.split(flat, sizes), strict=True):
+            gradient.copy_(values.view_as(gradient))
+
+
+ALONE = Team()
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """Which peers this rank trains, and with whom.
+
+    Attributes:
+        mine: Peers of this rank.
+        teams: Of each peer.
+        control: Group for messages on the CPU; ``None`` when alone.
+    """
+
+    mine: tuple[int, ...]
+    teams: tuple[Team, ...]
+    control: Any = None
+
+    def for_each_peer(self, make: Callable[[int], Value]) -> list[Value]:
+        """Make something for each of this rank's peers, and get the other peers' from theirs."""
+        made = {peer: make(peer) for peer in self.mine}
+        if self.control is None:
+            return [made[peer] for peer in range(len(self.teams))]
+        return [self._from_leader(peer, made.get(peer)) for peer in range(len(self.teams))]
+
+    def _from_leader(self, peer: int, value: Value | None) -> Value:
+        if len(self.mine) == len(self.teams):
+            return value  # type: ignore[return-value]  # every rank has made it itself
+        box = [value if dist.get_rank() == self.teams[peer].leader else None]
+        dist.broadcast_object_list(box, src=self.teams[peer].leader, group=self.control)
+        return value if peer in self.mine else box[0]  # type: ignore[return-value]
+
+
+def join_world(peers: int) -> World:
+    """Divide the ranks among peers: half of them each where their number allows, else all both.
+
+    Args:
+        peers: Networks that are trained beside each other: 1 or 2.
+    """
+    everyone = tuple(range(peers))
+    if not dist.is_initialized() or dist.get_world_size() == 1:
+        return World(everyone, (ALONE,) * peers)
+    rank, size = dist.get_rank(), dist.get_world_size()
+    control = dist.new_group(backend="gloo")
+    if size % peers:
+        return World(everyone, (Team(rank, size, dist.group.WORLD),) * peers, control)
+    share = size // peers
+    teams = []
+    for peer in everyone:
+        ranks = list(range(peer * share, (peer + 1) * share))
+        group = dist.new_group(ranks)
+        part = ranks.index(rank) if rank in ranks else 0
+        teams.append(Team(part, share, group, ranks[0]))
+    mine = tuple(peer for peer in everyone if rank // share == peer)
+    return World(mine, tuple(teams), control)
+
+
+def start(device: str) -> None:
+    """Join the other processes where ``torchrun`` started several.
+
+    Args:
+        device: ``train.device``; decides between NCCL and Gloo.
+
+    Raises:
+        ConfigError: If there are fewer GPUs than processes on this machine.
+    """
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1 or dist.is_initialized():
+        return
+    on_gpu = device.startswith("cuda") or (device == "auto" and torch.cuda.is_available())
+    if on_gpu:
+        local = int(os.environ["LOCAL_RANK"])
+        if local >= torch.cuda.device_count():
+            raise ConfigError(
+                f"torchrun: process {local + 1} on this machine, which has "
+                f"{torch.cuda.device_count()} GPUs; --nproc-per-node says how many to start"
+            )
+        torch.cuda.set_device(local)
+    dist.init_process_group("nccl" if on_gpu else "gloo")
+
+
+def is_first() -> bool:
+    """Whether this process writes and speaks for all."""
+    return not dist.is_initialized() or dist.get_rank() == 0
+
+
+def wait() -> None:
+    """Wait until every process is here."""
+    if dist.is_initialized():
+        dist.barrier()
+
+
+class _Share(Function):
+    @staticmethod
+    def forward(ctx: Any, group: Any, *inputs: Tensor) -> tuple[Tensor, ...]:
+        ctx.group = group
+        return tuple(value.view_as(value) for value in inputs)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        flat = torch.cat([gradient.flatten() for gradient in gradients])
+        dist.all_reduce(flat, group=ctx.group)
+        sizes = [gradient.numel() for gradient in gradients]
+        summed = zip(gradients, torch.split(flat, sizes), strict=True)
+        return None, *(values.view_as(gradient) for gradient, values in summed)
+
+
+class _Gather(Function):
+    @staticmethod
+    def forward(ctx: Any, team: Team, own: Tensor, columns: int) -> Tensor:
+        ctx.team = team
+        widest = -(-columns // team.parts)
+        padded = own.new_zeros(len(own), widest)
+        padded[:, : own.shape[1]] = own
+        parts = [torch.empty_like(padded) for _ in range(team.parts)]
+        dist.all_gather(parts, padded, group=team.group)
+        return torch.stack(parts, 2).flatten(1)[:, :columns]
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[None, Tensor, None]:
+        return None, gradient[:, ctx.team.part :: ctx.team.parts].contiguous(), None
