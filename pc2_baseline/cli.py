@@ -1,13 +1,16 @@
-"""The command line: train, evaluate, predict, division, ablate, make-noise, presets."""
+"""The command line: train, evaluate, predict, division, ablate, make-noise, plant, presets."""
 
 import json
+from inspect import Parameter, Signature
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
+from now_builder.config import build
 from now_builder.errors import ConfigError, TrainingError
 from now_builder.errors import run as run_app
+from pc2_baseline.config import Plan
 
 
 def _examples(*commands: str) -> str:
@@ -291,6 +294,34 @@ def presets(as_json: AsJson = False) -> None:
         return
     for name, line in found().items():
         typer.echo(f"{name:12} {line}")
+
+
+def plant(release: Path, **plan: Any) -> None:
+    """Make a small release of random pages, with truth.csv, for trying a method: in seconds."""
+    from pc2_baseline.planted import plant as start  # noqa: PLC0415 - h5py is heavy
+
+    start(release, build(Plan, plan, "plant"))
+    typer.echo(f"{release}")
+
+
+def _plant_options() -> Signature:
+    """Turn the fields of a plan into options by their descriptions."""
+    folder = Annotated[Path, typer.Argument(metavar="RELEASE", help="Folder to write.")]
+    options = [
+        Parameter(
+            name,
+            Parameter.KEYWORD_ONLY,
+            default=field.default,
+            annotation=Annotated[field.annotation, typer.Option(help=field.description)],
+        )
+        for name, field in Plan.model_fields.items()
+    ]
+    release = Parameter("release", Parameter.POSITIONAL_OR_KEYWORD, annotation=folder)
+    return Signature([release, *options])
+
+
+plant.__signature__ = _plant_options()  # type: ignore[attr-defined]
+app.command()(plant)
 
 
 def main() -> None:

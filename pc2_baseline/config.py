@@ -4,7 +4,14 @@ from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
+from pydantic import (
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    model_validator,
+)
 
 from now_builder.config import Strict, build, read_toml, with_overrides
 from now_builder.errors import ConfigError
@@ -262,6 +269,48 @@ class Settings(Strict):
     model: ModelSettings = ModelSettings()
     method: Annotated[Pc2Settings | SgrSettings, Field(discriminator="name")] = Pc2Settings()
     train: TrainSettings = TrainSettings()
+
+
+class Plan(Strict):
+    """What ``pc2-baseline plant`` plants."""
+
+    train: PositiveInt = Field(480, description="Training pairs.")
+    dev: PositiveInt = Field(96, description="Pairs to select by, all matched.")
+    test: PositiveInt = Field(96, description="Pairs to report on, all matched.")
+    mismatch: Share = Field(
+        0.4, description="Share of training pairs whose captions are shuffled among them."
+    )
+    topics: PositiveInt = Field(8, description="Topics; a page has one.")
+    details: Annotated[int, Field(ge=0, lt=36)] = Field(3, description="Details of a page.")
+    vocabulary: NonNegativeInt = Field(12, description="Details that a page's are drawn from.")
+    words: PositiveInt = Field(1, description="Words for each topic and each detail.")
+    tokens: PositiveInt = Field(8, description="Longest caption, in words.")
+    topical: Share = Field(
+        0.3, description="Share of a page's further regions and words that are for its topic."
+    )
+    clutter: Share = Field(
+        0.0, description="Share of the further ones that are for any topic or detail at all."
+    )
+    noise: NonNegativeFloat = Field(
+        0.5, description="Standard deviation of the regions' noise; the pictures' is 1."
+    )
+    seed: NonNegativeInt = Field(0, description="Of every random draw.")
+
+    @property
+    def concepts(self) -> int:
+        """Topics and details that there are, each with a picture of its own."""
+        return self.topics + self.vocabulary
+
+    @model_validator(mode="after")
+    def _fits(self) -> "Plan":
+        if self.details > self.vocabulary:
+            raise ValueError(f"details of a page {self.details}, of {self.vocabulary} at most")
+        if self.tokens <= self.details:
+            raise ValueError(
+                f"tokens {self.tokens}, expected {self.details + 1} or more: "
+                "a caption names its page's topic and every detail"
+            )
+        return self
 
 
 def presets() -> dict[str, str]:

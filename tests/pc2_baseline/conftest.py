@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from pc2_baseline import planted as planted_module
+from pc2_baseline.config import Plan
+
 
 def _beside(name):
     """Load a module that lies in this folder."""
@@ -17,9 +20,7 @@ def _beside(name):
     return module
 
 
-planted_module = _beside("planted")
 fields_module = _beside("fields")
-
 
 torch.set_num_threads(1)  # two tests' threads that wait for each other on two cores are slow
 
@@ -30,17 +31,22 @@ def planted():
     return planted_module
 
 
+def topics_alone(**fields):
+    """A plan of pages that have a topic and no details."""
+    return Plan(**{"details": 0, "vocabulary": 0, "words": 6, "noise": 0.3, **fields})
+
+
 @pytest.fixture(scope="session")
 def easy(tmp_path_factory):
     """A release on which a division must find the shuffled pairs."""
-    plan = planted_module.Plan(noise=0.3, topical=(16, 24))
+    plan = topics_alone(train=160, dev=40, test=40)
     return planted_module.plant(tmp_path_factory.mktemp("easy") / "release", plan)
 
 
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory):
     """A release for tests of mechanics: seconds, not minutes."""
-    plan = planted_module.Plan(train=24, dev=8, test=8, topics=4, noise=0.3)
+    plan = topics_alone(train=24, dev=8, test=8, topics=4)
     return planted_module.plant(tmp_path_factory.mktemp("tiny") / "release", plan)
 
 

@@ -262,7 +262,7 @@ def test_mistakes_end_in_one_line_and_exit_code_1(tiny, tmp_path, trained):
 
 
 def test_every_preset_is_valid_and_says_what_it_is():
-    assert {"pc2-paper", "pc2-demo", "sgr"} <= set(presets())
+    assert {"pc2-paper", "pc2-demo", "pc2-planted", "sgr"} <= set(presets())
     for name, line in presets().items():
         read_settings(name, [])
         assert line.endswith("."), f"{name}: {line}"
@@ -276,6 +276,15 @@ def test_the_default_preset_has_the_papers_values():
     assert (method.classes, train.batch, train.warmup_epochs, train.epochs) == (128, 128, 10, 50)
     assert (method.lambda_noisy, method.lambda_pseudo, method.lambda_entropy) == (1, 1, 10)
     assert (settings.model.embed_dim, settings.model.word_dim) == (2048, 300)
+
+
+def test_a_release_is_planted(tmp_path):
+    folder = tmp_path / "release"
+    sizes = ("--train", 8, "--dev", 2, "--test", 2, "--mismatch", 0.5)
+    assert call("plant", folder, *sizes).returncode == 0
+    assert (~pd.read_csv(folder / "truth.csv").matched).sum() == 4
+    failed(call("plant", folder, *sizes, "--seed", 1), "another plan")
+    failed(call("plant", tmp_path / "other", "--tokens", 2), "tokens 2, expected 4 or more")
 
 
 def test_presets_are_listed():

@@ -1,0 +1,249 @@
+"""A planted release: what a page shows and what a caption says are drawn, so the truth is known.
+
+A page has a topic and some details. Each of them is a picture of its own in some regions and a word
+of its own in the caption. Captions of some training pages are shuffled among these pages.
+"""
+
+import csv
+import io
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Bool, Float32, Int64
+
+from now_builder.config import build, read_toml, to_toml
+from now_builder.errors import ConfigError
+from now_builder.formats.atomic import write_text
+from now_builder.formats.captions import make_vocabulary, to_line, write_vocabulary
+from now_builder.formats.features import DIMENSION, REGIONS, FeatureBatch, write_features
+from now_builder.formats.release import (
+    DATA_FOLDER,
+    Manifest,
+    Pair,
+    fingerprint,
+    hash_of,
+    write_manifest,
+    write_pairs,
+)
+from now_builder.formats.split import Shares, SplitPlan
+from pc2_baseline.config import Plan
+
+TOKENIZER = "jieba"
+"""The track that holds the captions; no tokenizer made them."""
+
+RECIPE = "planted.toml"
+_BLOCK = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Pages:
+    """What the pages of one split are about.
+
+    Attributes:
+        concepts: The topic of each page, then its details; numbers of pictures.
+        caption_of: Whose caption each page has: its own row, or another's.
+    """
+
+    concepts: Int64[np.ndarray, "pages each"]
+    caption_of: Int64[np.ndarray, " pages"]
+
+    @property
+    def matched(self) -> Bool[np.ndarray, " pages"]:
+        """Which pages have their own caption."""
+        return np.asarray(self.caption_of == np.arange(len(self.caption_of)))
+
+
+def plant(folder: Path, plan: Plan) -> Path:
+    """Write a release, and ``truth.csv`` and ``planted.toml`` beside its manifest.
+
+    Args:
+        folder: New, empty, or of an earlier call with the same plan.
+        plan: What is planted; the same plan gives the same bytes.
+
+    Returns:
+        The folder.
+
+    Raises:
+        ConfigError: If the folder holds something else.
+    """
+    _claim(folder, plan)
+    draw = np.random.default_rng(plan.seed)
+    pictures = draw.standard_normal((plan.concepts, DIMENSION), dtype=np.float32)
+    sizes = {"train": plan.train, "dev": plan.dev, "test": plan.test}
+    pairs: list[Pair] = []
+    truth: list[dict[str, object]] = []
+    prints: dict[str, dict[str, str]] = {}
+    for split, size in sizes.items():
+        pages = draw_pages(draw, plan, size, plan.mismatch if split == "train" else 0.0)
+        captions = [draw_caption(draw, plan, pages.concepts[row]) for row in pages.caption_of]
+        keys = [f"{split}_{row:05d}" for row in range(size)]
+        regions = _regions(draw, plan, pictures, pages.concepts)
+        hashes = _write_split(folder / DATA_FOLDER, split, keys, captions, regions)
+        prints[split] = {TOKENIZER: fingerprint(keys, captions)}
+        pairs += [_pair(key, split, row, hashes[row]) for row, key in enumerate(keys)]
+        truth += _truth(keys, pages)
+    words = (f"w{number}" for number in range(plan.concepts * plan.words))
+    vocabulary = make_vocabulary(words, TOKENIZER, "planted", "train")
+    write_vocabulary(folder / "vocab" / f"{DATA_FOLDER}_vocab_{TOKENIZER}.json", vocabulary)
+    write_pairs(folder / "pairs.parquet", pairs)
+    _write_truth(folder / "truth.csv", truth)
+    write_manifest(folder, _manifest(plan, sizes, prints))
+    return folder
+
+
+def draw_pages(draw: np.random.Generator, plan: Plan, size: int, mismatch: float) -> Pages:
+    """Draw topics and details, and shuffle the captions of some pages in a ring.
+
+    Args:
+        draw: Where the random numbers come from.
+        plan: Numbers of topics and details.
+        size: Pages.
+        mismatch: Share of pages that get another's caption; none if that is a single page.
+    """
+    topics = draw.integers(plan.topics, size=(size, 1))
+    order = draw.random((size, plan.vocabulary)).argsort(1)[:, : plan.details]
+    caption_of = np.arange(size)
+    wrong = draw.permutation(size)[: int(mismatch * size)]
+    caption_of[wrong] = np.roll(wrong, 1)
+    return Pages(np.hstack([topics, plan.topics + order]).astype(np.int64), caption_of)
+
+
+def draw_caption(
+    draw: np.random.Generator, plan: Plan, concepts: Int64[np.ndarray, " each"]
+) -> list[int]:
+    """Draw the token ids of a page's caption: each concept at least once, in any order.
+
+    Args:
+        draw: Where the random numbers come from.
+        plan: Lengths, and words of a concept.
+        concepts: Of the page.
+    """
+    fewest = max(len(concepts), plan.tokens // 2)
+    length = int(draw.integers(fewest, plan.tokens + 1))
+    shown = _fill(draw, plan, concepts, length)
+    ids: list[int] = (4 + shown * plan.words + draw.integers(plan.words, size=length)).tolist()
+    return ids
+
+
+def _fill(
+    draw: np.random.Generator, plan: Plan, concepts: Int64[np.ndarray, " each"], places: int
+) -> Int64[np.ndarray, " places"]:
+    """Lay concepts on regions or words: each once, the topic or any of them on the others."""
+    further = places - len(concepts)
+    topic = draw.random(further) < plan.topical
+    more = np.where(topic, concepts[0], draw.choice(concepts, further))
+    clutter = draw.random(further) < plan.clutter
+    more = np.where(clutter, draw.integers(plan.concepts, size=further), more)
+    return draw.permutation(np.append(concepts, more))
+
+
+def _regions(
+    draw: np.random.Generator,
+    plan: Plan,
+    pictures: Float32[np.ndarray, "concepts dim"],
+    concepts: Int64[np.ndarray, "pages each"],
+) -> Iterator[Float32[np.ndarray, "pages 36 dim"]]:
+    """Draw regions, some pages at a time."""
+    for start in range(0, len(concepts), _BLOCK):
+        rows = concepts[start : start + _BLOCK]
+        shown = pictures[np.stack([_fill(draw, plan, row, REGIONS) for row in rows])]
+        yield shown + np.float32(plan.noise) * draw.standard_normal(shown.shape, dtype=np.float32)
+
+
+def _write_split(
+    data: Path,
+    split: str,
+    keys: list[str],
+    captions: list[list[int]],
+    blocks: Iterator[Float32[np.ndarray, "pages 36 dim"]],
+) -> list[str]:
+    """Write a split's regions, keys and captions; give the regions' hashes."""
+    hashes: list[str] = []
+
+    def batches() -> Iterator[FeatureBatch]:
+        for regions in blocks:
+            start = len(hashes)
+            hashes.extend(hash_of(page) for page in regions)
+            yield _batch(keys[start : len(hashes)], regions)
+
+    write_features(data / f"{split}.h5", batches(), {"detector": "planted"}, pages=len(keys))
+    write_text(data / f"{split}_ids.txt", "".join(f"{key}\n" for key in keys))
+    lines = "".join(f"{to_line(ids)}\n" for ids in captions)
+    write_text(data / f"{split}_caps_{TOKENIZER}.txt", lines)
+    return hashes
+
+
+def _batch(keys: list[str], regions: Float32[np.ndarray, "pages 36 dim"]) -> FeatureBatch:
+    pages = len(keys)
+    return FeatureBatch(
+        keys,
+        regions,
+        boxes=np.tile(np.array([0, 0, 720, 1280], dtype=np.float32), (pages, REGIONS, 1)),
+        scores=np.full((pages, REGIONS), 0.5, dtype=np.float32),
+        classes=np.zeros((pages, REGIONS), dtype=np.int16),
+        source=np.zeros((pages, REGIONS), dtype=np.int8),
+        n_regions=np.full(pages, REGIONS, dtype=np.int16),
+    )
+
+
+def _claim(folder: Path, plan: Plan) -> None:
+    """Take a folder that is new, empty, or of the same plan."""
+    recipe = folder / RECIPE
+    if recipe.exists():
+        if build(Plan, read_toml(recipe), str(recipe)) != plan:
+            raise ConfigError(f"{folder}: holds a release of another plan ({RECIPE})")
+    elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ConfigError(f"{folder}: holds something else, expected a new or empty folder")
+    write_text(recipe, to_toml(plan))
+
+
+def _url(key: str) -> str:
+    return f"http://planted.test/{key}"
+
+
+def _pair(key: str, split: str, row: int, regions: str) -> Pair:
+    return Pair(
+        key, split, row, _url(key), "planted.test", "planted", "served", None, None, regions
+    )  # fmt: skip
+
+
+def _truth(keys: list[str], pages: Pages) -> list[dict[str, object]]:
+    return [
+        {
+            "url": _url(key),
+            "key": key,
+            "matched": bool(matched),
+            "caption_of": keys[source],
+            "concepts": " ".join(map(str, concepts)),
+        }
+        for key, matched, source, concepts in zip(
+            keys, pages.matched, pages.caption_of, pages.concepts, strict=True
+        )
+    ]
+
+
+def _write_truth(path: Path, rows: list[dict[str, object]]) -> None:
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_text(path, text.getvalue())
+
+
+def _manifest(plan: Plan, sizes: dict[str, int], prints: dict[str, dict[str, str]]) -> Manifest:
+    pairs = sum(sizes.values())
+    shares = Shares(**{split: size / pairs for split, size in sizes.items()})
+    return Manifest(
+        name="planted",
+        created_at="2024-01-01T00:00:00Z",  # the same plan gives the same bytes
+        split=SplitPlan(shares=shares),
+        counts=sizes,
+        rejects={},
+        fingerprints=prints,
+        detector={"name": "planted"},
+        settings=plan.model_dump(),
+        versions={},
+        files={},
+    )
