@@ -59,6 +59,12 @@ class DataSettings(Strict):
         12.0,
         description="Hold a split's regions in memory up to this size, else read by the batch.",
     )
+    device_gb: PositiveFloat = Field(
+        24.0, description="Hold a split's regions on the GPU up to this size."
+    )
+    hold: Literal["as_stored", "fp16"] = Field(
+        "as_stored", description="How regions are held; fp16 halves what float32 takes."
+    )
     truth: Path | None = Field(
         None,
         description="CSV or Parquet with key or url, and matched: each epoch's division is judged "

@@ -51,7 +51,8 @@ class PairSet:
     """A split, ready to be cut into batches; a pair is a caption with the image it is given.
 
     Attributes:
-        regions: Array-like (images, 36, features): in memory, memory-mapped or an HDF5 dataset.
+        regions: Array-like (images, 36, features): on the GPU, in memory, memory-mapped or an
+            HDF5 dataset.
         captions: Ids of each pair with ``<start>`` and ``<end>``.
         fingerprint: Of the split and tokenizer.
         device: Where batches go.
@@ -91,6 +92,9 @@ class PairSet:
 
     def image_batch(self, images: Int[np.ndarray, " batch"]) -> Float[Tensor, "batch 36 features"]:
         """Read some images by their row of ``regions``."""
+        if isinstance(self.regions, Tensor):
+            rows = torch.from_numpy(images.astype(np.int64)).to(self.regions.device)
+            return self.regions[rows].to(self.device, torch.float32)
         return torch.from_numpy(self._regions(images)).to(self.device)
 
     def caption_batch(
@@ -218,15 +222,24 @@ def open_pairs(
         side = layout(release, split, data, stack)
         regions, pairs = side.regions, len(side.captions)
         images = int(regions.shape[0])
-        size = int(np.prod(regions.shape)) * regions.dtype.itemsize
-        if size <= data.memory_gb * 2**30:
-            regions = np.array(regions)
         check_regions(side.origin, regions, allow_zero_rows=data.allow_zero_rows)
+        regions = _held(regions, data, device)
         image_of, truth = own_images(pairs, images), None
         if split == "train" and data.noise_file is not None:
             image_of = read_noise(data.noise_file, pairs, images)
             truth = matched(image_of, images)
         yield PairSet(regions, side.captions, side.fingerprint, device, image_of, truth)
+
+
+def _held(regions: Any, data: DataSettings, device: torch.device) -> Any:
+    """Take regions to the GPU or into memory where they fit, else leave them where they lie."""
+    kind = np.dtype(np.float16) if data.hold == "fp16" else regions.dtype
+    gib = int(np.prod(regions.shape)) * kind.itemsize / 2**30
+    on_gpu = device.type == "cuda" and gib <= data.device_gb
+    if gib > data.memory_gb and not on_gpu:
+        return regions
+    held = np.array(regions, dtype=kind)
+    return torch.from_numpy(held).to(device) if on_gpu else held
 
 
 @dataclass(frozen=True, slots=True)

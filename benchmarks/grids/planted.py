@@ -5,9 +5,9 @@ epoch on dev and scores test once. PC2 averages two networks, so SGR is also giv
 mean of the similarities of two seeds. Runs are kept in a folder, and what is there is not done
 again; stop and start as you like.
 
-    python benchmarks/planted.py --folder /where/runs/stand
-    python benchmarks/planted.py --folder /others --plan topics=16 details=1 --mismatch 0.6
-    python benchmarks/planted.py --quick
+    python benchmarks/grids/planted.py --folder /where/runs/stand
+    python benchmarks/grids/planted.py --folder /others --plan topics=16 details=1 --mismatch 0.6
+    python benchmarks/grids/planted.py --quick
 """
 
 import argparse
