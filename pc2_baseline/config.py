@@ -230,6 +230,9 @@ class SgrSettings(Strict):
 
     name: Literal["sgr"] = "sgr"
     margin: PositiveFloat = Field(0.2, description="Triplet margin, in units of similarity.")
+    mean_epochs: Annotated[int, Field(ge=0)] = Field(
+        0, description="Epochs after the warm-up that go on with mean negatives; then hardest."
+    )
 
 
 class TrainSettings(Strict):

@@ -87,13 +87,9 @@ def settings_of(cell: Cell, row: str, seed: int) -> Settings:
     )
     if row in ROWS:
         return settings
-    method = SgrSettings(margin=settings.method.margin)
-    epochs = settings.train.warmup_epochs + settings.train.epochs
-    warmup = epochs if row == MEAN_SGR else settings.train.warmup_epochs
-    train = {"warmup_epochs": warmup, "epochs": epochs - warmup}
-    return settings.model_copy(
-        update={"method": method, "train": settings.train.model_copy(update=train)}
-    )
+    mean = settings.train.epochs if row == MEAN_SGR else settings.method.mean_epochs
+    method = SgrSettings(margin=settings.method.margin, mean_epochs=mean)
+    return settings.model_copy(update={"method": method})
 
 
 def run_of(cell: Cell, row: str, seed: int) -> Path:

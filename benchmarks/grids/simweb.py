@@ -4,7 +4,7 @@ Builds a release of the demo's size at each share by the demo's own commands, tr
 every seed (`pc2-baseline ablate`), and prints the tables. Hours; killed and run again, it goes on.
 
     python benchmarks/grids/simweb.py OUT
-    python benchmarks/grids/simweb.py OUT --mismatch 0.4 --rows all --seeds 0,1,2
+    python benchmarks/grids/simweb.py OUT --mismatch 0.4 --rows ablations --seeds 0,1,2
 """
 
 import argparse
@@ -15,7 +15,6 @@ import time
 from pathlib import Path
 
 ROWS = Path(__file__).with_name("rows.toml")
-ALL_ROWS = Path(__file__).with_name("all-rows.toml")
 
 
 def command(*words: object) -> None:
@@ -72,8 +71,8 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--mismatch", type=float, action="append")
     parser.add_argument("--seeds", default="0,1,2")
-    parser.add_argument("--rows", choices=["two", "all"], default="two")
-    parser.add_argument("--config", default="pc2-demo")
+    parser.add_argument("--rows", default=str(ROWS), help="as of `pc2-baseline ablate`")
+    parser.add_argument("--config", default="pc2-planted")
     parser.add_argument("--build-only", action="store_true")
     options = parser.parse_args()
     for mismatch in options.mismatch or [0.4, 0.2, 0.6, 0.7]:
@@ -83,9 +82,8 @@ def main() -> None:
         print(f"\nmismatch {mismatch}", flush=True)
         command(
             "pc2-baseline", "ablate", release, options.out / f"runs-{mismatch}",
-            "--config", options.config, "--seeds", options.seeds,
-            "--rows", ALL_ROWS if options.rows == "all" else ROWS,
-            "--set", f'data.truth="{(release.parent / "truth.parquet").resolve()}"',
+            "--config", options.config, "--seeds", options.seeds, "--rows", options.rows,
+            "--set", "data.max_tokens=24", "--set", f'data.truth="{(release.parent / "truth.parquet").resolve()}"',
             "--set", "train.pictures=false",
         )  # fmt: skip
 

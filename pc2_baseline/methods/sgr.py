@@ -19,7 +19,7 @@ from pc2_baseline.seeds import seed_torch, stream
 
 
 class Sgr:
-    """One network; mean negatives in the warm-up, then hardest negatives.
+    """One network; mean negatives in the warm-up and a while after, then hardest negatives.
 
     Args:
         settings: Of the run; its method section is :class:`SgrSettings`.
@@ -39,7 +39,7 @@ class Sgr:
     def __init__(self, settings: Settings, sizes: Sizes, device: torch.device) -> None:
         if not isinstance(settings.method, SgrSettings):
             raise TypeError(f"settings of {settings.method.name}, expected those of sgr")
-        self.margin = settings.method.margin
+        self.method = settings.method
         self.train = settings.train
         seed_torch(self.train.seed, 0)
         self.net = make_network(settings.model, sizes, join_world(1).teams[0]).to(device)
@@ -53,7 +53,8 @@ class Sgr:
             epoch: From 0, the warm-up included.
         """
         seed_torch(self.train.seed, 2, epoch)
-        triplet = triplet_mean if epoch < self.train.warmup_epochs else triplet_hardest
+        hardest = epoch >= self.train.warmup_epochs + self.method.mean_epochs
+        triplet = triplet_hardest if hardest else triplet_mean
         self.learner.set_rate(rate(epoch, self.train.warmup_epochs, self.train.lr_drop_epoch))
         self.net.train()
         batches = cut(np.arange(len(train)), self.train.batch, stream(self.train.seed, epoch))
@@ -64,7 +65,7 @@ class Sgr:
                 self.net.encode_images(batch.regions),
                 self.net.encode_captions(batch.tokens, batch.lengths),
             )
-            costs = triplet(similarity, similarity.new_full((len(rows),), self.margin))
+            costs = triplet(similarity, similarity.new_full((len(rows),), self.method.margin))
             losses.append(self.learner.step(costs.sum(), Step(epoch, number, None, rows)))
         return {"loss": float(np.mean(losses))}
 

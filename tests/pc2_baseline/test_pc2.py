@@ -6,7 +6,7 @@ import torch
 
 from pc2_baseline.config import read_settings
 from pc2_baseline.data import open_pairs
-from pc2_baseline.methods import METHODS, Sizes
+from pc2_baseline.methods import METHODS, Sizes, sgr
 from pc2_baseline.methods.pc2 import Pc2
 from pc2_baseline.modules.pseudo_class import to_slots
 from pc2_baseline.run import read_run
@@ -141,3 +141,19 @@ def test_peers_start_apart_and_methods_are_a_plain_table(tiny, small_settings):
     method = Pc2(settings, Sizes(24, 768, 28), CPU)
     weights = [net.matching.images.project.weight for net in method.nets]
     assert not torch.equal(*weights)
+
+
+def test_sgr_turns_to_hardest_negatives_as_late_as_it_is_told(tiny, small_settings, monkeypatch):
+    asked = []
+    for name in ("triplet_mean", "triplet_hardest"):
+        own = getattr(sgr, name)
+        monkeypatch.setattr(sgr, name, lambda *a, own=own, n=name: (asked.append(n), own(*a))[1])
+    settings = read_settings(
+        "sgr", [*(s for s in small_settings if "classes" not in s and "hidden" not in s),
+                "train.warmup_epochs=1", "method.mean_epochs=1", "train.batch=24"],
+    )  # fmt: skip
+    with open_pairs(tiny, "train", settings.data, CPU) as pairs:
+        method = sgr.Sgr(settings, Sizes(len(pairs), pairs.features, 28), CPU)
+        for epoch in range(3):
+            method.fit_epoch(pairs, epoch)
+    assert asked == ["triplet_mean", "triplet_mean", "triplet_hardest"]
