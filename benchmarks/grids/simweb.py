@@ -83,8 +83,8 @@ def main() -> None:
         command(
             "pc2-baseline", "ablate", release, options.out / f"runs-{mismatch}",
             "--config", options.config, "--seeds", options.seeds, "--rows", options.rows,
-            "--set", "data.max_tokens=24", "--set", f'data.truth="{(release.parent / "truth.parquet").resolve()}"',
-            "--set", "train.pictures=false",
+            "--set", "data.max_tokens=24", "--set", "train.pictures=false",
+            "--set", f'data.truth="{(release.parent / "truth.parquet").resolve()}"',
         )  # fmt: skip
 
 
