@@ -26,7 +26,7 @@ from torch.nn import functional
 
 from pc2_baseline.modules.codes import CaptionCodes, ImageCodes
 from pc2_baseline.modules.fused import unit
-from pc2_baseline.modules.sgr import Room, SgrSimilarity
+from pc2_baseline.modules.similarity import Room, SgrSimilarity
 from pc2_baseline.products import speed_up_float32
 
 

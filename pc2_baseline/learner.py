@@ -9,7 +9,7 @@ from jaxtyping import Int
 from torch import Tensor, nn
 
 from now_builder.errors import TrainingError
-from pc2_baseline.modules.sgr import Similarity
+from pc2_baseline.modules.similarity import Similarity
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from pc2_baseline.data import PairSet
 from pc2_baseline.learner import Learner
 from pc2_baseline.modules.image import ImageEncoder
 from pc2_baseline.modules.network import MatchingNetwork
-from pc2_baseline.modules.sgr import Room, SafSimilarity, SgrSimilarity, Similarity
+from pc2_baseline.modules.similarity import Room, SafSimilarity, SgrSimilarity, Similarity
 from pc2_baseline.modules.text import CaptionEncoder
 from pc2_baseline.parallel import ALONE, Team
 

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from pc2_baseline.modules.codes import CaptionCodes, ImageCodes
 from pc2_baseline.modules.image import ImageEncoder
-from pc2_baseline.modules.sgr import Similarity
+from pc2_baseline.modules.similarity import Similarity
 from pc2_baseline.modules.text import CaptionEncoder
 
 

@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from pc2_baseline.modules.codes import CaptionCodes, ImageCodes
 from pc2_baseline.modules.fused import unit
-from pc2_baseline.modules.sgr import Room, SafSimilarity, SgrSimilarity
+from pc2_baseline.modules.similarity import Room, SafSimilarity, SgrSimilarity
 from pc2_baseline.parallel import ALONE, join_world
 
 

@@ -10,7 +10,7 @@ from pc2_baseline.modules.codes import CaptionCodes, ImageCodes
 from pc2_baseline.modules.fused import local_nodes, reason, squared_difference, unit
 from pc2_baseline.modules.image import ImageEncoder
 from pc2_baseline.modules.network import MatchingNetwork
-from pc2_baseline.modules.sgr import Room, SafSimilarity, SgrSimilarity, _runs
+from pc2_baseline.modules.similarity import Room, SafSimilarity, SgrSimilarity, _runs
 from pc2_baseline.modules.text import CaptionEncoder
 
 DIM, NODE, FEATURES, VOCABULARY = 24, 10, 20, 50
