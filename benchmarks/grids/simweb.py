@@ -12,7 +12,12 @@ import os
 import subprocess
 import sys
 import time
+from itertools import combinations
 from pathlib import Path
+
+import numpy as np
+
+from leaderboard.metrics import recalls
 
 ROWS = Path(__file__).with_name("rows.toml")
 
@@ -66,6 +71,18 @@ def build(out: Path, mismatch: float, weights: Path) -> Path:
     return release
 
 
+def two_networks(release: Path, runs: Path, row: str, seeds: list[int]) -> list[float]:
+    """Score the mean similarities of two seeds each, since PC2 averages two networks as well."""
+    matrices = []
+    for seed in seeds:
+        matrix = runs / row / f"seed-{seed}.test.npy"
+        if not matrix.exists():
+            command("pc2-baseline", "evaluate", runs / row / f"seed-{seed}", "--split", "test",
+                    "--release", release, "-o", matrix)  # fmt: skip
+        matrices.append(np.load(matrix))
+    return [recalls((a + b) / 2).rsum for a, b in combinations(matrices, 2)]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="PC2 against SGR on the simulated web.")
     parser.add_argument("out", type=Path)
@@ -86,6 +103,14 @@ def main() -> None:
             "--set", "data.max_tokens=24", "--set", "train.pictures=false",
             "--set", f'data.truth="{(release.parent / "truth.parquet").resolve()}"',
         )  # fmt: skip
+        if options.rows != str(ROWS):
+            continue
+        for row in ("sgr", "sgr-mean"):
+            seeds = [int(seed) for seed in options.seeds.split(",")]
+            found = two_networks(release, options.out / f"runs-{mismatch}", row, seeds)
+            print(
+                f"{row}, pairs of seeds averaged: test rSum", [round(value, 1) for value in found]
+            )
 
 
 if __name__ == "__main__":
