@@ -40,7 +40,7 @@ class Size:
     mean_words: float
     longest: int
     chunk_mb: int | None = None
-    keep_mb: int = 4096
+    keep_mb: int | None = None
     threads: int = 1
     device: str = "cpu"
 
@@ -177,7 +177,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--batch", type=int)
     parser.add_argument("--chunk-mb", type=int)
-    parser.add_argument("--keep-mb", type=int, default=4096)
+    parser.add_argument("--keep-mb", type=int)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()

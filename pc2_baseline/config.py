@@ -97,13 +97,13 @@ class ModelSettings(Strict):
     )
     chunk_mb: PositiveInt | None = Field(
         None,
-        description="Largest tensor in MiB; more is done in chunks. Default: 4 on a CPU (what its "
-        "caches hold), 512 on a GPU.",
+        description="Largest tensor in MiB; more is done in chunks. Default: 8 on a CPU (near what "
+        "its caches hold), 512 on a GPU.",
     )
-    keep_mb: Annotated[int, Field(ge=0)] = Field(
-        4096,
+    keep_mb: Annotated[int, Field(ge=0)] | None = Field(
+        None,
         description="MiB of a block that are kept for the backward pass; above it, chunks are "
-        "computed twice.",
+        "computed twice. Default: 512 on a CPU, 4096 on a GPU.",
     )
 
 

@@ -17,7 +17,8 @@ Precision = Literal["fp32", "bf16"]
 
 TEMPERATURE = 9.0
 SLOPE = 0.1
-CHUNK_MB = {"cpu": 4, "cuda": 512}
+CHUNK_MB = {"cpu": 8, "cuda": 512}
+KEEP_MB = {"cpu": 512, "cuda": 4096}
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +28,14 @@ class Room:
     Attributes:
         chunk_mb: Largest tensor (images, words, dim) or (images, words, node), in MiB; ``None``:
             what suits the device.
-        keep_mb: Of a whole block, what may be kept for the backward pass.
+        keep_mb: Of a whole block, what may be kept for the backward pass; ``None``: what suits the
+            device.
         precision: ``fp32``, or ``bf16`` for the large products and the nodes; norms, softmaxes,
             and all that has one value a pair stay in float32.
     """
 
     chunk_mb: int | None = None
-    keep_mb: int = 4096
+    keep_mb: int | None = None
     precision: Precision = "fp32"
 
 
@@ -84,12 +86,13 @@ class Similarity(nn.Module):
         room = self._chunk_bytes(images.pooled.device)
         cells = room // (kind.itemsize * self.local.out_features)
         kept = self._kept(captions, images, kind) if torch.is_grad_enabled() else 0
+        keep = kept <= _mib(self.room.keep_mb, KEEP_MB, images.pooled.device)
         found = []
         for start, stop in _runs(captions.lengths[own].tolist(), len(images.pooled), cells):
             part = captions[own[start:stop]]
             found.append(
                 self._block(images, part, kind)
-                if kept <= self.room.keep_mb * 2**20
+                if keep
                 else checkpoint(
                     self._block, images, part, kind, use_reentrant=False, preserve_rng_state=False
                 )
@@ -142,7 +145,7 @@ class Similarity(nn.Module):
 
     def _chunk_bytes(self, device: torch.device) -> int:
         """Bytes of the largest tensor."""
-        return (self.room.chunk_mb or CHUNK_MB.get(device.type, CHUNK_MB["cuda"])) * 2**20
+        return _mib(self.room.chunk_mb, CHUNK_MB, device)
 
     def _block(
         self, images: ImageCodes, captions: CaptionCodes, kind: torch.dtype
@@ -322,6 +325,11 @@ class SafSimilarity(Similarity):
         left = (1 - share) ** figures.shape[1]
         norm.running_mean.mul_(left).add_((weights * figures[0]).sum())
         norm.running_var.mul_(left).add_((weights * figures[1] * count / (count - 1)).sum())
+
+
+def _mib(given: int | None, by_device: dict[str, int], device: torch.device) -> int:
+    """Bytes of what is given in MiB, or of what suits a device."""
+    return (by_device.get(device.type, by_device["cuda"]) if given is None else given) * 2**20
 
 
 def _nothing_of(
