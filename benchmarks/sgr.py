@@ -16,6 +16,7 @@ import multiprocessing
 import resource
 import sys
 import time
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from multiprocessing.connection import Connection
 
@@ -27,7 +28,7 @@ from torch.nn import functional
 from pc2_baseline.modules.codes import CaptionCodes, ImageCodes
 from pc2_baseline.modules.fused import unit
 from pc2_baseline.modules.similarity import Room, SgrSimilarity
-from pc2_baseline.products import speed_up_float32
+from pc2_baseline.products import fast_float32
 
 
 @dataclass(frozen=True)
@@ -110,8 +111,6 @@ def make(size: Size, precision: str) -> tuple[SgrSimilarity, ImageCodes, Caption
 def measure(way: str, size: Size, repeat: int, pipe: Connection) -> None:
     """Time one way of scoring and send the figures, its scores and gradients."""
     torch.set_num_threads(size.threads)
-    if way != "loop":
-        speed_up_float32()
     sgr, images, captions = make(size, way[-4:] if way.startswith("ours") else "fp32")
     score = plain_loop if way.startswith("loop") else type(sgr).__call__
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -120,8 +119,9 @@ def measure(way: str, size: Size, repeat: int, pipe: Connection) -> None:
         images.regions.grad = captions.words.grad = None
         sgr.zero_grad()
         start = time.perf_counter(), time.process_time()
-        scores = score(sgr, images, captions)
-        scores.square().sum().backward()
+        with nullcontext() if way == "loop" else fast_float32():
+            scores = score(sgr, images, captions)
+            scores.square().sum().backward()
         if size.device != "cpu":
             torch.cuda.synchronize()
         seconds.append((time.perf_counter() - start[0], time.process_time() - start[1]))

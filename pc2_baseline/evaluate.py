@@ -12,6 +12,7 @@ from now_builder.formats.release import check_split
 from pc2_baseline import precomp
 from pc2_baseline.data import open_pairs
 from pc2_baseline.predict import load_best
+from pc2_baseline.products import fast_float32
 from pc2_baseline.retrieval import fold_scores, scores
 from pc2_baseline.run import check_split_is_the_runs, locate_release, pick_device, read_run
 from pc2_baseline.trainer import make_method
@@ -73,7 +74,10 @@ def evaluate(
     device = pick_device(device_name or record.settings.train.device)
     method = make_method(record, device)
     load_best(run, method)
-    with open_pairs(locate_release(run, record, release), name, data, device) as pairs:
+    with (
+        fast_float32(),
+        open_pairs(locate_release(run, record, release), name, data, device) as pairs,
+    ):
         check_split_is_the_runs(run, record, name, pairs.fingerprint)
         if fold is None and (data.name, name) == (precomp.COCO, "test"):
             fold = None if pairs.images % COCO_FOLD else COCO_FOLD

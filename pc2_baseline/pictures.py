@@ -26,7 +26,8 @@ _STYLE: Any = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.titlesize": 10,
-    "legend.frameon": False,
+    "legend.framealpha": 0.85,
+    "legend.edgecolor": "none",
     "svg.hashsalt": "pc2",  # the same picture, the same bytes
 }
 _BINS = 60

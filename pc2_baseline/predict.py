@@ -9,6 +9,7 @@ from pc2_baseline import precomp
 from pc2_baseline.checkpoint import read_tensors
 from pc2_baseline.data import open_pairs
 from pc2_baseline.methods import Method
+from pc2_baseline.products import fast_float32
 from pc2_baseline.run import (
     BEST,
     check_split_is_the_runs,
@@ -60,7 +61,7 @@ def predict(
         checkpoint_selection="dev",
         noise=record.release.noise,
     )
-    with open_pairs(folder, name, record.settings.data, device) as pairs:
+    with fast_float32(), open_pairs(folder, name, record.settings.data, device) as pairs:
         check_split_is_the_runs(run, record, name, pairs.fingerprint)
         track = record.settings.data.tokenizer  # one of the board's, or refused before the work
         meta = new_submission(folder, track, split, record.settings.method.name.upper(), training)

@@ -1,27 +1,35 @@
 """Float32 products by the faster of a CPU's two libraries, where it gives float32."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 
 _FINER_THAN_BF16 = 1 + 2**-12
 
 
-def speed_up_float32() -> bool:
+@contextmanager
+def fast_float32() -> Iterator[bool]:
     """Let oneDNN do float32 matrix products on the CPU, if it does them in float32.
 
     PyTorch's other library, MKL, does not use the wide registers of processors that are not
-    Intel's: there oneDNN is more than twice as fast. The switch that hands products to it
-    (``set_float32_matmul_precision("medium")``) also allows bfloat16 inside where a processor has
-    matrix tiles for it; then the switch is turned back.
+    Intel's: there oneDNN is more than twice as fast. The switch that hands products to it also
+    allows bfloat16 inside where a processor has matrix tiles for it; then it is left alone. It is
+    the whole process's, so it is put back at the end.
 
     Returns:
         Whether it was turned on.
     """
     switch = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
+    before = switch.fp32_precision
     switch.fp32_precision = "bf16"
-    if _is_exact():
-        return True
-    switch.fp32_precision = "ieee"
-    return False
+    on = _is_exact()
+    if not on:
+        switch.fp32_precision = before
+    try:
+        yield on
+    finally:
+        switch.fp32_precision = before
 
 
 def _is_exact() -> bool:

@@ -40,7 +40,7 @@ from pc2_baseline.learner import BrokenStepError
 from pc2_baseline.methods import METHODS, Method, Sizes
 from pc2_baseline.methods.base import State
 from pc2_baseline.noise import describe
-from pc2_baseline.products import speed_up_float32
+from pc2_baseline.products import fast_float32
 from pc2_baseline.progress import Clock, say
 from pc2_baseline.retrieval import scores as all_scores
 from pc2_baseline.run import (
@@ -120,9 +120,8 @@ def train(release: Path, run: Path, settings: Settings, *, force: bool = False) 
         say(f"{run}: done, {state.epoch + 1} epochs{early}; --force starts over")
         return Trained.by(state, 0)
     _make_deterministic(on=settings.train.deterministic)
-    if device.type == "cpu":
-        speed_up_float32()
     with (
+        fast_float32(),
         open_pairs(release, "train", settings.data, device) as pairs,
         open_pairs(release, "dev", settings.data, device) as dev,
     ):

@@ -100,9 +100,9 @@ def test_a_table_of_variants_is_trained_scored_once_and_written(tiny, tmp_path, 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("pc2_baseline.ablate.evaluate", _again)
         assert ablate(tiny, out, rows, [0, 1]) == table
-    (out / "full" / "seed-0" / "best" / "state.json").write_text(
-        (out / "full" / "seed-0" / "best" / "state.json").read_text() + " "
-    )
+    cached = out / "full" / "seed-0.test.json"
+    told = json.loads(cached.read_text())
+    cached.write_text(json.dumps({**told, "checkpoint": "0" * 64}))
     monkeypatch.setattr("pc2_baseline.ablate.evaluate", _again)
     with pytest.raises(RuntimeError, match="again"):
         ablate(tiny, out, rows, [0])
@@ -116,7 +116,7 @@ def test_a_row_of_another_method_keeps_what_that_method_knows(quick):
     overrides = [*quick, "method.margin=0.3"]
     (_, settings), *_ = with_settings([ROWS[2]], overrides)
     full = read_settings("pc2-demo", overrides)
-    assert settings.method == SgrSettings(margin=0.3)
+    assert settings.method == SgrSettings(margin=0.3, mean_epochs=full.method.mean_epochs)
     assert (settings.model, settings.train, settings.data) == (full.model, full.train, full.data)
 
 
