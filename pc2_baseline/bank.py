@@ -1,4 +1,4 @@
-"""The prediction bank: each pair's last pseudo-class prediction, by pair_index, with one writer."""
+"""The prediction bank: each pair's last pseudo-class prediction, by pair_index."""
 
 import numpy as np
 import torch

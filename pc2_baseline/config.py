@@ -107,11 +107,19 @@ class ModelSettings(Strict):
     )
 
 
-class Pc2Settings(Strict):
+class TripletSettings(Strict):
+    """What methods that learn by triplets share."""
+
+    margin: PositiveFloat = Field(0.2, description="Triplet margin, in units of similarity.")
+    mean_epochs: Annotated[int, Field(ge=0)] = Field(
+        0, description="Epochs after the warm-up that go on with mean negatives; then hardest."
+    )
+
+
+class Pc2Settings(TripletSettings):
     """PC2 (Duan et al., ACM MM 2024)."""
 
     name: Literal["pc2"] = "pc2"
-    margin: PositiveFloat = Field(0.2, description="Triplet margin, in units of similarity.")
     margin_base: Annotated[float, Field(gt=1)] = Field(
         10.0, description="Base m of the soft margin."
     )
@@ -197,9 +205,6 @@ class Pc2Settings(Strict):
     fresh_optimiser: bool = Field(
         default=False, description="Start the optimiser anew after the warm-up."
     )
-    mean_epochs: Annotated[int, Field(ge=0)] = Field(
-        0, description="Epochs after the warm-up that go on with mean negatives; then hardest."
-    )
     lambda_noisy: NonNegativeFloat = Field(1.0, description="Weight of the noisy pairs' loss.")
     lambda_pseudo: NonNegativeFloat = Field(1.0, description="Weight of the pseudo-class loss.")
     lambda_entropy: NonNegativeFloat = Field(
@@ -225,14 +230,10 @@ class Pc2Settings(Strict):
         return self
 
 
-class SgrSettings(Strict):
+class SgrSettings(TripletSettings):
     """SGR (Diao et al., AAAI 2021): every pair is taken as matched."""
 
     name: Literal["sgr"] = "sgr"
-    margin: PositiveFloat = Field(0.2, description="Triplet margin, in units of similarity.")
-    mean_epochs: Annotated[int, Field(ge=0)] = Field(
-        0, description="Epochs after the warm-up that go on with mean negatives; then hardest."
-    )
 
 
 class TrainSettings(Strict):

@@ -222,8 +222,10 @@ def open_pairs(
         side = layout(release, split, data, stack)
         regions, pairs = side.regions, len(side.captions)
         images = int(regions.shape[0])
+        regions, on_gpu = _in_memory(regions, data, device)
         check_regions(side.origin, regions, allow_zero_rows=data.allow_zero_rows)
-        regions = _held(regions, data, device)
+        if on_gpu:
+            regions = torch.from_numpy(regions).to(device)
         image_of, truth = own_images(pairs, images), None
         if split == "train" and data.noise_file is not None:
             image_of = read_noise(data.noise_file, pairs, images)
@@ -231,15 +233,14 @@ def open_pairs(
         yield PairSet(regions, side.captions, side.fingerprint, device, image_of, truth)
 
 
-def _held(regions: Any, data: DataSettings, device: torch.device) -> Any:
-    """Take regions to the GPU or into memory where they fit, else leave them where they lie."""
+def _in_memory(regions: Any, data: DataSettings, device: torch.device) -> tuple[Any, bool]:
+    """Read regions once where they fit, else leave them where they lie; tell if a GPU has room."""
     kind = np.dtype(np.float16) if data.hold == "fp16" else regions.dtype
     gib = int(np.prod(regions.shape)) * kind.itemsize / 2**30
     on_gpu = device.type == "cuda" and gib <= data.device_gb
     if gib > data.memory_gb and not on_gpu:
-        return regions
-    held = np.array(regions, dtype=kind)
-    return torch.from_numpy(held).to(device) if on_gpu else held
+        return regions, False
+    return np.array(regions, dtype=kind), on_gpu
 
 
 @dataclass(frozen=True, slots=True)

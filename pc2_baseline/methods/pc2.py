@@ -93,8 +93,8 @@ class Pc2Network(nn.Module):
 class Pc2:
     """Two co-taught peers, each with its prediction bank and its beliefs.
 
-    Every epoch ends with one evaluation pass in a fixed order, from which each peer's division,
-    predictions and oscillation follow; the next epoch crosses the divisions.
+    Every epoch ends with one evaluation pass, in a fixed order unless set otherwise, from which
+    each peer's division, predictions and oscillation follow; the next epoch crosses the divisions.
 
     Args:
         settings: Of the run; its method section is :class:`Pc2Settings`.
