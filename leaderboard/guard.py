@@ -1,0 +1,123 @@
+"""Stands before every route: headers, ETag, HEAD, one log line and the metrics of each request."""
+
+import hashlib
+import json
+import logging
+import time
+import traceback
+from datetime import UTC, datetime
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from leaderboard.metering import Meters
+from leaderboard.page import policy
+from leaderboard.problems import problem_response
+
+LOG = logging.getLogger("leaderboard.http")
+_METHODS = {"GET", "HEAD", "PUT", "POST", "DELETE"}
+_PAGES = "/{path:path}"
+
+
+class Guard:
+    """An ASGI layer around the whole service.
+
+    Answers are whole when they pass here (none is streamed), so that an ETag can be their hash.
+
+    Args:
+        app: The service.
+        meters: Where requests are counted.
+    """
+
+    def __init__(self, app: ASGIApp, meters: Meters) -> None:
+        self._app = app
+        self._meters = meters
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        started = time.perf_counter()
+        asked = scope["method"]
+        inner = dict(scope, method="GET") if asked == "HEAD" else dict(scope)
+        start, body = await self._respond(inner, receive)
+        if asked in {"GET", "HEAD"} and start["status"] == 200:
+            body = _with_etag(Headers(scope=scope), start, body)
+        _harden(start)
+        await send(start)
+        await send({"type": "http.response.body", "body": b"" if asked == "HEAD" else body})
+        self._note(inner, asked, start["status"], len(body), time.perf_counter() - started)
+
+    async def _respond(self, scope: Scope, receive: Receive) -> tuple[Message, bytes]:
+        answer = _Answer()
+        try:
+            await self._app(scope, receive, answer.send)
+        except Exception as error:  # noqa: BLE001 - the one place where a fault becomes an answer
+            _log_fault(error)
+            answer = _Answer()
+            detail = "a fault of this server; its log says where"
+            await problem_response(500, detail)(scope, receive, answer.send)
+        return answer.start, bytes(answer.body)
+
+    def _note(self, scope: Scope, method: str, status: int, size: int, seconds: float) -> None:
+        route = getattr(scope.get("route"), "path", "none")
+        method = method if method in _METHODS else "other"
+        self._meters.requests.labels(route, method, str(status)).inc()
+        self._meters.seconds.labels(route).observe(seconds)
+        # A path that led nowhere may hold anything, a pasted token too.
+        path = scope["path"] if route == _PAGES and status == 200 else route
+        line = {
+            "at": datetime.now(UTC).isoformat(timespec="milliseconds"),
+            "method": method,
+            "path": path,
+            "status": status,
+            "bytes": size,
+            "ms": round(seconds * 1000, 1),
+        }
+        LOG.info(json.dumps(line))
+
+
+class _Answer:
+    """Collects what an app sends."""
+
+    def __init__(self) -> None:
+        self.start: Message = {}
+        self.body = bytearray()
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.start = message
+        else:
+            self.body += message.get("body", b"")
+
+
+def _with_etag(request: Headers, start: Message, body: bytes) -> bytes:
+    """Name the body by its hash; give nothing to whoever has it already."""
+    headers = MutableHeaders(raw=start["headers"])
+    headers.setdefault("Cache-Control", "no-cache")
+    tag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
+    headers["ETag"] = tag
+    known = {part.strip().removeprefix("W/") for part in request.get("If-None-Match", "").split(",")}
+    if known & {tag, "*"}:
+        start["status"] = 304
+        del headers["Content-Length"]
+        start["headers"] = headers.raw
+        return b""
+    start["headers"] = headers.raw
+    return body
+
+
+def _harden(start: Message) -> None:
+    headers = MutableHeaders(raw=start["headers"])
+    headers["Content-Security-Policy"] = f"{policy()}; frame-ancestors 'none'"
+    headers["X-Content-Type-Options"] = "nosniff"
+    headers["Referrer-Policy"] = "no-referrer"
+    headers["Cross-Origin-Opener-Policy"] = "same-origin"
+    headers.setdefault("Cache-Control", "no-store")
+    start["headers"] = headers.raw
+
+
+def _log_fault(error: Exception) -> None:
+    """Log where it happened; its message may quote what a user sent."""
+    where = [f"{f.filename}:{f.lineno}" for f in traceback.extract_tb(error.__traceback__)[-6:]]
+    LOG.error(json.dumps({"fault": type(error).__name__, "where": where}))
