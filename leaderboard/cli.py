@@ -1,14 +1,19 @@
-"""The command now-leaderboard: pack, validate, score, submit, serve, export-site."""
+"""The command now-leaderboard: pack, validate, score, submit, status, serve, export-site."""
 
+import json
+import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from now_builder import __version__
 from now_builder.config import read_toml, with_overrides
 from now_builder.errors import ConfigError, run
+
+if TYPE_CHECKING:
+    from leaderboard.client import Board
 
 app = typer.Typer(
     name="now-leaderboard",
@@ -35,6 +40,29 @@ TruthFile = Annotated[
         "--truth",
         help="CSV or Parquet with key or url, and lang and/or topic: also shows what knowing only "
         "these would give.",
+    ),
+]
+
+BoardUrl = Annotated[
+    str,
+    typer.Option(
+        "--url", envvar="NOW_LEADERBOARD_URL", show_envvar=True, help="Address of the board."
+    ),
+]
+TokenFile = Annotated[
+    Path | None,
+    typer.Option("--token-file", help="File with your token; else NOW_LEADERBOARD_TOKEN."),
+]
+EntryName = Annotated[str, typer.Argument(metavar="NAME", help="Of an entry.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
+DatabaseUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--database",
+        envvar="NOW_LEADERBOARD_DATABASE",
+        show_envvar=True,
+        help="sqlite:///FILE or postgresql://USER@HOST/NAME; a password is best left to the "
+        "variable. Else the store's own, in its private folder.",
     ),
 ]
 
@@ -136,17 +164,128 @@ def _score(
 @app.command("submit")
 def _submit(
     submission: SubmissionFile,
-    release: ReleaseFolder,
-    store: Annotated[Path, typer.Option(help="Folder of results; made where missing.")],
+    release: Annotated[
+        Path | None, typer.Option(help="With --store: the release it was made on.")
+    ] = None,
+    store: Annotated[
+        Path | None, typer.Option(help="Folder of results; made where missing.")
+    ] = None,
     truth: TruthFile = None,
+    url: Annotated[str | None, typer.Option(help="Send it to this board instead.")] = None,
+    token_file: TokenFile = None,
+    anonymous_until: Annotated[
+        str | None,
+        typer.Option(metavar="YYYY-MM-DD", help="With --url: show who it is from that day on."),
+    ] = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Score a submission and file its result: one immutable JSON, named by its content."""
+    """Send a submission to a board (--url), or score it here into a folder (--store, --release).
+
+    Either way the result is one immutable JSON, named by its content; the same file sent again is
+    the same entry, so sending again is safe. A refusal lists every problem and how to mend it.
+    """
+    if url is not None and store is None:
+        _send(submission, url, token_file, anonymous_until, as_json)
+        return
+    if url is not None or store is None or release is None:
+        raise ConfigError("submit: expected --url URL, or --store FOLDER with --release RELEASE")
     from leaderboard.evaluate import score  # noqa: PLC0415
     from leaderboard.store import file_result  # noqa: PLC0415
 
     entry, new = file_result(store, score(submission, release, truth))
+    _print_filed(entry.name, entry.result.to_json(), as_json, new=new)
+
+
+def _send(
+    path: Path, url: str, token_file: Path | None, anonymous_until: str | None, as_json: bool
+) -> None:
+    from rich.console import Console  # noqa: PLC0415
+    from rich.progress import Progress  # noqa: PLC0415
+
+    from leaderboard.client import BoardError  # noqa: PLC0415
+
+    console = Console(stderr=True)
+    with _board(url, token_file) as board, Progress(console=console, transient=True) as bars:
+        size = path.stat().st_size if path.is_file() else 0
+        bar = bars.add_task(path.name, total=size)
+        try:
+            filed = board.submit(path, anonymous_until, lambda n: bars.advance(bar, n))
+        except BoardError as error:
+            bars.stop()
+            for problem in error.problems:
+                sys.stderr.write(f"{problem}\n")
+            raise
+    _print_filed(filed.name, json.dumps(filed.result), as_json, new=filed.new)
+    sys.stderr.write(f"{filed.page}\n")
+
+
+def _print_filed(name: str, result: str, as_json: bool, *, new: bool) -> None:
+    if as_json:
+        typer.echo(result.rstrip("\n"))
+        return
+    tree = json.loads(result)
     state = "filed" if new else "already there"
-    typer.echo(f"{entry.name}: {state}: {entry.result.method.name}, rSum {entry.result.rsum:.1f}")
+    typer.echo(f"{name}: {state}: {tree['method']['name']}, rSum {tree['rsum']:.1f}")
+
+
+def _board(url: str, token_file: Path | None) -> "Board":
+    try:
+        from leaderboard.client import Board, read_token  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"--url needs {error.name}: pip install 'noise-of-web[server]'") from None
+    return Board(url, read_token(token_file))
+
+
+@app.command("status")
+def _status(
+    url: BoardUrl,
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="One entry only.")] = None,
+    token_file: TokenFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show your entries on a board, or one entry."""
+    with _board(url, token_file) as board:
+        entries = board.mine() if name is None else [board.entry(name)]
+    if as_json:
+        typer.echo(json.dumps(entries if name is None else entries[0], indent=2))
+        return
+    for entry in entries:
+        state = "withdrawn" if entry.get("withdrawn_at") else entry["evidence"]
+        where = f"{entry['track']} {entry['split']}"
+        typer.echo(
+            f"{entry['name']}  {state}  {where}  rSum {entry['rsum']:.1f}  {entry['method']}"
+        )
+
+
+@app.command("withdraw")
+def _withdraw(
+    name: EntryName,
+    url: BoardUrl,
+    reason: Annotated[str, typer.Option(help="Shown in its place; public.")],
+    token_file: TokenFile = None,
+) -> None:
+    """Take an entry of yours off a board; a tombstone with the reason stays."""
+    with _board(url, token_file) as board:
+        board.withdraw(name, reason)
+    typer.echo(f"{name}: withdrawn")
+
+
+@app.command("quota")
+def _quota(url: BoardUrl, token_file: TokenFile = None, as_json: AsJson = False) -> None:
+    """Show what is left of today's uploads and scored submissions on a board."""
+    with _board(url, token_file) as board:
+        me = board.me()
+    if as_json:
+        typer.echo(json.dumps(me, indent=2))
+        return
+    left = {
+        kind: "no limit" if me["quota"][kind] is None else f"{me['quota'][kind]} left"
+        for kind in ("scored", "attempts")
+    }
+    typer.echo(
+        f"{me['handle']} ({', '.join(me['scopes'])}): scored submissions: {left['scored']};"
+        f" uploads: {left['attempts']}; new ones from {me['quota']['resets_at']}"
+    )
 
 
 @app.command("serve")
@@ -159,23 +298,45 @@ def _serve(
     truth: TruthFile = None,
     token_file: Annotated[
         Path | None,
-        typer.Option(help="File with the submitters' bearer token; else NOW_LEADERBOARD_TOKEN."),
+        typer.Option(help="File with the operator's bearer token; else NOW_LEADERBOARD_TOKEN."),
     ] = None,
+    database: DatabaseUrl = None,
+    scored: Annotated[
+        int, typer.Option(min=0, help="Test submissions that a user may have scored in a day.")
+    ] = 5,
+    attempts: Annotated[
+        int, typer.Option(min=0, help="Uploads of a user in a day, refused ones among them.")
+    ] = 50,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on.", min=1, max=65535)] = 8000,
 ) -> None:
-    """Serve the board: the pages of export-site, live, and PUT /v1/submissions.
+    """Serve the board: the pages of export-site, live, and an API to submit to (/openapi.json).
 
-    Submit with: curl -T X.zip -H "Authorization: Bearer $NOW_LEADERBOARD_TOKEN"
-    http://127.0.0.1:8000/v1/submissions
+    Submit with: now-leaderboard submit X.zip --url http://127.0.0.1:8000, or with: curl -T X.zip
+    -H "Authorization: Bearer $NOW_LEADERBOARD_TOKEN" http://127.0.0.1:8000/v1/submissions
+
+    The operator's token may do everything; submitters get tokens of their own by: admin token add.
     """
+    if release is None and (token_file or database):
+        raise ConfigError("--token-file and --database need --release: else nobody may submit")
     try:
-        from leaderboard.server import make_judge, read_token, serve  # noqa: PLC0415
+        from leaderboard.access import make_operator  # noqa: PLC0415
+        from leaderboard.quotas import Quotas  # noqa: PLC0415
+        from leaderboard.server import serve  # noqa: PLC0415
+        from leaderboard.service import Settings, make_judge  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise ConfigError(f"serve needs {error.name}: pip install 'noise-of-web[server]'") from None
+    from leaderboard.client import TOKEN_VARIABLE, read_token  # noqa: PLC0415
 
-    judge = make_judge(release, truth, read_token(token_file)) if release else None
-    serve(store, judge, host, port)
+    if release is None:
+        serve(Settings(store), host, port)
+        return
+    named = token_file is not None or os.environ.get(TOKEN_VARIABLE)
+    operator = make_operator(read_token(token_file)) if named else None
+    if operator is None:
+        sys.stderr.write(f"{TOKEN_VARIABLE} is not set: only users' own tokens are let in\n")
+    judge = make_judge(release, truth, Quotas(attempts=attempts, scored=scored))
+    serve(Settings(store, judge, database, operator), host, port)
 
 
 @app.command("export-site")

@@ -30,11 +30,11 @@ class BoardError(NowError):
     Args:
         message: One line.
         status: Of HTTP; None where there was no answer.
-        problems: What the board found wrong, as it says: code, field, found, expected, mend.
+        problems: What the board found wrong, a line each.
     """
 
     def __init__(
-        self, message: str, status: int | None = None, problems: tuple[dict[str, str], ...] = ()
+        self, message: str, status: int | None = None, problems: tuple[str, ...] = ()
     ) -> None:
         super().__init__(message)
         self.status = status
@@ -190,14 +190,18 @@ def _checked(answer: httpx.Response, url: str) -> httpx.Response:
         return answer
     try:
         tree = answer.json()
-        problems = tuple(
-            {key: printable(str(value)) for key, value in item.items()}
-            for item in tree.get("problems", ())
-        )
+        problems = tuple(_line(item) for item in tree.get("problems", ()))
         detail = printable(str(tree["detail"]))
     except (ValueError, KeyError, AttributeError, TypeError):
         problems, detail = (), f"{answer.reason_phrase or 'no'} (not a board of now-leaderboard?)"
     raise BoardError(f"{url}: {answer.status_code}: {detail}", answer.status_code, problems)
+
+
+def _line(item: Mapping[str, object]) -> str:
+    text = {key: str(item.get(key, "?")) for key in ("field", "found", "expected", "code", "mend")}
+    return printable(
+        "{field}: found {found}, expected {expected} ({code}); {mend}".format_map(text)
+    )
 
 
 def printable(text: str) -> str:

@@ -1,5 +1,6 @@
 """Stands before every route: headers, ETag, HEAD, one log line and the metrics of each request."""
 
+import asyncio
 import hashlib
 import json
 import logging
@@ -8,15 +9,91 @@ import traceback
 from datetime import UTC, datetime
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from leaderboard.metering import Meters
 from leaderboard.page import policy
-from leaderboard.problems import problem_response
+from leaderboard.problems import Refusal, problem_response
 
 LOG = logging.getLogger("leaderboard.http")
+BODY_SECONDS = 120.0
+MAX_SMALL = 2**16
+# A refused body of an ordinary size is read and dropped: a client that is cut off while it still
+# sends never sees the answer.
+_MAX_IGNORED = 2**26
+_BODY = "now_leaderboard.body"
 _METHODS = {"GET", "HEAD", "PUT", "POST", "DELETE"}
 _PAGES = "/{path:path}"
+
+
+class Body:
+    """The body of a request, counted and timed: what its headers say is not believed.
+
+    Small ones are for everybody; a route that takes more says so once it knows who asks.
+
+    Args:
+        receive: Gives the pieces.
+        headers: Of the request.
+    """
+
+    def __init__(self, receive: Receive, headers: Headers) -> None:
+        self._receive = receive
+        self._length = headers.get("Content-Length")
+        self._limit = MAX_SMALL
+        self._seen = 0
+        self._deadline: float | None = None
+        self.complete = self._length is None and "Transfer-Encoding" not in headers
+
+    def allow(self, limit: int) -> None:
+        """Take that many bytes.
+
+        Raises:
+            Refusal: If the headers announce more.
+        """
+        self._limit = limit
+        if self._length is not None and not (self._length.isdigit() and int(self._length) <= limit):
+            raise _too_large(limit)
+
+    async def receive(self) -> Message:
+        """Give the next piece.
+
+        Raises:
+            Refusal: If there were too many bytes, or they come too slowly.
+        """
+        if self.complete:
+            return await self._receive()
+        if self._deadline is None:
+            self.allow(self._limit)
+            self._deadline = asyncio.get_running_loop().time() + BODY_SECONDS
+        try:
+            async with asyncio.timeout_at(self._deadline):
+                message = await self._receive()
+        except TimeoutError:
+            raise Refusal(408, f"the body took longer than {BODY_SECONDS:g} s") from None
+        self._seen += len(message.get("body", b""))
+        if self._seen > self._limit:
+            raise _too_large(self._limit)
+        self.complete = not message.get("more_body", False)
+        return message
+
+    def unread(self) -> bool:
+        """Whether so much may still come that the connection is better closed than read on."""
+        if self.complete:
+            return False
+        return (
+            self._length is None or not self._length.isdigit() or int(self._length) > _MAX_IGNORED
+        )
+
+
+def body_of(request: Request) -> Body:
+    """Give the body of a request that came through a :class:`Guard`."""
+    body: Body = request.scope[_BODY]
+    return body
+
+
+def _too_large(limit: int) -> Refusal:
+    return Refusal(413, f"expected at most {limit} bytes")
 
 
 class Guard:
@@ -34,16 +111,20 @@ class Guard:
         self._meters = meters
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         started = time.perf_counter()
         asked = scope["method"]
-        inner = dict(scope, method="GET") if asked == "HEAD" else dict(scope)
-        start, body = await self._respond(inner, receive)
+        request = Body(receive, Headers(scope=scope))
+        inner = {**scope, "method": "GET" if asked == "HEAD" else asked, _BODY: request}
+        start, body = await self._respond(inner, request.receive)
         if asked in {"GET", "HEAD"} and start["status"] == 200:
             body = _with_etag(Headers(scope=scope), start, body)
-        _harden(start)
+        _harden(start, Headers(scope=scope))
+        if request.unread():
+            start["headers"].append((b"connection", b"close"))
         await send(start)
         await send({"type": "http.response.body", "body": b"" if asked == "HEAD" else body})
         self._note(inner, asked, start["status"], len(body), time.perf_counter() - started)
@@ -97,7 +178,9 @@ def _with_etag(request: Headers, start: Message, body: bytes) -> bytes:
     headers.setdefault("Cache-Control", "no-cache")
     tag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
     headers["ETag"] = tag
-    known = {part.strip().removeprefix("W/") for part in request.get("If-None-Match", "").split(",")}
+    known = {
+        part.strip().removeprefix("W/") for part in request.get("If-None-Match", "").split(",")
+    }
     if known & {tag, "*"}:
         start["status"] = 304
         del headers["Content-Length"]
@@ -107,13 +190,14 @@ def _with_etag(request: Headers, start: Message, body: bytes) -> bytes:
     return body
 
 
-def _harden(start: Message) -> None:
+def _harden(start: Message, request: Headers) -> None:
     headers = MutableHeaders(raw=start["headers"])
     headers["Content-Security-Policy"] = f"{policy()}; frame-ancestors 'none'"
     headers["X-Content-Type-Options"] = "nosniff"
     headers["Referrer-Policy"] = "no-referrer"
     headers["Cross-Origin-Opener-Policy"] = "same-origin"
-    headers.setdefault("Cache-Control", "no-store")
+    if start["status"] >= 400 or "Authorization" in request:
+        headers["Cache-Control"] = "no-store"
     start["headers"] = headers.raw
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import json
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -17,7 +18,7 @@ from leaderboard import events, index, quotas
 from leaderboard.accounts import Principal
 from leaderboard.database import writing
 from leaderboard.evaluate import score, validate
-from leaderboard.guard import body_of
+from leaderboard.guard import LOG, body_of
 from leaderboard.problems import ProblemItem, Refusal
 from leaderboard.quotas import QuotaError, Quotas
 from leaderboard.service import Judge, Service
@@ -25,7 +26,7 @@ from leaderboard.store import Entry, file_result
 from leaderboard.submission import Submission
 from now_builder.errors import NowError, SubmissionError
 
-_UNLIMITED = Quotas(attempts=2**31 - 1, scored=2**31 - 1)
+UNLIMITED = Quotas(attempts=2**31 - 1, scored=2**31 - 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ def judge_of(service: Service) -> Judge:
 
 def quotas_of(service: Service, who: Principal) -> Quotas:
     """Give a user's quotas; who has the machine needs none."""
-    return _UNLIMITED if who.user_id == service.keeper.operator_id else judge_of(service).quotas
+    return UNLIMITED if who.user_id == service.keeper.operator_id else judge_of(service).quotas
 
 
 def count_attempt(service: Service, who: Principal) -> None:
@@ -94,7 +95,7 @@ async def received(request: Request, service: Service, who: Principal) -> AsyncI
     except ClientDisconnect:
         raise Refusal(400, "the body ended early") from None
     finally:
-        path.unlink(missing_ok=True)
+        os.unlink(path)  # noqa: PTH108 - a moment's work; async code may not call pathlib's
 
 
 class OneByOne:

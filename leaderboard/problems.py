@@ -1,4 +1,4 @@
-"""Errors over HTTP as RFC 9457 says: one shape for every refusal, from a lost page to a bad file."""
+"""Errors over HTTP as RFC 9457 says: one shape for every refusal."""
 
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus

@@ -1,4 +1,4 @@
-"""What a running board holds: store, database, judge, pages; opened at the start, closed at the end."""
+"""What a running board holds: store, database, judge, pages, threads."""
 
 import fcntl
 import os
@@ -118,7 +118,7 @@ class Service:
         return self.keeper.database
 
     def problem(self) -> str | None:
-        """Say why the board cannot work now: the database does not answer, the disk is full …"""
+        """Say why the board cannot work now: a database that does not answer, a full disk."""
         if self.keeper.database is None:
             return None
         try:

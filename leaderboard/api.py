@@ -1,0 +1,285 @@
+"""The routes of the board: submitting, looking, comparing."""
+
+import asyncio
+from collections.abc import Callable
+from datetime import UTC, date, datetime, timedelta
+from functools import partial
+from typing import Annotated, Any, TypeVar
+
+from fastapi import APIRouter, Depends, Query, Request, Response
+from pydantic import BaseModel
+from starlette.concurrency import run_in_threadpool
+
+from leaderboard import index, intake, quotas
+from leaderboard.access import PUBLIC, Owner, Reader, Submitter
+from leaderboard.board import make_board
+from leaderboard.evaluate import Result
+from leaderboard.metering import MEDIA_TYPE as METRICS
+from leaderboard.problems import ProblemDocument, Refusal
+from leaderboard.service import Service
+from leaderboard.store import Entry
+from leaderboard.submission import Submission
+from leaderboard.views import (
+    Boards,
+    BoardView,
+    EntryView,
+    Filter,
+    OwnEntries,
+    view_board,
+    view_entry,
+    view_own,
+)
+from now_builder import __version__
+
+MAX_ANONYMOUS = timedelta(days=366)
+Answer = TypeVar("Answer")
+
+
+async def service_of(request: Request) -> Service:
+    """Give the running board of a request."""
+    service: Service = request.app.state.service
+    return service
+
+
+Here = Annotated[Service, Depends(service_of)]
+
+
+def fails(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Describe the errors of a route."""
+    described: dict[int | str, dict[str, Any]] = {}
+    for status in statuses:
+        described[status] = {
+            "model": ProblemDocument,
+            "content": {"application/problem+json": {}},
+        }
+    return described
+
+
+api = APIRouter(prefix="/v1")
+_ZIP_BODY = {
+    "requestBody": {
+        "required": True,
+        "content": {"application/zip": {"schema": {"type": "string", "format": "binary"}}},
+    }
+}
+_UPLOAD_FAILS = fails(400, 401, 403, 408, 413, 422, 429)
+
+
+class Quota(BaseModel):
+    """What is left today; None is no limit."""
+
+    attempts: int | None
+    scored: int | None
+    resets_at: datetime
+
+
+class Me(BaseModel):
+    """Who a token belongs to, and what it may do."""
+
+    handle: str
+    scopes: tuple[str, ...]
+    quota: Quota
+
+
+class Valid(BaseModel):
+    """A file that would be scored."""
+
+    valid: bool = True
+    track: str
+    split: str
+    method: str
+
+
+class Reason(BaseModel):
+    """Why an entry is withdrawn; shown on its page."""
+
+    reason: str
+
+
+async def _until(anonymous_until: date | None = None) -> date | None:
+    """Check the day until which a submitter wants to stay anonymous.
+
+    Raises:
+        Refusal: If it is not ahead, or too far.
+    """
+    today = datetime.now(UTC).date()
+    if anonymous_until is not None and not today < anonymous_until <= today + MAX_ANONYMOUS:
+        raise Refusal(
+            422,
+            f"anonymous_until: found {anonymous_until}, expected a day after {today},"
+            f" {MAX_ANONYMOUS.days} days ahead at most",
+        )
+    return anonymous_until
+
+
+@api.put(
+    "/submissions",
+    status_code=201,
+    response_model=Result,
+    responses=_UPLOAD_FAILS
+    | fails(409)
+    | {200: {"model": Result, "description": "The same file was filed before: the same entry."}},
+    openapi_extra=_ZIP_BODY,
+)
+async def submit(
+    request: Request,
+    who: Submitter,
+    service: Here,
+    until: Annotated[date | None, Depends(_until)],
+) -> Response:
+    """Score a submission and file it.
+
+    The body is the zip. The answer comes when the result is on disk; the same file sent again
+    gives the same entry, so a lost answer is mended by sending again.
+    """
+    intake.judge_of(service)
+    await run_in_threadpool(intake.count_attempt, service, who)
+    async with (
+        intake.received(request, service, who) as upload,
+        request.app.state.one_by_one.lock(upload.sha256),
+    ):
+        entry, new = await _scoring(service, partial(intake.file_upload, service, upload, until))
+    return Response(
+        entry.result.to_json(),
+        status_code=201 if new else 200,
+        media_type="application/json",
+        headers={
+            "Location": f"/v1/entries/{entry.name}",
+            "Link": f'</entries/{entry.name}.html>; rel="alternate"; type="text/html"',
+        },
+    )
+
+
+@api.post("/validate", responses=_UPLOAD_FAILS, openapi_extra=_ZIP_BODY)
+async def validate(request: Request, who: Submitter, service: Here) -> Valid:
+    """Say whether a submission would be scored; nothing is stored, but it counts as an attempt."""
+    intake.judge_of(service)
+    await run_in_threadpool(intake.count_attempt, service, who)
+    async with intake.received(request, service, who) as upload:
+        meta = await _scoring(service, partial(intake.check_upload, service, upload))
+    return Valid(track=meta.track, split=meta.split, method=meta.method.name)
+
+
+async def _scoring(service: Service, work: Callable[[], Answer]) -> Answer:
+    """Do work on one of the few threads for it."""
+    return await asyncio.get_running_loop().run_in_executor(service.scorers, work)
+
+
+@api.get("/me", responses=fails(401, 403))
+def me(who: Reader, service: Here) -> Me:
+    """Tell whose token this is, and what is left of today's quotas."""
+    limits = intake.quotas_of(service, who)
+    left = quotas.remaining(service.database, who.user_id, limits, datetime.now(UTC))
+    free = limits is intake.UNLIMITED
+    return Me(
+        handle=who.handle,
+        scopes=tuple(sorted(who.scopes)),
+        quota=Quota(
+            attempts=None if free else left.attempts,
+            scored=None if free else left.scored,
+            resets_at=left.resets_at,
+        ),
+    )
+
+
+@api.get("/submissions", responses=fails(401, 403))
+def mine(who: Reader, service: Here) -> OwnEntries:
+    """List the entries of who asks, the newest first."""
+    return view_own(index.entries_of(service.database, who.user_id))
+
+
+@api.get("/entries/{name}", dependencies=[PUBLIC], responses=fails(404))
+def entry(name: str, service: Here) -> EntryView:
+    """Describe an entry."""
+    return view_entry(_entry(service, name))
+
+
+@api.get(
+    "/entries/{name}/result", dependencies=[PUBLIC], response_model=Result, responses=fails(404)
+)
+def result(name: str, service: Here) -> Response:
+    """Give an entry's ``result.json``, byte for byte as it was filed."""
+    return Response(_entry(service, name).result.to_json(), media_type="application/json")
+
+
+def _entry(service: Service, name: str) -> Entry:
+    entry = service.pages.snapshot().entries.get(name)
+    if entry is None:
+        raise Refusal(404, "no such entry")
+    return entry
+
+
+@api.post("/entries/{name}/withdraw", responses=fails(401, 403, 404, 409, 422))
+def withdraw(who: Owner, name: str, reason: Reason, service: Here) -> EntryView:
+    """Withdraw an entry: it leaves the board, and a tombstone with the reason stays."""
+    raise NotImplementedError
+
+
+@api.get("/boards", dependencies=[PUBLIC])
+def boards(service: Here) -> Boards:
+    """List the boards."""
+    raise NotImplementedError
+
+
+@api.get("/boards/{board}", dependencies=[PUBLIC], responses=fails(404, 422))
+def board(board: str, wanted: Annotated[Filter, Query()], service: Here) -> BoardView:
+    """Give a board's rows, ranked."""
+    for track in make_board(list(service.pages.snapshot().entries.values())):
+        if track.name == board:
+            return view_board(track, wanted)
+    raise Refusal(404, "no such board")
+
+
+@api.get("/schema/submission.json", dependencies=[PUBLIC])
+def submission_schema() -> dict[str, Any]:
+    """Give the JSON schema of ``submission.json``."""
+    return Submission.model_json_schema()
+
+
+@api.get("/schema/result.json", dependencies=[PUBLIC])
+def result_schema() -> dict[str, Any]:
+    """Give the JSON schema of ``result.json``."""
+    return Result.model_json_schema(by_alias=True)
+
+
+root = APIRouter()
+
+
+class Health(BaseModel):
+    """A board that works."""
+
+    status: str = "ok"
+    version: str = __version__
+
+
+@root.get("/healthz", dependencies=[PUBLIC], responses=fails(503))
+def health(service: Here) -> Health:
+    """Say whether the board works: its database answers, its store can be written."""
+    problem = service.problem()
+    if problem is not None:
+        raise Refusal(503, problem)
+    service.pages.snapshot()
+    return Health()
+
+
+@root.get("/metrics", dependencies=[PUBLIC], response_class=Response)
+def metrics(service: Here) -> Response:
+    """Give the service's counters in Prometheus' text format."""
+    service.meters.entries.set(len(service.pages.snapshot().entries))
+    return Response(service.meters.text(), media_type=METRICS)
+
+
+@root.get("/openapi.json", dependencies=[PUBLIC], include_in_schema=False)
+def openapi(request: Request) -> dict[str, Any]:
+    """Describe the API."""
+    tree: dict[str, Any] = request.app.openapi()
+    return tree
+
+
+@root.get("/{path:path}", dependencies=[PUBLIC], include_in_schema=False)
+def page(path: str, service: Here) -> Response:
+    """Give a page of the site."""
+    found = service.pages.get(path or "index.html")
+    if found is None:
+        raise Refusal(404, "no such page")
+    return Response(found[0], media_type=found[1])

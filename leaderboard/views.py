@@ -1,0 +1,189 @@
+"""What the API shows of entries and boards, as models that the OpenAPI description names."""
+
+from collections.abc import Iterable
+from datetime import date, datetime
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from leaderboard.board import Row, Section, Track
+from leaderboard.index import Indexed
+from leaderboard.store import Entry
+
+
+class _View(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class EntryView(_View):
+    """An entry, without its figures in full: ``result`` has them.
+
+    Attributes:
+        page: Address for people.
+        result: Address of ``result.json``.
+    """
+
+    name: str
+    track: str
+    split: str
+    method: str
+    rsum: float
+    rsum_interval: tuple[float, float]
+    ranked: bool
+    page: str
+    result: str
+
+
+class OwnView(_View):
+    """An entry as its owner sees it in the list."""
+
+    name: str
+    track: str
+    split: str
+    method: str
+    rsum: float
+    ranked: bool
+    evidence: str
+    submitted_at: datetime | None
+    anonymous_until: date | None
+    withdrawn_at: datetime | None
+
+
+class OwnEntries(_View):
+    """The entries of who asks, the newest first."""
+
+    submissions: tuple[OwnView, ...]
+
+
+class RowView(_View):
+    """A line of a board."""
+
+    place: int | None
+    method: str
+    evidence: str
+    rsum: float
+    low: float
+    high: float
+    recalls: tuple[float, ...]
+    ranked: bool
+    entry: str | None
+
+
+class SectionView(_View):
+    """Rows that may be compared with each other."""
+
+    split: str
+    n_pairs: int
+    fingerprint: str | None
+    rows: tuple[RowView, ...]
+
+
+class BoardView(_View):
+    """A board."""
+
+    board: str
+    sections: tuple[SectionView, ...]
+
+
+class BoardLink(_View):
+    """A board in the list of boards."""
+
+    board: str
+    entries: int
+    href: str
+
+
+class Boards(_View):
+    """All boards."""
+
+    boards: tuple[BoardLink, ...]
+
+
+class Filter(_View):
+    """Which rows of a board to show; None asks for all.
+
+    Attributes:
+        tier: Evidence.
+        ensemble: Whether similarities of several networks were averaged.
+        postprocessing: What was done to the similarities.
+        external_data: Whether other data was used.
+    """
+
+    tier: str | None = None
+    ensemble: bool | None = None
+    postprocessing: Literal["none", "per_query", "transductive"] | None = None
+    external_data: bool | None = None
+
+    def passes(self, row: Row) -> bool:
+        """Whether a row is to be shown; what a row does not say of itself passes no filter."""
+        if self.tier not in {None, row.evidence}:
+            return False
+        asked = (self.ensemble, self.postprocessing, self.external_data)
+        if asked == (None, None, None):
+            return True
+        if row.entry is None:
+            return False
+        result = row.entry.result
+        size = result.training.ensemble_size
+        known = (
+            None if size is None else size > 1,
+            result.postprocessing.kind,
+            bool(result.training.external_data),
+        )
+        return all(a is None or a == k for a, k in zip(asked, known, strict=True))
+
+
+def view_entry(entry: Entry) -> EntryView:
+    """Show an entry."""
+    result = entry.result
+    return EntryView(
+        name=entry.name,
+        track=result.track,
+        split=result.split,
+        method=result.method.name,
+        rsum=result.rsum,
+        rsum_interval=result.rsum_interval,
+        ranked=result.ranked,
+        page=f"/entries/{entry.name}.html",
+        result=f"/v1/entries/{entry.name}/result",
+    )
+
+
+def view_own(rows: Iterable[Indexed]) -> OwnEntries:
+    """Show a user's entries."""
+    return OwnEntries(
+        submissions=tuple(
+            OwnView(**{field: getattr(row, field) for field in OwnView.model_fields})
+            for row in rows
+        )
+    )
+
+
+def view_board(track: Track, wanted: Filter) -> BoardView:
+    """Show a board."""
+    return BoardView(
+        board=track.name, sections=tuple(_view_section(part, wanted) for part in track.sections)
+    )
+
+
+def _view_section(section: Section, wanted: Filter) -> SectionView:
+    return SectionView(
+        split=section.split,
+        n_pairs=section.n_pairs,
+        fingerprint=section.fingerprint,
+        rows=tuple(_view_row(row) for row in section.rows if wanted.passes(row)),
+    )
+
+
+def _view_row(row: Row) -> RowView:
+    return RowView(
+        place=row.place,
+        method=row.method,
+        evidence=row.evidence,
+        rsum=row.rsum,
+        low=row.low,
+        high=row.high,
+        recalls=row.recalls,
+        ranked=row.ranked,
+        entry=row.entry.name if row.entry else None,
+    )
