@@ -5,11 +5,16 @@ from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query
-from pydantic import AwareDatetime, BaseModel
+from pydantic import AwareDatetime, BaseModel, Field
 
-from leaderboard import accounts, events
+from leaderboard import accounts, events, store
 from leaderboard.access import Admin
 from leaderboard.api import Here, fails
+from leaderboard.database import writing
+from leaderboard.problems import Refusal
+from leaderboard.result import Points
+from leaderboard.store import Reproduction
+from leaderboard.submission import Name, Sha256
 
 admin = APIRouter(prefix="/v1/admin", responses=fails(401, 403, 422))
 
@@ -94,6 +99,16 @@ class Events(BaseModel):
     events: tuple[EventView, ...]
 
 
+class NewReproduction(BaseModel):
+    """What somebody's own run came to; see :class:`leaderboard.store.Reproduction`."""
+
+    by: Name
+    rsum: Points
+    payload_sha256: Sha256
+    code_commit: Annotated[str, Field(pattern=r"^[0-9a-f]{7,64}$")] | None = None
+    config_sha256: Sha256 | None = None
+
+
 @admin.get("/users")
 def users(_who: Admin, service: Here) -> Users:
     """List users."""
@@ -152,6 +167,19 @@ def read_events(
     """Read a page of the log."""
     found = events.read(service.database, after=after, limit=limit, kind=kind)
     return Events(events=tuple(EventView(**asdict(event)) for event in found))
+
+
+@admin.post("/entries/{name}/reproductions", status_code=201, responses=fails(404))
+def add_reproduction(who: Admin, name: str, new: NewReproduction, service: Here) -> Reproduction:
+    """Note what somebody's own run of an entry came to: it then counts as reproduced."""
+    if name not in service.pages.snapshot().entries:
+        raise Refusal(404, "no such entry")
+    reproduction = Reproduction(name=name, reproduced_at=store.now(), **dict(new))
+    store.add_reproduction(service.settings.store, reproduction)
+    with writing(service.database) as session:
+        detail = {"by": new.by, "rsum": new.rsum}
+        events.append(session, who.handle, "entry.reproduced", name, detail)
+    return reproduction
 
 
 def _user(user: accounts.UserInfo) -> UserView:

@@ -10,15 +10,16 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
 
-from leaderboard import index, intake, quotas
+from leaderboard import events, index, intake, quotas, store
 from leaderboard.access import PUBLIC, Owner, Reader, Submitter
 from leaderboard.board import make_board
-from leaderboard.evaluate import Result
+from leaderboard.database import writing
 from leaderboard.metering import MEDIA_TYPE as METRICS
 from leaderboard.problems import ProblemDocument, Refusal
+from leaderboard.result import Result
 from leaderboard.service import Service
 from leaderboard.store import Entry
-from leaderboard.submission import Submission
+from leaderboard.submission import Prose, Submission
 from leaderboard.views import (
     Boards,
     BoardView,
@@ -27,6 +28,7 @@ from leaderboard.views import (
     OwnEntries,
     view_board,
     view_entry,
+    view_link,
     view_own,
 )
 from now_builder import __version__
@@ -93,7 +95,7 @@ class Valid(BaseModel):
 class Reason(BaseModel):
     """Why an entry is withdrawn; shown on its page."""
 
-    reason: str
+    reason: Prose
 
 
 async def _until(anonymous_until: date | None = None) -> date | None:
@@ -209,22 +211,34 @@ def _entry(service: Service, name: str) -> Entry:
     return entry
 
 
-@api.post("/entries/{name}/withdraw", responses=fails(401, 403, 404, 409, 422))
-def withdraw(who: Owner, name: str, reason: Reason, service: Here) -> EntryView:
-    """Withdraw an entry: it leaves the board, and a tombstone with the reason stays."""
-    raise NotImplementedError
+@api.post("/entries/{name}/withdraw", responses=fails(401, 403, 404, 422))
+def withdraw(who: Owner, name: str, said: Reason, service: Here) -> EntryView:
+    """Withdraw an entry: it leaves the board, and a tombstone with the reason stays.
+
+    A second time changes nothing.
+    """
+    _entry(service, name)
+    row = index.find_entry(service.database, name)
+    if (row is None or row.user_id != who.user_id) and "admin" not in who.scopes:
+        raise Refusal(403, "this token may not do that: the entry is not yours")
+    tombstone = store.withdraw(service.settings.store, name, said.reason, store.now())
+    with writing(service.database) as session:
+        if index.mark_withdrawn(session, name, tombstone.withdrawn_at):
+            events.append(session, who.handle, "entry.withdrawn", name, {"reason": said.reason})
+    return view_entry(_entry(service, name))
 
 
 @api.get("/boards", dependencies=[PUBLIC])
 def boards(service: Here) -> Boards:
     """List the boards."""
-    raise NotImplementedError
+    tracks = make_board(service.pages.snapshot().live())
+    return Boards(boards=tuple(view_link(track) for track in tracks))
 
 
 @api.get("/boards/{board}", dependencies=[PUBLIC], responses=fails(404, 422))
 def board(board: str, wanted: Annotated[Filter, Query()], service: Here) -> BoardView:
     """Give a board's rows, ranked."""
-    for track in make_board(list(service.pages.snapshot().entries.values())):
+    for track in make_board(service.pages.snapshot().live()):
         if track.name == board:
             return view_board(track, wanted)
     raise Refusal(404, "no such board")

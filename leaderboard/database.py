@@ -11,7 +11,6 @@ from typing import Any
 from sqlalchemy import (
     CheckConstraint,
     Connection,
-    CursorResult,
     Date,
     DateTime,
     Dialect,
@@ -26,6 +25,7 @@ from sqlalchemy import (
     create_engine,
     event,
     inspect,
+    literal,
     text,
 )
 from sqlalchemy.dialects import postgresql, sqlite
@@ -228,6 +228,8 @@ def open_database(url: str) -> Engine:
                 connection.execute(text(f"SELECT pg_advisory_xact_lock({_LOCK_KEY})"))
             _refuse_strangers(connection, shown)
             upgrade(connection, shown)
+            # A file that is read-only shows that only when written.
+            connection.execute(text("UPDATE alembic_version SET version_num = version_num"))
     except DBAPIError as error:
         engine.dispose()
         problem = " ".join(str(error.orig).split())
@@ -260,8 +262,8 @@ def insert_missing(session: Session, table: type[Base], values: dict[str, Any]) 
     """Insert a row unless one that it may not stand beside is there; whether it was inserted."""
     postgres = session.get_bind().dialect.name == POSTGRESQL
     insert = postgresql.insert if postgres else sqlite.insert
-    done = session.execute(insert(table).values(values).on_conflict_do_nothing())
-    return isinstance(done, CursorResult) and done.rowcount == 1
+    adding = insert(table).values(values).on_conflict_do_nothing().returning(literal(1))
+    return session.execute(adding).first() is not None
 
 
 @contextmanager

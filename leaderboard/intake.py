@@ -22,7 +22,16 @@ from leaderboard.guard import LOG, body_of
 from leaderboard.problems import ProblemItem, Refusal
 from leaderboard.quotas import QuotaError, Quotas
 from leaderboard.service import Judge, Service
-from leaderboard.store import Entry, file_result
+from leaderboard.store import (
+    Entry,
+    NewFiling,
+    file_result,
+    find_result,
+    now,
+    read_entry,
+    read_result,
+    submitter_of,
+)
 from leaderboard.submission import Submission
 from now_builder.errors import NowError, SubmissionError
 
@@ -143,44 +152,52 @@ def file_upload(
     if known is not None:
         return _same(service, known, upload), False
     meta = check_upload(service, upload)
-    reservation = _reserve(service, upload.who) if meta.split == "test" else None
+    filing = NewFiling(upload.who.handle, now(), anonymous_until)
+    reservation = _reserve(service, upload.who, filing) if meta.split == "test" else None
     try:
-        return _score_and_file(service, upload, anonymous_until)
+        entry, new = _score_and_file(service, upload, filing)
     except BaseException:
         if reservation is not None:
             quotas.release_scored(service.database, reservation)
         raise
+    service.meters.submissions.labels("new" if new else "same").inc()
+    return entry, new
 
 
-def _score_and_file(
-    service: Service, upload: Upload, anonymous_until: date | None
-) -> tuple[Entry, bool]:
-    judge = judge_of(service)
+def _score_and_file(service: Service, upload: Upload, filing: NewFiling) -> tuple[Entry, bool]:
+    judge, store = judge_of(service), service.settings.store
     with service.meters.scoring.time():
         result = score(upload.path, judge.release, judge.truth, name="submission")
-    entry, new = file_result(service.settings.store, result)
+    entry, new = file_result(store, result, filing)
+    if not new and submitter_of(store, entry) != upload.who.handle:
+        # Filed by the command while no row said so yet.
+        raise _taken(service)
     with writing(service.database) as session:
         index.record_entry(session, entry, upload.who.user_id)
         detail = {"track": result.track, "split": result.split, "payload": upload.sha256}
         events.append(session, upload.who.handle, "entry.filed", entry.name, detail)
-    service.meters.submissions.labels("new").inc()
     return entry, new
 
 
 def _same(service: Service, known: index.Indexed, upload: Upload) -> Entry:
     if known.user_id != upload.who.user_id:
-        service.meters.submissions.labels("taken").inc()
-        raise Refusal(409, "this very file is on the board already, sent by someone else")
+        raise _taken(service)
     if known.withdrawn_at is not None:
         raise Refusal(409, f"this very file was entry {known.name}, which was withdrawn")
     service.meters.submissions.labels("same").inc()
-    return service.pages.snapshot().entries[known.name]
+    store = service.settings.store
+    return read_entry(store, read_result(find_result(store, known.name)))
 
 
-def _reserve(service: Service, who: Principal) -> quotas.Reservation:
+def _taken(service: Service) -> Refusal:
+    service.meters.submissions.labels("taken").inc()
+    return Refusal(409, "this very file is on the board already, sent by someone else")
+
+
+def _reserve(service: Service, who: Principal, filing: NewFiling) -> quotas.Reservation:
     try:
         return quotas.reserve_scored(
-            service.database, who.user_id, quotas_of(service, who), datetime.now(UTC)
+            service.database, who.user_id, quotas_of(service, who), filing.submitted_at
         )
     except QuotaError as error:
         service.meters.submissions.labels("over_quota").inc()
@@ -195,7 +212,7 @@ def _over_quota(error: QuotaError) -> Refusal:
 def _refused(error: SubmissionError) -> Refusal:
     problems = [
         ProblemItem(code=p.code, field=p.field, found=p.found, expected=p.expected, mend=p.mend)
-        for p in getattr(error, "problems", ())
+        for p in error.problems
     ]
     return Refusal(422, str(error), problems)
 

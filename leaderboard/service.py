@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import get_args
 
 from sqlalchemy import Engine, text
 from sqlalchemy.exc import SQLAlchemyError
@@ -16,12 +17,13 @@ from leaderboard import index, quotas
 from leaderboard.access import Doorkeeper, Operator
 from leaderboard.accounts import OPERATOR, create_user, list_users
 from leaderboard.database import default_url, open_database, reading
+from leaderboard.gallery import LAYOUT, TRACKS, ScoredSplit, Track
 from leaderboard.metering import Meters
 from leaderboard.pages import Pages
 from leaderboard.quotas import Quotas
 from leaderboard.submission import max_submission
-from now_builder.errors import ConfigError
-from now_builder.formats.captions import TOKENIZERS
+from now_builder.errors import ConfigError, FormatError
+from now_builder.formats.precomp import captions_path
 from now_builder.formats.release import data_folder
 
 SCORERS = 2
@@ -51,7 +53,7 @@ def make_judge(release: Path, truth: Path | None = None, limits: Quotas | None =
     Raises:
         FormatError: If there is no such release.
     """
-    return Judge(release, truth, max_submission(_largest(release)), limits or Quotas())
+    return Judge(release, truth, _largest(release), limits or Quotas())
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +91,7 @@ class Service:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.meters = Meters()
-        self.pages = Pages(settings.store)
+        self.pages = Pages(settings.store, discloses=settings.judge is not None)
         self.keeper = Doorkeeper(None)
         self.incoming = settings.store / "private" / _INCOMING
         settings.store.mkdir(parents=True, exist_ok=True)
@@ -168,12 +170,31 @@ def _empty(folder: Path) -> None:
 
 
 def _largest(release: Path) -> int:
-    """Count the pairs of the largest split that is scored."""
-    folder, counts = data_folder(release), [0]
-    for tokenizer in TOKENIZERS:
-        for split in ("dev", "test"):
-            path = folder / f"{split}_caps_{tokenizer}.txt"
+    """Give the most bytes that a submission to any split of a release may have.
+
+    Raises:
+        FormatError: If no track is in it.
+    """
+    sizes, problems = [], []
+    for track in TRACKS:
+        for split in get_args(ScoredSplit):
+            try:
+                path, each = _captions(release, split, track)
+            except FormatError as error:
+                problems.append(error)
+                continue
             if path.exists():
                 with path.open("rb") as file:
-                    counts.append(sum(1 for _ in file))
-    return max(counts)
+                    captions = sum(1 for _ in file)
+                sizes.append(max_submission((captions // each, captions)))
+    if not sizes:
+        raise problems[0] if problems else FormatError(release, "no captions of dev or test in it")
+    return max(sizes)
+
+
+def _captions(release: Path, split: ScoredSplit, track: Track) -> tuple[Path, int]:
+    """Find a split's captions, and how many of them an image has."""
+    for name, (folder, each) in LAYOUT.items():
+        if track == name:
+            return captions_path(release, split, folder), each
+    return data_folder(release) / f"{split}_caps_{track}.txt", 1

@@ -8,7 +8,8 @@ from pydantic import BaseModel, ConfigDict
 
 from leaderboard.board import Row, Section, Track
 from leaderboard.index import Indexed
-from leaderboard.store import Entry
+from leaderboard.result import Flag
+from leaderboard.store import Entry, Reproduction, Withdrawal
 
 
 class _View(BaseModel):
@@ -19,6 +20,7 @@ class EntryView(_View):
     """An entry, without its figures in full: ``result`` has them.
 
     Attributes:
+        submitter: None while the entry is anonymous, or where nobody is on record.
         page: Address for people.
         result: Address of ``result.json``.
     """
@@ -27,9 +29,17 @@ class EntryView(_View):
     track: str
     split: str
     method: str
+    authors: tuple[str, ...]
+    evidence: str
     rsum: float
     rsum_interval: tuple[float, float]
     ranked: bool
+    flags: tuple[Flag, ...]
+    submitter: str | None
+    submitted_at: datetime | None
+    anonymous_until: date | None
+    withdrawal: Withdrawal | None
+    reproductions: tuple[Reproduction, ...]
     page: str
     result: str
 
@@ -135,18 +145,33 @@ class Filter(_View):
 
 def view_entry(entry: Entry) -> EntryView:
     """Show an entry."""
-    result = entry.result
+    result, filing = entry.shown, entry.filing
+    told = entry.disclosure or filing
     return EntryView(
         name=entry.name,
         track=result.track,
         split=result.split,
         method=result.method.name,
+        authors=result.authors,
+        evidence=entry.evidence,
         rsum=result.rsum,
         rsum_interval=result.rsum_interval,
         ranked=result.ranked,
+        flags=result.flags,
+        submitter=told.submitter if told else None,
+        submitted_at=filing.submitted_at if filing else None,
+        anonymous_until=filing.anonymous_until if filing else None,
+        withdrawal=entry.withdrawal,
+        reproductions=entry.reproductions,
         page=f"/entries/{entry.name}.html",
         result=f"/v1/entries/{entry.name}/result",
     )
+
+
+def view_link(track: Track) -> BoardLink:
+    """Name a board."""
+    entries = sum(row.entry is not None for part in track.sections for row in part.rows)
+    return BoardLink(board=track.name, entries=entries, href=f"/v1/boards/{track.name}")
 
 
 def view_own(rows: Iterable[Indexed]) -> OwnEntries:

@@ -1,13 +1,38 @@
-"""A small release of ours and a small archive in the published layout, made through the formats."""
+"""A small release of ours, a small archive in the published layout; databases of both kinds."""
 
+import contextlib
 import csv
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+import uuid
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import httpx
 import numpy as np
 import pytest
+import uvicorn
+from sqlalchemy import create_engine, make_url, text
+from sqlalchemy.pool import NullPool
 
+from leaderboard.access import make_operator
+from leaderboard.accounts import create_token, create_user
+from leaderboard.database import open_database
 from leaderboard.gallery import read_gallery
-from leaderboard.submission import new_submission, pack
+from leaderboard.quotas import Quotas
+from leaderboard.server import make_app
+from leaderboard.service import Service, Settings, make_judge
+from leaderboard.submission import new_submission, pack, with_details
+from now_builder.errors import ConfigError
 from now_builder.formats.captions import TOKENIZERS, to_line
 from now_builder.formats.features import FeatureBatch, write_features
 from now_builder.formats.release import (
@@ -21,6 +46,7 @@ from now_builder.formats.release import (
 )
 from now_builder.formats.split import SPLITS, Shares, SplitPlan
 
+OPERATOR_TOKEN = "a-token-for-the-tests-only"
 SIZES = {"train": 4, "dev": 12, "test": 24}
 LANGUAGES = ("zh", "en", "de")
 TOPICS = ("food", "sport")
@@ -151,3 +177,173 @@ def packed(tmp_path, release) -> Path:
     path = tmp_path / "x.zip"
     pack(path, make_similarity(), new_submission(release, "jieba", "test", "Mine"))
     return path
+
+
+@pytest.fixture(scope="session")
+def postgres_server():
+    """A PostgreSQL server of our own: its address, with NAME where a database's name goes.
+
+    Nothing outlives the tests: it stops when this process does, however that ends.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="now-pg-"))  # sockets want short paths
+    try:
+        with _running(_programs(), folder):
+            url = f"postgresql://postgres@/NAME?host={folder}"
+            open_database(url.replace("NAME", "template1")).dispose()
+            yield url
+    finally:
+        shutil.rmtree(folder)
+
+
+def _programs():
+    """Find the folder of initdb and postgres; Debian keeps it off the PATH."""
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb")) or [shutil.which("initdb")]
+    if found[-1] is None:
+        if os.environ.get("NOW_TEST_WITHOUT_POSTGRES"):
+            pytest.skip("no PostgreSQL server, as NOW_TEST_WITHOUT_POSTGRES says")
+        pytest.fail(
+            "no PostgreSQL server: apt install postgresql, or set NOW_TEST_WITHOUT_POSTGRES=1",
+            pytrace=False,
+        )
+    return Path(found[-1]).parent
+
+
+@contextmanager
+def _running(programs, folder):
+    # setpriv ends the server with us; and PostgreSQL does not run as root.
+    command = ["setpriv", "--pdeathsig", "INT"]
+    if os.geteuid() == 0:
+        user = (
+            "postgres" if any(user.pw_name == "postgres" for user in pwd.getpwall()) else "nobody"
+        )
+        shutil.chown(folder, user)
+        command += [f"--reuid={user}", f"--regid={pwd.getpwnam(user).pw_gid}", "--clear-groups"]
+    making = [programs / "initdb", "-D", folder / "data", "-U", "postgres", "-A", "trust"]
+    making += ["--encoding=UTF8", "--locale=C", "--no-sync"]
+    subprocess.run([*command, *making], check=True, capture_output=True, cwd=folder)
+    serving = [programs / "postgres", "-D", folder / "data", "-k", folder]
+    for setting in ("listen_addresses=", "fsync=off", "max_connections=300"):
+        serving += ["-c", setting]
+    with (folder / "log").open("wb") as log:
+        server = subprocess.Popen([*command, *serving], cwd=folder, stdout=log, stderr=log)
+    try:
+        _wait(server, folder)
+        yield
+    finally:
+        server.send_signal(signal.SIGINT)
+        server.wait(30)
+
+
+def _wait(server, folder):
+    for _ in range(600):
+        if "ready to accept connections" in (folder / "log").read_text():
+            return
+        if server.poll() is not None:
+            break
+        time.sleep(0.05)
+    pytest.fail(f"PostgreSQL did not start:\n{(folder / 'log').read_text()}", pytrace=False)
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)])
+def database_url(request, tmp_path):
+    """An empty database: once a file of SQLite, once one of a PostgreSQL server."""
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path / 'board.sqlite'}"
+        return
+    server, name = request.getfixturevalue("postgres_server"), f"board_{uuid.uuid4().hex}"
+    admin = create_engine(
+        make_url(server.replace("NAME", "postgres")).set(drivername="postgresql+psycopg"),
+        isolation_level="AUTOCOMMIT",
+        poolclass=NullPool,
+    )
+    with admin.connect() as connection:
+        connection.execute(text(f"CREATE DATABASE {name}"))
+    yield server.replace("NAME", name)
+    with admin.connect() as connection:
+        connection.execute(text(f"DROP DATABASE {name} WITH (FORCE)"))
+
+
+@pytest.fixture
+def database(database_url):
+    """The same, opened, with its tables."""
+    engine = open_database(database_url)
+    yield engine
+    engine.dispose()
+
+
+@dataclass(frozen=True)
+class Board:
+    """A running board, and what tests do to it."""
+
+    url: str
+    service: Service
+
+    def token(self, handle, *scopes, seconds=None):
+        """Make a token, and the user where missing."""
+        with contextlib.suppress(ConfigError):
+            create_user(self.service.database, handle)
+        expires = datetime.now(UTC) + timedelta(seconds=seconds) if seconds else None
+        return create_token(
+            self.service.database, handle, scopes or ("read", "submit"), expires_at=expires
+        )
+
+    def call(self, method, path, token=None, **options):
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        headers |= options.pop("headers", {})
+        return httpx.request(method, self.url + path, headers=headers, timeout=60, **options)
+
+    def put(self, content, token=OPERATOR_TOKEN, **options):
+        return self.call("PUT", "/v1/submissions", token, content=content, **options)
+
+
+@pytest.fixture
+def serving():
+    """Start apps on free ports of loopback; give their addresses."""
+    with contextlib.ExitStack() as stack:
+        yield lambda app: stack.enter_context(_served(app))
+
+
+@contextmanager
+def _served(app):
+    listener = socket.create_server(("127.0.0.1", 0))
+    config = uvicorn.Config(app, log_level="error", access_log=False, server_header=False)
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    server.should_exit = True
+    thread.join()
+    listener.close()
+
+
+@pytest.fixture
+def make_board(serving, tmp_path, release):
+    """Start a board that accepts submissions to the small release."""
+
+    def make(database=None, **limits):
+        judge = make_judge(release, None, Quotas(**limits))
+        app = make_app(Settings(tmp_path / "store", judge, database, make_operator(OPERATOR_TOKEN)))
+        return Board(serving(app), app.state.service)
+
+    return make
+
+
+@pytest.fixture
+def board(make_board, database_url):
+    """The same, on either kind of database."""
+    return make_board(database_url)
+
+
+@pytest.fixture
+def zipped(tmp_path, release):
+    """Make the bytes of a submission."""
+
+    def make(seed=0, name="Mine", split="test", **details):
+        size = SIZES[split]
+        meta = with_details(new_submission(release, "jieba", split, name), details)
+        pack(tmp_path / "zipped.zip", make_similarity(size, seed=seed), meta)
+        return (tmp_path / "zipped.zip").read_bytes()
+
+    return make
