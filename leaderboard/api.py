@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
 from functools import partial
+from http import HTTPStatus
 from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Depends, Query, Request, Response
@@ -15,7 +16,7 @@ from leaderboard.access import PUBLIC, Owner, Reader, Submitter
 from leaderboard.board import make_board
 from leaderboard.database import writing
 from leaderboard.metering import MEDIA_TYPE as METRICS
-from leaderboard.problems import ProblemDocument, Refusal
+from leaderboard.problems import Refusal, describe_errors
 from leaderboard.result import Result
 from leaderboard.service import Service
 from leaderboard.store import Entry
@@ -47,14 +48,8 @@ Here = Annotated[Service, Depends(service_of)]
 
 
 def fails(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Describe the errors of a route."""
-    described: dict[int | str, dict[str, Any]] = {}
-    for status in statuses:
-        described[status] = {
-            "model": ProblemDocument,
-            "content": {"application/problem+json": {}},
-        }
-    return described
+    """Name the errors of a route for its description."""
+    return {status: {"description": HTTPStatus(status).phrase} for status in statuses}
 
 
 api = APIRouter(prefix="/v1")
@@ -286,8 +281,7 @@ def metrics(service: Here) -> Response:
 @root.get("/openapi.json", dependencies=[PUBLIC], include_in_schema=False)
 def openapi(request: Request) -> dict[str, Any]:
     """Describe the API."""
-    tree: dict[str, Any] = request.app.openapi()
-    return tree
+    return describe_errors(request.app.openapi())
 
 
 @root.get("/{path:path}", dependencies=[PUBLIC], include_in_schema=False)

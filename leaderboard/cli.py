@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from contextlib import closing
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -180,7 +181,8 @@ def _submit(
         str | None,
         typer.Option(metavar="YYYY-MM-DD", help="With --url: show who it is from that day on."),
     ] = None,
-    as_json: ) -> None:
+    as_json: AsJson = False,
+) -> None:
     """Send a submission to a board (--url), or score it here into a folder (--store, --release).
 
     Either way the result is one immutable JSON, named by its content; the same file sent again is
@@ -207,7 +209,10 @@ def _send(
     from leaderboard.client import BoardError  # noqa: PLC0415
 
     console = Console(stderr=True)
-    with _board(url, token_file) as board, Progress(console=console, transient=True) as bars:
+    with (
+        closing(_board(url, token_file)) as board,
+        Progress(console=console, transient=True) as bars,
+    ):
         size = path.stat().st_size if path.is_file() else 0
         bar = bars.add_task(path.name, total=size)
         try:
@@ -246,7 +251,7 @@ def _status(
     as_json: AsJson = False,
 ) -> None:
     """Show your entries on a board, or one entry."""
-    with _board(url, token_file) as board:
+    with closing(_board(url, token_file)) as board:
         entries = board.mine() if name is None else [board.entry(name)]
     if as_json:
         typer.echo(json.dumps(entries if name is None else entries[0], indent=2))
@@ -267,7 +272,7 @@ def _withdraw(
     token_file: TokenFile = None,
 ) -> None:
     """Take an entry of yours off a board; a tombstone with the reason stays."""
-    with _board(url, token_file) as board:
+    with closing(_board(url, token_file)) as board:
         board.withdraw(name, reason)
     typer.echo(f"{name}: withdrawn")
 
@@ -275,7 +280,7 @@ def _withdraw(
 @app.command("quota")
 def _quota(url: BoardUrl, token_file: TokenFile = None, as_json: AsJson = False) -> None:
     """Show what is left of today's uploads and scored submissions on a board."""
-    with _board(url, token_file) as board:
+    with closing(_board(url, token_file)) as board:
         me = board.me()
     if as_json:
         typer.echo(json.dumps(me, indent=2))
@@ -380,7 +385,6 @@ StoreFolder = Annotated[
     Path | None, typer.Option("--store", help="Folder of results, whose own database is meant.")
 ]
 Handle = Annotated[str, typer.Argument(metavar="HANDLE", help="The user's name on the board.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
 
 
 @users.command("add")

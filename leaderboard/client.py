@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 from urllib.parse import quote, urlsplit
 
 import httpx
@@ -76,7 +75,7 @@ def read_token(path: Path | None) -> str:
 
 
 class Board:
-    """A board at an address; use it in ``with``.
+    """A board at an address.
 
     Args:
         url: ``https://host`` or, on this machine, ``http://127.0.0.1:8000``.
@@ -98,15 +97,8 @@ class Board:
             headers={"Authorization": f"Bearer {token}"}, timeout=_TIMEOUT, follow_redirects=False
         )
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Close the connections."""
         self._http.close()
 
     def submit(
@@ -199,9 +191,8 @@ def _checked(answer: httpx.Response, url: str) -> httpx.Response:
 
 def _line(item: Mapping[str, object]) -> str:
     text = {key: str(item.get(key, "?")) for key in ("field", "found", "expected", "code", "mend")}
-    return printable(
-        "{field}: found {found}, expected {expected} ({code}); {mend}".format_map(text)
-    )
+    line = "{field}: found {found}, expected {expected} [{code}]".format_map(text)
+    return printable(f"{line}; {text['mend']}" if text["mend"] else line)
 
 
 def printable(text: str) -> str:

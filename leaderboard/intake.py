@@ -214,7 +214,7 @@ def _refused(error: SubmissionError) -> Refusal:
         ProblemItem(code=p.code, field=p.field, found=p.found, expected=p.expected, mend=p.mend)
         for p in error.problems
     ]
-    return Refusal(422, str(error), problems)
+    return Refusal(422, "; ".join(str(problem) for problem in error.problems), problems)
 
 
 def _unfit(error: NowError) -> Refusal:

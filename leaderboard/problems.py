@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
+from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -87,6 +88,21 @@ def problem_response(
     return JSONResponse(
         tree, status_code=status, media_type=MEDIA_TYPE, headers=dict(headers or {})
     )
+
+
+def describe_errors(tree: dict[str, Any]) -> dict[str, Any]:
+    """Give an OpenAPI description in which every error is a :class:`ProblemDocument`."""
+    schema = ProblemDocument.model_json_schema(ref_template="#/components/schemas/{model}")
+    schemas = tree["components"]["schemas"]
+    schemas |= schema.pop("$defs") | {"ProblemDocument": schema}
+    for name in ("HTTPValidationError", "ValidationError"):
+        schemas.pop(name, None)
+    body = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/ProblemDocument"}}}
+    for route in (route for path in tree["paths"].values() for route in path.values()):
+        for status, answer in route["responses"].items():
+            if status[0] in "45":
+                answer["content"] = body
+    return tree
 
 
 async def _refused(_request: Request, error: Exception) -> Response:

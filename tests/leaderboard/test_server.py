@@ -230,7 +230,7 @@ def test_a_board_is_read_by_filters(plain, zipped):
         rows = [row for part in sections for row in part["rows"]]
         return {row["method"] for row in rows if row["entry"] or row["evidence"] == "reported"}
 
-    assert {"One", "Two", "Three", "PC2"} <= {name.split(" ")[0] for name in methods("")}
+    assert {"One", "Two", "Three", "SGR", "BiCro"} <= methods("")
     assert methods("ensemble=true") == {"Two"}
     assert methods("ensemble=false") == {"One"}
     assert methods("postprocessing=transductive") == {"Three"}
