@@ -21,6 +21,7 @@ import httpx
 import numpy as np
 import pytest
 import uvicorn
+from fastapi import FastAPI
 from sqlalchemy import create_engine, make_url, text
 from sqlalchemy.pool import NullPool
 
@@ -30,7 +31,7 @@ from leaderboard.database import open_database
 from leaderboard.gallery import read_gallery
 from leaderboard.quotas import Quotas
 from leaderboard.server import make_app
-from leaderboard.service import Service, Settings, make_judge
+from leaderboard.service import Settings, make_judge
 from leaderboard.submission import new_submission, pack, with_details
 from now_builder.errors import ConfigError
 from now_builder.formats.captions import TOKENIZERS, to_line
@@ -276,7 +277,13 @@ class Board:
     """A running board, and what tests do to it."""
 
     url: str
-    service: Service
+    app: FastAPI
+    http: httpx.Client
+
+    @property
+    def service(self):
+        """Give what the app holds."""
+        return self.app.state.service
 
     def token(self, handle, *scopes, seconds=None):
         """Make a token, and the user where missing."""
@@ -290,7 +297,7 @@ class Board:
     def call(self, method, path, token=None, **options):
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         headers |= options.pop("headers", {})
-        return httpx.request(method, self.url + path, headers=headers, timeout=60, **options)
+        return self.http.request(method, self.url + path, headers=headers, **options)
 
     def put(self, content, token=OPERATOR_TOKEN, **options):
         return self.call("PUT", "/v1/submissions", token, content=content, **options)
@@ -325,9 +332,10 @@ def make_board(serving, tmp_path, release):
     def make(database=None, **limits):
         judge = make_judge(release, None, Quotas(**limits))
         app = make_app(Settings(tmp_path / "store", judge, database, make_operator(OPERATOR_TOKEN)))
-        return Board(serving(app), app.state.service)
+        return Board(serving(app), app, http)
 
-    return make
+    with httpx.Client(timeout=60) as http:
+        yield make
 
 
 @pytest.fixture
