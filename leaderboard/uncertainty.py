@@ -45,7 +45,7 @@ def wilson(hits: float, n_pairs: int) -> tuple[float, float]:
 
 
 def bootstrap_rsum(
-    per_pair: Float[np.ndarray, " pairs"], replicates: int = REPLICATES, seed: int = SEED
+    per_image: Float[np.ndarray, " pairs"], replicates: int = REPLICATES, seed: int = SEED
 ) -> Bootstrap:
     """Resample pairs with both of their queries; the gallery, and so every rank, stays.
 
@@ -54,24 +54,24 @@ def bootstrap_rsum(
     occurs, which is the same distribution at a cost that does not grow with the split.
 
     Args:
-        per_pair: Hits of each pair over both directions and all cutoffs, 0 to 6.
+        per_image: Hits of each image with its captions over both directions and all cutoffs, 0-6.
         replicates: Resamples.
         seed: Of PCG64.
 
     Source:
         Efron, Bootstrap Methods: Another Look at the Jackknife, 1979; percentile interval.
     """
-    values, counts = np.unique(per_pair, return_counts=True)
+    values, counts = np.unique(per_image, return_counts=True)
     generator = np.random.Generator(np.random.PCG64(seed))
-    draws = generator.multinomial(len(per_pair), counts / len(per_pair), size=replicates)
-    rsums = 100 * (draws @ values) / len(per_pair)
+    draws = generator.multinomial(len(per_image), counts / len(per_image), size=replicates)
+    rsums = 100 * (draws @ values) / len(per_image)
     low, high = np.percentile(rsums, [2.5, 97.5])
     return Bootstrap(float(low), float(high), float(rsums.std()))
 
 
-def closed_form_deviation(per_pair: Float[np.ndarray, " pairs"]) -> float:
+def closed_form_deviation(per_image: Float[np.ndarray, " pairs"]) -> float:
     """Give the standard error of rSum without resampling: the bootstrap's limit."""
-    return float(100 * per_pair.std() / sqrt(len(per_pair)))
+    return float(100 * per_image.std() / sqrt(len(per_image)))
 
 
 def least_deviation(recalls: list[Mapping[int, float]], n_pairs: int) -> float:

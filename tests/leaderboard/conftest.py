@@ -18,6 +18,7 @@ from sqlalchemy import create_engine, make_url, text
 from sqlalchemy.pool import NullPool
 
 from leaderboard.database import open_database
+from leaderboard.gallery import read_gallery
 from leaderboard.submission import new_submission, pack
 from now_builder.formats.captions import TOKENIZERS, to_line
 from now_builder.formats.features import FeatureBatch, write_features
@@ -130,6 +131,12 @@ def make_similarity(n_pairs=SIZES["test"], strength=2.0, seed=0):
 @pytest.fixture(scope="session")
 def release(tmp_path_factory):
     return make_release(tmp_path_factory.mktemp("ours") / "release")
+
+
+@pytest.fixture(scope="session")
+def gallery(release):
+    """The test split of the small release as its judge sees it."""
+    return read_gallery(release, "test", "jieba")
 
 
 @pytest.fixture(scope="session")

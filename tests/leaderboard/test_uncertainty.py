@@ -31,32 +31,32 @@ def _now_like(seed, size=1000):
 
 
 def test_the_bootstrap_agrees_with_the_closed_form():
-    per_pair = _now_like(0).per_pair
-    found = bootstrap_rsum(per_pair)
-    assert found.deviation == pytest.approx(closed_form_deviation(per_pair), rel=0.03)
-    middle = 100 * per_pair.mean()
+    per_image = _now_like(0).per_image
+    found = bootstrap_rsum(per_image)
+    assert found.deviation == pytest.approx(closed_form_deviation(per_image), rel=0.03)
+    middle = 100 * per_image.mean()
     assert found.low < middle < found.high
     assert found.high - found.low == pytest.approx(2 * 1.96 * found.deviation, rel=0.05)
 
 
 def test_drawing_counts_of_values_is_drawing_pairs():
     """The slow way: draw pairs with replacement, add up their hits."""
-    per_pair = _now_like(1, 60).per_pair
+    per_image = _now_like(1, 60).per_image
     generator = np.random.default_rng(5)
-    slow = [100 * generator.choice(per_pair, 60).mean() for _ in range(4000)]
-    fast = bootstrap_rsum(per_pair, replicates=4000)
+    slow = [100 * generator.choice(per_image, 60).mean() for _ in range(4000)]
+    fast = bootstrap_rsum(per_image, replicates=4000)
     assert fast.deviation == pytest.approx(np.std(slow), rel=0.06)
     assert (fast.low, fast.high) == pytest.approx(np.percentile(slow, [2.5, 97.5]), abs=6)
 
 
 def test_the_bootstrap_is_the_same_every_time():
-    per_pair = _now_like(2, 200).per_pair
-    assert bootstrap_rsum(per_pair) == bootstrap_rsum(per_pair)
-    assert bootstrap_rsum(per_pair) != bootstrap_rsum(per_pair, seed=1)
+    per_image = _now_like(2, 200).per_image
+    assert bootstrap_rsum(per_image) == bootstrap_rsum(per_image)
+    assert bootstrap_rsum(per_image) != bootstrap_rsum(per_image, seed=1)
 
 
 def test_a_perfect_score_has_an_interval_of_no_width():
-    found = bootstrap_rsum(recalls(np.eye(30)).per_pair)
+    found = bootstrap_rsum(recalls(np.eye(30)).per_image)
     assert (found.low, found.high, found.deviation) == (600, 600, 0)
 
 
@@ -69,7 +69,7 @@ def test_the_least_deviation_is_that_of_two_independent_directions():
         variance += hits.var() / 1000
     shares = [{k: way.recall(k) for k in (1, 5, 10)} for way in (found.i2t, found.t2i)]
     assert least_deviation([*shares], 1000) == pytest.approx(100 * variance**0.5)
-    assert least_deviation([*shares], 1000) < closed_form_deviation(found.per_pair)
+    assert least_deviation([*shares], 1000) < closed_form_deviation(found.per_image)
 
 
 def test_wilson_holds_the_truth_nineteen_times_in_twenty():
