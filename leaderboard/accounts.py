@@ -19,7 +19,8 @@ from leaderboard.database import Token, User, reading, writing
 from now_builder.errors import ConfigError, NowError
 
 SCOPES = ("admin", "read", "submit")
-OPERATOR = "operator"
+OPERATOR, SERVICE = "operator", "service"
+"""Actors of the log who are no users; their handles may not be taken."""
 Refusal = Literal["unknown", "revoked", "expired", "disabled"]
 
 # GitHub's form: a word that scanners find, a name, the secret, a checksum against mistyping.
@@ -99,7 +100,8 @@ def create_user(
     """
     if not is_handle(handle):
         raise ConfigError(
-            f"handle: found {handle[:50]!r}, expected a-z, 0-9, single hyphens between, at most 39"
+            f"handle: found {handle[:50]!r}, expected a-z, 0-9, single hyphens between,"
+            " at most 39, and not operator or service"
         )
     if len(display_name) > 120 or not display_name.isprintable():
         raise ConfigError("display name: expected at most 120 printable characters")
@@ -114,7 +116,8 @@ def create_user(
 
 def is_handle(text: str) -> bool:
     """Whether a text may be a user's handle."""
-    return len(text) <= 39 and _HANDLE.fullmatch(text) is not None
+    fits = len(text) <= 39 and _HANDLE.fullmatch(text) is not None
+    return fits and text not in {OPERATOR, SERVICE}
 
 
 def add_user(session: Session, handle: str, display_name: str = "") -> User:

@@ -3,7 +3,8 @@
 import json
 import os
 import sys
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -395,11 +396,11 @@ def _add_user(
     store: StoreFolder = None,
 ) -> None:
     """Make a user; give them a token with: admin token add HANDLE."""
-    engine = _open(database, store)
-    from leaderboard.accounts import create_user  # noqa: PLC0415
+    with _open(database, store) as engine:
+        from leaderboard.accounts import create_user  # noqa: PLC0415
 
-    user = create_user(engine, handle, name)
-    typer.echo(f"{user.handle}: made")
+        user = create_user(engine, handle, name)
+        typer.echo(f"{user.handle}: made")
 
 
 @users.command("list")
@@ -407,10 +408,10 @@ def _list_users(
     as_json: AsJson = False, database: DatabaseUrl = None, store: StoreFolder = None
 ) -> None:
     """List all users, by handle."""
-    engine = _open(database, store)
-    from leaderboard.accounts import list_users  # noqa: PLC0415
+    with _open(database, store) as engine:
+        from leaderboard.accounts import list_users  # noqa: PLC0415
 
-    _print([asdict(user) for user in list_users(engine)], as_json)
+        _print([asdict(user) for user in list_users(engine)], as_json)
 
 
 @users.command("disable")
@@ -421,11 +422,11 @@ def _disable_user(
     store: StoreFolder = None,
 ) -> None:
     """Let none of a user's tokens in from now on; their entries stay."""
-    engine = _open(database, store)
-    from leaderboard.accounts import set_disabled  # noqa: PLC0415
+    with _open(database, store) as engine:
+        from leaderboard.accounts import set_disabled  # noqa: PLC0415
 
-    set_disabled(engine, handle, disabled=not undo)
-    typer.echo(f"{handle}: {'enabled' if undo else 'disabled'}")
+        set_disabled(engine, handle, disabled=not undo)
+        typer.echo(f"{handle}: {'enabled' if undo else 'disabled'}")
 
 
 @tokens.command("add")
@@ -436,18 +437,18 @@ def _add_token(
         typer.Option(help="submit, read or admin; may be repeated. Else submit and read."),
     ] = None,
     label: Annotated[str, typer.Option(help="What it is for.")] = "",
-    days: Annotated[int, typer.Option(help="Lets nobody in after so many.", min=1)] = 365,
+    days: Annotated[int, typer.Option(help="Lets nobody in after so many.", min=1, max=3650)] = 365,
     database: DatabaseUrl = None,
     store: StoreFolder = None,
 ) -> None:
     """Make a token and print it, this once: only its hash is kept."""
-    engine = _open(database, store)
-    from leaderboard.accounts import create_token  # noqa: PLC0415
+    with _open(database, store) as engine:
+        from leaderboard.accounts import create_token  # noqa: PLC0415
 
-    expires = datetime.now(UTC) + timedelta(days=days)
-    scopes = scope or ["submit", "read"]
-    typer.echo(create_token(engine, handle, scopes, label=label, expires_at=expires))
-    sys.stderr.write(f"lets {handle} in until {expires:%F}; it is not shown again\n")
+        expires = datetime.now(UTC) + timedelta(days=days)
+        scopes = scope or ["submit", "read"]
+        typer.echo(create_token(engine, handle, scopes, label=label, expires_at=expires))
+        sys.stderr.write(f"lets {handle} in until {expires:%F}; it is not shown again\n")
 
 
 @tokens.command("list")
@@ -460,11 +461,11 @@ def _list_tokens(
     store: StoreFolder = None,
 ) -> None:
     """List tokens by what is no secret of them."""
-    engine = _open(database, store)
-    from leaderboard.accounts import list_tokens  # noqa: PLC0415
+    with _open(database, store) as engine:
+        from leaderboard.accounts import list_tokens  # noqa: PLC0415
 
-    rows = [asdict(token) for token in list_tokens(engine, handle)]
-    _print([row | {"scopes": sorted(row["scopes"])} for row in rows], as_json)
+        rows = [asdict(token) for token in list_tokens(engine, handle)]
+        _print([row | {"scopes": sorted(row["scopes"])} for row in rows], as_json)
 
 
 @tokens.command("revoke")
@@ -476,17 +477,19 @@ def _revoke_token(
     store: StoreFolder = None,
 ) -> None:
     """Let a token in no more."""
-    engine = _open(database, store)
-    from leaderboard.accounts import revoke_token  # noqa: PLC0415
+    with _open(database, store) as engine:
+        from leaderboard.accounts import revoke_token  # noqa: PLC0415
 
-    revoke_token(engine, prefix)
-    typer.echo(f"{prefix}: revoked")
+        revoke_token(engine, prefix)
+        typer.echo(f"{prefix}: revoked")
 
 
 @admin.command("events")
 def _events(
-    after: Annotated[int, typer.Option(help="Only what follows this number.", min=0)] = 0,
-    limit: Annotated[int, typer.Option(help="The most to print.", min=1)] = 100,
+    after: Annotated[
+        int, typer.Option(help="Only what follows this number.", min=0, max=2**31)
+    ] = 0,
+    limit: Annotated[int, typer.Option(help="The most to print.", min=1, max=10**6)] = 100,
     kind: Annotated[str | None, typer.Option(help="Only these: entry.filed, …")] = None,
     check: Annotated[
         bool, typer.Option("--check", help="Instead: is every event as it was written?")
@@ -496,19 +499,19 @@ def _events(
     store: StoreFolder = None,
 ) -> None:
     """Print the log, oldest first. Each event carries a hash of itself and of all before it."""
-    engine = _open(database, store)
-    from leaderboard import events  # noqa: PLC0415
+    with _open(database, store) as engine:
+        from leaderboard import events  # noqa: PLC0415
 
-    if not check:
-        page = events.read(engine, after=after, limit=limit, kind=kind)
-        _print([asdict(event) for event in page], as_json)
-        return
-    chain = events.check_chain(engine)
-    if chain.broken_at is not None:
-        raise ConfigError(
-            f"event {chain.broken_at} is not as it was written, or one before is gone"
-        )
-    typer.echo(f"{chain.n_events} events, all as they were written; the last is {chain.head}")
+        if not check:
+            page = events.read(engine, after=after, limit=limit, kind=kind)
+            _print([asdict(event) for event in page], as_json)
+            return
+        chain = events.check_chain(engine)
+        if chain.broken_at is not None:
+            raise ConfigError(
+                f"event {chain.broken_at} is not as it was written, or one before is gone"
+            )
+        typer.echo(f"{chain.n_events} events, all as they were written; the last is {chain.head}")
 
 
 @app.command("rebuild-db")
@@ -521,19 +524,22 @@ def _rebuild(
     Users who filed them are made where missing, without a token. Users, tokens, quotas and the
     log that are there stay.
     """
-    engine = _open(database, store)
-    from leaderboard.index import rebuild  # noqa: PLC0415
+    if not store.is_dir():
+        raise ConfigError(f"{store}: no such folder, expected a store")
+    with _open(database, store) as engine:
+        from leaderboard.index import rebuild  # noqa: PLC0415
 
-    counts = rebuild(engine, store)
-    typer.echo(
-        f"{counts.entries} entries ({counts.added} added, {counts.removed} removed),"
-        f" {counts.users} users made"
-    )
-    for name in counts.doubled:
-        sys.stderr.write(f"{name}: left out, for an earlier entry is of the same upload\n")
+        counts = rebuild(engine, store)
+        typer.echo(
+            f"{counts.entries} entries ({counts.added} added, {counts.removed} removed),"
+            f" {counts.users} users made"
+        )
+        for name in counts.doubled:
+            sys.stderr.write(f"{name}: left out, for an earlier entry is of the same upload\n")
 
 
-def _open(url: str | None, store: Path | None) -> "Engine":
+@contextmanager
+def _open(url: str | None, store: Path | None) -> "Iterator[Engine]":
     try:
         from leaderboard.database import default_url, open_database  # noqa: PLC0415
     except ModuleNotFoundError as error:
@@ -543,7 +549,11 @@ def _open(url: str | None, store: Path | None) -> "Engine":
 
     if not url and store is None:
         raise ConfigError("which database? give --database (NOW_LEADERBOARD_DATABASE) or --store")
-    return open_database(url or default_url(store or Path()))
+    engine = open_database(url or default_url(store or Path()))
+    try:
+        yield engine
+    finally:
+        engine.dispose()
 
 
 def _print(rows: list[dict[str, Any]], as_json: bool) -> None:

@@ -33,6 +33,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
+from leaderboard.store import PRIVATE, prepare_store
 from now_builder.errors import ConfigError
 
 DATABASE_VARIABLE = "NOW_LEADERBOARD_DATABASE"
@@ -201,8 +202,9 @@ class EventRow(Base):
 
 
 def default_url(store: Path) -> str:
-    """Name the database of a store that has none of its own: a file in its private folder."""
-    return f"sqlite:///{(store / 'private' / 'board.sqlite').absolute()}"
+    """Name the store's own database: a file in its private folder, which is made if need be."""
+    prepare_store(store)
+    return f"sqlite:///{(store / PRIVATE / 'board.sqlite').absolute()}"
 
 
 def open_database(url: str) -> Engine:
