@@ -9,6 +9,7 @@ from importlib.resources import files
 from itertools import groupby
 from typing import Literal
 
+from leaderboard.gallery import Origin
 from leaderboard.metrics import CUTOFFS
 from leaderboard.references import chance_rsum
 from leaderboard.store import Entry
@@ -85,7 +86,7 @@ class Section:
     split: str
     n_pairs: int
     fingerprint: str | None
-    origin: Literal["rebuilt", "archive"]
+    origin: Origin
     with_paper: bool
     rows: tuple[Row, ...]
     axis: float
@@ -168,9 +169,7 @@ def _section(entries: Sequence[Entry], track: Tokenizer) -> Section:
     )
 
 
-def _make_section(
-    origin: Literal["rebuilt", "archive"], split: str, fingerprint: str | None, rows: list[Row]
-) -> Section:
+def _make_section(origin: Origin, split: str, fingerprint: str | None, rows: list[Row]) -> Section:
     return Section(
         split=split,
         n_pairs=read_paper().n_pairs,
@@ -236,7 +235,7 @@ def reference(name: str, rsum: float) -> Row:
 
 def _paper_rows(track: Tokenizer) -> list[Row]:
     paper = read_paper()
-    rows = [reference("chance", chance_rsum(paper.n_pairs))]
+    rows = [reference("chance", chance_rsum(paper.n_pairs, paper.n_pairs))]
     for row in paper.row:
         if row.track == track:
             ways = [dict(zip(CUTOFFS, way, strict=True)) for way in (row.i2t, row.t2i)]

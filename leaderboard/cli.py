@@ -85,12 +85,11 @@ def _pack(
         read_matrix_file,
         with_details,
     )
-    from now_builder.formats.release import read_split_captions  # noqa: PLC0415
 
     details = with_overrides(read_toml(about) if about else {}, set_ or [])
     meta = with_details(new_submission(release, track, split, method), details)
-    n_pairs = len(read_split_captions(release, meta.split, meta.track).keys)
-    pack(output, read_matrix_file(similarity, n_pairs), meta)
+    shape = len(meta.image_ids or ()), len(meta.caption_ids or ())
+    pack(output, read_matrix_file(similarity, shape), meta)
     typer.echo(f"{output}: {meta.method.name}, track {meta.track}, {meta.split} of {release}")
 
 

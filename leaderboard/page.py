@@ -12,8 +12,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from leaderboard.board import Row, axis_of, make_board, read_paper, reference
-from leaderboard.evaluate import VERSION, Result
 from leaderboard.metrics import CUTOFFS
+from leaderboard.result import VERSION, Result
 from leaderboard.store import Entry
 from now_builder.errors import ConfigError
 from now_builder.formats.atomic import replacing_folder

@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from leaderboard.evaluate import Direction, Result
+from leaderboard.result import Direction, Result
 
 WAYS = (("i2t", "image to caption"), ("t2i", "caption to image"))
 REFERENCES = {

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leaderboard import uncertainty
-from leaderboard.metrics import Ranks, count_by_owner, count_ranks, recalls
+from leaderboard.metrics import Ranks, count_ranks, recalls
 from leaderboard.uncertainty import (
     REPLICATES,
     bootstrap_rsum,
@@ -46,32 +46,32 @@ def _now_like(seed, size=1000):
 
 
 def test_the_bootstrap_agrees_with_the_closed_form():
-    per_pair = _now_like(0).per_pair
-    found = bootstrap_rsum(per_pair)
-    assert found.deviation == pytest.approx(closed_form_deviation(per_pair), rel=0.03)
-    middle = 100 * per_pair.mean()
+    per_image = _now_like(0).per_image
+    found = bootstrap_rsum(per_image)
+    assert found.deviation == pytest.approx(closed_form_deviation(per_image), rel=0.03)
+    middle = 100 * per_image.mean()
     assert found.low < middle < found.high
     assert found.high - found.low == pytest.approx(2 * 1.96 * found.deviation, rel=0.05)
 
 
 def test_drawing_counts_of_values_is_drawing_pairs():
     """The slow way: draw pairs with replacement, add up their hits."""
-    per_pair = _now_like(1, 60).per_pair
+    per_image = _now_like(1, 60).per_image
     generator = np.random.default_rng(5)
-    slow = [100 * generator.choice(per_pair, 60).mean() for _ in range(4000)]
-    fast = bootstrap_rsum(per_pair, replicates=4000)
+    slow = [100 * generator.choice(per_image, 60).mean() for _ in range(4000)]
+    fast = bootstrap_rsum(per_image, replicates=4000)
     assert fast.deviation == pytest.approx(np.std(slow), rel=0.06)
     assert (fast.low, fast.high) == pytest.approx(np.percentile(slow, [2.5, 97.5]), abs=6)
 
 
 def test_the_bootstrap_is_the_same_every_time():
-    per_pair = _now_like(2, 200).per_pair
-    assert bootstrap_rsum(per_pair) == bootstrap_rsum(per_pair)
-    assert bootstrap_rsum(per_pair) != bootstrap_rsum(per_pair, seed=1)
+    per_image = _now_like(2, 200).per_image
+    assert bootstrap_rsum(per_image) == bootstrap_rsum(per_image)
+    assert bootstrap_rsum(per_image) != bootstrap_rsum(per_image, seed=1)
 
 
 def test_a_perfect_score_has_an_interval_of_no_width():
-    found = bootstrap_rsum(recalls(np.eye(30)).per_pair)
+    found = bootstrap_rsum(recalls(np.eye(30)).per_image)
     assert (found.low, found.high, found.deviation) == (600, 600, 0)
 
 
@@ -84,7 +84,7 @@ def test_the_least_deviation_is_that_of_two_independent_directions():
         variance += hits.var() / 1000
     shares = [{k: way.recall(k) for k in (1, 5, 10)} for way in (found.i2t, found.t2i)]
     assert least_deviation([*shares], 1000) == pytest.approx(100 * variance**0.5)
-    assert least_deviation([*shares], 1000) < closed_form_deviation(found.per_pair)
+    assert least_deviation([*shares], 1000) < closed_form_deviation(found.per_image)
 
 
 def test_wilson_holds_the_truth_nineteen_times_in_twenty():
@@ -97,10 +97,10 @@ def test_wilson_holds_the_truth_nineteen_times_in_twenty():
 
 
 def test_drawing_in_parts_gives_the_same_interval(monkeypatch):
-    per_pair = _now_like(4, 200).per_pair
-    whole = bootstrap_rsum(per_pair, replicates=500)
+    per_image = _now_like(4, 200).per_image
+    whole = bootstrap_rsum(per_image, replicates=500)
     monkeypatch.setattr(uncertainty, "_DRAWN_AT_ONCE", 300)
-    assert bootstrap_rsum(per_pair, replicates=500) == whole
+    assert bootstrap_rsum(per_image, replicates=500) == whole
 
 
 def _enumerated(differences):
@@ -181,23 +181,22 @@ def test_holm_rejects_what_the_stepwise_rule_rejects(p_values):
     assert set(np.flatnonzero(holm(np.array(p_values)) <= 0.05)) == rejected
 
 
-def _ranks(greater, equal=None):
-    """Ranks of one caption an image; ``equal`` wrong ones beside each."""
-    greater = np.array(greater)
-    equal = np.zeros_like(greater) if equal is None else np.array(equal)
+def _ranks(greater, equal=(0, 0, 0)):
+    """Ranks of one caption an image, ``equal`` wrong ones beside each; of ten more, all right."""
+    greater, equal = np.array([*greater, *[0] * 10]), np.array([*equal, *[0] * 10])
     return Ranks(greater, equal, np.zeros_like(greater), np.ones_like(greater))
 
 
 def test_a_comparison_worked_by_hand():
     """i2t, first: ranks 0 0 9 (hits 3, 3, 1); second: 0 4 12 (3, 2, 0); t2i alike but for a tie.
 
-    The difference is (0 + 1 + 1) / 3 images = 66.7 points less the tie's: the first's third caption
-    ties with one other at rank 0: 1/2 + 1 + 1 = 2.5 against the second's 3, so - 16.7.
+    The first's third caption ties with one other at rank 0: 1/2 + 1 + 1 = 2.5 against 3. So the
+    difference is 0 + 1 + 1 - 1/2 of 13 images.
     """
     first = _ranks([0, 0, 9]), _ranks([0, 0, 0], [0, 0, 1])
     second = _ranks([0, 4, 12]), _ranks([0, 0, 0])
     found = compare(first, second)
-    assert found.difference == pytest.approx(100 * (1 + 1 - 0.5) / 3)
+    assert found.difference == pytest.approx(100 * (1 + 1 - 0.5) / 13)
     assert found.low <= found.difference <= found.high
     assert [(c.first_only, c.second_only) for c in found.i2t.values()] == [(1, 0), (0, 0), (1, 0)]
     assert found.t2i[1].undecided == 1
@@ -218,7 +217,7 @@ def test_comparing_the_other_way_round_turns_the_signs():
 def test_the_interval_of_a_difference_is_that_of_drawing_images_for_both():
     first, second = (_now_like(seed, 200) for seed in (0, 1))
     generator = np.random.default_rng(3)
-    difference = first.per_pair - second.per_pair
+    difference = first.per_image - second.per_image
     slow = [100 * difference[generator.integers(0, 200, 200)].mean() for _ in range(4000)]
     found = compare(first.ranks, second.ranks)
     assert found.difference == pytest.approx(first.rsum - second.rsum)
@@ -239,7 +238,7 @@ def test_five_captions_an_image_differ_by_the_difference_of_rsum():
     for strength in (1.0, 2.0):
         similarity = generator.normal(size=(60, 300))
         similarity[owner, np.arange(300)] += strength
-        entries.append(count_by_owner(similarity, owner))
+        entries.append(count_ranks(similarity, owner))
     found = compare(entries[1], entries[0], owner)
     hits = [
         [100 * np.mean(way.greater < cutoff) for way in ranks for cutoff in (1, 5, 10)]
