@@ -52,16 +52,39 @@ def _pack(
         Path,
         typer.Argument(
             metavar="SIMILARITY.npy",
-            help="Floats, rows are images, columns are captions, in the order of the split.",
+            help="Floats, rows are images, columns are captions, in the order of the split. Or, "
+            "with --t2i, whole numbers: by image the columns of its best captions, best first.",
         ),
     ],
     output: Annotated[Path, typer.Option("-o", "--output", help="The submission to write (.zip).")],
     release: ReleaseFolder,
-    track: Annotated[str, typer.Option(help="Tokenizer of the captions: jieba, bpe or bert.")],
+    track: Annotated[
+        str,
+        typer.Option(
+            help="Tokenizer of the captions (jieba, bpe, bert), or data set (flickr30k, coco, "
+            "cc152k)."
+        ),
+    ],
     method: Annotated[str, typer.Option(help="The name that the board shows.")],
     split: Annotated[
         str, typer.Option(help="test, or dev to see a score while choosing.")
     ] = "test",
+    t2i: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="T2I.npy",
+            help="Where captions are scored otherwise than images: that matrix, images x captions "
+            "too; or by caption the rows of its best images.",
+        ),
+    ] = None,
+    image_ids: Annotated[
+        Path | None,
+        typer.Option(
+            help="Keys of the matrix's rows, one a line, where they are in another order than "
+            "the split: the rows are put in order."
+        ),
+    ] = None,
+    caption_ids: Annotated[Path | None, typer.Option(help="The same for its columns.")] = None,
     about: Annotated[
         Path | None,
         typer.Option(
@@ -76,20 +99,15 @@ def _pack(
 ) -> None:
     """Pack a matrix from any framework as a submission: it is checked, described and zipped.
 
-    The release's fingerprint goes into it, so that a matrix made on another release is an error
-    and not a low score. Use float32: float16 makes ties.
+    The release's fingerprint and keys go into it, so that a matrix made on another release, or in
+    another order, is an error and not a low score. Use float32: float16 makes ties.
     """
-    from leaderboard.submission import (  # noqa: PLC0415
-        new_submission,
-        pack,
-        read_matrix_file,
-        with_details,
-    )
+    from leaderboard.pack import Sources, pack_files  # noqa: PLC0415
+    from leaderboard.submission import new_submission, with_details  # noqa: PLC0415
 
     details = with_overrides(read_toml(about) if about else {}, set_ or [])
     meta = with_details(new_submission(release, track, split, method), details)
-    shape = len(meta.image_ids or ()), len(meta.caption_ids or ())
-    pack(output, read_matrix_file(similarity, shape), meta)
+    pack_files(output, meta, Sources(similarity, t2i, image_ids, caption_ids))
     typer.echo(f"{output}: {meta.method.name}, track {meta.track}, {meta.split} of {release}")
 
 

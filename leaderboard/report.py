@@ -46,9 +46,18 @@ def _recalls(result: Result) -> Table:
             f"{value:.1f} [{low:.1f}, {high:.1f}]"
             for value, (low, high) in zip(way.values(), way.interval.values(), strict=True)
         ]
-        ranks = [f"{way.median_rank:.0f}", f"{way.mean_rank:.1f}", f"{way.mrr:.3f}"]
+        ranks = [
+            _figure(way.median_rank, 0),
+            _figure(way.mean_rank, 1),
+            _figure(way.mrr, 3),
+        ]
         table.add_row(name, *(Text(cell) for cell in [*cells, *ranks]))
     return table
+
+
+def _figure(value: float | None, digits: int) -> str:
+    """Print a rank statistic, or that the lists end too early for it."""
+    return "–" if value is None else f"{value:.{digits}f}"
 
 
 def _references(result: Result) -> Table:
@@ -79,4 +88,8 @@ def _notes(result: Result) -> list[str]:
             f" a perfect scorer reaches {twins.ceiling_rsum:.1f}. Counting every one of them as"
             f" right gives {twins.rsum:.1f}."
         )
+    if result.folds is not None:
+        folds = result.folds
+        notes.append(f"Mean of {folds.count} folds of {folds.size} images: rSum {folds.rsum:.1f}.")
+    notes += [f"Look at this ({flag.code}): {flag.message}" for flag in result.flags]
     return notes
