@@ -2,19 +2,18 @@
 
 from dataclasses import asdict
 from datetime import datetime
+from functools import partial
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Request
 from pydantic import AwareDatetime, BaseModel, Field
 
-from leaderboard import accounts, events, store
+from leaderboard import accounts, events, intake
 from leaderboard.access import Admin
-from leaderboard.api import Here, fails
-from leaderboard.database import writing
-from leaderboard.problems import Refusal
-from leaderboard.result import Points
+from leaderboard.api import UPLOAD_FAILS, ZIP_BODY, Here, fails, scoring
+from leaderboard.reproduce import Claim
 from leaderboard.store import Reproduction
-from leaderboard.submission import Name, Sha256
+from leaderboard.submission import Name
 
 admin = APIRouter(prefix="/v1/admin", responses=fails(401, 403, 422))
 
@@ -99,14 +98,19 @@ class Events(BaseModel):
     events: tuple[EventView, ...]
 
 
-class NewReproduction(BaseModel):
-    """What somebody's own run came to; see :class:`leaderboard.store.Reproduction`."""
+class Ran(BaseModel):
+    """Who ran an entry again.
+
+    Attributes:
+        commit: Of the code.
+    """
 
     by: Name
-    rsum: Points
-    payload_sha256: Sha256
-    code_commit: Annotated[str, Field(pattern=r"^[0-9a-f]{7,64}$")] | None = None
-    config_sha256: Sha256 | None = None
+    commit: Annotated[str, Field(pattern=r"^[0-9a-f]{7,64}$")] | None = None
+
+    def claim(self) -> Claim:
+        """Give it as the evaluator takes it."""
+        return Claim(self.by, self.commit)
 
 
 @admin.get("/users")
@@ -169,17 +173,20 @@ def read_events(
     return Events(events=tuple(EventView(**asdict(event)) for event in found))
 
 
-@admin.post("/entries/{name}/reproductions", status_code=201, responses=fails(404))
-def add_reproduction(who: Admin, name: str, new: NewReproduction, service: Here) -> Reproduction:
-    """Note what somebody's own run of an entry came to: it then counts as reproduced."""
-    if name not in service.pages.snapshot().entries:
-        raise Refusal(404, "no such entry")
-    reproduction = Reproduction(name=name, reproduced_at=store.now(), **dict(new))
-    store.add_reproduction(service.settings.store, reproduction)
-    with writing(service.database) as session:
-        detail = {"by": new.by, "rsum": new.rsum}
-        events.append(session, who.handle, "entry.reproduced", name, detail)
-    return reproduction
+@admin.post(
+    "/entries/{name}/reproductions",
+    status_code=201,
+    responses=UPLOAD_FAILS | fails(404),
+    openapi_extra=ZIP_BODY,
+)
+async def add_reproduction(
+    request: Request, who: Admin, name: str, ran: Annotated[Ran, Query()], service: Here
+) -> Reproduction:
+    """Score somebody else's run of an entry, the body, and file it beside the entry."""
+    async with intake.received(request, service, who) as upload:
+        return await scoring(
+            service, partial(intake.file_reproduction, service, upload, name, ran.claim())
+        )
 
 
 def _user(user: accounts.UserInfo) -> UserView:

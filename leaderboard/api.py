@@ -16,6 +16,7 @@ from leaderboard.access import PUBLIC, Owner, Reader, Submitter
 from leaderboard.board import make_board
 from leaderboard.database import writing
 from leaderboard.metering import MEDIA_TYPE as METRICS
+from leaderboard.pairing import compare_results
 from leaderboard.problems import Refusal, describe_errors
 from leaderboard.result import Result
 from leaderboard.service import Service
@@ -24,10 +25,12 @@ from leaderboard.submission import Prose, Submission
 from leaderboard.views import (
     Boards,
     BoardView,
+    ComparisonView,
     EntryView,
     Filter,
     OwnEntries,
     view_board,
+    view_comparison,
     view_entry,
     view_link,
     view_own,
@@ -53,13 +56,13 @@ def fails(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 
 api = APIRouter(prefix="/v1")
-_ZIP_BODY = {
+ZIP_BODY = {
     "requestBody": {
         "required": True,
         "content": {"application/zip": {"schema": {"type": "string", "format": "binary"}}},
     }
 }
-_UPLOAD_FAILS = fails(400, 401, 403, 408, 413, 422, 429)
+UPLOAD_FAILS = fails(400, 401, 403, 408, 413, 422, 429)
 
 
 class Quota(BaseModel):
@@ -113,10 +116,10 @@ async def _until(anonymous_until: date | None = None) -> date | None:
     "/submissions",
     status_code=201,
     response_model=Result,
-    responses=_UPLOAD_FAILS
+    responses=UPLOAD_FAILS
     | fails(409)
     | {200: {"model": Result, "description": "The same file was filed before: the same entry."}},
-    openapi_extra=_ZIP_BODY,
+    openapi_extra=ZIP_BODY,
 )
 async def submit(
     request: Request,
@@ -135,7 +138,7 @@ async def submit(
         intake.received(request, service, who) as upload,
         request.app.state.one_by_one.lock(upload.sha256),
     ):
-        entry, new = await _scoring(service, partial(intake.file_upload, service, upload, until))
+        entry, new = await scoring(service, partial(intake.file_upload, service, upload, until))
     return Response(
         entry.result.to_json(),
         status_code=201 if new else 200,
@@ -147,18 +150,18 @@ async def submit(
     )
 
 
-@api.post("/validate", responses=_UPLOAD_FAILS, openapi_extra=_ZIP_BODY)
+@api.post("/validate", responses=UPLOAD_FAILS, openapi_extra=ZIP_BODY)
 async def validate(request: Request, who: Submitter, service: Here) -> Valid:
     """Say whether a submission would be scored; nothing is stored, but it counts as an attempt."""
     intake.judge_of(service)
     await run_in_threadpool(intake.count_attempt, service, who)
     async with intake.received(request, service, who) as upload:
-        meta = await _scoring(service, partial(intake.check_upload, service, upload))
+        meta = await scoring(service, partial(intake.check_upload, service, upload))
     return Valid(track=meta.track, split=meta.split, method=meta.method.name)
 
 
-async def _scoring(service: Service, work: Callable[[], Answer]) -> Answer:
-    """Do work on one of the few threads for it."""
+async def scoring(service: Service, work: Callable[[], Answer]) -> Answer:
+    """Do work on one of the few threads that score."""
     return await asyncio.get_running_loop().run_in_executor(service.scorers, work)
 
 
@@ -237,6 +240,13 @@ def board(board: str, wanted: Annotated[Filter, Query()], service: Here) -> Boar
         if track.name == board:
             return view_board(track, wanted)
     raise Refusal(404, "no such board")
+
+
+@api.get("/compare", dependencies=[PUBLIC], responses=fails(404, 422))
+def compare(a: str, b: str, service: Here) -> ComparisonView:
+    """Say by how much entry ``a`` is better than ``b``, query by query, and how sure that is."""
+    one, other = _entry(service, a), _entry(service, b)
+    return view_comparison(compare_results(one.result, other.result), a, b)
 
 
 @api.get("/schema/submission.json", dependencies=[PUBLIC])

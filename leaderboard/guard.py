@@ -1,6 +1,7 @@
 """Stands before every route: headers, ETag, HEAD, one log line and the metrics of each request."""
 
 import asyncio
+import contextlib
 import hashlib
 import json
 import logging
@@ -19,9 +20,9 @@ from leaderboard.problems import Refusal, problem_response
 LOG = logging.getLogger("leaderboard.http")
 BODY_SECONDS = 120.0
 MAX_SMALL = 2**16
-# A refused body of an ordinary size is read and dropped: a client that is cut off while it still
-# sends never sees the answer.
+# A refused body of an ordinary announced size is read and dropped by the server beneath.
 _MAX_IGNORED = 2**26
+_MAX_DRAINED, _DRAIN_SECONDS = 2**22, 1.0
 _BODY = "now_leaderboard.body"
 _METHODS = {"GET", "HEAD", "PUT", "POST", "DELETE"}
 _PAGES = "/{path:path}"
@@ -85,6 +86,17 @@ class Body:
             self._length is None or not self._length.isdigit() or int(self._length) > _MAX_IGNORED
         )
 
+    async def drain(self) -> None:
+        """Read and drop a little: a client cut off while it sends never sees the answer."""
+        dropped = 0
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_DRAIN_SECONDS):
+                while dropped < _MAX_DRAINED:
+                    message = await self._receive()
+                    if not message.get("more_body", False):
+                        return
+                    dropped += len(message["body"])
+
 
 def body_of(request: Request) -> Body:
     """Give the body of a request that came through a :class:`Guard`."""
@@ -123,10 +135,15 @@ class Guard:
         if asked in {"GET", "HEAD"} and start["status"] == 200:
             body = _with_etag(Headers(scope=scope), start, body)
         _harden(start, Headers(scope=scope))
-        if request.unread():
+        unread = request.unread()
+        if unread:
             start["headers"].append((b"connection", b"close"))
         await send(start)
-        await send({"type": "http.response.body", "body": b"" if asked == "HEAD" else body})
+        sent = b"" if asked == "HEAD" else body
+        await send({"type": "http.response.body", "body": sent, "more_body": unread})
+        if unread:
+            await request.drain()
+            await send({"type": "http.response.body", "body": b""})
         self._note(inner, asked, start["status"], len(body), time.perf_counter() - started)
 
     async def _respond(self, scope: Scope, receive: Receive) -> tuple[Message, bytes]:

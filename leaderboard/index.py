@@ -213,7 +213,7 @@ def _record_all(
 
 def _submitter(store: Path, entry: Entry) -> str | None:
     said = submitter_of(store, entry)
-    return said if said is not None and is_handle(said) else None
+    return said if said is not None and (said == OPERATOR or is_handle(said)) else None
 
 
 def _indexed(row: EntryRow | None) -> Indexed | None:

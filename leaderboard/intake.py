@@ -21,10 +21,12 @@ from leaderboard.evaluate import score, validate
 from leaderboard.guard import LOG, body_of
 from leaderboard.problems import ProblemItem, Refusal
 from leaderboard.quotas import QuotaError, Quotas
+from leaderboard.reproduce import Claim, reproduce
 from leaderboard.service import Judge, Service
 from leaderboard.store import (
     Entry,
     NewFiling,
+    Reproduction,
     file_result,
     find_result,
     now,
@@ -33,7 +35,7 @@ from leaderboard.store import (
     submitter_of,
 )
 from leaderboard.submission import Submission
-from now_builder.errors import NowError, SubmissionError
+from now_builder.errors import FormatError, NowError, SubmissionError
 
 UNLIMITED = Quotas(attempts=2**31 - 1, scored=2**31 - 1)
 
@@ -162,6 +164,26 @@ def file_upload(
         raise
     service.meters.submissions.labels("new" if new else "same").inc()
     return entry, new
+
+
+def file_reproduction(service: Service, upload: Upload, name: str, claim: Claim) -> Reproduction:
+    """Score somebody else's run of an entry and file it beside the entry.
+
+    Raises:
+        Refusal: If there is no such entry, or the file is refused or is the entry's own.
+    """
+    if name not in service.pages.snapshot().entries:
+        raise Refusal(404, "no such entry")
+    check_upload(service, upload)
+    release, store = judge_of(service).release, service.settings.store
+    try:
+        found, _ = reproduce(store, name, upload.path, release, claim, now())
+    except FormatError as error:
+        raise Refusal(422, error.problem) from None
+    with writing(service.database) as session:
+        detail = {"by": found.by, "rsum": found.rsum}
+        events.append(session, upload.who.handle, "entry.reproduced", name, detail)
+    return found
 
 
 def _score_and_file(service: Service, upload: Upload, filing: NewFiling) -> tuple[Entry, bool]:

@@ -10,6 +10,7 @@ from leaderboard.board import Row, Section, Track
 from leaderboard.index import Indexed
 from leaderboard.result import Flag
 from leaderboard.store import Entry, Reproduction, Withdrawal
+from leaderboard.uncertainty import Comparison, Discordance
 
 
 class _View(BaseModel):
@@ -109,6 +110,27 @@ class Boards(_View):
     boards: tuple[BoardLink, ...]
 
 
+class ComparisonView(_View):
+    """Entry ``a`` less entry ``b`` on the same queries, in rSum points.
+
+    Attributes:
+        low: Lower end of the 95 % interval, by a paired bootstrap over images.
+        high: Upper end.
+        p: Of the paired sign-flip test, two-sided.
+        i2t: McNemar's exact test of each recall, by cutoff.
+        t2i: The same.
+    """
+
+    a: str
+    b: str
+    difference: float
+    low: float
+    high: float
+    p: float
+    i2t: dict[int, Discordance]
+    t2i: dict[int, Discordance]
+
+
 class Filter(_View):
     """Which rows of a board to show; None asks for all.
 
@@ -172,6 +194,18 @@ def view_link(track: Track) -> BoardLink:
     """Name a board."""
     entries = sum(row.entry is not None for part in track.sections for row in part.rows)
     return BoardLink(board=track.name, entries=entries, href=f"/v1/boards/{track.name}")
+
+
+def view_comparison(found: Comparison, a: str, b: str) -> ComparisonView:
+    """Show a comparison."""
+    return ComparisonView(
+        a=a,
+        b=b,
+        **{
+            field: getattr(found, field)
+            for field in ("difference", "low", "high", "p", "i2t", "t2i")
+        },
+    )
 
 
 def view_own(rows: Iterable[Indexed]) -> OwnEntries:

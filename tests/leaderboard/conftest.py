@@ -12,6 +12,7 @@ import tempfile
 import threading
 import time
 import uuid
+from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -279,6 +280,7 @@ class Board:
     url: str
     app: FastAPI
     http: httpx.Client
+    stop: Callable[[], None]
 
     @property
     def service(self):
@@ -305,9 +307,15 @@ class Board:
 
 @pytest.fixture
 def serving():
-    """Start apps on free ports of loopback; give their addresses."""
+    """Start apps on free ports of loopback; give their addresses and what stops them."""
     with contextlib.ExitStack() as stack:
-        yield lambda app: stack.enter_context(_served(app))
+
+        def start(app):
+            server = contextlib.ExitStack()
+            stack.callback(server.close)
+            return server.enter_context(_served(app)), server.close
+
+        yield start
 
 
 @contextmanager
@@ -332,7 +340,8 @@ def make_board(serving, tmp_path, release):
     def make(database=None, **limits):
         judge = make_judge(release, None, Quotas(**limits))
         app = make_app(Settings(tmp_path / "store", judge, database, make_operator(OPERATOR_TOKEN)))
-        return Board(serving(app), app, http)
+        url, stop = serving(app)
+        return Board(url, app, http, stop)
 
     with httpx.Client(timeout=60) as http:
         yield make
