@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,6 +18,7 @@ from now_builder.config import read_toml, with_overrides
 from now_builder.errors import ConfigError, run
 
 if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
     from sqlalchemy import Engine
 
     from leaderboard.client import Board
@@ -299,7 +301,7 @@ def _send(
         size = path.stat().st_size if path.is_file() else 0
         bar = bars.add_task(path.name, total=size)
         try:
-            filed = board.submit(path, anonymous_until, lambda n: bars.advance(bar, n))
+            filed = board.submit(path, anonymous_until, partial(_advance, bars, bar))
         except BoardError as error:
             bars.stop()
             for problem in error.problems:
@@ -307,6 +309,10 @@ def _send(
             raise
     _print_filed(filed.name, json.dumps(filed.result), as_json, new=filed.new)
     sys.stderr.write(f"{filed.page}\n")
+
+
+def _advance(bars: "Progress", bar: "TaskID", sent: int) -> None:
+    bars.update(bar, completed=sent)
 
 
 def _print_filed(name: str, result: str, as_json: bool, *, new: bool) -> None:

@@ -109,7 +109,7 @@ class Board:
         Args:
             path: The zip.
             anonymous_until: ``YYYY-MM-DD``: who submitted it is shown from that day on.
-            progress: Told the bytes of each piece sent; a new try starts with a negative number.
+            progress: Told how many bytes are sent, from the start again at each try.
 
         Raises:
             BoardError: If the board refuses it, with every problem, or cannot be reached.
@@ -209,17 +209,12 @@ def _size(path: Path) -> int:
 
 def _pieces(path: Path, progress: Progress | None) -> Iterator[bytes]:
     sent = 0
-    try:
-        with path.open("rb") as file:
-            while piece := file.read(_CHUNK):
-                yield piece
-                sent += len(piece)
-                if progress:
-                    progress(len(piece))
-        sent = 0
-    finally:
-        if sent and progress:
-            progress(-sent)
+    with path.open("rb") as file:
+        while piece := file.read(_CHUNK):
+            yield piece
+            sent += len(piece)
+            if progress:
+                progress(sent)
 
 
 def _retry_after(value: str) -> float:

@@ -2,16 +2,18 @@
 
 import threading
 import time
+from collections import defaultdict
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from pathlib import Path
 
 from leaderboard.page import render_site
-from leaderboard.store import PRIVATE, RESULTS, Entry, disclose_due, read_store
+from leaderboard.store import PRIVATE, RESULTS, Entry, disclose_due, read_entry, read_result
 
 Page = tuple[bytes, str]
 # Clocks of file systems tick: a folder touched just now may be touched again unnoticed.
 _SETTLED_SECONDS = 0.1
+NAME_LENGTH = 12
 _MEDIA_TYPES = {"html": "text/html; charset=utf-8", "json": "application/json"}
 
 
@@ -22,12 +24,10 @@ class Snapshot:
     Attributes:
         version: Differs for each state.
         entries: By name, withdrawn ones among them.
-        site: Pages by path.
     """
 
     version: tuple[int, ...]
     entries: dict[str, Entry]
-    site: dict[str, str]
 
     def live(self) -> list[Entry]:
         """Give the entries that are on the board."""
@@ -47,25 +47,29 @@ class Pages:
         self._store = store
         self._disclosed: date | None = None if discloses else date.max
         self._lock = threading.Lock()
-        self._snapshot: Snapshot | None = None
+        self._rendering = threading.Lock()
+        self._snapshot = Snapshot((), {})
+        self._site: tuple[Snapshot, dict[str, str]] | None = None
+        self._said: dict[str, tuple[str, ...]] = {}
 
     def get(self, path: str) -> Page | None:
         """Give a page's bytes and media type, or None."""
-        text = self.snapshot().site.get(path)
+        snapshot = self.snapshot()
+        with self._rendering:
+            if self._site is None or self._site[0] is not snapshot:
+                self._site = snapshot, render_site(snapshot.live())
+            text = self._site[1].get(path)
         if text is None:
             return None
         return text.encode(), _MEDIA_TYPES[path.rpartition(".")[2]]
 
     def snapshot(self) -> Snapshot:
-        """Give the store's state, read again if it has changed."""
+        """Give the store's state, read again where it has changed."""
         with self._lock:
             self._disclose(datetime.now(UTC).date())
             version = self._version()
-            if self._snapshot is None or self._snapshot.version != version:
-                entries = read_store(self._store) if (self._store / RESULTS).is_dir() else []
-                named = {entry.name: entry for entry in entries}
-                site = render_site([entry for entry in entries if entry.withdrawal is None])
-                self._snapshot = Snapshot(version, named, site)
+            if self._snapshot.version != version:
+                self._snapshot = Snapshot(version, self._read())
             return self._snapshot
 
     def _disclose(self, today: date) -> None:
@@ -79,3 +83,20 @@ class Pages:
         times = sorted(folder.stat().st_mtime_ns for folder in [self._store, *folders])
         settled = time.time_ns() - times[-1] > _SETTLED_SECONDS * 1e9
         return tuple(times) if settled else (*times, time.time_ns())
+
+    def _read(self) -> dict[str, Entry]:
+        """Read the entries that are new, or of which something new is said."""
+        said: dict[str, list[str]] = defaultdict(list)
+        for path in self._store.glob("[a-z]*/[0-9a-f]*.json"):
+            if path.parent.name not in {PRIVATE, RESULTS}:
+                said[path.stem[:NAME_LENGTH]].append(f"{path.parent.name}/{path.name}")
+        old, entries = self._snapshot.entries, {}
+        for path in sorted((self._store / RESULTS).glob("[!.]*.json")):
+            name = path.stem.rpartition("-")[2]
+            now = tuple(sorted(said[name]))
+            if name not in old or self._said.get(name) != now:
+                entries[name] = read_entry(self._store, read_result(path))
+                self._said[name] = now
+            else:
+                entries[name] = old[name]
+        return dict(sorted(entries.items()))
