@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Literal
 
+from leaderboard.gallery import Origin
 from leaderboard.metrics import CUTOFFS
 from leaderboard.references import chance_rsum
 from leaderboard.reported import read_reported
@@ -56,7 +57,7 @@ class Section:
     split: str
     n_pairs: int
     fingerprint: str | None
-    origin: Literal["rebuilt", "archive"]
+    origin: Origin
     with_paper: bool
     rows: tuple[Row, ...]
     axis: float
@@ -111,9 +112,7 @@ def _section(entries: Sequence[Entry], track: Tokenizer) -> Section:
     )
 
 
-def _make_section(
-    origin: Literal["rebuilt", "archive"], split: str, fingerprint: str | None, rows: list[Row]
-) -> Section:
+def _make_section(origin: Origin, split: str, fingerprint: str | None, rows: list[Row]) -> Section:
     return Section(
         split=split,
         n_pairs=PAPER_PAIRS,
@@ -178,7 +177,7 @@ def reference(name: str, rsum: float) -> Row:
 
 
 def _paper_rows(track: Tokenizer) -> list[Row]:
-    rows = [reference("chance", chance_rsum(PAPER_PAIRS))]
+    rows = [reference("chance", chance_rsum(PAPER_PAIRS, PAPER_PAIRS))]
     for row in read_reported(track):
         ways = [dict(zip(CUTOFFS, way, strict=True)) for way in (row.i2t, row.t2i) if way]
         half = _Z95 * least_deviation([*ways], PAPER_PAIRS)

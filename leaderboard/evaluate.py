@@ -1,199 +1,61 @@
 """The evaluator: a submission and a release in, a result out; the same input, the same bytes."""
 
-import json
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar
+from typing import TypeVar
 
 import numpy as np
-from jaxtyping import Float, Integer
-from pydantic import ConfigDict, Field
+from jaxtyping import Bool
 
+from leaderboard.checks import Declared, check_matrix
+from leaderboard.gallery import FOLD, Gallery, read_gallery
 from leaderboard.metrics import (
     CUTOFFS,
     OneWay,
+    Ranks,
     Recalls,
     count_duplicate_aware,
+    expected_hits,
     explained_ties,
+    fold_recalls,
     recalls,
     summarise,
     tie_width,
 )
 from leaderboard.references import references
+from leaderboard.result import (
+    AtCutoffs,
+    Count,
+    Direction,
+    Duplicates,
+    Evaluator,
+    Flag,
+    Folds,
+    Intervals,
+    RankRecord,
+    Release,
+    Result,
+    Ties,
+    query_ranks,
+)
 from leaderboard.submission import (
     Description,
+    Lists,
     OpenSubmission,
-    ScoredSplit,
-    Sha256,
+    Scored,
     Submission,
     open_submission,
+    ranks_of_right,
 )
-from leaderboard.uncertainty import REPLICATES, SEED, bootstrap_rsum, wilson
-from now_builder.config import Strict
-from now_builder.errors import SubmissionError
-from now_builder.formats.captions import Tokenizer
-from now_builder.formats.release import Captions, is_ours, read_split_captions
-
-VERSION = "1"
-"""Of the evaluator: raised whenever a score could change."""
+from leaderboard.uncertainty import bootstrap_rsum, wilson
+from leaderboard.untrusted import refusal
+from now_builder.errors import Problems
 
 MAX_TIE_WIDTH = 5.0
 """rSum points that ties may decide in a ranked result."""
 
-Percent = Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)]
-Points = Annotated[float, Field(ge=0, le=600, allow_inf_nan=False)]
-Rank = Annotated[float, Field(ge=1, allow_inf_nan=False)]
-Count = Annotated[int, Field(ge=0)]
 Value = TypeVar("Value")
-
-
-class _Record(Strict):
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
-
-
-class AtCutoffs(_Record):
-    """R@1, R@5 and R@10 in percent."""
-
-    r1: Percent = Field(alias="R@1")
-    r5: Percent = Field(alias="R@5")
-    r10: Percent = Field(alias="R@10")
-
-    def values(self) -> tuple[float, float, float]:
-        """Give them in order."""
-        return self.r1, self.r5, self.r10
-
-
-class Intervals(_Record):
-    """95 % intervals of the recalls, in percent: low, high."""
-
-    r1: tuple[Percent, Percent] = Field(alias="R@1")
-    r5: tuple[Percent, Percent] = Field(alias="R@5")
-    r10: tuple[Percent, Percent] = Field(alias="R@10")
-
-    def values(self) -> tuple[tuple[float, float], ...]:
-        """Give them in order."""
-        return self.r1, self.r5, self.r10
-
-
-class Direction(AtCutoffs):
-    """One direction's figures.
-
-    Attributes:
-        hits: Expected hits as exact fractions, by cutoff.
-        optimistic: If every tie were won.
-        pessimistic: If every tie were lost.
-        interval: Wilson's, 95 %.
-        duplicate_aware: If every pair of an identical caption or image were right too.
-        median_rank: From 1, rounded as the field does.
-        mean_rank: From 1.
-        mrr: In [0, 1].
-        tied_queries: Queries whose right candidate ties with another one.
-    """
-
-    hits: dict[str, str]
-    optimistic: AtCutoffs
-    pessimistic: AtCutoffs
-    interval: Intervals
-    duplicate_aware: AtCutoffs
-    median_rank: Rank = Field(alias="medR")
-    mean_rank: Rank = Field(alias="meanR")
-    mrr: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] = Field(alias="MRR")
-    tied_queries: Count
-
-
-class Ties(_Record):
-    """What ties decide, in rSum points: the optimistic value less the pessimistic one.
-
-    Attributes:
-        unexplained_width: Without ties between identical captions or identical images.
-    """
-
-    width: Points
-    unexplained_width: Points
-
-
-class Duplicates(_Record):
-    """Identical captions and images in the split.
-
-    Attributes:
-        captions: Pairs whose token line occurs more than once.
-        images: Pairs whose image features occur more than once.
-        ceiling_rsum: What a perfect scorer that cannot tell them apart reaches.
-        rsum: This submission's rSum where every one of them counts as right.
-    """
-
-    captions: Count
-    images: Count
-    ceiling_rsum: Points
-    rsum: Points
-
-
-class Evaluator(_Record):
-    """What computed the result."""
-
-    name: Literal["now-leaderboard"] = "now-leaderboard"
-    version: str = VERSION
-    bootstrap_replicates: int = REPLICATES
-    bootstrap_seed: int = SEED
-
-
-class Release(_Record):
-    """What the submission was scored against.
-
-    Attributes:
-        origin: ``rebuilt`` by this toolkit, or ``archive``: the published layout without keys.
-        fingerprint: Of the (split, track).
-    """
-
-    origin: Literal["rebuilt", "archive"]
-    fingerprint: Sha256
-
-
-class Result(Description, _Record):
-    """``result.json``: every figure of a scored submission. Immutable.
-
-    Attributes:
-        rsum: 0 to 600, ties by expectation, rounded once from the exact value.
-        ranked: Whether it stands on the board with a place.
-        reason: Why not, if not.
-        rsum_interval: 95 %, bootstrap over pairs, both directions jointly.
-        rsum_deviation: Standard error by the same.
-        rsum_argsort: What a stable ``argsort(...)[::-1]`` gives: the field's value.
-        references: rSum of scorers that know nothing (``chance``), the language, language and
-            topic.
-        precision: The float type that the matrix was stored in.
-        payload_sha256: Of the submission's zip.
-    """
-
-    format: Literal["now-result/1"] = "now-result/1"
-    rsum: Points
-    n_pairs: Annotated[int, Field(ge=1)]
-    ranked: bool
-    reason: str | None
-    track: Tokenizer
-    split: ScoredSplit
-    release: Release
-    i2t: Direction
-    t2i: Direction
-    rsum_interval: tuple[Points, Points]
-    rsum_deviation: Annotated[float, Field(ge=0, allow_inf_nan=False)]
-    rsum_optimistic: Points
-    rsum_pessimistic: Points
-    rsum_argsort: Points
-    ties: Ties
-    duplicates: Duplicates
-    references: dict[str, Points]
-    precision: Literal["float16", "float32", "float64"]
-    payload_sha256: Sha256
-    evaluator: Evaluator
-
-    def to_json(self) -> str:
-        """Give the text of the result file."""
-        tree = self.model_dump(mode="json", by_alias=True)
-        inherited = {name: tree.pop(name) for name in Description.model_fields}
-        tree = {"format": tree.pop("format"), "method": inherited.pop("method"), **tree}
-        return json.dumps(tree | inherited, ensure_ascii=False, allow_nan=False, indent=2) + "\n"
 
 
 def score(
@@ -203,22 +65,19 @@ def score(
 
     Args:
         path: The submission.
-        release: The very one that it was made for.
+        release: The very one that it was made for; of a blind round, the judge's folder.
         truth: CSV or Parquet with languages and topics, for :attr:`Result.references`.
         name: What messages call the submission; its path if not given.
 
     Raises:
-        SubmissionError: If the submission cannot be read, or is of another release, split or order.
+        SubmissionError: With all that is wrong: it cannot be read, or is of another release, split
+            or order.
         FormatError: If the release or the truth file cannot be read.
     """
     with open_submission(path, name) as submission:
-        meta = submission.meta
-        captions = read_split_captions(release, meta.split, meta.track)
-        _check_fingerprint(meta, captions, release)
-        similarity = submission.read_similarity(captions.keys)
-        known = references(release, meta.split, len(captions.keys), truth)
-        origin: Literal["rebuilt", "archive"] = "rebuilt" if is_ours(release) else "archive"
-        return _result(submission, similarity, _Judged(captions, known, origin))
+        gallery, scored = _read(submission, release)
+        known = references(release, gallery, submission.meta.split, truth)
+        return _result(submission, scored, gallery, known)
 
 
 def validate(path: Path, release: Path) -> tuple[Submission, int]:
@@ -228,67 +87,164 @@ def validate(path: Path, release: Path) -> tuple[Submission, int]:
         The description, and the number of pairs.
 
     Raises:
-        SubmissionError: If the submission cannot be read, or is of another release, split or order.
+        SubmissionError: With all that is wrong: it cannot be read, or is of another release, split
+            or order.
         FormatError: If the release cannot be read.
     """
     with open_submission(path) as submission:
-        meta = submission.meta
-        captions = read_split_captions(release, meta.split, meta.track)
-        _check_fingerprint(meta, captions, release)
-        submission.read_similarity(captions.keys)
-        return meta, len(captions.keys)
+        gallery, _ = _read(submission, release)
+        return submission.meta, len(gallery.caption_keys)
 
 
-@dataclass(frozen=True, slots=True)
-class _Judged:
-    captions: Captions
-    references: dict[str, float]
-    origin: Literal["rebuilt", "archive"]
-
-
-def _check_fingerprint(meta: Submission, captions: Captions, release: Path) -> None:
-    if meta.dataset_fingerprint != captions.fingerprint:
-        raise SubmissionError(
-            f"dataset_fingerprint: found {meta.dataset_fingerprint[:16]}…, expected"
-            f" {captions.fingerprint[:16]}… ({meta.split} of {release.name}, track {meta.track}):"
-            " it was made on another release"
-        )
+def _read(submission: OpenSubmission, release: Path) -> tuple[Gallery, Scored]:
+    """Read release and payload; refuse with all problems at once."""
+    meta = submission.meta
+    gallery = read_gallery(release, meta.split, meta.track)
+    problems = Problems()
+    if meta.dataset_fingerprint != gallery.fingerprint:
+        mend = "it was made on another release; pack or predict again with this one"
+        with problems.noted():
+            raise refusal(
+                "fingerprint.mismatch",
+                "submission.json.dataset_fingerprint",
+                f"{meta.dataset_fingerprint[:16]}…",
+                f"{gallery.fingerprint[:16]}… ({meta.split} of {release.name}, track {meta.track})",
+                mend,
+            )
+    with problems.noted():
+        scored = submission.read(gallery)
+    problems.refuse_any()
+    return gallery, scored
 
 
 def _result(
-    submission: OpenSubmission, similarity: Float[np.ndarray, "pairs pairs"], judged: _Judged
+    submission: OpenSubmission, scored: Scored, gallery: Gallery, known: dict[str, float]
 ) -> Result:
-    captions = judged.captions
-    images, texts = _labels(captions.images), _labels(map(tuple, captions.captions))
-    found = recalls(similarity)
-    width = tie_width(found.ranks)
-    unexplained = width and tie_width(found.ranks, explained_ties(similarity, images, texts))
-    aware = summarise(*count_duplicate_aware(similarity, images, texts))
-    interval = bootstrap_rsum(found.per_pair)
-    meta = submission.meta
+    meta, record = submission.meta, _record(scored, gallery)
+    figures = figures_of(record)
+    aware = figures.duplicate_aware
     return Result(
         **{field: getattr(meta, field) for field in Description.model_fields},
-        rsum=found.rsum,
-        n_pairs=len(captions.keys),
-        ranked=unexplained <= MAX_TIE_WIDTH,
-        reason=_reason(unexplained),
+        n_pairs=len(gallery.caption_keys),
+        n_images=len(gallery.image_keys),
         track=meta.track,
         split=meta.split,
-        release=Release(origin=judged.origin, fingerprint=captions.fingerprint),
-        i2t=_direction(found.i2t, aware.i2t, int(np.count_nonzero(found.ranks[0].equal))),
-        t2i=_direction(found.t2i, aware.t2i, int(np.count_nonzero(found.ranks[1].equal))),
-        rsum_interval=_rounded((interval.low, interval.high)),
-        rsum_deviation=round(interval.deviation, 4),
-        rsum_optimistic=found.rsum_optimistic,
-        rsum_pessimistic=found.rsum_pessimistic,
-        rsum_argsort=found.rsum_argsort,
-        ties=Ties(width=width, unexplained_width=unexplained),
-        duplicates=_duplicates(images, texts, aware),
-        references=judged.references,
-        precision=submission.precision(),
+        release=Release(origin=gallery.origin, fingerprint=gallery.fingerprint),
+        duplicates=_duplicates(gallery, aware),
+        references=known,
+        flags=_flags(scored, gallery, meta.postprocessing.kind),
+        folds=_folds(scored, gallery),
+        precision=scored.precision,
         payload_sha256=submission.sha256,
         evaluator=Evaluator(),
+        ranks=None if gallery.origin == "blind" else record,
+        **figures.fields,
     )
+
+
+def _record(scored: Scored, gallery: Gallery) -> RankRecord:
+    """Put down all ranks; captions in the order of their images."""
+    rows, columns = np.arange(len(gallery.image_keys)), np.argsort(gallery.owner, kind="stable")
+    orders = (rows, columns)
+    i2t, t2i = (query_ranks(way, to) for way, to in zip(scored.ranks, orders, strict=True))
+    aware, explained = _of_duplicates(scored, gallery)
+    return RankRecord(
+        i2t=i2t,
+        t2i=t2i,
+        duplicate_aware=None
+        if aware is None
+        else (query_ranks(aware[0], rows), query_ranks(aware[1], columns)),
+        explained=None
+        if explained is None or not any(way.any() for way in explained)
+        else (tuple(explained[0][rows].tolist()), tuple(explained[1][columns].tolist())),
+        depth=scored.depth,
+    )
+
+
+Explained = tuple[np.ndarray, np.ndarray]
+
+
+def _of_duplicates(
+    scored: Scored, gallery: Gallery
+) -> tuple[tuple[Ranks, Ranks] | None, Explained | None]:
+    """Rank again where what is identical counts as right; find the ties that it forces."""
+    labels = gallery.image_labels, gallery.caption_labels
+    if all(len(np.unique(group)) == len(group) for group in labels):
+        return None, None
+    if scored.lists is not None:
+        return _right_in_lists(scored.lists, gallery), None
+    found = [
+        (
+            count_duplicate_aware(matrix, *labels, gallery.owner),
+            explained_ties(matrix, *labels, gallery.owner),
+        )
+        for matrix in scored.matrices
+    ]
+    (aware_rows, tied_rows), (aware_columns, tied_columns) = found[0], found[-1]
+    return (aware_rows[0], aware_columns[1]), (tied_rows[0], tied_columns[1])
+
+
+def _right_in_lists(lists: tuple[Lists, Lists], gallery: Gallery) -> tuple[Ranks, Ranks]:
+    (i2t, t2i), images, texts = lists, gallery.image_labels, gallery.caption_labels
+    owner, told = gallery.owner, _own_texts(gallery)
+    rows = np.arange(len(images))[:, None]
+    return (
+        ranks_of_right(told[rows, texts[i2t]] | (images[owner[i2t]] == images[:, None])),
+        ranks_of_right(told[t2i, texts[:, None]] | (images[t2i] == images[owner][:, None])),
+    )
+
+
+def _own_texts(gallery: Gallery) -> Bool[np.ndarray, "images texts"]:
+    """Say whether an image has a caption of that text."""
+    told = np.zeros((len(gallery.image_labels), int(gallery.caption_labels.max()) + 1), np.bool_)
+    told[gallery.owner, gallery.caption_labels] = True
+    return told
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What follows from ranks alone.
+
+    Attributes:
+        fields: Of a :class:`Result`, by name.
+        strict: Recalls with the own candidate right.
+        duplicate_aware: Recalls with identical ones right too.
+    """
+
+    fields: dict[str, object]
+    strict: Recalls
+    duplicate_aware: Recalls
+
+
+def figures_of(record: RankRecord) -> Figures:
+    """Work out every figure of a result that follows from its ranks."""
+    owner = record.owner()
+    strict = summarise(*record.read(), owner, record.depth)
+    aware = strict
+    if record.duplicate_aware is not None:
+        ranks = [way.read() for way in record.duplicate_aware]
+        aware = summarise(ranks[0], ranks[1], owner, record.depth)
+    width = tie_width(strict.ranks)
+    unexplained = width
+    if record.explained is not None:
+        forced = [np.array(way) for way in record.explained]
+        unexplained = tie_width(strict.ranks, (forced[0], forced[1]))
+    interval = bootstrap_rsum(strict.per_image)
+    tied = [int(np.count_nonzero(way.equal)) for way in strict.ranks]
+    fields: dict[str, object] = {
+        "rsum": strict.rsum,
+        "ranked": unexplained <= MAX_TIE_WIDTH,
+        "reason": _reason(unexplained),
+        "i2t": _direction(strict.i2t, aware.i2t, tied[0]),
+        "t2i": _direction(strict.t2i, aware.t2i, tied[1]),
+        "rsum_interval": _rounded((interval.low, interval.high)),
+        "rsum_deviation": round(interval.deviation, 4),
+        "rsum_optimistic": strict.rsum_optimistic,
+        "rsum_pessimistic": strict.rsum_pessimistic,
+        "rsum_argsort": strict.rsum_argsort,
+        "ties": Ties(width=width, unexplained_width=unexplained),
+    }
+    return Figures(fields, strict, aware)
 
 
 def _reason(unexplained: float) -> str | None:
@@ -300,14 +256,14 @@ def _reason(unexplained: float) -> str | None:
     )
 
 
-def _direction(strict: OneWay, aware: OneWay, tied_queries: int) -> Direction:
+def _direction(strict: OneWay, aware: OneWay, tied_queries: Count) -> Direction:
     return Direction(
         **_at(strict.recall),
         hits={f"R@{cutoff}": str(strict.hits[cutoff]) for cutoff in CUTOFFS},
         optimistic=AtCutoffs(**_at(strict.optimistic)),
         pessimistic=AtCutoffs(**_at(strict.pessimistic)),
         interval=Intervals(
-            **_at(lambda k: _rounded(wilson(float(strict.hits[k]), strict.n_pairs)))
+            **_at(lambda k: _rounded(wilson(float(strict.hits[k]), strict.n_queries)))
         ),
         duplicate_aware=AtCutoffs(**_at(aware.recall)),
         median_rank=strict.median_rank,
@@ -325,22 +281,45 @@ def _rounded(interval: tuple[float, float]) -> tuple[float, float]:
     return round(interval[0], 4), round(interval[1], 4)
 
 
-def _labels(values: Iterable[Hashable]) -> Integer[np.ndarray, " pairs"]:
-    """Number equal values alike."""
-    numbers: dict[Hashable, int] = {}
-    return np.array([numbers.setdefault(value, len(numbers)) for value in values], dtype=np.int64)
+def _duplicates(gallery: Gallery, aware: Recalls) -> Duplicates:
+    labels = gallery.caption_labels, gallery.image_labels
+    counts = [int(np.sum(np.bincount(group)[group] > 1)) for group in labels]
+    return Duplicates(
+        captions=counts[0], images=counts[1], ceiling_rsum=ceiling_rsum(gallery), rsum=aware.rsum
+    )
 
 
-def _duplicates(
-    images: Integer[np.ndarray, " pairs"], texts: Integer[np.ndarray, " pairs"], aware: Recalls
-) -> Duplicates:
-    counts = [int(np.sum(np.bincount(labels)[labels] > 1)) for labels in (texts, images)]
-    ceiling = 600.0 if not any(counts) else recalls(_indistinct(images, texts)).rsum
-    return Duplicates(captions=counts[0], images=counts[1], ceiling_rsum=ceiling, rsum=aware.rsum)
+def ceiling_rsum(gallery: Gallery) -> float:
+    """Give the rSum of a scorer that knows all but cannot tell identical ones apart."""
+    labels = gallery.image_labels, gallery.caption_labels
+    if all(len(np.unique(group)) == len(group) for group in labels):
+        return 600.0
+    images, texts, owner = *labels, gallery.owner
+    same = (images[:, None] == images[owner]) | _own_texts(gallery)[:, texts]
+    return recalls(same.astype(np.float32), owner).rsum
 
 
-def _indistinct(
-    images: Integer[np.ndarray, " pairs"], texts: Integer[np.ndarray, " pairs"]
-) -> Float[np.ndarray, "pairs pairs"]:
-    same = (images[:, None] == images) | (texts[:, None] == texts)
-    return np.asarray(same, dtype=np.float32)
+def _flags(scored: Scored, gallery: Gallery, declared: Declared) -> tuple[Flag, ...]:
+    """Check each matrix; what both show is said once."""
+    i2t, t2i = (float(expected_hits(way, 1).sum()) for way in scored.ranks)
+    flags: dict[str, Flag] = {}
+    for matrix in scored.matrices:
+        for flag in check_matrix(matrix, gallery.owner, (i2t, t2i), declared):
+            flags.setdefault(flag.code, flag)
+    return tuple(flags.values())
+
+
+def _folds(scored: Scored, gallery: Gallery) -> Folds | None:
+    """Average MS-COCO's 1K folds, where the split is that large and its captions in order."""
+    images, captions = gallery.shape
+    if scored.lists is not None or captions == images or images < 2 * FOLD:
+        return None
+    folds = [fold_recalls(matrix, gallery.owner, FOLD) for matrix in scored.matrices]
+    i2t = _mean([fold.i2t for fold in folds[0]])
+    t2i = _mean([fold.t2i for fold in folds[-1]])
+    rsum = sum((*i2t.values(), *t2i.values()))
+    return Folds(size=FOLD, count=len(folds[0]), i2t=i2t, t2i=t2i, rsum=rsum)
+
+
+def _mean(folds: Sequence[OneWay]) -> AtCutoffs:
+    return AtCutoffs(**_at(lambda k: float(np.mean([fold.recall(k) for fold in folds]))))

@@ -1,9 +1,10 @@
 """Recall both ways from one pass over a similarity matrix, where a tie counts by expectation."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import comb
+from typing import Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from jaxtyping import Bool, Float, Integer
@@ -14,22 +15,44 @@ CUTOFFS = (1, 5, 10)
 _BLOCK_ROWS = 128
 _BLOCK_BYTES = 2**20
 
+Labels: TypeAlias = Integer[np.ndarray, " _"]
+Matrix: TypeAlias = Float[np.ndarray, "_ _"]
+
+
+@runtime_checkable
+class Rows(Protocol):
+    """A similarity matrix that is read in blocks of rows, so that it need not fit into memory."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Images, captions."""
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of a value."""
+
+    def own(self, owner: Labels) -> Float[np.ndarray, " _"]:
+        """Give the value of each caption with its image, ``owner[j]``."""
+
+    def blocks(self, step: int) -> Iterator[tuple[int, Matrix]]:
+        """Yield the first row and the values of every ``step`` rows, in order."""
+
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
     """Where the right candidate of each query stands: integers, so exact for any block size.
 
     Attributes:
-        greater: Candidates with a strictly higher similarity than the right one.
+        greater: Candidates with a strictly higher similarity than the best right one.
         equal: Wrong candidates with exactly the same similarity.
-        later: Those among ``equal`` that come later in the gallery.
-        right: Right candidates at that similarity: 1, or more where duplicates count as right.
+        later: Those among ``equal`` that come later in the gallery than every right one of them.
+        right: Right candidates at that similarity: 1, or more where several are right.
     """
 
-    greater: Integer[np.ndarray, " pairs"]
-    equal: Integer[np.ndarray, " pairs"]
-    later: Integer[np.ndarray, " pairs"]
-    right: Integer[np.ndarray, " pairs"]
+    greater: Integer[np.ndarray, " queries"]
+    equal: Integer[np.ndarray, " queries"]
+    later: Integer[np.ndarray, " queries"]
+    right: Integer[np.ndarray, " queries"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,35 +60,35 @@ class OneWay:
     """The figures of one direction.
 
     Attributes:
-        n_pairs: Queries, and candidates for each.
+        n_queries: Whose right candidate was looked for.
         hits: Expected number of queries with a right candidate in the first K, exactly.
         most: The same if every tie were won (the optimistic bound).
         least: The same if every tie were lost (the pessimistic bound).
         median_rank: From 1; the half-integer median of an even number is rounded down, as the
-            field does. Ties stand in the middle of their places.
-        mean_rank: From 1, ties in the middle of their places.
-        mrr: Mean reciprocal rank in [0, 1], ties by expectation.
+            field does. Ties stand in the middle of their places. None where lists end before it.
+        mean_rank: From 1, ties in the middle of their places. None where a list ends too early.
+        mrr: Mean reciprocal rank in [0, 1], ties by expectation. None where a list ends too early.
     """
 
-    n_pairs: int
+    n_queries: int
     hits: dict[int, Fraction]
     most: dict[int, int]
     least: dict[int, int]
-    median_rank: float
-    mean_rank: float
-    mrr: float
+    median_rank: float | None
+    mean_rank: float | None
+    mrr: float | None
 
     def recall(self, cutoff: int) -> float:
         """R@K in percent, rounded once from the exact value."""
-        return float(100 * self.hits[cutoff] / self.n_pairs)
+        return float(100 * self.hits[cutoff] / self.n_queries)
 
     def optimistic(self, cutoff: int) -> float:
         """R@K in percent if every tie were won."""
-        return float(Fraction(100 * self.most[cutoff], self.n_pairs))
+        return float(Fraction(100 * self.most[cutoff], self.n_queries))
 
     def pessimistic(self, cutoff: int) -> float:
         """R@K in percent if every tie were lost."""
-        return float(Fraction(100 * self.least[cutoff], self.n_pairs))
+        return float(Fraction(100 * self.least[cutoff], self.n_queries))
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +103,8 @@ class Recalls:
         rsum_pessimistic: If every tie were lost.
         rsum_argsort: What a stable ``argsort(...)[::-1]`` gives, for comparison with old logs: a
             tie goes to the candidate that comes later.
-        per_pair: Expected hits of each pair over both directions and all cutoffs, 0 to 6; their
-            mean times 100 is ``rsum``.
+        per_image: Expected hits of each image and, on average, of its captions, over all cutoffs,
+            0 to 6; the mean times 100 is ``rsum``.
         ranks: Of images as queries, and of captions.
     """
 
@@ -91,18 +114,21 @@ class Recalls:
     rsum_optimistic: float
     rsum_pessimistic: float
     rsum_argsort: float
-    per_pair: Float[np.ndarray, " pairs"]
+    per_image: Float[np.ndarray, " images"]
     ranks: tuple[Ranks, Ranks]
 
 
-def recalls(similarity: Float[np.ndarray, "images captions"]) -> Recalls:
-    """Score a similarity matrix whose row i and column i belong together.
+def recalls(similarity: Matrix | Rows, owner: Labels | None = None) -> Recalls:
+    """Score a similarity matrix.
 
     Args:
         similarity: Rows are images, columns are captions; higher is more alike.
+        owner: Row of each caption's image; without it row i and column i belong together. An
+            image's rank is that of its best own caption.
 
     Raises:
-        ValueError: If it is empty or not square, or a value is not finite.
+        ValueError: If the matrix is empty or, without owners, not square; if an image has no
+            caption; if a value is not finite.
 
     Source:
         Ties: McSherry and Najork, Computing Information Retrieval Performance Measures
@@ -112,100 +138,43 @@ def recalls(similarity: Float[np.ndarray, "images captions"]) -> Recalls:
         The field ranks by an unstable ``argsort``, so that its value under ties depends on the
         machine; this is the mean over all orders of the tied.
     """
-    return summarise(*count_ranks(similarity))
+    return summarise(*count_ranks(similarity, owner), owner)
 
 
-@dataclass(frozen=True, slots=True)
-class OwnerRecalls:
-    """The figures of a matrix with any number of captions an image, ties by expectation.
-
-    Attributes:
-        i2t: Percent of images with a caption of their own in the first K, by K.
-        t2i: Percent of captions with their image in the first K.
-        rsum: The six added up, 0 to 600; rounded once from the exact value.
-    """
-
-    i2t: dict[int, float]
-    t2i: dict[int, float]
-    rsum: float
-
-
-def recalls_by_owner(
-    similarity: Float[np.ndarray, "images captions"], owner: Integer[np.ndarray, " captions"]
-) -> OwnerRecalls:
-    """Score a similarity matrix whose caption j belongs to image ``owner[j]``.
-
-    An image's rank is that of its best own caption. With one caption an image, in order, the
-    figures are those of :func:`recalls`.
-
-    Args:
-        similarity: Rows are images, columns are captions; higher is more alike.
-        owner: Row of each caption's image; every image has a caption.
-
-    Raises:
-        ValueError: If an image has no caption, an owner is no row, or a value is not finite.
-    """
-    exact = [
-        {cutoff: _exact_hits(ranks, cutoff) / len(ranks.greater) for cutoff in CUTOFFS}
-        for ranks in count_by_owner(similarity, owner)
-    ]
-    i2t, t2i = ({cutoff: float(100 * share) for cutoff, share in way.items()} for way in exact)
-    total = sum((share for way in exact for share in way.values()), Fraction(0))
-    return OwnerRecalls(i2t, t2i, rsum=float(100 * total))
-
-
-def count_by_owner(
-    similarity: Float[np.ndarray, "images captions"], owner: Integer[np.ndarray, " captions"]
-) -> tuple[Ranks, Ranks]:
-    """Count what stands above and beside each image's best own caption, and each caption's image.
+def count_ranks(similarity: Matrix | Rows, owner: Labels | None = None) -> tuple[Ranks, Ranks]:
+    """Count what stands above and beside each query's own, by row (i2t) and by column (t2i).
 
     Args:
         similarity: Rows are images, columns are captions.
-        owner: Row of each caption's image.
+        owner: Row of each caption's image; without it row i and column i belong together.
 
     Raises:
-        ValueError: If an image has no caption, an owner is no row, or a value is not finite.
+        ValueError: If the matrix is empty or, without owners, not square; if an image has no
+            caption; if a value is not finite.
     """
-    images, captions = similarity.shape
-    if len(owner) != captions or not np.array_equal(np.unique(owner), np.arange(images)):
-        raise ValueError(
-            f"found {len(owner)} owners, {len(np.unique(owner))} of them different, expected one "
-            f"for each of {captions} captions and every one of {images} images among them"
-        )
-    own = similarity[owner, np.arange(captions)]
+    rows = _Dense(similarity) if isinstance(similarity, np.ndarray) else similarity
+    owner = _checked(rows.shape, owner)
+    images, captions = rows.shape
+    own = rows.own(owner)
     best = np.full(images, -np.inf, dtype=own.dtype)
     with np.errstate(invalid="ignore"):  # what is not finite is refused by _count
         np.maximum.at(best, owner, own)
-    right = np.bincount(owner, weights=own == best[owner], minlength=images).astype(np.int64)
-    rows, columns = _count(similarity, best, own)
+    tied = own == best[owner]
+    last = np.zeros(images, np.int64)
+    np.maximum.at(last, owner[tied], np.flatnonzero(tied))
+    right = np.bincount(owner[tied], minlength=images).astype(np.int64)
+    i2t, t2i = _count(rows, (best, last), (own, owner))
+    one = np.ones(captions, np.int64)
     return (
-        Ranks(rows.greater, rows.equal - right, np.zeros(images, np.int64), right),
-        Ranks(columns.greater, columns.equal - 1, columns.later, np.ones(captions, np.int64)),
-    )
-
-
-def count_ranks(similarity: Float[np.ndarray, "images captions"]) -> tuple[Ranks, Ranks]:
-    """Count what stands above and beside each pair, by row (i2t) and by column (t2i).
-
-    Raises:
-        ValueError: If the matrix is empty or not square, or a value is not finite.
-    """
-    _check_square(similarity)
-    diagonal = np.array(np.diagonal(similarity))
-    rows, columns = _count(similarity, diagonal, diagonal)
-    one = np.ones(len(similarity), np.int64)
-    return (
-        Ranks(rows.greater, rows.equal - 1, rows.later, one),
-        Ranks(columns.greater, columns.equal - 1, columns.later, one),
+        Ranks(i2t.greater, i2t.equal - right, i2t.later, right),
+        Ranks(t2i.greater, t2i.equal - 1, t2i.later, one),
     )
 
 
 def count_duplicate_aware(
-    similarity: Float[np.ndarray, "images captions"],
-    image_labels: Integer[np.ndarray, " pairs"],
-    caption_labels: Integer[np.ndarray, " pairs"],
+    similarity: Matrix, image_labels: Labels, caption_labels: Labels, owner: Labels | None = None
 ) -> tuple[Ranks, Ranks]:
-    """Count ranks where every pair of an identical caption or an identical image is right too.
+    """Count ranks where a caption that equals an own one, or an image the own one, is right too.
 
     The order of ties is not counted here (:attr:`Ranks.later` is 0).
 
@@ -213,106 +182,108 @@ def count_duplicate_aware(
         similarity: Rows are images, columns are captions.
         image_labels: Equal for identical images.
         caption_labels: Equal for identical captions.
+        owner: Row of each caption's image; without it row i and column i belong together.
 
     Raises:
-        ValueError: If the matrix is empty or not square, or a value is not finite.
+        ValueError: As :func:`count_ranks`.
     """
-    _check_square(similarity)
-    both = _labels_of_pairs(image_labels, caption_labels)
-    best_row = np.array(np.diagonal(similarity))
-    best_column = best_row.copy()
-    for labels in (image_labels, caption_labels):
-        for rows, columns in _blocks_of_equals(labels):
-            part = similarity[np.ix_(rows, columns)]
-            best_row[rows] = np.maximum(best_row[rows], part.max(axis=1))
-            best_column[columns] = np.maximum(best_column[columns], part.max(axis=0))
-    own_row = (np.diagonal(similarity) == best_row).astype(np.int64)
-    own_column = (np.diagonal(similarity) == best_column).astype(np.int64)
-    right_row, right_column = own_row.copy(), own_column.copy()
-    for sign, labels in ((1, image_labels), (1, caption_labels), (-1, both)):
-        for rows, columns in _blocks_of_equals(labels):
-            part = similarity[np.ix_(rows, columns)]
-            others = (part == best_row[rows, None]).sum(axis=1) - own_row[rows]
-            right_row[rows] += sign * others
-            others = (part == best_column[columns]).sum(axis=0)
-            right_column[columns] += sign * others
-            right_column[rows] -= sign * own_column[rows]
-    by_row, by_column = _count(similarity, best_row, best_column)
-    unordered = np.zeros(len(similarity), np.int64)
+    owner = _checked(_Dense(similarity).shape, owner)
+    blocks = _Twins(image_labels, caption_labels, owner).blocks
+    images, captions = similarity.shape
+    best_row = np.full(images, -np.inf, similarity.dtype)
+    best_column = np.full(captions, -np.inf, similarity.dtype)
+    for span, same_image, same_text in blocks():
+        values = np.where(same_image | same_text, similarity[span], -np.inf)
+        best_row[span] = values.max(axis=1)
+        np.maximum(best_column, values.max(axis=0), out=best_column)
+    right_row, right_column = np.zeros(images, np.int64), np.zeros(captions, np.int64)
+    for span, same_image, same_text in blocks():
+        right, values = same_image | same_text, similarity[span]
+        right_row[span] = (right & (values == best_row[span, None])).sum(axis=1)
+        right_column += (right & (values == best_column)).sum(axis=0)
+    nowhere = (np.full(n, n, np.int64) for n in (images, captions))
+    places = zip((best_row, best_column), nowhere, strict=True)
+    i2t, t2i = _count(_Dense(similarity), *places)
     return (
-        Ranks(by_row.greater, by_row.equal - right_row, unordered, right_row),
-        Ranks(by_column.greater, by_column.equal - right_column, unordered, right_column),
+        Ranks(i2t.greater, i2t.equal - right_row, np.zeros(images, np.int64), right_row),
+        Ranks(t2i.greater, t2i.equal - right_column, np.zeros(captions, np.int64), right_column),
     )
 
 
 def explained_ties(
-    similarity: Float[np.ndarray, "images captions"],
-    image_labels: Integer[np.ndarray, " pairs"],
-    caption_labels: Integer[np.ndarray, " pairs"],
-) -> tuple[Integer[np.ndarray, " pairs"], Integer[np.ndarray, " pairs"]]:
+    similarity: Matrix, image_labels: Labels, caption_labels: Labels, owner: Labels | None = None
+) -> tuple[Integer[np.ndarray, " images"], Integer[np.ndarray, " captions"]]:
     """Count the ties that no scorer can avoid: with an identical caption (i2t) or image (t2i).
 
     Args:
         similarity: Rows are images, columns are captions.
         image_labels: Equal for identical images.
         caption_labels: Equal for identical captions.
+        owner: Row of each caption's image; without it row i and column i belong together.
 
     Returns:
         For each query, how many of its :attr:`Ranks.equal` are of that kind; i2t, then t2i.
     """
-    diagonal = np.diagonal(similarity)
-    i2t = np.zeros(len(similarity), np.int64)
-    t2i = np.zeros(len(similarity), np.int64)
-    for rows, columns in _blocks_of_equals(caption_labels):
-        i2t[rows] += (similarity[np.ix_(rows, columns)] == diagonal[rows, None]).sum(axis=1) - 1
-    for rows, columns in _blocks_of_equals(image_labels):
-        t2i[columns] += (similarity[np.ix_(rows, columns)] == diagonal[columns]).sum(axis=0)
-        t2i[rows] -= 1
+    owner = _checked(_Dense(similarity).shape, owner)
+    captions = np.arange(similarity.shape[1])
+    own = similarity[owner, captions]
+    best = np.full(len(similarity), -np.inf, similarity.dtype)
+    np.maximum.at(best, owner, own)
+    i2t, t2i = (np.zeros(n, np.int64) for n in similarity.shape)
+    for span, same_image, same_text in _Twins(image_labels, caption_labels, owner).blocks():
+        values = similarity[span]
+        foreign = owner != np.arange(len(similarity))[span, None]
+        i2t[span] = (foreign & same_text & (values == best[span, None])).sum(axis=1)
+        t2i += (foreign & same_image & (values == own)).sum(axis=0)
     return i2t, t2i
 
 
-def tie_width(
-    ranks: tuple[Ranks, Ranks],
-    explained: tuple[Integer[np.ndarray, " pairs"], Integer[np.ndarray, " pairs"]] | None = None,
-) -> float:
+def tie_width(ranks: tuple[Ranks, Ranks], explained: tuple[Labels, Labels] | None = None) -> float:
     """How many rSum points ties decide: the optimistic value less the pessimistic one.
 
     Args:
         ranks: Of images as queries, and of captions.
         explained: Ties to leave out of account, per query of either direction.
     """
-    n_pairs = len(ranks[0].greater)
-    undecided = 0
+    width = Fraction(0)
     for way, forgiven in zip(ranks, explained or (0, 0), strict=True):
         for cutoff in CUTOFFS:
             won = way.greater < cutoff
             lost = way.greater + way.equal - forgiven >= cutoff
-            undecided += int(np.count_nonzero(won & lost))
-    return float(Fraction(100 * undecided, n_pairs))
+            width += Fraction(100 * int(np.count_nonzero(won & lost)), len(won))
+    return float(width)
 
 
-def summarise(i2t: Ranks, t2i: Ranks) -> Recalls:
-    """Turn ranks into recalls, rank statistics and rSum."""
-    ways = _one_way(i2t), _one_way(t2i)
-    n_pairs = len(i2t.greater)
+def summarise(
+    i2t: Ranks, t2i: Ranks, owner: Labels | None = None, depth: int | None = None
+) -> Recalls:
+    """Turn ranks into recalls, rank statistics and rSum.
+
+    Args:
+        i2t: Of images as queries.
+        t2i: Of captions.
+        owner: Row of each caption's image, where an image has not one caption, in order.
+        depth: Where ranked lists end: a ``greater`` that high is only a lower bound.
+    """
+    images, captions = len(i2t.greater), len(t2i.greater)
+    ways = _one_way(i2t, captions, depth), _one_way(t2i, images, depth)
+    owner = np.arange(captions) if owner is None else owner
     order = [way.greater + way.later for way in (i2t, t2i)]
-    argsort = sum(int(np.count_nonzero(rank < k)) for rank in order for k in CUTOFFS)
-    per_pair = np.zeros(n_pairs)
-    for way in (i2t, t2i):
-        for cutoff in CUTOFFS:
-            per_pair += expected_hits(way, cutoff)
+    argsort = [sum(int(np.count_nonzero(rank < k)) for k in CUTOFFS) for rank in order]
+    of_image, of_caption = (sum(expected_hits(way, k) for k in CUTOFFS) for way in (i2t, t2i))
+    told = np.bincount(owner, weights=of_caption, minlength=images) * images / captions
     return Recalls(
         *ways,
-        rsum=_percent(sum((h for way in ways for h in way.hits.values()), Fraction(0)), n_pairs),
-        rsum_optimistic=_percent(sum(h for way in ways for h in way.most.values()), n_pairs),
-        rsum_pessimistic=_percent(sum(h for way in ways for h in way.least.values()), n_pairs),
-        rsum_argsort=_percent(argsort, n_pairs),
-        per_pair=per_pair,
+        rsum=_rsum([sum(way.hits.values(), Fraction(0)) for way in ways], i2t, t2i),
+        rsum_optimistic=_rsum([sum(way.most.values()) for way in ways], i2t, t2i),
+        rsum_pessimistic=_rsum([sum(way.least.values()) for way in ways], i2t, t2i),
+        rsum_argsort=_rsum(argsort, i2t, t2i),
+        per_image=np.asarray(of_image + told),
         ranks=(i2t, t2i),
     )
 
 
-def expected_hits(ranks: Ranks, cutoff: int) -> Float[np.ndarray, " pairs"]:
+def expected_hits(ranks: Ranks, cutoff: int) -> Float[np.ndarray, " queries"]:
     r"""Give each query's chance, over all orders of the tied, of a right candidate in the first K.
 
     .. math:: 1 - \binom{e}{q} / \binom{e + m}{q}, \quad q = \mathrm{clip}(K - g, 0, e + m)
@@ -328,27 +299,60 @@ def expected_hits(ranks: Ranks, cutoff: int) -> Float[np.ndarray, " pairs"]:
     return np.asarray(1 - missed)
 
 
-def _percent(hits: Fraction | int, n_pairs: int) -> float:
-    return float(100 * Fraction(hits) / n_pairs)
+def fold_recalls(similarity: Matrix, owner: Labels, size: int) -> list[Recalls]:
+    """Score runs of ``size`` images with their own captions, each on its own: MS-COCO's 1K folds.
+
+    Args:
+        similarity: Rows are images, columns are captions.
+        owner: Row of each caption's image.
+        size: Images of a fold; what is left over at the end is left out.
+
+    Raises:
+        ValueError: As :func:`count_ranks`.
+    """
+    found = []
+    for first in range(0, len(similarity) - size + 1, size):
+        own = np.flatnonzero((owner >= first) & (owner < first + size))
+        found.append(recalls(similarity[first : first + size, own], owner[own] - first))
+    return found
 
 
-def _one_way(ranks: Ranks) -> OneWay:
-    n_pairs = len(ranks.greater)
-    middle = ranks.greater + ranks.equal / 2
-    harmonic = np.concatenate([[0.0], np.cumsum(1 / np.arange(1, n_pairs + 1))])
-    last = ranks.greater + ranks.equal + 1
+def _rsum(hits: Sequence[Fraction | int], *ways: Ranks) -> float:
+    pairs = zip(hits, ways, strict=True)
+    return float(100 * sum((Fraction(n) / len(way.greater) for n, way in pairs), Fraction(0)))
+
+
+def _one_way(ranks: Ranks, n_candidates: int, depth: int | None) -> OneWay:
+    middle = ranks.greater + (ranks.equal + ranks.right + 1) / (ranks.right + 1) - 1
+    median = float(np.median(middle))
+    ends = depth is not None and depth < n_candidates
     return OneWay(
-        n_pairs=n_pairs,
+        n_queries=len(ranks.greater),
         hits={cutoff: _exact_hits(ranks, cutoff) for cutoff in CUTOFFS},
         most={cutoff: int(np.count_nonzero(ranks.greater < cutoff)) for cutoff in CUTOFFS},
         least={
             cutoff: int(np.count_nonzero(ranks.greater + ranks.equal < cutoff))
             for cutoff in CUTOFFS
         },
-        median_rank=float(np.floor(np.median(middle)) + 1),
-        mean_rank=float(middle.mean() + 1),
-        mrr=float(np.mean((harmonic[last] - harmonic[ranks.greater]) / (ranks.equal + 1))),
+        median_rank=None if ends and median >= (depth or 0) else float(np.floor(median) + 1),
+        mean_rank=None if ends and (ranks.greater >= depth).any() else float(middle.mean() + 1),
+        mrr=None if ends and (ranks.greater >= depth).any() else _mrr(ranks, n_candidates),
     )
+
+
+def _mrr(ranks: Ranks, n_candidates: int) -> float:
+    """Average 1 / rank over all orders of the tied; the first of several right ones counts."""
+    harmonic = np.concatenate([[0.0], np.cumsum(1 / np.arange(1, n_candidates + 1))])
+    last = ranks.greater + ranks.equal + 1
+    mean = (harmonic[last] - harmonic[ranks.greater]) / (ranks.equal + 1)
+    for query in np.flatnonzero((ranks.right > 1) & (ranks.equal > 0)):
+        greater, wrong, right = (int(a[query]) for a in (ranks.greater, ranks.equal, ranks.right))
+        orders = comb(wrong + right, right)
+        mean[query] = sum(
+            comb(wrong + right - place, right - 1) / orders / (greater + place)
+            for place in range(1, wrong + 2)
+        )
+    return float(mean.mean())
 
 
 def _exact_hits(ranks: Ranks, cutoff: int) -> Fraction:
@@ -365,54 +369,104 @@ def _exact_hits(ranks: Ranks, cutoff: int) -> Fraction:
     return hits
 
 
-def _check_square(similarity: Float[np.ndarray, "images captions"]) -> None:
-    if similarity.shape[0] != similarity.shape[1] or similarity.shape[0] == 0:
-        raise ValueError(f"found a matrix {similarity.shape}, expected as many images as captions")
+def _checked(shape: tuple[int, int], owner: Labels | None) -> Labels:
+    images, captions = shape
+    if owner is None:
+        if images != captions or images == 0:
+            raise ValueError(f"found a matrix {shape}, expected as many images as captions")
+        return np.arange(captions)
+    if len(owner) != captions or not np.array_equal(np.unique(owner), np.arange(images)):
+        raise ValueError(
+            f"found {len(owner)} owners, {len(np.unique(owner))} of them different, expected one "
+            f"for each of {captions} captions and every one of {images} images among them"
+        )
+    return owner
+
+
+class _Dense:
+    """A matrix in memory as rows."""
+
+    def __init__(self, similarity: Matrix) -> None:
+        self._similarity = similarity
+        self.shape: tuple[int, int] = (similarity.shape[0], similarity.shape[1])
+        self.itemsize = similarity.dtype.itemsize
+
+    def own(self, owner: Labels) -> Float[np.ndarray, " _"]:
+        return np.asarray(self._similarity[owner, np.arange(len(owner))])
+
+    def blocks(self, step: int) -> Iterator[tuple[int, Matrix]]:
+        for start in range(0, len(self._similarity), step):
+            yield start, self._similarity[start : start + step]
+
+
+class _Twins:
+    """Which candidates are as good as the own ones: identical images, identical captions."""
+
+    def __init__(self, images: Labels, captions: Labels, owner: Labels) -> None:
+        self._images, self._captions, self._owner = images, captions, owner
+        order = np.argsort(owner, kind="stable")
+        counts = np.bincount(owner, minlength=len(images))
+        firsts = np.cumsum(counts) - counts
+        places = np.minimum(np.arange(counts.max()), counts[:, None] - 1)
+        self._own = order[firsts[:, None] + places]  # captions of each image, the last repeated
+
+    def blocks(
+        self,
+    ) -> Iterator[tuple[slice, Bool[np.ndarray, "_ captions"], Bool[np.ndarray, "_ captions"]]]:
+        """Yield rows, and by row and caption whether image, and whether text, is the same."""
+        step = max(8, 4 * _BLOCK_BYTES // len(self._captions))
+        for start in range(0, len(self._images), step):
+            span = slice(start, start + step)
+            same_image = self._images[span, None] == self._images[self._owner]
+            same_text = np.zeros_like(same_image)
+            for own in self._own[span].T:
+                same_text |= self._captions[own, None] == self._captions
+            yield span, same_image, same_text
 
 
 @dataclass(frozen=True, slots=True)
 class _Counts:
-    greater: Integer[np.ndarray, " pairs"]
-    equal: Integer[np.ndarray, " pairs"]
-    later: Integer[np.ndarray, " pairs"]
+    greater: Integer[np.ndarray, " _"]
+    equal: Integer[np.ndarray, " _"]
+    later: Integer[np.ndarray, " _"]
 
 
-def _count(
-    similarity: Float[np.ndarray, "images captions"],
-    row_target: Float[np.ndarray, " images"],
-    column_target: Float[np.ndarray, " captions"],
-) -> tuple[_Counts, _Counts]:
+Target: TypeAlias = tuple[Float[np.ndarray, " _"], Integer[np.ndarray, " _"]]
+
+
+def _count(matrix: Rows, row_target: Target, column_target: Target) -> tuple[_Counts, _Counts]:
     """Compare each row and each column with its target, in one pass over blocks of rows.
 
-    Rows are counted one by one; columns are added up as bytes, which a block is too low to
-    overflow.
+    A target is a value and the place from which equal ones count as later. Rows are counted one by
+    one; columns are added up as bytes, which a block is too low to overflow.
     """
-    n_rows, n_columns = similarity.shape
-    kind = np.float64 if similarity.dtype.itemsize > 4 else np.float32
-    row_target, column_target = row_target.astype(kind), column_target.astype(kind)
+    n_rows, n_columns = matrix.shape
+    kind = np.float64 if matrix.itemsize > 4 else np.float32
+    of_rows, of_columns = row_target[0].astype(kind), column_target[0].astype(kind)
     step = min(_BLOCK_ROWS, max(8, _BLOCK_BYTES // (n_columns * np.dtype(kind).itemsize)))
     rows = _Counts(*np.zeros((3, n_rows), np.int64))
     columns = _Counts(*np.zeros((3, n_columns), np.int64))
+    own = np.bincount(np.minimum(column_target[1], n_rows), minlength=n_rows + 1)
     room = np.empty((step, n_columns), np.bool_)
-    for start in range(0, n_rows, step):
-        span = slice(start, min(start + step, n_rows))
-        block = np.ascontiguousarray(similarity[span], dtype=kind)
+    for start, values in matrix.blocks(step):
+        span = slice(start, start + len(values))
+        block = np.ascontiguousarray(values, dtype=kind)
         mask = room[: len(block)]
         if not np.isfinite(block, out=mask).all():
             raise ValueError(
                 f"rows {span.start} to {span.stop - 1} hold a value that is not finite"
             )
-        targets = row_target[span, None]
+        targets = of_rows[span, None]
         rows.greater[span] = _by_row(np.greater(block, targets, out=mask))
         rows.equal[span] = _by_row(np.equal(block, targets, out=mask))
         if rows.equal[span].sum() > len(block):
-            later = np.arange(n_columns) > np.arange(span.start, span.stop)[:, None]
+            later = np.arange(n_columns) > row_target[1][span, None]
             rows.later[span] = _by_row(mask & later)
-        columns.greater[:] += _by_column(np.greater(block, column_target, out=mask))
-        equal = _by_column(np.equal(block, column_target, out=mask))
+        columns.greater[:] += _by_column(np.greater(block, of_columns, out=mask))
+        equal = _by_column(np.equal(block, of_columns, out=mask))
         columns.equal[:] += equal
-        if equal.sum() > len(block):
-            later = np.arange(span.start, span.stop)[:, None] > np.arange(n_columns)
+        if equal.sum() > own[span].sum():
+            later = np.arange(span.start, span.stop)[:, None] > column_target[1]
             columns.later[:] += _by_column(mask & later)
     return rows, columns
 
@@ -423,26 +477,3 @@ def _by_row(mask: Bool[np.ndarray, "rows captions"]) -> list[int]:
 
 def _by_column(mask: Bool[np.ndarray, "rows captions"]) -> Integer[np.ndarray, " captions"]:
     return np.asarray(np.add.reduce(mask.view(np.uint8), axis=0, dtype=np.uint8))
-
-
-def _labels_of_pairs(
-    first: Integer[np.ndarray, " pairs"], second: Integer[np.ndarray, " pairs"]
-) -> Integer[np.ndarray, " pairs"]:
-    _, labels = np.unique(np.stack([first, second], axis=1), axis=0, return_inverse=True)
-    return labels.reshape(-1)
-
-
-def _blocks_of_equals(
-    labels: Integer[np.ndarray, " pairs"],
-) -> Iterator[tuple[Integer[np.ndarray, " rows"], Integer[np.ndarray, " columns"]]]:
-    """Yield the places (rows, columns) of labels that occur more than once, in bounded parts.
-
-    Each pair of equals is in one part; so is each such place with itself.
-    """
-    order = np.argsort(labels, kind="stable")
-    starts = np.flatnonzero(np.diff(labels[order], prepend=labels[order[:1]] - 1))
-    sizes = np.diff(starts, append=len(order))
-    for start, size in zip(starts[sizes > 1], sizes[sizes > 1], strict=True):
-        members = order[start : start + size]
-        for first in range(0, size, 256):
-            yield members[first : first + 256], members

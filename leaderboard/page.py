@@ -12,9 +12,9 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from leaderboard.board import PAPER_PAIRS, Row, axis_of, make_board, reference
-from leaderboard.evaluate import VERSION, Result
 from leaderboard.metrics import CUTOFFS
 from leaderboard.reported import read_sources
+from leaderboard.result import VERSION, Result
 from leaderboard.store import Entry
 from now_builder.errors import ConfigError
 from now_builder.formats.atomic import replacing_folder

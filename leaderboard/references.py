@@ -9,15 +9,16 @@ import pyarrow.csv
 import pyarrow.parquet
 from jaxtyping import Float
 
-from leaderboard.metrics import CUTOFFS, recalls
+from leaderboard.gallery import Gallery
+from leaderboard.metrics import Ranks, recalls, summarise
 from now_builder.errors import FormatError
-from now_builder.formats.release import Pair, is_ours, read_pairs
+from now_builder.formats.release import Pair, read_pairs
 
 Labels = Sequence[str | None]
 
 
 def references(
-    release: Path, split: str, n_pairs: int, truth: Path | None = None
+    release: Path, gallery: Gallery, split: str, truth: Path | None = None
 ) -> dict[str, float]:
     """Give the rSum of scorers that know nothing (``chance``), ``lang``, ``lang+topic``.
 
@@ -26,16 +27,16 @@ def references(
 
     Args:
         release: Its ``pairs.parquet`` has the languages.
+        gallery: The split.
         split: ``dev`` or ``test``.
-        n_pairs: Of the split.
         truth: CSV or Parquet with ``url`` or ``key``, and any of ``lang``, ``topic`` and
             ``caption_topic`` (the topic of the caption, where it may differ).
 
     Raises:
         FormatError: If the truth file cannot be used or lacks a pair of the split.
     """
-    found = {"chance": chance_rsum(n_pairs)}
-    pairs = _pairs(release, split)
+    found = {"chance": chance_rsum(*gallery.shape)}
+    pairs = _pairs(release, split) if gallery.origin == "rebuilt" else []
     if truth is not None and not pairs:
         raise FormatError(release, "no pairs.parquet to join the truth file through")
     columns = _joined(truth, pairs) if truth is not None else {}
@@ -50,9 +51,24 @@ def references(
     return found
 
 
-def chance_rsum(n_pairs: int) -> float:
-    """Give the rSum of the scorer that knows nothing: its similarities are all equal."""
-    return 200 * sum(min(cutoff, n_pairs) for cutoff in CUTOFFS) / n_pairs
+def chance_rsum(images: int, captions: int) -> float:
+    """Give the rSum of the scorer that knows nothing: its similarities are all equal.
+
+    Args:
+        images: Of the split.
+        captions: Of the split: as many of each image.
+    """
+    each = captions // images
+    return summarise(
+        _all_tied(images, captions, each),
+        _all_tied(captions, images, 1),
+        np.arange(captions) // each,
+    ).rsum
+
+
+def _all_tied(queries: int, candidates: int, right: int) -> Ranks:
+    none = np.zeros(queries, np.int64)
+    return Ranks(none, none + candidates - right, none, none + right)
 
 
 def label_rsum(images: Labels, captions: Labels) -> float:
@@ -68,8 +84,6 @@ def equality(images: Labels, captions: Labels) -> Float[np.ndarray, "images capt
 
 
 def _pairs(release: Path, split: str) -> list[Pair]:
-    if not is_ours(release):
-        return []
     pairs = [pair for pair in read_pairs(release) if pair.split == split]
     return sorted(pairs, key=lambda pair: pair.pair_index)
 

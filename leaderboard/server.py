@@ -64,7 +64,7 @@ def make_judge(release: Path, truth: Path | None, token: str) -> Judge:
             f"token: found {len(token)} characters, expected {MIN_TOKEN} or more"
             f" (in {TOKEN_VARIABLE} or --token-file)"
         )
-    return Judge(release, truth, _hash(token), max_submission(_largest(release)))
+    return Judge(release, truth, _hash(token), max_submission((_largest(release),) * 2))
 
 
 def read_token(path: Path | None) -> str:
@@ -116,7 +116,7 @@ class Pages:
     async def get(self, path: str) -> str | None:
         """Give a page, or None."""
         async with self._lock:
-            names = frozenset(file.name for file in self._store.glob("[!.]*.json"))
+            names = frozenset(file.name for file in (self._store / "results").glob("[!.]*.json"))
             if names != self._names:
                 self._pages = await run_in_threadpool(self._render)
                 self._names = names

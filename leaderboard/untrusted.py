@@ -9,19 +9,21 @@ import unicodedata
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Protocol, runtime_checkable
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Integer, Shaped
 
-from now_builder.errors import SubmissionError
+from now_builder.errors import Problem, Problems, SubmissionError
 
 MAX_MEMBERS = 8
 MAX_RATIO = 200
 MAX_HEADER = 4096
 MAX_DEPTH = 24
+MIN_LIST = 10
 
 _END = struct.Struct("<4s4H2LH")
 _LOCATOR64 = b"PK\x06\x07"
@@ -49,6 +51,11 @@ class Readable(Protocol):
         """Give at most ``size`` bytes; none at the end."""
 
 
+def refusal(code: str, field: str, found: str, expected: str, mend: str = "") -> SubmissionError:
+    """Make the error of a single problem."""
+    return SubmissionError(Problem(code, field, found, expected, mend))
+
+
 def shown(value: object) -> str:
     """Print a stranger's value in a message: short, one line, no control or bidi characters."""
     text = ascii(value)
@@ -73,15 +80,16 @@ class Archive:
             self._zip = zipfile.ZipFile(file)
         infos = self._zip.infolist()
         if len(infos) > MAX_MEMBERS:
-            raise SubmissionError(
-                f"zip: found {len(infos)} members, expected {MAX_MEMBERS} at most"
-            )
+            raise refusal("zip.members", "zip", f"{len(infos)} members", f"{MAX_MEMBERS} at most")
         self.sizes: dict[str, int] = {}
+        problems = Problems()
         for info in infos:
-            _check_member(info, allowed)
-            if info.filename in self.sizes:
-                raise SubmissionError(f"zip: found {info.filename} twice, expected it once")
-            self.sizes[info.filename] = info.file_size
+            with problems.noted():
+                _check_member(info, allowed)
+                if info.filename in self.sizes:
+                    raise refusal("zip.twice", "zip", f"{info.filename} twice", "it once")
+                self.sizes[info.filename] = info.file_size
+        problems.refuse_any()
 
     @contextmanager
     def open(self, name: str, limit: int) -> Iterator[Readable]:
@@ -95,11 +103,10 @@ class Archive:
             SubmissionError: If it is missing, larger, or turns out to be torn.
         """
         if name not in self.sizes:
-            raise SubmissionError(f"zip: no {name} in it; found {sorted(self.sizes)}")
+            found = ", ".join(sorted(self.sizes)) or "nothing"
+            raise refusal("zip.missing", "zip", found, f"{name} in it, there is no {name}")
         if self.sizes[name] > limit:
-            raise SubmissionError(
-                f"{name}: found {self.sizes[name]} bytes, expected {limit} at most"
-            )
+            raise refusal("zip.size", name, f"{self.sizes[name]} bytes", f"{limit} at most")
         with _refusing(name), self._zip.open(name) as stream:
             yield stream
 
@@ -112,7 +119,9 @@ class Archive:
         with self.open(name, limit) as stream:
             content = stream.read(limit + 1)
             if len(content) != self.sizes[name] or stream.read(1):
-                raise SubmissionError(f"{name}: its size is not what the zip says")
+                raise refusal(
+                    "zip.torn", name, "another size", f"the {self.sizes[name]} bytes said"
+                )
             return content
 
 
@@ -123,7 +132,8 @@ def _refusing(name: str) -> Iterator[None]:
     except SubmissionError:
         raise
     except _BROKEN as error:
-        raise SubmissionError(f"{name}: torn or not a plain zip ({shown(str(error))})") from None
+        found = f"something torn or not a plain zip: {shown(str(error))}"
+        raise refusal("zip.torn", name, found, "a sound zip", "write it again") from None
 
 
 def _check_end(file: BinaryIO) -> None:
@@ -131,34 +141,43 @@ def _check_end(file: BinaryIO) -> None:
     file.seek(max(0, size - _END.size - 20))
     tail = file.read(_END.size + 20)
     if len(tail) < _END.size or tail[-_END.size :][:4] != b"PK\x05\x06":
-        raise SubmissionError(
-            f"found {size} bytes that do not end as a plain zip does,"
-            " expected a zip with nothing after it and no comment"
+        raise refusal(
+            "zip.format",
+            "file",
+            f"{size} bytes that do not end as a plain zip does",
+            "a zip with nothing after it and no comment",
+            "now-leaderboard pack makes one of a .npy matrix",
         )
     _, disk, first_disk, here, members, length, offset, comment = _END.unpack(tail[-_END.size :])
     if (disk, first_disk, comment) != (0, 0, 0) or here != members or _LOCATOR64 in tail[:20]:
-        raise SubmissionError("zip: found parts, a comment or zip64, expected a plain zip")
+        raise refusal("zip.format", "zip", "parts, a comment or zip64", "a plain zip")
     if members > MAX_MEMBERS:
-        raise SubmissionError(f"zip: found {members} members, expected {MAX_MEMBERS} at most")
+        raise refusal("zip.members", "zip", f"{members} members", f"{MAX_MEMBERS} at most")
     if offset + length + _END.size != size:
-        raise SubmissionError("zip: found bytes before it or inside, expected a plain zip")
+        raise refusal("zip.format", "zip", "bytes before it or inside", "a plain zip")
 
 
 def _check_member(info: zipfile.ZipInfo, allowed: Sequence[str]) -> None:
     name = shown(info.filename)
     # zipfile cuts a name at a NUL byte; the name as stored must be the allowed one.
     if info.filename not in allowed or info.orig_filename != info.filename:
-        raise SubmissionError(f"zip: found member {name}, expected only {', '.join(allowed)}")
+        outside = "/" in info.orig_filename or "\\" in info.orig_filename
+        code = "zip.traversal" if outside else "zip.foreign"
+        raise refusal(code, "zip", f"member {name}", f"only {', '.join(allowed)}")
     if info.flag_bits & (0x1 | 0x40 | 0x2000):
-        raise SubmissionError(f"zip: {name} is encrypted")
+        raise refusal("zip.encrypted", "zip", f"{name} encrypted", "plain members")
     if stat.S_ISLNK(info.external_attr >> 16) or info.is_dir():
-        raise SubmissionError(f"zip: {name} is a link or a folder, expected a file")
+        raise refusal("zip.link", "zip", f"a link or a folder, {name}", "files")
     if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        raise SubmissionError(f"zip: {name} is compressed by method {info.compress_type}")
+        method = f"{name} compressed by method {info.compress_type}"
+        raise refusal("zip.compression", "zip", method, "stored or deflated members")
     if info.file_size > MAX_RATIO * max(info.compress_size, 64):
-        raise SubmissionError(
-            f"zip: {name} says {info.file_size} bytes in {info.compress_size},"
-            f" expected at most {MAX_RATIO} times; store it uncompressed"
+        raise refusal(
+            "zip.bomb",
+            "zip",
+            f"{name} of {info.file_size} bytes in {info.compress_size}",
+            f"at most {MAX_RATIO} times",
+            "store it uncompressed",
         )
 
 
@@ -169,7 +188,8 @@ _ENTRY = re.compile(
 )
 _ANY = re.sub("[?]P<[a-z]+>", "?:", f"(?:{_ENTRY.pattern})")
 _HEADER = re.compile(rf"\{{\s*+{_ANY}\s*+,\s*+{_ANY}\s*+,\s*+{_ANY}\s*+,?\s*+\}}\s*+")
-_DTYPES = {f"{order}f{size}" for order in "<>" for size in (2, 4, 8)}
+FLOATS = {f"{order}f{size}" for order in "<>" for size in (2, 4, 8)}
+WHOLE = {f"{order}i{size}" for order in "<>" for size in (4, 8)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +197,7 @@ class ArrayHeader:
     """What a ``.npy`` file says of itself.
 
     Attributes:
-        dtype: One of the floats of 2, 4 or 8 bytes.
+        dtype: A float of 2, 4 or 8 bytes, or a whole number of 4 or 8.
         fortran_order: Whether columns are contiguous.
         shape: As written.
         length: Bytes before the values.
@@ -189,19 +209,25 @@ class ArrayHeader:
     length: int
 
 
-def read_array_header(stream: Readable, name: str) -> ArrayHeader:
+def read_array_header(stream: Readable, name: str, kinds: AbstractSet[str] = FLOATS) -> ArrayHeader:
     """Read a ``.npy`` header by pattern; nothing in it is evaluated.
 
+    Args:
+        stream: At its beginning.
+        name: For messages.
+        kinds: What may be in it: :data:`FLOATS` or :data:`WHOLE`.
+
     Raises:
-        SubmissionError: If it is not a ``.npy`` file of plain floats.
+        SubmissionError: If it is not a ``.npy`` file of such numbers.
     """
     magic = stream.read(8)
     if magic[:6] != b"\x93NUMPY" or magic[6:] not in (b"\x01\x00", b"\x02\x00", b"\x03\x00"):
-        raise SubmissionError(f"{name}: found {shown(magic)}, expected a .npy file, version 1 to 3")
+        raise refusal("array.format", name, shown(magic), "a .npy file, version 1 to 3", "np.save")
     size = stream.read(2 if magic[6] == 1 else 4)
     length = int.from_bytes(size, "little")
     if len(size) < 2 or length > MAX_HEADER:
-        raise SubmissionError(f"{name}: found a header of {length} bytes, expected {MAX_HEADER}")
+        found = f"a header of {length} bytes"
+        raise refusal("array.header", name, found, f"{MAX_HEADER} at most")
     text = stream.read(length).decode("latin-1")
     fields = {
         kind: value
@@ -210,11 +236,16 @@ def read_array_header(stream: Readable, name: str) -> ArrayHeader:
         if value is not None
     }
     if len(text) != length or not _HEADER.fullmatch(text) or len(fields) != 3:
-        raise SubmissionError(f"{name}: found header {shown(text)}, expected a plain float array")
-    if fields["descr"] not in _DTYPES:
-        raise SubmissionError(
-            f"{name}: found dtype {fields['descr']!r}, expected float16, float32 or float64"
+        raise refusal(
+            "array.header",
+            name,
+            f"header {shown(text)}",
+            f"a plain {'float' if kinds is FLOATS else 'integer'} array",
         )
+    if fields["descr"] not in kinds:
+        wanted = "float16, float32 or float64" if kinds is FLOATS else "int32 or int64"
+        mend = f"similarity.astype('{'float32' if kinds is FLOATS else 'int32'}')"
+        raise refusal("array.dtype", name, f"dtype {fields['descr']!r}", wanted, mend)
     return ArrayHeader(
         np.dtype(fields["descr"]),
         fields["order"] == "True",
@@ -223,14 +254,16 @@ def read_array_header(stream: Readable, name: str) -> ArrayHeader:
     )
 
 
-def read_square(stream: Readable, name: str, size: int, n_pairs: int) -> Float[np.ndarray, "n n"]:
-    """Read a finite n × n float matrix, the header checked before any of it is allocated.
+def read_matrix(
+    stream: Readable, name: str, size: int, shape: tuple[int, int]
+) -> Float[np.ndarray, "images captions"]:
+    """Read a finite float matrix, the header checked before any of it is allocated.
 
     Args:
         stream: The whole ``.npy`` file.
         name: For messages.
         size: Bytes that the stream is said to hold.
-        n_pairs: The expected number of rows and of columns.
+        shape: The expected images and captions.
 
     Returns:
         In native byte order, as stored otherwise.
@@ -239,28 +272,72 @@ def read_square(stream: Readable, name: str, size: int, n_pairs: int) -> Float[n
         SubmissionError: If type, shape or size differ, or a value is not finite.
     """
     header = read_array_header(stream, name)
-    if header.shape != (n_pairs, n_pairs):
-        raise SubmissionError(
-            f"{name}: found shape {header.shape}, expected {(n_pairs, n_pairs)}, images x captions"
-        )
-    expected = header.length + n_pairs * n_pairs * header.dtype.itemsize
+    if header.shape != shape:
+        turned = header.shape == shape[::-1]
+        mend = "rows are images: similarity.T" if turned else "rows and columns of the split"
+        wanted = f"{shape}, images x captions"
+        raise refusal("matrix.shape", name, f"shape {header.shape}", wanted, mend)
+    return check_finite(np.asarray(_read_values(stream, name, size, header)), name)
+
+
+def read_lists(
+    stream: Readable, name: str, size: int, queries: int, candidates: int
+) -> Integer[np.ndarray, "queries depth"]:
+    """Read ranked lists: by query the rows of its best candidates, the best first.
+
+    Args:
+        stream: The whole ``.npy`` file.
+        name: For messages.
+        size: Bytes that the stream is said to hold.
+        queries: Expected lists.
+        candidates: Numbers in them are from 0 to one less.
+
+    Raises:
+        SubmissionError: If type, shape or size differ, a list is shorter than 10 (or than there are
+            candidates), or a candidate is none of the split or stands in a list twice.
+    """
+    header = read_array_header(stream, name, WHOLE)
+    least = min(MIN_LIST, candidates)
+    if len(header.shape) != 2 or not (
+        header.shape[0] == queries and least <= header.shape[1] <= candidates
+    ):
+        wanted = f"({queries}, K) with K from {least} to {candidates}"
+        raise refusal("ranked.shape", name, f"shape {header.shape}", wanted)
+    lists = np.asarray(_read_values(stream, name, size, header)).astype(np.int64)
+    outside = (lists < 0) | (lists >= candidates)
+    if outside.any():
+        row, place = np.argwhere(outside)[0].tolist()
+        found = f"{lists[row, place]} in list {row}, place {place}"
+        raise refusal("ranked.range", name, found, f"rows from 0 to {candidates - 1}")
+    ordered = np.sort(lists, axis=1)
+    twice = (ordered[:, 1:] == ordered[:, :-1]).any(axis=1)
+    if twice.any():
+        found = f"a candidate twice in list {int(np.flatnonzero(twice)[0])}"
+        raise refusal("ranked.twice", name, found, "each candidate once")
+    return lists
+
+
+def _read_values(
+    stream: Readable, name: str, size: int, header: ArrayHeader
+) -> Shaped[np.ndarray, "rows columns"]:
+    """Read what a header announces; the two sizes must agree before any of it is allocated."""
+    expected = header.length + math.prod(header.shape) * header.dtype.itemsize
     if size != expected:
-        raise SubmissionError(f"{name}: found {size} bytes, expected {expected} by its header")
-    values = np.empty((n_pairs, n_pairs), header.dtype)
+        raise refusal("array.size", name, f"{size} bytes", f"{expected} by its header")
+    shape = header.shape[::-1] if header.fortran_order else header.shape
+    values = np.empty(shape, header.dtype)
     flat = values.reshape(-1).view(np.uint8).data
     filled = 0
     while filled < len(flat):
         chunk = stream.read(min(_CHUNK, len(flat) - filled))
         if not chunk:
-            raise SubmissionError(
-                f"{name}: found only {header.length + filled} of {expected} bytes"
-            )
+            raise refusal("array.size", name, f"{header.length + filled} bytes", str(expected))
         flat[filled : filled + len(chunk)] = chunk
         filled += len(chunk)
     if stream.read(1):
-        raise SubmissionError(f"{name}: found more than the {expected} bytes of its header")
+        raise refusal("array.size", name, "more bytes", f"{expected} by its header")
     matrix = values.T if header.fortran_order else values
-    return check_finite(matrix.astype(matrix.dtype.newbyteorder("="), copy=False), name)
+    return np.asarray(matrix.astype(matrix.dtype.newbyteorder("="), copy=False))
 
 
 def check_finite(
@@ -274,9 +351,12 @@ def check_finite(
     finite = np.isfinite(matrix)
     if not finite.all():
         row, column = np.argwhere(~finite)[0].tolist()
-        raise SubmissionError(
-            f"{name}: found {np.count_nonzero(~finite)} values that are not finite, the first"
-            f" ({matrix[row, column]}) at image {row}, caption {column}; expected numbers"
+        raise refusal(
+            "matrix.finite",
+            name,
+            f"{np.count_nonzero(~finite)} values that are not finite, the first"
+            f" ({matrix[row, column]}) at image {row}, caption {column}",
+            "finite numbers",
         )
     return matrix
 
@@ -294,7 +374,7 @@ def read_json(content: bytes, name: str) -> Any:
     for bracket in re.finditer(rb"[\[\]{}]", _STRING.sub(b"", content)):
         depth += 1 if bracket[0] in b"[{" else -1
         if depth > MAX_DEPTH:
-            raise SubmissionError(f"{name}: nested more than {MAX_DEPTH} deep")
+            raise refusal("json.depth", name, f"values nested more than {MAX_DEPTH} deep", "fewer")
     try:
         tree = json.loads(
             content.decode("utf-8"),
@@ -304,7 +384,8 @@ def read_json(content: bytes, name: str) -> Any:
         )
         json.dumps(tree, ensure_ascii=False).encode("utf-8")
     except (ValueError, RecursionError) as error:
-        raise SubmissionError(f"{name}: not plain JSON ({shown(str(error))})") from None
+        found = f"not plain JSON: {shown(str(error))}"
+        raise refusal("json.format", name, found, "plain JSON in UTF-8") from None
     return tree
 
 

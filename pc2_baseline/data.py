@@ -13,6 +13,7 @@ from torch import Tensor
 
 from now_builder.errors import FormatError
 from now_builder.formats.captions import Vocabulary
+from now_builder.formats.precomp import PRECOMP, captions_path, read_texts, stem
 from now_builder.formats.release import (
     Captions,
     data_folder,
@@ -275,7 +276,7 @@ def _now_folder(release: Path) -> Path:
     try:
         return data_folder(release)
     except FormatError:
-        for name in precomp.PRECOMP:
+        for name in PRECOMP:
             if release.resolve().name == name or (release / name).is_dir():
                 raise FormatError(
                     release, f"holds {name}: --set data.name={name} reads it"
@@ -284,11 +285,11 @@ def _now_folder(release: Path) -> Path:
 
 
 def _open_precomp(release: Path, split: Split, data: DataSettings, _: ExitStack) -> _Sides:
-    path = precomp.captions_path(release, split, data.name)
+    path = captions_path(release, split, data.name)
     vocabulary = precomp.read_vocabulary(release, data)
-    texts = precomp.read_texts(path)
+    texts = read_texts(path)
     regions = precomp.read_images(release, split, data.name, len(texts))
-    origin = path.with_name(f"{precomp.stem(data.name, split)}_ims.npy")
+    origin = path.with_name(f"{stem(data.name, split)}_ims.npy")
     _check_shape(origin, regions)
     if split == "dev" and data.dev_images:
         each = len(texts) // len(regions)
@@ -312,7 +313,7 @@ def count_train(release: Path, data: DataSettings) -> tuple[int, int]:
         FormatError: If they cannot be read or are no multiple of each other.
     """
     if precomp.is_precomp(data):
-        texts = precomp.read_texts(precomp.captions_path(release, "train", data.name))
+        texts = read_texts(captions_path(release, "train", data.name))
         regions = precomp.read_images(release, "train", data.name, len(texts))
         return len(texts), len(regions)
     with open_regions(release, "train") as found:

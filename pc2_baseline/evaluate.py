@@ -8,8 +8,8 @@ from jaxtyping import Float
 
 from now_builder.errors import ConfigError
 from now_builder.formats.atomic import replacing
+from now_builder.formats.precomp import COCO
 from now_builder.formats.release import check_split
-from pc2_baseline import precomp
 from pc2_baseline.data import open_pairs
 from pc2_baseline.predict import load_best
 from pc2_baseline.products import fast_float32
@@ -79,7 +79,7 @@ def evaluate(
         open_pairs(locate_release(run, record, release), name, data, device) as pairs,
     ):
         check_split_is_the_runs(run, record, name, pairs.fingerprint)
-        if fold is None and (data.name, name) == (precomp.COCO, "test"):
+        if fold is None and (data.name, name) == (COCO, "test"):
             fold = None if pairs.images % COCO_FOLD else COCO_FOLD
         if fold is not None and pairs.images % fold:
             raise ConfigError(f"--fold {fold}: {name} has {pairs.images} images, no multiple of it")

@@ -11,10 +11,10 @@ from leaderboard.submission import Noise
 from now_builder.config import build
 from now_builder.errors import ConfigError
 from now_builder.formats.atomic import replacing
+from now_builder.formats.precomp import PRECOMP
 from pc2_baseline.config import DataSettings, NowName
 from pc2_baseline.data import count_train
 from pc2_baseline.noise import describe, own_images
-from pc2_baseline.precomp import PRECOMP
 
 Protocol = Literal["captions", "images"]
 

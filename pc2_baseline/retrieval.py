@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 
-from leaderboard.metrics import CUTOFFS, OwnerRecalls, recalls_by_owner
+from leaderboard.metrics import CUTOFFS, Recalls, fold_recalls, recalls
 from pc2_baseline.data import PairSet, cut
 from pc2_baseline.modules.codes import CaptionCodes, ImageCodes
 from pc2_baseline.modules.network import MatchingNetwork
@@ -62,12 +62,12 @@ def scores(
         similarity: Of a split.
         owner: Row of each caption's image.
     """
-    return _named(recalls_by_owner(similarity, owner))
+    return _named(recalls(similarity, owner))
 
 
-def _named(found: OwnerRecalls) -> dict[str, float]:
+def _named(found: Recalls) -> dict[str, float]:
     ways = (("i2t", found.i2t), ("t2i", found.t2i))
-    named = {f"{way}_R@{cutoff}": recall[cutoff] for way, recall in ways for cutoff in CUTOFFS}
+    named = {f"{name}_R@{cutoff}": way.recall(cutoff) for name, way in ways for cutoff in CUTOFFS}
     return {"rsum": found.rsum, **named}
 
 
@@ -90,8 +90,5 @@ def fold_scores(
     images = len(similarity)
     if images % size:
         raise ValueError(f"{images} images, expected a multiple of {size}")
-    folds = []
-    for first in range(0, images, size):
-        own = np.flatnonzero((owner >= first) & (owner < first + size))
-        folds.append(scores(similarity[first : first + size, own], owner[own] - first))
+    folds = [_named(found) for found in fold_recalls(similarity, owner, size)]
     return {name: float(np.mean([fold[name] for fold in folds])) for name in folds[0]}

@@ -10,6 +10,7 @@ from leaderboard.submission import Noise
 from now_builder.config import Strict, build, read_toml, to_toml
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.atomic import write_text
+from now_builder.formats.precomp import captions_path
 from now_builder.formats.release import data_folder, read_split_captions
 from now_builder.formats.split import SPLITS, Split
 from pc2_baseline import precomp
@@ -54,7 +55,7 @@ def fingerprints(release: Path, data: DataSettings) -> dict[Split, str]:
         return {
             split: precomp.fingerprint(release, split, data)
             for split in SPLITS
-            if precomp.captions_path(release, split, data.name).exists()
+            if captions_path(release, split, data.name).exists()
         }
     folder, tokenizer = data_folder(release), data.tokenizer
     return {

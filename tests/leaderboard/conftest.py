@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from leaderboard.gallery import read_gallery
 from leaderboard.submission import new_submission, pack
 from now_builder.formats.captions import TOKENIZERS, to_line
 from now_builder.formats.features import FeatureBatch, write_features
@@ -118,6 +119,12 @@ def make_similarity(n_pairs=SIZES["test"], strength=2.0, seed=0):
 @pytest.fixture(scope="session")
 def release(tmp_path_factory):
     return make_release(tmp_path_factory.mktemp("ours") / "release")
+
+
+@pytest.fixture(scope="session")
+def gallery(release):
+    """The test split of the small release as its judge sees it."""
+    return read_gallery(release, "test", "jieba")
 
 
 @pytest.fixture(scope="session")

@@ -10,9 +10,11 @@ import time
 import numpy as np
 import pytest
 
-from leaderboard.evaluate import Result, score, validate
+from leaderboard.evaluate import score, validate
+from leaderboard.gallery import read_gallery
 from leaderboard.metrics import recalls
 from leaderboard.references import label_rsum, references
+from leaderboard.result import Result
 from leaderboard.store import entry_of, file_result, read_result, read_results, write_result
 from leaderboard.submission import new_submission, pack
 from now_builder.errors import FormatError, SubmissionError
@@ -116,14 +118,14 @@ def test_ties_that_nothing_forces_cost_the_place(tmp_path, release):
     assert not result.ranked
 
 
-def test_the_references_are_those_of_the_labels(release, truth):
+def test_the_references_are_those_of_the_labels(release, gallery, truth):
     """24 pairs in three languages of 8, each with two topics of 4 pairs.
 
     Language alone: R@1 = 1/8, R@5 = 5/8, R@10 = 1, so 2 · 175 %. With topics: 1/4, 1, 1.
     """
-    found = references(release, "test", N, truth)
+    found = references(release, gallery, "test", truth)
     assert found == {"chance": 200 * 16 / N, "lang": 350, "lang+topic": 450}
-    assert references(release, "test", N) == {"chance": 200 * 16 / N, "lang": 350}
+    assert references(release, gallery, "test") == {"chance": 200 * 16 / N, "lang": 350}
 
 
 def test_a_caption_of_another_topic_is_not_found_by_topic():
@@ -134,7 +136,7 @@ def test_a_caption_of_another_topic_is_not_found_by_topic():
     assert label_rsum(images, captions) == expected
 
 
-def test_a_truth_file_may_be_parquet_and_have_keys(tmp_path, release, truth):
+def test_a_truth_file_may_be_parquet_and_have_keys(tmp_path, release, gallery, truth):
     import pandas as pd  # noqa: PLC0415
 
     from now_builder.formats.release import read_pairs  # noqa: PLC0415
@@ -143,7 +145,7 @@ def test_a_truth_file_may_be_parquet_and_have_keys(tmp_path, release, truth):
     keys = {pair.url: pair.key for pair in read_pairs(release) if pair.split == "test"}
     table["key"] = table.pop("url").map(keys)
     table.sample(frac=1, random_state=0).to_parquet(tmp_path / "truth.parquet")
-    assert references(release, "test", N, tmp_path / "truth.parquet")["lang+topic"] == 450
+    assert references(release, gallery, "test", tmp_path / "truth.parquet")["lang+topic"] == 450
 
 
 @pytest.mark.parametrize(
@@ -154,18 +156,18 @@ def test_a_truth_file_may_be_parquet_and_have_keys(tmp_path, release, truth):
         ('url,topic\n"a', "not a readable"),
     ],
 )
-def test_a_truth_file_that_cannot_be_joined_is_named(tmp_path, release, text, message):
+def test_a_truth_file_that_cannot_be_joined_is_named(tmp_path, release, gallery, text, message):
     path = tmp_path / "truth.csv"
     path.write_text(text)
     with pytest.raises(FormatError, match=message):
-        references(release, "test", N, path)
+        references(release, gallery, "test", path)
     with pytest.raises(FormatError, match="no such file"):
-        references(release, "test", N, tmp_path / "none.parquet")
+        references(release, gallery, "test", tmp_path / "none.parquet")
 
 
 def test_the_archive_has_nothing_to_join_a_truth_file_with(archive, truth):
     with pytest.raises(FormatError, match=r"no pairs\.parquet"):
-        references(archive, "test", N, truth)
+        references(archive, read_gallery(archive, "test", "bert"), "test", truth)
 
 
 def test_a_result_is_filed_once_and_under_its_content(tmp_path, packed, release):

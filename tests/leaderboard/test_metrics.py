@@ -12,13 +12,11 @@ from leaderboard import metrics
 from leaderboard.metrics import (
     CUTOFFS,
     Ranks,
-    count_by_owner,
     count_duplicate_aware,
     count_ranks,
     expected_hits,
     explained_ties,
     recalls,
-    recalls_by_owner,
     summarise,
     tie_width,
 )
@@ -179,7 +177,7 @@ def test_reordering_the_pairs_together_leaves_the_score():
     shuffled = recalls(similarity[np.ix_(order, order)])
     found = recalls(similarity)
     assert (shuffled.i2t, shuffled.t2i) == (found.i2t, found.t2i)
-    assert (shuffled.per_pair == found.per_pair[order]).all()
+    assert (shuffled.per_image == found.per_image[order]).all()
 
 
 def test_a_rising_transform_leaves_the_score():
@@ -246,7 +244,7 @@ def test_a_matrix_that_is_not_square_is_refused(shape):
 
 def test_the_pairs_mean_hits_are_rsum():
     found = recalls(_random())
-    assert 100 * found.per_pair.mean() == pytest.approx(found.rsum, abs=1e-9)
+    assert 100 * found.per_image.mean() == pytest.approx(found.rsum, abs=1e-9)
 
 
 def test_several_right_candidates_follow_the_hypergeometric():
@@ -285,7 +283,7 @@ def owned_matrices(draw):
 def test_several_captions_an_image_equal_the_mean_over_all_orders_of_the_tied(drawn):
     similarity, owner = drawn
     images, captions = similarity.shape
-    found = recalls_by_owner(similarity, owner)
+    found = recalls(similarity, owner)
     total = Fraction(0)
     for cutoff in CUTOFFS:
         i2t = sum(
@@ -293,8 +291,8 @@ def test_several_captions_an_image_equal_the_mean_over_all_orders_of_the_tied(dr
             for i in range(images)
         )
         t2i = sum(_slow_hits(similarity[:, j], {owner[j]}, cutoff) for j in range(captions))
-        assert found.i2t[cutoff] == float(100 * i2t / images)
-        assert found.t2i[cutoff] == float(100 * t2i / captions)
+        assert found.i2t.recall(cutoff) == float(100 * i2t / images)
+        assert found.t2i.recall(cutoff) == float(100 * t2i / captions)
         total += i2t / images + t2i / captions
     assert found.rsum == float(100 * total)
 
@@ -306,7 +304,7 @@ def test_five_captions_an_image_equal_the_loop_of_the_field():
     similarity = generator.normal(size=(images, images * each)).astype(np.float32)
     owner = np.arange(images * each) // each
     similarity[owner, np.arange(images * each)] += 1.5
-    found = recalls_by_owner(similarity, owner)
+    found = recalls(similarity, owner)
     i2t = [
         min(
             int((np.argsort(-row) == caption).argmax())
@@ -316,29 +314,100 @@ def test_five_captions_an_image_equal_the_loop_of_the_field():
     ]
     t2i = [int((np.argsort(-similarity[:, j]) == j // each).argmax()) for j in range(images * each)]
     for cutoff in CUTOFFS:
-        assert found.i2t[cutoff] == 100 * np.mean(np.array(i2t) < cutoff)
-        assert found.t2i[cutoff] == pytest.approx(100 * np.mean(np.array(t2i) < cutoff), abs=1e-12)
-    assert 20 < found.i2t[1] < 95
+        assert found.i2t.recall(cutoff) == 100 * np.mean(np.array(i2t) < cutoff)
+        assert found.t2i.recall(cutoff) == pytest.approx(
+            100 * np.mean(np.array(t2i) < cutoff), abs=1e-12
+        )
+    assert 20 < found.i2t.recall(1) < 95
     shuffled = generator.permutation(images * each)
-    assert recalls_by_owner(similarity[:, shuffled], owner[shuffled]) == found
+    again = recalls(similarity[:, shuffled], owner[shuffled])
+    assert (again.i2t, again.t2i, again.rsum) == (found.i2t, found.t2i, found.rsum)
 
 
 @given(tied_matrices())
 def test_one_caption_an_image_gives_the_same_figures_to_the_bit(similarity):
-    plain, found = recalls(similarity), recalls_by_owner(similarity, np.arange(len(similarity)))
-    assert found.rsum == plain.rsum
-    for way, old in ((found.i2t, plain.i2t), (found.t2i, plain.t2i)):
-        assert way == {cutoff: old.recall(cutoff) for cutoff in CUTOFFS}
+    plain, found = recalls(similarity), recalls(similarity, np.arange(len(similarity)))
+    assert (found.i2t, found.t2i, found.rsum) == (plain.i2t, plain.t2i, plain.rsum)
 
 
 @pytest.mark.parametrize("owner", [[0, 0, 0], [0, 2, 1], [0, -1, 1]])
 def test_owners_that_do_not_fit_the_matrix_are_refused(owner):
     with pytest.raises(ValueError, match=r"owners, .* expected one for each of 3 captions"):
-        count_by_owner(np.zeros((2, 3)), np.array(owner))
+        count_ranks(np.zeros((2, 3)), np.array(owner))
 
 
 def test_a_value_that_is_not_finite_is_refused_with_several_captions():
     similarity = np.zeros((2, 4))
     similarity[1, 2] = np.nan
     with pytest.raises(ValueError, match="not finite"):
-        recalls_by_owner(similarity, np.array([0, 0, 1, 1]))
+        recalls(similarity, np.array([0, 0, 1, 1]))
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_duplicates_of_several_captions_count_as_the_slow_way_says(data):
+    similarity, owner = data.draw(owned_matrices())
+    images, captions = (
+        np.array(data.draw(st.lists(st.integers(0, 2), min_size=size, max_size=size)))
+        for size in similarity.shape
+    )
+    told = [set(captions[owner == image]) for image in range(len(images))]
+    right = np.array(
+        [
+            [images[i] == images[owner[j]] or captions[j] in told[i] for j in range(len(owner))]
+            for i in range(len(images))
+        ]
+    )
+    found = summarise(*count_duplicate_aware(similarity, images, captions, owner), owner)
+    for way, matrix, mask in (
+        (found.i2t, similarity, right),
+        (found.t2i, similarity.T, right.T),
+    ):
+        slow = [
+            _slow_hits(line, set(np.flatnonzero(mask[row])), 1) for row, line in enumerate(matrix)
+        ]
+        assert way.hits[1] == sum(slow)
+    i2t, t2i = explained_ties(similarity, images, captions, owner)
+    for i, line in enumerate(similarity):
+        best = line[owner == i].max()
+        assert i2t[i] == sum(
+            owner[j] != i and captions[j] in told[i] and line[j] == best for j in range(len(owner))
+        )
+    for j, own in enumerate(owner):
+        column = similarity[:, j]
+        tied = (column == column[own]) & (images == images[own])
+        assert t2i[j] == sum(tied) - 1
+
+
+@given(owned_matrices())
+@settings(max_examples=60, deadline=None)
+def test_the_mean_reciprocal_rank_is_the_mean_over_all_orders(drawn):
+    similarity, owner = drawn
+    found = recalls(similarity, owner)
+    slow = []
+    for image, line in enumerate(similarity):
+        right = set(np.flatnonzero(owner == image))
+        firsts = []
+        for order in permutations(range(len(line))):
+            ranked = sorted(order, key=lambda place, line=line: -line[place])
+            firsts.append(1 + min(ranked.index(place) for place in right))
+        slow.append((np.mean([1 / first for first in firsts]), np.mean(firsts)))
+    reciprocal, rank = np.array(slow).mean(axis=0)
+    assert found.i2t.mrr == pytest.approx(reciprocal)
+    untied = not any(way.equal.any() for way in found.ranks[:1])
+    assert not untied or found.i2t.mean_rank == pytest.approx(rank)
+
+
+@given(owned_matrices())
+@settings(max_examples=60, deadline=None)
+def test_the_argsort_value_is_the_fields_with_several_captions(drawn):
+    """The field takes the best place of an image's captions after a stable argsort, reversed."""
+    similarity, owner = drawn
+    i2t, t2i = count_ranks(similarity, owner)
+    for image, line in enumerate(similarity):
+        order = np.argsort(line, kind="stable")[::-1]
+        first = np.flatnonzero(owner[order] == image)[0]
+        assert i2t.greater[image] + i2t.later[image] == first
+    for caption, own in enumerate(owner):
+        order = np.argsort(similarity[:, caption], kind="stable")[::-1]
+        assert t2i.greater[caption] + t2i.later[caption] == np.flatnonzero(order == own)[0]

@@ -1,0 +1,173 @@
+"""What a submission is judged against: the images and captions of a split, and which belong."""
+
+import hashlib
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+import numpy as np
+from jaxtyping import Integer
+from pydantic import Field
+
+from now_builder.config import Strict, build
+from now_builder.errors import ConfigError, FormatError
+from now_builder.formats.captions import TOKENIZERS, Tokenizer, read_json
+from now_builder.formats.precomp import PrecompName, captions_path, read_texts
+from now_builder.formats.release import is_ours, read_split_captions
+
+FieldTrack = Literal["flickr30k", "coco", "cc152k"]
+Track = Tokenizer | FieldTrack
+TRACKS: tuple[Track, ...] = (*TOKENIZERS, *get_args(FieldTrack))
+ScoredSplit = Literal["dev", "test"]
+Origin = Literal["rebuilt", "archive", "field", "blind"]
+
+TRUTH_FILE = "blind.json"
+FOLD = 1000
+"""Images of a fold in MS-COCO's 1K protocol."""
+
+LAYOUT: dict[FieldTrack, tuple[PrecompName, int]] = {
+    "flickr30k": ("f30k_precomp", 5),
+    "coco": ("coco_precomp", 5),
+    "cc152k": ("cc152k_precomp", 1),
+}
+"""Folder and captions of an image, by track."""
+
+
+class BlindTruth(Strict):
+    """``blind.json``: what only the judge of a blind round has.
+
+    Attributes:
+        round: Its name.
+        split: The split whose captions were permuted.
+        owner: Row of each caption's image.
+    """
+
+    format: Literal["now-blind/1"] = "now-blind/1"
+    round: str = Field(max_length=80)
+    split: ScoredSplit
+    owner: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Gallery:
+    """A split as the judge sees it.
+
+    Attributes:
+        image_keys: Of the rows.
+        caption_keys: Of the columns.
+        owner: Row of each caption's image.
+        image_labels: Equal for identical images.
+        caption_labels: Equal for identical captions.
+        fingerprint: Of keys and captions in order.
+        origin: ``rebuilt`` by this toolkit, the authors' ``archive``, a layout of the ``field``, or
+            a ``blind`` round whose pairing only the judge has.
+    """
+
+    image_keys: list[str]
+    caption_keys: list[str]
+    owner: Integer[np.ndarray, " captions"]
+    image_labels: Integer[np.ndarray, " images"]
+    caption_labels: Integer[np.ndarray, " captions"]
+    fingerprint: str
+    origin: Origin
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Images, captions."""
+        return len(self.image_keys), len(self.caption_keys)
+
+
+def check_scored_split(split: str) -> ScoredSplit:
+    """Take a split's name from outside.
+
+    Raises:
+        ConfigError: If it is not dev or test.
+    """
+    if split in ("dev", "test"):
+        return "dev" if split == "dev" else "test"
+    raise ConfigError(f"split: found {split!r}, expected dev or test")
+
+
+def check_track(track: str) -> Track:
+    """Take a track's name from outside.
+
+    Raises:
+        ConfigError: If there is no such track.
+    """
+    for name in TRACKS:
+        if track == name:
+            return name
+    raise ConfigError(f"track: found {track!r}, expected one of {', '.join(TRACKS)}")
+
+
+def read_gallery(release: Path, split: ScoredSplit, track: Track) -> Gallery:
+    """Read one split of a release: ours, the authors', a blind round's, or the field's layout.
+
+    Raises:
+        FormatError: If a file is missing, or counts disagree.
+    """
+    for name, layout in LAYOUT.items():
+        if track == name:
+            return _read_field(release, split, *layout)
+    captions = read_split_captions(release, split, track)
+    owner = np.arange(len(captions.keys))
+    origin: Origin = "rebuilt" if is_ours(release) else "archive"
+    truth = read_truth(release)
+    if truth is not None and truth.split == split:
+        owner, origin = _owner(release, truth, len(captions.keys)), "blind"
+    return Gallery(
+        captions.keys,
+        captions.keys,
+        owner,
+        _labels(captions.images),
+        _labels(map(tuple, captions.captions)),
+        captions.fingerprint,
+        origin,
+    )
+
+
+def read_truth(release: Path) -> BlindTruth | None:
+    """Read the pairing of a blind round from the judge's folder, None where it is no such folder.
+
+    Raises:
+        FormatError: If the file is not one of ours.
+    """
+    path = release / TRUTH_FILE
+    if not path.exists():
+        return None
+    return build(BlindTruth, read_json(path, "no such file"), str(path))
+
+
+def _owner(release: Path, truth: BlindTruth, n_pairs: int) -> Integer[np.ndarray, " captions"]:
+    if sorted(truth.owner) != list(range(n_pairs)):
+        raise FormatError(
+            release / TRUTH_FILE, f"owner: expected each of the rows 0 to {n_pairs - 1} once"
+        )
+    return np.array(truth.owner, dtype=np.int64)
+
+
+def _read_field(release: Path, split: ScoredSplit, name: PrecompName, each: int) -> Gallery:
+    path = captions_path(release, split, name)
+    texts = read_texts(path)
+    if len(texts) % each:
+        raise FormatError(path, f"{len(texts)} captions, expected {each} for every image")
+    images = len(texts) // each
+    digest = hashlib.sha256()
+    for row, text in enumerate(texts):
+        digest.update(f"{row}\t{text}\n".encode())
+    return Gallery(
+        [str(row) for row in range(images)],
+        [str(row) for row in range(len(texts))],
+        np.arange(len(texts)) // each,
+        np.arange(images),
+        _labels(texts),
+        digest.hexdigest(),
+        "field",
+    )
+
+
+def _labels(values: Iterable[Hashable]) -> Integer[np.ndarray, " _"]:
+    """Number equal values alike."""
+    numbers: dict[Hashable, int] = {}
+    return np.array([numbers.setdefault(value, len(numbers)) for value in values], dtype=np.int64)

@@ -1,0 +1,124 @@
+"""Recomputes a result: from its own ranks, or from submission and release."""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+from leaderboard.evaluate import figures_of, score
+from leaderboard.gallery import read_gallery
+from leaderboard.result import VERSION, Result
+from leaderboard.store import anonymised, entry_of
+from now_builder.errors import FormatError
+
+_TOLERANCE = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A figure that does not come out again.
+
+    Attributes:
+        field: Of the result, dotted.
+        found: In the file.
+        expected: As recomputed.
+    """
+
+    field: str
+    found: object
+    expected: object
+
+    def __str__(self) -> str:
+        """Say it in a line."""
+        return f"{self.field}: found {self.found!r:.80}, expected {self.expected!r:.80}"
+
+
+def verify(
+    path: Path, result: Result, submission: Path | None = None, release: Path | None = None
+) -> list[Difference]:
+    """Recompute every figure of a result that can be recomputed.
+
+    Args:
+        path: Of the result: a name with a hash in it must be that of its content.
+        result: As read from there.
+        submission: Scored again, if given; needs ``release``.
+        release: Its fingerprint is compared, if given.
+
+    Returns:
+        What differs; nothing where all is well.
+
+    Raises:
+        FormatError: If the result has no ranks (it is of a blind round) and no submission is given.
+        SubmissionError: If the submission cannot be scored.
+    """
+    found = _name(path, result) + _version(result)
+    if submission is not None and release is not None:
+        again = score(submission, release)
+        mine = again if result.authors else anonymised(again)
+        known = result.model_copy(update={"references": mine.references})
+        return found + _differences(known.model_dump(by_alias=True), mine.model_dump(by_alias=True))
+    if release is not None:
+        gallery = read_gallery(release, result.split, result.track)
+        if gallery.fingerprint != result.release.fingerprint:
+            found.append(
+                Difference("release.fingerprint", result.release.fingerprint, gallery.fingerprint)
+            )
+    if result.ranks is None:
+        raise FormatError(
+            path,
+            "no ranks in it: a blind round keeps them; --submission and --release score again",
+        )
+    return found + _recomputed(result)
+
+
+def _recomputed(result: Result) -> list[Difference]:
+    record = result.ranks
+    if record is None or len(record.t2i.greater) % len(record.i2t.greater or (0,)):
+        return [Difference("ranks", "queries that do not fit", "as many for every image")]
+    counts = {"n_images": len(record.i2t.greater), "n_pairs": len(record.t2i.greater)}
+    figures = figures_of(record)
+    again = result.model_copy(
+        update={
+            **counts,
+            **figures.fields,
+            "duplicates": result.duplicates.model_copy(
+                update={"rsum": figures.duplicate_aware.rsum}
+            ),
+        }
+    )
+    return _differences(result.model_dump(by_alias=True), again.model_dump(by_alias=True))
+
+
+def _name(path: Path, result: Result) -> list[Difference]:
+    said, name = path.stem.rpartition("-")[2], entry_of(result).name
+    hashed = len(said) == len(name) and set(said) <= set("0123456789abcdef")
+    return [Difference("name", said, name)] if hashed and said != name else []
+
+
+def _version(result: Result) -> list[Difference]:
+    if result.evaluator.version == VERSION:
+        return []
+    return [Difference("evaluator.version", result.evaluator.version, VERSION)]
+
+
+def _differences(found: object, expected: object, field: str = "") -> list[Difference]:
+    if isinstance(found, dict) and isinstance(expected, dict):
+        names = {**found, **expected}
+        return [
+            difference
+            for name in names
+            for difference in _differences(
+                found.get(name), expected.get(name), f"{field}.{name}".strip(".")
+            )
+        ]
+    if _same(found, expected):
+        return []
+    return [Difference(field, found, expected)]
+
+
+def _same(found: object, expected: object) -> bool:
+    if isinstance(found, float) and isinstance(expected, float):
+        return math.isclose(found, expected, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE)
+    if isinstance(found, tuple) and isinstance(expected, tuple):
+        pairs = zip(found, expected, strict=False)
+        return len(found) == len(expected) and all(_same(*pair) for pair in pairs)
+    return found == expected

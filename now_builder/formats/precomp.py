@@ -1,0 +1,76 @@
+"""The field's own layout of Flickr30K, MS-COCO and CC152K: its files, and captions as text."""
+
+import csv
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal, get_args
+
+from now_builder.errors import FormatError
+from now_builder.formats.captions import read_lines
+from now_builder.formats.split import Split
+
+PrecompName = Literal["f30k_precomp", "coco_precomp", "cc152k_precomp"]
+PRECOMP: tuple[PrecompName, ...] = get_args(PrecompName)
+COCO: PrecompName = "coco_precomp"
+CC152K: PrecompName = "cc152k_precomp"
+
+
+def precomp_folder(release: Path, name: str) -> Path:
+    """Find the folder of a data set: ``RELEASE/{name}`` or RELEASE itself.
+
+    Raises:
+        FormatError: If neither holds its caption files.
+    """
+    pattern = f"*_caps{_suffix(name)}"
+    for folder in (release / name, release):
+        if any(folder.glob(pattern)):
+            return folder
+    raise FormatError(release, f"no {pattern} in it or in {name}/, expected the layout of {name}")
+
+
+def stem(name: str, split: Split) -> str:
+    """What the files of a split begin with: MS-COCO's test split of 5,000 is ``testall``."""
+    return "testall" if (name, split) == (COCO, "test") else split
+
+
+def captions_path(release: Path, split: Split, name: str) -> Path:
+    """Where the captions of a split lie."""
+    return precomp_folder(release, name) / f"{stem(name, split)}_caps{_suffix(name)}"
+
+
+def _suffix(name: str) -> str:
+    return ".tsv" if name == CC152K else ".txt"
+
+
+def read_texts(path: Path) -> list[str]:
+    """Read captions as text: a line each, or the second column of a ``.tsv``.
+
+    The table is read as the field does it, by Python's ``csv``: a field that begins with a
+    double quote ends at the next one.
+
+    Raises:
+        FormatError: Naming the line of an empty caption, or without a tab.
+    """
+    texts = []
+    rows = _table(path) if path.suffix == ".tsv" else enumerate(read_lines(path, "no such file"), 1)
+    for number, text in rows:
+        if not text.strip():
+            raise FormatError(path, f"line {number}: an empty caption")
+        texts.append(text.strip())
+    if not texts:
+        raise FormatError(path, "no captions, expected at least one")
+    return texts
+
+
+def _table(path: Path) -> Iterator[tuple[int, str]]:
+    reader = csv.reader(read_lines(path, "no such file"), delimiter="\t")
+    try:
+        for row in reader:
+            if len(row) < 2:
+                found = "\t".join(row)[:60]
+                raise FormatError(
+                    path, f"line {reader.line_num}: {found!r}, expected image<TAB>caption"
+                )
+            yield reader.line_num, row[1]
+    except csv.Error as error:
+        raise FormatError(path, f"line {reader.line_num}: {error}") from None
