@@ -35,7 +35,7 @@ _NUMBER = re.compile(r"[+-]?\d+(\.\d+)?")
 _FORMULA = "=+\\-@＝＋－＠"
 # A formula may also begin after what other programs and countries take for the end of a cell.
 _FORMULA_START = re.compile(rf"(^|[;,\"]\s*)(?=[{_FORMULA}])")
-_MARKDOWN = re.compile(r"([\\`*_{}\[\]<>()#|!~$&:@^])|(?<=www)(\.)", re.IGNORECASE)
+_MARKDOWN = re.compile(r"[\\`*_{}\[\]<>()#|!~$&@^]|:(?=\S)|(?<=www)\.", re.IGNORECASE)
 _TEX = {
     "\\": r"\textbackslash{}",
     "{": r"\textbraceleft{}",
