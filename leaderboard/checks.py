@@ -19,7 +19,7 @@ IDENTITY_GAP = 8.0
 """``identity-like``: how far own pairs may stand above the best wrong ones of a typical row, in
 units of those above the middle of the row."""
 
-FAR_TREND = 0.7
+FAR_TREND = 0.8
 """``index-local``: correlation of the similarity of far rows with how near they stand."""
 
 NEAR_BAND = 1.0
@@ -219,7 +219,8 @@ def _index_local(matrix: _Matrix) -> Flag | None:
 
     Rows and columns are centred. Sites whose pages stand side by side make neighbours alike too;
     so far rows are compared in blocks, those on the diagonal left out, and of direct neighbours
-    nearly all must be alike, as they are not where one site ends and the next begins.
+    nearly all must be alike, as they are not where one site ends and the next begins. A split of
+    fewer than five sites can still be flagged.
     """
     if not matrix.spread:
         return None
