@@ -1,4 +1,4 @@
-"""The command now-leaderboard: pack, validate, score, submit, serve, export-site."""
+"""The command now-leaderboard: everything that the board can be asked to do."""
 
 import sys
 from pathlib import Path
@@ -148,6 +148,70 @@ def _score(
         write_result(output, result)
         sys.stderr.write(f"wrote {output}\n")
     typer.echo(result.to_json() if as_json else as_text(result), nl=not as_json)
+
+
+@app.command("compare")
+def _compare(
+    first: Annotated[Path, typer.Argument(metavar="A.json", help="A result.")],
+    second: Annotated[Path, typer.Argument(metavar="B.json", help="One on the same split.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")] = False,
+) -> None:
+    """Say by how much A is better than B, query by query, and how sure that is.
+
+    The interval is a paired bootstrap over images, p is of a sign-flip test; each recall has
+    McNemar's exact test. Training seeds are not in it: run several.
+    """
+    from leaderboard.pairing import compare_results  # noqa: PLC0415
+    from leaderboard.report import comparison_as_json, comparison_as_text  # noqa: PLC0415
+    from leaderboard.store import read_result  # noqa: PLC0415
+
+    one, other = read_result(first), read_result(second)
+    found = compare_results(one, other)
+    names = one.method.name, other.method.name
+    typer.echo(comparison_as_json(found) if as_json else comparison_as_text(found, names))
+
+
+@app.command("schema")
+def _schema(
+    kind: Annotated[str, typer.Argument(help="submission or result.")] = "submission",
+) -> None:
+    """Print the JSON schema of submission.json, or of a result."""
+    import json  # noqa: PLC0415
+
+    from pydantic import BaseModel  # noqa: PLC0415
+
+    from leaderboard.result import Result  # noqa: PLC0415
+    from leaderboard.submission import Submission  # noqa: PLC0415
+
+    kinds: dict[str, type[BaseModel]] = {"submission": Submission, "result": Result}
+    if kind not in kinds:
+        raise ConfigError(f"schema: found {kind!r}, expected one of {', '.join(kinds)}")
+    typer.echo(json.dumps(kinds[kind].model_json_schema(by_alias=True), indent=2))
+
+
+@app.command("reproduce")
+def _reproduce(
+    name: Annotated[str, typer.Argument(help="Of the entry: 12 hexadecimal digits.")],
+    submission: SubmissionFile,
+    store: Annotated[Path, typer.Option(help="Where the entry is filed.")],
+    release: ReleaseFolder,
+    by: Annotated[str, typer.Option(help="Who ran it again.")],
+    commit: Annotated[str | None, typer.Option(help="Commit of the code that was run.")] = None,
+    run: Annotated[
+        Path | None, typer.Option(help="Run folder; the hash of its run.toml is kept.")
+    ] = None,
+) -> None:
+    """File your own run of somebody's entry: the board then shows it as reproduced.
+
+    Judge for yourself whether they agree: the difference is printed with its interval.
+    """
+    from leaderboard.report import comparison_as_text  # noqa: PLC0415
+    from leaderboard.reproduce import Claim, reproduce  # noqa: PLC0415
+    from leaderboard.store import now  # noqa: PLC0415
+
+    claim = Claim(by, commit, run)
+    filed, compared = reproduce(store, name, submission, release, claim, now())
+    typer.echo(comparison_as_text(compared, (f"the run of {filed.by}", f"entry {name}")))
 
 
 @app.command("submit")

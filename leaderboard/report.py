@@ -1,5 +1,7 @@
 """A result as text for a terminal."""
 
+import json
+from dataclasses import asdict
 from io import StringIO
 
 from rich.console import Console
@@ -7,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from leaderboard.result import Direction, Result
+from leaderboard.uncertainty import SIGNIFICANT, Comparison
 
 WAYS = (("i2t", "image to caption"), ("t2i", "caption to image"))
 REFERENCES = {
@@ -33,6 +36,33 @@ def as_text(result: Result, width: int = 100) -> str:
         console.print(Text(note))
     text = console.file.getvalue()  # type: ignore[attr-defined]
     return "\n".join(line.rstrip() for line in text.splitlines())
+
+
+def comparison_as_text(found: Comparison, names: tuple[str, str], width: int = 100) -> str:
+    """Lay a paired comparison out for people."""
+    console = Console(file=StringIO(), width=width, color_system=None, legacy_windows=False)
+    told = "told apart" if found.p < SIGNIFICANT else "not told apart"
+    console.print(
+        Text(
+            f"{names[0]} less {names[1]}: {found.difference:+.1f} rSum points (95 % interval"
+            f" {found.low:+.1f} to {found.high:+.1f}), sign-flip p {found.p:.2g}: {told}"
+        )
+    )
+    table = Table(box=None, pad_edge=False)
+    for column in ("", "only the first hits", "only the second hits", "undecided", "McNemar p"):
+        table.add_column(column, justify="left" if not column else "right")
+    for field, name in WAYS:
+        for cutoff, each in getattr(found, field).items():
+            counts = (each.first_only, each.second_only, each.undecided)
+            table.add_row(f"{name} R@{cutoff}", *map(str, counts), f"{each.p:.2g}")
+    console.print(table)
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    return "\n".join(line.rstrip() for line in text.splitlines())
+
+
+def comparison_as_json(found: Comparison) -> str:
+    """Give a paired comparison as JSON text."""
+    return json.dumps(asdict(found), indent=2)
 
 
 def _recalls(result: Result) -> Table:
