@@ -244,7 +244,11 @@ def open_database(url: str) -> Engine:
 
 @contextmanager
 def reading(engine: Engine) -> Iterator[Session]:
-    """Yield a session on one state of the database; what it changes is dropped."""
+    """Yield a session to read with; what it changes is dropped.
+
+    Raises:
+        TimeoutError: If no connection became free in time.
+    """
     with _gate(engine, "places"), Session(engine) as session:
         yield session
 
