@@ -459,6 +459,40 @@ def _export_site(
     typer.echo(f"{site / 'index.html'}: {len(entries)} results, {count} files")
 
 
+@app.command("export")
+def _export(
+    board: Annotated[
+        str,
+        typer.Argument(help="jieba, bpe, bert, flickr30k, coco-1k, coco-5k or cc152k."),
+    ],
+    results: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--results", "--store", help="A result JSON, or a store. None: the reported rows alone."
+        ),
+    ] = None,
+    kind: Annotated[str, typer.Option("--format", help="csv, json, md, tex or bib.")] = "csv",
+) -> None:
+    """Print a board as a table for a spreadsheet, a program, a README or a paper.
+
+    Rows under different training noise, or scored on different data, get tables of their own.
+    The keys of --format tex are those of --format bib.
+    """
+    from typing import get_args  # noqa: PLC0415
+
+    from leaderboard.export_rows import export_rows  # noqa: PLC0415
+    from leaderboard.exports import FORMATS  # noqa: PLC0415
+    from leaderboard.reported import Board  # noqa: PLC0415
+    from leaderboard.store import read_results  # noqa: PLC0415
+
+    found: Board | None = next((name for name in get_args(Board) if name == board), None)
+    if found is None:
+        raise ConfigError(f"export: found {board!r}, expected one of {', '.join(get_args(Board))}")
+    if kind not in FORMATS:
+        raise ConfigError(f"--format: found {kind!r}, expected one of {', '.join(FORMATS)}")
+    typer.echo(FORMATS[kind](export_rows(found, read_results(results or []))), nl=False)
+
+
 admin = typer.Typer(
     help="The service's users, tokens and log, for who runs it: needs the database, not the "
     "service.",

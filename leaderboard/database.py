@@ -1,7 +1,6 @@
 """The service's tables, and how a database is opened, brought up to date, read and written."""
 
 import os
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, date, datetime
@@ -34,13 +33,14 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from leaderboard.store import PRIVATE, prepare_store
+from leaderboard.turns import Turns
 from now_builder.errors import ConfigError
 
 DATABASE_VARIABLE = "NOW_LEADERBOARD_DATABASE"
 SQLITE, POSTGRESQL = "sqlite", "postgresql"
-# Only so many speak to the database at once; further threads wait for their turn.
+# So many threads speak to the database at once; others wait for their turn.
 POOL = 16
-WAIT_SECONDS = 30
+WAIT_SECONDS = 30.0
 _LOCK_KEY = 0x6E6F77  # "now": the advisory lock that a migration holds in PostgreSQL
 _EXPECTED = "expected sqlite:///FILE or postgresql://USER@HOST/NAME"
 
@@ -244,8 +244,12 @@ def open_database(url: str) -> Engine:
 
 @contextmanager
 def reading(engine: Engine) -> Iterator[Session]:
-    """Yield a session on one state of the database; what it changes is dropped."""
-    with Session(engine) as session:
+    """Yield a session to read with; what it changes is dropped.
+
+    Raises:
+        TimeoutError: If no connection became free in time.
+    """
+    with _gate(engine, "places"), Session(engine) as session:
         yield session
 
 
@@ -254,6 +258,9 @@ def writing(engine: Engine) -> Iterator[Session]:
     """Yield a session whose changes are all kept at the end, or none if an error passes.
 
     SQLite has one writer: threads of this process queue for it here, other processes by its lock.
+
+    Raises:
+        TimeoutError: If no connection became free in time.
     """
     with _begin(engine) as connection, Session(connection, expire_on_commit=False) as session:
         yield session
@@ -270,13 +277,14 @@ def insert_missing(session: Session, table: type[Base], values: dict[str, Any]) 
 
 @contextmanager
 def _begin(engine: Engine) -> Iterator[Connection]:
-    lock: threading.Lock = engine.get_execution_options()["writer"]
-    if engine.dialect.name != SQLITE:
-        with engine.begin() as connection:
-            yield connection
-        return
-    with lock, engine.execution_options(immediate=True).begin() as connection:
+    writer = engine.execution_options(immediate=True)
+    with _gate(engine, "writers"), _gate(engine, "places"), writer.begin() as connection:
         yield connection
+
+
+def _gate(engine: Engine, name: str) -> Turns:
+    gate: Turns = engine.get_execution_options()[name]
+    return gate
 
 
 def _parse(url: str) -> URL:
@@ -306,7 +314,10 @@ def _engine(url: URL) -> Engine:
             max_overflow=0,
             pool_timeout=WAIT_SECONDS,
             pool_pre_ping=url.drivername != SQLITE,
-            execution_options={"writer": threading.Lock()},
+            execution_options={
+                "places": Turns(POOL, WAIT_SECONDS),
+                "writers": Turns(1 if url.drivername == SQLITE else POOL, WAIT_SECONDS),
+            },
         )
     except (ModuleNotFoundError, NoSuchModuleError):
         raise ConfigError(

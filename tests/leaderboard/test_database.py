@@ -208,7 +208,7 @@ def test_what_fails_half_way_leaves_nothing(database):
     assert list_users(database) == []
 
 
-def test_a_reader_sees_one_state_and_changes_nothing(database):
+def test_a_reader_changes_nothing(database):
     with reading(database) as session:
         session.add(User(handle="ann", display_name="Ann", created_at=NOON))
         session.flush()
@@ -266,7 +266,7 @@ def test_what_was_acknowledged_survives_a_kill(database):
     assert [user.handle for user in list_users(database)] == ["kept"]
 
 
-def test_the_pool_knows_no_password(tmp_path):
+def test_a_password_is_in_no_message():
     with pytest.raises(ConfigError) as refused:
         open_database("postgres://ann:hunter2@/board?host=/nowhere")
     assert re.search(r"postgresql\+psycopg://ann:\*\*\*@", str(refused.value))
