@@ -11,6 +11,11 @@ printed and ends in exit code 1.
         --database postgresql://postgres@127.0.0.1/board
 
 The database must be empty; without --database it is the SQLite file that the service makes itself.
+A PostgreSQL server that is thrown away afterwards, as the user postgres:
+
+    initdb -D /tmp/pg -U postgres -A trust && postgres -D /tmp/pg -k /tmp/pg -c listen_addresses= &
+    createdb -h /tmp/pg board
+    python benchmarks/board_load.py --database "postgresql://postgres@/board?host=/tmp/pg"
 """
 
 import argparse
@@ -342,8 +347,8 @@ def check(load: Ledger, store: Path, database: str, url: str, quota: int) -> Ite
         user, name = load.acknowledged.get(row.payload_sha256, (-1, ""))
         if (row.handle, row.name) != (f"user-{user}", name):
             yield f"database: {row.name} belongs to {row.handle}, acknowledged {name} to {user}"
-    sections = httpx.get(f"{url}/v1/boards/jieba", timeout=600).json()["sections"]
-    shown = Counter(row["entry"] for part in sections for row in part["rows"] if row["entry"])
+    rows_shown = httpx.get(f"{url}/v1/boards/jieba", timeout=600).json()["rows"]
+    shown = Counter(row["entry"] for row in rows_shown if row["entry"])
     own = {entry.name for entry in entries}
     named = Counter(name for _, name in load.acknowledged.values())
     yield from _same("board", named, Counter({n: c for n, c in shown.items() if n in own}))
@@ -386,7 +391,7 @@ def summary(load: Ledger, alone: list[float], seconds: float, service: Service) 
     rate = len(load.acknowledged) / (seconds - service.down)
     return f"""\
 alone: {len(alone)} submissions, {spread(np.array(alone))}
-load: {sum(load.statuses.values())} submissions in {seconds:.1f} s, of them {service.down:.1f} s down
+load: {sum(load.statuses.values())} uploads in {seconds:.1f} s, {service.down:.1f} s of them down
 scored: {len(load.acknowledged)}, {rate:.1f} a second while up
 answers: {counts}
 latency of the {len(first)} answered at once: {spread(first)}

@@ -13,23 +13,24 @@ from starlette.concurrency import run_in_threadpool
 
 from leaderboard import events, index, intake, quotas, store
 from leaderboard.access import PUBLIC, Owner, Reader, Submitter
-from leaderboard.board import make_board
 from leaderboard.database import writing
 from leaderboard.metering import MEDIA_TYPE as METRICS
 from leaderboard.pairing import compare_results
 from leaderboard.problems import Refusal, describe_errors
+from leaderboard.reported import BOARDS
 from leaderboard.result import Result
 from leaderboard.service import Service
 from leaderboard.store import Entry
 from leaderboard.submission import Prose, Submission
 from leaderboard.views import (
+    MEDIA_TYPES,
     Boards,
     BoardView,
     ComparisonView,
     EntryView,
     Filter,
     OwnEntries,
-    view_board,
+    export_board,
     view_comparison,
     view_entry,
     view_link,
@@ -229,17 +230,23 @@ def withdraw(who: Owner, name: str, said: Reason, service: Here) -> EntryView:
 @api.get("/boards", dependencies=[PUBLIC])
 def boards(service: Here) -> Boards:
     """List the boards."""
-    tracks = make_board(service.pages.snapshot().live())
-    return Boards(boards=tuple(view_link(track) for track in tracks))
+    entries = service.pages.snapshot().live()
+    return Boards(boards=tuple(view_link(board, entries) for board in BOARDS))
 
 
-@api.get("/boards/{board}", dependencies=[PUBLIC], responses=fails(404, 422))
-def board(board: str, wanted: Annotated[Filter, Query()], service: Here) -> BoardView:
-    """Give a board's rows, ranked."""
-    for track in make_board(service.pages.snapshot().live()):
-        if track.name == board:
-            return view_board(track, wanted)
-    raise Refusal(404, "no such board")
+@api.get(
+    "/boards/{board}", dependencies=[PUBLIC], response_model=BoardView, responses=fails(404, 422)
+)
+def board(board: str, wanted: Annotated[Filter, Query()], service: Here) -> Response:
+    """Give a board's rows: reported and scored ones, placed where they compare.
+
+    Formats: JSON, CSV, Markdown, LaTeX, and BibTeX of the sources.
+    """
+    found = next((name for name in BOARDS if name == board), None)
+    if found is None:
+        raise Refusal(404, f"no such board; there are {', '.join(BOARDS)}")
+    text = export_board(found, service.pages.snapshot().entries, wanted)
+    return Response(text, media_type=MEDIA_TYPES[wanted.format])
 
 
 @api.get("/compare", dependencies=[PUBLIC], responses=fails(404, 422))

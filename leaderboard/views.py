@@ -1,13 +1,15 @@
 """What the API shows of entries and boards, as models that the OpenAPI description names."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import date, datetime
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from leaderboard.board import Row, Section, Track
+from leaderboard.export_rows import export_rows, from_entry
+from leaderboard.exports import FORMATS, TITLES, ExportRow
 from leaderboard.index import Indexed
+from leaderboard.reported import Board
 from leaderboard.result import Flag
 from leaderboard.store import Entry, Reproduction, Withdrawal
 from leaderboard.uncertainty import Comparison, Discordance
@@ -66,40 +68,48 @@ class OwnEntries(_View):
     submissions: tuple[OwnView, ...]
 
 
-class RowView(_View):
-    """A line of a board."""
+class BoardRow(_View):
+    """A row of a board; see :class:`leaderboard.exports.ExportRow`."""
 
+    board: str
+    noise: str
+    data: str
     place: int | None
+    place_low: int | None
+    place_high: int | None
     method: str
     evidence: str
-    rsum: float
-    low: float
-    high: float
-    recalls: tuple[float, ...]
-    ranked: bool
+    rsum: float | None
+    low: float | None
+    high: float | None
+    i2t_r1: float | None
+    i2t_r5: float | None
+    i2t_r10: float | None
+    t2i_r1: float | None
+    t2i_r5: float | None
+    t2i_r10: float | None
+    ensemble: int | None
+    post_processing: str | None
+    date: str | None
     entry: str | None
-
-
-class SectionView(_View):
-    """Rows that may be compared with each other."""
-
-    split: str
-    n_pairs: int
-    fingerprint: str | None
-    rows: tuple[RowView, ...]
+    url: str | None
+    authors: tuple[str, ...]
+    source: dict[str, Any] | None
+    table: str | None
+    footnote: str | None
 
 
 class BoardView(_View):
-    """A board."""
+    """A board: groups of rows under one noise, scored on one data set, the best first in each."""
 
-    board: str
-    sections: tuple[SectionView, ...]
+    rows: tuple[BoardRow, ...]
 
 
 class BoardLink(_View):
     """A board in the list of boards."""
 
     board: str
+    title: str
     entries: int
     href: str
 
@@ -132,37 +142,41 @@ class ComparisonView(_View):
 
 
 class Filter(_View):
-    """Which rows of a board to show; None asks for all.
+    """Which rows of a board to show, and how; None asks for all.
 
     Attributes:
+        format: Of the answer.
         tier: Evidence.
         ensemble: Whether similarities of several networks were averaged.
         postprocessing: What was done to the similarities.
-        external_data: Whether other data was used.
+        external_data: Whether other data was used; only scored rows say so.
     """
 
-    tier: str | None = None
+    format: Literal["json", "csv", "md", "tex", "bib"] = "json"
+    tier: Literal["scored", "reproduced", "blind", "reported"] | None = None
     ensemble: bool | None = None
     postprocessing: Literal["none", "per_query", "transductive"] | None = None
     external_data: bool | None = None
 
-    def passes(self, row: Row) -> bool:
-        """Whether a row is to be shown; what a row does not say of itself passes no filter."""
-        if self.tier not in {None, row.evidence}:
-            return False
-        asked = (self.ensemble, self.postprocessing, self.external_data)
-        if asked == (None, None, None):
-            return True
-        if row.entry is None:
-            return False
-        result = row.entry.result
-        size = result.training.ensemble_size
+    def passes(self, row: ExportRow, entry: Entry | None) -> bool:
+        """Whether a row is to be shown; one that does not say what is asked is not."""
         known = (
-            None if size is None else size > 1,
-            result.postprocessing.kind,
-            bool(result.training.external_data),
+            row.evidence,
+            None if row.ensemble is None else row.ensemble > 1,
+            row.post_processing,
+            None if entry is None else bool(entry.result.training.external_data),
         )
-        return all(a is None or a == k for a, k in zip(asked, known, strict=True))
+        asked = (self.tier, self.ensemble, self.postprocessing, self.external_data)
+        return all(want is None or want == is_ for want, is_ in zip(asked, known, strict=True))
+
+
+MEDIA_TYPES = {
+    "json": "application/json",
+    "csv": "text/csv; charset=utf-8",
+    "md": "text/markdown; charset=utf-8",
+    "tex": "application/x-tex; charset=utf-8",
+    "bib": "application/x-bibtex; charset=utf-8",
+}
 
 
 def view_entry(entry: Entry) -> EntryView:
@@ -190,10 +204,10 @@ def view_entry(entry: Entry) -> EntryView:
     )
 
 
-def view_link(track: Track) -> BoardLink:
+def view_link(board: Board, entries: Iterable[Entry]) -> BoardLink:
     """Name a board."""
-    entries = sum(row.entry is not None for part in track.sections for row in part.rows)
-    return BoardLink(board=track.name, entries=entries, href=f"/v1/boards/{track.name}")
+    count = sum(from_entry(entry, board) is not None for entry in entries)
+    return BoardLink(board=board, title=TITLES[board], entries=count, href=f"/v1/boards/{board}")
 
 
 def view_comparison(found: Comparison, a: str, b: str) -> ComparisonView:
@@ -218,31 +232,8 @@ def view_own(rows: Iterable[Indexed]) -> OwnEntries:
     )
 
 
-def view_board(track: Track, wanted: Filter) -> BoardView:
-    """Show a board."""
-    return BoardView(
-        board=track.name, sections=tuple(_view_section(part, wanted) for part in track.sections)
-    )
-
-
-def _view_section(section: Section, wanted: Filter) -> SectionView:
-    return SectionView(
-        split=section.split,
-        n_pairs=section.n_pairs,
-        fingerprint=section.fingerprint,
-        rows=tuple(_view_row(row) for row in section.rows if wanted.passes(row)),
-    )
-
-
-def _view_row(row: Row) -> RowView:
-    return RowView(
-        place=row.place,
-        method=row.method,
-        evidence=row.evidence,
-        rsum=row.rsum,
-        low=row.low,
-        high=row.high,
-        recalls=row.recalls,
-        ranked=row.ranked,
-        entry=row.entry.name if row.entry else None,
-    )
+def export_board(board: Board, entries: Mapping[str, Entry], wanted: Filter) -> str:
+    """Write the rows that pass a filter; places are those among all rows."""
+    rows = export_rows(board, entries.values())
+    shown = [row for row in rows if wanted.passes(row, entries.get(row.entry or ""))]
+    return FORMATS[wanted.format](shown)

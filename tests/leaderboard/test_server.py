@@ -10,11 +10,15 @@ import pytest
 from leaderboard import index
 from leaderboard.access import make_operator
 from leaderboard.client import read_token
+from leaderboard.export_rows import export_rows
+from leaderboard.exports import FORMATS
 from leaderboard.page import render_site
+from leaderboard.reported import BOARDS
 from leaderboard.result import Result
 from leaderboard.server import make_app
 from leaderboard.service import Settings
 from leaderboard.store import read_store
+from leaderboard.views import BoardView
 from now_builder.errors import ConfigError
 
 OPERATOR = "a-token-for-the-tests-only"
@@ -223,23 +227,33 @@ def test_a_board_is_read_by_filters(plain, zipped):
     plain.put(zipped(1, "Two", training={"ensemble_size": 2, "external_data": "captions"}))
     plain.put(zipped(2, "Three", postprocessing={"kind": "transductive"}))
 
-    def methods(query):
-        sections = plain.call("GET", f"/v1/boards/jieba?{query}").json()["sections"]
-        rows = [row for part in sections for row in part["rows"]]
-        return {row["method"] for row in rows if row["entry"] or row["evidence"] == "reported"}
+    def methods(query=""):
+        text = plain.call("GET", f"/v1/boards/jieba?{query}").text
+        return {row.method for row in BoardView.model_validate_json(text).rows}
 
-    assert {"One", "Two", "Three", "SGR", "BiCro"} <= methods("")
-    assert methods("ensemble=true") == {"Two"}
-    assert methods("ensemble=false") == {"One"}
+    assert {"One", "Two", "Three", "SGR", "BiCro"} <= methods()
+    assert "Two" in methods("ensemble=true") - methods("ensemble=false")
+    assert "One" in methods("ensemble=false") - methods("ensemble=true")
     assert methods("postprocessing=transductive") == {"Three"}
     assert methods("external_data=false") == {"One", "Three"}
+    assert methods("external_data=true&tier=scored") == {"Two"}
     assert methods("tier=scored") == {"One", "Two", "Three"}
+    assert "SGR" in methods("tier=reported")
     boards = plain.call("GET", "/v1/boards").json()["boards"]
-    assert {board["board"]: board["entries"] for board in boards} == {
-        "jieba": 3,
-        "bpe": 0,
-        "bert": 0,
-    }
+    counts = {board["board"]: board["entries"] for board in boards}
+    assert counts == dict.fromkeys(BOARDS, 0) | {"jieba": 3}
+
+
+def test_a_board_is_exported_as_the_command_exports_it(plain, zipped, tmp_path):
+    plain.put(zipped())
+    rows = export_rows("jieba", read_store(tmp_path / "store"))
+    for kind, write in FORMATS.items():
+        answer = plain.call("GET", f"/v1/boards/jieba?format={kind}")
+        assert answer.text == write(rows)
+        assert "html" not in answer.headers["content-type"]
+    _is_problem(plain.call("GET", "/v1/boards/jieba?format=html"), 422)
+    for board in BOARDS:
+        assert plain.call("GET", f"/v1/boards/{board}").json()["rows"]
 
 
 def test_administrators_make_users_and_tokens_that_are_shown_once(board, zipped):
