@@ -11,6 +11,7 @@ from pydantic import AwareDatetime, BaseModel, Field
 from leaderboard import accounts, events, intake
 from leaderboard.access import Admin
 from leaderboard.api import UPLOAD_FAILS, ZIP_BODY, Here, fails, scoring
+from leaderboard.problems import Asked
 from leaderboard.reproduce import Claim
 from leaderboard.store import Reproduction
 from leaderboard.submission import Name
@@ -33,14 +34,14 @@ class Users(BaseModel):
     users: tuple[UserView, ...]
 
 
-class NewUser(BaseModel):
+class NewUser(Asked):
     """A user to be."""
 
     handle: str
     display_name: str = ""
 
 
-class Disabled(BaseModel):
+class Disabled(Asked):
     """Whether a user's tokens let nobody in."""
 
     disabled: bool
@@ -65,7 +66,7 @@ class Tokens(BaseModel):
     tokens: tuple[TokenView, ...]
 
 
-class NewToken(BaseModel):
+class NewToken(Asked):
     """A token to be."""
 
     handle: str
@@ -98,7 +99,7 @@ class Events(BaseModel):
     events: tuple[EventView, ...]
 
 
-class Ran(BaseModel):
+class Ran(Asked):
     """Who ran an entry again.
 
     Attributes:

@@ -16,7 +16,7 @@ from leaderboard.access import PUBLIC, Owner, Reader, Submitter
 from leaderboard.database import writing
 from leaderboard.metering import MEDIA_TYPE as METRICS
 from leaderboard.pairing import compare_results
-from leaderboard.problems import Refusal, describe_errors
+from leaderboard.problems import Asked, Refusal, describe_errors
 from leaderboard.reported import BOARDS
 from leaderboard.result import Result
 from leaderboard.service import Service
@@ -91,7 +91,7 @@ class Valid(BaseModel):
     method: str
 
 
-class Reason(BaseModel):
+class Reason(Asked):
     """Why an entry is withdrawn; shown on its page."""
 
     reason: Prose

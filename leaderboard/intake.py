@@ -195,9 +195,9 @@ def _score_and_file(service: Service, upload: Upload, filing: NewFiling) -> tupl
         # Filed by the command while no row said so yet.
         raise _taken(service)
     with writing(service.database) as session:
-        index.record_entry(session, entry, upload.who.user_id)
-        detail = {"track": result.track, "split": result.split, "payload": upload.sha256}
-        events.append(session, upload.who.handle, "entry.filed", entry.name, detail)
+        if index.record_entry(session, entry, upload.who.user_id):
+            detail = {"track": result.track, "split": result.split, "payload": upload.sha256}
+            events.append(session, upload.who.handle, "entry.filed", entry.name, detail)
     return entry, new
 
 

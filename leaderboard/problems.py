@@ -7,12 +7,18 @@ from typing import Any
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 from starlette.exceptions import HTTPException
 
 from leaderboard.untrusted import shown
 
 MEDIA_TYPE = "application/problem+json"
+
+
+class Asked(BaseModel):
+    """What a request may hold; a field that is none of it is an error, not ignored."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class ProblemItem(BaseModel):

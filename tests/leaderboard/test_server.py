@@ -265,6 +265,7 @@ def test_administrators_make_users_and_tokens_that_are_shown_once(board, zipped)
     assert ask("POST", "users", 201, handle="ann")["handle"] == "ann"
     ask("POST", "users", 422, handle="ann")
     ask("POST", "users", 422, handle="no such handle")
+    ask("POST", "users", 422, handle="bob", admin=True)
     ask("POST", "tokens", 422, handle="bob", scopes=["submit"])
     ask("POST", "tokens", 422, handle="ann", scopes=["everything"])
     secret = ask("POST", "tokens", 201, handle="ann", scopes=["submit"], label="laptop")["token"]
