@@ -38,6 +38,12 @@ TruthFile = Annotated[
     ),
 ]
 
+ReleaseArgument = Annotated[Path, typer.Argument(metavar="RELEASE", help="Its folder.")]
+JsonSwitch = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
+
+blind_app = typer.Typer(no_args_is_help=True, help="Rounds whose pairing only the judge has.")
+app.add_typer(blind_app, name="blind")
+
 
 @app.callback(invoke_without_command=True)
 def _root(version: Annotated[bool, typer.Option("--version", help="Print it.")] = False) -> None:
@@ -199,6 +205,68 @@ def _export_site(
     entries = read_results([*results, *(more or [])])
     count = export_site(site, entries)
     typer.echo(f"{site / 'index.html'}: {len(entries)} results, {count} files")
+
+
+@app.command("dataset-report")
+def _dataset_report(
+    release: ReleaseArgument,
+    as_json: JsonSwitch = False,
+    store: Annotated[
+        Path | None, typer.Option(help="Also file it in this folder of results, for the board.")
+    ] = None,
+) -> None:
+    """Count duplicates and leaks of a release, and what they leave a perfect scorer to reach."""
+    from leaderboard.dataset import dataset_report, file_report  # noqa: PLC0415
+    from leaderboard.report import dataset_text  # noqa: PLC0415
+
+    report = dataset_report(release)
+    if store is not None:
+        sys.stderr.write(f"filed {file_report(store, report)}\n")
+    typer.echo(report.to_json() if as_json else dataset_text(report), nl=not as_json)
+
+
+@blind_app.command("make")
+def _blind_make(
+    release: ReleaseArgument,
+    out: Annotated[Path, typer.Argument(help="Folder to write: participants/ and judge/.")],
+    pairs: Annotated[
+        int | None, typer.Option(help="Test pairs to draw; all of them if not given.")
+    ] = None,
+    round_: Annotated[str, typer.Option("--round", help="Its name.")] = "round",
+    secret_file: Annotated[
+        Path | None,
+        typer.Option(
+            help="Text of 32 characters or more that the draw and the orders follow from, another "
+            "one for each round; one is made if not given."
+        ),
+    ] = None,
+    with_train: Annotated[
+        bool, typer.Option(help="Give participants the release's train and dev too.")
+    ] = False,
+) -> None:
+    """Write a blind round: images and captions of the test split, each in a secret order.
+
+    Publish OUT/participants and keep OUT/judge: score X.zip --release OUT/judge. The release, its
+    list of pages and its captures must stay private until the round is closed.
+    """
+    from leaderboard.blind import RoundPlan, make_round  # noqa: PLC0415
+
+    plan = RoundPlan(pairs, round_, secret_file, with_train)
+    told = make_round(release, out, plan)
+    typer.echo(f"{out}: {told.round}, {told.pairs} pairs, commitment {told.commitment}")
+
+
+@blind_app.command("close")
+def _blind_close(
+    out: Annotated[Path, typer.Argument(help="Folder that `blind make` wrote.")],
+) -> None:
+    """Publish the pairing: OUT/closed, on which anyone can check and score again.
+
+    sha256sum OUT/closed/blind.json must give the commitment of round.json.
+    """
+    from leaderboard.blind import close_round  # noqa: PLC0415
+
+    typer.echo(f"{close_round(out)}: publish it; scores from now on are no blind ones")
 
 
 def main() -> None:

@@ -1,11 +1,14 @@
 """A small release of ours and a small archive in the published layout, made through the formats."""
 
 import csv
+import shutil
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from leaderboard.cli import main
 from leaderboard.gallery import read_gallery
 from leaderboard.submission import new_submission, pack
 from now_builder.formats.captions import TOKENIZERS, to_line
@@ -151,3 +154,22 @@ def packed(tmp_path, release) -> Path:
     path = tmp_path / "x.zip"
     pack(path, make_similarity(), new_submission(release, "jieba", "test", "Mine"))
     return path
+
+
+@pytest.fixture
+def mine(tmp_path, release) -> Path:
+    """A copy of the small release, to be changed."""
+    return shutil.copytree(release, tmp_path / "mine")
+
+
+@pytest.fixture
+def now_leaderboard(monkeypatch, capsys):
+    """The command itself, in this process: gives exit code, stdout and stderr."""
+
+    def command(*arguments):
+        monkeypatch.setattr(sys, "argv", ["now-leaderboard", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return ended.value.code, *capsys.readouterr()
+
+    return command
