@@ -1,14 +1,22 @@
-"""The command now-leaderboard: pack, validate, score, submit, serve, export-site."""
+"""The command now-leaderboard: everything that the board can be asked to do."""
 
+import json
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from now_builder import __version__
 from now_builder.config import read_toml, with_overrides
 from now_builder.errors import ConfigError, run
+
+if TYPE_CHECKING:
+    from sqlalchemy import Engine
 
 app = typer.Typer(
     name="now-leaderboard",
@@ -39,7 +47,7 @@ TruthFile = Annotated[
 ]
 
 ReleaseArgument = Annotated[Path, typer.Argument(metavar="RELEASE", help="Its folder.")]
-JsonSwitch = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
 
 blind_app = typer.Typer(no_args_is_help=True, help="Rounds whose pairing only the judge has.")
 app.add_typer(blind_app, name="blind")
@@ -58,16 +66,39 @@ def _pack(
         Path,
         typer.Argument(
             metavar="SIMILARITY.npy",
-            help="Floats, rows are images, columns are captions, in the order of the split.",
+            help="Floats, rows are images, columns are captions, in the order of the split. Or, "
+            "with --t2i, whole numbers: by image the columns of its best captions, best first.",
         ),
     ],
     output: Annotated[Path, typer.Option("-o", "--output", help="The submission to write (.zip).")],
     release: ReleaseFolder,
-    track: Annotated[str, typer.Option(help="Tokenizer of the captions: jieba, bpe or bert.")],
+    track: Annotated[
+        str,
+        typer.Option(
+            help="Tokenizer of the captions (jieba, bpe, bert), or data set (flickr30k, coco, "
+            "cc152k)."
+        ),
+    ],
     method: Annotated[str, typer.Option(help="The name that the board shows.")],
     split: Annotated[
         str, typer.Option(help="test, or dev to see a score while choosing.")
     ] = "test",
+    t2i: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="T2I.npy",
+            help="Where captions are scored otherwise than images: that matrix, images x captions "
+            "too; or by caption the rows of its best images.",
+        ),
+    ] = None,
+    image_ids: Annotated[
+        Path | None,
+        typer.Option(
+            help="Keys of the matrix's rows, one a line, where they are in another order than "
+            "the split: the rows are put in order."
+        ),
+    ] = None,
+    caption_ids: Annotated[Path | None, typer.Option(help="The same for its columns.")] = None,
     about: Annotated[
         Path | None,
         typer.Option(
@@ -82,20 +113,15 @@ def _pack(
 ) -> None:
     """Pack a matrix from any framework as a submission: it is checked, described and zipped.
 
-    The release's fingerprint goes into it, so that a matrix made on another release is an error
-    and not a low score. Use float32: float16 makes ties.
+    The release's fingerprint and keys go into it, so that a matrix made on another release, or in
+    another order, is an error and not a low score. Use float32: float16 makes ties.
     """
-    from leaderboard.submission import (  # noqa: PLC0415
-        new_submission,
-        pack,
-        read_matrix_file,
-        with_details,
-    )
+    from leaderboard.pack import Sources, pack_files  # noqa: PLC0415
+    from leaderboard.submission import new_submission, with_details  # noqa: PLC0415
 
     details = with_overrides(read_toml(about) if about else {}, set_ or [])
     meta = with_details(new_submission(release, track, split, method), details)
-    shape = len(meta.image_ids or ()), len(meta.caption_ids or ())
-    pack(output, read_matrix_file(similarity, shape), meta)
+    pack_files(output, meta, Sources(similarity, t2i, image_ids, caption_ids))
     typer.echo(f"{output}: {meta.method.name}, track {meta.track}, {meta.split} of {release}")
 
 
@@ -136,6 +162,70 @@ def _score(
         write_result(output, result)
         sys.stderr.write(f"wrote {output}\n")
     typer.echo(result.to_json() if as_json else as_text(result), nl=not as_json)
+
+
+@app.command("compare")
+def _compare(
+    first: Annotated[Path, typer.Argument(metavar="A.json", help="A result.")],
+    second: Annotated[Path, typer.Argument(metavar="B.json", help="One on the same split.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")] = False,
+) -> None:
+    """Say by how much A is better than B, query by query, and how sure that is.
+
+    The interval is a paired bootstrap over images, p is of a sign-flip test; each recall has
+    McNemar's exact test. Training seeds are not in it: run several.
+    """
+    from leaderboard.pairing import compare_results  # noqa: PLC0415
+    from leaderboard.report import comparison_as_json, comparison_as_text  # noqa: PLC0415
+    from leaderboard.store import read_result  # noqa: PLC0415
+
+    one, other = read_result(first), read_result(second)
+    found = compare_results(one, other)
+    names = one.method.name, other.method.name
+    typer.echo(comparison_as_json(found) if as_json else comparison_as_text(found, names))
+
+
+@app.command("schema")
+def _schema(
+    kind: Annotated[str, typer.Argument(help="submission or result.")] = "submission",
+) -> None:
+    """Print the JSON schema of submission.json, or of a result."""
+    import json  # noqa: PLC0415
+
+    from pydantic import BaseModel  # noqa: PLC0415
+
+    from leaderboard.result import Result  # noqa: PLC0415
+    from leaderboard.submission import Submission  # noqa: PLC0415
+
+    kinds: dict[str, type[BaseModel]] = {"submission": Submission, "result": Result}
+    if kind not in kinds:
+        raise ConfigError(f"schema: found {kind!r}, expected one of {', '.join(kinds)}")
+    typer.echo(json.dumps(kinds[kind].model_json_schema(by_alias=True), indent=2))
+
+
+@app.command("reproduce")
+def _reproduce(
+    name: Annotated[str, typer.Argument(help="Of the entry: 12 hexadecimal digits.")],
+    submission: SubmissionFile,
+    store: Annotated[Path, typer.Option(help="Where the entry is filed.")],
+    release: ReleaseFolder,
+    by: Annotated[str, typer.Option(help="Who ran it again.")],
+    commit: Annotated[str | None, typer.Option(help="Commit of the code that was run.")] = None,
+    run: Annotated[
+        Path | None, typer.Option(help="Run folder; the hash of its run.toml is kept.")
+    ] = None,
+) -> None:
+    """File your own run of somebody's entry: the board then shows it as reproduced.
+
+    Judge for yourself whether they agree: the difference is printed with its interval.
+    """
+    from leaderboard.report import comparison_as_text  # noqa: PLC0415
+    from leaderboard.reproduce import Claim, reproduce  # noqa: PLC0415
+    from leaderboard.store import now  # noqa: PLC0415
+
+    claim = Claim(by, commit, run)
+    filed, compared = reproduce(store, name, submission, release, claim, now())
+    typer.echo(comparison_as_text(compared, (f"the run of {filed.by}", f"entry {name}")))
 
 
 @app.command("submit")
@@ -210,7 +300,7 @@ def _export_site(
 @app.command("dataset-report")
 def _dataset_report(
     release: ReleaseArgument,
-    as_json: JsonSwitch = False,
+    as_json: AsJson = False,
     store: Annotated[
         Path | None, typer.Option(help="Also file it in this folder of results, for the board.")
     ] = None,
@@ -267,6 +357,251 @@ def _blind_close(
     from leaderboard.blind import close_round  # noqa: PLC0415
 
     typer.echo(f"{close_round(out)}: publish it; scores from now on are no blind ones")
+
+
+@app.command("export")
+def _export(
+    board: Annotated[
+        str,
+        typer.Argument(help="jieba, bpe, bert, flickr30k, coco-1k, coco-5k or cc152k."),
+    ],
+    results: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--results", "--store", help="A result JSON, or a store. None: the reported rows alone."
+        ),
+    ] = None,
+    kind: Annotated[str, typer.Option("--format", help="csv, json, md, tex or bib.")] = "csv",
+) -> None:
+    """Print a board as a table for a spreadsheet, a program, a README or a paper.
+
+    Rows under different training noise, or scored on different data, get tables of their own.
+    The keys of --format tex are those of --format bib.
+    """
+    from typing import get_args  # noqa: PLC0415
+
+    from leaderboard.export_rows import export_rows  # noqa: PLC0415
+    from leaderboard.exports import FORMATS  # noqa: PLC0415
+    from leaderboard.reported import Board  # noqa: PLC0415
+    from leaderboard.store import read_results  # noqa: PLC0415
+
+    found: Board | None = next((name for name in get_args(Board) if name == board), None)
+    if found is None:
+        raise ConfigError(f"export: found {board!r}, expected one of {', '.join(get_args(Board))}")
+    if kind not in FORMATS:
+        raise ConfigError(f"--format: found {kind!r}, expected one of {', '.join(FORMATS)}")
+    typer.echo(FORMATS[kind](export_rows(found, read_results(results or []))), nl=False)
+
+
+admin = typer.Typer(
+    help="The service's users, tokens and log, for who runs it: needs the database, not the "
+    "service.",
+    no_args_is_help=True,
+)
+users = typer.Typer(help="Those who may submit.", no_args_is_help=True)
+tokens = typer.Typer(help="What lets them in: shown once, kept as a hash.", no_args_is_help=True)
+app.add_typer(admin, name="admin")
+admin.add_typer(users, name="user")
+admin.add_typer(tokens, name="token")
+
+DatabaseUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--database",
+        envvar="NOW_LEADERBOARD_DATABASE",
+        show_envvar=True,
+        help="sqlite:///FILE or postgresql://USER@HOST/NAME; a password is best left to the "
+        "variable. Else the store's own, in its private folder.",
+    ),
+]
+StoreFolder = Annotated[
+    Path | None, typer.Option("--store", help="Folder of results, whose own database is meant.")
+]
+Handle = Annotated[str, typer.Argument(metavar="HANDLE", help="The user's name on the board.")]
+
+
+@users.command("add")
+def _add_user(
+    handle: Handle,
+    name: Annotated[str, typer.Option(help="A longer name to show.")] = "",
+    database: DatabaseUrl = None,
+    store: StoreFolder = None,
+) -> None:
+    """Make a user; give them a token with: admin token add HANDLE."""
+    with _open(database, store) as engine:
+        from leaderboard.accounts import create_user  # noqa: PLC0415
+
+        user = create_user(engine, handle, name)
+        typer.echo(f"{user.handle}: made")
+
+
+@users.command("list")
+def _list_users(
+    as_json: AsJson = False, database: DatabaseUrl = None, store: StoreFolder = None
+) -> None:
+    """List all users, by handle."""
+    with _open(database, store) as engine:
+        from leaderboard.accounts import list_users  # noqa: PLC0415
+
+        _print([asdict(user) for user in list_users(engine)], as_json)
+
+
+@users.command("disable")
+def _disable_user(
+    handle: Handle,
+    undo: Annotated[bool, typer.Option("--undo", help="Let their tokens in again.")] = False,
+    database: DatabaseUrl = None,
+    store: StoreFolder = None,
+) -> None:
+    """Let none of a user's tokens in from now on; their entries stay."""
+    with _open(database, store) as engine:
+        from leaderboard.accounts import set_disabled  # noqa: PLC0415
+
+        set_disabled(engine, handle, disabled=not undo)
+        typer.echo(f"{handle}: {'enabled' if undo else 'disabled'}")
+
+
+@tokens.command("add")
+def _add_token(
+    handle: Handle,
+    scope: Annotated[
+        list[str] | None,
+        typer.Option(help="submit, read or admin; may be repeated. Else submit and read."),
+    ] = None,
+    label: Annotated[str, typer.Option(help="What it is for.")] = "",
+    days: Annotated[int, typer.Option(help="Lets nobody in after so many.", min=1, max=3650)] = 365,
+    database: DatabaseUrl = None,
+    store: StoreFolder = None,
+) -> None:
+    """Make a token and print it, this once: only its hash is kept."""
+    with _open(database, store) as engine:
+        from leaderboard.accounts import create_token  # noqa: PLC0415
+
+        expires = datetime.now(UTC) + timedelta(days=days)
+        scopes = scope or ["submit", "read"]
+        typer.echo(create_token(engine, handle, scopes, label=label, expires_at=expires))
+        sys.stderr.write(f"lets {handle} in until {expires:%F}; it is not shown again\n")
+
+
+@tokens.command("list")
+def _list_tokens(
+    handle: Annotated[
+        str | None, typer.Argument(metavar="[HANDLE]", help="Only this user's.")
+    ] = None,
+    as_json: AsJson = False,
+    database: DatabaseUrl = None,
+    store: StoreFolder = None,
+) -> None:
+    """List tokens by what is no secret of them."""
+    with _open(database, store) as engine:
+        from leaderboard.accounts import list_tokens  # noqa: PLC0415
+
+        rows = [asdict(token) for token in list_tokens(engine, handle)]
+        _print([row | {"scopes": sorted(row["scopes"])} for row in rows], as_json)
+
+
+@tokens.command("revoke")
+def _revoke_token(
+    prefix: Annotated[
+        str, typer.Argument(metavar="PREFIX", help="The eight characters that the list shows.")
+    ],
+    database: DatabaseUrl = None,
+    store: StoreFolder = None,
+) -> None:
+    """Let a token in no more."""
+    with _open(database, store) as engine:
+        from leaderboard.accounts import revoke_token  # noqa: PLC0415
+
+        revoke_token(engine, prefix)
+        typer.echo(f"{prefix}: revoked")
+
+
+@admin.command("events")
+def _events(
+    after: Annotated[
+        int, typer.Option(help="Only what follows this number.", min=0, max=2**31)
+    ] = 0,
+    limit: Annotated[int, typer.Option(help="The most to print.", min=1, max=10**6)] = 100,
+    kind: Annotated[str | None, typer.Option(help="Only these: entry.filed, …")] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Instead: is every event as it was written?")
+    ] = False,
+    as_json: AsJson = False,
+    database: DatabaseUrl = None,
+    store: StoreFolder = None,
+) -> None:
+    """Print the log, oldest first. Each event carries a hash of itself and of all before it."""
+    with _open(database, store) as engine:
+        from leaderboard import events  # noqa: PLC0415
+
+        if not check:
+            page = events.read(engine, after=after, limit=limit, kind=kind)
+            _print([asdict(event) for event in page], as_json)
+            return
+        chain = events.check_chain(engine)
+        if chain.broken_at is not None:
+            raise ConfigError(
+                f"event {chain.broken_at} is not as it was written, or one before is gone"
+            )
+        typer.echo(f"{chain.n_events} events, all as they were written; the last is {chain.head}")
+
+
+@app.command("rebuild-db")
+def _rebuild(
+    store: Annotated[Path, typer.Argument(metavar="STORE", help="Folder of results.")],
+    database: DatabaseUrl = None,
+) -> None:
+    """Make the database's entries again from the folder, which is the truth.
+
+    Users who filed them are made where missing, without a token. Users, tokens, quotas and the
+    log that are there stay.
+    """
+    if not store.is_dir():
+        raise ConfigError(f"{store}: no such folder, expected a store")
+    with _open(database, store) as engine:
+        from leaderboard.index import rebuild  # noqa: PLC0415
+
+        counts = rebuild(engine, store)
+        typer.echo(
+            f"{counts.entries} entries ({counts.added} added, {counts.removed} removed),"
+            f" {counts.users} users made"
+        )
+        for name in counts.doubled:
+            sys.stderr.write(f"{name}: left out, for an earlier entry is of the same upload\n")
+
+
+@contextmanager
+def _open(url: str | None, store: Path | None) -> "Iterator[Engine]":
+    try:
+        from leaderboard.database import default_url, open_database  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"a database needs {error.name}: pip install 'noise-of-web[server]'"
+        ) from None
+
+    if not url and store is None:
+        raise ConfigError("which database? give --database (NOW_LEADERBOARD_DATABASE) or --store")
+    engine = open_database(url or default_url(store or Path()))
+    try:
+        yield engine
+    finally:
+        engine.dispose()
+
+
+def _print(rows: list[dict[str, Any]], as_json: bool) -> None:
+    """Print rows as JSON, or as lines of what is set in them."""
+    if as_json:
+        typer.echo(json.dumps(rows, default=_plain, indent=2))
+        return
+    for row in rows:
+        shown = (
+            f"{name}={_plain(value)}" for name, value in row.items() if value not in (None, "")
+        )
+        typer.echo("  ".join(shown))
+
+
+def _plain(value: object) -> str:
+    return f"{value:%FT%TZ}" if isinstance(value, datetime) else str(value)
 
 
 def main() -> None:
