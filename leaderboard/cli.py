@@ -315,6 +315,80 @@ def _dataset_report(
     typer.echo(report.to_json() if as_json else dataset_text(report), nl=not as_json)
 
 
+@app.command("verify")
+def _verify(
+    results: Annotated[list[Path], typer.Argument(metavar="RESULT.json...", help="Result files.")],
+    submission: Annotated[
+        Path | None, typer.Option(help="Score it again, and compare; needs --release.")
+    ] = None,
+    release: Annotated[
+        Path | None, typer.Option(help="Its fingerprint must be that of the result.")
+    ] = None,
+) -> None:
+    """Recompute every figure of results from the ranks in them; exit code 1 if one differs."""
+    from leaderboard.store import read_result  # noqa: PLC0415
+    from leaderboard.verify import count_figures, verify  # noqa: PLC0415
+
+    if submission is not None and (release is None or len(results) > 1):
+        raise ConfigError("--submission: expected one result, and --release")
+    wrong = 0
+    for path in results:
+        result = read_result(path)
+        found = verify(path, result, submission, release)
+        wrong += len(found)
+        lines = [f"{path}: {difference}" for difference in found]
+        typer.echo("\n".join(lines or [f"{path}: {count_figures(result)} figures agree"]))
+    if wrong:
+        raise typer.Exit(1)
+
+
+@app.command("recall")
+def _recall(
+    matrix: Annotated[
+        Path, typer.Argument(metavar="MATRIX.npy", help="Floats, images x captions, in C order.")
+    ],
+    captions_per_image: Annotated[
+        int, typer.Option(help="They stand one after another: 5 in Flickr30K and MS-COCO.", min=1)
+    ] = 1,
+    as_json: AsJson = False,
+) -> None:
+    """Give the recalls of any matrix, without a release. It is read in blocks, of any size."""
+    from leaderboard.matrix import recall_file, recall_tree  # noqa: PLC0415
+    from leaderboard.report import recall_text  # noqa: PLC0415
+
+    found = recall_file(matrix, captions_per_image)
+    typer.echo(json.dumps(recall_tree(found), indent=2) if as_json else recall_text(found))
+
+
+@app.command("check-store")
+def _check_store(
+    store: Annotated[Path, typer.Argument(help="Folder of results, as it would be.")],
+    base: Annotated[
+        Path | None, typer.Option(help="The same folder as it is: nothing of it may change.")
+    ] = None,
+    blind: Annotated[
+        bool,
+        typer.Option("--blind", help="Take new results of blind rounds: for who judged them."),
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Judge what a pull request would make of a folder of results; exit code 1 on any problem.
+
+    Every file is read strictly, every new result recomputed from its ranks. Nothing in the folder
+    is run.
+    """
+    from leaderboard.check_store import check_store  # noqa: PLC0415
+
+    problems = check_store(store, base, blind=blind)
+    if as_json:
+        typer.echo(json.dumps([asdict(problem) for problem in problems], indent=2))
+    else:
+        lines = [f"{problem.code}: {problem}" for problem in problems]
+        typer.echo("\n".join(lines) or f"{store}: fine")
+    if problems:
+        raise typer.Exit(1)
+
+
 @blind_app.command("make")
 def _blind_make(
     release: ReleaseArgument,

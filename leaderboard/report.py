@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from leaderboard.dataset import DatasetReport
+from leaderboard.metrics import CUTOFFS, Recalls, tie_width
 from leaderboard.result import Direction, Result
 from leaderboard.uncertainty import SIGNIFICANT, Comparison
 
@@ -124,6 +125,25 @@ def _notes(result: Result) -> list[str]:
         notes.append(f"Mean of {folds.count} folds of {folds.size} images: rSum {folds.rsum:.1f}.")
     notes += [f"Look at this ({flag.code}): {flag.message}" for flag in result.flags]
     return notes
+
+
+def recall_text(found: Recalls) -> str:
+    """Lay the recalls of a bare matrix out for people."""
+    table = _table("", "queries", "R@1", "R@5", "R@10", "medR", "meanR", "MRR")
+    for name, way in (("image to caption", found.i2t), ("caption to image", found.t2i)):
+        table.add_row(
+            name,
+            str(way.n_queries),
+            *(f"{way.recall(cutoff):.2f}" for cutoff in CUTOFFS),
+            _figure(way.median_rank, 0),
+            _figure(way.mean_rank, 1),
+            _figure(way.mrr, 3),
+        )
+    parts: list[RenderableType] = [Text(f"rSum {found.rsum:.2f}"), table]
+    if tie_width(found.ranks):
+        bounds = f"{found.rsum_pessimistic:.2f} if all ties are lost, {found.rsum_optimistic:.2f}"
+        parts.append(Text(f"{bounds} if all are won ({found.rsum_argsort:.2f} by stable argsort)."))
+    return _printed(100, *parts)
 
 
 def dataset_text(report: DatasetReport, width: int = 110) -> str:
