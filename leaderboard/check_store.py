@@ -80,11 +80,11 @@ def check_store(store: Path, base: Path | None = None, *, blind: bool = False) -
         Problems, by path; none if all is well.
 
     Raises:
-        FormatError: If there is no such folder.
+        FormatError: If there is no such folder, or it is a link.
     """
     for folder in (store, base):
-        if folder is not None and not folder.is_dir():
-            raise FormatError(folder, "no such folder")
+        if folder is not None and (folder.is_symlink() or not folder.is_dir()):
+            raise FormatError(folder, "a link" if folder.is_symlink() else "no such folder")
     found = _Store(store)
     _walk(found)
     known = set() if base is None else _compare(found, base)

@@ -3,10 +3,13 @@
 import json
 import os
 import shutil
+import subprocess
 from datetime import UTC, date, datetime
+from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 
 from leaderboard.check_store import check_store
 from leaderboard.dataset import dataset_report, file_report
@@ -236,6 +239,67 @@ def test_a_folder_that_is_not_there_is_a_users_mistake(store, now_leaderboard):
     for arguments in ([store / "none"], [store, "--base", store / "none"]):
         code, _, told = now_leaderboard("check-store", *arguments)
         assert (code, "no such folder" in told, told.count("\n")) == (1, True, 1)
+
+
+def test_the_store_itself_may_not_be_a_link(store, whole, now_leaderboard):
+    shutil.rmtree(store)
+    store.symlink_to(whole)
+    code, _, told = now_leaderboard("check-store", store, "--base", whole)
+    assert (code, f"{store}: a link" in told) == (1, True)
+
+
+@pytest.fixture(scope="module")
+def workflow():
+    """The example in the documentation."""
+    text = (Path(__file__).parents[2] / "docs" / "results-repository.md").read_text()
+    return yaml.safe_load(text.partition("```yaml\n")[2].partition("```")[0])
+
+
+def test_the_documented_workflow_trusts_nothing_of_a_pull_request(workflow):
+    assert workflow[True] == "pull_request", "YAML's on"
+    assert workflow["permissions"] == {"contents": "read"}
+    steps = workflow["jobs"]["check"]["steps"]
+    assert not any("${{" in step.get("run", "") for step in steps)
+    checkouts = [step["with"] for step in steps if "checkout" in step.get("uses", "")]
+    assert [one["persist-credentials"] for one in checkouts] == [False, False]
+    installs = [step for step in steps if "pip install" in step.get("run", "")]
+    assert [step["working-directory"] for step in installs] == ["base"]
+
+
+def test_the_documented_steps_find_what_is_outside_the_store(workflow, whole, tmp_path):
+    step = next(one for one in workflow["jobs"]["check"]["steps"] if "diff" in one.get("run", ""))
+
+    def changed(change):
+        place = tmp_path / change.__name__
+        for side in ("base", "head"):
+            (place / side / ".git").mkdir(parents=True)
+            (place / side / ".github").mkdir()
+            (place / side / ".github" / "check.yml").write_text("on: pull_request\n")
+            shutil.copytree(whole, place / side / "store")
+        change(place / "head")
+        command = ["bash", "-e", "-c", step["run"]]
+        code = subprocess.run(command, cwd=place, capture_output=True, check=False).returncode
+        return code, sorted(path.name for path in place.iterdir())
+
+    def nothing(head):
+        pass
+
+    def more_results(head):
+        (head / "store" / "results" / "x.json").write_text("{}")
+
+    def workflow_changed(head):
+        (head / ".github" / "check.yml").write_text("on: pull_request_target\n")
+
+    def code_added(head):
+        (head / "sub" / "store").mkdir(parents=True)
+
+    def link_added(head):
+        (head / "link").symlink_to("/etc/passwd")
+
+    assert changed(nothing) == (0, ["base", "head", "new", "old"])
+    assert changed(more_results)[0] == 0
+    for change in (workflow_changed, code_added, link_added):
+        assert changed(change)[0] == 1, change
 
 
 def test_the_name_of_an_entry_is_that_of_its_file(whole):
