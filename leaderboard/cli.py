@@ -73,6 +73,10 @@ DatabaseUrl = Annotated[
         "variable. Else the store's own, in its private folder.",
     ),
 ]
+ReleaseArgument = Annotated[Path, typer.Argument(metavar="RELEASE", help="Its folder.")]
+
+blind_app = typer.Typer(no_args_is_help=True, help="Rounds whose pairing only the judge has.")
+app.add_typer(blind_app, name="blind")
 
 
 @app.callback(invoke_without_command=True)
@@ -457,6 +461,142 @@ def _export_site(
     entries = read_results([*results, *(more or [])])
     count = export_site(site, entries)
     typer.echo(f"{site / 'index.html'}: {len(entries)} results, {count} files")
+
+
+@app.command("dataset-report")
+def _dataset_report(
+    release: ReleaseArgument,
+    as_json: AsJson = False,
+    store: Annotated[
+        Path | None, typer.Option(help="Also file it in this folder of results, for the board.")
+    ] = None,
+) -> None:
+    """Count duplicates and leaks of a release, and what they leave a perfect scorer to reach."""
+    from leaderboard.dataset import dataset_report, file_report  # noqa: PLC0415
+    from leaderboard.report import dataset_text  # noqa: PLC0415
+
+    report = dataset_report(release)
+    if store is not None:
+        sys.stderr.write(f"filed {file_report(store, report)}\n")
+    typer.echo(report.to_json() if as_json else dataset_text(report), nl=not as_json)
+
+
+@app.command("verify")
+def _verify(
+    results: Annotated[list[Path], typer.Argument(metavar="RESULT.json...", help="Result files.")],
+    submission: Annotated[
+        Path | None, typer.Option(help="Score it again, and compare; needs --release.")
+    ] = None,
+    release: Annotated[
+        Path | None, typer.Option(help="Its fingerprint must be that of the result.")
+    ] = None,
+) -> None:
+    """Recompute every figure of results from the ranks in them; exit code 1 if one differs."""
+    from leaderboard.store import read_result  # noqa: PLC0415
+    from leaderboard.verify import count_figures, verify  # noqa: PLC0415
+
+    if submission is not None and (release is None or len(results) > 1):
+        raise ConfigError("--submission: expected one result, and --release")
+    wrong = 0
+    for path in results:
+        result = read_result(path)
+        found = verify(path, result, submission, release)
+        wrong += len(found)
+        lines = [f"{path}: {difference}" for difference in found]
+        typer.echo("\n".join(lines or [f"{path}: {count_figures(result)} figures agree"]))
+    if wrong:
+        raise typer.Exit(1)
+
+
+@app.command("recall")
+def _recall(
+    matrix: Annotated[
+        Path, typer.Argument(metavar="MATRIX.npy", help="Floats, images x captions, in C order.")
+    ],
+    captions_per_image: Annotated[
+        int, typer.Option(help="They stand one after another: 5 in Flickr30K and MS-COCO.", min=1)
+    ] = 1,
+    as_json: AsJson = False,
+) -> None:
+    """Give the recalls of any matrix, without a release. It is read in blocks, of any size."""
+    from leaderboard.matrix import recall_file, recall_tree  # noqa: PLC0415
+    from leaderboard.report import recall_text  # noqa: PLC0415
+
+    found = recall_file(matrix, captions_per_image)
+    typer.echo(json.dumps(recall_tree(found), indent=2) if as_json else recall_text(found))
+
+
+@app.command("check-store")
+def _check_store(
+    store: Annotated[Path, typer.Argument(help="Folder of results, as it would be.")],
+    base: Annotated[
+        Path | None, typer.Option(help="The same folder as it is: nothing of it may change.")
+    ] = None,
+    blind: Annotated[
+        bool,
+        typer.Option("--blind", help="Take new results of blind rounds: for who judged them."),
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Judge what a pull request would make of a folder of results; exit code 1 on any problem.
+
+    Every file is read strictly, every new result recomputed from its ranks. Nothing in the folder
+    is run.
+    """
+    from leaderboard.check_store import check_store  # noqa: PLC0415
+
+    problems = check_store(store, base, blind=blind)
+    if as_json:
+        typer.echo(json.dumps([asdict(problem) for problem in problems], indent=2))
+    else:
+        lines = [f"{problem.code}: {problem}" for problem in problems]
+        typer.echo("\n".join(lines) or f"{store}: fine")
+    if problems:
+        raise typer.Exit(1)
+
+
+@blind_app.command("make")
+def _blind_make(
+    release: ReleaseArgument,
+    out: Annotated[Path, typer.Argument(help="Folder to write: participants/ and judge/.")],
+    pairs: Annotated[
+        int | None, typer.Option(help="Test pairs to draw; all of them if not given.")
+    ] = None,
+    round_: Annotated[str, typer.Option("--round", help="Its name.")] = "round",
+    secret_file: Annotated[
+        Path | None,
+        typer.Option(
+            help="Text of 32 characters or more that the draw and the orders follow from, another "
+            "one for each round; one is made if not given."
+        ),
+    ] = None,
+    with_train: Annotated[
+        bool, typer.Option(help="Give participants the release's train and dev too.")
+    ] = False,
+) -> None:
+    """Write a blind round: images and captions of the test split, each in a secret order.
+
+    Publish OUT/participants and keep OUT/judge: score X.zip --release OUT/judge. The release, its
+    list of pages and its captures must stay private until the round is closed.
+    """
+    from leaderboard.blind import RoundPlan, make_round  # noqa: PLC0415
+
+    plan = RoundPlan(pairs, round_, secret_file, with_train)
+    told = make_round(release, out, plan)
+    typer.echo(f"{out}: {told.round}, {told.pairs} pairs, commitment {told.commitment}")
+
+
+@blind_app.command("close")
+def _blind_close(
+    out: Annotated[Path, typer.Argument(help="Folder that `blind make` wrote.")],
+) -> None:
+    """Publish the pairing: OUT/closed, on which anyone can check and score again.
+
+    sha256sum OUT/closed/blind.json must give the commitment of round.json.
+    """
+    from leaderboard.blind import close_round  # noqa: PLC0415
+
+    typer.echo(f"{close_round(out)}: publish it; scores from now on are no blind ones")
 
 
 @app.command("export")

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from jaxtyping import Bool
@@ -92,14 +92,16 @@ def validate(path: Path, release: Path) -> tuple[Submission, int]:
         FormatError: If the release cannot be read.
     """
     with open_submission(path) as submission:
-        gallery, _ = _read(submission, release)
+        gallery, _ = _read(submission, release, unpaired=True)
         return submission.meta, len(gallery.caption_keys)
 
 
-def _read(submission: OpenSubmission, release: Path) -> tuple[Gallery, Scored]:
+def _read(
+    submission: OpenSubmission, release: Path, *, unpaired: bool = False
+) -> tuple[Gallery, Scored]:
     """Read release and payload; refuse with all problems at once."""
     meta = submission.meta
-    gallery = read_gallery(release, meta.split, meta.track)
+    gallery = read_gallery(release, meta.split, meta.track, unpaired=unpaired)
     problems = Problems()
     if meta.dataset_fingerprint != gallery.fingerprint:
         mend = "it was made on another release; pack or predict again with this one"
@@ -123,7 +125,7 @@ def _result(
     meta, record = submission.meta, _record(scored, gallery)
     figures = figures_of(record)
     aware = figures.duplicate_aware
-    return Result(
+    result = Result(
         **{field: getattr(meta, field) for field in Description.model_fields},
         n_pairs=len(gallery.caption_keys),
         n_images=len(gallery.image_keys),
@@ -137,9 +139,35 @@ def _result(
         precision=scored.precision,
         payload_sha256=submission.sha256,
         evaluator=Evaluator(),
-        ranks=None if gallery.origin == "blind" else record,
+        ranks=record,
         **figures.fields,
     )
+    return _coarse(result) if gallery.origin == "blind" else result
+
+
+_TOLD = "the judge of the blind round has the measure"
+
+
+def _coarse(result: Result) -> Result:
+    """Say of a blind round's pairing no more than a table of scores does.
+
+    Exact figures are sums over queries: a matrix with ties of different widths, or with ranks
+    chosen by row, would read the pairing off them in a few submissions.
+    """
+    said = result.model_dump(include={*Description.model_fields})
+    found = _to_one_digit(result.model_dump(exclude={*said, "ranks", "flags"}))
+    flags = tuple(Flag(code=flag.code, message=_TOLD) for flag in result.flags)
+    return Result.model_validate({**said, **found, "flags": flags, "ranks": None})
+
+
+def _to_one_digit(value: Any, name: str = "") -> Any:
+    if isinstance(value, dict):
+        return {} if name == "hits" else {k: _to_one_digit(v, k) for k, v in value.items()}
+    if isinstance(value, tuple):
+        return tuple(_to_one_digit(item) for item in value)
+    if isinstance(value, float):
+        return round(value, 2 if name == "mrr" else 1)
+    return value
 
 
 def _record(scored: Scored, gallery: Gallery) -> RankRecord:

@@ -8,6 +8,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -28,6 +29,7 @@ from sqlalchemy.pool import NullPool
 
 from leaderboard.access import make_operator
 from leaderboard.accounts import create_token, create_user
+from leaderboard.cli import main
 from leaderboard.database import open_database
 from leaderboard.gallery import read_gallery
 from leaderboard.quotas import Quotas
@@ -179,6 +181,25 @@ def packed(tmp_path, release) -> Path:
     path = tmp_path / "x.zip"
     pack(path, make_similarity(), new_submission(release, "jieba", "test", "Mine"))
     return path
+
+
+@pytest.fixture
+def mine(tmp_path, release) -> Path:
+    """A copy of the small release, to be changed."""
+    return shutil.copytree(release, tmp_path / "mine")
+
+
+@pytest.fixture
+def now_leaderboard(monkeypatch, capsys):
+    """The command itself, in this process: gives exit code, stdout and stderr."""
+
+    def command(*arguments):
+        monkeypatch.setattr(sys, "argv", ["now-leaderboard", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return ended.value.code, *capsys.readouterr()
+
+    return command
 
 
 @pytest.fixture(scope="session")
