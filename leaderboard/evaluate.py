@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Bool
 
 from leaderboard.checks import Declared, check_matrix
-from leaderboard.gallery import FOLD, Gallery, read_gallery
+from leaderboard.gallery import FOLD, Gallery, ScoredSplit, Track, read_gallery
 from leaderboard.metrics import (
     CUTOFFS,
     OneWay,
@@ -58,8 +58,38 @@ MAX_TIE_WIDTH = 5.0
 Value = TypeVar("Value")
 
 
+@dataclass(frozen=True, slots=True)
+class Standard:
+    """What the submissions to a split are measured against.
+
+    Attributes:
+        gallery: The split.
+        references: rSum of scorers that know nothing, or one thing.
+    """
+
+    gallery: Gallery
+    references: dict[str, float]
+
+
+def read_standard(
+    release: Path, split: ScoredSplit, track: Track, truth: Path | None = None
+) -> Standard:
+    """Read what the submissions to a split are measured against.
+
+    Raises:
+        FormatError: If the release or the truth file cannot be read.
+    """
+    gallery = read_gallery(release, split, track)
+    return Standard(gallery, references(release, gallery, split, truth))
+
+
 def score(
-    path: Path, release: Path, truth: Path | None = None, *, name: str | None = None
+    path: Path,
+    release: Path,
+    truth: Path | None = None,
+    *,
+    name: str | None = None,
+    standard: Callable[[Path, ScoredSplit, Track, Path | None], Standard] = read_standard,
 ) -> Result:
     """Score a submission against a release.
 
@@ -68,6 +98,7 @@ def score(
         release: The very one that it was made for; of a blind round, the judge's folder.
         truth: CSV or Parquet with languages and topics, for :attr:`Result.references`.
         name: What messages call the submission; its path if not given.
+        standard: :func:`read_standard`, or a cache of it where many are scored on one release.
 
     Raises:
         SubmissionError: With all that is wrong: it cannot be read, or is of another release, split
@@ -75,9 +106,10 @@ def score(
         FormatError: If the release or the truth file cannot be read.
     """
     with open_submission(path, name) as submission:
-        gallery, scored = _read(submission, release)
-        known = references(release, gallery, submission.meta.split, truth)
-        return _result(submission, scored, gallery, known)
+        meta = submission.meta
+        against = standard(release, meta.split, meta.track, truth)
+        scored = _read(submission, against.gallery, release)
+        return _result(submission, scored, against.gallery, against.references)
 
 
 def validate(path: Path, release: Path) -> tuple[Submission, int]:
@@ -92,16 +124,15 @@ def validate(path: Path, release: Path) -> tuple[Submission, int]:
         FormatError: If the release cannot be read.
     """
     with open_submission(path) as submission:
-        gallery, _ = _read(submission, release, unpaired=True)
-        return submission.meta, len(gallery.caption_keys)
+        meta = submission.meta
+        gallery = read_gallery(release, meta.split, meta.track, unpaired=True)
+        _read(submission, gallery, release)
+        return meta, len(gallery.caption_keys)
 
 
-def _read(
-    submission: OpenSubmission, release: Path, *, unpaired: bool = False
-) -> tuple[Gallery, Scored]:
-    """Read release and payload; refuse with all problems at once."""
+def _read(submission: OpenSubmission, gallery: Gallery, release: Path) -> Scored:
+    """Read the payload; refuse with all problems at once."""
     meta = submission.meta
-    gallery = read_gallery(release, meta.split, meta.track, unpaired=unpaired)
     problems = Problems()
     if meta.dataset_fingerprint != gallery.fingerprint:
         mend = "it was made on another release; pack or predict again with this one"
@@ -116,7 +147,7 @@ def _read(
     with problems.noted():
         scored = submission.read(gallery)
     problems.refuse_any()
-    return gallery, scored
+    return scored
 
 
 def _result(

@@ -4,8 +4,8 @@ import asyncio
 import hashlib
 import json
 import os
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -34,7 +34,7 @@ from leaderboard.store import (
     read_result,
     submitter_of,
 )
-from leaderboard.submission import Submission
+from leaderboard.submission import Submission, open_submission
 from now_builder.errors import FormatError, NowError, SubmissionError
 
 UNLIMITED = Quotas(attempts=2**31 - 1, scored=2**31 - 1)
@@ -126,9 +126,15 @@ def check_upload(service: Service, upload: Upload) -> Submission:
     Raises:
         Refusal: With every problem.
     """
-    judge = judge_of(service)
+    with _refusing(service):
+        return validate(upload.path, judge_of(service).release)[0]
+
+
+@contextmanager
+def _refusing(service: Service) -> Iterator[None]:
+    """Turn what is wrong with a submission, or with the release, into an answer."""
     try:
-        return validate(upload.path, judge.release)[0]
+        yield
     except SubmissionError as error:
         service.meters.submissions.labels("refused").inc()
         raise _refused(error) from None
@@ -153,7 +159,8 @@ def file_upload(
     known = index.find_by_payload(service.database, upload.sha256)
     if known is not None:
         return _same(service, known, upload), False
-    meta = check_upload(service, upload)
+    with _refusing(service), open_submission(upload.path, "submission") as submission:
+        meta = submission.meta
     filing = NewFiling(upload.who.handle, now(), anonymous_until)
     reservation = _reserve(service, upload.who, filing) if meta.split == "test" else None
     try:
@@ -188,8 +195,10 @@ def file_reproduction(service: Service, upload: Upload, name: str, claim: Claim)
 
 def _score_and_file(service: Service, upload: Upload, filing: NewFiling) -> tuple[Entry, bool]:
     judge, store = judge_of(service), service.settings.store
-    with service.meters.scoring.time():
-        result = score(upload.path, judge.release, judge.truth, name="submission")
+    with service.meters.scoring.time(), _refusing(service):
+        result = score(
+            upload.path, judge.release, judge.truth, name="submission", standard=judge.standard
+        )
     entry, new = file_result(store, result, filing)
     if not new and submitter_of(store, entry) != upload.who.handle:
         # Filed by the command while no row said so yet.

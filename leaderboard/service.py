@@ -3,10 +3,12 @@
 import fcntl
 import os
 import shutil
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import get_args
 
@@ -17,6 +19,7 @@ from leaderboard import index, quotas
 from leaderboard.access import Doorkeeper, Operator
 from leaderboard.accounts import OPERATOR, add_user
 from leaderboard.database import User, default_url, open_database, reading, writing
+from leaderboard.evaluate import Standard, read_standard
 from leaderboard.gallery import LAYOUT, TRACKS, ScoredSplit, Track
 from leaderboard.metering import Meters
 from leaderboard.pages import Pages
@@ -39,12 +42,14 @@ class Judge:
         truth: Languages and topics for the references, if at hand.
         max_bytes: The most that a body may hold.
         quotas: What a user may do in a day.
+        standard: What each split is measured against, read once.
     """
 
     release: Path
     truth: Path | None
     max_bytes: int
     quotas: Quotas
+    standard: Callable[[Path, ScoredSplit, Track, Path | None], Standard]
 
 
 def make_judge(release: Path, truth: Path | None = None, limits: Quotas | None = None) -> Judge:
@@ -53,7 +58,8 @@ def make_judge(release: Path, truth: Path | None = None, limits: Quotas | None =
     Raises:
         FormatError: If there is no such release.
     """
-    return Judge(release, truth, _largest(release), limits or Quotas())
+    standard = lru_cache(maxsize=32)(read_standard)
+    return Judge(release, truth, _largest(release), limits or Quotas(), standard)
 
 
 @dataclass(frozen=True, slots=True)
