@@ -105,7 +105,8 @@ def _data_of(result: Result) -> str:
     )
     if published and result.split == "test":
         return PUBLISHED
-    kind = {"rebuilt": "rebuilt release", "blind": "blind round"}.get(result.release.origin, "copy")
+    kinds = {"rebuilt": "rebuilt release", "blind": "blind round", "closed": "blind round"}
+    kind = kinds.get(result.release.origin, "copy")
     return f"{kind} {result.release.fingerprint[:8]}, {result.split} split"
 
 
