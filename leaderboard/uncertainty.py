@@ -1,15 +1,21 @@
-"""How far a score could be off by the choice of test pairs: intervals for recalls and rSum."""
+"""How far scores and their differences could be off by the choice of test pairs."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from math import sqrt
+from math import exp, sqrt
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Integer
+
+from leaderboard.metrics import CUTOFFS, Ranks, expected_hits
 
 REPLICATES = 10_000
+"""Resamples of a bootstrap, and flips of a sign-flip test."""
+
 SEED = 20240805
+SIGNIFICANT = 0.05
 _Z95 = 1.959963984540054
+_DRAWN_AT_ONCE = 2**22
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +69,12 @@ def bootstrap_rsum(
     """
     values, counts = np.unique(per_image, return_counts=True)
     generator = np.random.Generator(np.random.PCG64(seed))
-    draws = generator.multinomial(len(per_image), counts / len(per_image), size=replicates)
-    rsums = 100 * (draws @ values) / len(per_image)
+    shares = counts / len(per_image)
+    draws = [
+        generator.multinomial(len(per_image), shares, size=part) @ values
+        for part in _parts(replicates, len(values))
+    ]
+    rsums = 100 * np.concatenate(draws) / len(per_image)
     low, high = np.percentile(rsums, [2.5, 97.5])
     return Bootstrap(float(low), float(high), float(rsums.std()))
 
@@ -91,3 +101,224 @@ def least_deviation(recalls: list[Mapping[int, float]], n_pairs: int) -> float:
             variance += share * (1 - share)
             variance += sum(2 * share * (1 - later) for later in shares[place + 1 :])
     return 100 * sqrt(variance / n_pairs)
+
+
+@dataclass(frozen=True, slots=True)
+class Discordance:
+    """One recall of two entries: the queries that only one of them hits.
+
+    Attributes:
+        first_only: Queries that the first surely hits and the second surely misses.
+        second_only: The other way round.
+        undecided: Queries that either of them hits by the luck of a tie; left out of the test.
+        p: McNemar's exact two-sided p.
+    """
+
+    first_only: int
+    second_only: int
+    undecided: int
+    p: float
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Two entries on the same queries: the first less the second.
+
+    Attributes:
+        difference: In rSum points.
+        low: Lower end of its 95 % interval, by a bootstrap over images.
+        high: Upper end.
+        p: Two-sided p of the paired sign-flip test.
+        i2t: The single recalls, by cutoff.
+        t2i: The same; the captions of one image are taken as independent, which they are not, so
+            that with several captions an image this p is somewhat too small.
+    """
+
+    difference: float
+    low: float
+    high: float
+    p: float
+    i2t: dict[int, Discordance]
+    t2i: dict[int, Discordance]
+
+
+def compare(
+    first: tuple[Ranks, Ranks],
+    second: tuple[Ranks, Ranks],
+    owner: Integer[np.ndarray, " captions"] | None = None,
+) -> Comparison:
+    """Say how much better the first entry is than the second, and how sure that is.
+
+    Args:
+        first: Ranks of images as queries and of captions, as published with the result.
+        second: Of the other entry, on the same queries.
+        owner: Row of each caption's image; one caption an image, in order, if not given.
+
+    Raises:
+        ValueError: If the two were not asked the same number of queries.
+    """
+    sizes = [[len(way.greater) for way in entry] for entry in (first, second)]
+    if sizes[0] != sizes[1]:
+        raise ValueError(f"found {sizes[1]} queries in the second, expected {sizes[0]}")
+    difference = _per_image(first, owner) - _per_image(second, owner)
+    interval = bootstrap_rsum(difference)
+    i2t, t2i = (
+        {cutoff: _discordance(own, other, cutoff) for cutoff in CUTOFFS}
+        for own, other in zip(first, second, strict=True)
+    )
+    return Comparison(
+        difference=float(100 * difference.mean()),
+        low=interval.low,
+        high=interval.high,
+        p=sign_flip(difference),
+        i2t=i2t,
+        t2i=t2i,
+    )
+
+
+def sign_flip(
+    differences: Float[np.ndarray, " images"], flips: int = REPLICATES, seed: int = SEED
+) -> float:
+    r"""Give the two-sided p of a paired difference under random exchange of the two entries.
+
+    Images of equal absolute difference are interchangeable: how many of them stay positive is
+    drawn at once, so that the cost does not grow with the split. The observed order counts as one
+    of the flips, so that p is never 0. Where Hoeffding's bound
+    :math:`2 \exp(-(\sum d)^2 / 2 \sum d^2)` on the exact p is below what so many flips can show,
+    the bound is given, and nothing drawn.
+
+    Args:
+        differences: Hits of each image by the first entry less those by the second.
+        flips: Random exchanges.
+        seed: Of PCG64.
+
+    Source:
+        Phipson and Smyth, Permutation P-values Should Never Be Zero, 2010; Hoeffding, Probability
+        Inequalities for Sums of Bounded Random Variables, 1963.
+    """
+    sizes, counts = np.unique(np.abs(np.round(differences, 9)), return_counts=True)
+    sizes, counts = sizes[sizes > 0], counts[sizes > 0]
+    if not len(sizes):
+        return 1.0
+    observed = abs(float(differences.sum()))
+    bound = 2 * exp(-(observed**2) / (2 * float(counts @ sizes**2)))
+    if bound < 1 / (flips + 1):
+        return bound
+    generator = np.random.Generator(np.random.PCG64(seed))
+    sums = np.zeros(flips)
+    for size, count in zip(sizes, counts, strict=True):
+        sums += size * (2 * generator.binomial(count, 0.5, size=flips) - count)
+    as_far = int(np.count_nonzero(np.abs(sums) >= observed - 1e-6))
+    return (as_far + 1) / (flips + 1)
+
+
+def mcnemar(first_only: int, second_only: int) -> float:
+    """Give McNemar's exact two-sided p: twice the smaller binomial tail, 1 at most.
+
+    Args:
+        first_only: Queries that only the first entry hits.
+        second_only: Queries that only the second hits.
+
+    Source:
+        McNemar, Note on the Sampling Error of the Difference between Correlated Proportions, 1947.
+    """
+    total, fewer = first_only + second_only, min(first_only, second_only)
+    ways, tail = 1, 1
+    for chosen in range(fewer):
+        ways = ways * (total - chosen) // (chosen + 1)
+        tail += ways
+    return float(min(1.0, 2 * tail / 2**total))
+
+
+def holm(p_values: Float[np.ndarray, " tests"]) -> Float[np.ndarray, " tests"]:
+    """Adjust p-values so that the chance of a single false find among all stays below the level.
+
+    Source:
+        Holm, A Simple Sequentially Rejective Multiple Test Procedure, 1979.
+    """
+    order = np.argsort(p_values, kind="stable")
+    stepped = p_values[order] * np.arange(len(p_values), 0, -1)
+    adjusted = np.empty_like(stepped)
+    adjusted[order] = np.minimum(1.0, np.maximum.accumulate(stepped))
+    return adjusted
+
+
+def rank_intervals(
+    per_pair_matrix: Float[np.ndarray, "entries pairs"], replicates: int = 1000, seed: int = SEED
+) -> Integer[np.ndarray, "entries 2"]:
+    """Give the places, from 1, that each entry holds in 95 % of resampled test sets.
+
+    All entries are scored on the same resample. Among equals the best place counts for the low end
+    and the worst for the high end.
+
+    Args:
+        per_pair_matrix: Hits of each entry for each pair (or image), 0 to 6.
+        replicates: Resamples.
+        seed: Of PCG64.
+
+    Source:
+        Hall and Miller, Using the Bootstrap to Quantify the Authority of an Empirical Ranking,
+        2009.
+    """
+    entries, pairs = per_pair_matrix.shape
+    generator = np.random.Generator(np.random.PCG64(seed))
+    best, worst = np.empty((2, entries, replicates), np.int32)
+    start = 0
+    for part in _parts(replicates, max(entries, pairs)):
+        counts = generator.multinomial(pairs, np.full(pairs, 1 / pairs), size=part)
+        # Equal entries must get equal sums whatever order a matrix product adds in.
+        sums = np.rint(per_pair_matrix @ counts.T.astype(np.float64) * 2**20)
+        for column, scores in enumerate(sums.T, start):
+            ordered = np.sort(scores)
+            best[:, column] = entries + 1 - np.searchsorted(ordered, scores, side="right")
+            worst[:, column] = entries - np.searchsorted(ordered, scores, side="left")
+        start += part
+    low = np.percentile(best, 2.5, axis=1, method="inverted_cdf")
+    high = np.percentile(worst, 97.5, axis=1, method="inverted_cdf")
+    return np.stack([low, high], axis=1)
+
+
+def tied_with_first(
+    per_pair_matrix: Float[np.ndarray, "entries pairs"],
+) -> Bool[np.ndarray, " entries"]:
+    """Say which entries are not significantly below the best: sign-flip test, Holm over all others.
+
+    With more than about 500 entries the flips cannot show a p that survives Holm; then only
+    entries far enough below for Hoeffding's bound are told apart, and the answer errs to "tied".
+
+    Args:
+        per_pair_matrix: Hits of each entry for each pair (or image), 0 to 6.
+    """
+    first = int(np.argmax(np.rint(per_pair_matrix.sum(axis=1) * 2**20)))
+    others = np.delete(np.arange(len(per_pair_matrix)), first)
+    tied = np.ones(len(per_pair_matrix), np.bool_)
+    p_values = [sign_flip(per_pair_matrix[first] - per_pair_matrix[other]) for other in others]
+    tied[others] = holm(np.array(p_values, np.float64)) > SIGNIFICANT
+    return tied
+
+
+def _per_image(
+    entry: tuple[Ranks, Ranks], owner: Integer[np.ndarray, " captions"] | None
+) -> Float[np.ndarray, " images"]:
+    """Add up the expected hits of each image and of its captions, weighed as in rSum."""
+    i2t, t2i = (sum((expected_hits(way, k) for k in CUTOFFS), np.zeros(1)) for way in entry)
+    if owner is None:
+        return np.asarray(i2t + t2i)
+    own = np.bincount(owner, weights=t2i, minlength=len(i2t))
+    return np.asarray(i2t + own * len(i2t) / len(t2i))
+
+
+def _discordance(first: Ranks, second: Ranks, cutoff: int) -> Discordance:
+    own, other = expected_hits(first, cutoff), expected_hits(second, cutoff)
+    sure = ((own == 0) | (own == 1)) & ((other == 0) | (other == 1))
+    first_only = int(np.count_nonzero(sure & (own > other)))
+    second_only = int(np.count_nonzero(sure & (own < other)))
+    undecided = int(np.count_nonzero(~sure))
+    return Discordance(first_only, second_only, undecided, mcnemar(first_only, second_only))
+
+
+def _parts(replicates: int, width: int) -> Iterator[int]:
+    """Divide replicates so that their draws, ``width`` each, stay bounded in memory."""
+    most = max(1, _DRAWN_AT_ONCE // width)
+    for start in range(0, replicates, most):
+        yield min(most, replicates - start)

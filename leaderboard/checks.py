@@ -1,0 +1,413 @@
+"""Signs that a matrix says more of its rows' order, or of its test set, than a method could."""
+
+from dataclasses import dataclass
+from math import exp, log, log1p, sqrt
+from typing import Literal
+
+import numpy as np
+from jaxtyping import Float, Integer
+
+from leaderboard.metrics import Ranks
+
+Postprocessing = Literal["none", "per_query", "transductive"]
+
+LEAST_QUERIES = 50
+"""Images below which nothing is said: chance alone would show any of the signs."""
+
+IDENTITY_GAP = 8.0
+"""``identity-like``: how far own pairs may stand above the best wrong ones of a typical row, in
+units of those above the middle of the row."""
+
+FAR_TREND = 0.7
+"""``index-local``: correlation of the similarity of far rows with how near they stand."""
+
+NEAR_BAND = 1.0
+"""``index-local``: how far above the rest nearly all direct neighbours may stand, in its
+deviations."""
+
+SPREAD_OF_FIRSTS = 0.5
+"""``one-to-one``: 0 where the first candidates repeat as often as by chance, 1 where they never
+do."""
+
+EVEN_SUMS = 0.5
+"""``normalised-…``: spread of the sums, in units of what unrelated values would give."""
+
+UNIT_NORM = 3e-3
+"""``normalised-both-ways``: distance from 1 of the largest singular value of the square roots."""
+
+DISTINCT_VALUES = 0.5
+"""``low-precision``: share of distinct values in a sample of at most 2^16."""
+
+TIED_QUERIES = 0.2
+"""``many-ties``: share of queries whose right candidate has an equal."""
+
+NEAR_IDENTICAL = 0.999
+"""Rank correlation from which two entries are as good as the same."""
+
+GAP_Z = 4.0
+"""Standard errors that dev and test may lie apart."""
+
+_SAMPLE = 2**16
+_BLOCKS = 20
+_ROUNDS = 30
+_POWERS = 12
+_TINY = 1e-300
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """Something that a reader of the board should know; it never refuses an entry.
+
+    Attributes:
+        code: Stable name.
+        message: What was measured, and what was expected.
+    """
+
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class SplitScore:
+    """What one entry scored on one split.
+
+    Attributes:
+        rsum: 0 to 600.
+        deviation: Its standard error.
+        n_pairs: Size of the gallery.
+    """
+
+    rsum: float
+    deviation: float
+    n_pairs: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Matrix:
+    """A matrix and what several checks read off it.
+
+    Attributes:
+        own: Similarity of each caption with its image.
+        rest: The matrix where each own pair stands at the mean of its row's others.
+        rows: Means of the rest.
+        columns: The same.
+        spread: Standard deviation of the rest.
+    """
+
+    similarity: Float[np.ndarray, "images captions"]
+    owner: Integer[np.ndarray, " captions"]
+    own: Float[np.ndarray, " captions"]
+    rest: Float[np.ndarray, "images captions"]
+    rows: Float[np.ndarray, " images"]
+    columns: Float[np.ndarray, " captions"]
+    spread: float
+
+
+def check_matrix(
+    similarity: Float[np.ndarray, "images captions"],
+    owner: Integer[np.ndarray, " captions"],
+    hits_at_1: tuple[float, float],
+    declared: Postprocessing,
+) -> tuple[Flag, ...]:
+    """Look for forged, normalised, assigned and coarse similarities.
+
+    Declared post-processing gives no flag of its kind: ``per_query`` explains a matrix normalised
+    one way, ``transductive`` also one normalised both ways or assigned one to one.
+
+    Args:
+        similarity: Rows are images, columns are captions; finite.
+        owner: Row of each caption's image.
+        hits_at_1: Expected hits at 1 of images and of captions as queries: numbers of queries.
+        declared: What the entry says was done to the similarities over queries or galleries.
+    """
+    if len(similarity) < LEAST_QUERIES:
+        return ()
+    matrix = _read(similarity, owner)
+    flags = [_identity_like(matrix), _index_local(matrix)]
+    if declared != "transductive":
+        flags += [_one_to_one(matrix, hits_at_1), _normalised(matrix, declared)]
+    flags += [_low_precision(matrix), _many_ties(matrix)]
+    return tuple(flag for flag in flags if flag is not None)
+
+
+def near_identical(first: tuple[Ranks, Ranks], second: tuple[Ranks, Ranks]) -> float:
+    """Give Spearman's correlation of all ranks, both directions behind each other.
+
+    From :data:`NEAR_IDENTICAL` on, two entries are as good as the same. Where one of them has all
+    ranks equal it is 1 if they agree, else 0.
+
+    Args:
+        first: Ranks of images as queries and of captions; ties stand in the middle.
+        second: Of the other entry, on the same queries.
+
+    Raises:
+        ValueError: If the two were not asked the same number of queries.
+    """
+    ranks = [
+        np.concatenate([way.greater + way.equal / 2 for way in entry]) for entry in (first, second)
+    ]
+    if len(ranks[0]) != len(ranks[1]):
+        raise ValueError(f"found {len(ranks[1])} queries in the second, expected {len(ranks[0])}")
+    if np.array_equal(ranks[0], ranks[1]):
+        return 1.0
+    one, other = (_centred_places(values) for values in ranks)
+    norm = sqrt(float(one @ one) * float(other @ other))
+    return float(one @ other) / norm if norm else 0.0
+
+
+def dev_test_gap(dev: SplitScore, test: SplitScore) -> float | None:
+    """Give how many standard errors test lies above dev; worth a flag beyond :data:`GAP_Z`.
+
+    Recall falls as the gallery grows, by an amount that depends on the method, and no factor mends
+    that. Splits of different size are therefore not compared.
+
+    Returns:
+        None where the splits differ in size, or neither has a standard error.
+    """
+    deviation = sqrt(dev.deviation**2 + test.deviation**2)
+    if dev.n_pairs != test.n_pairs or not deviation:
+        return None
+    return (test.rsum - dev.rsum) / deviation
+
+
+def _read(
+    similarity: Float[np.ndarray, "images captions"], owner: Integer[np.ndarray, " captions"]
+) -> _Matrix:
+    kind = np.float64 if similarity.dtype.itemsize > 4 else np.float32
+    values = np.ascontiguousarray(similarity, dtype=kind)
+    columns = np.arange(len(owner))
+    own = values[owner, columns]
+    images, captions = values.shape
+    others = captions - np.bincount(owner, minlength=images)
+    total = values.sum(axis=1, dtype=np.float64) - np.bincount(owner, own, images)
+    rest = values.astype(np.float64)
+    rest[owner, columns] = (total / np.maximum(others, 1))[owner]
+    return _Matrix(
+        values, owner, own, rest, rest.mean(axis=1), rest.mean(axis=0), float(rest.std())
+    )
+
+
+def _identity_like(matrix: _Matrix) -> Flag | None:
+    """Compare own pairs with the best wrong one of a typical image."""
+    gap = _own_gap(matrix)
+    if gap <= IDENTITY_GAP:
+        return None
+    figure = "infinitely" if gap == float("inf") else f"{gap:.0f} times"
+    return Flag(
+        "identity-like",
+        f"own pairs stand {figure} as far above the best wrong ones as those above the rest,"
+        f" expected {IDENTITY_GAP:g} times at most: the rest is nearly constant",
+    )
+
+
+def _own_gap(matrix: _Matrix) -> float:
+    """Give the gap between own pairs and the best wrong ones, in units of that to the rest.
+
+    An exponential's or a sigmoid's values lie far apart by nature. Where logarithms (log odds if
+    they end at 1) spread the rest about evenly to both sides, the gap of those counts if lesser.
+    """
+    some = matrix.rest[:, :: max(1, matrix.rest.shape[1] // 64)]
+    middle, best = float(np.median(some)), float(np.median(matrix.rest.max(axis=1)))
+    own = float(np.percentile(matrix.own, 90))
+    if best > 0 and matrix.similarity.min() >= 0:
+        odds = bool(matrix.similarity.max() <= 1)
+        least, half = np.quantile(some[some > 0], [1 / matrix.rest.shape[1], 0.5]).tolist()
+        low, centre, high = (_log(value, odds=odds) for value in (least, half, best))
+        if high - centre > (centre - low) / 2:
+            return min(_ratio(middle, best, own), _ratio(centre, high, _log(own, odds=odds)))
+    return _ratio(middle, best, own)
+
+
+def _ratio(middle: float, best: float, own: float) -> float:
+    if own <= best:
+        return 0.0
+    return (own - best) / (best - middle) if best > middle else float("inf")
+
+
+def _log(value: float, *, odds: bool) -> float:
+    return log(max(value, _TINY)) - (log1p(-min(value, 1 - 2.0**-24)) if odds else 0.0)
+
+
+def _index_local(matrix: _Matrix) -> Flag | None:
+    """Look for similarity that falls with the distance of rows, own pairs left out.
+
+    Rows and columns are centred. Sites whose pages stand side by side make neighbours alike too;
+    so far rows are compared in blocks, those on the diagonal left out, and of direct neighbours
+    nearly all must be alike, as they are not where one site ends and the next begins.
+    """
+    if not matrix.spread:
+        return None
+    near = []
+    for step in (-1, 1):
+        row = matrix.owner + step
+        there = np.flatnonzero((row >= 0) & (row < len(matrix.rest)))
+        row = row[there]
+        expected = matrix.rows[row] + matrix.columns[there] - matrix.rows.mean()
+        near.append((matrix.rest[row, there] - expected) / matrix.spread)
+    band = float(np.quantile(np.concatenate(near), 0.002))
+    trend = _far_trend(matrix)
+    if band <= NEAR_BAND and trend <= FAR_TREND:
+        return None
+    return Flag(
+        "index-local",
+        f"similarity depends on how near two rows stand: correlation {trend:.2f} between far rows,"
+        f" expected {FAR_TREND:g} at most; direct neighbours at least {band:.1f} deviations above"
+        f" the rest, expected {NEAR_BAND:g} at most",
+    )
+
+
+def _far_trend(matrix: _Matrix) -> float:
+    """Correlate means of blocks off the diagonal with how near their rows stand."""
+    images, captions = matrix.rest.shape
+    starts = np.linspace(0, images, _BLOCKS, endpoint=False).astype(np.int64)
+    blocks = np.add.reduceat(matrix.rest, starts, axis=0, dtype=np.float64)
+    blocks /= np.diff(starts, append=images)[:, None]
+    block = np.searchsorted(starts, matrix.owner, side="right") - 1
+    pooled = np.zeros((_BLOCKS, _BLOCKS))
+    np.add.at(pooled.T, block, blocks.T)
+    pooled /= np.bincount(block, minlength=_BLOCKS)
+    apart = np.abs(np.subtract.outer(np.arange(_BLOCKS), np.arange(_BLOCKS)))
+    far = apart > 0
+    found, expected = (_centred_where(values, far) for values in (pooled, -apart.astype(float)))
+    norm = sqrt(float((found**2).sum() * (expected**2).sum()))
+    return float((found * expected).sum()) / norm if norm > 1e-12 * captions else 0.0
+
+
+def _centred_where(
+    values: Float[np.ndarray, "rows columns"], where: np.ndarray
+) -> Float[np.ndarray, "rows columns"]:
+    """Take row and column means over the chosen places off, and leave 0 in the others."""
+    centred = np.where(where, values, 0.0)
+    for _ in range(_ROUNDS):
+        for axis in (0, 1):
+            mean = centred.sum(axis=axis, keepdims=True) / where.sum(axis=axis, keepdims=True)
+            centred = np.where(where, centred - mean, 0.0)
+    return centred
+
+
+def _one_to_one(matrix: _Matrix, hits_at_1: tuple[float, float]) -> Flag | None:
+    """Compare how many different candidates come first with what R@1 and chance explain."""
+    spread = max(
+        _spread_of_firsts(matrix.similarity.argmax(axis=axis), size, hits)
+        for axis, size, hits in zip((1, 0), matrix.similarity.shape[::-1], hits_at_1, strict=True)
+    )
+    if spread <= SPREAD_OF_FIRSTS:
+        return None
+    return Flag(
+        "one-to-one",
+        f"of the candidates that R@1 does not explain, {100 * spread:.0f} % less than by chance"
+        f" come first twice, expected {100 * SPREAD_OF_FIRSTS:.0f} % at most: as if each were"
+        " given to one query only",
+    )
+
+
+def _spread_of_firsts(
+    first: Integer[np.ndarray, " queries"], candidates: int, hits: float
+) -> float:
+    """Give 0 where wrong queries choose by chance, 1 where no two choose alike."""
+    queries = len(first)
+    wrong = queries - hits
+    chance = hits + max(0.0, candidates - hits) * (1 - exp(-wrong / candidates))
+    most = min(queries, candidates)
+    if most - chance < 0.05 * most:
+        return 0.0
+    return (len(np.unique(first)) - chance) / (most - chance)
+
+
+def _normalised(matrix: _Matrix, declared: Postprocessing) -> Flag | None:
+    rows, columns = _evenness(matrix)
+    norm = _norm_of_roots(matrix.similarity)
+    if max(rows, columns) < EVEN_SUMS or (norm is not None and abs(norm - 1) < UNIT_NORM):
+        return Flag(
+            "normalised-both-ways",
+            "similarities are normalised over rows and over columns, as by Sinkhorn or a dual"
+            f" softmax: their sums vary {rows:.2g} and {columns:.2g} times as much as those of"
+            f" unrelated values, expected {EVEN_SUMS:g} at least"
+            + (f"; norm of their roots {norm:.4f}, expected other than 1" if norm else ""),
+        )
+    if declared == "per_query" or min(rows, columns) >= EVEN_SUMS:
+        return None
+    code, over, found = (
+        ("normalised-rows", "row", rows)
+        if rows < columns
+        else ("normalised-columns", "column", columns)
+    )
+    return Flag(
+        code,
+        f"the sums of {over}s vary {found:.2g} times as much as those of unrelated values, expected"
+        f" {EVEN_SUMS:g} at least: similarities are normalised within each {over}",
+    )
+
+
+def _evenness(matrix: _Matrix) -> tuple[float, float]:
+    """Give the spread of row and of column sums, in units of what unrelated values would give."""
+    images, captions = matrix.rest.shape
+    extra = matrix.own - matrix.rest[matrix.owner, np.arange(captions)]
+    rows = matrix.rows + np.bincount(matrix.owner, extra, images) / captions
+    columns = matrix.columns + extra / images
+    found = []
+    for sums, means, size in (
+        (rows, matrix.rows, captions),
+        (columns, matrix.columns, images),
+    ):
+        within = matrix.spread**2 - float(means.var())
+        found.append(float(sums.std()) / sqrt(within / size) if within > 0 else 1.0)
+    return found[0], found[1]
+
+
+def _norm_of_roots(values: Float[np.ndarray, "images captions"]) -> float | None:
+    r"""Give the largest singular value of the square roots, where no value is below 0 or above 1.
+
+    A dual softmax is :math:`p_{ij} = e^{2 x_{ij}} / (r_i c_j)` with the row sums r and the column
+    sums c of :math:`e^x`, so that :math:`\sum_j \sqrt{p_{ij}} \sqrt{c_j} = \sqrt{r_i}` and the
+    same along columns: a pair of positive singular vectors, whose value is 1.
+    """
+    if values.min() < 0 or values.max() > 1 + UNIT_NORM:
+        return None
+    roots = np.sqrt(values)
+    vector = np.ones(values.shape[1], values.dtype)
+    powers = []
+    for _ in range(_POWERS):
+        vector /= np.linalg.norm(vector) or 1
+        powers.append(vector)
+        vector = roots.T @ (roots @ vector)
+    basis, _ = np.linalg.qr(np.stack(powers, axis=1).astype(np.float64))
+    return float(np.linalg.norm(roots @ basis.astype(values.dtype), ord=2))
+
+
+def _low_precision(matrix: _Matrix) -> Flag | None:
+    values = matrix.similarity.reshape(-1)
+    sample = values[:: max(1, values.size // _SAMPLE)]
+    share = len(np.unique(sample)) / len(sample)
+    if share >= DISTINCT_VALUES:
+        return None
+    return Flag(
+        "low-precision",
+        f"{100 * share:.0f} % of {len(sample)} sampled values are distinct, expected"
+        f" {100 * DISTINCT_VALUES:.0f} % at least: rounded, or computed in half precision",
+    )
+
+
+def _many_ties(matrix: _Matrix) -> Flag | None:
+    """Count queries whose right candidate has an equal among the wrong ones."""
+    images, captions = matrix.similarity.shape
+    best = np.full(images, -np.inf, matrix.own.dtype)
+    np.maximum.at(best, matrix.owner, matrix.own)
+    right = np.bincount(matrix.owner, matrix.own == best[matrix.owner], images)
+    rows = np.count_nonzero(matrix.similarity == best[:, None], axis=1) > right
+    columns = np.count_nonzero(matrix.similarity == matrix.own, axis=0) > 1
+    share = (int(rows.sum()) + int(columns.sum())) / (images + captions)
+    if share <= TIED_QUERIES:
+        return None
+    return Flag(
+        "many-ties",
+        f"the right candidate of {100 * share:.0f} % of queries has an equal, expected"
+        f" {100 * TIED_QUERIES:.0f} % at most",
+    )
+
+
+def _centred_places(values: Float[np.ndarray, " queries"]) -> Float[np.ndarray, " queries"]:
+    """Give the place of each value, equals in the middle of theirs, less the mean place."""
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    places = np.cumsum(counts) - (counts - 1) / 2
+    return np.asarray(places[inverse] - (len(values) + 1) / 2)
