@@ -1,52 +1,23 @@
 """The board: which results stand side by side, and in what order."""
 
-import tomllib
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
-from importlib.resources import files
 from itertools import groupby
 from typing import Literal
 
 from leaderboard.gallery import Origin
 from leaderboard.metrics import CUTOFFS
 from leaderboard.references import chance_rsum
+from leaderboard.reported import read_reported
 from leaderboard.store import Entry
 from leaderboard.uncertainty import least_deviation
-from now_builder.config import Strict, build
-from now_builder.errors import FormatError
 from now_builder.formats.captions import TOKENIZERS, Tokenizer
 
-Recall3 = tuple[float, float, float]
-
-PAPER_FILE = "paper_now.toml"
-_SUM_TOLERANCE = 0.05
+# The authors' test split, on which the paper's rows are.
+PAPER_SPLIT = "test"
+PAPER_PAIRS = 1000
 _Z95 = 1.96
-
-
-class PaperRow(Strict):
-    """A row as the paper prints it."""
-
-    track: Tokenizer
-    method: str
-    i2t: Recall3
-    t2i: Recall3
-    rsum: float
-
-
-class Paper(Strict):
-    """The packaged rows of the paper.
-
-    Attributes:
-        n_pairs: Of the authors' test split.
-    """
-
-    source: str
-    link: str
-    split: Literal["test"]
-    n_pairs: int
-    row: tuple[PaperRow, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,33 +71,6 @@ class Track:
     sections: tuple[Section, ...]
 
 
-@cache
-def read_paper() -> Paper:
-    """Read the packaged rows of the paper.
-
-    Raises:
-        FormatError: If a row's six recalls do not add up to its rSum.
-    """
-    text = files("leaderboard").joinpath(PAPER_FILE).read_text(encoding="utf-8")
-    return check_paper(build(Paper, tomllib.loads(text), PAPER_FILE))
-
-
-def check_paper(paper: Paper) -> Paper:
-    """Give the rows back.
-
-    Raises:
-        FormatError: If a row's six recalls do not add up to its rSum.
-    """
-    for row in paper.row:
-        total = sum(row.i2t + row.t2i)
-        if abs(total - row.rsum) > _SUM_TOLERANCE:
-            raise FormatError(
-                PAPER_FILE,
-                f"{row.track} {row.method}: found rsum {row.rsum}, its recalls add up to {total}",
-            )
-    return paper
-
-
 def make_board(entries: Sequence[Entry]) -> tuple[Track, ...]:
     """Group results by track, split and release; rank each group by its exact rSum.
 
@@ -145,19 +89,18 @@ def _sections(entries: Iterable[Entry], track: Tokenizer) -> list[Section]:
         groups[entry.result.split, entry.result.release.fingerprint].append(entry)
     sections = [_section(group, track) for group in groups.values()]
     if not any(section.with_paper for section in sections):
-        paper = read_paper()
-        sections.append(_make_section("archive", paper.split, None, _paper_rows(track)))
+        sections.append(_make_section("archive", PAPER_SPLIT, None, _paper_rows(track)))
     return sorted(
         sections, key=lambda s: (s.with_paper, s.split != "test", s.fingerprint or "", s.n_pairs)
     )
 
 
 def _section(entries: Sequence[Entry], track: Tokenizer) -> Section:
-    first, paper = entries[0].result, read_paper()
+    first = entries[0].result
     with_paper = (first.release.origin, first.split, first.n_pairs) == (
         "archive",
-        paper.split,
-        paper.n_pairs,
+        PAPER_SPLIT,
+        PAPER_PAIRS,
     )
     rows = [_scored(entry) for entry in entries] + _agreed_references(entries)
     if with_paper:
@@ -172,7 +115,7 @@ def _section(entries: Sequence[Entry], track: Tokenizer) -> Section:
 def _make_section(origin: Origin, split: str, fingerprint: str | None, rows: list[Row]) -> Section:
     return Section(
         split=split,
-        n_pairs=read_paper().n_pairs,
+        n_pairs=PAPER_PAIRS,
         fingerprint=fingerprint,
         origin=origin,
         with_paper=True,
@@ -234,20 +177,18 @@ def reference(name: str, rsum: float) -> Row:
 
 
 def _paper_rows(track: Tokenizer) -> list[Row]:
-    paper = read_paper()
-    rows = [reference("chance", chance_rsum(paper.n_pairs, paper.n_pairs))]
-    for row in paper.row:
-        if row.track == track:
-            ways = [dict(zip(CUTOFFS, way, strict=True)) for way in (row.i2t, row.t2i)]
-            half = _Z95 * least_deviation([*ways], paper.n_pairs)
-            rows.append(
-                Row(
-                    evidence="reported",
-                    method=row.method,
-                    rsum=row.rsum,
-                    low=row.rsum - half,
-                    high=row.rsum + half,
-                    recalls=row.i2t + row.t2i,
-                )
+    rows = [reference("chance", chance_rsum(PAPER_PAIRS, PAPER_PAIRS))]
+    for row in read_reported(track):
+        ways = [dict(zip(CUTOFFS, way, strict=True)) for way in (row.i2t, row.t2i) if way]
+        half = _Z95 * least_deviation([*ways], PAPER_PAIRS)
+        rows.append(
+            Row(
+                evidence="reported",
+                method=row.method,
+                rsum=row.rsum,
+                low=row.rsum - half,
+                high=row.rsum + half,
+                recalls=row.recalls,
             )
+        )
     return rows

@@ -11,14 +11,16 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from leaderboard.board import Row, axis_of, make_board, read_paper, reference
+from leaderboard.board import PAPER_PAIRS, Row, axis_of, make_board, reference
 from leaderboard.metrics import CUTOFFS
+from leaderboard.reported import read_sources
 from leaderboard.result import VERSION, Result
 from leaderboard.store import Entry
 from now_builder.errors import ConfigError
 from now_builder.formats.atomic import replacing_folder
 
 GENERATOR = "now-leaderboard"
+PAPER = "duan2024pc2"
 TITLES = {"jieba": "Jieba", "bpe": "BPE", "bert": "BERT"}
 REFERENCES = {
     "chance": "Chance",
@@ -171,7 +173,7 @@ def _templates() -> Environment:
         references=REFERENCES,
         cutoffs=CUTOFFS,
         notes=notes,
-        paper=read_paper(),
+        paper={"url": read_sources()[PAPER].url, "n_pairs": PAPER_PAIRS},
     )
     return templates
 
