@@ -13,7 +13,7 @@ from now_builder.errors import FormatError
 Board = Literal["jieba", "bpe", "bert", "flickr30k", "coco-1k", "coco-5k", "cc152k"]
 BOARDS: tuple[Board, ...] = get_args(Board)
 
-Protocol = Literal["none", "captions", "images", "web", "unknown"]
+Protocol = Literal["none", "captions", "images", "either", "web", "unknown"]
 Recall3 = tuple[float, float, float]
 
 FOLDER = "reported"
@@ -34,7 +34,8 @@ class Noise(Strict):
     Attributes:
         protocol: ``captions`` gives single captions to other images, so that an image mostly
             keeps some of its own; ``images`` gives all captions of an image away together, which
-            is harder; ``web`` is noise as found; ``unknown`` where the table, its released code
+            is harder; ``either`` is the same where an image has one caption; ``web`` is noise as
+            found; ``unknown`` where the table, its released code
             and the tables that it cites do not agree.
         ratio: Share of the pairs, in [0, 1); None for noise as found.
     """
@@ -58,6 +59,7 @@ class Noise(Strict):
             "web": "noise of the web",
             "captions": f"{share} noise, captions shuffled one by one",
             "images": f"{share} noise, images shuffled with all their captions",
+            "either": f"{share} noise, pairs shuffled",
             "unknown": f"{share} noise, protocol not established",
         }[self.protocol]
 
