@@ -5,11 +5,12 @@ from math import exp, log, log1p, sqrt
 from typing import Literal
 
 import numpy as np
-from jaxtyping import Float, Integer
+from jaxtyping import Bool, Float, Integer
 
-from leaderboard.metrics import Ranks
+from leaderboard.metrics import Labels, Matrix, Ranks
+from leaderboard.result import Flag
 
-Postprocessing = Literal["none", "per_query", "transductive"]
+Declared = Literal["none", "per_query", "transductive"]
 
 LEAST_QUERIES = 50
 """Images below which nothing is said: chance alone would show any of the signs."""
@@ -55,19 +56,6 @@ _TINY = 1e-300
 
 
 @dataclass(frozen=True, slots=True)
-class Flag:
-    """Something that a reader of the board should know; it never refuses an entry.
-
-    Attributes:
-        code: Stable name.
-        message: What was measured, and what was expected.
-    """
-
-    code: str
-    message: str
-
-
-@dataclass(frozen=True, slots=True)
 class SplitScore:
     """What one entry scored on one split.
 
@@ -104,10 +92,10 @@ class _Matrix:
 
 
 def check_matrix(
-    similarity: Float[np.ndarray, "images captions"],
-    owner: Integer[np.ndarray, " captions"],
+    similarity: Matrix,
+    owner: Labels,
     hits_at_1: tuple[float, float],
-    declared: Postprocessing,
+    declared: Declared,
 ) -> tuple[Flag, ...]:
     """Look for forged, normalised, assigned and coarse similarities.
 
@@ -170,9 +158,7 @@ def dev_test_gap(dev: SplitScore, test: SplitScore) -> float | None:
     return (test.rsum - dev.rsum) / deviation
 
 
-def _read(
-    similarity: Float[np.ndarray, "images captions"], owner: Integer[np.ndarray, " captions"]
-) -> _Matrix:
+def _read(similarity: Matrix, owner: Labels) -> _Matrix:
     kind = np.float64 if similarity.dtype.itemsize > 4 else np.float32
     values = np.ascontiguousarray(similarity, dtype=kind)
     columns = np.arange(len(owner))
@@ -193,7 +179,7 @@ def _identity_like(matrix: _Matrix) -> Flag | None:
     if gap <= IDENTITY_GAP:
         return None
     figure = "infinitely" if gap == float("inf") else f"{gap:.0f} times"
-    return Flag(
+    return _flag(
         "identity-like",
         f"own pairs stand {figure} as far above the best wrong ones as those above the rest,"
         f" expected {IDENTITY_GAP:g} times at most: the rest is nearly constant",
@@ -248,7 +234,7 @@ def _index_local(matrix: _Matrix) -> Flag | None:
     trend = _far_trend(matrix)
     if band <= NEAR_BAND and trend <= FAR_TREND:
         return None
-    return Flag(
+    return _flag(
         "index-local",
         f"similarity depends on how near two rows stand: correlation {trend:.2f} between far rows,"
         f" expected {FAR_TREND:g} at most; direct neighbours at least {band:.1f} deviations above"
@@ -273,9 +259,7 @@ def _far_trend(matrix: _Matrix) -> float:
     return float((found * expected).sum()) / norm if norm > 1e-12 * captions else 0.0
 
 
-def _centred_where(
-    values: Float[np.ndarray, "rows columns"], where: np.ndarray
-) -> Float[np.ndarray, "rows columns"]:
+def _centred_where(values: Matrix, where: Bool[np.ndarray, "_ _"]) -> Matrix:
     """Take row and column means over the chosen places off, and leave 0 in the others."""
     centred = np.where(where, values, 0.0)
     for _ in range(_ROUNDS):
@@ -293,7 +277,7 @@ def _one_to_one(matrix: _Matrix, hits_at_1: tuple[float, float]) -> Flag | None:
     )
     if spread <= SPREAD_OF_FIRSTS:
         return None
-    return Flag(
+    return _flag(
         "one-to-one",
         f"of the candidates that R@1 does not explain, {100 * spread:.0f} % less than by chance"
         f" come first twice, expected {100 * SPREAD_OF_FIRSTS:.0f} % at most: as if each were"
@@ -314,11 +298,11 @@ def _spread_of_firsts(
     return (len(np.unique(first)) - chance) / (most - chance)
 
 
-def _normalised(matrix: _Matrix, declared: Postprocessing) -> Flag | None:
+def _normalised(matrix: _Matrix, declared: Declared) -> Flag | None:
     rows, columns = _evenness(matrix)
     norm = _norm_of_roots(matrix.similarity)
     if max(rows, columns) < EVEN_SUMS or (norm is not None and abs(norm - 1) < UNIT_NORM):
-        return Flag(
+        return _flag(
             "normalised-both-ways",
             "similarities are normalised over rows and over columns, as by Sinkhorn or a dual"
             f" softmax: their sums vary {rows:.2g} and {columns:.2g} times as much as those of"
@@ -327,13 +311,9 @@ def _normalised(matrix: _Matrix, declared: Postprocessing) -> Flag | None:
         )
     if declared == "per_query" or min(rows, columns) >= EVEN_SUMS:
         return None
-    code, over, found = (
-        ("normalised-rows", "row", rows)
-        if rows < columns
-        else ("normalised-columns", "column", columns)
-    )
-    return Flag(
-        code,
+    over, found = ("row", rows) if rows < columns else ("column", columns)
+    return _flag(
+        f"normalised-{over}s",
         f"the sums of {over}s vary {found:.2g} times as much as those of unrelated values, expected"
         f" {EVEN_SUMS:g} at least: similarities are normalised within each {over}",
     )
@@ -355,7 +335,7 @@ def _evenness(matrix: _Matrix) -> tuple[float, float]:
     return found[0], found[1]
 
 
-def _norm_of_roots(values: Float[np.ndarray, "images captions"]) -> float | None:
+def _norm_of_roots(values: Matrix) -> float | None:
     r"""Give the largest singular value of the square roots, where no value is below 0 or above 1.
 
     A dual softmax is :math:`p_{ij} = e^{2 x_{ij}} / (r_i c_j)` with the row sums r and the column
@@ -381,7 +361,7 @@ def _low_precision(matrix: _Matrix) -> Flag | None:
     share = len(np.unique(sample)) / len(sample)
     if share >= DISTINCT_VALUES:
         return None
-    return Flag(
+    return _flag(
         "low-precision",
         f"{100 * share:.0f} % of {len(sample)} sampled values are distinct, expected"
         f" {100 * DISTINCT_VALUES:.0f} % at least: rounded, or computed in half precision",
@@ -399,7 +379,7 @@ def _many_ties(matrix: _Matrix) -> Flag | None:
     share = (int(rows.sum()) + int(columns.sum())) / (images + captions)
     if share <= TIED_QUERIES:
         return None
-    return Flag(
+    return _flag(
         "many-ties",
         f"the right candidate of {100 * share:.0f} % of queries has an equal, expected"
         f" {100 * TIED_QUERIES:.0f} % at most",
@@ -411,3 +391,7 @@ def _centred_places(values: Float[np.ndarray, " queries"]) -> Float[np.ndarray, 
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
     places = np.cumsum(counts) - (counts - 1) / 2
     return np.asarray(places[inverse] - (len(values) + 1) / 2)
+
+
+def _flag(code: str, message: str) -> Flag:
+    return Flag(code=code, message=message)

@@ -1,4 +1,4 @@
-"""The command now-leaderboard: pack, validate, score, submit, serve, export-site."""
+"""The command now-leaderboard: everything that the board can be asked to do."""
 
 import sys
 from pathlib import Path
@@ -52,16 +52,39 @@ def _pack(
         Path,
         typer.Argument(
             metavar="SIMILARITY.npy",
-            help="Floats, rows are images, columns are captions, in the order of the split.",
+            help="Floats, rows are images, columns are captions, in the order of the split. Or, "
+            "with --t2i, whole numbers: by image the columns of its best captions, best first.",
         ),
     ],
     output: Annotated[Path, typer.Option("-o", "--output", help="The submission to write (.zip).")],
     release: ReleaseFolder,
-    track: Annotated[str, typer.Option(help="Tokenizer of the captions: jieba, bpe or bert.")],
+    track: Annotated[
+        str,
+        typer.Option(
+            help="Tokenizer of the captions (jieba, bpe, bert), or data set (flickr30k, coco, "
+            "cc152k)."
+        ),
+    ],
     method: Annotated[str, typer.Option(help="The name that the board shows.")],
     split: Annotated[
         str, typer.Option(help="test, or dev to see a score while choosing.")
     ] = "test",
+    t2i: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="T2I.npy",
+            help="Where captions are scored otherwise than images: that matrix, images x captions "
+            "too; or by caption the rows of its best images.",
+        ),
+    ] = None,
+    image_ids: Annotated[
+        Path | None,
+        typer.Option(
+            help="Keys of the matrix's rows, one a line, where they are in another order than "
+            "the split: the rows are put in order."
+        ),
+    ] = None,
+    caption_ids: Annotated[Path | None, typer.Option(help="The same for its columns.")] = None,
     about: Annotated[
         Path | None,
         typer.Option(
@@ -76,20 +99,15 @@ def _pack(
 ) -> None:
     """Pack a matrix from any framework as a submission: it is checked, described and zipped.
 
-    The release's fingerprint goes into it, so that a matrix made on another release is an error
-    and not a low score. Use float32: float16 makes ties.
+    The release's fingerprint and keys go into it, so that a matrix made on another release, or in
+    another order, is an error and not a low score. Use float32: float16 makes ties.
     """
-    from leaderboard.submission import (  # noqa: PLC0415
-        new_submission,
-        pack,
-        read_matrix_file,
-        with_details,
-    )
+    from leaderboard.pack import Sources, pack_files  # noqa: PLC0415
+    from leaderboard.submission import new_submission, with_details  # noqa: PLC0415
 
     details = with_overrides(read_toml(about) if about else {}, set_ or [])
     meta = with_details(new_submission(release, track, split, method), details)
-    shape = len(meta.image_ids or ()), len(meta.caption_ids or ())
-    pack(output, read_matrix_file(similarity, shape), meta)
+    pack_files(output, meta, Sources(similarity, t2i, image_ids, caption_ids))
     typer.echo(f"{output}: {meta.method.name}, track {meta.track}, {meta.split} of {release}")
 
 
@@ -130,6 +148,70 @@ def _score(
         write_result(output, result)
         sys.stderr.write(f"wrote {output}\n")
     typer.echo(result.to_json() if as_json else as_text(result), nl=not as_json)
+
+
+@app.command("compare")
+def _compare(
+    first: Annotated[Path, typer.Argument(metavar="A.json", help="A result.")],
+    second: Annotated[Path, typer.Argument(metavar="B.json", help="One on the same split.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")] = False,
+) -> None:
+    """Say by how much A is better than B, query by query, and how sure that is.
+
+    The interval is a paired bootstrap over images, p is of a sign-flip test; each recall has
+    McNemar's exact test. Training seeds are not in it: run several.
+    """
+    from leaderboard.pairing import compare_results  # noqa: PLC0415
+    from leaderboard.report import comparison_as_json, comparison_as_text  # noqa: PLC0415
+    from leaderboard.store import read_result  # noqa: PLC0415
+
+    one, other = read_result(first), read_result(second)
+    found = compare_results(one, other)
+    names = one.method.name, other.method.name
+    typer.echo(comparison_as_json(found) if as_json else comparison_as_text(found, names))
+
+
+@app.command("schema")
+def _schema(
+    kind: Annotated[str, typer.Argument(help="submission or result.")] = "submission",
+) -> None:
+    """Print the JSON schema of submission.json, or of a result."""
+    import json  # noqa: PLC0415
+
+    from pydantic import BaseModel  # noqa: PLC0415
+
+    from leaderboard.result import Result  # noqa: PLC0415
+    from leaderboard.submission import Submission  # noqa: PLC0415
+
+    kinds: dict[str, type[BaseModel]] = {"submission": Submission, "result": Result}
+    if kind not in kinds:
+        raise ConfigError(f"schema: found {kind!r}, expected one of {', '.join(kinds)}")
+    typer.echo(json.dumps(kinds[kind].model_json_schema(by_alias=True), indent=2))
+
+
+@app.command("reproduce")
+def _reproduce(
+    name: Annotated[str, typer.Argument(help="Of the entry: 12 hexadecimal digits.")],
+    submission: SubmissionFile,
+    store: Annotated[Path, typer.Option(help="Where the entry is filed.")],
+    release: ReleaseFolder,
+    by: Annotated[str, typer.Option(help="Who ran it again.")],
+    commit: Annotated[str | None, typer.Option(help="Commit of the code that was run.")] = None,
+    run: Annotated[
+        Path | None, typer.Option(help="Run folder; the hash of its run.toml is kept.")
+    ] = None,
+) -> None:
+    """File your own run of somebody's entry: the board then shows it as reproduced.
+
+    Judge for yourself whether they agree: the difference is printed with its interval.
+    """
+    from leaderboard.report import comparison_as_text  # noqa: PLC0415
+    from leaderboard.reproduce import Claim, reproduce  # noqa: PLC0415
+    from leaderboard.store import now  # noqa: PLC0415
+
+    claim = Claim(by, commit, run)
+    filed, compared = reproduce(store, name, submission, release, claim, now())
+    typer.echo(comparison_as_text(compared, (f"the run of {filed.by}", f"entry {name}")))
 
 
 @app.command("submit")

@@ -8,6 +8,7 @@ from typing import TypeVar
 import numpy as np
 from jaxtyping import Bool
 
+from leaderboard.checks import Declared, check_matrix
 from leaderboard.gallery import FOLD, Gallery, read_gallery
 from leaderboard.metrics import (
     CUTOFFS,
@@ -15,6 +16,7 @@ from leaderboard.metrics import (
     Ranks,
     Recalls,
     count_duplicate_aware,
+    expected_hits,
     explained_ties,
     fold_recalls,
     recalls,
@@ -130,7 +132,7 @@ def _result(
         release=Release(origin=gallery.origin, fingerprint=gallery.fingerprint),
         duplicates=_duplicates(gallery, aware),
         references=known,
-        flags=_flags(scored, gallery),
+        flags=_flags(scored, gallery, meta.postprocessing.kind),
         folds=_folds(scored, gallery),
         precision=scored.precision,
         payload_sha256=submission.sha256,
@@ -297,9 +299,14 @@ def ceiling_rsum(gallery: Gallery) -> float:
     return recalls(same.astype(np.float32), owner).rsum
 
 
-def _flags(scored: Scored, gallery: Gallery) -> tuple[Flag, ...]:
-    del scored, gallery
-    return ()
+def _flags(scored: Scored, gallery: Gallery, declared: Declared) -> tuple[Flag, ...]:
+    """Check each matrix; what both show is said once."""
+    i2t, t2i = (float(expected_hits(way, 1).sum()) for way in scored.ranks)
+    flags: dict[str, Flag] = {}
+    for matrix in scored.matrices:
+        for flag in check_matrix(matrix, gallery.owner, (i2t, t2i), declared):
+            flags.setdefault(flag.code, flag)
+    return tuple(flags.values())
 
 
 def _folds(scored: Scored, gallery: Gallery) -> Folds | None:

@@ -364,10 +364,8 @@ def read_matrix_file(path: Path, shape: tuple[int, int]) -> Float[np.ndarray, "i
         FormatError: If there is no such file.
         SubmissionError: If it is no ``.npy`` of floats, of another shape or size, or not finite.
     """
-    with _naming(str(path)), _opened(path) as file:
-        size = file.seek(0, 2)
-        file.seek(0)
-        return read_matrix(file, "matrix", size, shape)
+    with opened_array(path) as file:
+        return read_matrix(file, "matrix", path.stat().st_size, shape)
 
 
 def read_lists_file(
@@ -379,10 +377,19 @@ def read_lists_file(
         FormatError: If there is no such file.
         SubmissionError: If it does not hold such lists.
     """
+    with opened_array(path) as file:
+        return read_lists(file, "lists", path.stat().st_size, queries, candidates)
+
+
+@contextmanager
+def opened_array(path: Path) -> Iterator[BinaryIO]:
+    """Open a file; a refusal of what is in it names the file.
+
+    Raises:
+        FormatError: If there is no such file.
+    """
     with _naming(str(path)), _opened(path) as file:
-        size = file.seek(0, 2)
-        file.seek(0)
-        return read_lists(file, "lists", size, queries, candidates)
+        yield file
 
 
 def _member(name: str) -> zipfile.ZipInfo:

@@ -7,7 +7,7 @@ from math import exp, sqrt
 import numpy as np
 from jaxtyping import Bool, Float, Integer
 
-from leaderboard.metrics import CUTOFFS, Ranks, expected_hits
+from leaderboard.metrics import CUTOFFS, Labels, Ranks, expected_hits, summarise
 
 REPLICATES = 10_000
 """Resamples of a bootstrap, and flips of a sign-flip test."""
@@ -145,7 +145,7 @@ class Comparison:
 def compare(
     first: tuple[Ranks, Ranks],
     second: tuple[Ranks, Ranks],
-    owner: Integer[np.ndarray, " captions"] | None = None,
+    owner: Labels | None = None,
 ) -> Comparison:
     """Say how much better the first entry is than the second, and how sure that is.
 
@@ -160,7 +160,7 @@ def compare(
     sizes = [[len(way.greater) for way in entry] for entry in (first, second)]
     if sizes[0] != sizes[1]:
         raise ValueError(f"found {sizes[1]} queries in the second, expected {sizes[0]}")
-    difference = _per_image(first, owner) - _per_image(second, owner)
+    difference = summarise(*first, owner).per_image - summarise(*second, owner).per_image
     interval = bootstrap_rsum(difference)
     i2t, t2i = (
         {cutoff: _discordance(own, other, cutoff) for cutoff in CUTOFFS}
@@ -244,7 +244,7 @@ def holm(p_values: Float[np.ndarray, " tests"]) -> Float[np.ndarray, " tests"]:
 
 
 def rank_intervals(
-    per_pair_matrix: Float[np.ndarray, "entries pairs"], replicates: int = 1000, seed: int = SEED
+    per_image: Float[np.ndarray, "entries images"], replicates: int = 1000, seed: int = SEED
 ) -> Integer[np.ndarray, "entries 2"]:
     """Give the places, from 1, that each entry holds in 95 % of resampled test sets.
 
@@ -252,7 +252,7 @@ def rank_intervals(
     and the worst for the high end.
 
     Args:
-        per_pair_matrix: Hits of each entry for each pair (or image), 0 to 6.
+        per_image: Hits of each entry for each image with its captions, 0 to 6.
         replicates: Resamples.
         seed: Of PCG64.
 
@@ -260,14 +260,14 @@ def rank_intervals(
         Hall and Miller, Using the Bootstrap to Quantify the Authority of an Empirical Ranking,
         2009.
     """
-    entries, pairs = per_pair_matrix.shape
+    entries, images = per_image.shape
     generator = np.random.Generator(np.random.PCG64(seed))
     best, worst = np.empty((2, entries, replicates), np.int32)
     start = 0
-    for part in _parts(replicates, max(entries, pairs)):
-        counts = generator.multinomial(pairs, np.full(pairs, 1 / pairs), size=part)
+    for part in _parts(replicates, max(entries, images)):
+        counts = generator.multinomial(images, np.full(images, 1 / images), size=part)
         # Equal entries must get equal sums whatever order a matrix product adds in.
-        sums = np.rint(per_pair_matrix @ counts.T.astype(np.float64) * 2**20)
+        sums = np.rint(per_image @ counts.T.astype(np.float64) * 2**20)
         for column, scores in enumerate(sums.T, start):
             ordered = np.sort(scores)
             best[:, column] = entries + 1 - np.searchsorted(ordered, scores, side="right")
@@ -279,7 +279,7 @@ def rank_intervals(
 
 
 def tied_with_first(
-    per_pair_matrix: Float[np.ndarray, "entries pairs"],
+    per_image: Float[np.ndarray, "entries images"],
 ) -> Bool[np.ndarray, " entries"]:
     """Say which entries are not significantly below the best: sign-flip test, Holm over all others.
 
@@ -287,25 +287,14 @@ def tied_with_first(
     entries far enough below for Hoeffding's bound are told apart, and the answer errs to "tied".
 
     Args:
-        per_pair_matrix: Hits of each entry for each pair (or image), 0 to 6.
+        per_image: Hits of each entry for each image with its captions, 0 to 6.
     """
-    first = int(np.argmax(np.rint(per_pair_matrix.sum(axis=1) * 2**20)))
-    others = np.delete(np.arange(len(per_pair_matrix)), first)
-    tied = np.ones(len(per_pair_matrix), np.bool_)
-    p_values = [sign_flip(per_pair_matrix[first] - per_pair_matrix[other]) for other in others]
+    first = int(np.argmax(np.rint(per_image.sum(axis=1) * 2**20)))
+    others = np.delete(np.arange(len(per_image)), first)
+    tied = np.ones(len(per_image), np.bool_)
+    p_values = [sign_flip(per_image[first] - per_image[other]) for other in others]
     tied[others] = holm(np.array(p_values, np.float64)) > SIGNIFICANT
     return tied
-
-
-def _per_image(
-    entry: tuple[Ranks, Ranks], owner: Integer[np.ndarray, " captions"] | None
-) -> Float[np.ndarray, " images"]:
-    """Add up the expected hits of each image and of its captions, weighed as in rSum."""
-    i2t, t2i = (sum((expected_hits(way, k) for k in CUTOFFS), np.zeros(1)) for way in entry)
-    if owner is None:
-        return np.asarray(i2t + t2i)
-    own = np.bincount(owner, weights=t2i, minlength=len(i2t))
-    return np.asarray(i2t + own * len(i2t) / len(t2i))
 
 
 def _discordance(first: Ranks, second: Ranks, cutoff: int) -> Discordance:

@@ -11,7 +11,10 @@ from leaderboard.checks import (
     dev_test_gap,
     near_identical,
 )
-from leaderboard.metrics import count_by_owner, count_ranks, expected_hits, recalls
+from leaderboard.evaluate import _flags
+from leaderboard.gallery import Gallery
+from leaderboard.metrics import count_ranks, expected_hits, recalls
+from leaderboard.submission import Scored
 from leaderboard.uncertainty import closed_form_deviation
 
 SIZE = 300
@@ -201,7 +204,7 @@ TURNED = {"normalised-rows": "normalised-columns", "normalised-columns": "normal
 def _codes(similarity, declared="none", owner=None):
     similarity = np.asarray(similarity, np.float32)
     owner = np.arange(len(similarity)) if owner is None else owner
-    i2t, t2i = count_by_owner(similarity, owner)
+    i2t, t2i = count_ranks(similarity, owner)
     hits = float(expected_hits(i2t, 1).sum()), float(expected_hits(t2i, 1).sum())
     return [flag.code for flag in check_matrix(similarity, owner, hits, declared)]
 
@@ -278,6 +281,15 @@ def test_what_is_declared_is_not_flagged():
     assert "identity-like" in _codes(np.eye(SIZE), "transductive")
 
 
+def test_a_result_carries_the_flags_of_both_its_matrices_once():
+    keys, owner = [str(row) for row in range(SIZE)], np.arange(SIZE)
+    gallery = Gallery(keys, keys, owner, owner, owner, "0" * 64, "rebuilt")
+    rounded = _mild(np.random.default_rng(0), SIZE).astype(np.float32).round(2)
+    scored = Scored(count_ranks(rounded), (rounded, np.eye(SIZE, dtype=np.float32)))
+    codes = [flag.code for flag in _flags(scored, gallery, "transductive")]
+    assert codes == ["low-precision", "many-ties", "identity-like"]
+
+
 def test_a_few_pairs_have_no_flags():
     assert _codes(np.eye(20)) == []
 
@@ -347,7 +359,7 @@ def test_the_gap_of_two_draws_of_one_population_is_of_normal_size():
     for seed in range(60):
         draw = np.random.default_rng(seed)
         found = [recalls(_embedded(draw, 200, 1.5)) for _ in range(2)]
-        scores = [SplitScore(f.rsum, closed_form_deviation(f.per_pair), 200) for f in found]
+        scores = [SplitScore(f.rsum, closed_form_deviation(f.per_image), 200) for f in found]
         gaps.append(dev_test_gap(*scores))
     assert 0.7 < np.std(gaps) < 1.6
     assert np.abs(gaps).max() < GAP_Z

@@ -341,3 +341,73 @@ def test_a_value_that_is_not_finite_is_refused_with_several_captions():
     similarity[1, 2] = np.nan
     with pytest.raises(ValueError, match="not finite"):
         recalls(similarity, np.array([0, 0, 1, 1]))
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_duplicates_of_several_captions_count_as_the_slow_way_says(data):
+    similarity, owner = data.draw(owned_matrices())
+    images, captions = (
+        np.array(data.draw(st.lists(st.integers(0, 2), min_size=size, max_size=size)))
+        for size in similarity.shape
+    )
+    told = [set(captions[owner == image]) for image in range(len(images))]
+    right = np.array(
+        [
+            [images[i] == images[owner[j]] or captions[j] in told[i] for j in range(len(owner))]
+            for i in range(len(images))
+        ]
+    )
+    found = summarise(*count_duplicate_aware(similarity, images, captions, owner), owner)
+    for way, matrix, mask in (
+        (found.i2t, similarity, right),
+        (found.t2i, similarity.T, right.T),
+    ):
+        slow = [
+            _slow_hits(line, set(np.flatnonzero(mask[row])), 1) for row, line in enumerate(matrix)
+        ]
+        assert way.hits[1] == sum(slow)
+    i2t, t2i = explained_ties(similarity, images, captions, owner)
+    for i, line in enumerate(similarity):
+        best = line[owner == i].max()
+        assert i2t[i] == sum(
+            owner[j] != i and captions[j] in told[i] and line[j] == best for j in range(len(owner))
+        )
+    for j, own in enumerate(owner):
+        column = similarity[:, j]
+        tied = (column == column[own]) & (images == images[own])
+        assert t2i[j] == sum(tied) - 1
+
+
+@given(owned_matrices())
+@settings(max_examples=60, deadline=None)
+def test_the_mean_reciprocal_rank_is_the_mean_over_all_orders(drawn):
+    similarity, owner = drawn
+    found = recalls(similarity, owner)
+    slow = []
+    for image, line in enumerate(similarity):
+        right = set(np.flatnonzero(owner == image))
+        firsts = []
+        for order in permutations(range(len(line))):
+            ranked = sorted(order, key=lambda place, line=line: -line[place])
+            firsts.append(1 + min(ranked.index(place) for place in right))
+        slow.append((np.mean([1 / first for first in firsts]), np.mean(firsts)))
+    reciprocal, rank = np.array(slow).mean(axis=0)
+    assert found.i2t.mrr == pytest.approx(reciprocal)
+    untied = not any(way.equal.any() for way in found.ranks[:1])
+    assert not untied or found.i2t.mean_rank == pytest.approx(rank)
+
+
+@given(owned_matrices())
+@settings(max_examples=60, deadline=None)
+def test_the_argsort_value_is_the_fields_with_several_captions(drawn):
+    """The field takes the best place of an image's captions after a stable argsort, reversed."""
+    similarity, owner = drawn
+    i2t, t2i = count_ranks(similarity, owner)
+    for image, line in enumerate(similarity):
+        order = np.argsort(line, kind="stable")[::-1]
+        first = np.flatnonzero(owner[order] == image)[0]
+        assert i2t.greater[image] + i2t.later[image] == first
+    for caption, own in enumerate(owner):
+        order = np.argsort(similarity[:, caption], kind="stable")[::-1]
+        assert t2i.greater[caption] + t2i.later[caption] == np.flatnonzero(order == own)[0]

@@ -19,6 +19,7 @@ from leaderboard.gallery import Gallery
 from leaderboard.submission import (
     MATRIX,
     META,
+    PAYLOADS,
     Submission,
     Training,
     new_submission,
@@ -400,3 +401,56 @@ def test_bombs_are_refused_in_little_memory(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.splitlines()) == len(bombs)
+
+
+_FUZZ = """
+import io, resource, sys, zipfile
+from pathlib import Path
+import numpy as np
+from leaderboard.gallery import Gallery
+from leaderboard.submission import PAYLOADS, open_submission
+from now_builder.errors import SubmissionError
+rows = np.arange(6)
+gallery = Gallery(["x"] * 6, ["x"] * 6, rows, rows, rows, "a" * 64, "rebuilt")
+sound = [Path(name).read_bytes() for name in sys.argv[2:]]
+generator, path = np.random.default_rng(int(sys.argv[1])), Path(sys.argv[2] + ".fuzz")
+resource.setrlimit(resource.RLIMIT_AS, (900 * 2**20, 900 * 2**20))
+refused = 0
+for turn in range(3000):
+    content = bytearray(sound[turn % len(sound)])
+    for _ in range(generator.integers(1, 5)):
+        place = generator.integers(len(content))
+        cut, put = generator.integers(0, 5, 2)
+        content[place : place + cut] = generator.bytes(put)
+    path.write_bytes(bytes(content))
+    try:
+        with open_submission(path) as submission:
+            submission.read(gallery)
+    except SubmissionError as error:
+        refused += 1
+        assert error.problems
+print(refused)
+"""
+
+
+def test_no_bytes_of_any_payload_do_more_than_be_refused_in_little_memory(tmp_path):
+    """3,000 sound submissions of every kind, each damaged in places, in 900 MB of address space."""
+    lists = np.tile(np.arange(SIZE, dtype="<i4"), (SIZE, 1))
+    names = []
+    for payload, members in PAYLOADS.items():
+        array = lists if payload == "ranked" else _similarity()
+        meta = json.dumps(TREE | {"payload": payload}).encode()
+        names.append(tmp_path / f"{payload}.zip")
+        names[-1].write_bytes(_zip([(META, meta), *((name, _npy(array)) for name in members)]))
+        with open_submission(names[-1]) as submission:
+            submission.read(GALLERY)
+    done = subprocess.run(
+        [sys.executable, "-c", _FUZZ, "0", *map(str, names)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env={"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 2000

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leaderboard import uncertainty
-from leaderboard.metrics import Ranks, count_by_owner, count_ranks, recalls
+from leaderboard.metrics import Ranks, count_ranks, recalls
 from leaderboard.uncertainty import (
     REPLICATES,
     bootstrap_rsum,
@@ -97,10 +97,10 @@ def test_wilson_holds_the_truth_nineteen_times_in_twenty():
 
 
 def test_drawing_in_parts_gives_the_same_interval(monkeypatch):
-    per_pair = _now_like(4, 200).per_pair
-    whole = bootstrap_rsum(per_pair, replicates=500)
+    per_image = _now_like(4, 200).per_image
+    whole = bootstrap_rsum(per_image, replicates=500)
     monkeypatch.setattr(uncertainty, "_DRAWN_AT_ONCE", 300)
-    assert bootstrap_rsum(per_pair, replicates=500) == whole
+    assert bootstrap_rsum(per_image, replicates=500) == whole
 
 
 def _enumerated(differences):
@@ -181,23 +181,22 @@ def test_holm_rejects_what_the_stepwise_rule_rejects(p_values):
     assert set(np.flatnonzero(holm(np.array(p_values)) <= 0.05)) == rejected
 
 
-def _ranks(greater, equal=None):
-    """Ranks of one caption an image; ``equal`` wrong ones beside each."""
-    greater = np.array(greater)
-    equal = np.zeros_like(greater) if equal is None else np.array(equal)
+def _ranks(greater, equal=(0, 0, 0)):
+    """Ranks of one caption an image, ``equal`` wrong ones beside each; of ten more, all right."""
+    greater, equal = np.array([*greater, *[0] * 10]), np.array([*equal, *[0] * 10])
     return Ranks(greater, equal, np.zeros_like(greater), np.ones_like(greater))
 
 
 def test_a_comparison_worked_by_hand():
     """i2t, first: ranks 0 0 9 (hits 3, 3, 1); second: 0 4 12 (3, 2, 0); t2i alike but for a tie.
 
-    The difference is (0 + 1 + 1) / 3 images = 66.7 points less the tie's: the first's third caption
-    ties with one other at rank 0: 1/2 + 1 + 1 = 2.5 against the second's 3, so - 16.7.
+    The first's third caption ties with one other at rank 0: 1/2 + 1 + 1 = 2.5 against 3. So the
+    difference is 0 + 1 + 1 - 1/2 of 13 images.
     """
     first = _ranks([0, 0, 9]), _ranks([0, 0, 0], [0, 0, 1])
     second = _ranks([0, 4, 12]), _ranks([0, 0, 0])
     found = compare(first, second)
-    assert found.difference == pytest.approx(100 * (1 + 1 - 0.5) / 3)
+    assert found.difference == pytest.approx(100 * (1 + 1 - 0.5) / 13)
     assert found.low <= found.difference <= found.high
     assert [(c.first_only, c.second_only) for c in found.i2t.values()] == [(1, 0), (0, 0), (1, 0)]
     assert found.t2i[1].undecided == 1
@@ -218,7 +217,7 @@ def test_comparing_the_other_way_round_turns_the_signs():
 def test_the_interval_of_a_difference_is_that_of_drawing_images_for_both():
     first, second = (_now_like(seed, 200) for seed in (0, 1))
     generator = np.random.default_rng(3)
-    difference = first.per_pair - second.per_pair
+    difference = first.per_image - second.per_image
     slow = [100 * difference[generator.integers(0, 200, 200)].mean() for _ in range(4000)]
     found = compare(first.ranks, second.ranks)
     assert found.difference == pytest.approx(first.rsum - second.rsum)
@@ -239,7 +238,7 @@ def test_five_captions_an_image_differ_by_the_difference_of_rsum():
     for strength in (1.0, 2.0):
         similarity = generator.normal(size=(60, 300))
         similarity[owner, np.arange(300)] += strength
-        entries.append(count_by_owner(similarity, owner))
+        entries.append(count_ranks(similarity, owner))
     found = compare(entries[1], entries[0], owner)
     hits = [
         [100 * np.mean(way.greater < cutoff) for way in ranks for cutoff in (1, 5, 10)]
