@@ -9,7 +9,8 @@ from leaderboard.board import Row, Section
 from leaderboard.charts import Chart, curves_of, recall_chart
 from leaderboard.metrics import CUTOFFS, Ranks
 from leaderboard.result import RankRecord, Result
-from leaderboard.uncertainty import SIGNIFICANT, Comparison, Discordance, compare
+from leaderboard.pairing import compare_results
+from leaderboard.uncertainty import SIGNIFICANT, Comparison, Discordance
 
 _DESCRIBED = ("method", "authors", "affiliation", "training", "postprocessing", "compute")
 
@@ -69,8 +70,7 @@ def make_comparison(section: Section, row: Row, other: Row) -> PairView | None:
     first, second = (row, other) if known.index(row) < known.index(other) else (other, row)
     results = [entry.shown for entry in (first.entry, second.entry) if entry]
     records = [result.ranks for result in results if result.ranks]
-    ranks = [record.read() for record in records]
-    figures = compare(ranks[0], ranks[1], records[0].owner())
+    figures = compare_results(*results)
     return PairView(
         first=first,
         second=second,

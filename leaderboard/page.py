@@ -6,9 +6,9 @@ import hashlib
 import io
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
-from functools import cache, cached_property
+from functools import cache
 from importlib.resources import files
 from itertools import combinations
 from pathlib import Path
@@ -392,7 +392,7 @@ def _export_row(row: Row, section: Section, board: BoardName) -> ExportRow:
     noise = labels.full_title(section, board)
     if row.reported is not None:
         exported = from_reported(row.reported, row.place, (row.low, row.high))
-        return _replaced(exported, noise=noise)
+        return replace(exported, noise=noise)
     if row.entry is None:
         raise ValueError(f"{row.method}: expected a row with an entry")
     result = row.entry.shown

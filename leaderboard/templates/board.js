@@ -14,7 +14,7 @@
     const rows = table.places.map((row) => [row, head.matches(".place") ? null : value(row, column)]);
     const down = direction === "descending" ? -1 : 1;
     if (head.matches(".place")) {
-      if (direction === "ascending") rows.reverse();
+      if (direction === "descending") rows.reverse();
     } else {
       rows.sort(([, a], [, b]) => (a === null || b === null ? (a === null) - (b === null) : down * compare(a, b)));
     }
@@ -31,7 +31,6 @@
     count.textContent = `${shown} of ${rows.length} rows shown`;
   }
 
-  const rank = (row) => (row.matches(".reference, .unranked") ? 1 : 0);
   document.querySelectorAll("table.board").forEach((table) => {
     const sums = (row) => Number(row.querySelector(".sum").dataset.v);
     const unranked = (row) => row.matches(".unranked");
