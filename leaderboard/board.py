@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from math import hypot
+from math import floor, hypot
 from typing import Literal
 
 import numpy as np
@@ -29,6 +29,7 @@ SORT_KEYS: tuple[SortKey, ...] = ("method", *RECALL_KEYS, "date", "evidence")
 """Orders that a board comes in besides that of its places."""
 
 _Z95 = 1.96
+_BASE_STEP = 20.0
 _EVIDENCE = ("blind", "reproduced", "scored", "reported", "reference")
 _PROTOCOLS = ("web", "none", "captions", "images", "either", "unknown")
 # Images and captions of the test splits that the reported figures were measured on.
@@ -116,12 +117,14 @@ class Section:
         with_reported: Whether reported rows are among them.
         rows: Best first.
         axis: Where the bars end, in rSum points.
+        base: Where they begin: not at 0 where all rows that compete stand far above it.
     """
 
     kind: Kind
     with_reported: bool
     rows: tuple[Row, ...]
     axis: float
+    base: float = 0.0
 
     @property
     def name(self) -> str:
@@ -238,6 +241,11 @@ def axis_of(highest: float) -> float:
     return 600.0
 
 
+def _base_of(lowest: float, axis: float) -> float:
+    base = min(_BASE_STEP * floor(lowest / _BASE_STEP), axis - 2 * _BASE_STEP)
+    return base if base >= 0.75 * axis else 0.0
+
+
 def reference(name: str, rsum: float) -> Row:
     """Make the row of a scorer that knows nothing, or one thing."""
     return Row(evidence="reference", method=name, rsum=rsum, low=rsum, high=rsum)
@@ -301,11 +309,13 @@ def _order(section: Section, board: BoardName) -> tuple[object, ...]:
 
 def _section(kind: Kind, scored: list[Row], reported: list[ReportedRow]) -> Section:
     rows = scored + _references(kind, scored) + [_reported(row, kind) for row in reported]
+    axis = axis_of(max(row.high for row in rows))
     return Section(
         kind=kind,
         with_reported=bool(reported),
         rows=_placed(_with_places(rows, kind)),
-        axis=axis_of(max(row.high for row in rows)),
+        axis=axis,
+        base=_base_of(min(row.low for row in rows if row.evidence != "reference"), axis),
     )
 
 

@@ -21,6 +21,9 @@ _TABLE_KS = (1, 2, 3, 5, 10, 20, 50, 100)
 _EDGES = (1, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000)
 _STEPS = (1.0, 2.0, 5.0, 10.0, 20.0, 25.0, 50.0, 100.0)
 _MOST_TICKS = 6
+_LAST_RANGE = 20
+_CLEAR = 14
+_FAR_BELOW = 0.8
 
 Style = Literal["a", "b", "a2", "b2", "quiet"]
 Points = tuple[tuple[float, float], ...]
@@ -113,7 +116,9 @@ class Curve:
     intervals: dict[int, tuple[float, float]] = field(default_factory=dict)
 
 
-def curves_of(record: RankRecord, styles: tuple[Style, Style], labels: tuple[str, str]) -> list[Curve]:
+def curves_of(
+    record: RankRecord, styles: tuple[Style, Style], labels: tuple[str, str]
+) -> list[Curve]:
     """Work out recall at K of both directions, as far as the gallery and the lists go."""
     ways = record.read()
     candidates = len(ways[1].greater), len(ways[0].greater)
@@ -202,8 +207,8 @@ def rank_chart(name: str, record: RankRecord, labels: tuple[str, str]) -> Chart:
         x_label="rank of the own counterpart",
         y_label="queries, %",
         x_ticks=tuple(
-            Tick(_LEFT + step * (place + 0.5), _short(start))
-            for place, start in enumerate(starts)
+            Tick(_LEFT + step * (place + 0.5), name if edge <= _LAST_RANGE else f"–{_short(edge)}")
+            for place, (name, edge) in enumerate(zip(names, edges, strict=True))
         ),
         y_ticks=_ticks(top, y),
         boxes=tuple(
@@ -235,11 +240,13 @@ def _shares(ranks: Ranks, edges: Sequence[int], depth: int | None) -> list[float
 
 
 def _short(value: int) -> str:
-    return f"{value // 1000}k+" if value > 1000 else f"{value}+" if value > 1 else "1"
+    return f"{value / 1000:g}k" if value >= 1000 and value % 100 == 0 else str(value)
 
 
 def progress_chart(name: str, section: Section, today: date | None = None) -> Chart | None:
-    """Draw the best rSum so far over time; None where fewer than two rows have a date.
+    """Draw the best rSum so far over time; None where all rows have the same date.
+
+    Rows far below the best are in the table alone.
 
     Args:
         name: Unique on its page.
@@ -248,7 +255,7 @@ def progress_chart(name: str, section: Section, today: date | None = None) -> Ch
     """
     dated = sorted(
         ((_when(row), row) for row in section.rows if row.date and row.ranked),
-        key=lambda pair: (pair[0], pair[1].rsum, pair[1].method),
+        key=lambda pair: (pair[0], -pair[1].rsum, pair[1].method),
     )
     if len(dated) < 2 or dated[0][0] == dated[-1][0]:
         return None
@@ -256,7 +263,8 @@ def progress_chart(name: str, section: Section, today: date | None = None) -> Ch
     end = max(last, _year(today)) if today else last
     margin = max((end - first) * 0.06, 0.01)
     x = _scale(first - margin, end + margin, _LEFT, WIDTH - _RIGHT)
-    low, high = (pick(row.rsum for _, row in dated) for pick in (min, max))
+    high = max(row.rsum for _, row in dated)
+    low = min(dated[0][1].rsum, *(row.rsum for _, row in dated if row.rsum > _FAR_BELOW * high))
     step = next((s for s in _STEPS if (high - low) / s < _MOST_TICKS - 1), _STEPS[-1])
     bottom, top = step * floor(low / step), step * (floor(high / step) + 1)
     y = _scale(bottom, top, HEIGHT - _BOTTOM, _TOP)
@@ -266,14 +274,31 @@ def progress_chart(name: str, section: Section, today: date | None = None) -> Ch
         title=f"Best rSum so far, {len(dated)} rows",
         x_label="",
         y_label="rSum",
-        x_ticks=_time_ticks(first - margin, end + margin, x),
+        x_ticks=_years(dated, x) or _time_ticks(first - margin, end + margin, x),
         y_ticks=tuple(Tick(y(bottom + n * step), f"{bottom + n * step:g}") for n in range(n_ticks)),
         lines=(Line("a", "best so far", _best_so_far(dated, end, x, y)),),
-        dots=tuple(_dot(when, row, x, y) for when, row in dated),
-        legend=(("a", "file scored"), ("quiet", "reported by a paper")),
+        dots=tuple(_dot(when, row, x, y) for when, row in dated if row.rsum >= bottom),
+        legend=_legend(dated),
         head=("Method", "rSum", "Date"),
         table=tuple((row.method, f"{row.rsum:.1f}", row.date or "") for _, row in dated),
     )
+
+
+def _legend(dated: Sequence[tuple[float, Row]]) -> tuple[tuple[Style, str], ...]:
+    known: tuple[tuple[bool, Style, str], ...] = (
+        (False, "a", "file scored"),
+        (True, "quiet", "reported by a paper"),
+    )
+    found = {row.reported is not None for _, row in dated}
+    return tuple((style, text) for reported, style, text in known if reported in found)
+
+
+def _years(dated: Sequence[tuple[float, Row]], x: Callable[[float], float]) -> tuple[Tick, ...]:
+    """Mark the years of reported rows where there are no others, each where its rows stand."""
+    if any(row.reported is None for _, row in dated):
+        return ()
+    years = range(floor(dated[0][0]), floor(dated[-1][0]) + 1)
+    return tuple(Tick(x(year + 0.5), str(year)) for year in years)
 
 
 def _dot(when: float, row: Row, x: Callable[[float], float], y: Callable[[float], float]) -> Dot:
@@ -314,7 +339,8 @@ def _time_ticks(first: float, last: float, x: Callable[[float], float]) -> tuple
         every = max(1, round((last - first) * parts / _MOST_TICKS)) if parts == 1 else 1
         at = [n for n in range(floor(first * parts) + 1, floor(last * parts) + 1) if n % every == 0]
         if len(at) >= 2 or parts == 52:
-            return tuple(Tick(x(n / parts), _time_name(n, parts)) for n in at[:8])
+            ticks = [Tick(x(n / parts), _time_name(n, parts)) for n in at[:8]]
+            return tuple(tick for tick in ticks if tick.at > _LEFT + _CLEAR)
     return ()
 
 

@@ -8,8 +8,8 @@ import numpy as np
 from leaderboard.board import Row, Section
 from leaderboard.charts import Chart, curves_of, recall_chart
 from leaderboard.metrics import CUTOFFS, Ranks
-from leaderboard.result import RankRecord, Result
 from leaderboard.pairing import compare_results
+from leaderboard.result import RankRecord, Result
 from leaderboard.uncertainty import SIGNIFICANT, Comparison, Discordance
 
 _DESCRIBED = ("method", "authors", "affiliation", "training", "postprocessing", "compute")
@@ -91,7 +91,9 @@ def _ways(
 ) -> tuple[Way, ...]:
     names = (first.method, second.method)
     if names[0] == names[1]:
-        names = tuple(f"{row.method} ({row.entry.name[:6]})" for row in (first, second) if row.entry)
+        names = tuple(
+            f"{row.method} ({row.entry.name[:6]})" for row in (first, second) if row.entry
+        )
     curves = [
         curves_of(record, (style, style), ("", ""))
         for record, style in zip(records, ("a", "b"), strict=True)
@@ -138,8 +140,13 @@ def _better(first: Ranks, second: Ranks) -> Better:
 
 def _differences(first: Result, second: Result) -> list[tuple[str, str, str]]:
     """Name the fields of two descriptions that differ, dotted, with what either says."""
-    told = [_flat(result.model_dump(mode="json", include={*_DESCRIBED})) for result in (first, second)]
-    told = [{**fields, "precision": str(r.precision)} for fields, r in zip(told, (first, second), strict=True)]
+    told = [
+        _flat(result.model_dump(mode="json", include={*_DESCRIBED})) for result in (first, second)
+    ]
+    told = [
+        {**fields, "precision": str(r.precision)}
+        for fields, r in zip(told, (first, second), strict=True)
+    ]
     return [
         (field, told[0].get(field, ""), told[1].get(field, ""))
         for field in dict.fromkeys([*told[0], *told[1]])

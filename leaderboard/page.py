@@ -307,26 +307,26 @@ def _linked_pairs(section: Section) -> Iterator[tuple[str, str]]:
     yield from zip(names, names[1:], strict=False)
 
 
-def _neighbours(place: Place) -> list[tuple[str, Row]]:
+def _neighbours(place: Place) -> list[Row]:
     """Give the first of the section and the rows beside an entry, each once, best first."""
     rows = place.section.comparable
     at = next((n for n, row in enumerate(rows) if row is place.row), None)
     if at is None:
         return []
-    beside = {0: "first", at - 1: "before", at + 1: "behind"}
-    return [(beside[n], rows[n]) for n in sorted(beside) if 0 <= n < len(rows) and n != at]
+    beside = {0, at - 1, at + 1} if at else {1, 2}
+    return [rows[n] for n in sorted(beside) if 0 <= n < len(rows) and n != at]
 
 
 def _leaders(board: Board) -> list[tuple[Section, tuple[Row, ...], int]]:
-    """Of the first two test sections: the leading rows, and how many more are level with them."""
+    """Of the first test section and the reported one: who leads, how many more are level."""
+    parts = [part for part in board.sections if part.split == "test" and part.rows[0].place]
+    chosen = parts[:1] + [part for part in parts[1:] if part.with_reported][:1]
     found = []
-    for section in board.sections:
+    for section in chosen:
         rows = [row for row in section.rows if row.place is not None]
-        if section.split == "test" and rows:
-            level = [row for row in rows[1:] if row.tied and rows[0].tied]
-            group = [rows[0], *level]
-            found.append((section, tuple(group[:LEADERS]), len(group[LEADERS:])))
-    return found[:2]
+        group = [rows[0], *(row for row in rows[1:] if row.tied and rows[0].tied)]
+        found.append((section, tuple(group[:LEADERS]), len(group[LEADERS:])))
+    return found
 
 
 def _count(board: Board) -> tuple[int, int]:
@@ -352,7 +352,6 @@ def _entry_values(entry: Entry, place: Place) -> dict[str, object]:
     own = Row(place.row.evidence, result.method.name, result.rsum, *result.rsum_interval)
     ladder = [own, *(reference(name, rsum) for name, rsum in result.references.items())]
     ladder.sort(key=lambda row: -row.rsum)
-    neighbours = [(where, row) for where, row in _neighbours(place) if row.entry]
     record = result.ranks
     return {
         "entry": entry,
@@ -364,7 +363,7 @@ def _entry_values(entry: Entry, place: Place) -> dict[str, object]:
         "ways": list(zip(WAYS, (result.i2t, result.t2i), strict=True)),
         "curves": curve_chart("curves", record, WAYS) if record else None,
         "ranks": rank_chart("ranks", record, WAYS) if record else None,
-        "neighbours": neighbours,
+        "neighbours": _neighbours(place),
         "links": _links(result),
         "environment": ", ".join(
             f"{name} {version}"
@@ -489,9 +488,9 @@ def _p_value(value: float) -> str:
     return "< 0.001" if value < 0.001 else f"{value:.3f}"
 
 
-def _share(value: float, axis: float) -> str:
-    """Give a length as a share of the axis in percent, as SVG wants it."""
-    return f"{max(0.0, min(100.0, 100 * value / axis)):.2f}"
+def _share(value: float, axis: float, base: float = 0.0) -> str:
+    """Give a place on the axis in percent, as SVG wants it."""
+    return f"{max(0.0, min(100.0, 100 * (value - base) / (axis - base))):.2f}"
 
 
 def _thousands(value: int) -> str:
