@@ -6,13 +6,22 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from leaderboard.board import Row, Section
-from leaderboard.charts import Chart, curves_of, recall_chart
+from leaderboard.charts import Chart, Style, curves_of, recall_chart
 from leaderboard.metrics import CUTOFFS, Ranks
 from leaderboard.pairing import compare_results
 from leaderboard.result import RankRecord, Result
 from leaderboard.uncertainty import SIGNIFICANT, Comparison, Discordance
 
-_DESCRIBED = ("method", "authors", "affiliation", "training", "postprocessing", "compute")
+WAYS = ("Image → caption", "Caption → image")
+_DESCRIBED = {
+    "method",
+    "authors",
+    "affiliation",
+    "training",
+    "postprocessing",
+    "compute",
+    "precision",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,27 +90,19 @@ def make_comparison(section: Section, row: Row, other: Row) -> PairView | None:
     )
 
 
-def curve_chart(name: str, record: RankRecord, ways: tuple[str, str]) -> Chart:
-    """Draw both directions of one entry."""
-    return recall_chart(name, "Recall at K, both directions", curves_of(record, ("a", "b"), ways))
-
-
 def _ways(
     first: Row, second: Row, records: list[RankRecord], figures: Comparison
 ) -> tuple[Way, ...]:
-    names = (first.method, second.method)
+    names = [row.method for row in (first, second)]
     if names[0] == names[1]:
-        names = tuple(
-            f"{row.method} ({row.entry.name[:6]})" for row in (first, second) if row.entry
-        )
+        names = [f"{row.method} ({row.entry.name[:6]})" for row in (first, second) if row.entry]
+    styles: tuple[Style, Style] = ("a", "b")
     curves = [
-        curves_of(record, (style, style), ("", ""))
-        for record, style in zip(records, ("a", "b"), strict=True)
+        curves_of(record, (style, style), WAYS)
+        for record, style in zip(records, styles, strict=True)
     ]
     ways = []
-    for number, (title, tests) in enumerate(
-        (("Image → caption", figures.i2t), ("Caption → image", figures.t2i))
-    ):
+    for number, (title, tests) in enumerate(zip(WAYS, (figures.i2t, figures.t2i), strict=True)):
         pair = [replace(way[number], label=name) for way, name in zip(curves, names, strict=True)]
         ranks = [record.read()[number] for record in records]
         ways.append(
@@ -140,13 +141,7 @@ def _better(first: Ranks, second: Ranks) -> Better:
 
 def _differences(first: Result, second: Result) -> list[tuple[str, str, str]]:
     """Name the fields of two descriptions that differ, dotted, with what either says."""
-    told = [
-        _flat(result.model_dump(mode="json", include={*_DESCRIBED})) for result in (first, second)
-    ]
-    told = [
-        {**fields, "precision": str(r.precision)}
-        for fields, r in zip(told, (first, second), strict=True)
-    ]
+    told = [_flat(result.model_dump(mode="json", include=_DESCRIBED)) for result in (first, second)]
     return [
         (field, told[0].get(field, ""), told[1].get(field, ""))
         for field in dict.fromkeys([*told[0], *told[1]])

@@ -1,4 +1,4 @@
-"""What the pages call things: boards, sections, evidence, flags, and what a row must say of itself."""
+"""What the pages call things: boards, sections, evidence, flags and the marks of a row."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ ABOUT: Mapping[Board, str] = {
     "bpe": "Screenshots of web pages and their meta descriptions, tokenised by BPE.",
     "bert": "Screenshots of web pages and their meta descriptions, tokenised by BERT’s WordPiece.",
     "flickr30k": "Photographs with five captions each; training pairs are mismatched on purpose.",
-    "coco-1k": "Photographs with five captions each; the mean over five folds of 1,000 test images.",
+    "coco-1k": "Photographs with five captions each; the mean over five folds of 1,000 images.",
     "coco-5k": "Photographs with five captions each; all 5,000 test images at once.",
     "cc152k": "Pictures of the web with their alt texts, mismatched as they were found.",
 }

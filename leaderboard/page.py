@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from functools import cache
 from importlib.resources import files
-from itertools import combinations
+from itertools import combinations, pairwise
 from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -29,13 +29,13 @@ from leaderboard.board import (
     reference,
     sorted_rows,
 )
-from leaderboard.charts import progress_chart, rank_chart
-from leaderboard.comparison import curve_chart, make_comparison
+from leaderboard.charts import Chart, curves_of, progress_chart, rank_chart, recall_chart
+from leaderboard.comparison import WAYS, make_comparison
 from leaderboard.exports import FORMATS, ExportRow, badge_of, badge_svg, from_reported, to_bibtex
 from leaderboard.metrics import CUTOFFS
 from leaderboard.reported import BOARDS, short_name
 from leaderboard.reported import Board as BoardName
-from leaderboard.result import VERSION, Result
+from leaderboard.result import VERSION, RankRecord, Result
 from leaderboard.store import Entry
 from now_builder.errors import ConfigError
 from now_builder.formats.atomic import replacing_folder
@@ -61,7 +61,6 @@ _MEDIA_TYPES = {
 }
 _NAME = "(?P<name>[0-9a-f]{12})"
 _BOARD = f"(?P<board>{'|'.join(BOARDS)})"
-WAYS = ("Image → caption", "Caption → image")
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,7 +303,7 @@ def _linked_pairs(section: Section) -> Iterator[tuple[str, str]]:
         yield from combinations(names, 2)
         return
     yield from ((names[0], name) for name in names[1:])
-    yield from zip(names, names[1:], strict=False)
+    yield from pairwise(names)
 
 
 def _neighbours(place: Place) -> list[Row]:
@@ -361,7 +360,7 @@ def _entry_values(entry: Entry, place: Place) -> dict[str, object]:
         "ladder": ladder,
         "axis": axis_of(max(row.high for row in ladder)),
         "ways": list(zip(WAYS, (result.i2t, result.t2i), strict=True)),
-        "curves": curve_chart("curves", record, WAYS) if record else None,
+        "curves": _curves(record) if record else None,
         "ranks": rank_chart("ranks", record, WAYS) if record else None,
         "neighbours": _neighbours(place),
         "links": _links(result),
@@ -374,6 +373,10 @@ def _entry_values(entry: Entry, place: Place) -> dict[str, object]:
             badge_svg(badge_of(_export_row(place.row, section, place.board.name)))
         ),
     }
+
+
+def _curves(record: RankRecord) -> Chart:
+    return recall_chart("curves", "Recall at K, both ways", curves_of(record, ("a", "b"), WAYS))
 
 
 def _links(result: Result) -> list[tuple[str, str]]:

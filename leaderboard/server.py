@@ -19,7 +19,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from leaderboard.evaluate import score
-from leaderboard.page import policy, render_site
+from leaderboard.page import Site, policy
 from leaderboard.store import Entry, file_result, read_results
 from leaderboard.submission import max_submission
 from now_builder import __version__
@@ -32,7 +32,6 @@ MIN_TOKEN = 16
 BODY_SECONDS = 120.0
 SCORERS = 2
 _LOOPBACK = {"127.0.0.1", "::1", "localhost"}
-_KINDS = {"html": "text/html; charset=utf-8", "json": "application/json"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,20 +109,20 @@ class Pages:
     def __init__(self, store: Path) -> None:
         self._store = store
         self._names: frozenset[str] | None = None
-        self._pages: dict[str, str] = {}
+        self._site = Site([])
         self._lock = asyncio.Lock()
 
-    async def get(self, path: str) -> str | None:
-        """Give a page, or None."""
+    async def get(self, path: str) -> tuple[str, str] | None:
+        """Give a page and its media type, or None."""
         async with self._lock:
             names = frozenset(file.name for file in (self._store / "results").glob("[!.]*.json"))
             if names != self._names:
-                self._pages = await run_in_threadpool(self._render)
+                self._site = await run_in_threadpool(self._read)
                 self._names = names
-        return self._pages.get(path)
+            return await run_in_threadpool(self._site.get, path)
 
-    def _render(self) -> dict[str, str]:
-        return render_site(read_results([self._store]))
+    def _read(self) -> Site:
+        return Site(read_results([self._store]))
 
 
 def make_app(store: Path, judge: Judge | None = None) -> FastAPI:
@@ -168,11 +167,10 @@ def make_app(store: Path, judge: Judge | None = None) -> FastAPI:
 
     @app.api_route("/{path:path}", methods=["GET", "HEAD"], include_in_schema=False)
     async def _page(path: str) -> Response:
-        text = await pages.get(path or "index.html")
-        if text is None:
+        page = await pages.get(path or "index.html")
+        if page is None:
             raise HTTPException(404, "no such page")
-        kind = _KINDS[(path or "index.html").rpartition(".")[2]]
-        return Response(text, media_type=kind)
+        return Response(page[0], media_type=page[1])
 
     return app
 
