@@ -18,7 +18,7 @@ demo: setup ## the whole road on a simulated web, about ten minutes on two idle 
 
 test: setup check wheel ## lint, types, import contracts, then the tests against the built wheel
 	OMP_NUM_THREADS=1 PYTHONSAFEPATH=1 NOW_TEST_WHEEL=1 PATH="$(CURDIR)/$(WHEEL_ENV)/bin:$$PATH" \
-	  $(WHEEL_ENV)/bin/python -m pytest -n $(JOBS) --dist loadfile -m "not slow and not gpu and not postgres and not detectron2"
+	  $(WHEEL_ENV)/bin/python -m pytest -n $(JOBS) --dist loadfile -m "not slow and not gpu and not detectron2"
 
 test-slow: setup wheel ## long kills, soaks and grids
 	OMP_NUM_THREADS=1 PYTHONSAFEPATH=1 NOW_TEST_WHEEL=1 PATH="$(CURDIR)/$(WHEEL_ENV)/bin:$$PATH" \

@@ -19,7 +19,7 @@ IDENTITY_GAP = 8.0
 """``identity-like``: how far own pairs may stand above the best wrong ones of a typical row, in
 units of those above the middle of the row."""
 
-FAR_TREND = 0.7
+FAR_TREND = 0.8
 """``index-local``: correlation of the similarity of far rows with how near they stand."""
 
 NEAR_BAND = 1.0
@@ -49,6 +49,7 @@ GAP_Z = 4.0
 """Standard errors that dev and test may lie apart."""
 
 _SAMPLE = 2**16
+_LARGEST = 2000
 _BLOCKS = 20
 _ROUNDS = 30
 _POWERS = 12
@@ -71,24 +72,26 @@ class SplitScore:
 
 
 @dataclass(frozen=True, slots=True)
-class _Matrix:
-    """A matrix and what several checks read off it.
+class _Part:
+    """The first images with their captions, and what several checks read off them.
 
     Attributes:
+        owner: Row of each caption's image.
         own: Similarity of each caption with its image.
-        rest: The matrix where each own pair stands at the mean of its row's others.
+        rest: Similarities, where each own pair stands at the mean of its row's others.
         rows: Means of the rest.
         columns: The same.
         spread: Standard deviation of the rest.
+        ends: Least and largest similarity, own pairs too.
     """
 
-    similarity: Float[np.ndarray, "images captions"]
     owner: Integer[np.ndarray, " captions"]
     own: Float[np.ndarray, " captions"]
     rest: Float[np.ndarray, "images captions"]
     rows: Float[np.ndarray, " images"]
     columns: Float[np.ndarray, " captions"]
     spread: float
+    ends: tuple[float, float]
 
 
 def check_matrix(
@@ -99,6 +102,7 @@ def check_matrix(
 ) -> tuple[Flag, ...]:
     """Look for forged, normalised, assigned and coarse similarities.
 
+    Own pairs and neighbours are looked at among the first 2,000 images, the rest in the whole.
     Declared post-processing gives no flag of its kind: ``per_query`` explains a matrix normalised
     one way, ``transductive`` also one normalised both ways or assigned one to one.
 
@@ -110,11 +114,14 @@ def check_matrix(
     """
     if len(similarity) < LEAST_QUERIES:
         return ()
-    matrix = _read(similarity, owner)
-    flags = [_identity_like(matrix), _index_local(matrix)]
+    similarity = np.ascontiguousarray(
+        similarity, np.float64 if similarity.dtype.itemsize > 4 else np.float32
+    )
+    part = _read_part(similarity, owner)
+    flags = [_identity_like(part), _index_local(part)]
     if declared != "transductive":
-        flags += [_one_to_one(matrix, hits_at_1), _normalised(matrix, declared)]
-    flags += [_low_precision(matrix), _many_ties(matrix)]
+        flags += [_one_to_one(similarity, hits_at_1), _normalised(similarity, part, declared)]
+    flags += [_low_precision(similarity), _many_ties(similarity, owner)]
     return tuple(flag for flag in flags if flag is not None)
 
 
@@ -158,24 +165,24 @@ def dev_test_gap(dev: SplitScore, test: SplitScore) -> float | None:
     return (test.rsum - dev.rsum) / deviation
 
 
-def _read(similarity: Matrix, owner: Labels) -> _Matrix:
-    kind = np.float64 if similarity.dtype.itemsize > 4 else np.float32
-    values = np.ascontiguousarray(similarity, dtype=kind)
-    columns = np.arange(len(owner))
-    own = values[owner, columns]
-    images, captions = values.shape
-    others = captions - np.bincount(owner, minlength=images)
-    total = values.sum(axis=1, dtype=np.float64) - np.bincount(owner, own, images)
-    rest = values.astype(np.float64)
-    rest[owner, columns] = (total / np.maximum(others, 1))[owner]
-    return _Matrix(
-        values, owner, own, rest, rest.mean(axis=1), rest.mean(axis=0), float(rest.std())
-    )
+def _read_part(similarity: Matrix, owner: Labels) -> _Part:
+    captions = np.flatnonzero(owner < _LARGEST)
+    owner, rest = owner[captions], similarity[:_LARGEST].astype(np.float64)
+    if len(captions) < rest.shape[1]:
+        rest = rest[:, captions]
+    ends = float(rest.min()), float(rest.max())
+    places = np.arange(len(captions))
+    own = rest[owner, places]
+    others = len(captions) - np.bincount(owner)
+    total = rest.sum(axis=1) - np.bincount(owner, own)
+    rest[owner, places] = (total / np.maximum(others, 1))[owner]
+    rows, columns = rest.mean(axis=1), rest.mean(axis=0)
+    return _Part(owner, own, rest, rows, columns, float(rest.std()), ends)
 
 
-def _identity_like(matrix: _Matrix) -> Flag | None:
+def _identity_like(part: _Part) -> Flag | None:
     """Compare own pairs with the best wrong one of a typical image."""
-    gap = _own_gap(matrix)
+    gap = _own_gap(part)
     if gap <= IDENTITY_GAP:
         return None
     figure = "infinitely" if gap == float("inf") else f"{gap:.0f} times"
@@ -186,18 +193,18 @@ def _identity_like(matrix: _Matrix) -> Flag | None:
     )
 
 
-def _own_gap(matrix: _Matrix) -> float:
+def _own_gap(part: _Part) -> float:
     """Give the gap between own pairs and the best wrong ones, in units of that to the rest.
 
     An exponential's or a sigmoid's values lie far apart by nature. Where logarithms (log odds if
     they end at 1) spread the rest about evenly to both sides, the gap of those counts if lesser.
     """
-    some = matrix.rest[:, :: max(1, matrix.rest.shape[1] // 64)]
-    middle, best = float(np.median(some)), float(np.median(matrix.rest.max(axis=1)))
-    own = float(np.percentile(matrix.own, 90))
-    if best > 0 and matrix.similarity.min() >= 0:
-        odds = bool(matrix.similarity.max() <= 1)
-        least, half = np.quantile(some[some > 0], [1 / matrix.rest.shape[1], 0.5]).tolist()
+    some = part.rest[:, :: max(1, part.rest.shape[1] // 64)]
+    middle, best = float(np.median(some)), float(np.median(part.rest.max(axis=1)))
+    own = float(np.percentile(part.own, 90))
+    if best > 0 and part.ends[0] >= 0:
+        odds = bool(part.ends[1] <= 1)
+        least, half = np.quantile(some[some > 0], [1 / part.rest.shape[1], 0.5]).tolist()
         low, centre, high = (_log(value, odds=odds) for value in (least, half, best))
         if high - centre > (centre - low) / 2:
             return min(_ratio(middle, best, own), _ratio(centre, high, _log(own, odds=odds)))
@@ -214,24 +221,25 @@ def _log(value: float, *, odds: bool) -> float:
     return log(max(value, _TINY)) - (log1p(-min(value, 1 - 2.0**-24)) if odds else 0.0)
 
 
-def _index_local(matrix: _Matrix) -> Flag | None:
+def _index_local(part: _Part) -> Flag | None:
     """Look for similarity that falls with the distance of rows, own pairs left out.
 
     Rows and columns are centred. Sites whose pages stand side by side make neighbours alike too;
     so far rows are compared in blocks, those on the diagonal left out, and of direct neighbours
-    nearly all must be alike, as they are not where one site ends and the next begins.
+    nearly all must be alike, as they are not where one site ends and the next begins. A split of
+    fewer than five sites can still be flagged.
     """
-    if not matrix.spread:
+    if not part.spread:
         return None
     near = []
     for step in (-1, 1):
-        row = matrix.owner + step
-        there = np.flatnonzero((row >= 0) & (row < len(matrix.rest)))
+        row = part.owner + step
+        there = np.flatnonzero((row >= 0) & (row < len(part.rest)))
         row = row[there]
-        expected = matrix.rows[row] + matrix.columns[there] - matrix.rows.mean()
-        near.append((matrix.rest[row, there] - expected) / matrix.spread)
+        expected = part.rows[row] + part.columns[there] - part.rows.mean()
+        near.append((part.rest[row, there] - expected) / part.spread)
     band = float(np.quantile(np.concatenate(near), 0.002))
-    trend = _far_trend(matrix)
+    trend = _far_trend(part)
     if band <= NEAR_BAND and trend <= FAR_TREND:
         return None
     return _flag(
@@ -242,13 +250,13 @@ def _index_local(matrix: _Matrix) -> Flag | None:
     )
 
 
-def _far_trend(matrix: _Matrix) -> float:
+def _far_trend(part: _Part) -> float:
     """Correlate means of blocks off the diagonal with how near their rows stand."""
-    images, captions = matrix.rest.shape
+    images, captions = part.rest.shape
     starts = np.linspace(0, images, _BLOCKS, endpoint=False).astype(np.int64)
-    blocks = np.add.reduceat(matrix.rest, starts, axis=0, dtype=np.float64)
+    blocks = np.add.reduceat(part.rest, starts, axis=0, dtype=np.float64)
     blocks /= np.diff(starts, append=images)[:, None]
-    block = np.searchsorted(starts, matrix.owner, side="right") - 1
+    block = np.searchsorted(starts, part.owner, side="right") - 1
     pooled = np.zeros((_BLOCKS, _BLOCKS))
     np.add.at(pooled.T, block, blocks.T)
     pooled /= np.bincount(block, minlength=_BLOCKS)
@@ -269,11 +277,11 @@ def _centred_where(values: Matrix, where: Bool[np.ndarray, "_ _"]) -> Matrix:
     return centred
 
 
-def _one_to_one(matrix: _Matrix, hits_at_1: tuple[float, float]) -> Flag | None:
+def _one_to_one(similarity: Matrix, hits_at_1: tuple[float, float]) -> Flag | None:
     """Compare how many different candidates come first with what R@1 and chance explain."""
     spread = max(
-        _spread_of_firsts(matrix.similarity.argmax(axis=axis), size, hits)
-        for axis, size, hits in zip((1, 0), matrix.similarity.shape[::-1], hits_at_1, strict=True)
+        _spread_of_firsts(similarity.argmax(axis=axis), size, hits)
+        for axis, size, hits in zip((1, 0), similarity.shape[::-1], hits_at_1, strict=True)
     )
     if spread <= SPREAD_OF_FIRSTS:
         return None
@@ -298,9 +306,9 @@ def _spread_of_firsts(
     return (len(np.unique(first)) - chance) / (most - chance)
 
 
-def _normalised(matrix: _Matrix, declared: Declared) -> Flag | None:
-    rows, columns = _evenness(matrix)
-    norm = _norm_of_roots(matrix.similarity)
+def _normalised(similarity: Matrix, part: _Part, declared: Declared) -> Flag | None:
+    rows, columns = _evenness(similarity, part)
+    norm = _norm_of_roots(similarity)
     if max(rows, columns) < EVEN_SUMS or (norm is not None and abs(norm - 1) < UNIT_NORM):
         return _flag(
             "normalised-both-ways",
@@ -319,19 +327,14 @@ def _normalised(matrix: _Matrix, declared: Declared) -> Flag | None:
     )
 
 
-def _evenness(matrix: _Matrix) -> tuple[float, float]:
+def _evenness(similarity: Matrix, part: _Part) -> tuple[float, float]:
     """Give the spread of row and of column sums, in units of what unrelated values would give."""
-    images, captions = matrix.rest.shape
-    extra = matrix.own - matrix.rest[matrix.owner, np.arange(captions)]
-    rows = matrix.rows + np.bincount(matrix.owner, extra, images) / captions
-    columns = matrix.columns + extra / images
     found = []
-    for sums, means, size in (
-        (rows, matrix.rows, captions),
-        (columns, matrix.columns, images),
-    ):
-        within = matrix.spread**2 - float(means.var())
-        found.append(float(sums.std()) / sqrt(within / size) if within > 0 else 1.0)
+    for axis, means in ((1, part.rows), (0, part.columns)):
+        sums = similarity.mean(axis=axis, dtype=np.float64)
+        within = part.spread**2 - float(means.var())
+        unrelated = sqrt(within / similarity.shape[axis]) if within > 0 else 0.0
+        found.append(float(sums.std()) / unrelated if unrelated else 1.0)
     return found[0], found[1]
 
 
@@ -355,8 +358,8 @@ def _norm_of_roots(values: Matrix) -> float | None:
     return float(np.linalg.norm(roots @ basis.astype(values.dtype), ord=2))
 
 
-def _low_precision(matrix: _Matrix) -> Flag | None:
-    values = matrix.similarity.reshape(-1)
+def _low_precision(similarity: Matrix) -> Flag | None:
+    values = similarity.reshape(-1)
     sample = values[:: max(1, values.size // _SAMPLE)]
     share = len(np.unique(sample)) / len(sample)
     if share >= DISTINCT_VALUES:
@@ -368,14 +371,15 @@ def _low_precision(matrix: _Matrix) -> Flag | None:
     )
 
 
-def _many_ties(matrix: _Matrix) -> Flag | None:
+def _many_ties(similarity: Matrix, owner: Labels) -> Flag | None:
     """Count queries whose right candidate has an equal among the wrong ones."""
-    images, captions = matrix.similarity.shape
-    best = np.full(images, -np.inf, matrix.own.dtype)
-    np.maximum.at(best, matrix.owner, matrix.own)
-    right = np.bincount(matrix.owner, matrix.own == best[matrix.owner], images)
-    rows = np.count_nonzero(matrix.similarity == best[:, None], axis=1) > right
-    columns = np.count_nonzero(matrix.similarity == matrix.own, axis=0) > 1
+    images, captions = similarity.shape
+    own = similarity[owner, np.arange(captions)]
+    best = np.full(images, -np.inf, own.dtype)
+    np.maximum.at(best, owner, own)
+    right = np.bincount(owner, own == best[owner], images)
+    rows = np.count_nonzero(similarity == best[:, None], axis=1) > right
+    columns = np.count_nonzero(similarity == own, axis=0) > 1
     share = (int(rows.sum()) + int(columns.sum())) / (images + captions)
     if share <= TIED_QUERIES:
         return None

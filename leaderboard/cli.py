@@ -1,14 +1,22 @@
 """The command now-leaderboard: everything that the board can be asked to do."""
 
+import json
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from now_builder import __version__
 from now_builder.config import read_toml, with_overrides
 from now_builder.errors import ConfigError, run
+
+if TYPE_CHECKING:
+    from sqlalchemy import Engine
 
 app = typer.Typer(
     name="now-leaderboard",
@@ -281,6 +289,252 @@ def _export_site(
     entries = read_results([*results, *(more or [])])
     count = export_site(site, entries)
     typer.echo(f"{site / 'index.html'}: {len(entries)} results, {count} files")
+
+
+@app.command("export")
+def _export(
+    board: Annotated[
+        str,
+        typer.Argument(help="jieba, bpe, bert, flickr30k, coco-1k, coco-5k or cc152k."),
+    ],
+    results: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--results", "--store", help="A result JSON, or a store. None: the reported rows alone."
+        ),
+    ] = None,
+    kind: Annotated[str, typer.Option("--format", help="csv, json, md, tex or bib.")] = "csv",
+) -> None:
+    """Print a board as a table for a spreadsheet, a program, a README or a paper.
+
+    Rows under different training noise, or scored on different data, get tables of their own.
+    The keys of --format tex are those of --format bib.
+    """
+    from typing import get_args  # noqa: PLC0415
+
+    from leaderboard.export_rows import export_rows  # noqa: PLC0415
+    from leaderboard.exports import FORMATS  # noqa: PLC0415
+    from leaderboard.reported import Board  # noqa: PLC0415
+    from leaderboard.store import read_results  # noqa: PLC0415
+
+    found: Board | None = next((name for name in get_args(Board) if name == board), None)
+    if found is None:
+        raise ConfigError(f"export: found {board!r}, expected one of {', '.join(get_args(Board))}")
+    if kind not in FORMATS:
+        raise ConfigError(f"--format: found {kind!r}, expected one of {', '.join(FORMATS)}")
+    typer.echo(FORMATS[kind](export_rows(found, read_results(results or []))), nl=False)
+
+
+admin = typer.Typer(
+    help="The service's users, tokens and log, for who runs it: needs the database, not the "
+    "service.",
+    no_args_is_help=True,
+)
+users = typer.Typer(help="Those who may submit.", no_args_is_help=True)
+tokens = typer.Typer(help="What lets them in: shown once, kept as a hash.", no_args_is_help=True)
+app.add_typer(admin, name="admin")
+admin.add_typer(users, name="user")
+admin.add_typer(tokens, name="token")
+
+DatabaseUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--database",
+        envvar="NOW_LEADERBOARD_DATABASE",
+        show_envvar=True,
+        help="sqlite:///FILE or postgresql://USER@HOST/NAME; a password is best left to the "
+        "variable. Else the store's own, in its private folder.",
+    ),
+]
+StoreFolder = Annotated[
+    Path | None, typer.Option("--store", help="Folder of results, whose own database is meant.")
+]
+Handle = Annotated[str, typer.Argument(metavar="HANDLE", help="The user's name on the board.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
+
+
+@users.command("add")
+def _add_user(
+    handle: Handle,
+    name: Annotated[str, typer.Option(help="A longer name to show.")] = "",
+    database: DatabaseUrl = None,
+    store: StoreFolder = None,
+) -> None:
+    """Make a user; give them a token with: admin token add HANDLE."""
+    with _open(database, store) as engine:
+        from leaderboard.accounts import create_user  # noqa: PLC0415
+
+        user = create_user(engine, handle, name)
+        typer.echo(f"{user.handle}: made")
+
+
+@users.command("list")
+def _list_users(
+    as_json: AsJson = False, database: DatabaseUrl = None, store: StoreFolder = None
+) -> None:
+    """List all users, by handle."""
+    with _open(database, store) as engine:
+        from leaderboard.accounts import list_users  # noqa: PLC0415
+
+        _print([asdict(user) for user in list_users(engine)], as_json)
+
+
+@users.command("disable")
+def _disable_user(
+    handle: Handle,
+    undo: Annotated[bool, typer.Option("--undo", help="Let their tokens in again.")] = False,
+    database: DatabaseUrl = None,
+    store: StoreFolder = None,
+) -> None:
+    """Let none of a user's tokens in from now on; their entries stay."""
+    with _open(database, store) as engine:
+        from leaderboard.accounts import set_disabled  # noqa: PLC0415
+
+        set_disabled(engine, handle, disabled=not undo)
+        typer.echo(f"{handle}: {'enabled' if undo else 'disabled'}")
+
+
+@tokens.command("add")
+def _add_token(
+    handle: Handle,
+    scope: Annotated[
+        list[str] | None,
+        typer.Option(help="submit, read or admin; may be repeated. Else submit and read."),
+    ] = None,
+    label: Annotated[str, typer.Option(help="What it is for.")] = "",
+    days: Annotated[int, typer.Option(help="Lets nobody in after so many.", min=1, max=3650)] = 365,
+    database: DatabaseUrl = None,
+    store: StoreFolder = None,
+) -> None:
+    """Make a token and print it, this once: only its hash is kept."""
+    with _open(database, store) as engine:
+        from leaderboard.accounts import create_token  # noqa: PLC0415
+
+        expires = datetime.now(UTC) + timedelta(days=days)
+        scopes = scope or ["submit", "read"]
+        typer.echo(create_token(engine, handle, scopes, label=label, expires_at=expires))
+        sys.stderr.write(f"lets {handle} in until {expires:%F}; it is not shown again\n")
+
+
+@tokens.command("list")
+def _list_tokens(
+    handle: Annotated[
+        str | None, typer.Argument(metavar="[HANDLE]", help="Only this user's.")
+    ] = None,
+    as_json: AsJson = False,
+    database: DatabaseUrl = None,
+    store: StoreFolder = None,
+) -> None:
+    """List tokens by what is no secret of them."""
+    with _open(database, store) as engine:
+        from leaderboard.accounts import list_tokens  # noqa: PLC0415
+
+        rows = [asdict(token) for token in list_tokens(engine, handle)]
+        _print([row | {"scopes": sorted(row["scopes"])} for row in rows], as_json)
+
+
+@tokens.command("revoke")
+def _revoke_token(
+    prefix: Annotated[
+        str, typer.Argument(metavar="PREFIX", help="The eight characters that the list shows.")
+    ],
+    database: DatabaseUrl = None,
+    store: StoreFolder = None,
+) -> None:
+    """Let a token in no more."""
+    with _open(database, store) as engine:
+        from leaderboard.accounts import revoke_token  # noqa: PLC0415
+
+        revoke_token(engine, prefix)
+        typer.echo(f"{prefix}: revoked")
+
+
+@admin.command("events")
+def _events(
+    after: Annotated[
+        int, typer.Option(help="Only what follows this number.", min=0, max=2**31)
+    ] = 0,
+    limit: Annotated[int, typer.Option(help="The most to print.", min=1, max=10**6)] = 100,
+    kind: Annotated[str | None, typer.Option(help="Only these: entry.filed, …")] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Instead: is every event as it was written?")
+    ] = False,
+    as_json: AsJson = False,
+    database: DatabaseUrl = None,
+    store: StoreFolder = None,
+) -> None:
+    """Print the log, oldest first. Each event carries a hash of itself and of all before it."""
+    with _open(database, store) as engine:
+        from leaderboard import events  # noqa: PLC0415
+
+        if not check:
+            page = events.read(engine, after=after, limit=limit, kind=kind)
+            _print([asdict(event) for event in page], as_json)
+            return
+        chain = events.check_chain(engine)
+        if chain.broken_at is not None:
+            raise ConfigError(
+                f"event {chain.broken_at} is not as it was written, or one before is gone"
+            )
+        typer.echo(f"{chain.n_events} events, all as they were written; the last is {chain.head}")
+
+
+@app.command("rebuild-db")
+def _rebuild(
+    store: Annotated[Path, typer.Argument(metavar="STORE", help="Folder of results.")],
+    database: DatabaseUrl = None,
+) -> None:
+    """Make the database's entries again from the folder, which is the truth.
+
+    Users who filed them are made where missing, without a token. Users, tokens, quotas and the
+    log that are there stay.
+    """
+    if not store.is_dir():
+        raise ConfigError(f"{store}: no such folder, expected a store")
+    with _open(database, store) as engine:
+        from leaderboard.index import rebuild  # noqa: PLC0415
+
+        counts = rebuild(engine, store)
+        typer.echo(
+            f"{counts.entries} entries ({counts.added} added, {counts.removed} removed),"
+            f" {counts.users} users made"
+        )
+        for name in counts.doubled:
+            sys.stderr.write(f"{name}: left out, for an earlier entry is of the same upload\n")
+
+
+@contextmanager
+def _open(url: str | None, store: Path | None) -> "Iterator[Engine]":
+    try:
+        from leaderboard.database import default_url, open_database  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"a database needs {error.name}: pip install 'noise-of-web[server]'"
+        ) from None
+
+    if not url and store is None:
+        raise ConfigError("which database? give --database (NOW_LEADERBOARD_DATABASE) or --store")
+    engine = open_database(url or default_url(store or Path()))
+    try:
+        yield engine
+    finally:
+        engine.dispose()
+
+
+def _print(rows: list[dict[str, Any]], as_json: bool) -> None:
+    """Print rows as JSON, or as lines of what is set in them."""
+    if as_json:
+        typer.echo(json.dumps(rows, default=_plain, indent=2))
+        return
+    for row in rows:
+        shown = (
+            f"{name}={_plain(value)}" for name, value in row.items() if value not in (None, "")
+        )
+        typer.echo("  ".join(shown))
+
+
+def _plain(value: object) -> str:
+    return f"{value:%FT%TZ}" if isinstance(value, datetime) else str(value)
 
 
 def main() -> None:

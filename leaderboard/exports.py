@@ -8,12 +8,11 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Literal
 from urllib.parse import quote
 from xml.sax.saxutils import escape
 
-from leaderboard.reported import ReportedRow, Source, short_name
+from leaderboard.reported import Source, short_name
 
 Colour = Literal["blue", "green", "grey"]
 
@@ -28,6 +27,7 @@ TITLES = {
     "coco-5k": "MS-COCO 5K",
     "cc152k": "CC152K",
 }
+PUBLISHED = "published test split"
 RECALLS = ("i2t_r1", "i2t_r5", "i2t_r10", "t2i_r1", "t2i_r5", "t2i_r10")
 
 _BIDI = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
@@ -35,7 +35,7 @@ _NUMBER = re.compile(r"[+-]?\d+(\.\d+)?")
 _FORMULA = "=+\\-@＝＋－＠"
 # A formula may also begin after what other programs and countries take for the end of a cell.
 _FORMULA_START = re.compile(rf"(^|[;,\"]\s*)(?=[{_FORMULA}])")
-_MARKDOWN = re.compile(r"([\\`*_{}\[\]<>()#|!~$&:@^])|(?<=www)(\.)", re.IGNORECASE)
+_MARKDOWN = re.compile(r"[\\`*_{}\[\]<>()#|!~$&@^]|:(?=\S)|(?<=www)\.", re.IGNORECASE)
 _TEX = {
     "\\": r"\textbackslash{}",
     "{": r"\textbraceleft{}",
@@ -64,7 +64,9 @@ class ExportRow:
 
     Attributes:
         board: Its id.
-        noise: The training noise in words: rows under different noise get tables of their own.
+        noise: The training noise in words. Rows under different noise, or scored on different data,
+            get tables of their own.
+        data: What was scored on, in words.
         evidence: ``scored``, ``reproduced``, ``blind``, ``reported`` or ``reference``.
         place_interval: The first and the last place that the row may have.
         low: Lower end of the 95 % interval of rSum.
@@ -80,6 +82,7 @@ class ExportRow:
     method: str
     evidence: str
     rsum: float
+    data: str = PUBLISHED
     place: int | None = None
     place_interval: tuple[int, int] | None = None
     low: float | None = None
@@ -103,38 +106,6 @@ class Badge:
     label: str
     message: str
     colour: Colour = "blue"
-
-
-def from_reported(
-    row: ReportedRow,
-    place: int | None = None,
-    interval: tuple[float, float] | None = None,
-) -> ExportRow:
-    """Make the row of a published figure.
-
-    Args:
-        row: As packaged.
-        place: Among the rows under its noise.
-        interval: Of rSum, 95 %.
-    """
-    low, high = interval or (None, None)
-    return ExportRow(
-        board=row.board,
-        noise=row.noise.title,
-        method=row.method,
-        evidence="reported",
-        rsum=row.rsum,
-        place=place,
-        low=low,
-        high=high,
-        recalls=row.recalls,
-        ensemble=row.ensemble,
-        url=row.source.url,
-        authors=row.source.authors,
-        source=row.source,
-        table=row.table,
-        footnote=row.footnote,
-    )
 
 
 def to_csv(rows: Iterable[ExportRow]) -> str:
@@ -164,10 +135,10 @@ def to_json(rows: Iterable[ExportRow]) -> str:
 def to_markdown(rows: Iterable[ExportRow]) -> str:
     """Write a table for each board and noise, with its footnotes below."""
     parts = []
-    for (board, noise), group in _tables(rows):
+    for title, group in _tables(rows):
         notes: list[str] = []
         lines = [
-            f"### {_markdown(TITLES.get(board, board))}: {_markdown(noise)}",
+            f"### {_markdown(title)}",
             "",
             "| # | Method | i2t R@1 | R@5 | R@10 | t2i R@1 | R@5 | R@10 | rSum | 95 % | Evidence |",
             "|--:|:--|" + "--:|" * 7 + ":--|:--|",
@@ -187,12 +158,12 @@ def to_markdown(rows: Iterable[ExportRow]) -> str:
 def to_latex(rows: Iterable[ExportRow]) -> str:
     """Write a booktabs table for each board and noise; it compiles whatever the names hold."""
     parts = [_TEX_HEAD]
-    for (board, noise), group in _tables(rows):
+    for title, group in _tables(rows):
         notes: list[str] = []
         lines = [
             r"\begin{table}",
             r"\centering",
-            rf"\caption{{{_latex(TITLES.get(board, board))}: {_latex(noise)}.}}",
+            rf"\caption{{{_latex(title)}.}}",
             r"\begin{tabular}{rlrrrrrrrl}",
             r"\toprule",
             r"& & \multicolumn{3}{c}{Image to text} & \multicolumn{3}{c}{Text to image} & & \\",
@@ -293,6 +264,7 @@ def _record(row: ExportRow) -> dict[str, object]:
     record = {
         "board": row.board,
         "noise": row.noise,
+        "data": row.data,
         "place": row.place,
         "place_low": place_low,
         "place_high": place_high,
@@ -363,14 +335,13 @@ def _url(url: str | None) -> str | None:
     return quote(_encodable(url), safe=_SAFE_IN_URL)
 
 
-def _tables(
-    rows: Iterable[ExportRow],
-) -> Iterable[tuple[tuple[str, str], list[ExportRow]]]:
-    order = list(rows)
-    first = {(row.board, row.noise): n for n, row in reversed([*enumerate(order)])}
-    order.sort(key=lambda row: first[row.board, row.noise])
-    for key, group in groupby(order, key=lambda row: (row.board, row.noise)):
-        yield key, list(group)
+def _tables(rows: Iterable[ExportRow]) -> Iterable[tuple[str, list[ExportRow]]]:
+    """Give each table's title and rows, in the order in which they come first."""
+    tables: dict[tuple[str, str, str], list[ExportRow]] = {}
+    for row in rows:
+        tables.setdefault((row.board, row.noise, row.data), []).append(row)
+    for (board, noise, data), group in tables.items():
+        yield f"{TITLES.get(board, board)}: {noise}; {data}", group
 
 
 def _mark(row: ExportRow, notes: list[str], pattern: str) -> str:

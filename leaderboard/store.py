@@ -184,7 +184,7 @@ def file_result(store: Path, result: Result, filing: NewFiling | None = None) ->
     with _FILING:
         if path.exists():
             return read_entry(store, entry.result), False
-        _prepare(store)
+        prepare_store(store)
         if filing is not None:
             entry = replace(entry, filing=_file(store, entry.name, result, filing))
         write_result(path, entry.result)
@@ -359,7 +359,8 @@ def now() -> datetime:
     return datetime.now(UTC).replace(microsecond=0)
 
 
-def _prepare(store: Path) -> None:
+def prepare_store(store: Path) -> None:
+    """Make the folder, and keep what is private out of git."""
     (store / PRIVATE).mkdir(parents=True, exist_ok=True)
     ignore = store / ".gitignore"
     if not ignore.exists():

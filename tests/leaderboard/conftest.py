@@ -1,11 +1,23 @@
-"""A small release of ours and a small archive in the published layout, made through the formats."""
+"""A small release of ours, a small archive in the published layout; databases of both kinds."""
 
 import csv
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+import uuid
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
+from sqlalchemy import create_engine, make_url, text
+from sqlalchemy.pool import NullPool
 
+from leaderboard.database import open_database
 from leaderboard.gallery import read_gallery
 from leaderboard.submission import new_submission, pack
 from now_builder.formats.captions import TOKENIZERS, to_line
@@ -151,3 +163,95 @@ def packed(tmp_path, release) -> Path:
     path = tmp_path / "x.zip"
     pack(path, make_similarity(), new_submission(release, "jieba", "test", "Mine"))
     return path
+
+
+@pytest.fixture(scope="session")
+def postgres_server():
+    """A PostgreSQL server of our own: its address, with NAME where a database's name goes.
+
+    Nothing outlives the tests: it stops when this process does, however that ends.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="now-pg-"))  # sockets want short paths
+    try:
+        with _running(_programs(), folder):
+            url = f"postgresql://postgres@/NAME?host={folder}"
+            open_database(url.replace("NAME", "template1")).dispose()
+            yield url
+    finally:
+        shutil.rmtree(folder)
+
+
+def _programs():
+    """Find the folder of initdb and postgres; Debian keeps it off the PATH."""
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb")) or [shutil.which("initdb")]
+    if found[-1] is None:
+        if os.environ.get("NOW_TEST_WITHOUT_POSTGRES"):
+            pytest.skip("no PostgreSQL server, as NOW_TEST_WITHOUT_POSTGRES says")
+        pytest.fail(
+            "no PostgreSQL server: apt install postgresql, or set NOW_TEST_WITHOUT_POSTGRES=1",
+            pytrace=False,
+        )
+    return Path(found[-1]).parent
+
+
+@contextmanager
+def _running(programs, folder):
+    # setpriv ends the server with us; and PostgreSQL does not run as root.
+    command = ["setpriv", "--pdeathsig", "INT"]
+    if os.geteuid() == 0:
+        user = (
+            "postgres" if any(user.pw_name == "postgres" for user in pwd.getpwall()) else "nobody"
+        )
+        shutil.chown(folder, user)
+        command += [f"--reuid={user}", f"--regid={pwd.getpwnam(user).pw_gid}", "--clear-groups"]
+    making = [programs / "initdb", "-D", folder / "data", "-U", "postgres", "-A", "trust"]
+    making += ["--encoding=UTF8", "--locale=C", "--no-sync"]
+    subprocess.run([*command, *making], check=True, capture_output=True, cwd=folder)
+    serving = [programs / "postgres", "-D", folder / "data", "-k", folder]
+    for setting in ("listen_addresses=", "fsync=off", "max_connections=300"):
+        serving += ["-c", setting]
+    with (folder / "log").open("wb") as log:
+        server = subprocess.Popen([*command, *serving], cwd=folder, stdout=log, stderr=log)
+    try:
+        _wait(server, folder)
+        yield
+    finally:
+        server.send_signal(signal.SIGINT)
+        server.wait(30)
+
+
+def _wait(server, folder):
+    for _ in range(600):
+        if "ready to accept connections" in (folder / "log").read_text():
+            return
+        if server.poll() is not None:
+            break
+        time.sleep(0.05)
+    pytest.fail(f"PostgreSQL did not start:\n{(folder / 'log').read_text()}", pytrace=False)
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)])
+def database_url(request, tmp_path):
+    """An empty database: once a file of SQLite, once one of a PostgreSQL server."""
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path / 'board.sqlite'}"
+        return
+    server, name = request.getfixturevalue("postgres_server"), f"board_{uuid.uuid4().hex}"
+    admin = create_engine(
+        make_url(server.replace("NAME", "postgres")).set(drivername="postgresql+psycopg"),
+        isolation_level="AUTOCOMMIT",
+        poolclass=NullPool,
+    )
+    with admin.connect() as connection:
+        connection.execute(text(f"CREATE DATABASE {name}"))
+    yield server.replace("NAME", name)
+    with admin.connect() as connection:
+        connection.execute(text(f"DROP DATABASE {name} WITH (FORCE)"))
+
+
+@pytest.fixture
+def database(database_url):
+    """The same, opened, with its tables."""
+    engine = open_database(database_url)
+    yield engine
+    engine.dispose()

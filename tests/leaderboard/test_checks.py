@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from leaderboard import checks
 from leaderboard.checks import (
     GAP_Z,
     NEAR_IDENTICAL,
@@ -265,6 +266,22 @@ def test_five_captions_an_image_have_each_trick_flagged(code, trick):
     similarity, owner = _five_captions(0)
     near = np.abs(np.arange(120)[:, None] - owner)
     assert code in _codes(trick(similarity, near), owner=owner)
+
+
+def test_a_large_matrix_is_judged_by_its_first_images_and_its_sums(monkeypatch):
+    monkeypatch.setattr(checks, "_LARGEST", 60)
+    similarity, owner = _five_captions(1)
+    near = np.abs(np.arange(120)[:, None] - owner)
+    assert _codes(similarity, owner=owner) == []
+    assert _codes(similarity + 100 * (near == 0), owner=owner) == ["identity-like"]
+    assert _codes(_softmax(similarity, 1), owner=owner) == ["normalised-rows"]
+    assert "index-local" in _codes(similarity + 3 * np.exp(-near / 3), owner=owner)
+
+
+def test_every_message_fits_into_a_result():
+    for _, make in TRICKS.values():
+        for scale in (1e-30, 1.0, 1e30):
+            _codes(scale * make(np.random.default_rng(0), 60))
 
 
 def test_what_is_declared_is_not_flagged():

@@ -1,5 +1,7 @@
 """The commands: what they print, and exit codes 0, 1 and 2."""
 
+import csv
+import io
 import json
 import sys
 
@@ -102,6 +104,20 @@ def test_a_users_mistake_is_one_line_and_exit_1(request, now_leaderboard, argume
 def test_wrong_usage_exits_2_and_help_teaches(now_leaderboard):
     assert now_leaderboard("score")[0] == 2
     assert now_leaderboard("nonsense")[0] == 2
-    for verb in ("pack", "validate", "score", "submit", "serve", "export-site"):
+    for verb in ("pack", "validate", "score", "submit", "serve", "export", "export-site"):
         code, text, _ = now_leaderboard(verb, "--help")
         assert (code, "--help" in text) == (0, True)
+
+
+def test_export_prints_a_board(tmp_path, now_leaderboard, packed, release):
+    now_leaderboard("submit", packed, "--release", release, "--store", tmp_path / "st")
+    code, text, _ = now_leaderboard("export", "jieba", "--store", tmp_path / "st")
+    records = list(csv.DictReader(io.StringIO(text, newline="")))
+    assert code == 0
+    assert [row["method"] for row in records if row["evidence"] == "scored"] == ["Mine"]
+    code, text, _ = now_leaderboard("export", "cc152k", "--format", "bib")
+    assert (code, text.count("\n@") + 1) == (0, 6)
+    for arguments in (("now",), ("bpe", "--format", "xls")):
+        code, text, problem = now_leaderboard("export", *arguments)
+        assert (code, text) == (1, "")
+        assert f"found '{arguments[-1]}', expected one of " in problem

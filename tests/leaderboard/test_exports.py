@@ -9,12 +9,16 @@ import shutil
 import subprocess
 import xml.etree.ElementTree as ET
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from leaderboard.evaluate import score
+from leaderboard.export_rows import export_rows, from_entry, from_reported
 from leaderboard.exports import (
     COLOURS,
     CSV_COLUMNS,
@@ -25,7 +29,6 @@ from leaderboard.exports import (
     badge_json,
     badge_of,
     badge_svg,
-    from_reported,
     to_bibtex,
     to_csv,
     to_json,
@@ -33,6 +36,10 @@ from leaderboard.exports import (
     to_markdown,
 )
 from leaderboard.reported import BOARDS, read_reported, read_sources
+from leaderboard.result import AtCutoffs, Folds, Release
+from leaderboard.store import Withdrawal, entry_of
+from leaderboard.submission import Noise as SubmittedNoise
+from leaderboard.submission import Training, new_submission, pack
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -75,7 +82,7 @@ PAYLOADS = [
     "'",
     "",
 ]
-TEXTS = ("board", "noise", "method", "evidence", "post_processing", "date", "entry", "url")
+TEXTS = ("board", "noise", "data", "method", "evidence", "post_processing", "date", "entry", "url")
 # Every kind of character that means something to one of the formats, and others.
 HOSTILE = st.text(
     st.sampled_from(list("\\{}[]()|`*_~^$&%#<>\"'=+-@;,.:!/ \t\r\n\x00\x1b\u202e\ud800²é模x1"))
@@ -106,9 +113,9 @@ def _rows():
             authors=("Ann O'Neil", "李雷"),
             footnote="Trained twice.",
         ),
-        from_reported(read_reported("jieba")[4], 2, (150.0, 177.8)),
+        replace(from_reported(read_reported("jieba")[4]), place=2),
         ExportRow("jieba", "noise of the web", "chance", "reference", 3.2),
-        from_reported(ncr, 1),
+        replace(from_reported(ncr), place=1),
         from_reported(next(row for row in read_reported("flickr30k") if not row.recalls)),
     ]
 
@@ -221,7 +228,7 @@ def _cells(line):
 @given(HOSTILE)
 def test_markdown_rows_have_as_many_cells_as_the_header(text):
     own = _rows()[0]
-    row = replace(_everywhere(text), board=own.board, noise=own.noise)
+    row = replace(_everywhere(text), board=own.board, noise=own.noise, data=own.data)
     exported = to_markdown([row, own])
     header, *rows = [line for line in exported.splitlines() if line.startswith("| ")]
     assert len(rows) == 2
@@ -340,6 +347,84 @@ def test_latex_compiles(tmp_path):
     command = ["pdflatex", "-halt-on-error", "-interaction=nonstopmode", "-no-shell-escape", "x"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, check=False)
     assert done.returncode == 0, done.stdout.decode("utf-8", "replace")[-2000:]
+
+
+# Rows of a board
+
+
+def _entry(folder, release, name="Mine", strength=2.0, **changes):
+    noise = np.random.default_rng(0).standard_normal((24, 24))
+    track = "jieba" if (release / "manifest.json").exists() else "bert"
+    meta = new_submission(release, track, "test", name)
+    pack(folder / "x.zip", (noise + strength * np.eye(24)).astype(np.float32), meta)
+    return entry_of(score(folder / "x.zip", release).model_copy(update=changes))
+
+
+def _published(entry, rsum, **changes):
+    """The same result as if it were on the authors' 1,000 pairs."""
+    changes = {"n_pairs": 1000, "n_images": 1000, "rsum": rsum} | changes
+    return entry_of(entry.result.model_copy(update=changes))
+
+
+def test_scored_rows_stand_among_the_reported_ones_on_the_same_data(tmp_path, archive):
+    entry = _entry(tmp_path, archive)
+    rows = export_rows("bert", [_published(entry, 150.6), _published(entry, 300.0, ranked=False)])
+    assert [(row.place, row.method) for row in rows] == [
+        (1, "PC²"),
+        (1, "Mine"),
+        (3, "BiCro"),
+        (4, "DECL"),
+        (5, "NCR"),
+        (6, "SGR"),
+        (None, "Mine"),
+    ]
+    assert {(row.noise, row.data) for row in rows} == {("noise of the web", "published test split")}
+    assert rows[0].low < 150.6 < rows[0].high
+    assert (rows[1].evidence, rows[1].entry) == ("scored", _published(entry, 150.6).name)
+
+
+def test_scored_rows_on_other_data_stand_apart(tmp_path, release, archive):
+    rows = export_rows("bert", [_entry(tmp_path, archive)])
+    assert [row.place for row in rows] == [1, 2, 3, 4, 5, 1]
+    assert rows[-1].data.startswith("copy ")
+    row = export_rows("jieba", [_entry(tmp_path, release)])[-1]
+    assert row.data.startswith("rebuilt release ")
+    assert len(to_markdown(export_rows("jieba", [_entry(tmp_path, release)])).split("### ")) == 3
+
+
+def test_other_boards_and_withdrawn_entries_are_left_out(tmp_path, release):
+    entry = _entry(tmp_path, release)
+    withdrawal = Withdrawal(name=entry.name, withdrawn_at=datetime(2026, 1, 1, tzinfo=UTC))
+    assert from_entry(entry, "bpe") is None
+    assert from_entry(replace(entry, withdrawal=withdrawal), "jieba") is None
+
+
+def test_a_coco_result_gives_its_folds_to_one_board_and_the_whole_to_the_other(tmp_path, archive):
+    way = AtCutoffs.model_validate({"R@1": 70.0, "R@5": 90.0, "R@10": 95.0})
+    folds = Folds(size=1000, count=5, i2t=way, t2i=way, rsum=510.0)
+    release = {"origin": "field", "fingerprint": "0" * 64}
+    noise = SubmittedNoise(protocol="captions", sha256="0" * 64, ratio=0.19997)
+    training = Training(noise=noise, ensemble_size=2)
+    base = _entry(tmp_path, archive).result.model_copy(
+        update={"track": "coco", "training": training, "release": Release(**release)}
+    )
+    whole, folded = (entry_of(base.model_copy(update={"folds": f})) for f in (None, folds))
+    assert from_entry(whole, "coco-1k") is None
+    assert from_entry(whole, "coco-5k").rsum == base.rsum
+    row = from_entry(folded, "coco-1k")
+    assert (row.rsum, row.recalls[:3], row.low) == (510.0, (70.0, 90.0, 95.0), None)
+    rows = [row for row in export_rows("coco-1k", [folded]) if "captions" in row.noise]
+    places = {row.method: row.place for row in rows if row.noise.startswith("20 %")}
+    assert (places["BiCro"], places["Mine"]) == (1, 8)
+
+
+def test_noise_that_is_not_told_is_not_taken_for_none(tmp_path, archive):
+    base = _entry(tmp_path, archive).result
+    silent = entry_of(base.model_copy(update={"track": "flickr30k"}))
+    assert from_entry(silent, "flickr30k").noise == "noise not stated"
+    shuffled = SubmittedNoise(protocol="either", sha256="0" * 64, ratio=0.2)
+    more = entry_of(base.model_copy(update={"training": Training(noise=shuffled)}))
+    assert from_entry(more, "bert").noise == "noise of the web, 20 % more shuffled"
 
 
 # Badges

@@ -307,3 +307,42 @@ def test_more_entries_need_a_clearer_difference():
 
 def test_a_single_entry_is_tied_with_itself():
     assert tied_with_first(np.ones((1, 5))).tolist() == [True]
+
+
+def _drawn_hits(generator, hardness, skill):
+    """The six hits of each pair in a gallery of 1,000, both directions from one hardness."""
+    own = skill + hardness + 0.6 * generator.normal(size=(2, len(hardness)))
+    wrong = np.sort(generator.normal(size=200_000))
+    above = 1 - np.searchsorted(wrong, own) / len(wrong)
+    ranks = generator.binomial(999, above)
+    return np.concatenate([ranks < cutoff for cutoff in (1, 5, 10)])
+
+
+def test_intervals_hold_the_value_of_the_population_and_equals_are_told_apart_by_luck_only():
+    """400 test sets of 500: of a nominal 95 and 5 %, luck alone leaves 3 points either way.
+
+    Every pair of the population is there twice, with the entries exchanged: they are equal.
+    """
+    generator = np.random.default_rng(11)
+    hardness = generator.normal(size=20_000)
+    first, second = (_drawn_hits(generator, hardness, 1.75) for _ in range(2))
+    first, second = np.hstack([first, second]), np.hstack([second, first])
+    truth = 100 * first.mean(axis=1)
+    held = np.zeros(8)
+    found = np.zeros(7)
+    for _ in range(400):
+        chosen = generator.integers(0, first.shape[1], 500)
+        one, other = first[:, chosen], second[:, chosen]
+        ends = [wilson(float(count), 500) for count in one.sum(axis=1)]
+        held[:6] += [low <= share <= high for (low, high), share in zip(ends, truth, strict=True)]
+        whole = bootstrap_rsum(one.sum(axis=0).astype(np.float64), replicates=1000)
+        held[6] += whole.low <= truth.sum() <= whole.high
+        difference = (one.sum(axis=0) - other.sum(axis=0)).astype(np.float64)
+        apart = bootstrap_rsum(difference, replicates=1000)
+        held[7] += apart.low <= 0 <= apart.high
+        only = (one & ~other).sum(axis=1), (other & ~one).sum(axis=1)
+        found[:6] += [mcnemar(int(a), int(b)) <= 0.05 for a, b in zip(*only, strict=True)]
+        found[6] += sign_flip(difference, flips=2000) <= 0.05
+    assert (np.abs(held / 400 - 0.95) < 0.035).all()
+    assert (found[:6] / 400 < 0.075).all()
+    assert found[6] / 400 == pytest.approx(0.05, abs=0.035)

@@ -1,0 +1,230 @@
+"""The entries of a store as rows: what the service asks often, made again from the folder."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from datetime import date, datetime
+from pathlib import Path
+
+from sqlalchemy import Engine, select, update
+from sqlalchemy.orm import Session
+
+from leaderboard import events
+from leaderboard.accounts import OPERATOR, SERVICE, add_user, is_handle
+from leaderboard.database import EntryRow, User, insert_missing, reading, writing
+from leaderboard.store import (
+    PRIVATE,
+    RESULTS,
+    Disclosure,
+    Entry,
+    read_entry,
+    read_record,
+    read_result,
+)
+from now_builder.errors import FormatError
+
+
+@dataclass(frozen=True, slots=True)
+class Indexed:
+    """An entry's row.
+
+    Attributes:
+        name: The store's name of it.
+        user_id: Who filed it; None where the folder does not say.
+        payload_sha256: Of the submission's zip.
+        anonymous_until: The board does not say who filed it before that day.
+        withdrawn_at: A tombstone since then.
+    """
+
+    name: str
+    user_id: int | None
+    payload_sha256: str
+    track: str
+    split: str
+    fingerprint: str
+    rsum: float
+    ranked: bool
+    method: str
+    evidence: str
+    submitted_at: datetime | None
+    anonymous_until: date | None
+    withdrawn_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What making the index again did.
+
+    Attributes:
+        entries: Rows that it has now.
+        added: Of them, not there before.
+        removed: Rows whose file is gone.
+        users: Users made, who have no token yet.
+        doubled: Names of entries that are not in it, for an earlier one is of the same upload.
+    """
+
+    entries: int
+    added: int
+    removed: int
+    users: int
+    doubled: tuple[str, ...]
+
+
+def record_entry(session: Session, entry: Entry, user_id: int | None) -> bool:
+    """Add an entry's row inside a transaction of :func:`leaderboard.database.writing`.
+
+    Returns:
+        Whether it is new; one of that name or of the same upload changes nothing.
+    """
+    result, filing, withdrawal = entry.result, entry.filing, entry.withdrawal
+    values = {
+        "name": entry.name,
+        "user_id": user_id,
+        "payload_sha256": result.payload_sha256,
+        "track": result.track,
+        "split": result.split,
+        "fingerprint": result.release.fingerprint,
+        "rsum": result.rsum,
+        "ranked": result.ranked,
+        "method": result.method.name,
+        "evidence": entry.evidence,
+        "submitted_at": filing and filing.submitted_at,
+        "anonymous_until": filing and filing.anonymous_until,
+        "withdrawn_at": withdrawal and withdrawal.withdrawn_at,
+    }
+    return insert_missing(session, EntryRow, values)
+
+
+def find_by_payload(engine: Engine, payload_sha256: str) -> Indexed | None:
+    """Find the entry that an upload became, withdrawn or not."""
+    with reading(engine) as session:
+        query = select(EntryRow).where(EntryRow.payload_sha256 == payload_sha256)
+        return _indexed(session.scalar(query))
+
+
+def find_entry(engine: Engine, name: str) -> Indexed | None:
+    """Find an entry by its name, withdrawn or not."""
+    with reading(engine) as session:
+        return _indexed(session.get(EntryRow, name))
+
+
+def entries_of(engine: Engine, user_id: int) -> list[Indexed]:
+    """List a user's entries, the newest first, withdrawn ones among them."""
+    newest = EntryRow.submitted_at.desc().nulls_last()
+    query = select(EntryRow).where(EntryRow.user_id == user_id).order_by(newest, EntryRow.name)
+    with reading(engine) as session:
+        return [row for row in map(_indexed, session.scalars(query)) if row is not None]
+
+
+def mark_withdrawn(session: Session, name: str, at: datetime) -> bool:
+    """Make a row a tombstone; whether it was not one before."""
+    found = session.scalar(
+        update(EntryRow)
+        .where(EntryRow.name == name, EntryRow.withdrawn_at.is_(None))
+        .values(withdrawn_at=at)
+        .returning(EntryRow.name)
+    )
+    return found is not None
+
+
+def rebuild(engine: Engine, store: Path) -> Counts:
+    """Make every row again from the folder; users of filings are made where missing.
+
+    Users, tokens, usage and events stay as they are. The service may run meanwhile.
+
+    Raises:
+        FormatError: If there is no such folder or a file of it is not what it should be.
+    """
+    if not store.is_dir():
+        raise FormatError(store, "no such folder, expected a store")
+    return _index(engine, store, whole=True)
+
+
+def update_index(engine: Engine, store: Path) -> Counts:
+    """Read only what the index lacks or what changed, and drop rows whose file is gone.
+
+    For every start of the service, before :func:`leaderboard.quotas.reconcile`.
+
+    Raises:
+        FormatError: If a file of the store is not what it should be, or the store of an index that
+            has entries is missing.
+    """
+    return _index(engine, store, whole=False)
+
+
+def _index(engine: Engine, store: Path, *, whole: bool) -> Counts:
+    with writing(engine) as session:
+        rows = {row.name: row for row in session.scalars(select(EntryRow))}
+        if rows and not store.is_dir():
+            raise FormatError(store, f"no such folder, and the database has {len(rows)} entries")
+        files = {_name_of(path): path for path in (store / RESULTS).glob("[!.]*.json")}
+        kept = set() if whole else _unchanged(rows, files, store)
+        for name in rows.keys() - kept:
+            session.delete(rows[name])
+        session.flush()
+        entries = [read_entry(store, read_result(files[name])) for name in files.keys() - kept]
+        owners = {name: row.user_id for name, row in rows.items()}
+        made, doubled = _record_all(session, store, sorted(entries, key=_age), owners)
+        after = set(session.scalars(select(EntryRow.name)))
+        counts = Counts(len(after), len(after - set(rows)), len(set(rows) - after), made, doubled)
+        if whole or counts.added or counts.removed:
+            detail = {"entries": counts.entries, "added": counts.added, "removed": counts.removed}
+            events.append(session, OPERATOR if whole else SERVICE, "index.made", "entries", detail)
+    return counts
+
+
+def _name_of(result: Path) -> str:
+    return result.stem.rpartition("-")[2]
+
+
+def _unchanged(rows: dict[str, EntryRow], files: Iterable[str], store: Path) -> set[str]:
+    """Name the rows that still say what the folder says; a result itself never changes."""
+    withdrawn = {path.stem for path in (store / "withdrawals").glob("*.json")}
+    again = {path.stem.partition("-")[0] for path in (store / "reproductions").glob("*.json")}
+    return {
+        name
+        for name in rows.keys() & set(files)
+        if (rows[name].withdrawn_at is not None) == (name in withdrawn)
+        and (
+            rows[name].evidence == "blind"
+            or (rows[name].evidence == "reproduced") == (name in again)
+        )
+    }
+
+
+def _age(entry: Entry) -> tuple[bool, float, str]:
+    """Of two entries of one upload the earlier one counts; those of no date come last."""
+    at = entry.filing and entry.filing.submitted_at
+    return at is None, at.timestamp() if at else 0.0, entry.name
+
+
+def _record_all(
+    session: Session, store: Path, entries: Iterable[Entry], owners: dict[str, int | None]
+) -> tuple[int, tuple[str, ...]]:
+    """Add rows; give how many users were made, and the entries that are of an upload again."""
+    users = {user.handle: user.id for user in session.scalars(select(User))}
+    known, doubled = len(users), []
+    for entry in entries:
+        handle = _submitter(store, entry)
+        if handle is not None and handle not in users:
+            users[handle] = add_user(session, handle).id
+        owner = owners.get(entry.name) if handle is None else users[handle]
+        if not record_entry(session, entry, owner):
+            doubled.append(entry.name)
+    return len(users) - known, tuple(doubled)
+
+
+def _submitter(store: Path, entry: Entry) -> str | None:
+    """Who filed it: said openly, or in the private folder while it is anonymous."""
+    secret = store / PRIVATE / f"{entry.name}.json"
+    said = entry.filing.submitter if entry.filing is not None else None
+    if said is None and entry.disclosure is not None:
+        said = entry.disclosure.submitter
+    if said is None and secret.exists():
+        said = read_record(secret, Disclosure).submitter
+    return said if said is not None and is_handle(said) else None
+
+
+def _indexed(row: EntryRow | None) -> Indexed | None:
+    if row is None:
+        return None
+    return Indexed(**{field.name: getattr(row, field.name) for field in fields(Indexed)})

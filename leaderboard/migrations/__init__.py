@@ -1,0 +1,40 @@
+"""Changes of the tables over time: each database is brought to the newest one when opened."""
+
+from pathlib import Path
+
+from alembic import command
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection
+
+from now_builder.errors import ConfigError
+
+
+def settings(connection: Connection) -> Config:
+    """Give Alembic's settings for a connection, inside whose transaction it then works."""
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).parent).replace("%", "%%"))
+    config.attributes["connection"] = connection
+    return config
+
+
+def upgrade(connection: Connection, shown: str) -> None:
+    """Bring a database to the newest tables.
+
+    Args:
+        connection: Inside a transaction.
+        shown: What an error calls the database.
+
+    Raises:
+        ConfigError: If it was made by a newer version than this one.
+    """
+    config = settings(connection)
+    known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
+    found = set(MigrationContext.configure(connection).get_current_heads())
+    if not found <= known:
+        raise ConfigError(
+            f"database {shown}: made by a newer version (tables {min(found - known)}), expected"
+            f" {max(known)} or older"
+        )
+    command.upgrade(config, "head")

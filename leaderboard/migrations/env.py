@@ -1,0 +1,8 @@
+"""Alembic's way in: works on the connection that it is given, inside its transaction."""
+
+from alembic import context
+
+from leaderboard.database import Base
+
+context.configure(connection=context.config.attributes["connection"], target_metadata=Base.metadata)
+context.run_migrations()

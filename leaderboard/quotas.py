@@ -1,0 +1,180 @@
+"""Two quotas per user and day: uploads tried, and uploads scored on a test split."""
+
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from typing import Literal
+
+from sqlalchemy import Engine, func, select, update
+from sqlalchemy.orm import Session
+
+from leaderboard.database import EntryRow, Usage, insert_missing, reading, writing
+from now_builder.errors import NowError
+
+Quota = Literal["attempts", "scored"]
+
+
+@dataclass(frozen=True, slots=True)
+class Quotas:
+    """How much a user may do in a day of UTC.
+
+    Attributes:
+        attempts: Uploads of any kind, also refused ones.
+        scored: Uploads accepted on a test split; other splits are free.
+    """
+
+    attempts: int = 50
+    scored: int = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """One scored submission set aside, to be used by an entry or to be given back.
+
+    Attributes:
+        user_id: Whose.
+        at: When; let the entry's ``submitted_at`` be this, so that it counts for the same day.
+    """
+
+    user_id: int
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Remaining:
+    """What is left of a day's quotas.
+
+    Attributes:
+        attempts: Of uploads.
+        scored: Of uploads on a test split.
+        resets_at: When the next day begins.
+    """
+
+    attempts: int
+    scored: int
+    resets_at: datetime
+
+
+class QuotaError(NowError):
+    """A quota that is used up.
+
+    Args:
+        which: The quota.
+        limit: How much of it a day has.
+        resets_at: When the next day begins.
+    """
+
+    def __init__(self, which: Quota, limit: int, resets_at: datetime) -> None:
+        noun = "uploads" if which == "attempts" else "scored submissions"
+        super().__init__(f"all {limit} {noun} of today are used; more from {resets_at:%FT%TZ}")
+        self.which = which
+        self.limit = limit
+        self.resets_at = resets_at
+
+
+def take_attempt(engine: Engine, user_id: int, quotas: Quotas, now: datetime) -> None:
+    """Count an upload.
+
+    Raises:
+        QuotaError: If there were as many as a day has.
+    """
+    with writing(engine) as session:
+        _take(session, "attempts", user_id, quotas.attempts, now)
+
+
+def reserve_scored(engine: Engine, user_id: int, quotas: Quotas, now: datetime) -> Reservation:
+    """Set a scored submission aside, before its result is filed.
+
+    Raises:
+        QuotaError: If there were as many as a day has.
+    """
+    with writing(engine) as session:
+        _take(session, "scored", user_id, quotas.scored, now)
+    return Reservation(user_id, now)
+
+
+def release_scored(engine: Engine, reservation: Reservation) -> None:
+    """Give a reservation back whose submission was refused."""
+    with writing(engine) as session:
+        session.execute(
+            update(Usage)
+            .where(
+                Usage.user_id == reservation.user_id,
+                Usage.day == _day(reservation.at),
+                Usage.scored > 0,
+            )
+            .values(scored=Usage.scored - 1)
+        )
+
+
+def remaining(engine: Engine, user_id: int, quotas: Quotas, now: datetime) -> Remaining:
+    """Tell what is left today."""
+    with reading(engine) as session:
+        usage = session.get(Usage, (user_id, _day(now)))
+    attempts, scored = (usage.attempts, usage.scored) if usage else (0, 0)
+    left = max(0, quotas.attempts - attempts), max(0, quotas.scored - scored)
+    return Remaining(*left, _resets_at(now))
+
+
+def reconcile(engine: Engine, now: datetime) -> int:
+    """Return reservations that a killed process left: scored is the day's count of entries.
+
+    For the start of the service, after :func:`leaderboard.index.update` and before it accepts
+    anything; it serves a database alone.
+
+    Returns:
+        How many users' days were not as they should be.
+    """
+    changed = 0
+    with writing(engine) as session:
+        for day in (_day(now) - timedelta(days=1), _day(now)):
+            changed += _reconcile_day(session, day)
+    return changed
+
+
+def _reconcile_day(session: Session, day: date) -> int:
+    start = datetime(day.year, day.month, day.day, tzinfo=UTC)
+    entries = (
+        select(EntryRow.user_id, func.count())
+        .where(
+            EntryRow.user_id.is_not(None),
+            EntryRow.split == "test",
+            EntryRow.submitted_at >= start,
+            EntryRow.submitted_at < start + timedelta(days=1),
+        )
+        .group_by(EntryRow.user_id)
+    )
+    filed = {user: count for user, count in session.execute(entries) if user is not None}
+    for user_id in filed:
+        _make_row(session, user_id, day)
+    changed = 0
+    for usage in session.scalars(select(Usage).where(Usage.day == day)):
+        if usage.scored != filed.get(usage.user_id, 0):
+            usage.scored = filed.get(usage.user_id, 0)
+            changed += 1
+    return changed
+
+
+def _take(session: Session, which: Quota, user_id: int, limit: int, now: datetime) -> None:
+    _make_row(session, user_id, _day(now))
+    used = Usage.attempts if which == "attempts" else Usage.scored
+    taken = session.scalar(
+        update(Usage)
+        .where(Usage.user_id == user_id, Usage.day == _day(now), used < limit)
+        .values({used: used + 1})
+        .returning(used)
+    )
+    if taken is None:
+        raise QuotaError(which, limit, _resets_at(now))
+
+
+def _make_row(session: Session, user_id: int, day: date) -> None:
+    insert_missing(session, Usage, {"user_id": user_id, "day": day, "attempts": 0, "scored": 0})
+
+
+def _day(now: datetime) -> date:
+    return now.astimezone(UTC).date()
+
+
+def _resets_at(now: datetime) -> datetime:
+    day = _day(now)
+    return datetime(day.year, day.month, day.day, tzinfo=UTC) + timedelta(days=1)

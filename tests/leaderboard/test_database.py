@@ -1,0 +1,272 @@
+"""A database is made, brought up to date and refused; what it holds is bounded by itself."""
+
+import re
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from datetime import UTC, date, datetime, timedelta, timezone
+
+import pytest
+from alembic import command
+from sqlalchemy import inspect, text
+from sqlalchemy.exc import DBAPIError, IntegrityError, StatementError
+
+from leaderboard.accounts import create_user, list_users
+from leaderboard.database import (
+    Base,
+    EntryRow,
+    User,
+    insert_missing,
+    open_database,
+    reading,
+    writing,
+)
+from leaderboard.migrations import settings
+from now_builder.errors import ConfigError
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+
+def _entry(name="a" * 12, **fields):
+    return {
+        "name": name,
+        "payload_sha256": name.ljust(64, "0"),
+        "track": "jieba",
+        "split": "test",
+        "fingerprint": "f" * 64,
+        "rsum": 150.5,
+        "ranked": True,
+        "method": "Mine",
+        "evidence": "scored",
+    } | fields
+
+
+def _add(database, **fields):
+    with writing(database) as session:
+        session.add(EntryRow(**_entry(**fields)))
+
+
+def test_migrations_and_models_agree(database):
+    with database.connect() as connection:
+        command.check(settings(connection))
+
+
+def test_down_to_nothing_and_up_again(database):
+    with database.begin() as connection:
+        made = set(inspect(connection).get_table_names())
+        assert made == {"alembic_version", *Base.metadata.tables}
+        command.downgrade(settings(connection), "base")
+    with database.begin() as connection:
+        assert inspect(connection).get_table_names() == ["alembic_version"]
+    open_database(_url(database)).dispose()
+    create_user(database, "ann")
+    with pytest.raises(DBAPIError, match="never changed"), writing(database) as session:
+        session.execute(text("DELETE FROM events"))
+
+
+def _url(engine):
+    return engine.url.render_as_string(hide_password=False)
+
+
+def test_opened_twice_it_is_the_same(database):
+    create_user(database, "ann")
+    again = open_database(_url(database))
+    assert [user.handle for user in list_users(again)] == ["ann"]
+    again.dispose()
+
+
+def test_a_newer_one_is_refused(database):
+    with database.begin() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    with pytest.raises(ConfigError, match=r"newer version \(tables 9999\), expected 0001"):
+        open_database(_url(database))
+
+
+def test_one_of_something_else_is_left_alone(database):
+    with database.begin() as connection:
+        connection.execute(text("DROP TABLE alembic_version"))
+    with pytest.raises(ConfigError, match=r"holds other tables \(entries\)"):
+        open_database(_url(database))
+
+
+@pytest.mark.parametrize(
+    ("url", "problem"),
+    [
+        ("board.sqlite", "an address that is not one"),
+        ("", "an address that is not one"),
+        ("mysql://root@localhost/board", "found mysql://"),
+        ("sqlite://", "found no file"),
+        ("sqlite:///:memory:", "found no file"),
+        ("sqlite:////proc/nowhere/board.sqlite", "No such file or directory"),
+        ("sqlite:////etc/passwd/board.sqlite", "Not a directory|File exists"),
+        ("postgresql://user:hunter2@127.0.0.1:1/board", "refused"),
+    ],
+)
+def test_what_cannot_be_opened_is_said_in_a_line(url, problem):
+    with pytest.raises(ConfigError, match=problem) as refused:
+        open_database(url)
+    assert "hunter2" not in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_files_that_are_no_database_or_cannot_be_written(tmp_path):
+    path = tmp_path / "board.sqlite"
+    path.write_text("not a database, only text\n" * 100)
+    with pytest.raises(ConfigError, match="not a database"):
+        open_database(f"sqlite:///{path}")
+    path.unlink()
+    open_database(f"sqlite:///{path}").dispose()
+    with pytest.raises(ConfigError, match="readonly"):
+        open_database(f"sqlite:///file:{path}?mode=ro&uri=true")
+
+
+def test_others_cannot_read_the_file(tmp_path):
+    engine = open_database(f"sqlite:///{tmp_path / 'made' / 'board.sqlite'}")
+    create_user(engine, "ann")
+    modes = {path.stat().st_mode & 0o777 for path in (tmp_path / "made").iterdir()}
+    engine.dispose()
+    assert modes == {0o600}
+
+
+def test_sqlite_is_set_for_many_readers_and_one_writer(tmp_path):
+    engine = open_database(f"sqlite:///{tmp_path / 'board.sqlite'}")
+    with reading(engine) as session:
+        pragmas = ("journal_mode", "foreign_keys", "synchronous", "busy_timeout")
+        found = [session.scalar(text(f"PRAGMA {name}")) for name in pragmas]
+    engine.dispose()
+    assert found == ["wal", 1, 1, 30_000]
+
+
+def test_a_database_is_made_once_by_many_at_a_time(tmp_path):
+    url = f"sqlite:///{tmp_path / 'board.sqlite'}"
+    script = (
+        "import sys; from leaderboard.database import open_database; open_database(sys.argv[1])"
+    )
+    command_ = [sys.executable, "-c", script, url]
+    processes = [subprocess.Popen(command_, stderr=subprocess.PIPE) for _ in range(3)]
+    assert [(process.communicate()[1], process.returncode) for process in processes] == [
+        (b"", 0)
+    ] * 3
+
+
+@pytest.mark.parametrize(
+    "rsum", [float("nan"), float("inf"), -float("inf"), -0.001, 600.001, "high"]
+)
+def test_no_sum_of_recalls_outside_of_0_to_600(database, rsum):
+    with pytest.raises(StatementError):
+        _add(database, rsum=rsum)
+    with pytest.raises(StatementError), writing(database) as session:
+        insert_missing(session, EntryRow, _entry(rsum=rsum))
+    with reading(database) as session:
+        assert session.query(EntryRow).count() == 0
+
+
+@pytest.mark.parametrize("rsum", [0.0, 600.0])
+def test_the_ends_of_the_range_are_in_it(database, rsum):
+    _add(database, rsum=rsum)
+    with reading(database) as session:
+        assert session.get(EntryRow, "a" * 12).rsum == rsum
+
+
+def test_an_upload_is_one_entry_and_owners_exist(database):
+    _add(database)
+    with pytest.raises(IntegrityError):
+        _add(database, name="b" * 12, payload_sha256=_entry()["payload_sha256"])
+    with pytest.raises(IntegrityError):
+        _add(database, name="c" * 12, user_id=99)
+    with writing(database) as session:
+        assert not insert_missing(session, EntryRow, _entry())
+        assert insert_missing(session, EntryRow, _entry("d" * 12))
+
+
+def test_moments_come_back_as_they_went_in(database):
+    shanghai = timezone(timedelta(hours=8))
+    _add(
+        database,
+        submitted_at=datetime(2026, 3, 1, 20, 0, 0, 123456, tzinfo=shanghai),
+        anonymous_until=date(2026, 9, 1),
+    )
+    with reading(database) as session:
+        row = session.get(EntryRow, "a" * 12)
+    assert row.submitted_at == NOON.replace(microsecond=123456)
+    assert row.submitted_at.tzinfo is UTC
+    assert row.anonymous_until == date(2026, 9, 1)
+    with pytest.raises(StatementError, match="needs a zone"):
+        _add(database, name="b" * 12, submitted_at=datetime(2026, 3, 1, 12))  # noqa: DTZ001
+
+
+def test_what_fails_half_way_leaves_nothing(database):
+    def fail(session):
+        session.add(User(handle="ann", display_name="Ann", created_at=NOON))
+        session.flush()
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError), writing(database) as session:
+        fail(session)
+    assert list_users(database) == []
+
+
+def test_a_reader_changes_nothing(database):
+    with reading(database) as session:
+        session.add(User(handle="ann", display_name="Ann", created_at=NOON))
+        session.flush()
+    assert list_users(database) == []
+
+
+def test_more_threads_than_connections_all_write(database):
+    failures = []
+
+    def make(number):
+        try:
+            create_user(database, f"user-{number}")
+            assert len(list_users(database)) >= 1
+        except Exception as error:  # noqa: BLE001 - counted below
+            failures.append(error)
+
+    threads = [threading.Thread(target=make, args=(number,)) for number in range(100)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    assert len(list_users(database)) == 100
+
+
+def test_a_writer_waits_for_one_in_another_process(tmp_path):
+    path = tmp_path / "board.sqlite"
+    engine = open_database(f"sqlite:///{path}")
+    other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    other.execute("BEGIN IMMEDIATE")
+    release = threading.Timer(0.5, other.execute, ["ROLLBACK"])
+    release.start()
+    start = time.monotonic()
+    create_user(engine, "ann")
+    assert time.monotonic() - start > 0.3
+    other.close()
+    engine.dispose()
+
+
+def test_what_was_acknowledged_survives_a_kill(database):
+    script = (
+        "import os, signal, sys\n"
+        "from leaderboard.accounts import create_user\n"
+        "from leaderboard.database import User, open_database, writing\n"
+        "from datetime import UTC, datetime\n"
+        "engine = open_database(sys.argv[1])\n"
+        "create_user(engine, 'kept')\n"
+        "with writing(engine) as session:\n"
+        "    session.add(User(handle='lost', display_name='', created_at=datetime.now(UTC)))\n"
+        "    session.flush()\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    killed = subprocess.run([sys.executable, "-c", script, _url(database)], check=False)
+    assert killed.returncode == -9
+    assert [user.handle for user in list_users(database)] == ["kept"]
+
+
+def test_a_password_is_in_no_message():
+    with pytest.raises(ConfigError) as refused:
+        open_database("postgres://ann:hunter2@/board?host=/nowhere")
+    assert re.search(r"postgresql\+psycopg://ann:\*\*\*@", str(refused.value))

@@ -1,0 +1,297 @@
+"""The index says what the folder says, however it came to be."""
+
+import subprocess
+import sys
+from datetime import UTC, date, datetime, timedelta
+
+import numpy as np
+import pytest
+
+from leaderboard import events
+from leaderboard.accounts import TokenError, authenticate, create_token, create_user, list_users
+from leaderboard.database import open_database, writing
+from leaderboard.evaluate import score
+from leaderboard.index import (
+    entries_of,
+    find_by_payload,
+    find_entry,
+    mark_withdrawn,
+    rebuild,
+    record_entry,
+    update_index,
+)
+from leaderboard.quotas import Quotas, reconcile, remaining
+from leaderboard.store import (
+    NewFiling,
+    Reproduction,
+    add_reproduction,
+    disclose_due,
+    file_result,
+    find_result,
+    withdraw,
+)
+from leaderboard.submission import new_submission, pack
+from now_builder.errors import FormatError
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+NAMES = ("Mine", "Yours", "Theirs", "Ours")
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory, release):
+    """Scored submissions by different methods, one of them on the dev split."""
+    made = []
+    for seed, method in enumerate(NAMES):
+        split, size = ("dev", 12) if method == "Ours" else ("test", 24)
+        noise = np.random.default_rng(seed).standard_normal((size, size))
+        path = tmp_path_factory.mktemp("packed") / "x.zip"
+        meta = new_submission(release, "jieba", split, method)
+        pack(path, (noise + 2 * np.eye(size)).astype(np.float32), meta)
+        made.append(score(path, release))
+    return made
+
+
+@pytest.fixture
+def ann(database):
+    return create_user(database, "ann").user_id
+
+
+@pytest.fixture
+def store(tmp_path):
+    return tmp_path / "store"
+
+
+def _submit(database, store, result, user_id, at=NOON, **filing):
+    """What the service does with an accepted submission."""
+    handles = {user.user_id: user.handle for user in list_users(database)}
+    entry, _ = file_result(store, result, NewFiling(handles[user_id], at, **filing))
+    with writing(database) as session:
+        new = record_entry(session, entry, user_id)
+        events.append(session, handles[user_id], "entry.filed", entry.name)
+    return entry.name, new
+
+
+@pytest.fixture
+def live(database, store, results, ann):
+    """A store and an index that grew together: names in the order of NAMES."""
+    names = [
+        _submit(database, store, result, ann, NOON + timedelta(hours=hour), anonymous_until=until)[
+            0
+        ]
+        for hour, (result, until) in enumerate(
+            zip(results, (None, date(2026, 9, 1), None, None), strict=True)
+        )
+    ]
+    tombstone = withdraw(store, names[2], "a mistake", NOON)
+    with writing(database) as session:
+        assert mark_withdrawn(session, names[2], tombstone.withdrawn_at)
+    return names
+
+
+def _all(database):
+    return {
+        row.name: row for user in list_users(database) for row in entries_of(database, user.user_id)
+    }
+
+
+def _fresh(tmp_path):
+    return open_database(f"sqlite:///{tmp_path / 'fresh.sqlite'}")
+
+
+def test_a_row_says_what_the_result_says(database, live, results):
+    row = find_entry(database, live[0])
+    assert (row.rsum, row.method, row.track, row.split) == (
+        results[0].rsum,
+        "Mine",
+        "jieba",
+        "test",
+    )
+    assert row.fingerprint == results[0].release.fingerprint
+    assert row == find_by_payload(database, results[0].payload_sha256)
+    assert (row.submitted_at, row.evidence, row.withdrawn_at) == (NOON, "scored", None)
+    assert find_entry(database, live[1]).anonymous_until == date(2026, 9, 1)
+    assert find_entry(database, live[2]).withdrawn_at == NOON
+    assert find_entry(database, "f" * 12) is None
+    assert find_by_payload(database, "f" * 64) is None
+
+
+def test_an_upload_again_is_the_same_entry(database, store, results, ann, live):
+    bob = create_user(database, "bob").user_id
+    assert _submit(database, store, results[0], bob) == (live[0], False)
+    assert find_entry(database, live[0]).user_id == ann
+
+
+def test_a_tombstone_is_set_once(database, live):
+    with writing(database) as session:
+        assert not mark_withdrawn(session, live[2], NOON + timedelta(days=1))
+        assert not mark_withdrawn(session, "f" * 12, NOON)
+    assert find_entry(database, live[2]).withdrawn_at == NOON
+
+
+def test_a_users_entries_the_newest_first_those_of_no_date_last(
+    database, store, results, ann, live
+):
+    entry, _ = file_result(store, results[0].model_copy(update={"payload_sha256": "e" * 64}))
+    with writing(database) as session:
+        record_entry(session, entry, ann)
+    found = [row.name for row in entries_of(database, ann)]
+    assert found == [*reversed(live), entry.name]
+    assert entries_of(database, ann + 1) == []
+
+
+def test_rebuilt_in_place_it_is_the_live_index(database, store, live):
+    before = _all(database)
+    assert len(before) == 4
+    counts = rebuild(database, store)
+    assert (counts.entries, counts.added, counts.removed, counts.users) == (4, 0, 0, 0)
+    assert _all(database) == before
+    assert rebuild(database, store) == counts
+    assert events.check_chain(database).broken_at is None
+
+
+def test_rebuilt_from_the_folder_alone_it_is_the_live_index(tmp_path, database, store, live):
+    fresh = _fresh(tmp_path)
+    counts = rebuild(fresh, store)
+    assert (counts.entries, counts.added, counts.users) == (4, 4, 1)
+    assert [user.handle for user in list_users(fresh)] == ["ann"]
+    assert _all(fresh) == _all(database)
+    fresh.dispose()
+
+
+def test_users_that_were_made_again_have_no_way_in_until_given_one(tmp_path, database, store, live):
+    old = create_token(database, "ann", ["submit"])
+    fresh = _fresh(tmp_path)
+    rebuild(fresh, store)
+    with pytest.raises(TokenError):
+        authenticate(fresh, old)
+    assert authenticate(fresh, create_token(fresh, "ann", ["submit"])).handle == "ann"
+    fresh.dispose()
+
+
+def test_rebuilding_keeps_who_filed_what_the_folder_no_longer_tells(database, store, ann, live):
+    (store / "private" / f"{live[1]}.json").unlink()
+    rebuild(database, store)
+    assert find_entry(database, live[1]).user_id == ann
+
+
+def test_a_clone_knows_who_is_behind_a_name_only_once_it_is_told(tmp_path, store, live, database):
+    disclose_due(store, date(2026, 8, 31))
+    (store / "private").rename(tmp_path / "kept")
+    fresh = _fresh(tmp_path)
+    rebuild(fresh, store)
+    assert find_entry(fresh, live[1]).user_id is None
+    (tmp_path / "kept").rename(store / "private")
+    disclose_due(store, date(2026, 9, 1))
+    (store / "private" / f"{live[1]}.json").unlink()
+    rebuild(fresh, store)
+    assert find_entry(fresh, live[1]).user_id == find_entry(fresh, live[0]).user_id
+    fresh.dispose()
+
+
+def test_every_start_brings_the_index_up_to_date(database, store, results, ann, live):
+    before = _all(database)
+    assert update_index(database, store).added == 0
+    assert [event.kind for event in events.read(database)].count("index.made") == 0
+    find_result(store, live[3]).unlink()
+    (store / "withdrawals" / f"{live[2]}.json").unlink()
+    withdraw(store, live[0], "", NOON)
+    late, _ = file_result(
+        store, results[1].model_copy(update={"payload_sha256": "d" * 64}), NewFiling("bob", NOON)
+    )
+    counts = update_index(database, store)
+    assert (counts.entries, counts.added, counts.removed, counts.users) == (4, 1, 1, 1)
+    after = _all(database)
+    assert find_entry(database, live[3]) is None
+    assert after[live[1]] == before[live[1]]
+    assert after[live[0]].withdrawn_at == NOON
+    assert after[live[2]].withdrawn_at is None
+    assert after[late.name].user_id != ann
+    assert rebuild(database, store).added == 0
+    assert _all(database) == after
+
+
+def test_a_start_reads_no_result_that_it_knows(database, store, live):
+    find_result(store, live[0]).write_text("torn")
+    assert update_index(database, store).entries == 4
+    with pytest.raises(FormatError):
+        rebuild(database, store)
+    assert find_entry(database, live[0]) is not None
+
+
+def test_a_reproduction_raises_the_evidence(database, store, live):
+    add_reproduction(
+        store,
+        Reproduction(
+            name=live[0], by="Bob", reproduced_at=NOON, rsum=100.0, payload_sha256="c" * 64
+        ),
+    )
+    update_index(database, store)
+    assert find_entry(database, live[0]).evidence == "reproduced"
+    assert find_entry(database, live[1]).evidence == "scored"
+
+
+def test_of_one_upload_scored_twice_the_earlier_entry_counts(tmp_path, store, results):
+    again = results[0].model_copy(update={"rsum_deviation": 1.0})
+    later, _ = file_result(store, again, NewFiling("bob", NOON + timedelta(days=1)))
+    file_result(store, results[0].model_copy(update={"rsum_deviation": 2.0}))
+    first, _ = file_result(store, results[0], NewFiling("ann", NOON))
+    fresh = _fresh(tmp_path)
+    counts = rebuild(fresh, store)
+    assert counts.entries == 1
+    assert later.name in counts.doubled
+    assert len(counts.doubled) == 2
+    assert find_by_payload(fresh, results[0].payload_sha256).name == first.name
+    fresh.dispose()
+
+
+@pytest.mark.parametrize("submitter", ["Ann of the hills", "operator", "<script>", "x" * 100])
+def test_a_filing_whose_submitter_is_no_handle_makes_no_user(tmp_path, store, results, submitter):
+    entry, _ = file_result(store, results[0], NewFiling(submitter, NOON))
+    fresh = _fresh(tmp_path)
+    counts = rebuild(fresh, store)
+    assert (counts.entries, counts.users, list_users(fresh)) == (1, 0, [])
+    assert find_entry(fresh, entry.name).user_id is None
+    fresh.dispose()
+
+
+def test_a_store_that_is_not_there_empties_nothing(tmp_path, database, live):
+    before = _all(database)
+    for act in (rebuild, update_index):
+        with pytest.raises(FormatError, match="no such folder"):
+            act(database, tmp_path / "elsewhere")
+    assert _all(database) == before
+
+
+def test_a_start_without_a_store_is_fine(tmp_path, database):
+    assert update_index(database, tmp_path / "elsewhere").entries == 0
+
+
+_KILLED = """
+import os, signal, sys
+from datetime import datetime
+from pathlib import Path
+from leaderboard.database import open_database
+from leaderboard.quotas import Quotas, reserve_scored
+from leaderboard.store import NewFiling, file_result, read_result
+store, result, url, at = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], sys.argv[4]
+reservation = reserve_scored(open_database(url), 1, Quotas(), datetime.fromisoformat(at))
+if sys.argv[5] == "filed":
+    file_result(store, read_result(result), NewFiling("ann", reservation.at))
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize(("when", "left"), [("filed", 4), ("reserved", 5)])
+def test_killed_half_way_a_submission_is_whole_or_gone_after_a_start(
+    database, store, results, ann, when, left
+):
+    path = store.parent / "result.json"
+    path.write_text(results[0].to_json())
+    url = database.url.render_as_string(hide_password=False)
+    script = [sys.executable, "-c", _KILLED, store, path, url, NOON.isoformat(), when]
+    assert subprocess.run(script, check=False).returncode == -9
+    assert remaining(database, ann, Quotas(), NOON).scored == 4
+    update_index(database, store)
+    reconcile(database, NOON)
+    assert remaining(database, ann, Quotas(), NOON).scored == left
+    assert (find_by_payload(database, results[0].payload_sha256) is not None) == (when == "filed")

@@ -1,0 +1,103 @@
+"""Recalls are those of ranx, torchmetrics and the field's own loop where nothing ties."""
+
+from itertools import permutations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from leaderboard.metrics import CUTOFFS, recalls
+
+
+def _drawn(seed, size=60, strength=1.5):
+    """All values differ, so that every way of ranking agrees."""
+    draw = np.random.default_rng(seed)
+    similarity = draw.permutation(size**2).reshape(size, size) / size**2
+    return (similarity + 0.2 * strength * draw.random(size) * np.eye(size)).astype(np.float64)
+
+
+def _six(found):
+    return [way.recall(cutoff) for way in (found.i2t, found.t2i) for cutoff in CUTOFFS]
+
+
+@pytest.mark.slow  # ranx compiles itself for a minute or two when it is new
+@pytest.mark.filterwarnings("ignore:unsafe cast")
+@pytest.mark.parametrize("seed", range(3))
+def test_recalls_are_those_of_ranx(seed):
+    ranx = pytest.importorskip("ranx")
+    similarity = _drawn(seed)
+    names = [str(place) for place in range(len(similarity))]
+    right = ranx.Qrels({name: {name: 1} for name in names})
+    expected = []
+    for values in (similarity, similarity.T):
+        scores = [dict(zip(names, row.tolist(), strict=True)) for row in values]
+        run = ranx.Run(dict(zip(names, scores, strict=True)))
+        rates = ranx.evaluate(right, run, [f"hit_rate@{cutoff}" for cutoff in CUTOFFS])
+        expected += [100 * rates[f"hit_rate@{cutoff}"] for cutoff in CUTOFFS]
+        mrr = ranx.evaluate(right, run, "mrr")
+        found = recalls(similarity if values is similarity else similarity.T).i2t.mrr
+        assert found == pytest.approx(mrr)
+    assert _six(recalls(similarity)) == pytest.approx(expected)
+    assert 0 < expected[0] < 100
+
+
+@pytest.mark.slow  # torchmetrics takes many seconds to import
+@pytest.mark.parametrize("seed", range(3))
+def test_recalls_are_those_of_torchmetrics(seed):
+    retrieval = pytest.importorskip("torchmetrics.retrieval")
+    torch = pytest.importorskip("torch")
+    similarity = _drawn(seed)
+    size = len(similarity)
+    queries = torch.arange(size).repeat_interleave(size)
+    right = torch.eye(size, dtype=torch.bool).reshape(-1)
+    expected = []
+    for values in (similarity, np.ascontiguousarray(similarity.T)):
+        for cutoff in CUTOFFS:
+            metric = retrieval.RetrievalHitRate(top_k=cutoff)
+            rate = metric(torch.from_numpy(values).reshape(-1), right, queries)
+            expected.append(100 * float(rate))
+    assert _six(recalls(similarity)) == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_all_figures_are_those_of_the_loop_of_the_field(seed):
+    similarity = _drawn(seed, 151)
+    found = recalls(similarity)
+    total = 0.0
+    for way, values in ((found.i2t, similarity), (found.t2i, similarity.T)):
+        ranks = np.array(
+            [np.where(np.argsort(row)[::-1] == i)[0][0] for i, row in enumerate(values)]
+        )
+        expected = [100 * np.mean(ranks < cutoff) for cutoff in CUTOFFS]
+        assert [way.recall(cutoff) for cutoff in CUTOFFS] == pytest.approx(expected)
+        assert way.median_rank == np.floor(np.median(ranks)) + 1
+        assert way.mean_rank == pytest.approx(ranks.mean() + 1)
+        assert way.mrr == pytest.approx(np.mean(1 / (ranks + 1)))
+        total += sum(expected)
+    assert found.rsum == pytest.approx(total)
+    assert found.rsum == found.rsum_argsort == found.rsum_optimistic == found.rsum_pessimistic
+
+
+@given(st.data())
+@settings(max_examples=40, deadline=None)
+def test_every_figure_is_the_mean_over_all_orders_of_the_tied(data):
+    """Each order of up to five candidates is a way to break all ties; their mean is the value."""
+    size = data.draw(st.integers(1, 5))
+    values = data.draw(st.lists(st.integers(0, 2), min_size=size**2, max_size=size**2))
+    similarity = np.array(values, np.float64).reshape(size, size)
+    found = recalls(similarity)
+    for way, lines in ((found.i2t, similarity), (found.t2i, similarity.T)):
+        ranks = np.array(
+            [
+                [
+                    sorted(order, key=lambda j, line=line: -line[j]).index(row)
+                    for row, line in enumerate(lines)
+                ]
+                for order in permutations(range(size))
+            ]
+        )
+        for cutoff in CUTOFFS:
+            assert way.recall(cutoff) == pytest.approx(100 * np.mean(ranks < cutoff))
+        assert way.mean_rank == pytest.approx(np.mean(ranks + 1))
+        assert way.mrr == pytest.approx(np.mean(1 / (ranks + 1)))

@@ -1,0 +1,203 @@
+"""Quotas hold against threads, processes and kills."""
+
+import subprocess
+import sys
+import threading
+from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from leaderboard.accounts import create_user
+from leaderboard.database import EntryRow, Usage, reading, writing
+from leaderboard.quotas import (
+    QuotaError,
+    Quotas,
+    reconcile,
+    release_scored,
+    remaining,
+    reserve_scored,
+    take_attempt,
+)
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+FEW = Quotas(attempts=7, scored=3)
+
+
+@pytest.fixture
+def ann(database):
+    return create_user(database, "ann").user_id
+
+
+def _left(database, user_id, at=NOON):
+    left = remaining(database, user_id, FEW, at)
+    return left.attempts, left.scored
+
+
+def _file(database, user_id, at, *, name, split="test"):
+    with writing(database) as session:
+        session.add(
+            EntryRow(
+                name=name,
+                user_id=user_id,
+                payload_sha256=name.ljust(64, "0"),
+                track="jieba",
+                split=split,
+                fingerprint="f" * 64,
+                rsum=100.0,
+                ranked=True,
+                method="Mine",
+                evidence="scored",
+                submitted_at=at,
+            )
+        )
+
+
+def test_each_quota_ends_and_says_when_it_begins_again(database, ann):
+    for _ in range(3):
+        reserve_scored(database, ann, FEW, NOON)
+    with pytest.raises(QuotaError) as refused:
+        reserve_scored(database, ann, FEW, NOON)
+    assert (refused.value.which, refused.value.limit) == ("scored", 3)
+    assert refused.value.resets_at == datetime(2026, 3, 2, tzinfo=UTC)
+    assert str(refused.value) == (
+        "all 3 scored submissions of today are used; more from 2026-03-02T00:00:00Z"
+    )
+    assert _left(database, ann) == (7, 0)
+    for _ in range(7):
+        take_attempt(database, ann, FEW, NOON)
+    with pytest.raises(QuotaError, match="all 7 uploads"):
+        take_attempt(database, ann, FEW, NOON)
+    assert _left(database, ann) == (0, 0)
+
+
+def test_users_and_days_have_their_own(database, ann):
+    bob = create_user(database, "bob").user_id
+    reserve_scored(database, ann, FEW, NOON)
+    midnight = datetime(2026, 3, 2, tzinfo=UTC)
+    assert _left(database, bob) == (7, 3)
+    assert _left(database, ann, midnight - timedelta(microseconds=1)) == (7, 2)
+    assert _left(database, ann, midnight) == (7, 3)
+
+
+def test_a_day_is_one_of_utc_wherever_the_clock_is(database, ann):
+    reserve_scored(database, ann, FEW, datetime(2026, 3, 1, 6, tzinfo=ZoneInfo("Asia/Shanghai")))
+    assert _left(database, ann, datetime(2026, 2, 28, 12, tzinfo=UTC)) == (7, 2)
+    assert _left(database, ann) == (7, 3)
+
+
+def test_what_is_given_back_is_there_again_and_never_more(database, ann):
+    reservation = reserve_scored(database, ann, FEW, NOON)
+    for _ in range(3):
+        release_scored(database, reservation)
+    assert _left(database, ann) == (7, 3)
+
+
+def test_a_quota_that_was_lowered_leaves_nothing(database, ann):
+    for _ in range(3):
+        reserve_scored(database, ann, FEW, NOON)
+    assert remaining(database, ann, Quotas(scored=1), NOON).scored == 0
+
+
+def _try_often(database, user_id, tries, taken):
+    for _ in range(tries):
+        try:
+            reserve_scored(database, user_id, FEW, NOON)
+            taken.append(1)
+        except QuotaError:
+            pass
+
+
+def test_32_threads_never_take_too_many(database, ann):
+    taken = []
+    threads = [
+        threading.Thread(target=_try_often, args=(database, ann, 3, taken)) for _ in range(32)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(taken) == 3
+    assert _left(database, ann) == (7, 0)
+
+
+_PROCESS = """
+import sys
+from datetime import UTC, datetime
+from leaderboard.database import open_database
+from leaderboard.quotas import QuotaError, Quotas, take_attempt
+engine, taken = open_database(sys.argv[1]), 0
+user_id, day = int(sys.argv[2]), datetime(2026, 3, 1, tzinfo=UTC)
+print("ready", flush=True)
+sys.stdin.readline()
+for _ in range(50):
+    try:
+        take_attempt(engine, user_id, Quotas(attempts=61), day)
+        taken += 1
+    except QuotaError:
+        pass
+print(taken)
+"""
+
+
+def test_4_processes_never_take_too_many(database, ann):
+    url = database.url.render_as_string(hide_password=False)
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", _PROCESS, url, str(ann)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(4)
+    ]
+    for process in processes:
+        assert process.stdout.readline() == "ready\n"
+    for process in processes:
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    taken = [int(process.communicate()[0]) for process in processes]
+    assert sum(taken) == 61
+    with reading(database) as session:
+        assert session.get(Usage, (ann, datetime(2026, 3, 1, tzinfo=UTC).date())).attempts == 61
+
+
+_KILLED = """
+import os, signal, sys
+from datetime import datetime
+from leaderboard.database import open_database
+from leaderboard.quotas import Quotas, reserve_scored
+now = datetime.fromisoformat(sys.argv[3])
+reserve_scored(open_database(sys.argv[1]), int(sys.argv[2]), Quotas(), now)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_what_a_killed_process_reserved_is_returned(database, ann):
+    url = database.url.render_as_string(hide_password=False)
+    reserve_scored(database, ann, FEW, NOON)
+    _file(database, ann, NOON, name="a" * 12)
+    command = [sys.executable, "-c", _KILLED, url, str(ann), NOON.isoformat()]
+    assert subprocess.run(command, check=False).returncode == -9
+    assert _left(database, ann) == (7, 1)
+    assert reconcile(database, NOON) == 1
+    assert _left(database, ann) == (7, 2)
+    assert reconcile(database, NOON) == 0
+
+
+def test_reconciling_counts_the_days_entries_on_the_test_split(database, ann):
+    bob = create_user(database, "bob").user_id
+    day = datetime(2026, 3, 1, tzinfo=UTC)
+    second = timedelta(seconds=1)
+    _file(database, ann, day, name="first")
+    _file(database, ann, day + timedelta(days=1) - second, name="last")
+    _file(database, ann, day - second, name="yesterday")
+    _file(database, ann, day + timedelta(days=1), name="tomorrow")
+    _file(database, ann, NOON, name="free", split="dev")
+    _file(database, None, NOON, name="nobody")
+    take_attempt(database, bob, FEW, NOON)
+    reserve_scored(database, bob, FEW, NOON)
+    assert reconcile(database, NOON) == 3
+    assert _left(database, ann) == (7, 1)
+    assert _left(database, ann, day - second) == (7, 2)
+    assert _left(database, bob) == (6, 3)
