@@ -31,7 +31,7 @@ SORT_KEYS: tuple[SortKey, ...] = ("method", *RECALL_KEYS, "date", "evidence")
 _Z95 = 1.96
 _BASE_STEP = 20.0
 _EVIDENCE = ("blind", "reproduced", "scored", "reported", "reference")
-_PROTOCOLS = ("web", "none", "captions", "images", "either", "unknown")
+_PROTOCOLS = ("web", "none", "captions", "images", "either", "unknown", "unstated")
 # Images and captions of the test splits that the reported figures were measured on.
 _SIZES: dict[BoardName, tuple[int, int]] = {
     "jieba": (1000, 1000),
@@ -115,6 +115,7 @@ class Section:
 
     Attributes:
         with_reported: Whether reported rows are among them.
+        published: Whether it is the test split that reported figures of this board are of.
         rows: Best first.
         axis: Where the bars end, in rSum points.
         base: Where they begin: not at 0 where all rows that compete stand far above it.
@@ -122,6 +123,7 @@ class Section:
 
     kind: Kind
     with_reported: bool
+    published: bool
     rows: tuple[Row, ...]
     axis: float
     base: float = 0.0
@@ -200,14 +202,15 @@ def make_board(name: BoardName, entries: Iterable[Entry]) -> Board:
     missing = set(left)
     sections = []
     for kind, rows in groups.items():
-        reported = left.get(kind.noise, []) if _is_published(kind, name) else []
+        published = _is_published(kind, name)
+        reported = left.get(kind.noise, []) if published else []
         missing -= {kind.noise} if reported else set()
-        sections.append(_section(kind, rows, reported))
+        sections.append(_section(kind, rows, reported, published=published))
     for noise in missing:
         images, pairs = _SIZES[name]
         origin: Origin = "archive" if name in TOKENIZERS else "field"
         kind = Kind("test", None, origin, noise, images, pairs, _folds(name))
-        sections.append(_section(kind, [], left[noise]))
+        sections.append(_section(kind, [], left[noise], published=True))
     sections.sort(key=lambda part: _order(part, name))
     gone = tuple(entry for entry in own if entry.withdrawal is not None)
     return Board(name, tuple(sections), gone)
@@ -255,10 +258,11 @@ def noise_of(result: Result) -> Noise:
     """Say what was wrong with the training pairs, as finely as rows are told apart by it."""
     noise = result.training.noise
     ratio = min(round(noise.ratio, 2), 0.99) if noise else 0.0
-    if noise is None or ratio == 0:
-        clean = result.track in {"flickr30k", "coco"}
-        return Noise(protocol="none", ratio=0.0) if clean else Noise(protocol="web")
-    return Noise(protocol=noise.protocol, ratio=ratio)
+    if noise is not None and ratio:
+        return Noise(protocol=noise.protocol, ratio=ratio)
+    if result.track not in {"flickr30k", "coco"}:
+        return Noise(protocol="web")
+    return Noise(protocol="none", ratio=0.0) if noise else Noise(protocol="unstated")
 
 
 def _kind(result: Result, board: BoardName) -> Kind:
@@ -307,12 +311,15 @@ def _order(section: Section, board: BoardName) -> tuple[object, ...]:
     )
 
 
-def _section(kind: Kind, scored: list[Row], reported: list[ReportedRow]) -> Section:
+def _section(
+    kind: Kind, scored: list[Row], reported: list[ReportedRow], *, published: bool
+) -> Section:
     rows = scored + _references(kind, scored) + [_reported(row, kind) for row in reported]
     axis = axis_of(max(row.high for row in rows))
     return Section(
         kind=kind,
         with_reported=bool(reported),
+        published=published,
         rows=_placed(_with_places(rows, kind)),
         axis=axis,
         base=_base_of(min(row.low for row in rows if row.evidence != "reference"), axis),

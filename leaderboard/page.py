@@ -6,7 +6,7 @@ import hashlib
 import io
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from functools import cache
 from importlib.resources import files
@@ -31,7 +31,8 @@ from leaderboard.board import (
 )
 from leaderboard.charts import Chart, curves_of, progress_chart, rank_chart, recall_chart
 from leaderboard.comparison import WAYS, make_comparison
-from leaderboard.exports import FORMATS, ExportRow, badge_of, badge_svg, from_reported, to_bibtex
+from leaderboard.export_rows import export_row, export_rows
+from leaderboard.exports import FORMATS, badge_of, badge_svg, to_bibtex
 from leaderboard.metrics import CUTOFFS
 from leaderboard.reported import BOARDS, short_name
 from leaderboard.reported import Board as BoardName
@@ -185,13 +186,7 @@ class Site:
         )
 
     def _export(self, board: BoardName, kind: str) -> str:
-        found = self.board(board)
-        return FORMATS[kind](
-            _export_row(row, section, board)
-            for section in found.sections
-            for row in section.rows
-            if row.evidence != "reference"
-        )
+        return FORMATS[kind](export_rows(board, self._entries.values()))
 
     def _place(self, name: str) -> Place | None:
         entry = self._entries.get(name)
@@ -224,7 +219,7 @@ class Site:
         place = self._place(name)
         if place is None:
             return None
-        return badge_svg(badge_of(_export_row(place.row, place.section, place.board.name)))
+        return badge_svg(badge_of(export_row(place.row, place.section, place.board.name)))
 
     def _compare(self, name: str, other: str) -> str | None:
         place, against = self._place(name), self._place(other)
@@ -368,9 +363,9 @@ def _entry_values(entry: Entry, place: Place) -> dict[str, object]:
             f"{name} {version}"
             for name, version in result.environment.model_dump(exclude_none=True).items()
         ),
-        "bibtex": to_bibtex([_export_row(place.row, section, place.board.name)]),
+        "bibtex": to_bibtex([export_row(place.row, section, place.board.name)]),
         "badge": Markup(  # noqa: S704 - escaped where it is drawn
-            badge_svg(badge_of(_export_row(place.row, section, place.board.name)))
+            badge_svg(badge_of(export_row(place.row, section, place.board.name)))
         ),
     }
 
@@ -388,34 +383,6 @@ def _links(result: Result) -> list[tuple[str, str]]:
         ("Model card", links.model_card),
     )
     return [(name, url) for name, url in known if url]
-
-
-def _export_row(row: Row, section: Section, board: BoardName) -> ExportRow:
-    noise = labels.full_title(section, board)
-    if row.reported is not None:
-        exported = from_reported(row.reported, row.place, (row.low, row.high))
-        return replace(exported, noise=noise)
-    if row.entry is None:
-        raise ValueError(f"{row.method}: expected a row with an entry")
-    result = row.entry.shown
-    return ExportRow(
-        board=board,
-        noise=noise,
-        method=row.method,
-        evidence=row.evidence,
-        rsum=row.rsum,
-        place=row.place,
-        place_interval=row.places,
-        low=row.low,
-        high=row.high,
-        recalls=row.recalls,
-        ensemble=result.training.ensemble_size,
-        post_processing=result.postprocessing.kind,
-        date=row.date,
-        entry=row.entry.name,
-        url=result.links.paper or result.links.code,
-        authors=result.authors,
-    )
 
 
 def _ranks_csv(result: Result) -> str | None:

@@ -9,7 +9,7 @@ import httpx
 import pytest
 import uvicorn
 
-from leaderboard.page import render_site
+from leaderboard.page import Site
 from leaderboard.server import make_app, make_judge, read_token
 from leaderboard.store import read_results
 from now_builder.errors import ConfigError
@@ -74,7 +74,7 @@ def test_a_submission_is_scored_filed_and_shown(board, packed, tmp_path):
 
 def test_the_pages_are_those_of_the_static_site(board, tmp_path):
     page = httpx.get(f"{board}/")
-    assert page.text == httpx.get(f"{board}/index.html").text == render_site([])["index.html"]
+    assert page.text == httpx.get(f"{board}/index.html").text == Site([]).get("index.html")[0]
     assert "frame-ancestors 'none'" in page.headers["content-security-policy"]
     assert page.headers["x-content-type-options"] == "nosniff"
     assert httpx.head(f"{board}/").status_code == 200
