@@ -14,8 +14,8 @@ from leaderboard.metrics import Ranks, expected_hits
 from leaderboard.result import RankRecord
 from leaderboard.uncertainty import wilson
 
-WIDTH, HEIGHT = 400, 240
-_LEFT, _RIGHT, _TOP, _BOTTOM = 38, 12, 12, 34
+WIDTH, HEIGHT = 400.0, 240.0
+_LEFT, _RIGHT, _TOP, _BOTTOM = 38.0, 12.0, 12.0, 34.0
 _KS = (*range(1, 11), 12, 15, 20, 25, 30, 40, 50, 60, 80, 100)
 _TABLE_KS = (1, 2, 3, 5, 10, 20, 50, 100)
 _EDGES = (1, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000)
@@ -93,12 +93,12 @@ class Chart:
     boxes: tuple[Box, ...] = ()
     dots: tuple[Dot, ...] = ()
     legend: tuple[tuple[Style, str], ...] = ()
-    left: int = _LEFT
-    right: int = WIDTH - _RIGHT
-    top: int = _TOP
-    bottom: int = HEIGHT - _BOTTOM
-    width: int = WIDTH
-    height: int = HEIGHT
+    left: float = _LEFT
+    right: float = WIDTH - _RIGHT
+    top: float = _TOP
+    bottom: float = HEIGHT - _BOTTOM
+    width: float = WIDTH
+    height: float = HEIGHT
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,7 +89,10 @@ class Site:
             (re.compile(r"index\.html"), self._index),
             (re.compile(r"progress\.html"), self._progress),
             (re.compile(r"404\.html"), self.not_found),
-            (re.compile(rf"boards/{_BOARD}(\.by-(?P<key>[a-z0-9-]+))?\.html"), self._board_page),
+            (
+                re.compile(rf"boards/{_BOARD}(\.by-(?P<key>{'|'.join(SORT_KEYS)}))?\.html"),
+                self._board_page,
+            ),
             (re.compile(rf"boards/{_BOARD}\.(?P<kind>{'|'.join(FORMATS)})"), self._export),
             (re.compile(rf"entries/{_NAME}\.html"), self._entry_page),
             (re.compile(rf"results/{_NAME}\.json"), self._result),
@@ -169,9 +172,7 @@ class Site:
             boards.append((name, charts))
         return _render("progress.html.j2", root="", boards=boards)
 
-    def _board_page(self, board: BoardName, key: SortKey | None) -> str | None:
-        if key is not None and key not in SORT_KEYS:
-            return None
+    def _board_page(self, board: BoardName, key: SortKey | None) -> str:
         found = self.board(board)
         return _render(
             "board.html.j2",

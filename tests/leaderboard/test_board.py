@@ -16,6 +16,7 @@ from leaderboard.references import chance_rsum
 from leaderboard.reported import read_reported
 from leaderboard.result import Folds
 from leaderboard.store import entry_of
+from leaderboard.submission import Noise, Training
 
 
 def _changed(entry, **fields):
@@ -65,7 +66,7 @@ def test_a_row_says_which_places_it_may_hold_and_whether_it_is_tied(filed):
     assert rows["Level"].tied
     assert not rows["Behind"].tied
     assert rows["Best"].places[0] == 1 < rows["Level"].places[1]
-    assert rows["Behind"].places == (rows["Behind"].place,) * 2
+    assert rows["Behind"].places[0] >= 5
     assert (rows["Tied throughout"].tied, rows["Tied throughout"].places) == (None, None)
     assert all(row.places[0] <= row.place <= row.places[1] for row in _scored(section) if row.place)
 
@@ -109,7 +110,8 @@ def test_a_coco_result_stands_on_both_boards_the_folds_without_ranks(entry_on):
     folds = Folds(size=1000, count=5, i2t=result.i2t, t2i=result.t2i, rsum=result.rsum)
     shape = {"n_images": 5000, "n_pairs": 25000, "track": "coco"}
     release = result.release.model_copy(update={"origin": "field"})
-    entry = _changed(entry_on(), **shape, folds=folds, release=release)
+    clean = Training(noise=Noise(protocol="captions", sha256="0" * 64, ratio=0.0))
+    entry = _changed(entry_on(), **shape, folds=folds, release=release, training=clean)
     assert boards_of(entry.result) == ("coco-5k", "coco-1k")
     small = make_board("coco-1k", [entry])
     assert small.section_of(entry.name).with_reported

@@ -370,8 +370,8 @@ def test_scored_rows_stand_among_the_reported_ones_on_the_same_data(tmp_path, ar
     entry = _entry(tmp_path, archive)
     rows = export_rows("bert", [_published(entry, 150.6), _published(entry, 300.0, ranked=False)])
     assert [(row.place, row.method) for row in rows] == [
-        (1, "PC²"),
         (1, "Mine"),
+        (1, "PC²"),
         (3, "BiCro"),
         (4, "DECL"),
         (5, "NCR"),
@@ -379,8 +379,8 @@ def test_scored_rows_stand_among_the_reported_ones_on_the_same_data(tmp_path, ar
         (None, "Mine"),
     ]
     assert {(row.noise, row.data) for row in rows} == {("noise of the web", "published test split")}
-    assert rows[0].low < 150.6 < rows[0].high
-    assert (rows[1].evidence, rows[1].entry) == ("scored", _published(entry, 150.6).name)
+    assert rows[1].low < 150.6 < rows[1].high
+    assert (rows[0].evidence, rows[0].entry) == ("scored", _published(entry, 150.6).name)
 
 
 def test_scored_rows_on_other_data_stand_apart(tmp_path, release, archive):

@@ -27,7 +27,6 @@ from leaderboard.store import Filing, Reproduction, Withdrawal, entry_of, file_r
 from now_builder.errors import ConfigError
 
 _VOID = {"meta", "br", "input", "link", "img", "hr", "wbr"}
-_SELF_CLOSED = {"rect", "line", "polyline", "polygon", "circle", "path"}
 
 
 class _Look(HTMLParser):
@@ -49,12 +48,12 @@ class _Look(HTMLParser):
         self.links += [found[name] for name in ("href", "src") if name in found]
         self.ids += [found["id"]] if "id" in found else []
         self.headings += [int(tag[1])] if re.fullmatch("h[1-6]", tag) else []
-        if tag not in _VOID | _SELF_CLOSED:
+        if tag not in _VOID:
             self.open.append(tag)
 
     def handle_startendtag(self, tag, attrs):
         self.handle_starttag(tag, attrs)
-        if tag not in _VOID | _SELF_CLOSED:
+        if tag not in _VOID:
             self.open.pop()
 
     def handle_endtag(self, tag):
@@ -69,10 +68,6 @@ class _Look(HTMLParser):
 def _files(entries):
     site = Site(entries)
     return {path: site.get(path)[0] for path in site.paths()}
-
-
-def _pages(entries):
-    return {path: text for path, text in _files(entries).items() if path.endswith(".html")}
 
 
 @pytest.fixture(scope="module")
@@ -209,8 +204,8 @@ def _filing(name, payload):
     return Filing.model_construct(name=name, submitter=payload, submitted_at=at)
 
 
-@pytest.mark.parametrize("payload", _PAYLOADS)
-def test_no_field_can_add_markup_to_any_page(filed, payload, looks):
+def test_no_field_can_add_markup_to_any_page(filed, looks):
+    payload = " ".join(_PAYLOADS)
     tags = {tag for look in looks.values() for tag in look.tags}
     entries = [
         replace(
@@ -229,7 +224,11 @@ def test_no_field_can_add_markup_to_any_page(filed, payload, looks):
         )
         for method, entry in filed.items()
     ]  # fmt: skip
-    for path, text in _pages(entries).items():
+    for path, text in _files(entries).items():
+        if path.endswith(".svg"):
+            assert _Look(text).tags <= {"svg", "title", "rect", "g", "text"}
+        if not path.endswith(".html"):
+            continue
         look = _Look(text)
         assert look.tags <= tags, path
         assert not look.wrong, path
@@ -237,9 +236,6 @@ def test_no_field_can_add_markup_to_any_page(filed, payload, looks):
         assert all(re.match(r"(https://|[#\w./-]*$)", link) for link in look.links), path
         if path.startswith(("entries", "compare", "boards/jieba")):
             assert payload in " ".join("".join(look.text).split()), path
-    for path, text in _files(entries).items():
-        if path.endswith(".svg"):
-            assert _Look(text).tags <= {"svg", "title", "rect", "g", "text"}
 
 
 def test_a_withdrawn_entry_leaves_a_tombstone_without_figures(filed, files):
