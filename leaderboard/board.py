@@ -1,23 +1,47 @@
-"""The board: which results stand side by side, and in what order."""
+"""The board: which results stand side by side, in what order, and how sure that order is."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
+from math import floor, hypot
 from typing import Literal
 
-from leaderboard.gallery import Origin
-from leaderboard.metrics import CUTOFFS
-from leaderboard.references import chance_rsum
-from leaderboard.reported import read_reported
-from leaderboard.store import Entry
-from leaderboard.uncertainty import least_deviation
-from now_builder.formats.captions import TOKENIZERS, Tokenizer
+import numpy as np
+from jaxtyping import Float
 
-# The authors' test split, on which the paper's rows are.
-PAPER_SPLIT = "test"
-PAPER_PAIRS = 1000
+from leaderboard.gallery import FOLD, Origin
+from leaderboard.metrics import CUTOFFS, expected_hits
+from leaderboard.references import chance_rsum
+from leaderboard.reported import BOARDS, Noise, ReportedRow, read_reported
+from leaderboard.reported import Board as BoardName
+from leaderboard.result import Folds, RankRecord, Result
+from leaderboard.store import Entry, Evidence
+from leaderboard.uncertainty import least_deviation, rank_intervals, tied_with_first
+from now_builder.formats.captions import TOKENIZERS
+
+RowEvidence = Evidence | Literal["reported", "reference"]
+SortKey = Literal[
+    "method", "evidence", "i2t-1", "i2t-5", "i2t-10", "t2i-1", "t2i-5", "t2i-10", "date"
+]
+RECALL_KEYS: tuple[SortKey, ...] = ("i2t-1", "i2t-5", "i2t-10", "t2i-1", "t2i-5", "t2i-10")
+SORT_KEYS: tuple[SortKey, ...] = ("method", *RECALL_KEYS, "date", "evidence")
+"""Orders that a board comes in besides that of its places."""
+
 _Z95 = 1.96
+_BASE_STEP = 20.0
+_EVIDENCE = ("blind", "reproduced", "scored", "reported", "reference")
+_PROTOCOLS = ("web", "none", "captions", "images", "either", "unknown", "unstated")
+# Images and captions of the test splits that the reported figures were measured on.
+_SIZES: dict[BoardName, tuple[int, int]] = {
+    "jieba": (1000, 1000),
+    "bpe": (1000, 1000),
+    "bert": (1000, 1000),
+    "flickr30k": (1000, 5000),
+    "coco-1k": (5000, 25000),
+    "coco-5k": (5000, 25000),
+    "cc152k": (1000, 1000),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,15 +49,20 @@ class Row:
     """A line of the board.
 
     Attributes:
-        evidence: ``scored`` from a file here, ``reported`` by the paper, or a ``reference``: what
-            knowing nothing, or one thing, would give.
-        place: From 1; equal scores share one. None where it is not ranked.
-        low: Lower end of the 95 % interval of rSum; of the least plausible one if reported.
+        evidence: ``blind``, ``reproduced`` or ``scored`` from a file here, ``reported`` by a paper,
+            or a ``reference``: what knowing nothing, or one thing, would give.
+        low: Lower end of the 95 % interval of rSum; of the least plausible one where there are no
+            ranks.
         high: Upper end.
+        recalls: Six, in percent; none where only the sum is known.
+        place: From 1; equal scores share one. None where it is not ranked.
+        places: The first and the last place that it holds under resampling. None without ranks.
+        tied: Whether it is not significantly below the best scored row; None without ranks.
         entry: The result behind a scored row.
+        reported: The figures behind a reported one.
     """
 
-    evidence: Literal["scored", "reported", "reference"]
+    evidence: RowEvidence
     method: str
     rsum: float
     low: float
@@ -41,87 +70,170 @@ class Row:
     recalls: tuple[float, ...] = ()
     ranked: bool = True
     place: int | None = None
+    places: tuple[int, int] | None = None
+    tied: bool | None = None
     entry: Entry | None = None
+    reported: ReportedRow | None = None
+
+    @property
+    def date(self) -> str | None:
+        """When it came onto the board, or the year in which a paper printed it."""
+        if self.reported is not None:
+            return str(self.reported.source.year)
+        filing = self.entry.filing if self.entry else None
+        return filing.submitted_at.date().isoformat() if filing else None
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What rows must share to be compared.
+
+    Attributes:
+        fingerprint: Of the split; None where only reported rows are there.
+        folds: How many folds the figures are averaged over.
+    """
+
+    split: str
+    fingerprint: str | None
+    origin: Origin
+    noise: Noise
+    n_images: int
+    n_pairs: int
+    folds: int = 1
+
+    @property
+    def name(self) -> str:
+        """A name for addresses, which no other section of the board has."""
+        ratio = "" if self.noise.ratio is None else f"-{round(100 * self.noise.ratio)}"
+        where = self.fingerprint[:16] if self.fingerprint else "reported"
+        return f"{self.split}-{where}-{self.noise.protocol}{ratio}-{self.n_images}"
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """Rows that may be compared with each other: one split of one release under one tokenizer.
+    """Rows that may be compared with each other.
 
     Attributes:
-        fingerprint: Of the split; None where only the paper's rows are there.
-        with_paper: Whether the paper's rows are among them.
+        with_reported: Whether reported rows are among them.
+        published: Whether it is the test split that reported figures of this board are of.
+        rows: Best first.
         axis: Where the bars end, in rSum points.
+        base: Where they begin: not at 0 where all rows that compete stand far above it.
     """
 
-    split: str
-    n_pairs: int
-    fingerprint: str | None
-    origin: Origin
-    with_paper: bool
+    kind: Kind
+    with_reported: bool
+    published: bool
     rows: tuple[Row, ...]
     axis: float
+    base: float = 0.0
+
+    @property
+    def name(self) -> str:
+        """A name for addresses, which no other section of the board has."""
+        return self.kind.name
+
+    @property
+    def split(self) -> str:
+        """The split that it was measured on."""
+        return self.kind.split
+
+    @property
+    def n_pairs(self) -> int:
+        """Captions, each with its image."""
+        return self.kind.n_pairs
+
+    @property
+    def fingerprint(self) -> str | None:
+        """Of the split; None where only reported rows are there."""
+        return self.kind.fingerprint
+
+    @property
+    def comparable(self) -> tuple[Row, ...]:
+        """Rows whose ranks are public, best first: any two of them can be compared by query."""
+        return tuple(row for row in self.rows if _ranks(row, self.kind) is not None)
+
+    def row_of(self, name: str) -> Row | None:
+        """Find an entry's row."""
+        return next((row for row in self.rows if row.entry and row.entry.name == name), None)
 
 
 @dataclass(frozen=True, slots=True)
-class Track:
-    """All sections of a tokenizer, the test split first, the paper's last."""
+class Board:
+    """All sections of a benchmark, its test split first, its dev split last."""
 
-    name: Tokenizer
+    name: BoardName
     sections: tuple[Section, ...]
+    withdrawn: tuple[Entry, ...] = ()
+
+    def section_of(self, name: str) -> Section | None:
+        """Find the section that an entry stands in."""
+        return next((part for part in self.sections if part.row_of(name)), None)
 
 
-def make_board(entries: Sequence[Entry]) -> tuple[Track, ...]:
-    """Group results by track, split and release; rank each group by its exact rSum.
+def boards_of(result: Result) -> tuple[BoardName, ...]:
+    """Name the boards that a result stands on, the one of its own ranks first."""
+    if result.track != "coco":
+        return (result.track,)
+    if result.n_images <= FOLD:
+        return ("coco-1k",)
+    return ("coco-5k", "coco-1k") if result.folds else ("coco-5k",)
 
-    Results on the published layout with as many test pairs as the paper's stand among the paper's
-    rows; all others are on other data and stand apart.
+
+def make_boards(entries: Sequence[Entry]) -> tuple[Board, ...]:
+    """Make every board; see :func:`make_board`."""
+    return tuple(make_board(name, entries) for name in BOARDS)
+
+
+def make_board(name: BoardName, entries: Iterable[Entry]) -> Board:
+    """Group the results of a board by split, release and noise; rank each group by exact rSum.
+
+    Results on as many images and captions of the published layout as the reported ones stand among
+    these; all others are on other data and stand apart. Withdrawn entries stand nowhere.
     """
-    return tuple(
-        Track(track, tuple(_sections([e for e in entries if e.result.track == track], track)))
-        for track in TOKENIZERS
+    own = sorted(
+        (entry for entry in entries if name in boards_of(entry.result)), key=lambda e: e.name
     )
+    groups: dict[Kind, list[Row]] = defaultdict(list)
+    for entry in own:
+        if entry.withdrawal is None:
+            groups[_kind(entry.result, name)].append(_scored(entry, name))
+    left = _reported_by_noise(name)
+    missing = set(left)
+    sections = []
+    for kind, rows in groups.items():
+        published = _is_published(kind, name)
+        reported = left.get(kind.noise, []) if published else []
+        missing -= {kind.noise} if reported else set()
+        sections.append(_section(kind, rows, reported, published=published))
+    for noise in missing:
+        images, pairs = _SIZES[name]
+        origin: Origin = "archive" if name in TOKENIZERS else "field"
+        kind = Kind("test", None, origin, noise, images, pairs, _folds(name))
+        sections.append(_section(kind, [], left[noise], published=True))
+    sections.sort(key=lambda part: _order(part, name))
+    gone = tuple(entry for entry in own if entry.withdrawal is not None)
+    return Board(name, tuple(sections), gone)
 
 
-def _sections(entries: Iterable[Entry], track: Tokenizer) -> list[Section]:
-    groups: dict[tuple[str, str], list[Entry]] = defaultdict(list)
-    for entry in entries:
-        groups[entry.result.split, entry.result.release.fingerprint].append(entry)
-    sections = [_section(group, track) for group in groups.values()]
-    if not any(section.with_paper for section in sections):
-        sections.append(_make_section("archive", PAPER_SPLIT, None, _paper_rows(track)))
-    return sorted(
-        sections, key=lambda s: (s.with_paper, s.split != "test", s.fingerprint or "", s.n_pairs)
-    )
+def sorted_rows(section: Section, key: SortKey | None = None) -> tuple[Row, ...]:
+    """Give the rows by place, or by another column: the best, or the newest, first.
 
-
-def _section(entries: Sequence[Entry], track: Tokenizer) -> Section:
-    first = entries[0].result
-    with_paper = (first.release.origin, first.split, first.n_pairs) == (
-        "archive",
-        PAPER_SPLIT,
-        PAPER_PAIRS,
-    )
-    rows = [_scored(entry) for entry in entries] + _agreed_references(entries)
-    if with_paper:
-        rows += [row for row in _paper_rows(track) if row.evidence == "reported"]
-    return replace(
-        _make_section(first.release.origin, first.split, first.release.fingerprint, rows),
-        n_pairs=first.n_pairs,
-        with_paper=with_paper,
-    )
-
-
-def _make_section(origin: Origin, split: str, fingerprint: str | None, rows: list[Row]) -> Section:
-    return Section(
-        split=split,
-        n_pairs=PAPER_PAIRS,
-        fingerprint=fingerprint,
-        origin=origin,
-        with_paper=True,
-        rows=_placed(rows),
-        axis=axis_of(max(row.high for row in rows)),
-    )
+    What lacks the column comes last.
+    """
+    if key is None:
+        return section.rows
+    rows = list(section.rows)
+    if key == "method":
+        rows.sort(key=lambda row: row.method.casefold())
+    elif key == "evidence":
+        rows.sort(key=lambda row: _EVIDENCE.index(row.evidence))
+    elif key == "date":
+        rows.sort(key=lambda row: row.date or "", reverse=True)
+    else:
+        column = RECALL_KEYS.index(key)
+        rows.sort(key=lambda row: -row.recalls[column] if row.recalls else 1.0)
+    return tuple(rows)
 
 
 def axis_of(highest: float) -> float:
@@ -130,6 +242,186 @@ def axis_of(highest: float) -> float:
         if highest <= end:
             return end
     return 600.0
+
+
+def _base_of(lowest: float, axis: float) -> float:
+    base = min(_BASE_STEP * floor(lowest / _BASE_STEP), axis - 2 * _BASE_STEP)
+    return base if base >= 0.75 * axis else 0.0
+
+
+def reference(name: str, rsum: float) -> Row:
+    """Make the row of a scorer that knows nothing, or one thing."""
+    return Row(evidence="reference", method=name, rsum=rsum, low=rsum, high=rsum)
+
+
+def noise_of(result: Result) -> Noise:
+    """Say what was wrong with the training pairs, as finely as rows are told apart by it."""
+    noise = result.training.noise
+    ratio = min(round(noise.ratio, 2), 0.99) if noise else 0.0
+    if noise is not None and ratio:
+        return Noise(protocol=noise.protocol, ratio=ratio)
+    if result.track not in {"flickr30k", "coco"}:
+        return Noise(protocol="web")
+    return Noise(protocol="none", ratio=0.0) if noise else Noise(protocol="unstated")
+
+
+def _kind(result: Result, board: BoardName) -> Kind:
+    folds = result.folds if board == "coco-1k" else None
+    return Kind(
+        split=result.split,
+        fingerprint=result.release.fingerprint,
+        origin=result.release.origin,
+        noise=noise_of(result),
+        n_images=result.n_images,
+        n_pairs=result.n_pairs,
+        folds=folds.count if folds else 1,
+    )
+
+
+def _folds(board: BoardName) -> int:
+    return _SIZES[board][0] // FOLD if board == "coco-1k" else 1
+
+
+def _is_published(kind: Kind, board: BoardName) -> bool:
+    return (
+        kind.origin in {"archive", "field"}
+        and kind.split == "test"
+        and (kind.n_images, kind.n_pairs) == _SIZES[board]
+        and kind.folds == _folds(board)
+    )
+
+
+def _reported_by_noise(board: BoardName) -> dict[Noise, list[ReportedRow]]:
+    groups: dict[Noise, list[ReportedRow]] = defaultdict(list)
+    for row in read_reported(board):
+        groups[row.noise].append(row)
+    return groups
+
+
+def _order(section: Section, board: BoardName) -> tuple[object, ...]:
+    kind, noise = section.kind, section.kind.noise
+    return (
+        kind.split != "test",
+        board in TOKENIZERS and section.with_reported,
+        not section.with_reported,
+        _PROTOCOLS.index(noise.protocol),
+        noise.ratio or 0.0,
+        -kind.n_images,
+        kind.fingerprint or "",
+    )
+
+
+def _section(
+    kind: Kind, scored: list[Row], reported: list[ReportedRow], *, published: bool
+) -> Section:
+    rows = scored + _references(kind, scored) + [_reported(row, kind) for row in reported]
+    axis = axis_of(max(row.high for row in rows))
+    return Section(
+        kind=kind,
+        with_reported=bool(reported),
+        published=published,
+        rows=_placed(_with_places(rows, kind)),
+        axis=axis,
+        base=_base_of(min(row.low for row in rows if row.evidence != "reference"), axis),
+    )
+
+
+def _scored(entry: Entry, board: BoardName) -> Row:
+    result = entry.result
+    folds = result.folds if board == "coco-1k" else None
+    part: Result | Folds = folds or result
+    low, high = result.rsum_interval
+    if folds is not None:
+        ways = ((folds.i2t, result.n_images), (folds.t2i, result.n_pairs))
+        half = _least_half_width([(way.values(), n) for way, n in ways])
+        low, high = folds.rsum - half, folds.rsum + half
+    return Row(
+        evidence=entry.evidence,
+        method=result.method.name,
+        rsum=part.rsum,
+        low=low,
+        high=high,
+        recalls=part.i2t.values() + part.t2i.values(),
+        ranked=result.ranked,
+        entry=entry,
+    )
+
+
+def _reported(row: ReportedRow, kind: Kind) -> Row:
+    sizes = (kind.n_images, kind.n_pairs)
+    ways = [(way, n) for way, n in zip((row.i2t, row.t2i), sizes, strict=True) if way]
+    half = _least_half_width(ways)
+    return Row(
+        evidence="reported",
+        method=row.method,
+        rsum=row.rsum,
+        low=row.rsum - half,
+        high=row.rsum + half,
+        recalls=row.recalls,
+        reported=row,
+    )
+
+
+def _least_half_width(ways: Iterable[tuple[tuple[float, float, float], int]]) -> float:
+    deviations = [
+        least_deviation([dict(zip(CUTOFFS, way, strict=True))], queries) for way, queries in ways
+    ]
+    return _Z95 * hypot(*deviations)
+
+
+def _references(kind: Kind, scored: Sequence[Row]) -> list[Row]:
+    """References on which all results that have them agree (a truth file may differ)."""
+    if not scored or kind.folds > 1:
+        images, pairs = kind.n_images // kind.folds, kind.n_pairs // kind.folds
+        return [reference("chance", chance_rsum(images, pairs))]
+    values: dict[str, set[float]] = defaultdict(set)
+    for row in scored:
+        for name, rsum in (row.entry.result.references if row.entry else {}).items():
+            values[name].add(rsum)
+    return [reference(name, *found) for name, found in values.items() if len(found) == 1]
+
+
+def _ranks(row: Row, kind: Kind) -> RankRecord | None:
+    """Give the ranks that a row's own figures follow from, if they are public and to be ranked."""
+    if row.entry is None or not row.ranked or kind.folds > 1:
+        return None
+    return row.entry.result.ranks
+
+
+def _with_places(rows: list[Row], kind: Kind) -> list[Row]:
+    """Say of each row with ranks which places it holds and whether it is level with the best.
+
+    Places are those among the rows with ranks, and behind every other row whose interval lies above
+    the whole of its own, or may.
+    """
+    known = [record for row in rows if (record := _ranks(row, kind))]
+    if not known:
+        return rows
+    hits = np.stack([_per_image(record) for record in known])
+    places = iter(zip(rank_intervals(hits).tolist(), tied_with_first(hits).tolist(), strict=True))
+    others = [row for row in rows if _competes(row) and _ranks(row, kind) is None]
+    return [
+        _with_place(row, others, *next(places)) if _ranks(row, kind) is not None else row
+        for row in rows
+    ]
+
+
+def _with_place(row: Row, others: Sequence[Row], among: list[int], tied: bool) -> Row:  # noqa: FBT001
+    above = sum(other.low > row.high for other in others)
+    perhaps = sum(other.high >= row.low for other in others)
+    return replace(row, places=(among[0] + above, among[1] + perhaps), tied=tied)
+
+
+def _per_image(record: RankRecord) -> Float[np.ndarray, " images"]:
+    """Add up the expected hits of each image and of its captions, weighed as in rSum."""
+    of_image, of_caption = (sum(expected_hits(way, k) for k in CUTOFFS) for way in record.read())
+    images, captions = len(record.i2t.greater), len(record.t2i.greater)
+    told = np.bincount(record.owner(), weights=of_caption, minlength=images)
+    return np.asarray(of_image + told * images / captions)
+
+
+def _competes(row: Row) -> bool:
+    return row.ranked and row.evidence != "reference"
 
 
 def _placed(rows: list[Row]) -> tuple[Row, ...]:
@@ -142,53 +434,7 @@ def _placed(rows: list[Row]) -> tuple[Row, ...]:
     seen = 0
     for _, group in groupby(sorted(rows, key=order), key=lambda row: (row.ranked, row.rsum)):
         tied = list(group)
-        competing = [row for row in tied if row.ranked and row.evidence != "reference"]
-        placed += [replace(row, place=seen + 1) if row in competing else row for row in tied]
+        competing = [row for row in tied if _competes(row)]
+        placed += [replace(row, place=seen + 1) if _competes(row) else row for row in tied]
         seen += len(competing)
     return tuple(placed)
-
-
-def _scored(entry: Entry) -> Row:
-    result = entry.result
-    return Row(
-        evidence="scored",
-        method=result.method.name,
-        rsum=result.rsum,
-        low=result.rsum_interval[0],
-        high=result.rsum_interval[1],
-        recalls=result.i2t.values() + result.t2i.values(),
-        ranked=result.ranked,
-        entry=entry,
-    )
-
-
-def _agreed_references(entries: Sequence[Entry]) -> list[Row]:
-    """References on which all results that have them agree (a truth file may differ)."""
-    values: dict[str, set[float]] = defaultdict(set)
-    for entry in entries:
-        for name, rsum in entry.result.references.items():
-            values[name].add(rsum)
-    return [reference(name, *found) for name, found in values.items() if len(found) == 1]
-
-
-def reference(name: str, rsum: float) -> Row:
-    """Make the row of a scorer that knows nothing, or one thing."""
-    return Row(evidence="reference", method=name, rsum=rsum, low=rsum, high=rsum)
-
-
-def _paper_rows(track: Tokenizer) -> list[Row]:
-    rows = [reference("chance", chance_rsum(PAPER_PAIRS, PAPER_PAIRS))]
-    for row in read_reported(track):
-        ways = [dict(zip(CUTOFFS, way, strict=True)) for way in (row.i2t, row.t2i) if way]
-        half = _Z95 * least_deviation([*ways], PAPER_PAIRS)
-        rows.append(
-            Row(
-                evidence="reported",
-                method=row.method,
-                rsum=row.rsum,
-                low=row.rsum - half,
-                high=row.rsum + half,
-                recalls=row.recalls,
-            )
-        )
-    return rows

@@ -1,16 +1,16 @@
-"""The rows of a board for its exports: reported and scored ones, placed where they compare."""
+"""The rows of a board for its exports: those of its pages, without the references."""
 
 from collections.abc import Iterable
 from dataclasses import replace
 
+from leaderboard.board import Row, Section, make_board
 from leaderboard.exports import PUBLISHED, ExportRow
 from leaderboard.metrics import CUTOFFS
-from leaderboard.reported import Board, Noise, ReportedRow, read_reported
-from leaderboard.result import Result
+from leaderboard.reported import Board, ReportedRow
 from leaderboard.store import Entry
 from leaderboard.uncertainty import least_deviation
 
-# Boards with one caption an image, on 1,000 pairs: web noise, and an interval of reported rows.
+# Boards with one caption an image, on 1,000 pairs: an interval of reported rows.
 _WEB: frozenset[Board] = frozenset({"jieba", "bpe", "bert", "cc152k"})
 _WEB_PAIRS = 1000
 _Z95 = 1.96
@@ -23,15 +23,45 @@ def export_rows(board: Board, entries: Iterable[Entry]) -> list[ExportRow]:
         board: Its id. ``coco-1k`` takes the folds of a result on MS-COCO, ``coco-5k`` the whole.
         entries: Of a store; those of other boards, and the withdrawn, are left out.
     """
-    groups: dict[tuple[str, str], list[tuple[ExportRow, bool]]] = {}
-    rows = [(from_reported(row), True) for row in read_reported(board)]
-    for entry in entries:
-        row = from_entry(entry, board)
-        if row is not None:
-            rows.append((row, entry.result.ranked))
-    for row, ranked in rows:
-        groups.setdefault((row.data, row.noise), []).append((row, ranked))
-    return [row for group in groups.values() for row in _placed(group)]
+    return [
+        export_row(row, section, board)
+        for section in make_board(board, entries).sections
+        for row in section.rows
+        if row.evidence != "reference"
+    ]
+
+
+def export_row(row: Row, section: Section, board: Board) -> ExportRow:
+    """Make the row of a scored entry or of a published figure.
+
+    Raises:
+        ValueError: If it is a reference.
+    """
+    if row.reported is not None:
+        return replace(from_reported(row.reported), place=row.place)
+    if row.entry is None:
+        raise ValueError(f"{row.method}: found a reference, expected an entry or a reported row")
+    result, known = row.entry.shown, section.kind.folds == 1
+    return ExportRow(
+        board=board,
+        noise=section.kind.noise.title,
+        method=row.method,
+        evidence=row.evidence,
+        rsum=row.rsum,
+        data=_data_of(section),
+        place=row.place,
+        place_interval=row.places,
+        low=row.low if known else None,
+        high=row.high if known else None,
+        recalls=row.recalls,
+        ensemble=result.training.ensemble_size,
+        post_processing=result.postprocessing.kind,
+        date=row.date,
+        entry=row.entry.name,
+        url=result.links.paper or result.links.code,
+        authors=result.authors,
+        footnote=result.reason,
+    )
 
 
 def from_reported(row: ReportedRow) -> ExportRow:
@@ -58,63 +88,9 @@ def from_reported(row: ReportedRow) -> ExportRow:
     )
 
 
-def from_entry(entry: Entry, board: Board) -> ExportRow | None:
-    """Make the row of a scored entry; None where it is not on the board."""
-    result = entry.shown
-    track, _, protocol = board.partition("-")
-    if result.track != track or entry.withdrawal or (protocol == "1k" and not result.folds):
-        return None
-    whole = result.folds if protocol == "1k" and result.folds else result
-    low, high = result.rsum_interval if whole is result else (None, None)
-    return ExportRow(
-        board=board,
-        noise=_noise_of(result, board),
-        method=result.method.name,
-        evidence=entry.evidence,
-        rsum=whole.rsum,
-        data=_data_of(result),
-        low=low,
-        high=high,
-        recalls=whole.i2t.values() + whole.t2i.values(),
-        ensemble=result.training.ensemble_size,
-        post_processing=result.postprocessing.kind,
-        date=entry.filing.submitted_at.date().isoformat() if entry.filing else None,
-        entry=entry.name,
-        url=result.links.paper or result.links.code,
-        authors=result.authors,
-        footnote=result.reason,
-    )
-
-
-def _noise_of(result: Result, board: Board) -> str:
-    noise = result.training.noise
-    ratio = round(noise.ratio, 2) if noise else 0.0
-    if board in _WEB and not ratio:
-        return Noise(protocol="web").title
-    if noise is None:
-        return "noise not stated"
-    if noise.protocol == "either":
-        return f"{Noise(protocol='web').title}, {100 * ratio:.0f} % more shuffled"
-    return Noise(protocol=noise.protocol if ratio else "none", ratio=ratio).title
-
-
-def _data_of(result: Result) -> str:
-    """Say what was scored on; a copy of the published data is known by its size alone."""
-    published = result.release.origin == "field" or (
-        result.release.origin == "archive" and result.n_pairs == _WEB_PAIRS
-    )
-    if published and result.split == "test":
+def _data_of(section: Section) -> str:
+    kind = section.kind
+    if section.published or kind.fingerprint is None:
         return PUBLISHED
-    kinds = {"rebuilt": "rebuilt release", "blind": "blind round", "closed": "blind round"}
-    kind = kinds.get(result.release.origin, "copy")
-    return f"{kind} {result.release.fingerprint[:8]}, {result.split} split"
-
-
-def _placed(group: list[tuple[ExportRow, bool]]) -> list[ExportRow]:
-    """Sort by rSum, the unranked last, and number the ranked: 1, 2, 2, 4."""
-    group = sorted(group, key=lambda pair: (not pair[1], -pair[0].rsum))
-    rsums = [row.rsum for row, ranked in group if ranked]
-    return [
-        replace(row, place=1 + sum(other > row.rsum for other in rsums)) if ranked else row
-        for row, ranked in group
-    ]
+    name = {"rebuilt": "rebuilt release", "blind": "blind round", "closed": "blind round"}
+    return f"{name.get(kind.origin, 'copy')} {kind.fingerprint[:8]}, {kind.split} split"

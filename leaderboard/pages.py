@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from pathlib import Path
 
-from leaderboard.page import render_site
+from leaderboard.page import Site
 from leaderboard.store import PRIVATE, RESULTS, Entry, disclose_due, read_entry, read_result
 
 Page = tuple[bytes, str]
 # Clocks of file systems tick: a folder touched just now may be touched again unnoticed.
 _SETTLED_SECONDS = 0.1
 NAME_LENGTH = 12
-_MEDIA_TYPES = {"html": "text/html; charset=utf-8", "json": "application/json"}
+_MOST_RENDERED = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,8 @@ class Pages:
         self._lock = threading.Lock()
         self._rendering = threading.Lock()
         self._snapshot = Snapshot((), {})
-        self._site: tuple[Snapshot, dict[str, str]] | None = None
+        self._site: tuple[Snapshot, Site] | None = None
+        self._rendered: dict[str, Page] = {}
         self._said: dict[str, tuple[str, ...]] = {}
 
     def get(self, path: str) -> Page | None:
@@ -57,11 +58,17 @@ class Pages:
         snapshot = self.snapshot()
         with self._rendering:
             if self._site is None or self._site[0] is not snapshot:
-                self._site = snapshot, render_site(snapshot.live())
-            text = self._site[1].get(path)
-        if text is None:
-            return None
-        return text.encode(), _MEDIA_TYPES[path.rpartition(".")[2]]
+                self._site = snapshot, Site(snapshot.entries.values())
+                self._rendered.clear()
+            if path in self._rendered:
+                return self._rendered[path]
+            found = self._site[1].get(path)
+            if found is None:
+                return None
+            if len(self._rendered) >= _MOST_RENDERED:
+                self._rendered.clear()
+            self._rendered[path] = found[0].encode(), found[1]
+            return self._rendered[path]
 
     def snapshot(self) -> Snapshot:
         """Give the store's state, read again where it has changed."""

@@ -1,6 +1,8 @@
 """What scorers that know nothing, or one thing, would reach on the same split."""
 
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from math import comb
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +12,7 @@ import pyarrow.parquet
 from jaxtyping import Float
 
 from leaderboard.gallery import Gallery
-from leaderboard.metrics import Ranks, recalls, summarise
+from leaderboard.metrics import CUTOFFS, recalls
 from now_builder.errors import FormatError
 from now_builder.formats.release import Pair, read_pairs
 
@@ -58,17 +60,13 @@ def chance_rsum(images: int, captions: int) -> float:
         images: Of the split.
         captions: Of the split: as many of each image.
     """
-    each = captions // images
-    return summarise(
-        _all_tied(images, captions, each),
-        _all_tied(captions, images, 1),
-        np.arange(captions) // each,
-    ).rsum
-
-
-def _all_tied(queries: int, candidates: int, right: int) -> Ranks:
-    none = np.zeros(queries, np.int64)
-    return Ranks(none, none + candidates - right, none, none + right)
+    wrong = captions - captions // images
+    found = Fraction(0)
+    for cutoff in CUTOFFS:
+        first = min(cutoff, captions)
+        found += 1 - Fraction(comb(wrong, first), comb(captions, first))
+        found += Fraction(min(cutoff, images), images)
+    return float(100 * found)
 
 
 def label_rsum(images: Labels, captions: Labels) -> float:

@@ -13,7 +13,7 @@ from now_builder.errors import FormatError
 Board = Literal["jieba", "bpe", "bert", "flickr30k", "coco-1k", "coco-5k", "cc152k"]
 BOARDS: tuple[Board, ...] = get_args(Board)
 
-Protocol = Literal["none", "captions", "images", "web", "unknown"]
+Protocol = Literal["none", "captions", "images", "either", "web", "unknown", "unstated"]
 Recall3 = tuple[float, float, float]
 
 FOLDER = "reported"
@@ -34,8 +34,9 @@ class Noise(Strict):
     Attributes:
         protocol: ``captions`` gives single captions to other images, so that an image mostly
             keeps some of its own; ``images`` gives all captions of an image away together, which
-            is harder; ``web`` is noise as found; ``unknown`` where the table, its released code
-            and the tables that it cites do not agree.
+            is harder; ``either`` is the same where an image has one caption, on top of the noise
+            of the web; ``web`` is noise as found; ``unknown`` where the table, its released code
+            and the tables that it cites do not agree; ``unstated`` where a submission says nothing.
         ratio: Share of the pairs, in [0, 1); None for noise as found.
     """
 
@@ -44,7 +45,8 @@ class Noise(Strict):
 
     @model_validator(mode="after")
     def _agree(self) -> "Noise":
-        expected = {"none": self.ratio == 0, "web": self.ratio is None}
+        silent = self.ratio is None
+        expected = {"none": self.ratio == 0, "web": silent, "unstated": silent}
         if not expected.get(self.protocol, bool(self.ratio)):
             raise ValueError(f"protocol {self.protocol!r} does not go with ratio {self.ratio}")
         return self
@@ -58,6 +60,8 @@ class Noise(Strict):
             "web": "noise of the web",
             "captions": f"{share} noise, captions shuffled one by one",
             "images": f"{share} noise, images shuffled with all their captions",
+            "either": f"noise of the web, {share} more shuffled",
+            "unstated": "noise not stated",
             "unknown": f"{share} noise, protocol not established",
         }[self.protocol]
 

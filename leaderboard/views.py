@@ -6,7 +6,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from leaderboard.export_rows import export_rows, from_entry
+from leaderboard.board import boards_of
+from leaderboard.export_rows import export_rows
 from leaderboard.exports import FORMATS, TITLES, ExportRow
 from leaderboard.index import Indexed
 from leaderboard.reported import Board
@@ -206,7 +207,7 @@ def view_entry(entry: Entry) -> EntryView:
 
 def view_link(board: Board, entries: Iterable[Entry]) -> BoardLink:
     """Name a board."""
-    count = sum(from_entry(entry, board) is not None for entry in entries)
+    count = sum(board in boards_of(entry.result) for entry in entries)
     return BoardLink(board=board, title=TITLES[board], entries=count, href=f"/v1/boards/{board}")
 
 

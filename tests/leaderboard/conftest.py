@@ -15,8 +15,8 @@ import time
 import uuid
 from collections.abc import Callable
 from contextlib import contextmanager
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 import httpx
@@ -31,10 +31,20 @@ from leaderboard.access import make_operator
 from leaderboard.accounts import create_token, create_user
 from leaderboard.cli import main
 from leaderboard.database import open_database
+from leaderboard.evaluate import score
 from leaderboard.gallery import read_gallery
 from leaderboard.quotas import Quotas
+from leaderboard.result import Flag, Release
 from leaderboard.server import make_app
 from leaderboard.service import Settings, make_judge
+from leaderboard.store import (
+    NewFiling,
+    Reproduction,
+    add_reproduction,
+    file_result,
+    read_store,
+    withdraw,
+)
 from leaderboard.submission import new_submission, pack, with_details
 from now_builder.errors import ConfigError
 from now_builder.formats.captions import TOKENIZERS, to_line
@@ -173,6 +183,81 @@ def truth(tmp_path_factory):
             topic = TOPICS[(row // 3) % 2]
             writer.writerow([_pair("test", row).url, "true", LANGUAGES[row % 3], topic])
     return path
+
+
+def file_entry(store, release, name, strength=2.0, filing=None, **details):
+    """Score a made matrix and file it: ``seed``, ``track`` and ``split`` as its own settings."""
+    split, track = details.pop("split", "test"), details.pop("track", "jieba")
+    similarity = make_similarity(SIZES[split], strength, details.pop("seed", 0))
+    if strength == 0:
+        similarity[:] = 0
+    meta = with_details(new_submission(release, track, split, name), details)
+    pack(store.parent / "x.zip", similarity, meta)
+    return file_result(store, score(store.parent / "x.zip", release), filing)[0]
+
+
+def filed_on(day, anonymous_until=None):
+    return NewFiling("ann", datetime(2026, 1, 1, 9, tzinfo=UTC) + timedelta(day), anonymous_until)
+
+
+@pytest.fixture
+def entry_on(tmp_path, release):
+    """Make entries on the small release."""
+
+    def make(name="Mine", strength=2.0, **details):
+        return file_entry(tmp_path / "made", details.pop("on", release), name, strength, **details)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def filed(tmp_path_factory, release):
+    """A store with an entry of every kind, by name of the method."""
+    store = tmp_path_factory.mktemp("board") / "store"
+    one, two = {"training": {"ensemble_size": 1}}, {"training": {"ensemble_size": 2}}
+    file_entry(store, release, "Best", 3.0, filed_on(90), **two, authors=["Ann Archer"])
+    file_entry(store, release, "Level", 2.9, filed_on(60), seed=1, **one)
+    file_entry(store, release, "Behind", 0.8, filed_on(0), seed=2, **one)
+    file_entry(
+        store,
+        release,
+        "Normalised",
+        2.0,
+        filed_on(30),
+        seed=3,
+        postprocessing={"kind": "transductive"},
+        training={"external_data": "Pictures of the web"},
+    )
+    file_entry(store, release, "Tied throughout", 0.0, filed_on(40))
+    secret = filed_on(50, date(2027, 6, 1))
+    file_entry(store, release, "Secret", 1.5, secret, seed=4, authors=["Nobody Knows"])
+    again = file_entry(store, release, "Run again", 2.5, filed_on(70), seed=5)
+    gone = file_entry(store, release, "Gone", 2.2, filed_on(10), seed=6)
+    file_entry(store, release, "On dev", 2.0, filed_on(5), split="dev")
+    noise = {"protocol": "either", "sha256": "ab" * 32, "ratio": 0.2}
+    file_entry(store, release, "On noise", 1.0, filed_on(80), seed=7, training={"noise": noise})
+    withdraw(store, gone.name, "The dev split had been mixed in.", datetime(2026, 5, 1, tzinfo=UTC))
+    run = Reproduction(
+        name=again.name,
+        by="Fay Fox",
+        reproduced_at=datetime(2026, 6, 1, tzinfo=UTC),
+        rsum=again.result.rsum,
+        payload_sha256="cd" * 32,
+    )
+    add_reproduction(store, run)
+    flagged = file_entry(store, release, "Forged", 60.0, filed_on(20), track="bpe")
+    blind = file_entry(store, release, "Unseen", 2.0, filed_on(25), track="bert")
+    hidden = {"origin": "blind", "fingerprint": "0" * 64}
+    changed = {
+        flagged.name: {"flags": (Flag(code="identity-like", message="13 times, expected 8"),)},
+        blind.name: {"ranks": None, "release": Release.model_validate(hidden)},
+    }
+    return {
+        entry.result.method.name: replace(
+            entry, result=entry.result.model_copy(update=changed.get(entry.name, {}))
+        )
+        for entry in read_store(store)
+    }
 
 
 @pytest.fixture

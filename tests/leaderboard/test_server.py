@@ -12,7 +12,7 @@ from leaderboard.access import make_operator
 from leaderboard.client import read_token
 from leaderboard.export_rows import export_rows
 from leaderboard.exports import FORMATS
-from leaderboard.page import render_site
+from leaderboard.page import Site
 from leaderboard.reported import BOARDS
 from leaderboard.result import Result
 from leaderboard.server import make_app
@@ -58,7 +58,7 @@ def test_a_submission_is_scored_filed_and_shown(board, zipped, tmp_path):
 
 def test_the_pages_are_those_of_the_static_site(plain):
     page = plain.call("GET", "/")
-    assert page.text == plain.call("GET", "/index.html").text == render_site([])["index.html"]
+    assert page.text == plain.call("GET", "/index.html").text == Site([]).get("index.html")[0]
     assert "frame-ancestors 'none'" in page.headers["content-security-policy"]
     assert page.headers["x-content-type-options"] == "nosniff"
     assert page.headers["referrer-policy"] == "no-referrer"
