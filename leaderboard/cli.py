@@ -1,11 +1,13 @@
 """The command now-leaderboard: everything that the board can be asked to do."""
 
 import json
+import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,7 +18,10 @@ from now_builder.config import read_toml, with_overrides
 from now_builder.errors import ConfigError, run
 
 if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
     from sqlalchemy import Engine
+
+    from leaderboard.client import Board
 
 app = typer.Typer(
     name="now-leaderboard",
@@ -45,6 +50,33 @@ TruthFile = Annotated[
         "these would give.",
     ),
 ]
+
+BoardUrl = Annotated[
+    str,
+    typer.Option(
+        "--url", envvar="NOW_LEADERBOARD_URL", show_envvar=True, help="Address of the board."
+    ),
+]
+TokenFile = Annotated[
+    Path | None,
+    typer.Option("--token-file", help="File with your token; else NOW_LEADERBOARD_TOKEN."),
+]
+EntryName = Annotated[str, typer.Argument(metavar="NAME", help="Of an entry.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
+DatabaseUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--database",
+        envvar="NOW_LEADERBOARD_DATABASE",
+        show_envvar=True,
+        help="sqlite:///FILE or postgresql://USER@HOST/NAME; a password is best left to the "
+        "variable. Else the store's own, in its private folder.",
+    ),
+]
+ReleaseArgument = Annotated[Path, typer.Argument(metavar="RELEASE", help="Its folder.")]
+
+blind_app = typer.Typer(no_args_is_help=True, help="Rounds whose pairing only the judge has.")
+app.add_typer(blind_app, name="blind")
 
 
 @app.callback(invoke_without_command=True)
@@ -225,17 +257,135 @@ def _reproduce(
 @app.command("submit")
 def _submit(
     submission: SubmissionFile,
-    release: ReleaseFolder,
-    store: Annotated[Path, typer.Option(help="Folder of results; made where missing.")],
+    release: Annotated[
+        Path | None, typer.Option(help="With --store: the release it was made on.")
+    ] = None,
+    store: Annotated[
+        Path | None, typer.Option(help="Folder of results; made where missing.")
+    ] = None,
     truth: TruthFile = None,
+    url: Annotated[str | None, typer.Option(help="Send it to this board instead.")] = None,
+    token_file: TokenFile = None,
+    anonymous_until: Annotated[
+        str | None,
+        typer.Option(metavar="YYYY-MM-DD", help="With --url: show who it is from that day on."),
+    ] = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Score a submission and file its result: one immutable JSON, named by its content."""
+    """Send a submission to a board (--url), or score it here into a folder (--store, --release).
+
+    Either way the result is one immutable JSON, named by its content; the same file sent again is
+    the same entry, so sending again is safe. A refusal lists every problem and how to mend it.
+    """
+    if url is not None and store is None:
+        _send(submission, url, token_file, anonymous_until, as_json)
+        return
+    if url is not None or store is None or release is None:
+        raise ConfigError("submit: expected --url URL, or --store FOLDER with --release RELEASE")
     from leaderboard.evaluate import score  # noqa: PLC0415
     from leaderboard.store import file_result  # noqa: PLC0415
 
     entry, new = file_result(store, score(submission, release, truth))
+    _print_filed(entry.name, entry.result.to_json(), as_json, new=new)
+
+
+def _send(
+    path: Path, url: str, token_file: Path | None, anonymous_until: str | None, as_json: bool
+) -> None:
+    from rich.console import Console  # noqa: PLC0415
+    from rich.progress import Progress  # noqa: PLC0415
+
+    from leaderboard.client import BoardError  # noqa: PLC0415
+
+    console = Console(stderr=True)
+    with (
+        closing(_board(url, token_file)) as board,
+        Progress(console=console, transient=True) as bars,
+    ):
+        size = path.stat().st_size if path.is_file() else 0
+        bar = bars.add_task(path.name, total=size)
+        try:
+            filed = board.submit(path, anonymous_until, partial(_advance, bars, bar))
+        except BoardError as error:
+            bars.stop()
+            for problem in error.problems:
+                sys.stderr.write(f"{problem}\n")
+            raise
+    _print_filed(filed.name, json.dumps(filed.result), as_json, new=filed.new)
+    sys.stderr.write(f"{filed.page}\n")
+
+
+def _advance(bars: "Progress", bar: "TaskID", sent: int) -> None:
+    bars.update(bar, completed=sent)
+
+
+def _print_filed(name: str, result: str, as_json: bool, *, new: bool) -> None:
+    if as_json:
+        typer.echo(result.rstrip("\n"))
+        return
+    tree = json.loads(result)
     state = "filed" if new else "already there"
-    typer.echo(f"{entry.name}: {state}: {entry.result.method.name}, rSum {entry.result.rsum:.1f}")
+    typer.echo(f"{name}: {state}: {tree['method']['name']}, rSum {tree['rsum']:.1f}")
+
+
+def _board(url: str, token_file: Path | None) -> "Board":
+    try:
+        from leaderboard.client import Board, read_token  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"--url needs {error.name}: pip install 'noise-of-web[server]'") from None
+    return Board(url, read_token(token_file))
+
+
+@app.command("status")
+def _status(
+    url: BoardUrl,
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="One entry only.")] = None,
+    token_file: TokenFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show your entries on a board, or one entry."""
+    with closing(_board(url, token_file)) as board:
+        entries = board.mine() if name is None else [board.entry(name)]
+    if as_json:
+        typer.echo(json.dumps(entries if name is None else entries[0], indent=2))
+        return
+    for entry in entries:
+        state = "withdrawn" if entry.get("withdrawn_at") else entry["evidence"]
+        where = f"{entry['track']} {entry['split']}"
+        typer.echo(
+            f"{entry['name']}  {state}  {where}  rSum {entry['rsum']:.1f}  {entry['method']}"
+        )
+
+
+@app.command("withdraw")
+def _withdraw(
+    name: EntryName,
+    url: BoardUrl,
+    reason: Annotated[str, typer.Option(help="Shown in its place; public.")],
+    token_file: TokenFile = None,
+) -> None:
+    """Take an entry of yours off a board; a tombstone with the reason stays."""
+    with closing(_board(url, token_file)) as board:
+        board.withdraw(name, reason)
+    typer.echo(f"{name}: withdrawn")
+
+
+@app.command("quota")
+def _quota(url: BoardUrl, token_file: TokenFile = None, as_json: AsJson = False) -> None:
+    """Show what is left of today's uploads and scored submissions on a board."""
+    with closing(_board(url, token_file)) as board:
+        me = board.me()
+    if as_json:
+        typer.echo(json.dumps(me, indent=2))
+        return
+    left = {
+        kind: "no limit" if me["quota"][kind] is None else f"{me['quota'][kind]} left"
+        for kind in ("scored", "attempts")
+    }
+    typer.echo(
+        f"{me['handle']} ({', '.join(me['scopes'])}): scored submissions: {left['scored']};"
+        f" uploads: {left['attempts']}; new ones from {me['quota']['resets_at']}"
+    )
 
 
 @app.command("serve")
@@ -248,23 +398,45 @@ def _serve(
     truth: TruthFile = None,
     token_file: Annotated[
         Path | None,
-        typer.Option(help="File with the submitters' bearer token; else NOW_LEADERBOARD_TOKEN."),
+        typer.Option(help="File with the operator's bearer token; else NOW_LEADERBOARD_TOKEN."),
     ] = None,
+    database: DatabaseUrl = None,
+    scored: Annotated[
+        int, typer.Option(min=0, help="Test submissions that a user may have scored in a day.")
+    ] = 5,
+    attempts: Annotated[
+        int, typer.Option(min=0, help="Uploads of a user in a day, refused ones among them.")
+    ] = 50,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on.", min=1, max=65535)] = 8000,
 ) -> None:
-    """Serve the board: the pages of export-site, live, and PUT /v1/submissions.
+    """Serve the board: the pages of export-site, live, and an API to submit to (/openapi.json).
 
-    Submit with: curl -T X.zip -H "Authorization: Bearer $NOW_LEADERBOARD_TOKEN"
-    http://127.0.0.1:8000/v1/submissions
+    Submit with: now-leaderboard submit X.zip --url http://127.0.0.1:8000, or with: curl -T X.zip
+    -H "Authorization: Bearer $NOW_LEADERBOARD_TOKEN" http://127.0.0.1:8000/v1/submissions
+
+    The operator's token may do everything; submitters get tokens of their own by: admin token add.
     """
+    if release is None and (token_file or database):
+        raise ConfigError("--token-file and --database need --release: else nobody may submit")
     try:
-        from leaderboard.server import make_judge, read_token, serve  # noqa: PLC0415
+        from leaderboard.access import make_operator  # noqa: PLC0415
+        from leaderboard.quotas import Quotas  # noqa: PLC0415
+        from leaderboard.server import serve  # noqa: PLC0415
+        from leaderboard.service import Settings, make_judge  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise ConfigError(f"serve needs {error.name}: pip install 'noise-of-web[server]'") from None
+    from leaderboard.client import TOKEN_VARIABLE, read_token  # noqa: PLC0415
 
-    judge = make_judge(release, truth, read_token(token_file)) if release else None
-    serve(store, judge, host, port)
+    if release is None:
+        serve(Settings(store), host, port)
+        return
+    named = token_file is not None or os.environ.get(TOKEN_VARIABLE)
+    operator = make_operator(read_token(token_file)) if named else None
+    if operator is None:
+        sys.stderr.write(f"{TOKEN_VARIABLE} is not set: only users' own tokens are let in\n")
+    judge = make_judge(release, truth, Quotas(attempts=attempts, scored=scored))
+    serve(Settings(store, judge, database, operator), host, port)
 
 
 @app.command("export-site")
@@ -280,15 +452,153 @@ def _export_site(
 ) -> None:
     """Write the board as static pages for any host: results beside the paper's rows.
 
-    Open SITE/index.html. No script, nothing loaded from elsewhere; the same results give the same
-    bytes.
+    Open SITE/index.html. Nothing is loaded from elsewhere, all of it works without script; the same
+    results give the same bytes. What dataset-report filed in a store becomes a page too.
     """
+    from leaderboard.dataset import read_reports  # noqa: PLC0415
     from leaderboard.page import export_site  # noqa: PLC0415
     from leaderboard.store import read_results  # noqa: PLC0415
 
-    entries = read_results([*results, *(more or [])])
-    count = export_site(site, entries)
+    paths = [*results, *(more or [])]
+    entries = read_results(paths)
+    count = export_site(site, entries, [report for path in paths for report in read_reports(path)])
     typer.echo(f"{site / 'index.html'}: {len(entries)} results, {count} files")
+
+
+@app.command("dataset-report")
+def _dataset_report(
+    release: ReleaseArgument,
+    as_json: AsJson = False,
+    store: Annotated[
+        Path | None, typer.Option(help="Also file it in this folder of results, for the board.")
+    ] = None,
+) -> None:
+    """Count duplicates and leaks of a release, and what they leave a perfect scorer to reach."""
+    from leaderboard.dataset import dataset_report, file_report  # noqa: PLC0415
+    from leaderboard.report import dataset_text  # noqa: PLC0415
+
+    report = dataset_report(release)
+    if store is not None:
+        sys.stderr.write(f"filed {file_report(store, report)}\n")
+    typer.echo(report.to_json() if as_json else dataset_text(report), nl=not as_json)
+
+
+@app.command("verify")
+def _verify(
+    results: Annotated[list[Path], typer.Argument(metavar="RESULT.json...", help="Result files.")],
+    submission: Annotated[
+        Path | None, typer.Option(help="Score it again, and compare; needs --release.")
+    ] = None,
+    release: Annotated[
+        Path | None, typer.Option(help="Its fingerprint must be that of the result.")
+    ] = None,
+) -> None:
+    """Recompute every figure of results from the ranks in them; exit code 1 if one differs."""
+    from leaderboard.store import read_result  # noqa: PLC0415
+    from leaderboard.verify import count_figures, verify  # noqa: PLC0415
+
+    if submission is not None and (release is None or len(results) > 1):
+        raise ConfigError("--submission: expected one result, and --release")
+    wrong = 0
+    for path in results:
+        result = read_result(path)
+        found = verify(path, result, submission, release)
+        wrong += len(found)
+        lines = [f"{path}: {difference}" for difference in found]
+        typer.echo("\n".join(lines or [f"{path}: {count_figures(result)} figures agree"]))
+    if wrong:
+        raise typer.Exit(1)
+
+
+@app.command("recall")
+def _recall(
+    matrix: Annotated[
+        Path, typer.Argument(metavar="MATRIX.npy", help="Floats, images x captions, in C order.")
+    ],
+    captions_per_image: Annotated[
+        int, typer.Option(help="They stand one after another: 5 in Flickr30K and MS-COCO.", min=1)
+    ] = 1,
+    as_json: AsJson = False,
+) -> None:
+    """Give the recalls of any matrix, without a release. It is read in blocks, of any size."""
+    from leaderboard.matrix import recall_file, recall_tree  # noqa: PLC0415
+    from leaderboard.report import recall_text  # noqa: PLC0415
+
+    found = recall_file(matrix, captions_per_image)
+    typer.echo(json.dumps(recall_tree(found), indent=2) if as_json else recall_text(found))
+
+
+@app.command("check-store")
+def _check_store(
+    store: Annotated[Path, typer.Argument(help="Folder of results, as it would be.")],
+    base: Annotated[
+        Path | None, typer.Option(help="The same folder as it is: nothing of it may change.")
+    ] = None,
+    blind: Annotated[
+        bool,
+        typer.Option("--blind", help="Take new results of blind rounds: for who judged them."),
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Judge what a pull request would make of a folder of results; exit code 1 on any problem.
+
+    Every file is read strictly, every new result recomputed from its ranks. Nothing in the folder
+    is run.
+    """
+    from leaderboard.check_store import check_store  # noqa: PLC0415
+
+    problems = check_store(store, base, blind=blind)
+    if as_json:
+        typer.echo(json.dumps([asdict(problem) for problem in problems], indent=2))
+    else:
+        lines = [f"{problem.code}: {problem}" for problem in problems]
+        typer.echo("\n".join(lines) or f"{store}: fine")
+    if problems:
+        raise typer.Exit(1)
+
+
+@blind_app.command("make")
+def _blind_make(
+    release: ReleaseArgument,
+    out: Annotated[Path, typer.Argument(help="Folder to write: participants/ and judge/.")],
+    pairs: Annotated[
+        int | None, typer.Option(help="Test pairs to draw; all of them if not given.")
+    ] = None,
+    round_: Annotated[str, typer.Option("--round", help="Its name.")] = "round",
+    secret_file: Annotated[
+        Path | None,
+        typer.Option(
+            help="Text of 32 characters or more that the draw and the orders follow from, another "
+            "one for each round; one is made if not given."
+        ),
+    ] = None,
+    with_train: Annotated[
+        bool, typer.Option(help="Give participants the release's train and dev too.")
+    ] = False,
+) -> None:
+    """Write a blind round: images and captions of the test split, each in a secret order.
+
+    Publish OUT/participants and keep OUT/judge: score X.zip --release OUT/judge. The release, its
+    list of pages and its captures must stay private until the round is closed.
+    """
+    from leaderboard.blind import RoundPlan, make_round  # noqa: PLC0415
+
+    plan = RoundPlan(pairs, round_, secret_file, with_train)
+    told = make_round(release, out, plan)
+    typer.echo(f"{out}: {told.round}, {told.pairs} pairs, commitment {told.commitment}")
+
+
+@blind_app.command("close")
+def _blind_close(
+    out: Annotated[Path, typer.Argument(help="Folder that `blind make` wrote.")],
+) -> None:
+    """Publish the pairing: OUT/closed, on which anyone can check and score again.
+
+    sha256sum OUT/closed/blind.json must give the commitment of round.json.
+    """
+    from leaderboard.blind import close_round  # noqa: PLC0415
+
+    typer.echo(f"{close_round(out)}: publish it; scores from now on are no blind ones")
 
 
 @app.command("export")
@@ -336,21 +646,10 @@ app.add_typer(admin, name="admin")
 admin.add_typer(users, name="user")
 admin.add_typer(tokens, name="token")
 
-DatabaseUrl = Annotated[
-    str | None,
-    typer.Option(
-        "--database",
-        envvar="NOW_LEADERBOARD_DATABASE",
-        show_envvar=True,
-        help="sqlite:///FILE or postgresql://USER@HOST/NAME; a password is best left to the "
-        "variable. Else the store's own, in its private folder.",
-    ),
-]
 StoreFolder = Annotated[
     Path | None, typer.Option("--store", help="Folder of results, whose own database is meant.")
 ]
 Handle = Annotated[str, typer.Argument(metavar="HANDLE", help="The user's name on the board.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
 
 
 @users.command("add")

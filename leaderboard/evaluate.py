@@ -3,13 +3,13 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from jaxtyping import Bool
 
 from leaderboard.checks import Declared, check_matrix
-from leaderboard.gallery import FOLD, Gallery, read_gallery
+from leaderboard.gallery import FOLD, Gallery, ScoredSplit, Track, read_gallery
 from leaderboard.metrics import (
     CUTOFFS,
     OneWay,
@@ -58,8 +58,38 @@ MAX_TIE_WIDTH = 5.0
 Value = TypeVar("Value")
 
 
+@dataclass(frozen=True, slots=True)
+class Standard:
+    """What the submissions to a split are measured against.
+
+    Attributes:
+        gallery: The split.
+        references: rSum of scorers that know nothing, or one thing.
+    """
+
+    gallery: Gallery
+    references: dict[str, float]
+
+
+def read_standard(
+    release: Path, split: ScoredSplit, track: Track, truth: Path | None = None
+) -> Standard:
+    """Read what the submissions to a split are measured against.
+
+    Raises:
+        FormatError: If the release or the truth file cannot be read.
+    """
+    gallery = read_gallery(release, split, track)
+    return Standard(gallery, references(release, gallery, split, truth))
+
+
 def score(
-    path: Path, release: Path, truth: Path | None = None, *, name: str | None = None
+    path: Path,
+    release: Path,
+    truth: Path | None = None,
+    *,
+    name: str | None = None,
+    standard: Callable[[Path, ScoredSplit, Track, Path | None], Standard] = read_standard,
 ) -> Result:
     """Score a submission against a release.
 
@@ -68,6 +98,7 @@ def score(
         release: The very one that it was made for; of a blind round, the judge's folder.
         truth: CSV or Parquet with languages and topics, for :attr:`Result.references`.
         name: What messages call the submission; its path if not given.
+        standard: :func:`read_standard`, or a cache of it where many are scored on one release.
 
     Raises:
         SubmissionError: With all that is wrong: it cannot be read, or is of another release, split
@@ -75,9 +106,10 @@ def score(
         FormatError: If the release or the truth file cannot be read.
     """
     with open_submission(path, name) as submission:
-        gallery, scored = _read(submission, release)
-        known = references(release, gallery, submission.meta.split, truth)
-        return _result(submission, scored, gallery, known)
+        meta = submission.meta
+        against = standard(release, meta.split, meta.track, truth)
+        scored = _read(submission, against.gallery, release)
+        return _result(submission, scored, against.gallery, against.references)
 
 
 def validate(path: Path, release: Path) -> tuple[Submission, int]:
@@ -92,14 +124,15 @@ def validate(path: Path, release: Path) -> tuple[Submission, int]:
         FormatError: If the release cannot be read.
     """
     with open_submission(path) as submission:
-        gallery, _ = _read(submission, release)
-        return submission.meta, len(gallery.caption_keys)
+        meta = submission.meta
+        gallery = read_gallery(release, meta.split, meta.track, unpaired=True)
+        _read(submission, gallery, release)
+        return meta, len(gallery.caption_keys)
 
 
-def _read(submission: OpenSubmission, release: Path) -> tuple[Gallery, Scored]:
-    """Read release and payload; refuse with all problems at once."""
+def _read(submission: OpenSubmission, gallery: Gallery, release: Path) -> Scored:
+    """Read the payload; refuse with all problems at once."""
     meta = submission.meta
-    gallery = read_gallery(release, meta.split, meta.track)
     problems = Problems()
     if meta.dataset_fingerprint != gallery.fingerprint:
         mend = "it was made on another release; pack or predict again with this one"
@@ -114,7 +147,7 @@ def _read(submission: OpenSubmission, release: Path) -> tuple[Gallery, Scored]:
     with problems.noted():
         scored = submission.read(gallery)
     problems.refuse_any()
-    return gallery, scored
+    return scored
 
 
 def _result(
@@ -123,7 +156,7 @@ def _result(
     meta, record = submission.meta, _record(scored, gallery)
     figures = figures_of(record)
     aware = figures.duplicate_aware
-    return Result(
+    result = Result(
         **{field: getattr(meta, field) for field in Description.model_fields},
         n_pairs=len(gallery.caption_keys),
         n_images=len(gallery.image_keys),
@@ -137,9 +170,35 @@ def _result(
         precision=scored.precision,
         payload_sha256=submission.sha256,
         evaluator=Evaluator(),
-        ranks=None if gallery.origin == "blind" else record,
+        ranks=record,
         **figures.fields,
     )
+    return _coarse(result) if gallery.origin == "blind" else result
+
+
+_TOLD = "the judge of the blind round has the measure"
+
+
+def _coarse(result: Result) -> Result:
+    """Say of a blind round's pairing no more than a table of scores does.
+
+    Exact figures are sums over queries: a matrix with ties of different widths, or with ranks
+    chosen by row, would read the pairing off them in a few submissions.
+    """
+    said = result.model_dump(include={*Description.model_fields})
+    found = _to_one_digit(result.model_dump(exclude={*said, "ranks", "flags"}))
+    flags = tuple(Flag(code=flag.code, message=_TOLD) for flag in result.flags)
+    return Result.model_validate({**said, **found, "flags": flags, "ranks": None})
+
+
+def _to_one_digit(value: Any, name: str = "") -> Any:
+    if isinstance(value, dict):
+        return {} if name == "hits" else {k: _to_one_digit(v, k) for k, v in value.items()}
+    if isinstance(value, tuple):
+        return tuple(_to_one_digit(item) for item in value)
+    if isinstance(value, float):
+        return round(value, 2 if name == "mrr" else 1)
+    return value
 
 
 def _record(scored: Scored, gallery: Gallery) -> RankRecord:

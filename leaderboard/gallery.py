@@ -12,6 +12,7 @@ from pydantic import Field
 
 from now_builder.config import Strict, build
 from now_builder.errors import ConfigError, FormatError
+from now_builder.formats.atomic import sha256_of
 from now_builder.formats.captions import TOKENIZERS, Tokenizer, read_json
 from now_builder.formats.precomp import PrecompName, captions_path, read_texts
 from now_builder.formats.release import is_ours, read_split_captions
@@ -20,9 +21,9 @@ FieldTrack = Literal["flickr30k", "coco", "cc152k"]
 Track = Tokenizer | FieldTrack
 TRACKS: tuple[Track, ...] = (*TOKENIZERS, *get_args(FieldTrack))
 ScoredSplit = Literal["dev", "test"]
-Origin = Literal["rebuilt", "archive", "field", "blind"]
+Origin = Literal["rebuilt", "archive", "field", "blind", "closed"]
 
-TRUTH_FILE = "blind.json"
+ROUND_FILE, TRUTH_FILE = "round.json", "blind.json"
 FOLD = 1000
 """Images of a fold in MS-COCO's 1K protocol."""
 
@@ -34,18 +35,42 @@ LAYOUT: dict[FieldTrack, tuple[PrecompName, int]] = {
 """Folder and captions of an image, by track."""
 
 
+class BlindRound(Strict):
+    """``round.json``: what all know of a blind round, in each of its folders.
+
+    Attributes:
+        round: Its name.
+        split: The split whose images and captions were permuted.
+        pairs: Of it.
+        commitment: The sha256 of ``blind.json``, which only the judge has until the round is
+            closed: what it says cannot be changed any more.
+        closed: Whether ``blind.json`` lies in this folder for all to see.
+    """
+
+    format: Literal["now-blind-round/1"] = "now-blind-round/1"
+    round: str = Field(min_length=1, max_length=80)
+    split: ScoredSplit
+    pairs: int = Field(ge=1)
+    commitment: str = Field(pattern=r"^[0-9a-f]{64}$")
+    closed: bool = False
+
+
 class BlindTruth(Strict):
     """``blind.json``: what only the judge of a blind round has.
 
     Attributes:
         round: Its name.
-        split: The split whose captions were permuted.
+        split: The split whose images and captions were permuted.
+        secret: What the draw and both orders follow from.
+        keys: Key, in the release that it was drawn from, of each row.
         owner: Row of each caption's image.
     """
 
     format: Literal["now-blind/1"] = "now-blind/1"
-    round: str = Field(max_length=80)
+    round: str = Field(min_length=1, max_length=80)
     split: ScoredSplit
+    secret: str
+    keys: tuple[str, ...]
     owner: tuple[int, ...]
 
 
@@ -61,7 +86,8 @@ class Gallery:
         caption_labels: Equal for identical captions.
         fingerprint: Of keys and captions in order.
         origin: ``rebuilt`` by this toolkit, the authors' ``archive``, a layout of the ``field``, or
-            a ``blind`` round whose pairing only the judge has.
+            a ``blind`` round whose pairing only the judge has, or one that is ``closed``: its
+            pairing has been published.
     """
 
     image_keys: list[str]
@@ -101,21 +127,39 @@ def check_track(track: str) -> Track:
     raise ConfigError(f"track: found {track!r}, expected one of {', '.join(TRACKS)}")
 
 
-def read_gallery(release: Path, split: ScoredSplit, track: Track) -> Gallery:
+def read_gallery(
+    release: Path, split: ScoredSplit, track: Track, *, unpaired: bool = False
+) -> Gallery:
     """Read one split of a release: ours, the authors', a blind round's, or the field's layout.
 
+    Args:
+        release: Its folder.
+        split: Which.
+        track: Tokenizer, or data set.
+        unpaired: Take what participants of a blind round get too; the gallery's ``owner`` then
+            means nothing.
+
     Raises:
-        FormatError: If a file is missing, or counts disagree.
+        FormatError: If a file is missing, counts disagree, or the pairing is not in this folder.
     """
     for name, layout in LAYOUT.items():
         if track == name:
             return _read_field(release, split, *layout)
+    blind = round_of(release, split)
+    truth = read_truth(release, blind) if blind is not None else None
+    if blind is not None and truth is None and not unpaired:
+        raise FormatError(
+            release,
+            f"the {split} split of blind round {blind.round!r}, whose pairing only its judge has;"
+            " pack or predict a submission and send it there, or score on dev",
+        )
     captions = read_split_captions(release, split, track)
     owner = np.arange(len(captions.keys))
     origin: Origin = "rebuilt" if is_ours(release) else "archive"
-    truth = read_truth(release)
-    if truth is not None and truth.split == split:
-        owner, origin = _owner(release, truth, len(captions.keys)), "blind"
+    if blind is not None:
+        origin = "closed" if blind.closed else "blind"
+    if truth is not None:
+        owner = _owner(release, truth, len(captions.keys))
     return Gallery(
         captions.keys,
         captions.keys,
@@ -127,16 +171,56 @@ def read_gallery(release: Path, split: ScoredSplit, track: Track) -> Gallery:
     )
 
 
-def read_truth(release: Path) -> BlindTruth | None:
-    """Read the pairing of a blind round from the judge's folder, None where it is no such folder.
+def round_of(release: Path, split: str) -> BlindRound | None:
+    """Give the blind round whose split this is, None where it is an ordinary one.
 
     Raises:
-        FormatError: If the file is not one of ours.
+        FormatError: If ``blind.json`` lies there alone.
+        ConfigError: If ``round.json`` is not one of ours.
+    """
+    found = read_round(release)
+    return found if found is not None and found.split == split else None
+
+
+def read_round(release: Path) -> BlindRound | None:
+    """Read ``round.json``, None where there is none.
+
+    Raises:
+        FormatError: If ``blind.json`` lies there alone.
+        ConfigError: If it is not one of ours.
+    """
+    path = release / ROUND_FILE
+    if path.exists():
+        return build(BlindRound, _tree(path), str(path))
+    if (release / TRUTH_FILE).exists():
+        raise FormatError(path, f"no such file beside {TRUTH_FILE}; `blind make` writes both")
+    return None
+
+
+def read_truth(release: Path, blind: BlindRound) -> BlindTruth | None:
+    """Read the pairing of a blind round, None in the folder of its participants.
+
+    Raises:
+        FormatError: If it is not what was committed to.
+        ConfigError: If the file is not one of ours.
     """
     path = release / TRUTH_FILE
     if not path.exists():
         return None
-    return build(BlindTruth, read_json(path, "no such file"), str(path))
+    if sha256_of(path) != blind.commitment:
+        raise FormatError(
+            path,
+            f"not the pairing that {ROUND_FILE} commits to: found sha256 {sha256_of(path)[:16]}…, "
+            f"expected {blind.commitment[:16]}…",
+        )
+    return build(BlindTruth, _tree(path), str(path))
+
+
+def _tree(path: Path) -> dict[str, object]:
+    tree = read_json(path, "no such file")
+    if not isinstance(tree, dict):
+        raise FormatError(path, f"found a {type(tree).__name__}, expected an object")
+    return tree
 
 
 def _owner(release: Path, truth: BlindTruth, n_pairs: int) -> Integer[np.ndarray, " captions"]:

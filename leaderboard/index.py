@@ -12,13 +12,11 @@ from leaderboard import events
 from leaderboard.accounts import OPERATOR, SERVICE, add_user, is_handle
 from leaderboard.database import EntryRow, User, insert_missing, reading, writing
 from leaderboard.store import (
-    PRIVATE,
     RESULTS,
-    Disclosure,
     Entry,
     read_entry,
-    read_record,
     read_result,
+    submitter_of,
 )
 from now_builder.errors import FormatError
 
@@ -214,14 +212,8 @@ def _record_all(
 
 
 def _submitter(store: Path, entry: Entry) -> str | None:
-    """Who filed it: said openly, or in the private folder while it is anonymous."""
-    secret = store / PRIVATE / f"{entry.name}.json"
-    said = entry.filing.submitter if entry.filing is not None else None
-    if said is None and entry.disclosure is not None:
-        said = entry.disclosure.submitter
-    if said is None and secret.exists():
-        said = read_record(secret, Disclosure).submitter
-    return said if said is not None and is_handle(said) else None
+    said = submitter_of(store, entry)
+    return said if said is not None and (said == OPERATOR or is_handle(said)) else None
 
 
 def _indexed(row: EntryRow | None) -> Indexed | None:

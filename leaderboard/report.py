@@ -4,10 +4,12 @@ import json
 from dataclasses import asdict
 from io import StringIO
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from leaderboard.dataset import DatasetReport
+from leaderboard.metrics import CUTOFFS, Recalls, tie_width
 from leaderboard.result import Direction, Result
 from leaderboard.uncertainty import SIGNIFICANT, Comparison
 
@@ -123,3 +125,106 @@ def _notes(result: Result) -> list[str]:
         notes.append(f"Mean of {folds.count} folds of {folds.size} images: rSum {folds.rsum:.1f}.")
     notes += [f"Look at this ({flag.code}): {flag.message}" for flag in result.flags]
     return notes
+
+
+def recall_text(found: Recalls) -> str:
+    """Lay the recalls of a bare matrix out for people."""
+    table = _table("", "queries", "R@1", "R@5", "R@10", "medR", "meanR", "MRR")
+    for name, way in (("image to caption", found.i2t), ("caption to image", found.t2i)):
+        table.add_row(
+            name,
+            str(way.n_queries),
+            *(f"{way.recall(cutoff):.2f}" for cutoff in CUTOFFS),
+            _figure(way.median_rank, 0),
+            _figure(way.mean_rank, 1),
+            _figure(way.mrr, 3),
+        )
+    parts: list[RenderableType] = [Text(f"rSum {found.rsum:.2f}"), table]
+    if tie_width(found.ranks):
+        bounds = f"{found.rsum_pessimistic:.2f} if all ties are lost, {found.rsum_optimistic:.2f}"
+        parts.append(Text(f"{bounds} if all are won ({found.rsum_argsort:.2f} by stable argsort)."))
+    return _printed(100, *parts)
+
+
+def dataset_text(report: DatasetReport, width: int = 110) -> str:
+    """Lay a dataset report out for people: tracks, splits, leaks."""
+    return _printed(
+        width,
+        Text(f"{report.name} ({report.origin}), fingerprint {report.fingerprint[:16]}"),
+        Text("\nCaptions, by their tokens"),
+        _tracks(report),
+        Text("\nImages and pages"),
+        _splits(report),
+        Text("\nPairs of a later split that an earlier one has too"),
+        _leaks(report),
+    )
+
+
+def _printed(width: int, *parts: RenderableType) -> str:
+    file = StringIO()
+    console = Console(file=file, width=width, color_system=None, legacy_windows=False)
+    for part in parts:
+        console.print(part)
+    return "\n".join(line.rstrip() for line in file.getvalue().splitlines())
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for place, name in enumerate(columns):
+        table.add_column(name, justify="right" if place > 1 else "left")
+    return table
+
+
+def _tracks(report: DatasetReport) -> Table:
+    table = _table(
+        "split", "track", "captions", "distinct", "not unique", "largest", "R@1 i2t", "R@1 t2i",
+        "rSum", "<unk> %", "tokens",
+    )  # fmt: skip
+    for track in report.tracks:
+        table.add_row(
+            track.split,
+            Text(track.track),
+            *map(str, (track.captions, track.distinct, track.queries, _largest(track.group_sizes))),
+            f"{track.ceiling_i2t:.2f}",
+            f"{track.ceiling_t2i:.2f}",
+            "–" if track.ceiling_rsum is None else f"{track.ceiling_rsum:.1f}",
+            "–" if track.unknown is None else f"{track.unknown:.2f}",
+            f"{track.tokens_median:.0f}, most {track.tokens_most}",
+        )
+    return table
+
+
+def _splits(report: DatasetReport) -> Table:
+    table = _table(
+        "split", "languages", "pairs", "images", "not unique", "same look", "sites", "domains"
+    )
+    for split in report.splits:
+        told = [f"{name} {count}" for name, count in (split.languages or ())[:4]]
+        table.add_row(
+            split.split,
+            Text(", ".join(told) or "–"),
+            *map(str, (split.pairs, split.images, split.image_queries)),
+            *map(_or_dash, (split.looks, split.sites, split.domains)),
+        )
+    return table
+
+
+def _leaks(report: DatasetReport) -> Table:
+    table = _table("later", "earlier", "captions", "images", "alike", "on shared sites", "sites")
+    for leak in report.leaks:
+        table.add_row(
+            leak.later,
+            leak.earlier,
+            Text(", ".join(f"{track} {count}" for track, count in leak.captions.items())),
+            str(leak.images),
+            *map(_or_dash, (leak.alike, leak.site_pairs, leak.sites)),
+        )
+    return table
+
+
+def _largest(sizes: tuple[tuple[int, int], ...]) -> int:
+    return max((size for size, _ in sizes), default=1)
+
+
+def _or_dash(count: int | None) -> str:
+    return "–" if count is None else str(count)

@@ -55,7 +55,8 @@ class Direction(AtCutoffs):
     """One direction's figures.
 
     Attributes:
-        hits: Expected hits as exact fractions, by cutoff.
+        hits: Expected hits as exact fractions, by cutoff; none in a blind round, whose pairing they
+            could spell.
         optimistic: If every tie were won.
         pessimistic: If every tie were lost.
         interval: Wilson's, 95 %.
@@ -119,7 +120,7 @@ class Release(_Record):
     Attributes:
         origin: ``rebuilt`` by this toolkit; ``archive``: the published layout without keys;
             ``field``: another data set as the field stores it; ``blind``: a round whose pairing
-            only its judge has.
+            only its judge had; ``closed``: the same after it was published.
         fingerprint: Of the (split, track).
     """
 

@@ -207,6 +207,19 @@ def _file(store: Path, name: str, result: Result, new: NewFiling) -> Filing:
     return filing
 
 
+def submitter_of(store: Path, entry: Entry) -> str | None:
+    """Tell who filed an entry, also of an anonymous one: for the board itself, not to be shown.
+
+    Returns:
+        A handle; None where nobody is on record.
+    """
+    told = entry.disclosure or entry.filing
+    if told is not None and told.submitter is not None:
+        return told.submitter
+    secret = store / PRIVATE / f"{entry.name}.json"
+    return read_record(secret, Disclosure).submitter if secret.exists() else None
+
+
 def withdraw(store: Path, name: str, reason: str, at: datetime) -> Withdrawal:
     """Take an entry off the board; a tombstone says when and why. A second time changes nothing.
 

@@ -223,7 +223,7 @@ def new_submission(
         ConfigError: If there is no such split or track.
         SubmissionError: If a field is not what the schema allows.
     """
-    gallery = read_gallery(release, check_scored_split(split), check_track(track))
+    gallery = read_gallery(release, check_scored_split(split), check_track(track), unpaired=True)
     return parse(
         {
             "track": track,

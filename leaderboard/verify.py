@@ -6,8 +6,9 @@ from pathlib import Path
 
 from leaderboard.evaluate import figures_of, score
 from leaderboard.gallery import read_gallery
-from leaderboard.result import VERSION, Result
+from leaderboard.result import VERSION, QueryRanks, RankRecord, Result
 from leaderboard.store import anonymised, entry_of
+from leaderboard.submission import Description
 from now_builder.errors import FormatError
 
 _TOLERANCE = 1e-9
@@ -72,8 +73,8 @@ def verify(
 
 def _recomputed(result: Result) -> list[Difference]:
     record = result.ranks
-    if record is None or len(record.t2i.greater) % len(record.i2t.greater or (0,)):
-        return [Difference("ranks", "queries that do not fit", "as many for every image")]
+    if record is None or not _can_be(record):
+        return [Difference("ranks", "ranks that no matrix has", "those of every query")]
     counts = {"n_images": len(record.i2t.greater), "n_pairs": len(record.t2i.greater)}
     figures = figures_of(record)
     again = result.model_copy(
@@ -86,6 +87,43 @@ def _recomputed(result: Result) -> list[Difference]:
         }
     )
     return _differences(result.model_dump(by_alias=True), again.model_dump(by_alias=True))
+
+
+def _can_be(record: RankRecord) -> bool:
+    """Whether ranks can be those of a matrix: as many as queries, and no more than candidates."""
+    images, captions = len(record.i2t.greater), len(record.t2i.greater)
+    if images == 0 or captions == 0 or captions % images:
+        return False
+    sizes = (images, captions), (captions, images)
+    ways = [(record.i2t, record.t2i), *([record.duplicate_aware] if record.duplicate_aware else [])]
+    told = record.explained or ((), ())
+    return all(
+        _fits(way, *size) for both in ways for way, size in zip(both, sizes, strict=True)
+    ) and all(len(ties) in {0, queries} for ties, (queries, _) in zip(told, sizes, strict=True))
+
+
+def _fits(way: QueryRanks, queries: int, candidates: int) -> bool:
+    if any(len(part) not in {0, queries} for part in (way.equal, way.later, way.right)):
+        return False
+    ranks = way.read()
+    return len(ranks.greater) == queries and bool(
+        (ranks.greater + ranks.equal + ranks.right <= candidates).all()
+        and (ranks.right >= 1).all()
+        and (ranks.later <= ranks.equal).all()
+    )
+
+
+def count_figures(result: Result) -> int:
+    """Count the numbers of a result that :func:`verify` compares, without the ranks themselves."""
+    return _count(result.model_dump(exclude={*Description.model_fields, "ranks", "references"}))
+
+
+def _count(tree: object) -> int:
+    if isinstance(tree, dict):
+        return sum(map(_count, tree.values()))
+    if isinstance(tree, tuple):
+        return sum(map(_count, tree))
+    return isinstance(tree, int | float) and not isinstance(tree, bool)
 
 
 def _name(path: Path, result: Result) -> list[Difference]:

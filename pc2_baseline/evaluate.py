@@ -14,7 +14,13 @@ from pc2_baseline.data import open_pairs
 from pc2_baseline.predict import load_best
 from pc2_baseline.products import fast_float32
 from pc2_baseline.retrieval import fold_scores, scores
-from pc2_baseline.run import check_split_is_the_runs, locate_release, pick_device, read_run
+from pc2_baseline.run import (
+    check_split_is_the_runs,
+    locate_release,
+    pick_device,
+    read_run,
+    refuse_round,
+)
 from pc2_baseline.trainer import make_method
 
 COCO_FOLD = 1000
@@ -63,20 +69,21 @@ def evaluate(
 
     Raises:
         FormatError: If the run, the release or the checkpoint cannot be read, or the release is
-            another one than at training.
+            another one than at training or a blind round.
         ConfigError: If the split is ``train``, or the images are no multiple of ``fold``.
     """
     record = read_run(run)
     name = check_split(split)
     if name == "train":
         raise ConfigError("--split train: expected dev or test, which no noise file has changed")
-    data = record.settings.data
+    data, folder = record.settings.data, locate_release(run, record, release)
+    refuse_round(folder, name)
     device = pick_device(device_name or record.settings.train.device)
     method = make_method(record, device)
     load_best(run, method)
     with (
         fast_float32(),
-        open_pairs(locate_release(run, record, release), name, data, device) as pairs,
+        open_pairs(folder, name, data, device) as pairs,
     ):
         check_split_is_the_runs(run, record, name, pairs.fingerprint)
         if fold is None and (data.name, name) == (COCO, "test"):

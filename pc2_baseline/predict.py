@@ -2,16 +2,18 @@
 
 from pathlib import Path
 
+from leaderboard.gallery import LAYOUT, round_of
 from leaderboard.submission import Compute, Training, new_submission, pack
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.release import check_split
-from pc2_baseline import precomp
 from pc2_baseline.checkpoint import read_tensors
+from pc2_baseline.config import DataSettings
 from pc2_baseline.data import open_pairs
 from pc2_baseline.methods import Method
 from pc2_baseline.products import fast_float32
 from pc2_baseline.run import (
     BEST,
+    check_reads_round,
     check_split_is_the_runs,
     locate_release,
     pick_device,
@@ -39,17 +41,13 @@ def predict(
 
     Raises:
         FormatError: If the run, the release or the checkpoint cannot be read, or the release is
-            another one than at training.
+            another one than at training and no blind round of the same vocabulary.
         ConfigError: If ``output`` is no ``.zip``, or the board has no track for the data set.
     """
     if output.suffix != ".zip":
         raise ConfigError(f"-o {output}: expected the name of a .zip file")
     record = read_run(run)
-    if precomp.is_precomp(record.settings.data):
-        raise ConfigError(
-            f"{run}: the board has no track for {record.settings.data.name}; "
-            f"`pc2-baseline evaluate {run}` gives its recalls"
-        )
+    data = record.settings.data.model_copy(update={"dev_images": 0})  # the board has all of dev
     folder = locate_release(run, record, release)
     device = pick_device(device_name or record.settings.train.device)
     method = make_method(record, device)
@@ -61,13 +59,21 @@ def predict(
         checkpoint_selection="dev",
         noise=record.release.noise,
     )
-    with fast_float32(), open_pairs(folder, name, record.settings.data, device) as pairs:
-        check_split_is_the_runs(run, record, name, pairs.fingerprint)
-        track = record.settings.data.tokenizer  # one of the board's, or refused before the work
-        meta = new_submission(folder, track, split, record.settings.method.name.upper(), training)
+    with fast_float32(), open_pairs(folder, name, data, device) as pairs:
+        if round_of(folder, name) is None:
+            check_split_is_the_runs(run, record, name, pairs.fingerprint)
+        else:
+            check_reads_round(run, record, folder, pairs.features)
+        title = record.settings.method.name.upper()
+        meta = new_submission(folder, _track(data), split, title, training)
         similarity = method.similarity(pairs)
     compute = Compute(params_m=round(parameters / 1e6, 3))
     pack(output, similarity, meta.model_copy(update={"compute": compute}))
+
+
+def _track(data: DataSettings) -> str:
+    """Name the board's track; a tokenizer that it does not have is refused before the work."""
+    return next((track for track, (name, _) in LAYOUT.items() if name == data.name), data.tokenizer)
 
 
 def load_best(run: Path, method: Method) -> int:

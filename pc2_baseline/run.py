@@ -1,20 +1,24 @@
 """The folder of a run: which settings on which release, and where its parts lie."""
 
+import hashlib
 import os
 import shutil
 from pathlib import Path
 
 import torch
 
+from leaderboard.gallery import round_of
 from leaderboard.submission import Noise
 from now_builder.config import Strict, build, read_toml, to_toml
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.atomic import write_text
+from now_builder.formats.captions import Vocabulary
 from now_builder.formats.precomp import captions_path
 from now_builder.formats.release import data_folder, read_split_captions
 from now_builder.formats.split import SPLITS, Split
 from pc2_baseline import precomp
 from pc2_baseline.config import DataSettings, Settings
+from pc2_baseline.data import read_vocabulary
 
 BEST, LAST, DIVISIONS = "best", "last", "divisions"
 TENSORBOARD, PICTURES = "tensorboard", "pictures"
@@ -30,6 +34,7 @@ class ReleaseRecord(Strict):
         pairs: Of the training split.
         features: Width of a region.
         vocabulary: Number of tokens.
+        vocabulary_sha256: See :func:`hash_of_vocabulary`; None of runs from before.
         noise: What the noise file did to the training split, if there is one.
     """
 
@@ -38,6 +43,7 @@ class ReleaseRecord(Strict):
     pairs: int
     features: int
     vocabulary: int
+    vocabulary_sha256: str | None = None
     noise: Noise | None = None
 
 
@@ -47,6 +53,12 @@ class RunRecord(Strict):
     format: str = "pc2-run/1"
     release: ReleaseRecord
     settings: Settings
+
+
+def hash_of_vocabulary(vocabulary: Vocabulary) -> str:
+    """Identify a vocabulary by its tokens and their ids."""
+    lines = (f"{index}\t{word}\n" for word, index in sorted(vocabulary.word2idx.items()))
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
 def fingerprints(release: Path, data: DataSettings) -> dict[Split, str]:
@@ -184,4 +196,46 @@ def check_split_is_the_runs(run: Path, record: RunRecord, split: Split, fingerpr
             run / "run.toml",
             f"the release's {split} split has fingerprint {fingerprint[:12]}…, "
             f"expected {expected[:12]}…: it is another release than at training",
+        )
+
+
+def check_reads_round(run: Path, record: RunRecord, release: Path, features: int) -> None:
+    """Check that a run's networks can read a blind round drawn from whatever release.
+
+    Args:
+        run: The run folder.
+        record: Its record.
+        release: The round's.
+        features: Width of its regions.
+
+    Raises:
+        FormatError: If vocabulary or features are not as at training, or the run is from before
+            runs noted their vocabulary and its release is gone.
+    """
+    data, known = record.settings.data, record.release.vocabulary_sha256
+    if features != record.release.features:
+        raise FormatError(
+            release, f"features {features} wide, {run} has learned on {record.release.features}"
+        )
+    if known is None:
+        known = hash_of_vocabulary(read_vocabulary(record.release.path, data))
+    if hash_of_vocabulary(read_vocabulary(release, data)) != known:
+        raise FormatError(
+            release,
+            f"a blind round whose {data.tokenizer} vocabulary is not that of {run}: its ids mean"
+            " other words; train on the round's own train split (`blind make --with-train`)",
+        )
+
+
+def refuse_round(release: Path, split: Split) -> None:
+    """Refuse to score a split of a blind round by row.
+
+    Raises:
+        FormatError: If it is one.
+    """
+    if round_of(release, split) is not None:
+        raise FormatError(
+            release,
+            f"its {split} split is a blind round: rows are no pairs; `pc2-baseline predict` makes a"
+            " submission for its judge",
         )

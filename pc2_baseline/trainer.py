@@ -53,6 +53,7 @@ from pc2_baseline.run import (
     ReleaseRecord,
     RunRecord,
     fingerprints,
+    hash_of_vocabulary,
     pick_device,
     read_run,
     start_run,
@@ -126,13 +127,15 @@ def train(release: Path, run: Path, settings: Settings, *, force: bool = False) 
         open_pairs(release, "dev", settings.data, device) as dev,
     ):
         _check_sizes(release, pairs, dev)
+        vocabulary = read_vocabulary(release, settings.data)
         record = RunRecord(
             release=ReleaseRecord(
                 path=release.resolve(),
                 fingerprints=prints,
                 pairs=len(pairs),
                 features=pairs.features,
-                vocabulary=read_vocabulary(release, settings.data).idx,
+                vocabulary=vocabulary.idx,
+                vocabulary_sha256=hash_of_vocabulary(vocabulary),
                 noise=settings.data.noise_file
                 and describe(settings.data.noise_file, pairs.image_of, pairs.images),
             ),

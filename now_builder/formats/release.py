@@ -106,7 +106,7 @@ class Manifest(Strict):
     @property
     def tracks(self) -> list[str]:
         """The tokenizers that its captions are cut by."""
-        return list(self.fingerprints["train"])
+        return list(next(iter(self.fingerprints.values()), {}))
 
 
 _LATER = {"flags": ""}
@@ -334,7 +334,7 @@ def read_split_captions(release: Path, split: Split, tokenizer: str) -> Captions
     captions = [from_line(path, number, line) for number, line in enumerate(lines, 1)]
     if is_ours(release):
         keys = read_lines(folder / f"{split}_ids.txt", "no such file")
-        images = [pair.regions_sha256 for pair in read_pairs(release) if pair.split == split]
+        images = [pair.regions_sha256 for pair in stream_pairs(release) if pair.split == split]
     else:
         keys = [str(number) for number in range(len(captions))]
         images = [hash_of(row) for row in read_published_regions(folder / f"{split}_ims.npy")]

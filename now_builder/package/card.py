@@ -4,9 +4,10 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 
+from now_builder.formats.looks import ALIKE
 from now_builder.formats.release import DATA_FOLDER
 from now_builder.formats.split import SPLITS, SplitPlan
-from now_builder.package.facts import ALIKE, Facts
+from now_builder.package.facts import Facts
 from now_builder.package.settings import FLAGS, MEASURED, Settled
 
 _SIZES = (

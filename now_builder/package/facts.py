@@ -11,13 +11,13 @@ from jaxtyping import UInt64
 
 from now_builder.formats.captions import UNK, Vocabulary
 from now_builder.formats.features import REGIONS
+from now_builder.formats.looks import ALIKE, alike
 from now_builder.formats.release import Ceiling, Pair, ceiling
 from now_builder.formats.shard import CaptureRow, Planned
 from now_builder.formats.split import SPLITS, Split, registrable_domain
 from now_builder.package.arrays import Images
 from now_builder.package.filters import Selection
 from now_builder.package.judgements import Judgements
-from now_builder.package.looks import alike
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +88,6 @@ class SplitFacts:
     sources: dict[str, int]
     judged: dict[str, int]
     flags: dict[str, int]
-
-
-ALIKE = 4
-"""Bits of 64 in which the perceptual hashes of screenshots that look alike differ at most."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Bool, UInt64
+from jaxtyping import UInt64
 from tqdm import tqdm
 
 from now_builder.formats.shard import (
@@ -21,7 +21,6 @@ from now_builder.package.flags import consent_words
 _ONE_COLOUR = 0.99
 _WALL = 0.5
 _DIALOGS = frozenset({"dialog", "alertdialog"})
-_ROWS = 64
 
 
 def measure(captures: Path, keys: frozenset[str]) -> dict[str, frozenset[str]]:
@@ -121,16 +120,3 @@ class LookIndex:
             self._hashes = np.concatenate([self._hashes, np.zeros_like(self._hashes)])
         self._hashes[len(self._keys)] = np.uint64(int(phash, 16))
         self._keys.append(key)
-
-
-def alike(
-    later: UInt64[np.ndarray, " later"], earlier: UInt64[np.ndarray, " earlier"], bits: int
-) -> Bool[np.ndarray, " later"]:
-    """Tell which perceptual hashes have one within ``bits`` bits among earlier ones."""
-    found = np.zeros(len(later), dtype=bool)
-    if len(earlier):
-        for start in range(0, len(later), _ROWS):
-            part = later[start : start + _ROWS]
-            bits_apart = np.bitwise_count(part[:, None] ^ earlier[None])
-            found[start : start + _ROWS] = (bits_apart <= bits).any(axis=1)
-    return found

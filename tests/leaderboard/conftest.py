@@ -1,28 +1,42 @@
 """A small release of ours, a small archive in the published layout; databases of both kinds."""
 
+import contextlib
 import csv
 import os
 import pwd
 import shutil
 import signal
+import socket
 import subprocess
+import sys
 import tempfile
+import threading
 import time
 import uuid
+from collections.abc import Callable
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
+import httpx
 import numpy as np
 import pytest
+import uvicorn
+from fastapi import FastAPI
 from sqlalchemy import create_engine, make_url, text
 from sqlalchemy.pool import NullPool
 
+from leaderboard.access import make_operator
+from leaderboard.accounts import create_token, create_user
+from leaderboard.cli import main
 from leaderboard.database import open_database
 from leaderboard.evaluate import score
 from leaderboard.gallery import read_gallery
+from leaderboard.quotas import Quotas
 from leaderboard.result import Flag, Release
+from leaderboard.server import make_app
+from leaderboard.service import Settings, make_judge
 from leaderboard.store import (
     NewFiling,
     Reproduction,
@@ -32,6 +46,7 @@ from leaderboard.store import (
     withdraw,
 )
 from leaderboard.submission import new_submission, pack, with_details
+from now_builder.errors import ConfigError
 from now_builder.formats.captions import TOKENIZERS, to_line
 from now_builder.formats.features import FeatureBatch, write_features
 from now_builder.formats.release import (
@@ -45,6 +60,7 @@ from now_builder.formats.release import (
 )
 from now_builder.formats.split import SPLITS, Shares, SplitPlan
 
+OPERATOR_TOKEN = "a-token-for-the-tests-only"
 SIZES = {"train": 4, "dev": 12, "test": 24}
 LANGUAGES = ("zh", "en", "de")
 TOPICS = ("food", "sport")
@@ -252,6 +268,25 @@ def packed(tmp_path, release) -> Path:
     return path
 
 
+@pytest.fixture
+def mine(tmp_path, release) -> Path:
+    """A copy of the small release, to be changed."""
+    return shutil.copytree(release, tmp_path / "mine")
+
+
+@pytest.fixture
+def now_leaderboard(monkeypatch, capsys):
+    """The command itself, in this process: gives exit code, stdout and stderr."""
+
+    def command(*arguments):
+        monkeypatch.setattr(sys, "argv", ["now-leaderboard", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return ended.value.code, *capsys.readouterr()
+
+    return command
+
+
 @pytest.fixture(scope="session")
 def postgres_server():
     """A PostgreSQL server of our own: its address, with NAME where a database's name goes.
@@ -342,3 +377,96 @@ def database(database_url):
     engine = open_database(database_url)
     yield engine
     engine.dispose()
+
+
+@dataclass(frozen=True)
+class Board:
+    """A running board, and what tests do to it."""
+
+    url: str
+    app: FastAPI
+    http: httpx.Client
+    stop: Callable[[], None]
+
+    @property
+    def service(self):
+        """Give what the app holds."""
+        return self.app.state.service
+
+    def token(self, handle, *scopes, seconds=None):
+        """Make a token, and the user where missing."""
+        with contextlib.suppress(ConfigError):
+            create_user(self.service.database, handle)
+        expires = datetime.now(UTC) + timedelta(seconds=seconds) if seconds else None
+        return create_token(
+            self.service.database, handle, scopes or ("read", "submit"), expires_at=expires
+        )
+
+    def call(self, method, path, token=None, **options):
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        headers |= options.pop("headers", {})
+        return self.http.request(method, self.url + path, headers=headers, **options)
+
+    def put(self, content, token=OPERATOR_TOKEN, **options):
+        return self.call("PUT", "/v1/submissions", token, content=content, **options)
+
+
+@pytest.fixture
+def serving():
+    """Start apps on free ports of loopback; give their addresses and what stops them."""
+    with contextlib.ExitStack() as stack:
+
+        def start(app):
+            server = contextlib.ExitStack()
+            stack.callback(server.close)
+            return server.enter_context(_served(app)), server.close
+
+        yield start
+
+
+@contextmanager
+def _served(app):
+    listener = socket.create_server(("127.0.0.1", 0))
+    config = uvicorn.Config(app, log_level="error", access_log=False, server_header=False)
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    server.should_exit = True
+    thread.join()
+    listener.close()
+
+
+@pytest.fixture
+def make_board(serving, tmp_path, release):
+    """Start a board that accepts submissions to the small release."""
+
+    def make(database=None, **limits):
+        judge = make_judge(release, None, Quotas(**limits))
+        app = make_app(Settings(tmp_path / "store", judge, database, make_operator(OPERATOR_TOKEN)))
+        url, stop = serving(app)
+        return Board(url, app, http, stop)
+
+    with httpx.Client(timeout=60) as http:
+        yield make
+
+
+@pytest.fixture
+def board(make_board, database_url):
+    """The same, on either kind of database."""
+    return make_board(database_url)
+
+
+@pytest.fixture
+def zipped(tmp_path, release):
+    """Make the bytes of a submission."""
+
+    def make(seed=0, name="Mine", split="test", **details):
+        size = SIZES[split]
+        meta = with_details(new_submission(release, "jieba", split, name), details)
+        pack(tmp_path / "zipped.zip", make_similarity(size, seed=seed), meta)
+        return (tmp_path / "zipped.zip").read_bytes()
+
+    return make

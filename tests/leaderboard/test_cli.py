@@ -3,25 +3,9 @@
 import csv
 import io
 import json
-import sys
 
 import numpy as np
 import pytest
-
-from leaderboard.cli import main
-
-
-@pytest.fixture
-def now_leaderboard(monkeypatch, capsys):
-    """The command itself, in this process: gives exit code, stdout and stderr."""
-
-    def command(*arguments):
-        monkeypatch.setattr(sys, "argv", ["now-leaderboard", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        return ended.value.code, *capsys.readouterr()
-
-    return command
 
 
 @pytest.fixture

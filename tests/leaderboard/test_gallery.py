@@ -1,7 +1,4 @@
-"""Galleries: the splits of a release, the field's layouts, a blind round's pairing."""
-
-import json
-import shutil
+"""Galleries: the splits of a release and the field's layouts; blind rounds have their own tests."""
 
 import numpy as np
 import pytest
@@ -81,33 +78,6 @@ def test_captions_that_are_no_multiple_of_five_are_named(tmp_path):
         file.write("one more\n")
     with pytest.raises(FormatError, match="11 captions, expected 5 for every image"):
         read_gallery(release, "test", "flickr30k")
-
-
-@pytest.fixture
-def judge(tmp_path, release):
-    """The small release as a blind round's judge holds it: the captions' owners turned round."""
-    shutil.copytree(release, tmp_path / "judge")
-    owner = list(range(24))[::-1]
-    truth = {"format": "now-blind/1", "round": "2026-11", "split": "test", "owner": owner}
-    (tmp_path / "judge" / "blind.json").write_text(json.dumps(truth))
-    return tmp_path / "judge"
-
-
-def test_a_blind_round_is_scored_by_the_judges_pairing_and_keeps_its_ranks(tmp_path, judge):
-    pack(tmp_path / "x.zip", np.eye(24)[:, ::-1], new_submission(judge, "bpe", "test", "Mine"))
-    result = score(tmp_path / "x.zip", judge)
-    assert (result.rsum, result.release.origin, result.ranks) == (600, "blind", None)
-    assert set(result.references) == {"chance"}
-    pack(tmp_path / "y.zip", np.eye(24), new_submission(judge, "bpe", "test", "Rows"))
-    assert score(tmp_path / "y.zip", judge).i2t.r1 < 10
-
-
-def test_a_pairing_that_is_no_permutation_is_named(judge):
-    tree = json.loads((judge / "blind.json").read_text())
-    tree["owner"][0] = tree["owner"][1]
-    (judge / "blind.json").write_text(json.dumps(tree))
-    with pytest.raises(FormatError, match=r"blind\.json: owner: expected each of the rows 0 to 23"):
-        read_gallery(judge, "test", "bpe")
 
 
 def test_names_from_outside_are_checked(release):

@@ -1,158 +1,400 @@
-"""The service: pages, one way in, and what it refuses, over a real socket."""
+"""The service: accounts, submissions, boards and pages, over a real socket, on both databases."""
 
-import contextlib
-import socket
+import json
 import threading
-import time
+from datetime import UTC, datetime, timedelta
 
 import httpx
 import pytest
-import uvicorn
 
+from leaderboard import index
+from leaderboard.access import make_operator
+from leaderboard.client import read_token
+from leaderboard.export_rows import export_rows
+from leaderboard.exports import FORMATS
 from leaderboard.page import Site
-from leaderboard.server import make_app, make_judge, read_token
-from leaderboard.store import read_results
+from leaderboard.reported import BOARDS
+from leaderboard.result import Result
+from leaderboard.server import make_app
+from leaderboard.service import Settings
+from leaderboard.store import read_store
+from leaderboard.views import BoardView
 from now_builder.errors import ConfigError
 
-TOKEN = "a-token-for-the-tests-only"
-AUTH = {"Authorization": f"Bearer {TOKEN}"}
-
-
-@pytest.fixture
-def serving():
-    """Start apps on free ports of loopback; give their addresses."""
-    servers = []
-
-    def start(app):
-        listener = socket.create_server(("127.0.0.1", 0))
-        server = uvicorn.Server(uvicorn.Config(app, log_level="error"))
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-        thread.start()
-        servers.append((server, thread, listener))
-        while not server.started:
-            time.sleep(0.01)
-        return f"http://127.0.0.1:{listener.getsockname()[1]}"
-
-    yield start
-    for server, thread, listener in servers:
-        server.should_exit = True
-        thread.join()
-        listener.close()
-
-
-@pytest.fixture
-def judge(release):
-    return make_judge(release, None, TOKEN)
-
-
-@pytest.fixture
-def board(serving, tmp_path, judge):
-    return serving(make_app(tmp_path / "store", judge))
+OPERATOR = "a-token-for-the-tests-only"
 
 
 def _is_problem(answer, status):
-    assert answer.status_code == status
+    assert answer.status_code == status, answer.text
     assert answer.headers["content-type"] == "application/problem+json"
     tree = answer.json()
     assert tree["status"] == status
-    assert set(tree) == {"type", "title", "status", "detail"}
-    return tree["detail"]
+    assert {"type", "title", "status", "detail"} <= set(tree)
+    return tree
 
 
-def test_a_submission_is_scored_filed_and_shown(board, packed, tmp_path):
-    first = httpx.put(f"{board}/v1/submissions", content=packed.read_bytes(), headers=AUTH)
+@pytest.fixture
+def plain(make_board):
+    """A board with the database that it makes for itself."""
+    return make_board()
+
+
+def test_a_submission_is_scored_filed_and_shown(board, zipped, tmp_path):
+    first = board.put(zipped())
     assert first.status_code == 201
     assert first.json()["method"]["name"] == "Mine"
-    again = httpx.put(f"{board}/v1/submissions", content=packed.read_bytes(), headers=AUTH)
+    assert Result.model_validate_json(first.text).rsum == first.json()["rsum"]
+    again = board.put(zipped())
     assert (again.status_code, again.text) == (200, first.text)
-    entries = read_results([tmp_path / "store"])
-    assert [entry.result.to_json() for entry in entries] == [first.text]
-    page = httpx.get(board + first.headers["location"])
-    assert "Mine" in page.text
-    assert httpx.get(f"{board}/results/{entries[0].name}.json").text == first.text
+    entry = read_store(tmp_path / "store")[0]
+    assert entry.result.to_json() == first.text
+    assert entry.filing.submitter == "operator"
+    told = board.call("GET", first.headers["location"]).json()
+    assert (told["name"], told["submitter"], told["evidence"]) == (entry.name, "operator", "scored")
+    assert board.call("GET", told["result"]).text == first.text
+    assert "Mine" in board.call("GET", told["page"]).text
+    assert told["page"] in first.headers["link"]
 
 
-def test_the_pages_are_those_of_the_static_site(board, tmp_path):
-    page = httpx.get(f"{board}/")
-    assert page.text == httpx.get(f"{board}/index.html").text == Site([]).get("index.html")[0]
+def test_the_pages_are_those_of_the_static_site(plain):
+    page = plain.call("GET", "/")
+    assert page.text == plain.call("GET", "/index.html").text == Site([]).get("index.html")[0]
     assert "frame-ancestors 'none'" in page.headers["content-security-policy"]
     assert page.headers["x-content-type-options"] == "nosniff"
-    assert httpx.head(f"{board}/").status_code == 200
-    assert httpx.get(f"{board}/healthz").json()["status"] == "ok"
+    assert page.headers["referrer-policy"] == "no-referrer"
+    assert plain.call("GET", "/healthz").json()["status"] == "ok"
+
+
+def test_head_is_get_without_the_body_and_what_is_known_is_not_sent_again(plain, zipped):
+    plain.put(zipped())
+    for path in ("/", "/v1/boards/jieba", "/openapi.json", "/v1/schema/result.json"):
+        full, head = plain.call("GET", path), plain.call("HEAD", path)
+        assert (head.status_code, head.content) == (200, b"")
+        assert head.headers["etag"] == full.headers["etag"]
+        assert head.headers["content-length"] == str(len(full.content))
+        known = {"If-None-Match": f'"other", W/{full.headers["etag"]}'}
+        assert plain.call("GET", path, headers=known).status_code == 304
+    plain.put(zipped(1))
+    known = {"If-None-Match": full.headers["etag"]}
+    assert plain.call("GET", "/v1/boards/jieba", headers=known).status_code == 200
+    assert "no-store" in plain.call("GET", "/v1/me", OPERATOR).headers["cache-control"]
 
 
 @pytest.mark.parametrize(
-    "value", ["", "Bearer", "Bearer wrong", f"Basic {TOKEN}", TOKEN, "Bearer é"]
+    "value", ["", "Bearer", "Bearer wrong", f"Basic {OPERATOR}", OPERATOR, "Bearer é"]
 )
-def test_without_the_token_nothing_is_read(board, packed, tmp_path, value):
-    headers = {"Authorization": value.encode("utf-8")}
-    answer = httpx.put(f"{board}/v1/submissions", content=packed.read_bytes(), headers=headers)
-    assert TOKEN not in _is_problem(answer, 401)
+def test_without_the_token_nothing_is_read(plain, zipped, tmp_path, value):
+    answer = plain.put(zipped(), headers={"Authorization": value.encode("utf-8")}, token=None)
+    assert OPERATOR not in json.dumps(_is_problem(answer, 401))
     assert answer.headers["www-authenticate"] == "Bearer"
     assert list((tmp_path / "store").glob("results/*")) == []
 
 
-def test_a_body_over_the_cap_is_refused_with_and_without_a_length(board, judge):
-    url = f"{board}/v1/submissions"
-    _is_problem(httpx.put(url, content=bytes(judge.max_bytes + 1), headers=AUTH), 413)
+def test_a_body_over_the_cap_is_refused_with_and_without_a_length(plain):
+    limit = plain.service.settings.judge.max_bytes
+    _is_problem(plain.put(bytes(limit + 1)), 413)
 
     def endless():
-        for _ in range(200):
+        for _ in range(limit // 2**16 + 20):
             yield bytes(2**16)
 
-    # The server may hang up while we are still sending.
-    with contextlib.suppress(httpx.WriteError, httpx.ReadError):
-        _is_problem(httpx.put(url, content=endless(), headers=AUTH), 413)
+    _is_problem(plain.put(endless()), 413)
 
 
-def test_a_refused_submission_says_why_and_is_not_filed(board, tmp_path):
-    answer = httpx.put(f"{board}/v1/submissions", content=b"PK not really", headers=AUTH)
-    assert "expected a zip" in _is_problem(answer, 422)
+def test_a_refusal_lists_every_problem_and_files_nothing(board, zipped, tmp_path):
+    ann = board.token("ann")
+    answer = board.put(b"PK not really", ann)
+    problem = _is_problem(answer, 422)["problems"][0]
+    assert set(problem) == {"code", "field", "found", "expected", "mend"}
+    assert problem["code"].startswith("zip.")
     assert str(tmp_path) not in answer.text
     assert list((tmp_path / "store").glob("results/*")) == []
+    left = board.call("GET", "/v1/me", ann).json()["quota"]
+    assert (left["attempts"], left["scored"]) == (49, 5)
 
 
-def test_what_is_not_there_is_a_problem_too(board):
-    for path in ("/nothing", "/../../etc/passwd", "/entries/%2e%2e/index.html", "/docs"):
-        _is_problem(httpx.get(board + path), 404)
+def test_what_is_not_there_is_a_problem_too(plain):
+    for path in ("/nothing", "/../../etc/passwd", "/entries/%2e%2e/index.html", "/docs", "/v1/x"):
+        _is_problem(plain.call("GET", path), 404)
+    for path in ("/v1/entries/none", "/v1/entries/none/result", "/v1/boards/none"):
+        _is_problem(plain.call("GET", path), 404)
     for method in ("POST", "DELETE", "PATCH"):
-        _is_problem(httpx.request(method, f"{board}/v1/submissions"), 405)
+        _is_problem(plain.call(method, "/v1/submissions"), 405)
+    wrong = plain.call("GET", "/v1/boards/jieba?ensemble=perhaps")
+    assert _is_problem(wrong, 422)["problems"][0]["field"] == "query.ensemble"
 
 
-def test_a_board_without_a_release_is_read_only(serving, tmp_path, packed):
-    board = serving(make_app(tmp_path / "store"))
-    answer = httpx.put(f"{board}/v1/submissions", content=packed.read_bytes(), headers=AUTH)
-    assert "read-only" in _is_problem(answer, 403)
+def test_a_board_without_a_release_is_read_only_and_has_no_database(serving, tmp_path, zipped):
+    url, _ = serving(make_app(Settings(tmp_path / "store")))
+    headers = {"Authorization": f"Bearer {OPERATOR}"}
+    answer = httpx.put(f"{url}/v1/submissions", content=zipped(), headers=headers)
+    assert "read-only" in _is_problem(answer, 403)["detail"]
+    for path in ("/", "/v1/boards/bpe", "/healthz", "/metrics"):
+        assert httpx.get(url + path).status_code == 200
+    assert list((tmp_path / "store").iterdir()) == []
 
 
-def test_many_at_once_are_neither_lost_nor_doubled(board, packed, tmp_path):
-    answers = []
-
-    def submit():
-        content = packed.read_bytes()
-        answers.append(httpx.put(f"{board}/v1/submissions", content=content, headers=AUTH))
-
-    threads = [threading.Thread(target=submit) for _ in range(8)]
+def test_many_at_once_are_neither_lost_nor_doubled(board, zipped, tmp_path):
+    ann, content, answers = board.token("ann"), zipped(), []
+    threads = [
+        threading.Thread(target=lambda: answers.append(board.put(content, ann))) for _ in range(12)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert sorted(answer.status_code for answer in answers) == [200] * 7 + [201]
+    assert sorted(answer.status_code for answer in answers) == [200] * 11 + [201]
     assert len({answer.text for answer in answers}) == 1
     assert len(list((tmp_path / "store").glob("results/*"))) == 1
+    assert board.call("GET", "/v1/me", ann).json()["quota"]["scored"] == 4
 
 
-def test_a_token_is_needed_long_and_never_kept(tmp_path, monkeypatch, release):
+def test_a_file_belongs_to_who_sent_it_first(board, zipped):
+    ann, bob = board.token("ann"), board.token("bob")
+    assert board.put(zipped(), ann).status_code == 201
+    _is_problem(board.put(zipped(), bob), 409)
+    assert board.call("GET", "/v1/me", bob).json()["quota"]["scored"] == 5
+    assert len(board.call("GET", "/v1/submissions", ann).json()["submissions"]) == 1
+    assert board.call("GET", "/v1/submissions", bob).json()["submissions"] == []
+
+
+def test_two_quotas_one_of_them_for_the_test_split_alone(make_board, database_url, zipped):
+    board = make_board(database_url, attempts=5, scored=1)
+    ann = board.token("ann")
+    assert board.put(zipped(0, split="dev"), ann).status_code == 201
+    assert board.put(zipped(0), ann).status_code == 201
+    over = board.put(zipped(1), ann)
+    _is_problem(over, 429)
+    assert int(over.headers["retry-after"]) <= 24 * 3600 + 1
+    assert board.put(zipped(0), ann).status_code == 200
+    assert board.call("POST", "/v1/validate", ann, content=zipped(2)).json()["valid"]
+    _is_problem(board.put(zipped(0), ann), 429)
+    assert board.put(zipped(3)).status_code == 201, "who has the machine has no quota"
+
+
+def test_validate_says_what_submit_would_and_stores_nothing(plain, zipped, tmp_path):
+    answer = plain.call("POST", "/v1/validate", OPERATOR, content=zipped())
+    assert answer.json() == {"valid": True, "track": "jieba", "split": "test", "method": "Mine"}
+    refused = plain.call("POST", "/v1/validate", OPERATOR, content=zipped()[:-1])
+    assert _is_problem(refused, 422) == _is_problem(plain.put(zipped()[:-1]), 422)
+    assert list((tmp_path / "store").glob("results/*")) == []
+    assert list((tmp_path / "store" / "private" / "incoming").iterdir()) == []
+
+
+def test_a_withdrawn_entry_leaves_the_board_and_a_tombstone_stays(board, zipped, tmp_path):
+    ann, bob = board.token("ann"), board.token("bob")
+    entry = board.put(zipped(), ann).headers["location"]
+    _is_problem(board.call("POST", f"{entry}/withdraw", bob, json={"reason": "envy"}), 403)
+    for _ in range(2):
+        told = board.call("POST", f"{entry}/withdraw", ann, json={"reason": "wrong file"}).json()
+        assert told["withdrawal"]["reason"] == "wrong file"
+    assert read_store(tmp_path / "store")[0].withdrawal.reason == "wrong file"
+    assert "Mine" not in board.call("GET", "/v1/boards/jieba").text
+    assert "Mine" not in board.call("GET", "/").text
+    _is_problem(board.put(zipped(), ann), 409)
+    kinds = [
+        event["kind"]
+        for event in board.call("GET", "/v1/admin/events", OPERATOR).json()["events"]
+        if event["kind"].startswith("entry.")
+    ]
+    assert kinds == ["entry.filed", "entry.withdrawn"]
+
+
+def test_an_anonymous_entry_tells_nobody_who_it_is_before_its_day(board, zipped, tmp_path):
+    ann, today = board.token("ann-secret"), datetime.now(UTC).date()
+    content = zipped(authors=["Ann Secret"], affiliation="Secret Labs")
+    for wrong in (today, today + timedelta(days=400), "tomorrow"):
+        _is_problem(board.put(content, ann, params={"anonymous_until": str(wrong)}), 422)
+    until = today + timedelta(days=30)
+    first = board.put(content, ann, params={"anonymous_until": str(until)})
+    again = board.put(content, ann)
+    assert (first.status_code, again.status_code, again.text) == (201, 200, first.text)
+    entry = board.call("GET", first.headers["location"]).json()
+    assert (entry["submitter"], entry["authors"]) == (None, [])
+    assert entry["anonymous_until"] == str(until)
+    for path in ("/", entry["page"], entry["result"], "/v1/boards/jieba", "/metrics"):
+        assert "secret" not in board.call("GET", path).text.lower()
+    mine = board.call("GET", "/v1/submissions", ann).json()["submissions"]
+    assert [row["name"] for row in mine] == [entry["name"]]
+    board.service.pages._disclosed = None
+    board.service.pages._disclose(until)
+    entry = board.call("GET", first.headers["location"]).json()
+    assert (entry["submitter"], entry["authors"]) == ("ann-secret", ["Ann Secret"])
+
+
+def test_a_board_is_read_by_filters(plain, zipped):
+    plain.put(zipped(0, "One", training={"ensemble_size": 1}))
+    plain.put(zipped(1, "Two", training={"ensemble_size": 2, "external_data": "captions"}))
+    plain.put(zipped(2, "Three", postprocessing={"kind": "transductive"}))
+
+    def methods(query=""):
+        text = plain.call("GET", f"/v1/boards/jieba?{query}").text
+        return {row.method for row in BoardView.model_validate_json(text).rows}
+
+    assert {"One", "Two", "Three", "SGR", "BiCro"} <= methods()
+    assert "Two" in methods("ensemble=true") - methods("ensemble=false")
+    assert "One" in methods("ensemble=false") - methods("ensemble=true")
+    assert methods("postprocessing=transductive") == {"Three"}
+    assert methods("external_data=false") == {"One", "Three"}
+    assert methods("external_data=true&tier=scored") == {"Two"}
+    assert methods("tier=scored") == {"One", "Two", "Three"}
+    assert "SGR" in methods("tier=reported")
+    boards = plain.call("GET", "/v1/boards").json()["boards"]
+    counts = {board["board"]: board["entries"] for board in boards}
+    assert counts == dict.fromkeys(BOARDS, 0) | {"jieba": 3}
+
+
+def test_a_board_is_exported_as_the_command_exports_it(plain, zipped, tmp_path):
+    plain.put(zipped())
+    rows = export_rows("jieba", read_store(tmp_path / "store"))
+    for kind, write in FORMATS.items():
+        answer = plain.call("GET", f"/v1/boards/jieba?format={kind}")
+        assert answer.text == write(rows)
+        assert "html" not in answer.headers["content-type"]
+    _is_problem(plain.call("GET", "/v1/boards/jieba?format=html"), 422)
+    for board in BOARDS:
+        assert plain.call("GET", f"/v1/boards/{board}").json()["rows"]
+
+
+def test_administrators_make_users_and_tokens_that_are_shown_once(board, zipped):
+    def ask(method, path, status, token=OPERATOR, **body):
+        answer = board.call(method, f"/v1/admin/{path}", token, json=body or None)
+        assert answer.status_code == status, answer.text
+        return answer.json() if answer.content else None
+
+    assert ask("POST", "users", 201, handle="ann")["handle"] == "ann"
+    ask("POST", "users", 422, handle="ann")
+    ask("POST", "users", 422, handle="no such handle")
+    ask("POST", "users", 422, handle="bob", admin=True)
+    ask("POST", "tokens", 422, handle="bob", scopes=["submit"])
+    ask("POST", "tokens", 422, handle="ann", scopes=["everything"])
+    secret = ask("POST", "tokens", 201, handle="ann", scopes=["submit"], label="laptop")["token"]
+    assert board.put(zipped(), secret).status_code == 201
+    listed = ask("GET", "tokens?handle=ann", 200)
+    assert [token["label"] for token in listed["tokens"]] == ["laptop"]
+    assert secret not in json.dumps([listed, ask("GET", "events", 200), ask("GET", "users", 200)])
+    ask("PUT", "users/ann/disabled", 204, disabled=True)
+    _is_problem(board.put(zipped(), secret), 401)
+    ask("PUT", "users/ann/disabled", 204, disabled=False)
+    assert board.put(zipped(), secret).status_code == 200
+    ask("DELETE", f"tokens/{listed['tokens'][0]['prefix']}", 204)
+    _is_problem(board.put(zipped(), secret), 401)
+    ask("DELETE", "tokens/none", 422)
+
+
+def test_a_second_run_is_scored_and_stands_beside_the_entry(plain, zipped):
+    entry = plain.put(zipped()).headers["location"]
+    path = entry.replace("/v1/", "/v1/admin/") + "/reproductions"
+
+    def file(content, path=path, **query):
+        return plain.call("POST", path, OPERATOR, content=content, params=query)
+
+    again = file(zipped(1), by="Bob", commit="abcdef1")
+    assert again.status_code == 201
+    assert plain.call("GET", entry).json()["reproductions"] == [again.json()]
+    assert plain.call("GET", entry).json()["evidence"] == "reproduced"
+    assert "very file" in _is_problem(file(zipped(), by="Bob"), 422)["detail"]
+    _is_problem(file(zipped(1), by="Bob", commit="../x"), 422)
+    _is_problem(file(b"nonsense", by="Bob"), 422)
+    _is_problem(file(zipped(1), "/v1/admin/entries/none/reproductions", by="Bob"), 404)
+
+
+def test_two_entries_are_compared(plain, zipped):
+    names = [plain.put(zipped(seed)).headers["location"].rpartition("/")[2] for seed in (0, 1)]
+    told = plain.call("GET", "/v1/compare", params=dict(zip("ab", names, strict=True))).json()
+    rsums = [plain.call("GET", f"/v1/entries/{name}").json()["rsum"] for name in names]
+    assert told["difference"] == pytest.approx(rsums[0] - rsums[1])
+    assert told["low"] <= told["difference"] <= told["high"]
+    assert set(told["i2t"]) == {"1", "5", "10"}
+    _is_problem(plain.call("GET", f"/v1/compare?a={names[0]}&b=none"), 404)
+    _is_problem(plain.call("GET", "/v1/compare"), 422)
+    dev = plain.put(zipped(split="dev")).headers["location"].rpartition("/")[2]
+    other = _is_problem(plain.call("GET", f"/v1/compare?a={names[0]}&b={dev}"), 422)
+    assert "expected the same" in other["detail"]
+
+
+def test_a_service_that_dies_between_file_and_row_finds_the_entry_when_it_starts(
+    make_board, database_url, zipped, monkeypatch
+):
+    board = make_board(database_url)
+    ann, eve = board.token("ann"), board.token("eve")
+    until = str(datetime.now(UTC).date() + timedelta(days=9))
+
+    def die(*_):
+        raise RuntimeError("killed")
+
+    with monkeypatch.context() as dying:
+        dying.setattr(index, "record_entry", die)
+        assert board.put(zipped(0), ann).status_code == 500
+        assert board.put(zipped(1), eve, params={"anonymous_until": until}).status_code == 500
+        assert board.put(zipped(2)).status_code == 500
+    board.stop()
+    board = make_board(database_url)
+    assert board.put(zipped(0), ann).status_code == 200
+    assert board.put(zipped(1), eve).status_code == 200
+    assert board.put(zipped(2)).status_code == 200
+    for token in (ann, eve):
+        assert board.call("GET", "/v1/me", token).json()["quota"]["scored"] == 4
+        assert len(board.call("GET", "/v1/submissions", token).json()["submissions"]) == 1
+
+
+def test_the_description_of_the_api_is_complete(plain):
+    tree = plain.call("GET", "/openapi.json").json()
+    assert tree["components"]["securitySchemes"]["HTTPBearer"]["scheme"] == "bearer"
+    for path, methods in tree["paths"].items():
+        for method, route in methods.items():
+            assert route["description"] or route["summary"], path
+            answers = route["responses"]
+            good = [answer for status, answer in answers.items() if status.startswith("2")]
+            assert good, (path, method)
+            if "security" in route:
+                assert {"401", "403"} <= set(answers), (path, method)
+            for status, answer in answers.items():
+                if status[0] in "45":
+                    schema = answer["content"]["application/problem+json"]["schema"]
+                    assert schema["$ref"].endswith("ProblemDocument"), (path, method, status)
+    assert "requestBody" in tree["paths"]["/v1/submissions"]["put"]
+    for name in ("submission", "result"):
+        schema = plain.call("GET", f"/v1/schema/{name}.json").json()
+        assert schema["additionalProperties"] is False
+
+
+def test_what_prometheus_reads_counts_and_names_nobody(board, zipped):
+    ann = board.token("ann-of-the-metrics")
+    board.put(zipped(), ann)
+    board.put(b"nonsense", ann)
+    text = board.call("GET", "/metrics").text
+    assert 'now_submissions_total{outcome="new"} 1.0' in text
+    assert 'now_submissions_total{outcome="refused"} 1.0' in text
+    assert "now_entries 1.0" in text
+    assert 'route="/v1/submissions",status="201"' in text
+    assert "ann-of-the-metrics" not in text
+
+
+def test_health_tells_when_the_database_or_the_disk_fails(plain):
+    plain.service.incoming.rename(plain.service.incoming.with_name("gone"))
+    assert "store" in _is_problem(plain.call("GET", "/healthz"), 503)["detail"]
+    plain.service.incoming.mkdir()
+    assert plain.call("GET", "/healthz").status_code == 200
+
+
+def test_two_services_do_not_share_a_store(plain, make_board):
+    with pytest.raises(ConfigError, match="another process serves this store"):
+        make_board()
+
+
+def test_a_token_is_needed_long_and_never_kept(tmp_path, monkeypatch):
     monkeypatch.delenv("NOW_LEADERBOARD_TOKEN", raising=False)
     with pytest.raises(ConfigError, match="NOW_LEADERBOARD_TOKEN"):
         read_token(None)
-    (tmp_path / "token").write_text(f"{TOKEN}\n")
-    assert read_token(tmp_path / "token") == TOKEN
+    (tmp_path / "token").write_text(f"{OPERATOR}\n")
+    assert read_token(tmp_path / "token") == OPERATOR
     with pytest.raises(ConfigError, match="found 5 characters"):
-        make_judge(release, None, "short")
-    assert TOKEN not in repr(make_judge(release, None, TOKEN))
+        make_operator("short")
+    assert OPERATOR not in repr(make_operator(OPERATOR))
 
 
-def test_the_cap_follows_the_release(judge):
-    """24 test pairs: 8 bytes for each of 24 x 24 numbers, and room for the description."""
-    assert 24 * 24 * 8 < judge.max_bytes < 24 * 24 * 8 + 5 * 2**20
+def test_the_cap_follows_the_release(plain):
+    """24 test pairs: two matrices of 8 bytes a number, and room for the description."""
+    limit = plain.service.settings.judge.max_bytes
+    assert 2 * 24 * 24 * 8 < limit < 2 * 24 * 24 * 8 + 5 * 2**20

@@ -16,6 +16,7 @@ import pandas as pd
 import pytest
 from safetensors.numpy import load_file
 
+from leaderboard.gallery import read_gallery
 from leaderboard.metrics import recalls
 from leaderboard.submission import open_submission
 from now_builder.errors import ConfigError
@@ -87,9 +88,8 @@ def test_predict_packs_the_matrix_that_the_board_reads(trained, tiny, tmp_path):
     out = tmp_path / "x.zip"
     assert call("predict", trained, "--split", "test", "-o", out).returncode == 0
     assert set(zipfile.ZipFile(out).namelist()) == {"submission.json", "similarity.npy"}
-    keys = read_split_captions(tiny, "test", "jieba").keys
     with open_submission(out) as submission:
-        matrix = submission.read_similarity(keys)
+        (matrix,) = submission.read(read_gallery(tiny, "test", "jieba")).matrices
         assert submission.meta.training.ensemble_size == 2
         assert submission.meta.training.checkpoint_selection == "dev"
     assert matrix.shape == (8, 8)
@@ -103,7 +103,7 @@ def test_predicting_dev_gives_the_rsum_that_was_selected(trained, tiny, tmp_path
     out = tmp_path / "dev.zip"
     assert call("predict", trained, "--split", "dev", "-o", out).returncode == 0
     with open_submission(out) as submission:
-        matrix = submission.read_similarity(read_split_captions(tiny, "dev", "jieba").keys)
+        (matrix,) = submission.read(read_gallery(tiny, "dev", "jieba")).matrices
     state = json.loads((trained / "best" / "state.json").read_text())
     assert recalls(np.asarray(matrix, dtype=np.float32)).rsum == pytest.approx(state["best_rsum"])
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from leaderboard.cli import main as judge
 from leaderboard.submission import open_submission
 from now_builder.errors import ConfigError, FormatError
 from pc2_baseline.cli import main
@@ -31,6 +32,20 @@ def call(capsys, monkeypatch):
         capsys.readouterr()  # what came before is not the command's
         with pytest.raises(SystemExit) as ended:
             main()
+        return ended.value.code, *capsys.readouterr()
+
+    return run
+
+
+@pytest.fixture
+def now_leaderboard(capsys, monkeypatch):
+    """Run the board's command here; give exit code, stdout and stderr."""
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["now-leaderboard", *map(str, arguments)])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            judge()
         return ended.value.code, *capsys.readouterr()
 
     return run
@@ -244,11 +259,48 @@ def test_another_content_of_the_noise_file_is_another_run(trained, flickr, call)
     assert train(flickr, trained / "sgr", settings).fresh == 0
 
 
-def test_the_board_has_no_track_for_the_fields_sets(trained, tmp_path, call):
-    failed(
-        call("predict", trained / "sgr", "-o", tmp_path / "x.zip"),
-        r"no track for f30k_precomp; `pc2-baseline evaluate .*sgr`",
-    )
+def agree(call, now_leaderboard, run, release, split, out):
+    """Predict, score, and compare with what evaluate says."""
+    assert call("predict", run, "--split", split, "-o", out)[0] == 0
+    found = json.loads(call("evaluate", run, "--split", split, "--json")[1])
+    code, text, _ = now_leaderboard("score", out, "--release", release, "--json")
+    assert code == 0
+    result = json.loads(text)
+    assert (result["n_images"], result["n_pairs"]) == (found["images"], found["captions"])
+    assert result["rsum"] == pytest.approx(found["scores"]["rsum"])
+    for way in ("i2t", "t2i"):
+        for cutoff in ("R@1", "R@5", "R@10"):
+            assert result[way][cutoff] == pytest.approx(found["scores"][f"{way}_{cutoff}"])
+    return result
+
+
+@pytest.mark.parametrize("split", ["dev", "test"])
+def test_the_board_scores_five_captions_an_image_as_evaluate_does(
+    trained, flickr, tmp_path, call, now_leaderboard, split
+):
+    run = trained / "pc2"
+    result = agree(call, now_leaderboard, run, flickr, split, tmp_path / "x.zip")
+    assert (result["track"], result["release"]["origin"]) == ("flickr30k", "field")
+    assert result["training"]["noise"]["protocol"] == "captions"
+
+
+@pytest.mark.parametrize(("name", "each"), [("coco_precomp", 5), ("cc152k_precomp", 1)])
+def test_the_board_scores_the_other_sets_as_evaluate_does(
+    fields, tmp_path, call, now_leaderboard, name, each
+):
+    release = fields.make_field(tmp_path, fields.Field(name=name, each=each, test=12))
+    settings = [
+        f"data.name={name}", "data.sentences=false", "data.dev_images=4", "train.device=cpu",
+        "model.embed_dim=16", "model.word_dim=8", "model.similarity_dim=8",
+        "train.warmup_epochs=1", "train.epochs=0",
+    ]  # fmt: skip
+    train(release, tmp_path / "run", read_settings("sgr", settings))
+    result = agree(call, now_leaderboard, tmp_path / "run", release, "test", tmp_path / "x.zip")
+    assert result["track"] == name.removesuffix("_precomp")
+    x = tmp_path / "dev.zip"
+    assert call("predict", tmp_path / "run", "--split", "dev", "-o", x)[0] == 0
+    code, text, _ = now_leaderboard("score", x, "--release", release, "--json")
+    assert (code, json.loads(text)["n_images"]) == (0, 8), "all of dev, not the first four"
 
 
 def test_a_submission_tells_of_the_noise(tiny, tmp_path, call, small_settings):

@@ -1,0 +1,199 @@
+"""The routes of administrators: users, tokens, the log, reproductions."""
+
+from dataclasses import asdict
+from datetime import datetime
+from functools import partial
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Query, Request
+from pydantic import AwareDatetime, BaseModel, Field
+
+from leaderboard import accounts, events, intake
+from leaderboard.access import Admin
+from leaderboard.api import UPLOAD_FAILS, ZIP_BODY, Here, fails, scoring
+from leaderboard.problems import Asked
+from leaderboard.reproduce import Claim
+from leaderboard.store import Reproduction
+from leaderboard.submission import Name
+
+admin = APIRouter(prefix="/v1/admin", responses=fails(401, 403, 422))
+
+
+class UserView(BaseModel):
+    """A user."""
+
+    handle: str
+    display_name: str
+    created_at: datetime
+    disabled_at: datetime | None
+
+
+class Users(BaseModel):
+    """All users."""
+
+    users: tuple[UserView, ...]
+
+
+class NewUser(Asked):
+    """A user to be."""
+
+    handle: str
+    display_name: str = ""
+
+
+class Disabled(Asked):
+    """Whether a user's tokens let nobody in."""
+
+    disabled: bool
+
+
+class TokenView(BaseModel):
+    """A token; nothing here lets anyone in."""
+
+    prefix: str
+    handle: str
+    scopes: tuple[str, ...]
+    label: str
+    created_at: datetime
+    expires_at: datetime | None
+    revoked_at: datetime | None
+    last_used_at: datetime | None
+
+
+class Tokens(BaseModel):
+    """Tokens, the oldest first."""
+
+    tokens: tuple[TokenView, ...]
+
+
+class NewToken(Asked):
+    """A token to be."""
+
+    handle: str
+    scopes: tuple[Literal["admin", "read", "submit"], ...]
+    label: str = ""
+    expires_at: AwareDatetime | None = None
+
+
+class Secret(BaseModel):
+    """A new token, shown this once."""
+
+    token: str
+
+
+class EventView(BaseModel):
+    """An event of the log."""
+
+    number: int
+    at: datetime
+    actor: str
+    kind: str
+    subject: str
+    detail: dict[str, Any]
+    hash: str
+
+
+class Events(BaseModel):
+    """A page of the log, the oldest first."""
+
+    events: tuple[EventView, ...]
+
+
+class Ran(Asked):
+    """Who ran an entry again.
+
+    Attributes:
+        commit: Of the code.
+    """
+
+    by: Name
+    commit: Annotated[str, Field(pattern=r"^[0-9a-f]{7,64}$")] | None = None
+
+    def claim(self) -> Claim:
+        """Give it as the evaluator takes it."""
+        return Claim(self.by, self.commit)
+
+
+@admin.get("/users")
+def users(_who: Admin, service: Here) -> Users:
+    """List users."""
+    return Users(users=tuple(_user(user) for user in accounts.list_users(service.database)))
+
+
+@admin.post("/users", status_code=201)
+def create_user(who: Admin, new: NewUser, service: Here) -> UserView:
+    """Make a user."""
+    return _user(
+        accounts.create_user(service.database, new.handle, new.display_name, actor=who.handle)
+    )
+
+
+@admin.put("/users/{handle}/disabled", status_code=204)
+def disable_user(who: Admin, handle: str, wanted: Disabled, service: Here) -> None:
+    """Let none of a user's tokens in, or let them in again."""
+    accounts.set_disabled(service.database, handle, disabled=wanted.disabled, actor=who.handle)
+
+
+@admin.get("/tokens")
+def tokens(_who: Admin, service: Here, handle: str | None = None) -> Tokens:
+    """List tokens, of one user or of all."""
+    found = accounts.list_tokens(service.database, handle)
+    return Tokens(tokens=tuple(_token(token) for token in found))
+
+
+@admin.post("/tokens", status_code=201)
+def create_token(who: Admin, new: NewToken, service: Here) -> Secret:
+    """Make a token; the answer is the only place where it is ever shown."""
+    token = accounts.create_token(
+        service.database,
+        new.handle,
+        new.scopes,
+        label=new.label,
+        expires_at=new.expires_at,
+        actor=who.handle,
+    )
+    return Secret(token=token)
+
+
+@admin.delete("/tokens/{prefix}", status_code=204)
+def revoke_token(who: Admin, prefix: str, service: Here) -> None:
+    """Let a token in no more."""
+    accounts.revoke_token(service.database, prefix, actor=who.handle)
+
+
+@admin.get("/events")
+def read_events(
+    _who: Admin,
+    service: Here,
+    after: Annotated[int, Query(ge=0)] = 0,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    kind: str | None = None,
+) -> Events:
+    """Read a page of the log."""
+    found = events.read(service.database, after=after, limit=limit, kind=kind)
+    return Events(events=tuple(EventView(**asdict(event)) for event in found))
+
+
+@admin.post(
+    "/entries/{name}/reproductions",
+    status_code=201,
+    responses=UPLOAD_FAILS | fails(404),
+    openapi_extra=ZIP_BODY,
+)
+async def add_reproduction(
+    request: Request, who: Admin, name: str, ran: Annotated[Ran, Query()], service: Here
+) -> Reproduction:
+    """Score somebody else's run of an entry, the body, and file it beside the entry."""
+    async with intake.received(request, service, who) as upload:
+        return await scoring(
+            service, partial(intake.file_reproduction, service, upload, name, ran.claim())
+        )
+
+
+def _user(user: accounts.UserInfo) -> UserView:
+    tree = asdict(user)
+    return UserView(**{field: tree[field] for field in UserView.model_fields})
+
+
+def _token(token: accounts.TokenInfo) -> TokenView:
+    return TokenView(**{**asdict(token), "scopes": tuple(sorted(token.scopes))})

@@ -1,0 +1,311 @@
+"""The routes of the board: submitting, looking, comparing."""
+
+import asyncio
+from collections.abc import Callable
+from datetime import UTC, date, datetime, timedelta
+from functools import partial
+from http import HTTPStatus
+from typing import Annotated, Any, TypeVar
+
+from fastapi import APIRouter, Depends, Query, Request, Response
+from pydantic import BaseModel
+from starlette.concurrency import run_in_threadpool
+
+from leaderboard import events, index, intake, quotas, store
+from leaderboard.access import PUBLIC, Owner, Reader, Submitter
+from leaderboard.database import writing
+from leaderboard.metering import MEDIA_TYPE as METRICS
+from leaderboard.pairing import compare_results
+from leaderboard.problems import Asked, Refusal, describe_errors
+from leaderboard.reported import BOARDS
+from leaderboard.result import Result
+from leaderboard.service import Service
+from leaderboard.store import Entry
+from leaderboard.submission import Prose, Submission
+from leaderboard.views import (
+    MEDIA_TYPES,
+    Boards,
+    BoardView,
+    ComparisonView,
+    EntryView,
+    Filter,
+    OwnEntries,
+    export_board,
+    view_comparison,
+    view_entry,
+    view_link,
+    view_own,
+)
+from now_builder import __version__
+
+MAX_ANONYMOUS = timedelta(days=366)
+Answer = TypeVar("Answer")
+
+
+async def service_of(request: Request) -> Service:
+    """Give the running board of a request."""
+    service: Service = request.app.state.service
+    return service
+
+
+Here = Annotated[Service, Depends(service_of)]
+
+
+def fails(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Name the errors of a route for its description."""
+    return {status: {"description": HTTPStatus(status).phrase} for status in statuses}
+
+
+api = APIRouter(prefix="/v1")
+ZIP_BODY = {
+    "requestBody": {
+        "required": True,
+        "content": {"application/zip": {"schema": {"type": "string", "format": "binary"}}},
+    }
+}
+UPLOAD_FAILS = fails(400, 401, 403, 408, 413, 422, 429)
+
+
+class Quota(BaseModel):
+    """What is left today; None is no limit."""
+
+    attempts: int | None
+    scored: int | None
+    resets_at: datetime
+
+
+class Me(BaseModel):
+    """Who a token belongs to, and what it may do."""
+
+    handle: str
+    scopes: tuple[str, ...]
+    quota: Quota
+
+
+class Valid(BaseModel):
+    """A file that would be scored."""
+
+    valid: bool = True
+    track: str
+    split: str
+    method: str
+
+
+class Reason(Asked):
+    """Why an entry is withdrawn; shown on its page."""
+
+    reason: Prose
+
+
+async def _until(anonymous_until: date | None = None) -> date | None:
+    """Check the day until which a submitter wants to stay anonymous.
+
+    Raises:
+        Refusal: If it is not ahead, or too far.
+    """
+    today = datetime.now(UTC).date()
+    if anonymous_until is not None and not today < anonymous_until <= today + MAX_ANONYMOUS:
+        raise Refusal(
+            422,
+            f"anonymous_until: found {anonymous_until}, expected a day after {today},"
+            f" {MAX_ANONYMOUS.days} days ahead at most",
+        )
+    return anonymous_until
+
+
+@api.put(
+    "/submissions",
+    status_code=201,
+    response_model=Result,
+    responses=UPLOAD_FAILS
+    | fails(409)
+    | {200: {"model": Result, "description": "The same file was filed before: the same entry."}},
+    openapi_extra=ZIP_BODY,
+)
+async def submit(
+    request: Request,
+    who: Submitter,
+    service: Here,
+    until: Annotated[date | None, Depends(_until)],
+) -> Response:
+    """Score a submission and file it.
+
+    The body is the zip. The answer comes when the result is on disk; the same file sent again
+    gives the same entry, so a lost answer is mended by sending again.
+    """
+    intake.judge_of(service)
+    await run_in_threadpool(intake.count_attempt, service, who)
+    async with (
+        intake.received(request, service, who) as upload,
+        request.app.state.one_by_one.lock(upload.sha256),
+    ):
+        entry, new = await scoring(service, partial(intake.file_upload, service, upload, until))
+    return Response(
+        entry.result.to_json(),
+        status_code=201 if new else 200,
+        media_type="application/json",
+        headers={
+            "Location": f"/v1/entries/{entry.name}",
+            "Link": f'</entries/{entry.name}.html>; rel="alternate"; type="text/html"',
+        },
+    )
+
+
+@api.post("/validate", responses=UPLOAD_FAILS, openapi_extra=ZIP_BODY)
+async def validate(request: Request, who: Submitter, service: Here) -> Valid:
+    """Say whether a submission would be scored; nothing is stored, but it counts as an attempt."""
+    intake.judge_of(service)
+    await run_in_threadpool(intake.count_attempt, service, who)
+    async with intake.received(request, service, who) as upload:
+        meta = await scoring(service, partial(intake.check_upload, service, upload))
+    return Valid(track=meta.track, split=meta.split, method=meta.method.name)
+
+
+async def scoring(service: Service, work: Callable[[], Answer]) -> Answer:
+    """Do work on one of the few threads that score."""
+    return await asyncio.get_running_loop().run_in_executor(service.scorers, work)
+
+
+@api.get("/me", responses=fails(401, 403))
+def me(who: Reader, service: Here) -> Me:
+    """Tell whose token this is, and what is left of today's quotas."""
+    limits = intake.quotas_of(service, who)
+    left = quotas.remaining(service.database, who.user_id, limits, datetime.now(UTC))
+    free = limits is intake.UNLIMITED
+    return Me(
+        handle=who.handle,
+        scopes=tuple(sorted(who.scopes)),
+        quota=Quota(
+            attempts=None if free else left.attempts,
+            scored=None if free else left.scored,
+            resets_at=left.resets_at,
+        ),
+    )
+
+
+@api.get("/submissions", responses=fails(401, 403))
+def mine(who: Reader, service: Here) -> OwnEntries:
+    """List the entries of who asks, the newest first."""
+    return view_own(index.entries_of(service.database, who.user_id))
+
+
+@api.get("/entries/{name}", dependencies=[PUBLIC], responses=fails(404))
+def entry(name: str, service: Here) -> EntryView:
+    """Describe an entry."""
+    return view_entry(_entry(service, name))
+
+
+@api.get(
+    "/entries/{name}/result", dependencies=[PUBLIC], response_model=Result, responses=fails(404)
+)
+def result(name: str, service: Here) -> Response:
+    """Give an entry's ``result.json``, byte for byte as it was filed."""
+    return Response(_entry(service, name).result.to_json(), media_type="application/json")
+
+
+def _entry(service: Service, name: str) -> Entry:
+    entry = service.pages.snapshot().entries.get(name)
+    if entry is None:
+        raise Refusal(404, "no such entry")
+    return entry
+
+
+@api.post("/entries/{name}/withdraw", responses=fails(401, 403, 404, 422))
+def withdraw(who: Owner, name: str, said: Reason, service: Here) -> EntryView:
+    """Withdraw an entry: it leaves the board, and a tombstone with the reason stays.
+
+    A second time changes nothing.
+    """
+    _entry(service, name)
+    row = index.find_entry(service.database, name)
+    if (row is None or row.user_id != who.user_id) and "admin" not in who.scopes:
+        raise Refusal(403, "this token may not do that: the entry is not yours")
+    tombstone = store.withdraw(service.settings.store, name, said.reason, store.now())
+    with writing(service.database) as session:
+        if index.mark_withdrawn(session, name, tombstone.withdrawn_at):
+            events.append(session, who.handle, "entry.withdrawn", name, {"reason": said.reason})
+    return view_entry(_entry(service, name))
+
+
+@api.get("/boards", dependencies=[PUBLIC])
+def boards(service: Here) -> Boards:
+    """List the boards."""
+    entries = service.pages.snapshot().live()
+    return Boards(boards=tuple(view_link(board, entries) for board in BOARDS))
+
+
+@api.get(
+    "/boards/{board}", dependencies=[PUBLIC], response_model=BoardView, responses=fails(404, 422)
+)
+def board(board: str, wanted: Annotated[Filter, Query()], service: Here) -> Response:
+    """Give a board's rows: reported and scored ones, placed where they compare.
+
+    Formats: JSON, CSV, Markdown, LaTeX, and BibTeX of the sources.
+    """
+    found = next((name for name in BOARDS if name == board), None)
+    if found is None:
+        raise Refusal(404, f"no such board; there are {', '.join(BOARDS)}")
+    snapshot, site = service.pages.state()
+    text = export_board(site.board(found), snapshot.entries, wanted)
+    return Response(text, media_type=MEDIA_TYPES[wanted.format])
+
+
+@api.get("/compare", dependencies=[PUBLIC], responses=fails(404, 422))
+def compare(a: str, b: str, service: Here) -> ComparisonView:
+    """Say by how much entry ``a`` is better than ``b``, query by query, and how sure that is."""
+    one, other = _entry(service, a), _entry(service, b)
+    return view_comparison(compare_results(one.result, other.result), a, b)
+
+
+@api.get("/schema/submission.json", dependencies=[PUBLIC])
+def submission_schema() -> dict[str, Any]:
+    """Give the JSON schema of ``submission.json``."""
+    return Submission.model_json_schema()
+
+
+@api.get("/schema/result.json", dependencies=[PUBLIC])
+def result_schema() -> dict[str, Any]:
+    """Give the JSON schema of ``result.json``."""
+    return Result.model_json_schema(by_alias=True)
+
+
+root = APIRouter()
+
+
+class Health(BaseModel):
+    """A board that works."""
+
+    status: str = "ok"
+    version: str = __version__
+
+
+@root.get("/healthz", dependencies=[PUBLIC], responses=fails(503))
+def health(service: Here) -> Health:
+    """Say whether the board works: its database answers, its store can be written."""
+    problem = service.problem()
+    if problem is not None:
+        raise Refusal(503, problem)
+    service.pages.snapshot()
+    return Health()
+
+
+@root.get("/metrics", dependencies=[PUBLIC], response_class=Response)
+def metrics(service: Here) -> Response:
+    """Give the service's counters in Prometheus' text format."""
+    service.meters.entries.set(len(service.pages.snapshot().entries))
+    return Response(service.meters.text(), media_type=METRICS)
+
+
+@root.get("/openapi.json", dependencies=[PUBLIC], include_in_schema=False)
+def openapi(request: Request) -> dict[str, Any]:
+    """Describe the API."""
+    return describe_errors(request.app.openapi())
+
+
+@root.get("/{path:path}", dependencies=[PUBLIC], include_in_schema=False)
+def page(path: str, service: Here) -> Response:
+    """Give a page of the site."""
+    found = service.pages.get(path or "index.html")
+    if found is None:
+        raise Refusal(404, "no such page")
+    return Response(found[0], media_type=found[1])

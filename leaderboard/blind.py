@@ -1,0 +1,380 @@
+"""Blind rounds: a test split in a secret order, what its participants get, what its judge keeps."""
+
+import hmac
+import secrets
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from leaderboard.gallery import (
+    ROUND_FILE,
+    TRUTH_FILE,
+    BlindRound,
+    BlindTruth,
+    read_round,
+    read_truth,
+)
+from now_builder.errors import ConfigError, FormatError
+from now_builder.formats.atomic import (
+    remove_leftovers,
+    replacing_folder,
+    sha256_of,
+    write_json,
+    write_text,
+)
+from now_builder.formats.captions import from_line, read_lines
+from now_builder.formats.release import (
+    DATA_FOLDER,
+    FileEntry,
+    Manifest,
+    Pair,
+    check_files,
+    fingerprint,
+    is_ours,
+    read_manifest,
+    stream_pairs,
+    write_manifest,
+    write_pairs,
+    write_rejects,
+)
+from now_builder.formats.split import Shares, Split, SplitPlan
+
+PARTICIPANTS, JUDGE, CLOSED = "participants", "judge", "closed"
+LEAST_PAIRS = 20
+"""A smaller split is no test: chance alone finds the right one of so few among the first ten."""
+
+_FEW = 500
+_LEAST_SECRET = 32
+_BATCH = 128
+_TRAINING: tuple[Split, ...] = ("train", "dev")
+
+
+@dataclass(frozen=True, slots=True)
+class RoundPlan:
+    """What is asked for.
+
+    Attributes:
+        pairs: To draw from the test split; all of them if None.
+        name: Of the round.
+        secret_file: Whose text the draw and the orders follow from; one is made if None.
+        with_train: Whether participants get the release's train and dev too.
+    """
+
+    pairs: int | None = None
+    name: str = "round"
+    secret_file: Path | None = None
+    with_train: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Draw:
+    """What was drawn: rows of the release's test split, in the order of the round."""
+
+    images: list[int]
+    captions: list[int]
+    truth: BlindTruth
+
+
+@dataclass(frozen=True, slots=True)
+class _Folder:
+    """A folder of a round in the making."""
+
+    path: Path
+    release: Path
+    manifest: Manifest
+    draw: _Draw
+    training: tuple[Split, ...] = ()
+
+
+def make_round(release: Path, out: Path, plan: RoundPlan | None = None) -> BlindRound:
+    """Draw pairs of a release's test split and write both halves of a blind round.
+
+    ``OUT/participants`` is a release of its own: images in one secret order, captions in another,
+    keys that say nothing. ``OUT/judge`` has the pairing besides. The same release, secret and name
+    give the same bytes.
+
+    Args:
+        release: Of now_builder, whole.
+        out: Folder to write; appears whole or not at all.
+        plan: What is asked for.
+
+    Raises:
+        FormatError: If the release is the authors' archive, damaged, or itself a blind round.
+        ConfigError: If ``out`` exists, the split is too small, or the secret too short.
+    """
+    plan = plan or RoundPlan()
+    if out.exists():
+        raise ConfigError(f"{out}: exists; a round is never written over, give a new folder")
+    manifest, test = _read_release(release, plan)
+    secret = secrets.token_hex(32) if plan.secret_file is None else _read_secret(plan.secret_file)
+    draw = _draw(test, secret, plan)
+    remove_leftovers(out.resolve().parent)
+    with replacing_folder(out.resolve()) as temporary:
+        judge = temporary / JUDGE
+        judge.mkdir(mode=0o700)
+        write_json(judge / TRUTH_FILE, draw.truth.model_dump(mode="json"))
+        (judge / TRUTH_FILE).chmod(0o600)
+        told = BlindRound(
+            round=plan.name,
+            split="test",
+            pairs=len(draw.images),
+            commitment=sha256_of(judge / TRUTH_FILE),
+        )
+        of_judge = _Folder(judge, release, manifest, draw)
+        training = _TRAINING if plan.with_train else ()
+        of_all = replace(of_judge, path=temporary / PARTICIPANTS, training=training)
+        for folder in (of_judge, of_all):
+            _write(folder, told)
+    return told
+
+
+def close_round(out: Path) -> Path:
+    """Publish the pairing of a round: ``OUT/closed``, what participants had and ``blind.json``.
+
+    Anyone can now check that its sha256 is the commitment that participants were given, and score
+    every submission again; scores of submissions made from now on say nothing.
+
+    Args:
+        out: Folder made by :func:`make_round`.
+
+    Raises:
+        FormatError: If a half is missing, or the judge's pairing is not what was committed to.
+    """
+    told = read_round(out / PARTICIPANTS)
+    if told is None or not (out / JUDGE / TRUTH_FILE).exists():
+        raise FormatError(out, f"no {PARTICIPANTS}/{ROUND_FILE} and {JUDGE}/{TRUTH_FILE} in it")
+    read_truth(out / JUDGE, told)
+    closed = out / CLOSED
+    with replacing_folder(closed) as temporary:
+        shutil.copytree(out / PARTICIPANTS, temporary, dirs_exist_ok=True)
+        shutil.copyfile(out / JUDGE / TRUTH_FILE, temporary / TRUTH_FILE)
+        _write_told(temporary, told.model_copy(update={"closed": True}))
+    return closed
+
+
+def keyed_order(keys: Sequence[str], secret: str, purpose: str) -> list[int]:
+    """Give a permutation that only who has the secret can give: uniform, the same every time.
+
+    Args:
+        keys: What is to be ordered; their own order does not matter.
+        secret: Text.
+        purpose: Orders for different purposes have nothing to do with each other.
+
+    Returns:
+        Places of ``keys``, sorted by their HMAC-SHA256 under the secret.
+    """
+
+    def rank(place: int) -> bytes:
+        message = f"{purpose}\n{keys[place]}".encode()
+        return hmac.digest(secret.encode(), message, "sha256")
+
+    return sorted(range(len(keys)), key=rank)
+
+
+def _read_release(release: Path, plan: RoundPlan) -> tuple[Manifest, list[Pair]]:
+    if not is_ours(release):
+        raise FormatError(
+            release,
+            "no manifest.json: unfinished, or the authors' archive, whose pairing is public by row;"
+            " expected a release of now-builder",
+        )
+    if read_round(release) is not None:
+        raise FormatError(release, "a blind round itself; expected the release it was drawn from")
+    manifest = read_manifest(release)
+    problems = check_files(release)
+    if problems:
+        raise FormatError(release, f"{problems[0]}; `now-builder verify` says more")
+    test = [pair for pair in stream_pairs(release) if pair.split == "test"]
+    wanted = len(test) if plan.pairs is None else plan.pairs
+    if not LEAST_PAIRS <= wanted <= len(test):
+        raise ConfigError(
+            f"{release}: {wanted} of {len(test)} test pairs asked for, expected at least"
+            f" {LEAST_PAIRS} and no more than there are"
+        )
+    if wanted < _FEW:
+        sys.stderr.write(
+            f"warning: {wanted} pairs; below {_FEW} the intervals of scores are wide\n"
+        )
+    return manifest, test
+
+
+def _read_secret(path: Path) -> str:
+    try:
+        secret = path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: not a readable text ({error})") from None
+    if len(secret) < _LEAST_SECRET:
+        raise ConfigError(
+            f"{path}: {len(secret)} characters, expected {_LEAST_SECRET} or more that nobody can"
+            " guess: openssl rand -hex 32"
+        )
+    return secret
+
+
+def _draw(test: Sequence[Pair], secret: str, plan: RoundPlan) -> _Draw:
+    """Draw pairs, then order their images and their captions, each by a keyed order of its own."""
+    keys = [pair.key for pair in test]
+    drawn = keyed_order(keys, secret, "draw")[: plan.pairs]
+    images, captions = (
+        [drawn[place] for place in keyed_order([keys[row] for row in drawn], secret, purpose)]
+        for purpose in ("images", "captions")
+    )
+    row_of = {pair: row for row, pair in enumerate(images)}
+    truth = BlindTruth(
+        round=plan.name,
+        split="test",
+        secret=secret,
+        keys=tuple(keys[pair] for pair in images),
+        owner=tuple(row_of[pair] for pair in captions),
+    )
+    return _Draw(images, captions, truth)
+
+
+def _write(folder: _Folder, told: BlindRound) -> None:
+    """Write one half: everything that ties a page to a name is left out or made up."""
+    prints = _write_captions(folder)
+    pairs = _write_images(folder)
+    _copy_vocabularies(folder)
+    for split in folder.training:
+        _copy_split(folder, split)
+        prints[split] = folder.manifest.fingerprints[split]
+    # of the release's own table only the rows of train and dev
+    kept = [pair for pair in stream_pairs(folder.release) if pair.split in folder.training]
+    write_pairs(folder.path / "pairs.parquet", [*kept, *pairs])
+    # rejects name pages of the test pool, and the pairs that they repeat
+    write_rejects(folder.path / "rejects.parquet", [])
+    write_text(folder.path / "README.txt", _readme(told))
+    _write_told(folder.path, told)
+    counts = {split: folder.manifest.counts[split] for split in folder.training}
+    _write_manifest(folder, {**counts, "test": len(pairs)}, prints)
+
+
+def _write_told(folder: Path, told: BlindRound) -> None:
+    write_json(folder / ROUND_FILE, told.model_dump(mode="json"))
+
+
+def _keys(draw: _Draw) -> list[str]:
+    return [f"blind_{row:06d}" for row in range(len(draw.images))]
+
+
+def _write_captions(folder: _Folder) -> dict[str, dict[str, str]]:
+    keys, prints = _keys(folder.draw), {}
+    data = folder.path / DATA_FOLDER
+    write_text(data / "test_ids.txt", "".join(f"{key}\n" for key in keys))
+    for track in folder.manifest.tracks:
+        name = f"test_caps_{track}.txt"
+        source = folder.release / DATA_FOLDER / name
+        lines = read_lines(source, "no such file")
+        permuted = [lines[row] for row in folder.draw.captions]
+        write_text(data / name, "".join(f"{line}\n" for line in permuted))
+        ids = (from_line(source, row, line) for row, line in enumerate(permuted, 1))
+        prints[track] = fingerprint(keys, ids)
+    return {"test": prints}
+
+
+def _write_images(folder: _Folder) -> list[Pair]:
+    """Copy features in the order of the images; give the rows that say which are identical."""
+    from now_builder.formats.features import (  # noqa: PLC0415 - h5py is heavy
+        FeatureBatch,
+        open_features,
+        write_features,
+    )
+    from now_builder.formats.release import hash_of  # noqa: PLC0415
+
+    order, keys, pairs = np.array(folder.draw.images), _keys(folder.draw), []
+    with open_features(folder.release / DATA_FOLDER / "test.h5") as features:
+        half = features.dataset.dtype.itemsize == 2
+        attributes = {
+            name: str(value)
+            for name, value in features.attributes.items()
+            if name not in {"format", "complete"}
+        }
+
+        def batches() -> Iterator[FeatureBatch]:
+            for start in range(0, len(order), _BATCH):
+                span = slice(start, start + _BATCH)
+                batch = replace(features.read(order[span]), keys=keys[span])
+                for row, regions in enumerate(batch.regions, start):
+                    pairs.append(_anonymous(keys[row], row, hash_of(regions)))
+                yield batch
+
+        path = folder.path / DATA_FOLDER / "test.h5"
+        write_features(path, batches(), attributes, half, len(order))
+    return pairs
+
+
+def _anonymous(key: str, row: int, regions: str) -> Pair:
+    return Pair(key, "test", row, "", "", "", None, None, None, regions)
+
+
+def _copy_vocabularies(folder: _Folder) -> None:
+    for path in sorted((folder.release / "vocab").glob("*.json")):
+        _copy(path, folder.path / "vocab" / path.name)
+
+
+def _copy_split(folder: _Folder, split: Split) -> None:
+    tracks = [f"{split}_caps_{track}.txt" for track in folder.manifest.tracks]
+    for name in (f"{split}.h5", f"{split}_ids.txt", *tracks):
+        _copy(folder.release / DATA_FOLDER / name, folder.path / DATA_FOLDER / name)
+
+
+def _copy(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(source, target)  # without times and rights
+
+
+def _write_manifest(
+    folder: _Folder, counts: dict[Split, int], prints: dict[str, dict[str, str]]
+) -> None:
+    """Describe the files; nothing of how, when and from what the release was made."""
+    names = sorted(
+        path.relative_to(folder.path).as_posix()
+        for path in folder.path.rglob("*")
+        if path.is_file() and path.name not in {ROUND_FILE, TRUTH_FILE}
+    )
+    files = {
+        name: FileEntry(
+            sha256=sha256_of(folder.path / name), bytes=(folder.path / name).stat().st_size
+        )
+        for name in names
+    }
+    order = [split for split in ("train", "dev", "test") if split in counts]
+    manifest = Manifest(
+        name=folder.draw.truth.round,
+        created_at=folder.manifest.created_at[:10],
+        split=SplitPlan(shares=Shares(train=1.0, dev=0.0, test=0.0)),
+        counts={split: counts[split] for split in order},
+        rejects={},
+        fingerprints={split: prints[split] for split in order},
+        detector=folder.manifest.detector,
+        settings={},
+        versions={},
+        files=files,
+    )
+    write_manifest(folder.path, manifest)
+
+
+def _readme(told: BlindRound) -> str:
+    return f"""\
+Blind round {told.round}: {told.pairs} pairs of images and captions, each in a secret order of its
+own. Which caption belongs to which image only the judge knows: caption 5 is NOT that of image 5.
+
+    now100k_precomp/test.h5             regions of the images, a row an image
+    now100k_precomp/test_caps_*.txt     captions as token ids, a line a caption
+    vocab/                              their vocabularies
+
+Score every image with every caption: a float32 matrix, rows in the order of test.h5, columns in
+that of the caption file. Then pack and send it:
+
+    now-leaderboard pack similarity.npy -o x.zip --release . --track jieba --method "Ours"
+    pc2-baseline predict RUN --release . -o x.zip
+
+Scores come from the judge; here only `pack` and `validate` work on the test split.
+
+round.json has the commitment: the sha256 of the file blind.json, which the judge publishes when the
+round is closed. If they differ, the pairing was changed afterwards.
+"""

@@ -1,0 +1,226 @@
+"""Talks to a board over HTTP: submit, status, withdraw, quota."""
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import httpx
+
+from now_builder.errors import ConfigError, NowError
+
+TOKEN_VARIABLE = "NOW_LEADERBOARD_TOKEN"  # noqa: S105 - a name, not a secret
+TRIES = 6
+_AGAIN = {502, 503, 504}
+_CHUNK = 2**16
+# A full queue of a small server is scored within this time.
+_TIMEOUT = httpx.Timeout(300.0, connect=10.0)
+
+Progress = Callable[[int], object]
+
+
+class BoardError(NowError):
+    """A board that cannot be reached or says no.
+
+    Args:
+        message: One line.
+        status: Of HTTP; None where there was no answer.
+        problems: What the board found wrong, a line each.
+    """
+
+    def __init__(
+        self, message: str, status: int | None = None, problems: tuple[str, ...] = ()
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.problems = problems
+
+
+@dataclass(frozen=True, slots=True)
+class Filed:
+    """An acknowledged submission.
+
+    Attributes:
+        name: Of the entry.
+        page: Address for people.
+        new: Whether this very upload made it.
+        result: ``result.json``.
+    """
+
+    name: str
+    page: str
+    new: bool
+    result: dict[str, Any]
+
+
+def read_token(path: Path | None) -> str:
+    """Read the token from a file, or from the environment if no file is named.
+
+    Raises:
+        ConfigError: If there is none.
+    """
+    if path is None:
+        token = os.environ.get(TOKEN_VARIABLE, "").strip()
+        if not token:
+            raise ConfigError(f"{TOKEN_VARIABLE} is not set, and no --token-file is given")
+        return token
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--token-file {path}: cannot be read ({error})") from None
+
+
+class Board:
+    """A board at an address.
+
+    Args:
+        url: ``https://host`` or, on this machine, ``http://127.0.0.1:8000``.
+        token: Shown at every request; never sent on to another host.
+        pause: Waits so many seconds before another try.
+
+    Raises:
+        ConfigError: If the address or the token cannot be one.
+    """
+
+    def __init__(self, url: str, token: str, pause: Callable[[float], object] = time.sleep) -> None:
+        if urlsplit(url).scheme not in {"http", "https"} or not urlsplit(url).hostname:
+            raise ConfigError(f"--url: found {url!r}, expected http(s)://host")
+        if not token.isascii() or not token.isprintable() or " " in token:
+            raise ConfigError("token: found characters that no token has, expected plain ASCII")
+        self._url = url.rstrip("/")
+        self._pause = pause
+        self._http = httpx.Client(
+            headers={"Authorization": f"Bearer {token}"}, timeout=_TIMEOUT, follow_redirects=False
+        )
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    def submit(
+        self, path: Path, anonymous_until: str | None = None, progress: Progress | None = None
+    ) -> Filed:
+        """Upload a submission; the same file sent twice is one entry, so tries are safe.
+
+        Args:
+            path: The zip.
+            anonymous_until: ``YYYY-MM-DD``: who submitted it is shown from that day on.
+            progress: Told how many bytes are sent, from the start again at each try.
+
+        Raises:
+            BoardError: If the board refuses it, with every problem, or cannot be reached.
+        """
+        size = _size(path)
+
+        def send() -> httpx.Response:
+            return self._http.put(
+                f"{self._url}/v1/submissions",
+                params={"anonymous_until": anonymous_until} if anonymous_until else {},
+                headers={"Content-Length": str(size), "Content-Type": "application/zip"},
+                content=_pieces(path, progress),
+            )
+
+        answer = self._answer(send)
+        location = answer.headers.get("Location", "")
+        name = location.rpartition("/")[2]
+        return Filed(
+            name, f"{self._url}/entries/{name}.html", answer.status_code == 201, answer.json()
+        )
+
+    def me(self) -> dict[str, Any]:
+        """Ask who the token belongs to, what it may do, and what is left of the quotas."""
+        return self._tree("GET", "/v1/me")
+
+    def mine(self) -> list[dict[str, Any]]:
+        """List the entries of the token's owner."""
+        return list(self._tree("GET", "/v1/submissions")["submissions"])
+
+    def entry(self, name: str) -> dict[str, Any]:
+        """Describe an entry."""
+        return self._tree("GET", f"/v1/entries/{quote(name, safe='')}")
+
+    def withdraw(self, name: str, reason: str) -> dict[str, Any]:
+        """Withdraw an entry; a tombstone stays."""
+        path = f"/v1/entries/{quote(name, safe='')}/withdraw"
+        return self._tree("POST", path, {"reason": reason})
+
+    def _tree(
+        self, method: str, path: str, body: Mapping[str, object] | None = None
+    ) -> dict[str, Any]:
+        answer = self._answer(lambda: self._http.request(method, self._url + path, json=body))
+        return dict(answer.json())
+
+    def _answer(self, send: Callable[[], httpx.Response]) -> httpx.Response:
+        """Send until there is an answer, waiting longer each time.
+
+        Raises:
+            BoardError: If the answer is a refusal, or none came.
+        """
+        problem = ""
+        for attempt in range(TRIES):
+            wait = 2.0**attempt
+            try:
+                answer = send()
+            except httpx.TransportError as error:
+                problem = f"{self._url}: cannot be reached ({type(error).__name__}: {error})"
+            else:
+                if answer.status_code not in _AGAIN:
+                    return _checked(answer, self._url)
+                problem = f"{self._url}: not available ({answer.status_code})"
+                wait = max(wait, _retry_after(answer.headers.get("Retry-After", "")))
+            if attempt + 1 < TRIES:
+                self._pause(min(wait, 60.0))
+        raise BoardError(f"{problem}; {TRIES} tries")
+
+
+def _checked(answer: httpx.Response, url: str) -> httpx.Response:
+    if answer.is_success:
+        return answer
+    try:
+        tree = answer.json()
+        problems = tuple(_line(item) for item in tree.get("problems", ()))
+        detail = printable(str(tree["detail"]))
+    except (ValueError, KeyError, AttributeError, TypeError):
+        problems, detail = (), f"{answer.reason_phrase or 'no'} (not a board of now-leaderboard?)"
+    raise BoardError(f"{url}: {answer.status_code}: {detail}", answer.status_code, problems)
+
+
+def _line(item: Mapping[str, object]) -> str:
+    text = {key: str(item.get(key, "?")) for key in ("field", "found", "expected", "code", "mend")}
+    line = "{field}: found {found}, expected {expected} [{code}]".format_map(text)
+    return printable(f"{line}; {text['mend']}" if text["mend"] else line)
+
+
+def printable(text: str) -> str:
+    """Give a stranger's text without what could move a terminal's cursor."""
+    return "".join(character if character.isprintable() else "?" for character in text)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError as error:
+        raise BoardError(f"{path}: cannot be read ({error.strerror})") from None
+
+
+def _pieces(path: Path, progress: Progress | None) -> Iterator[bytes]:
+    sent = 0
+    with path.open("rb") as file:
+        while piece := file.read(_CHUNK):
+            yield piece
+            sent += len(piece)
+            if progress:
+                progress(sent)
+
+
+def _retry_after(value: str) -> float:
+    if value.isdigit():
+        return float(value)
+    try:
+        return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
+    except ValueError:
+        return 0.0

@@ -1,0 +1,224 @@
+"""Stands before every route: headers, ETag, HEAD, one log line and the metrics of each request."""
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import logging
+import time
+import traceback
+from datetime import UTC, datetime
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from leaderboard.metering import Meters
+from leaderboard.page import policy
+from leaderboard.problems import Refusal, problem_response
+
+LOG = logging.getLogger("leaderboard.http")
+BODY_SECONDS = 120.0
+MAX_SMALL = 2**16
+# A refused body of an ordinary announced size is read and dropped by the server beneath.
+_MAX_IGNORED = 2**26
+_MAX_DRAINED, _DRAIN_SECONDS = 2**22, 1.0
+_BODY = "now_leaderboard.body"
+_METHODS = {"GET", "HEAD", "PUT", "POST", "DELETE"}
+_PAGES = "/{path:path}"
+
+
+class Body:
+    """The body of a request, counted and timed: what its headers say is not believed.
+
+    Small ones are for everybody; a route that takes more says so once it knows who asks.
+
+    Args:
+        receive: Gives the pieces.
+        headers: Of the request.
+    """
+
+    def __init__(self, receive: Receive, headers: Headers) -> None:
+        self._receive = receive
+        self._length = headers.get("Content-Length")
+        self._limit = MAX_SMALL
+        self._seen = 0
+        self._deadline: float | None = None
+        self.complete = self._length is None and "Transfer-Encoding" not in headers
+
+    def allow(self, limit: int) -> None:
+        """Take that many bytes.
+
+        Raises:
+            Refusal: If the headers announce more.
+        """
+        self._limit = limit
+        if self._length is not None and not (self._length.isdigit() and int(self._length) <= limit):
+            raise _too_large(limit)
+
+    async def receive(self) -> Message:
+        """Give the next piece.
+
+        Raises:
+            Refusal: If there were too many bytes, or they come too slowly.
+        """
+        if self.complete:
+            return await self._receive()
+        if self._deadline is None:
+            self.allow(self._limit)
+            self._deadline = asyncio.get_running_loop().time() + BODY_SECONDS
+        try:
+            async with asyncio.timeout_at(self._deadline):
+                message = await self._receive()
+        except TimeoutError:
+            raise Refusal(408, f"the body took longer than {BODY_SECONDS:g} s") from None
+        self._seen += len(message.get("body", b""))
+        if self._seen > self._limit:
+            raise _too_large(self._limit)
+        self.complete = not message.get("more_body", False)
+        return message
+
+    def unread(self) -> bool:
+        """Whether so much may still come that the connection is better closed than read on."""
+        if self.complete:
+            return False
+        return (
+            self._length is None or not self._length.isdigit() or int(self._length) > _MAX_IGNORED
+        )
+
+    async def drain(self) -> None:
+        """Read and drop a little: a client cut off while it sends never sees the answer."""
+        dropped = 0
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_DRAIN_SECONDS):
+                while dropped < _MAX_DRAINED:
+                    message = await self._receive()
+                    if not message.get("more_body", False):
+                        return
+                    dropped += len(message["body"])
+
+
+def body_of(request: Request) -> Body:
+    """Give the body of a request that came through a :class:`Guard`."""
+    body: Body = request.scope[_BODY]
+    return body
+
+
+def _too_large(limit: int) -> Refusal:
+    return Refusal(413, f"expected at most {limit} bytes")
+
+
+class Guard:
+    """An ASGI layer around the whole service.
+
+    Answers are whole when they pass here (none is streamed), so that an ETag can be their hash.
+
+    Args:
+        app: The service.
+        meters: Where requests are counted.
+    """
+
+    def __init__(self, app: ASGIApp, meters: Meters) -> None:
+        self._app = app
+        self._meters = meters
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        started = time.perf_counter()
+        asked = scope["method"]
+        request = Body(receive, Headers(scope=scope))
+        inner = {**scope, "method": "GET" if asked == "HEAD" else asked, _BODY: request}
+        start, body = await self._respond(inner, request.receive)
+        if asked in {"GET", "HEAD"} and start["status"] == 200:
+            body = _with_etag(Headers(scope=scope), start, body)
+        _harden(start, Headers(scope=scope))
+        unread = request.unread()
+        if unread:
+            start["headers"].append((b"connection", b"close"))
+        await send(start)
+        sent = b"" if asked == "HEAD" else body
+        await send({"type": "http.response.body", "body": sent, "more_body": unread})
+        if unread:
+            await request.drain()
+            await send({"type": "http.response.body", "body": b""})
+        self._note(inner, asked, start["status"], len(body), time.perf_counter() - started)
+
+    async def _respond(self, scope: Scope, receive: Receive) -> tuple[Message, bytes]:
+        answer = _Answer()
+        try:
+            await self._app(scope, receive, answer.send)
+        except Exception as error:  # noqa: BLE001 - the one place where a fault becomes an answer
+            _log_fault(error)
+            answer = _Answer()
+            detail = "a fault of this server; its log says where"
+            await problem_response(500, detail)(scope, receive, answer.send)
+        return answer.start, bytes(answer.body)
+
+    def _note(self, scope: Scope, method: str, status: int, size: int, seconds: float) -> None:
+        route = getattr(scope.get("route"), "path", "none")
+        method = method if method in _METHODS else "other"
+        self._meters.requests.labels(route, method, str(status)).inc()
+        self._meters.seconds.labels(route).observe(seconds)
+        # A path that led nowhere may hold anything, a pasted token too.
+        path = scope["path"] if route == _PAGES and status == 200 else route
+        line = {
+            "at": datetime.now(UTC).isoformat(timespec="milliseconds"),
+            "method": method,
+            "path": path,
+            "status": status,
+            "bytes": size,
+            "ms": round(seconds * 1000, 1),
+        }
+        LOG.info(json.dumps(line))
+
+
+class _Answer:
+    """Collects what an app sends."""
+
+    def __init__(self) -> None:
+        self.start: Message = {}
+        self.body = bytearray()
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.start = message
+        else:
+            self.body += message.get("body", b"")
+
+
+def _with_etag(request: Headers, start: Message, body: bytes) -> bytes:
+    """Name the body by its hash; give nothing to whoever has it already."""
+    headers = MutableHeaders(raw=start["headers"])
+    headers.setdefault("Cache-Control", "no-cache")
+    tag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
+    headers["ETag"] = tag
+    known = {
+        part.strip().removeprefix("W/") for part in request.get("If-None-Match", "").split(",")
+    }
+    if known & {tag, "*"}:
+        start["status"] = 304
+        del headers["Content-Length"]
+        start["headers"] = headers.raw
+        return b""
+    start["headers"] = headers.raw
+    return body
+
+
+def _harden(start: Message, request: Headers) -> None:
+    headers = MutableHeaders(raw=start["headers"])
+    headers["Content-Security-Policy"] = f"{policy()}; frame-ancestors 'none'"
+    headers["X-Content-Type-Options"] = "nosniff"
+    headers["Referrer-Policy"] = "no-referrer"
+    headers["Cross-Origin-Opener-Policy"] = "same-origin"
+    if start["status"] >= 400 or "Authorization" in request:
+        headers["Cache-Control"] = "no-store"
+    start["headers"] = headers.raw
+
+
+def _log_fault(error: Exception) -> None:
+    """Log where it happened; its message may quote what a user sent."""
+    where = [f"{f.filename}:{f.lineno}" for f in traceback.extract_tb(error.__traceback__)[-6:]]
+    LOG.error(json.dumps({"fault": type(error).__name__, "where": where}))

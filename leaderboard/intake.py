@@ -1,0 +1,253 @@
+"""From the bytes of an upload to an entry: received, judged, filed, acknowledged, in this order."""
+
+import asyncio
+import hashlib
+import json
+import os
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from pathlib import Path
+from tempfile import mkstemp
+from weakref import WeakValueDictionary
+
+from starlette.requests import ClientDisconnect, Request
+
+from leaderboard import events, index, quotas
+from leaderboard.accounts import Principal
+from leaderboard.database import writing
+from leaderboard.evaluate import score, validate
+from leaderboard.guard import LOG, body_of
+from leaderboard.problems import ProblemItem, Refusal
+from leaderboard.quotas import QuotaError, Quotas
+from leaderboard.reproduce import Claim, reproduce
+from leaderboard.service import Judge, Service
+from leaderboard.store import (
+    Entry,
+    NewFiling,
+    Reproduction,
+    file_result,
+    find_result,
+    now,
+    read_entry,
+    read_result,
+    submitter_of,
+)
+from leaderboard.submission import Submission, open_submission
+from now_builder.errors import FormatError, NowError, SubmissionError
+
+UNLIMITED = Quotas(attempts=2**31 - 1, scored=2**31 - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """A body that was received whole.
+
+    Attributes:
+        path: Where it lies, until it is answered.
+        sha256: Of it.
+        who: Sent it.
+    """
+
+    path: Path
+    sha256: str
+    who: Principal
+
+
+def judge_of(service: Service) -> Judge:
+    """Give the judge.
+
+    Raises:
+        Refusal: If the board is read-only.
+    """
+    if service.settings.judge is None:
+        raise Refusal(403, "this board is read-only: it was started without --release")
+    return service.settings.judge
+
+
+def quotas_of(service: Service, who: Principal) -> Quotas:
+    """Give a user's quotas; who has the machine needs none."""
+    return UNLIMITED if who.user_id == service.keeper.operator_id else judge_of(service).quotas
+
+
+def count_attempt(service: Service, who: Principal) -> None:
+    """Count an upload before a byte of it is read.
+
+    Raises:
+        Refusal: If there were too many today.
+    """
+    try:
+        quotas.take_attempt(
+            service.database, who.user_id, quotas_of(service, who), datetime.now(UTC)
+        )
+    except QuotaError as error:
+        service.meters.submissions.labels("over_quota").inc()
+        raise _over_quota(error) from None
+
+
+@asynccontextmanager
+async def received(request: Request, service: Service, who: Principal) -> AsyncIterator[Upload]:
+    """Stream the body to a file that lives as long as the context.
+
+    Raises:
+        Refusal: If it is too long, too slow, or ends early.
+    """
+    body_of(request).allow(judge_of(service).max_bytes)
+    handle, name = mkstemp(dir=service.incoming, suffix=".zip")
+    path, digest = Path(name), hashlib.sha256()
+    try:
+        with service.meters.uploads.track_inprogress(), os.fdopen(handle, "wb") as file:
+            async for chunk in request.stream():
+                digest.update(chunk)
+                file.write(chunk)
+            file.flush()
+            yield Upload(path, digest.hexdigest(), who)
+    except ClientDisconnect:
+        raise Refusal(400, "the body ended early") from None
+    finally:
+        os.unlink(path)  # noqa: PTH108 - a moment's work; async code may not call pathlib's
+
+
+class OneByOne:
+    """Lets one of several uploads of the same bytes pass at a time."""
+
+    def __init__(self) -> None:
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    def lock(self, sha256: str) -> asyncio.Lock:
+        """Give the lock of some bytes; it lives while somebody holds or awaits it."""
+        return self._locks.setdefault(sha256, asyncio.Lock())
+
+
+def check_upload(service: Service, upload: Upload) -> Submission:
+    """Check all that scoring checks.
+
+    Raises:
+        Refusal: With every problem.
+    """
+    with _refusing(service):
+        return validate(upload.path, judge_of(service).release)[0]
+
+
+@contextmanager
+def _refusing(service: Service) -> Iterator[None]:
+    """Turn what is wrong with a submission, or with the release, into an answer."""
+    try:
+        yield
+    except SubmissionError as error:
+        service.meters.submissions.labels("refused").inc()
+        raise _refused(error) from None
+    except NowError as error:
+        raise _unfit(error) from None
+
+
+def file_upload(
+    service: Service, upload: Upload, anonymous_until: date | None = None
+) -> tuple[Entry, bool]:
+    """Make an entry of an upload; a second upload of the same bytes is the same entry.
+
+    Whatever moment the process is killed at, there is a whole entry, which the next start finds,
+    or none: files are synced before the row, the row before the answer.
+
+    Returns:
+        The entry, and whether it is new.
+
+    Raises:
+        Refusal: If the file is refused, is another user's, was withdrawn, or a quota is used up.
+    """
+    known = index.find_by_payload(service.database, upload.sha256)
+    if known is not None:
+        return _same(service, known, upload), False
+    with _refusing(service), open_submission(upload.path, "submission") as submission:
+        meta = submission.meta
+    filing = NewFiling(upload.who.handle, now(), anonymous_until)
+    reservation = _reserve(service, upload.who, filing) if meta.split == "test" else None
+    try:
+        entry, new = _score_and_file(service, upload, filing)
+    except BaseException:
+        if reservation is not None:
+            quotas.release_scored(service.database, reservation)
+        raise
+    service.meters.submissions.labels("new" if new else "same").inc()
+    return entry, new
+
+
+def file_reproduction(service: Service, upload: Upload, name: str, claim: Claim) -> Reproduction:
+    """Score somebody else's run of an entry and file it beside the entry.
+
+    Raises:
+        Refusal: If there is no such entry, or the file is refused or is the entry's own.
+    """
+    if name not in service.pages.snapshot().entries:
+        raise Refusal(404, "no such entry")
+    check_upload(service, upload)
+    release, store = judge_of(service).release, service.settings.store
+    try:
+        found, _ = reproduce(store, name, upload.path, release, claim, now())
+    except FormatError as error:
+        raise Refusal(422, error.problem) from None
+    with writing(service.database) as session:
+        detail = {"by": found.by, "rsum": found.rsum}
+        events.append(session, upload.who.handle, "entry.reproduced", name, detail)
+    return found
+
+
+def _score_and_file(service: Service, upload: Upload, filing: NewFiling) -> tuple[Entry, bool]:
+    judge, store = judge_of(service), service.settings.store
+    with service.meters.scoring.time(), _refusing(service):
+        result = score(
+            upload.path, judge.release, judge.truth, name="submission", standard=judge.standard
+        )
+    entry, new = file_result(store, result, filing)
+    if not new and submitter_of(store, entry) != upload.who.handle:
+        # Filed by the command while no row said so yet.
+        raise _taken(service)
+    with writing(service.database) as session:
+        if index.record_entry(session, entry, upload.who.user_id):
+            detail = {"track": result.track, "split": result.split, "payload": upload.sha256}
+            events.append(session, upload.who.handle, "entry.filed", entry.name, detail)
+    return entry, new
+
+
+def _same(service: Service, known: index.Indexed, upload: Upload) -> Entry:
+    if known.user_id != upload.who.user_id:
+        raise _taken(service)
+    if known.withdrawn_at is not None:
+        raise Refusal(409, f"this very file was entry {known.name}, which was withdrawn")
+    service.meters.submissions.labels("same").inc()
+    store = service.settings.store
+    return read_entry(store, read_result(find_result(store, known.name)))
+
+
+def _taken(service: Service) -> Refusal:
+    service.meters.submissions.labels("taken").inc()
+    return Refusal(409, "this very file is on the board already, sent by someone else")
+
+
+def _reserve(service: Service, who: Principal, filing: NewFiling) -> quotas.Reservation:
+    try:
+        return quotas.reserve_scored(
+            service.database, who.user_id, quotas_of(service, who), filing.submitted_at
+        )
+    except QuotaError as error:
+        service.meters.submissions.labels("over_quota").inc()
+        raise _over_quota(error) from None
+
+
+def _over_quota(error: QuotaError) -> Refusal:
+    seconds = max(1, int((error.resets_at - datetime.now(UTC)).total_seconds()) + 1)
+    return Refusal(429, str(error), headers={"Retry-After": str(seconds)})
+
+
+def _refused(error: SubmissionError) -> Refusal:
+    problems = [
+        ProblemItem(code=p.code, field=p.field, found=p.found, expected=p.expected, mend=p.mend)
+        for p in error.problems
+    ]
+    return Refusal(422, "; ".join(str(problem) for problem in error.problems), problems)
+
+
+def _unfit(error: NowError) -> Refusal:
+    LOG.error(json.dumps({"fault": "release", "what": str(error)}))
+    return Refusal(422, "this board's release cannot be scored on for that split and track")

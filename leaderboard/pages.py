@@ -1,0 +1,112 @@
+"""The site as it stands: read and rendered once for each state of the store."""
+
+import threading
+import time
+from collections import defaultdict
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from functools import lru_cache
+from pathlib import Path
+
+from leaderboard.dataset import read_reports
+from leaderboard.page import Site
+from leaderboard.store import PRIVATE, RESULTS, Entry, disclose_due, read_entry, read_result
+
+Page = tuple[bytes, str]
+# Clocks of file systems tick: a folder touched just now may be touched again unnoticed.
+_SETTLED_SECONDS = 0.1
+NAME_LENGTH = 12
+_PAGES = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One state of the store.
+
+    Attributes:
+        version: Differs for each state.
+        entries: By name, withdrawn ones among them.
+    """
+
+    version: tuple[int, ...]
+    entries: dict[str, Entry]
+
+    def live(self) -> list[Entry]:
+        """Give the entries that are on the board."""
+        return [entry for entry in self.entries.values() if entry.withdrawal is None]
+
+
+class Pages:
+    """Gives pages and entries of a store, which other processes may write to as well.
+
+    Args:
+        store: Folder of results.
+        discloses: Whether to publish, at the first request of a day, who is behind the anonymous
+            entries whose date has come.
+    """
+
+    def __init__(self, store: Path, *, discloses: bool = False) -> None:
+        self._store = store
+        self._disclosed: date | None = None if discloses else date.max
+        self._lock = threading.Lock()
+        self._rendering = threading.Lock()
+        self._snapshot = Snapshot((), {})
+        self._site: tuple[Snapshot, Site] | None = None
+        self._page = lru_cache(_PAGES)(_render)
+        self._said: dict[str, tuple[str, ...]] = {}
+
+    def get(self, path: str) -> Page | None:
+        """Give a page's bytes and media type, or None."""
+        return self._page(self.state()[1], path)
+
+    def state(self) -> tuple[Snapshot, Site]:
+        """Give the store's state and the site that shows it."""
+        snapshot = self.snapshot()
+        with self._rendering:
+            if self._site is None or self._site[0] is not snapshot:
+                today, reports = datetime.now(UTC).date(), read_reports(self._store)
+                self._site = snapshot, Site(snapshot.entries.values(), today, reports)
+            return self._site
+
+    def snapshot(self) -> Snapshot:
+        """Give the store's state, read again where it has changed."""
+        with self._lock:
+            self._disclose(datetime.now(UTC).date())
+            version = self._version()
+            if self._snapshot.version != version:
+                self._snapshot = Snapshot(version, self._read())
+            return self._snapshot
+
+    def _disclose(self, today: date) -> None:
+        if self._disclosed is None or self._disclosed < today:
+            disclose_due(self._store, today)
+            self._disclosed = today
+
+    def _version(self) -> tuple[int, ...]:
+        """Tell states apart by the times of the folders: what is filed is renamed into them."""
+        folders = [path for path in self._store.glob("[a-z]*/") if path.name != PRIVATE]
+        times = sorted(folder.stat().st_mtime_ns for folder in [self._store, *folders])
+        settled = time.time_ns() - times[-1] > _SETTLED_SECONDS * 1e9
+        return tuple(times) if settled else (*times, time.time_ns())
+
+    def _read(self) -> dict[str, Entry]:
+        """Read the entries that are new, or of which something new is said."""
+        said: dict[str, list[str]] = defaultdict(list)
+        for path in self._store.glob("[a-z]*/[0-9a-f]*.json"):
+            if path.parent.name not in {PRIVATE, RESULTS}:
+                said[path.stem[:NAME_LENGTH]].append(f"{path.parent.name}/{path.name}")
+        old, entries = self._snapshot.entries, {}
+        for path in sorted((self._store / RESULTS).glob("[!.]*.json")):
+            name = path.stem.rpartition("-")[2]
+            now = tuple(sorted(said[name]))
+            if name not in old or self._said.get(name) != now:
+                entries[name] = read_entry(self._store, read_result(path))
+                self._said[name] = now
+            else:
+                entries[name] = old[name]
+        return dict(sorted(entries.items()))
+
+
+def _render(site: Site, path: str) -> Page | None:
+    page = site.get(path)
+    return None if page is None else (page[0].encode(), page[1])

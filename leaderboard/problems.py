@@ -1,0 +1,134 @@
+"""Errors over HTTP as RFC 9457 says: one shape for every refusal."""
+
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, ConfigDict
+from starlette.exceptions import HTTPException
+
+from leaderboard.untrusted import shown
+
+MEDIA_TYPE = "application/problem+json"
+
+
+class Asked(BaseModel):
+    """What a request may hold; a field that is none of it is an error, not ignored."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ProblemItem(BaseModel):
+    """One thing that was wrong.
+
+    Attributes:
+        code: Stable, for programs: ``zip.traversal``, ``fingerprint.mismatch`` …
+        field: Where.
+        found: What was there.
+        expected: What should have been.
+        mend: What to do.
+    """
+
+    code: str
+    field: str
+    found: str
+    expected: str
+    mend: str
+
+
+class ProblemDocument(BaseModel):
+    """The body of every answer that is an error.
+
+    Attributes:
+        problems: All that was wrong with a submission or a request, where there is a list.
+    """
+
+    type: str = "about:blank"
+    title: str
+    status: int
+    detail: str
+    problems: tuple[ProblemItem, ...] = ()
+
+
+class Refusal(HTTPException):
+    """An error answer.
+
+    Args:
+        status: Of HTTP.
+        detail: One sentence for people.
+        problems: What was wrong, one by one.
+        headers: To send with it.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        detail: str,
+        problems: Sequence[ProblemItem] = (),
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(status, detail, dict(headers or {}))
+        self.problems = tuple(problems)
+
+
+def handle_errors(app: FastAPI) -> None:
+    """Make an app answer every error with a :class:`ProblemDocument`."""
+    app.exception_handler(HTTPException)(_refused)
+    app.exception_handler(RequestValidationError)(_invalid)
+
+
+def problem_response(
+    status: int,
+    detail: str,
+    problems: Sequence[ProblemItem] = (),
+    headers: Mapping[str, str] | None = None,
+) -> Response:
+    """Make the answer."""
+    document = ProblemDocument(
+        title=HTTPStatus(status).phrase, status=status, detail=detail, problems=tuple(problems)
+    )
+    tree = document.model_dump(mode="json", exclude=None if problems else {"problems"})
+    return JSONResponse(
+        tree, status_code=status, media_type=MEDIA_TYPE, headers=dict(headers or {})
+    )
+
+
+def describe_errors(tree: dict[str, Any]) -> dict[str, Any]:
+    """Give an OpenAPI description in which every error is a :class:`ProblemDocument`."""
+    schema = ProblemDocument.model_json_schema(ref_template="#/components/schemas/{model}")
+    schemas = tree["components"]["schemas"]
+    schemas |= schema.pop("$defs") | {"ProblemDocument": schema}
+    for name in ("HTTPValidationError", "ValidationError"):
+        schemas.pop(name, None)
+    body = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/ProblemDocument"}}}
+    for route in (route for path in tree["paths"].values() for route in path.values()):
+        for status, answer in route["responses"].items():
+            if status[0] in "45":
+                answer["content"] = body
+    return tree
+
+
+async def _refused(_request: Request, error: Exception) -> Response:
+    if not isinstance(error, HTTPException):
+        raise error
+    problems = error.problems if isinstance(error, Refusal) else ()
+    return problem_response(error.status_code, error.detail, problems, error.headers)
+
+
+async def _invalid(_request: Request, error: Exception) -> Response:
+    if not isinstance(error, RequestValidationError):
+        raise error
+    problems = [
+        ProblemItem(
+            code=f"request.{item['type']}",
+            field=".".join(str(part) for part in item["loc"]),
+            found=shown(item.get("input")),
+            expected=item["msg"],
+            mend="see /openapi.json",
+        )
+        for item in error.errors()
+    ]
+    return problem_response(422, "the request is not what /openapi.json says", problems)

@@ -1,0 +1,406 @@
+"""Blind rounds: participants learn nothing of the pairing, and the judge cannot change it."""
+
+import hashlib
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from itertools import permutations
+
+import h5py
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from leaderboard.blind import RoundPlan, close_round, keyed_order, make_round
+from leaderboard.evaluate import score, validate
+from leaderboard.gallery import read_gallery
+from leaderboard.references import chance_rsum
+from leaderboard.store import entry_of
+from leaderboard.submission import new_submission, pack
+from leaderboard.verify import verify
+from now_builder.errors import ConfigError, FormatError
+from now_builder.formats.captions import TOKENIZERS, make_vocabulary, write_vocabulary
+from now_builder.formats.features import open_features
+from now_builder.formats.release import (
+    DATA_FOLDER,
+    Pair,
+    read_manifest,
+    read_pairs,
+    read_split_captions,
+)
+from now_builder.package.verify import verify as verify_release
+
+SECRET = "0123456789abcdef" * 4
+
+
+@pytest.fixture(scope="module")
+def secret(tmp_path_factory):
+    path = tmp_path_factory.mktemp("secret") / "secret"
+    path.write_text(f"{SECRET}\n")
+    return path
+
+
+@pytest.fixture(scope="module")
+def source(release, tmp_path_factory):
+    """The small release with vocabularies, as `now-builder verify` wants them."""
+    mine = shutil.copytree(release, tmp_path_factory.mktemp("source") / "release")
+    for track in TOKENIZERS:
+        words = make_vocabulary(map(str, range(60)), track, "here", "train")
+        write_vocabulary(mine / "vocab" / f"{DATA_FOLDER}_vocab_{track}.json", words)
+    return mine
+
+
+@pytest.fixture(scope="module")
+def out(source, secret, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("blind") / "out"
+    make_round(source, folder, RoundPlan(name="May", secret_file=secret, with_train=True))
+    return folder
+
+
+def _truth(out):
+    return json.loads((out / "judge" / "blind.json").read_text())
+
+
+def _perfect(out):
+    """The matrix of who knows the pairing."""
+    owner = np.array(_truth(out)["owner"])
+    return (np.arange(len(owner))[:, None] == owner).astype(np.float32)
+
+
+def _submit(out, matrix, path, **changes):
+    meta = new_submission(out / "participants", "jieba", "test", "Mine")
+    pack(path, matrix.astype(np.float32), meta.model_copy(update=changes))
+    return path
+
+
+def _noisy(out, strength=2.0, seed=0):
+    perfect = _perfect(out)
+    noise = np.random.default_rng(seed).standard_normal(perfect.shape)
+    return (noise + strength * perfect).astype(np.float32)
+
+
+def test_who_knows_the_pairing_reaches_600_and_public_rows_are_chance(out, tmp_path):
+    perfect = _submit(out, _perfect(out), tmp_path / "p.zip")
+    assert score(perfect, out / "judge").rsum == 600
+    by_row = []
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        noise = 1e-3 * rng.standard_normal((24, 24))
+        order = np.arange(24) if seed == 0 else rng.permutation(24)
+        x = _submit(out, np.eye(24)[order] + noise, tmp_path / "s.zip")
+        by_row.append(score(x, out / "judge").rsum)
+    assert by_row[0] < 250, "of the order as published"
+    assert np.mean(by_row) == pytest.approx(chance_rsum(24, 24), abs=30)
+
+
+def test_over_many_secrets_no_order_says_anything_of_another(source):
+    """Rows against columns, and each against the public rows: unrelated, and in place as chance."""
+    keys = [pair.key for pair in read_pairs(source) if pair.split == "test"]
+    public, found = np.arange(24), []
+    for number in range(400):
+        images, captions = (
+            np.array(keyed_order(keys, f"{number:032d}", purpose))
+            for purpose in ("images", "captions")
+        )
+        owner = np.argsort(images)[captions]
+        found.append(
+            [
+                (np.corrcoef(public, order)[0, 1], (public == order).sum())
+                for order in (owner, images, captions)
+            ]
+        )
+    for of_order in np.array(found).transpose(1, 2, 0):
+        # of 400 correlations of 24 unrelated values the mean has a deviation of 0.0104
+        assert abs(of_order[0].mean()) < 0.035
+        assert of_order[1].mean() == pytest.approx(1, abs=0.2)
+
+
+def test_a_keyed_order_is_uniform_and_blind_to_the_order_given():
+    counts = dict.fromkeys(permutations(range(3)), 0)
+    for number in range(1200):
+        counts[tuple(keyed_order(["a", "b", "c"], f"secret {number}", "x"))] += 1
+    expected = 1200 / 6
+    chi2 = sum((count - expected) ** 2 / expected for count in counts.values())
+    assert chi2 < 20.5, "0.1 % of uniform draws"
+    keys = [f"k{row}" for row in range(40)]
+    order = keyed_order(keys, SECRET, "x")
+    turned = keyed_order(keys[::-1], SECRET, "x")
+    assert [keys[place] for place in order] == [keys[::-1][place] for place in turned]
+    assert order != keyed_order(keys, SECRET, "y")
+
+
+def test_the_secret_gives_the_same_bytes_again(source, secret, out, tmp_path):
+    again = tmp_path / "again"
+    make_round(source, again, RoundPlan(name="May", secret_file=secret, with_train=True))
+    for path in sorted(out.rglob("*")):
+        if path.is_file():
+            assert (again / path.relative_to(out)).read_bytes() == path.read_bytes(), path
+    other = tmp_path / "other"
+    make_round(source, other, RoundPlan(name="May"))
+    assert _truth(other)["owner"] != _truth(out)["owner"]
+    assert len(_truth(other)["secret"]) == 64
+
+
+def test_the_participants_release_is_whole_and_agrees_with_the_judges(out, source):
+    for half in ("participants", "judge"):
+        assert verify_release(out / half) == []
+    for track in TOKENIZERS:
+        theirs = read_gallery(out / "participants", "test", track, unpaired=True)
+        judges = read_gallery(out / "judge", "test", track)
+        assert theirs.fingerprint == judges.fingerprint
+        assert theirs.image_labels.tolist() == judges.image_labels.tolist()
+        assert judges.origin == "blind"
+        assert len(set(judges.image_labels)) == 23
+        before = read_split_captions(source, "test", track)
+        after = read_split_captions(out / "judge", "test", track)
+        for column, row in enumerate(judges.owner):
+            place = before.keys.index(_truth(out)["keys"][row])
+            assert after.captions[column] == before.captions[place]
+            assert after.images[row] == before.images[place]
+    assert read_gallery(out / "participants", "dev", "jieba").origin == "rebuilt"
+    assert read_manifest(out / "judge").counts == {"test": 24}
+
+
+def test_fewer_pairs_can_be_drawn(source, secret, tmp_path):
+    told = make_round(source, tmp_path / "few", RoundPlan(20, secret_file=secret))
+    assert told.pairs == len(_truth(tmp_path / "few")["owner"]) == 20
+    assert verify_release(tmp_path / "few" / "participants") == []
+
+
+def _contents(folder):
+    """Everything that is in a folder, unpacked: names, bytes, HDF5 and Parquet cells, metadata."""
+    for path in sorted(folder.rglob("*")):
+        yield path.relative_to(folder).as_posix()
+        if path.is_file():
+            yield path.read_bytes().decode("latin-1")
+        if path.suffix == ".h5":
+            with h5py.File(path) as file:
+                yield from map(str, [*file.attrs.values(), *file["keys"].asstr()[:]])
+        if path.suffix == ".parquet":
+            table = pq.read_table(path)
+            yield str(table.schema.metadata)
+            rows = table.to_pylist()
+            rows = [row for row in rows if row.get("split") not in ("train", "dev")]
+            yield json.dumps(rows)
+
+
+def test_nothing_of_the_pages_is_in_the_participants_part(source, out):
+    everything = "\n".join(_contents(out / "participants"))
+    assert "blind_000023" in everything, "keys of its own"
+    for pair in read_pairs(source):
+        if pair.split == "test":
+            for named in (pair.key, pair.url):
+                assert named not in everything, named
+    for word in (SECRET, '"owner"', "blind.json\n", "a caption, 23", "site23.test"):
+        assert word not in everything, word
+    names = {path.name for path in (out / "participants").rglob("*") if path.is_file()}
+    assert names.isdisjoint({"blind.json", "croissant.json", "DATASET_CARD.md", "truth.csv"})
+    with pq.ParquetFile(out / "participants" / "rejects.parquet") as rejects:
+        assert rejects.metadata.num_rows == 0
+    manifest = read_manifest(out / "participants")
+    assert (manifest.settings, manifest.inputs, manifest.versions) == ({}, {}, {})
+
+
+def test_keys_and_files_have_one_order_whatever_the_pairing(out):
+    numbered = [f"blind_{row:06d}" for row in range(24)]
+    for half in ("participants", "judge"):
+        data = out / half / DATA_FOLDER
+        with open_features(data / "test.h5") as features:
+            assert features.keys == numbered
+        assert (data / "test_ids.txt").read_text().split() == numbered
+        pairs = [pair for pair in read_pairs(out / half) if pair.split == "test"]
+        assert [pair.key for pair in pairs] == numbered
+        assert {replace(pair, key="", pair_index=0, regions_sha256="") for pair in pairs} == {
+            Pair("", "test", 0, "", "", "", None, None, None, "")
+        }
+
+
+def test_files_carry_no_times_and_only_the_judge_can_read_the_truth(out):
+    assert (out / "judge").stat().st_mode & 0o777 == 0o700
+    assert (out / "judge" / "blind.json").stat().st_mode & 0o777 == 0o600
+    with h5py.File(out / "participants" / DATA_FOLDER / "test.h5") as file:
+        for name in file:
+            assert h5py.h5g.get_objinfo(file[name].id).mtime == 0
+
+
+def test_the_participants_part_packs_and_validates_but_never_scores(out, tmp_path, now_leaderboard):
+    x, half = tmp_path / "x.zip", out / "participants"
+    np.save(tmp_path / "s.npy", _noisy(out))
+    naming = ["--release", half, "--track", "jieba", "--method", "Mine"]
+    assert now_leaderboard("pack", tmp_path / "s.npy", "-o", x, *naming)[0] == 0
+    assert now_leaderboard("validate", x, "--release", half)[0] == 0
+    for command in (["score"], ["submit", "--store", tmp_path / "store"]):
+        code, text, told = now_leaderboard(*command, x, "--release", half)
+        assert (code, text) == (1, "")
+        assert "blind round 'May', whose pairing only its judge has" in told
+        assert told.count("\n") == 1
+    assert now_leaderboard("score", x, "--release", out / "judge")[0] == 0
+
+
+def test_dev_of_a_round_with_train_is_scored_as_ever(out, tmp_path):
+    half = out / "participants"
+    pack(tmp_path / "d.zip", np.eye(12, dtype=np.float32), new_submission(half, "bpe", "dev", "M"))
+    result = score(tmp_path / "d.zip", half)
+    assert (result.release.origin, result.ranks is not None) == ("rebuilt", True)
+    assert "lang" in result.references
+
+
+def test_a_blind_result_tells_aggregates_alone(out, tmp_path):
+    result = score(_submit(out, _noisy(out), tmp_path / "x.zip"), out / "judge")
+    assert (result.release.origin, result.ranks) == ("blind", None)
+    assert set(result.references) == {"chance"}
+    assert entry_of(result).evidence == "blind"
+    tree = json.loads(result.to_json())
+    for way in ("i2t", "t2i"):
+        assert tree[way]["hits"] == {}
+        assert all(round(tree[way][name], 1) == tree[way][name] for name in ("R@1", "meanR"))
+    assert verify(tmp_path / "r.json", result, tmp_path / "x.zip", out / "judge") == []
+    with pytest.raises(FormatError, match="no ranks in it"):
+        verify(tmp_path / "r.json", result)
+
+
+def test_ties_of_prime_widths_do_not_spell_the_pairing(out, tmp_path):
+    """Exact fractions would: a hit in a tie of p adds 1 / p, which no other query's can."""
+    widths = [2, 3, 5, 7, 11, 13, 17, 19]
+    told = set()
+    for shift in range(4):
+        matrix = np.random.default_rng(0).random((24, 24)) * 1e-3
+        for row, width in enumerate(widths):
+            matrix[row, (np.arange(width) + shift) % 24] = 1
+        result = score(_submit(out, matrix, tmp_path / "t.zip"), out / "judge")
+        told.add(result.to_json())
+        tree = json.loads(result.to_json())
+        assert "/" not in json.dumps([tree["i2t"]["hits"], tree["t2i"]["hits"]])
+        for way in ("i2t", "t2i"):
+            values = [tree[way][name] for name in ("R@1", "R@5", "R@10", "meanR", "medR")]
+            assert all(float(f"{value:.1f}") == value for value in values)
+
+
+def test_a_description_is_not_rounded(out, tmp_path):
+    meta = new_submission(out / "participants", "jieba", "test", "Mine")
+    compute = meta.compute.model_copy(update={"params_m": 12.345})
+    x = _submit(out, _noisy(out), tmp_path / "x.zip", compute=compute)
+    assert score(x, out / "judge").compute.params_m == 12.345
+
+
+def test_after_the_round_anyone_scores_again_with_ranks(source, secret, tmp_path, now_leaderboard):
+    out = tmp_path / "out"
+    code, text, _ = now_leaderboard("blind", "make", source, out, "--secret-file", secret)
+    assert code == 0
+    x = _submit(out, _noisy(out), tmp_path / "x.zip")
+    blind = score(x, out / "judge")
+    assert now_leaderboard("blind", "close", out)[0] == 0
+    commitment = hashlib.sha256((out / "closed" / "blind.json").read_bytes()).hexdigest()
+    assert commitment in text
+    assert commitment == json.loads((out / "participants" / "round.json").read_text())["commitment"]
+    result = score(x, out / "closed")
+    assert result.ranks is not None
+    assert result.release.origin == "closed"
+    assert entry_of(result).evidence == "scored", "now that the pairing is known"
+    assert round(result.rsum, 1) == blind.rsum
+    assert result.release.fingerprint == blind.release.fingerprint
+    assert verify(tmp_path / "r.json", result) == []
+    assert verify_release(out / "closed") == []
+    first = (out / "closed" / "blind.json").read_bytes()
+    assert close_round(out) == out / "closed", "twice is no harm"
+    assert (out / "closed" / "blind.json").read_bytes() == first
+
+
+def test_a_pairing_changed_afterwards_is_found(source, secret, tmp_path):
+    out = tmp_path / "out"
+    make_round(source, out, RoundPlan(secret_file=secret))
+    x = _submit(out, _noisy(out), tmp_path / "x.zip")
+    path, tree = out / "judge" / "blind.json", _truth(out)
+    tree["owner"][:2] = tree["owner"][1::-1]
+    path.write_text(json.dumps(tree))
+    for attempt in (lambda: score(x, out / "judge"), lambda: close_round(out)):
+        with pytest.raises(FormatError, match=r"not the pairing that round\.json commits to"):
+            attempt()
+    # a judge who changes the commitment, too, does not reach what participants have
+    told = json.loads((out / "judge" / "round.json").read_text())
+    told["commitment"] = hashlib.sha256(path.read_bytes()).hexdigest()
+    (out / "judge" / "round.json").write_text(json.dumps(told))
+    with pytest.raises(FormatError, match="commits to"):
+        close_round(out)
+
+
+def test_a_pairing_that_is_no_permutation_is_refused(source, secret, tmp_path):
+    out = tmp_path / "out"
+    make_round(source, out, RoundPlan(secret_file=secret))
+    path, tree = out / "judge" / "blind.json", _truth(out)
+    tree["owner"][0] = tree["owner"][1]
+    path.write_text(json.dumps(tree))
+    told = json.loads((out / "judge" / "round.json").read_text())
+    told["commitment"] = hashlib.sha256(path.read_bytes()).hexdigest()
+    (out / "judge" / "round.json").write_text(json.dumps(told))
+    with pytest.raises(FormatError, match="each of the rows 0 to 23 once"):
+        read_gallery(out / "judge", "test", "jieba")
+    (out / "judge" / "round.json").unlink()
+    with pytest.raises(FormatError, match=r"round\.json: no such file beside blind\.json"):
+        read_gallery(out / "judge", "test", "jieba")
+
+
+def test_what_is_no_source_of_a_round_is_refused(source, archive, out, secret, tmp_path):
+    plan = RoundPlan(secret_file=secret)
+    with pytest.raises(FormatError, match="the authors' archive, whose pairing is public"):
+        make_round(archive, tmp_path / "a", plan)
+    with pytest.raises(FormatError, match="a blind round itself"):
+        make_round(out / "participants", tmp_path / "a", plan)
+    for wanted in (19, 25):
+        with pytest.raises(ConfigError, match=f"{wanted} of 24 test pairs asked for"):
+            make_round(source, tmp_path / "a", RoundPlan(wanted, secret_file=secret))
+    with pytest.raises(ConfigError, match="never written over"):
+        make_round(source, out, plan)
+    short = tmp_path / "short"
+    short.write_text("a" * 31 + "\n")
+    with pytest.raises(ConfigError, match="31 characters, expected 32 or more"):
+        make_round(source, tmp_path / "a", RoundPlan(secret_file=short))
+    with pytest.raises(ConfigError, match="not a readable text"):
+        make_round(source, tmp_path / "a", RoundPlan(secret_file=tmp_path / "none"))
+    with pytest.raises(FormatError, match=r"no participants/round\.json"):
+        close_round(tmp_path)
+    assert not (tmp_path / "a").exists()
+
+
+def test_a_killed_making_leaves_nothing_and_is_made_again(source, secret, tmp_path):
+    """Killed where the first half stands: no folder, and the next call clears up."""
+    out = tmp_path / "rounds" / "out"
+    code = (
+        "import sys, time; from pathlib import Path; from leaderboard import blind; "
+        "whole = blind._copy_vocabularies\n"
+        "def slow(folder):\n"
+        "    whole(folder)\n"
+        "    if folder.path.name == 'participants':\n"
+        "        print('now', flush=True); time.sleep(60)\n"
+        "blind._copy_vocabularies = slow\n"
+        "plan = blind.RoundPlan(secret_file=Path(sys.argv[3]))\n"
+        "blind.make_round(Path(sys.argv[1]), Path(sys.argv[2]), plan)"
+    )
+    command = [sys.executable, "-c", code, str(source), str(out), str(secret)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "now\n"
+        process.send_signal(signal.SIGKILL)
+    time.sleep(0.1)
+    assert not out.exists()
+    assert len(list(out.parent.iterdir())) == 1, "the half-made folder"
+    make_round(source, out, RoundPlan(secret_file=secret))
+    assert [path.name for path in out.parent.iterdir()] == ["out"]
+    assert verify_release(out / "participants") == []
+
+
+def test_validating_reads_the_order_of_columns(out, tmp_path):
+    keys = read_gallery(out / "participants", "test", "jieba", unpaired=True).caption_keys
+    x = _submit(out, _noisy(out), tmp_path / "x.zip", caption_ids=tuple(keys[::-1]))
+    with pytest.raises(Exception, match="another order"):
+        validate(x, out / "participants")
+
+
+def test_a_reported_data_set_is_never_a_round(out):
+    from leaderboard.dataset import dataset_report  # noqa: PLC0415
+
+    with pytest.raises(FormatError, match="the release that it was drawn from"):
+        dataset_report(out / "judge")
