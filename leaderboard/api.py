@@ -245,7 +245,8 @@ def board(board: str, wanted: Annotated[Filter, Query()], service: Here) -> Resp
     found = next((name for name in BOARDS if name == board), None)
     if found is None:
         raise Refusal(404, f"no such board; there are {', '.join(BOARDS)}")
-    text = export_board(found, service.pages.snapshot().entries, wanted)
+    snapshot, site = service.pages.state()
+    text = export_board(site.board(found), snapshot.entries, wanted)
     return Response(text, media_type=MEDIA_TYPES[wanted.format])
 
 

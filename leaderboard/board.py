@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Float
 
 from leaderboard.gallery import FOLD, Origin
-from leaderboard.metrics import CUTOFFS, expected_hits
+from leaderboard.metrics import CUTOFFS, Ranks, expected_hits
 from leaderboard.references import chance_rsum
 from leaderboard.reported import BOARDS, Noise, ReportedRow, read_reported
 from leaderboard.reported import Board as BoardName
@@ -414,10 +414,16 @@ def _with_place(row: Row, others: Sequence[Row], among: list[int], tied: bool) -
 
 def _per_image(record: RankRecord) -> Float[np.ndarray, " images"]:
     """Add up the expected hits of each image and of its captions, weighed as in rSum."""
-    of_image, of_caption = (sum(expected_hits(way, k) for k in CUTOFFS) for way in record.read())
+    of_image, of_caption = (sum(_hits(way, k) for k in CUTOFFS) for way in record.read())
     images, captions = len(record.i2t.greater), len(record.t2i.greater)
     told = np.bincount(record.owner(), weights=of_caption, minlength=images)
     return np.asarray(of_image + told * images / captions)
+
+
+def _hits(ranks: Ranks, cutoff: int) -> Float[np.ndarray, " queries"]:
+    if ranks.equal.any():
+        return expected_hits(ranks, cutoff)
+    return (ranks.greater < cutoff).astype(np.float64)
 
 
 def _competes(row: Row) -> bool:

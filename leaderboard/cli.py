@@ -452,14 +452,16 @@ def _export_site(
 ) -> None:
     """Write the board as static pages for any host: results beside the paper's rows.
 
-    Open SITE/index.html. No script, nothing loaded from elsewhere; the same results give the same
-    bytes.
+    Open SITE/index.html. Nothing is loaded from elsewhere, all of it works without script; the same
+    results give the same bytes. What dataset-report filed in a store becomes a page too.
     """
+    from leaderboard.dataset import read_reports  # noqa: PLC0415
     from leaderboard.page import export_site  # noqa: PLC0415
     from leaderboard.store import read_results  # noqa: PLC0415
 
-    entries = read_results([*results, *(more or [])])
-    count = export_site(site, entries)
+    paths = [*results, *(more or [])]
+    entries = read_results(paths)
+    count = export_site(site, entries, [report for path in paths for report in read_reports(path)])
     typer.echo(f"{site / 'index.html'}: {len(entries)} results, {count} files")
 
 

@@ -15,6 +15,7 @@ from pydantic import Field
 from leaderboard.evaluate import ceiling_rsum
 from leaderboard.gallery import Gallery, read_round
 from leaderboard.result import Count, Percent, Points
+from leaderboard.store import read_record
 from leaderboard.submission import Sha256
 from now_builder.config import Strict
 from now_builder.errors import FormatError
@@ -212,6 +213,18 @@ def dataset_report(release: Path) -> DatasetReport:
         tracks=tuple(_track_report(*of, text, pages[of[0]].images) for of, text in texts.items()),
         leaks=tuple(_leak(*two, pages, texts, ours=ours) for two in combinations(splits, 2)),
     )
+
+
+def read_reports(store: Path) -> list[DatasetReport]:
+    """Read the reports of a store, by fingerprint.
+
+    Raises:
+        FormatError: If a file is not one.
+    """
+    return [
+        read_record(path, DatasetReport)
+        for path in sorted((store / DATASETS).glob("[0-9a-f]*.json"))
+    ]
 
 
 def file_report(store: Path, report: DatasetReport) -> Path:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
+from leaderboard.board import Board as BoardOfRows
 from leaderboard.board import Row, Section, make_board
 from leaderboard.exports import PUBLISHED, ExportRow
 from leaderboard.metrics import CUTOFFS
@@ -23,9 +24,14 @@ def export_rows(board: Board, entries: Iterable[Entry]) -> list[ExportRow]:
         board: Its id. ``coco-1k`` takes the folds of a result on MS-COCO, ``coco-5k`` the whole.
         entries: Of a store; those of other boards, and the withdrawn, are left out.
     """
+    return rows_of(make_board(board, entries))
+
+
+def rows_of(board: BoardOfRows) -> list[ExportRow]:
+    """Give the rows of a board that is made already."""
     return [
-        export_row(row, section, board)
-        for section in make_board(board, entries).sections
+        export_row(row, section, board.name)
+        for section in board.sections
         for row in section.rows
         if row.evidence != "reference"
     ]
@@ -92,5 +98,5 @@ def _data_of(section: Section) -> str:
     kind = section.kind
     if section.published or kind.fingerprint is None:
         return PUBLISHED
-    name = {"rebuilt": "rebuilt release", "blind": "blind round", "closed": "blind round"}
-    return f"{name.get(kind.origin, 'copy')} {kind.fingerprint[:8]}, {kind.split} split"
+    kinds = {"rebuilt": "rebuilt release", "blind": "blind round", "closed": "blind round"}
+    return f"{kinds.get(kind.origin, 'copy')} {kind.fingerprint[:8]}, {kind.split} split"

@@ -84,6 +84,7 @@ def section_title(kind: Kind, board: Board, *, with_reported: bool) -> str:
         "rebuilt": "Rebuilt release",
         "archive": "The authors’ test set" if with_reported else "Another archive",
         "blind": "Blind round",
+        "closed": "Closed blind round",
         "field": "Another data set",
     }[kind.origin]
     return where if kind.noise.protocol == "web" else f"{where}, {kind.noise.title}"

@@ -5,6 +5,7 @@ import csv
 import hashlib
 import io
 import re
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
@@ -31,7 +32,8 @@ from leaderboard.board import (
 )
 from leaderboard.charts import Chart, curves_of, progress_chart, rank_chart, recall_chart
 from leaderboard.comparison import WAYS, make_comparison
-from leaderboard.export_rows import export_row, export_rows
+from leaderboard.dataset import DatasetReport
+from leaderboard.export_rows import export_row, rows_of
 from leaderboard.exports import FORMATS, badge_of, badge_svg, to_bibtex
 from leaderboard.metrics import CUTOFFS
 from leaderboard.reported import BOARDS, short_name
@@ -79,12 +81,25 @@ class Site:
     Args:
         entries: In any order, withdrawn ones among them; the same entries give the same bytes.
         today: Where lines over time end; at the last row if not given.
+        reports: Of the data sets that they were scored on, as far as there are any.
     """
 
-    def __init__(self, entries: Iterable[Entry], today: date | None = None) -> None:
+    def __init__(
+        self,
+        entries: Iterable[Entry],
+        today: date | None = None,
+        reports: Iterable[DatasetReport] = (),
+    ) -> None:
         self._entries = {entry.name: entry for entry in sorted(entries, key=lambda e: e.name)}
         self._today = today
+        self._reports = {report.fingerprint[:16]: report for report in reports}
+        self._data = {
+            track.fingerprint: data_path(report)
+            for report in self._reports.values()
+            for track in report.tracks
+        }
         self._boards: dict[BoardName, Board] = {}
+        self._making = threading.Lock()
         self._routes: tuple[tuple[re.Pattern[str], Callable[..., str | None]], ...] = (
             (re.compile(r"index\.html"), self._index),
             (re.compile(r"progress\.html"), self._progress),
@@ -94,6 +109,7 @@ class Site:
                 self._board_page,
             ),
             (re.compile(rf"boards/{_BOARD}\.(?P<kind>{'|'.join(FORMATS)})"), self._export),
+            (re.compile(r"data/(?P<name>[0-9a-f]{16})\.html"), self._data_page),
             (re.compile(rf"entries/{_NAME}\.html"), self._entry_page),
             (re.compile(rf"results/{_NAME}\.json"), self._result),
             (re.compile(rf"ranks/{_NAME}\.csv"), self._ranks),
@@ -121,6 +137,7 @@ class Site:
             found.append(f"boards/{name}.html")
             found += [f"boards/{name}.by-{key}.html" for key in SORT_KEYS]
             found += [f"boards/{name}.{kind}" for kind in FORMATS]
+        found += [data_path(report) for report in self._reports.values()]
         for entry in self._entries.values():
             found.append(f"entries/{entry.name}.html")
             if entry.withdrawal is None:
@@ -136,9 +153,10 @@ class Site:
 
     def board(self, name: BoardName) -> Board:
         """Give a board."""
-        if name not in self._boards:
-            self._boards[name] = make_board(name, self._entries.values())
-        return self._boards[name]
+        with self._making:
+            if name not in self._boards:
+                self._boards[name] = make_board(name, self._entries.values())
+            return self._boards[name]
 
     def not_found(self, depth: int = 0) -> str:
         """Render the page that says that there is no such page.
@@ -184,10 +202,15 @@ class Site:
                 for section in found.sections
             ],
             tiers=_tiers(found),
+            data=self._data,
         )
 
     def _export(self, board: BoardName, kind: str) -> str:
-        return FORMATS[kind](export_rows(board, self._entries.values()))
+        return FORMATS[kind](rows_of(self.board(board)))
+
+    def _data_page(self, name: str) -> str | None:
+        report = self._reports.get(name)
+        return _render("data.html.j2", root="../", d=report) if report else None
 
     def _place(self, name: str) -> Place | None:
         entry = self._entries.get(name)
@@ -206,7 +229,8 @@ class Site:
         board = boards_of(entry.result)[0]
         if place is None:
             return _render("withdrawn.html.j2", root="../", entry=entry, board=board)
-        return _render("entry.html.j2", root="../", board=board, **_entry_values(entry, place))
+        values = _entry_values(entry, place)
+        return _render("entry.html.j2", root="../", board=board, data=self._data, **values)
 
     def _result(self, name: str) -> str | None:
         place = self._place(name)
@@ -237,8 +261,15 @@ class Site:
         )
 
 
-def export_site(folder: Path, entries: Iterable[Entry]) -> int:
+def export_site(
+    folder: Path, entries: Iterable[Entry], reports: Iterable[DatasetReport] = ()
+) -> int:
     """Write the site as a folder that any host can serve; the old one is replaced whole.
+
+    Args:
+        folder: To write.
+        entries: Withdrawn ones among them.
+        reports: Of the data sets that they were scored on.
 
     Returns:
         The number of files.
@@ -247,7 +278,7 @@ def export_site(folder: Path, entries: Iterable[Entry]) -> int:
         ConfigError: If ``folder`` is something other than a site written here.
     """
     _check_replaceable(folder)
-    site = Site(entries)
+    site = Site(entries, reports=reports)
     paths = site.paths()
     with replacing_folder(folder) as fresh:
         for name in paths:
@@ -258,6 +289,11 @@ def export_site(folder: Path, entries: Iterable[Entry]) -> int:
             path.parent.mkdir(exist_ok=True)
             path.write_text(page[0], encoding="utf-8", newline="")
     return len(paths)
+
+
+def data_path(report: DatasetReport) -> str:
+    """Give the address of a data set's report."""
+    return f"data/{report.fingerprint[:16]}.html"
 
 
 def compare_path(name: str, other: str) -> str:

@@ -5,8 +5,10 @@ import time
 from collections import defaultdict
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
+from functools import lru_cache
 from pathlib import Path
 
+from leaderboard.dataset import read_reports
 from leaderboard.page import Site
 from leaderboard.store import PRIVATE, RESULTS, Entry, disclose_due, read_entry, read_result
 
@@ -14,7 +16,7 @@ Page = tuple[bytes, str]
 # Clocks of file systems tick: a folder touched just now may be touched again unnoticed.
 _SETTLED_SECONDS = 0.1
 NAME_LENGTH = 12
-_MOST_RENDERED = 500
+_PAGES = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,25 +52,21 @@ class Pages:
         self._rendering = threading.Lock()
         self._snapshot = Snapshot((), {})
         self._site: tuple[Snapshot, Site] | None = None
-        self._rendered: dict[str, Page] = {}
+        self._page = lru_cache(_PAGES)(_render)
         self._said: dict[str, tuple[str, ...]] = {}
 
     def get(self, path: str) -> Page | None:
         """Give a page's bytes and media type, or None."""
+        return self._page(self.state()[1], path)
+
+    def state(self) -> tuple[Snapshot, Site]:
+        """Give the store's state and the site that shows it."""
         snapshot = self.snapshot()
         with self._rendering:
             if self._site is None or self._site[0] is not snapshot:
-                self._site = snapshot, Site(snapshot.entries.values())
-                self._rendered.clear()
-            if path in self._rendered:
-                return self._rendered[path]
-            found = self._site[1].get(path)
-            if found is None:
-                return None
-            if len(self._rendered) >= _MOST_RENDERED:
-                self._rendered.clear()
-            self._rendered[path] = found[0].encode(), found[1]
-            return self._rendered[path]
+                today, reports = datetime.now(UTC).date(), read_reports(self._store)
+                self._site = snapshot, Site(snapshot.entries.values(), today, reports)
+            return self._site
 
     def snapshot(self) -> Snapshot:
         """Give the store's state, read again where it has changed."""
@@ -107,3 +105,8 @@ class Pages:
             else:
                 entries[name] = old[name]
         return dict(sorted(entries.items()))
+
+
+def _render(site: Site, path: str) -> Page | None:
+    page = site.get(path)
+    return None if page is None else (page[0].encode(), page[1])

@@ -6,8 +6,9 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from leaderboard.board import Board as BoardOfRows
 from leaderboard.board import boards_of
-from leaderboard.export_rows import export_rows
+from leaderboard.export_rows import rows_of
 from leaderboard.exports import FORMATS, TITLES, ExportRow
 from leaderboard.index import Indexed
 from leaderboard.reported import Board
@@ -233,8 +234,7 @@ def view_own(rows: Iterable[Indexed]) -> OwnEntries:
     )
 
 
-def export_board(board: Board, entries: Mapping[str, Entry], wanted: Filter) -> str:
+def export_board(board: BoardOfRows, entries: Mapping[str, Entry], wanted: Filter) -> str:
     """Write the rows that pass a filter; places are those among all rows."""
-    rows = export_rows(board, entries.values())
-    shown = [row for row in rows if wanted.passes(row, entries.get(row.entry or ""))]
+    shown = [row for row in rows_of(board) if wanted.passes(row, entries.get(row.entry or ""))]
     return FORMATS[wanted.format](shown)

@@ -20,6 +20,7 @@ from urllib.parse import unquote
 import pytest
 
 from leaderboard.board import make_board
+from leaderboard.dataset import dataset_report
 from leaderboard.labels import EVIDENCE, FLAG_MEANS
 from leaderboard.page import Site, compare_path, export_site, policy
 from leaderboard.result import Flag
@@ -348,6 +349,21 @@ def test_the_progress_of_a_board_steps_up_to_its_best(files, filed):
     assert later != files["progress.html"]
 
 
+def test_a_report_of_the_data_becomes_a_page_that_its_sections_lead_to(filed, release):
+    report = dataset_report(release)
+    site = Site(filed.values(), reports=[report])
+    path = f"data/{report.fingerprint[:16]}.html"
+    assert path in site.paths()
+    page = _Look(site.get(path)[0])
+    assert not page.wrong
+    assert "test, jieba" in page.text
+    assert "1 of 2" in [text.strip() for text in page.text]
+    board, entry = site.get("boards/jieba.html")[0], site.get(f"entries/{filed['Best'].name}.html")
+    assert board.count(f'<a href="../{path}">about these data</a>') == 3
+    assert f'<a href="../{path}">about these data</a>' in entry[0]
+    assert Site(filed.values()).get(path) is None
+
+
 def test_a_page_that_is_missing_leads_back_from_any_depth():
     assert 'href="../../index.html"' in Site([]).not_found(2)
     assert Site([]).get("404.html")[0] == Site([]).not_found()
@@ -379,7 +395,8 @@ def test_text_can_be_read_in_light_and_dark(files, scheme):
 
 def test_a_site_is_replaced_whole_and_nothing_else_is(tmp_path, filed):
     site = tmp_path / "site"
-    count = export_site(site, filed.values())
+    entries = [filed["Best"], filed["Gone"]]
+    count = export_site(site, entries)
     assert count == len([path for path in site.rglob("*") if path.is_file()])
     (site / "entries" / "old.html").write_text("old")
     export_site(site, [])
@@ -388,7 +405,7 @@ def test_a_site_is_replaced_whole_and_nothing_else_is(tmp_path, filed):
     precious.mkdir()
     (precious / "thesis.tex").write_text("years")
     with pytest.raises(ConfigError, match="export-site did not write"):
-        export_site(precious, filed.values())
+        export_site(precious, entries)
     assert (precious / "thesis.tex").read_text() == "years"
 
 
@@ -396,8 +413,8 @@ def test_a_killed_export_leaves_the_old_site_or_the_new(tmp_path, filed):
     store, site = tmp_path / "store", tmp_path / "site"
     export_site(site, [])
     old = (site / "index.html").read_text()
-    for entry in filed.values():
-        file_result(store, entry.result)
+    for name in ("Best", "Level", "Behind"):
+        file_result(store, filed[name].result)
     new = Site(read_results([store])).get("index.html")[0]
     command = [sys.executable, "-c", "from leaderboard.cli import main; main()", "export-site"]
     for wait in (0.7, 1.2, 1.7, 60):
