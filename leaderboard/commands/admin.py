@@ -46,7 +46,7 @@ def _add_user(
 ) -> None:
     """Make a user; give them a token with: admin token add HANDLE."""
     with _open(database, store) as engine:
-        from leaderboard.accounts import create_user  # noqa: PLC0415
+        from leaderboard.service.accounts import create_user  # noqa: PLC0415
 
         user = create_user(engine, handle, name)
         typer.echo(f"{user.handle}: made")
@@ -58,7 +58,7 @@ def _list_users(
 ) -> None:
     """List all users, by handle."""
     with _open(database, store) as engine:
-        from leaderboard.accounts import list_users  # noqa: PLC0415
+        from leaderboard.service.accounts import list_users  # noqa: PLC0415
 
         _print([asdict(user) for user in list_users(engine)], as_json)
 
@@ -72,7 +72,7 @@ def _disable_user(
 ) -> None:
     """Let none of a user's tokens in from now on; their entries stay."""
     with _open(database, store) as engine:
-        from leaderboard.accounts import set_disabled  # noqa: PLC0415
+        from leaderboard.service.accounts import set_disabled  # noqa: PLC0415
 
         set_disabled(engine, handle, disabled=not undo)
         typer.echo(f"{handle}: {'enabled' if undo else 'disabled'}")
@@ -92,7 +92,7 @@ def _add_token(
 ) -> None:
     """Make a token and print it, this once: only its hash is kept."""
     with _open(database, store) as engine:
-        from leaderboard.accounts import create_token  # noqa: PLC0415
+        from leaderboard.service.accounts import create_token  # noqa: PLC0415
 
         expires = datetime.now(UTC) + timedelta(days=days)
         scopes = scope or ["submit", "read"]
@@ -111,7 +111,7 @@ def _list_tokens(
 ) -> None:
     """List tokens by what is no secret of them."""
     with _open(database, store) as engine:
-        from leaderboard.accounts import list_tokens  # noqa: PLC0415
+        from leaderboard.service.accounts import list_tokens  # noqa: PLC0415
 
         rows = [asdict(token) for token in list_tokens(engine, handle)]
         _print([row | {"scopes": sorted(row["scopes"])} for row in rows], as_json)
@@ -127,7 +127,7 @@ def _revoke_token(
 ) -> None:
     """Let a token in no more."""
     with _open(database, store) as engine:
-        from leaderboard.accounts import revoke_token  # noqa: PLC0415
+        from leaderboard.service.accounts import revoke_token  # noqa: PLC0415
 
         revoke_token(engine, prefix)
         typer.echo(f"{prefix}: revoked")
@@ -149,7 +149,7 @@ def _events(
 ) -> None:
     """Print the log, oldest first. Each event carries a hash of itself and of all before it."""
     with _open(database, store) as engine:
-        from leaderboard import events  # noqa: PLC0415
+        from leaderboard.service import events  # noqa: PLC0415
 
         if not check:
             page = events.read(engine, after=after, limit=limit, kind=kind)
@@ -175,7 +175,7 @@ def rebuild_db(
     if not store.is_dir():
         raise ConfigError(f"{store}: no such folder, expected a store")
     with _open(database, store) as engine:
-        from leaderboard.index import rebuild  # noqa: PLC0415
+        from leaderboard.service.index import rebuild  # noqa: PLC0415
 
         counts = rebuild(engine, store)
         typer.echo(
@@ -189,7 +189,7 @@ def rebuild_db(
 @contextmanager
 def _open(url: str | None, store: Path | None) -> "Iterator[Engine]":
     try:
-        from leaderboard.database import default_url, open_database  # noqa: PLC0415
+        from leaderboard.service.database import default_url, open_database  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise ConfigError(
             f"a database needs {error.name}: pip install 'noise-of-web[server]'"

@@ -57,10 +57,10 @@ def serve(
     if release is None and (token_file or database):
         raise ConfigError("--token-file and --database need --release: else nobody may submit")
     try:
-        from leaderboard.access import make_operator  # noqa: PLC0415
-        from leaderboard.quotas import Quotas  # noqa: PLC0415
-        from leaderboard.server import serve  # noqa: PLC0415
-        from leaderboard.service import Settings, make_judge  # noqa: PLC0415
+        from leaderboard.service.access import make_operator  # noqa: PLC0415
+        from leaderboard.service.quotas import Quotas  # noqa: PLC0415
+        from leaderboard.service.running import Settings, make_judge  # noqa: PLC0415
+        from leaderboard.service.server import serve  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise ConfigError(f"serve needs {error.name}: pip install 'noise-of-web[server]'") from None
     from leaderboard.client import TOKEN_VARIABLE, read_token  # noqa: PLC0415

@@ -27,16 +27,16 @@ from fastapi import FastAPI
 from sqlalchemy import create_engine, make_url, text
 from sqlalchemy.pool import NullPool
 
-from leaderboard.access import make_operator
-from leaderboard.accounts import create_token, create_user
 from leaderboard.cli import main
-from leaderboard.database import open_database
 from leaderboard.evaluate import score
 from leaderboard.gallery import read_gallery
-from leaderboard.quotas import Quotas
 from leaderboard.result import Flag, Release
-from leaderboard.server import make_app
-from leaderboard.service import Settings, make_judge
+from leaderboard.service.access import make_operator
+from leaderboard.service.accounts import create_token, create_user
+from leaderboard.service.database import open_database
+from leaderboard.service.quotas import Quotas
+from leaderboard.service.running import Settings, make_judge
+from leaderboard.service.server import make_app
 from leaderboard.store import (
     NewFiling,
     Reproduction,

@@ -14,9 +14,9 @@ import pytest
 from fastapi import APIRouter
 from fastapi.routing import APIRoute
 
-from leaderboard import guard
-from leaderboard.access import Access, Public, check_routes, rule_of
-from leaderboard.guard import BODY_SECONDS, LOG
+from leaderboard.service import guard
+from leaderboard.service.access import Access, Public, check_routes, rule_of
+from leaderboard.service.guard import BODY_SECONDS, LOG
 from leaderboard.store import read_store
 
 OPERATOR = "a-token-for-the-tests-only"

@@ -8,9 +8,9 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from leaderboard.accounts import create_user
-from leaderboard.database import EntryRow, Usage, reading, writing
-from leaderboard.quotas import (
+from leaderboard.service.accounts import create_user
+from leaderboard.service.database import EntryRow, Usage, reading, writing
+from leaderboard.service.quotas import (
     QuotaError,
     Quotas,
     reconcile,
@@ -124,8 +124,8 @@ def test_32_threads_never_take_too_many(database, ann):
 _PROCESS = """
 import sys
 from datetime import UTC, datetime
-from leaderboard.database import open_database
-from leaderboard.quotas import QuotaError, Quotas, take_attempt
+from leaderboard.service.database import open_database
+from leaderboard.service.quotas import QuotaError, Quotas, take_attempt
 engine, taken = open_database(sys.argv[1]), 0
 user_id, day = int(sys.argv[2]), datetime(2026, 3, 1, tzinfo=UTC)
 print("ready", flush=True)
@@ -165,8 +165,8 @@ def test_4_processes_never_take_too_many(database, ann):
 _KILLED = """
 import os, signal, sys
 from datetime import datetime
-from leaderboard.database import open_database
-from leaderboard.quotas import Quotas, reserve_scored
+from leaderboard.service.database import open_database
+from leaderboard.service.quotas import Quotas, reserve_scored
 now = datetime.fromisoformat(sys.argv[3])
 reserve_scored(open_database(sys.argv[1]), int(sys.argv[2]), Quotas(), now)
 os.kill(os.getpid(), signal.SIGKILL)

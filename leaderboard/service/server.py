@@ -10,13 +10,13 @@ from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import Response
 
-from leaderboard.access import check_routes
-from leaderboard.admin_api import admin
-from leaderboard.api import api, root
-from leaderboard.guard import LOG, Guard
-from leaderboard.intake import OneByOne
-from leaderboard.problems import handle_errors, problem_response
-from leaderboard.service import Service, Settings
+from leaderboard.service.access import check_routes
+from leaderboard.service.admin_api import admin
+from leaderboard.service.api import api, root
+from leaderboard.service.guard import LOG, Guard
+from leaderboard.service.intake import OneByOne
+from leaderboard.service.problems import handle_errors, problem_response
+from leaderboard.service.running import Service, Settings
 from now_builder import __version__
 from now_builder.errors import ConfigError
 

@@ -2,7 +2,7 @@
 
 from alembic import context
 
-from leaderboard.database import Base
+from leaderboard.service.database import Base
 
 context.configure(connection=context.config.attributes["connection"], target_metadata=Base.metadata)
 context.run_migrations()

@@ -11,18 +11,17 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
 
-from leaderboard import events, index, intake, quotas, store
-from leaderboard.access import PUBLIC, Owner, Reader, Submitter
-from leaderboard.database import writing
-from leaderboard.metering import MEDIA_TYPE as METRICS
+from leaderboard import store
 from leaderboard.pairing import compare_results
-from leaderboard.problems import Asked, Refusal, describe_errors
 from leaderboard.reported import BOARDS
 from leaderboard.result import Result
-from leaderboard.service import Service
-from leaderboard.store import Entry
-from leaderboard.submission import Prose, Submission
-from leaderboard.views import (
+from leaderboard.service import events, index, intake, quotas
+from leaderboard.service.access import PUBLIC, Owner, Reader, Submitter
+from leaderboard.service.database import writing
+from leaderboard.service.metering import MEDIA_TYPE as METRICS
+from leaderboard.service.problems import Asked, Refusal, describe_errors
+from leaderboard.service.running import Service
+from leaderboard.service.views import (
     MEDIA_TYPES,
     Boards,
     BoardView,
@@ -36,6 +35,8 @@ from leaderboard.views import (
     view_link,
     view_own,
 )
+from leaderboard.store import Entry
+from leaderboard.submission import Prose, Submission
 from now_builder import __version__
 
 MAX_ANONYMOUS = timedelta(days=366)

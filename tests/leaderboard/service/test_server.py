@@ -7,18 +7,18 @@ from datetime import UTC, datetime, timedelta
 import httpx
 import pytest
 
-from leaderboard import index
-from leaderboard.access import make_operator
 from leaderboard.client import read_token
 from leaderboard.export_rows import export_rows
 from leaderboard.exports import FORMATS
 from leaderboard.page import Site
 from leaderboard.reported import BOARDS
 from leaderboard.result import Result
-from leaderboard.server import make_app
-from leaderboard.service import Settings
+from leaderboard.service import index
+from leaderboard.service.access import make_operator
+from leaderboard.service.running import Settings
+from leaderboard.service.server import make_app
+from leaderboard.service.views import BoardView
 from leaderboard.store import read_store
-from leaderboard.views import BoardView
 from now_builder.errors import ConfigError
 
 OPERATOR = "a-token-for-the-tests-only"

@@ -7,7 +7,7 @@ from typing import Literal
 from sqlalchemy import Engine, func, select, update
 from sqlalchemy.orm import Session
 
-from leaderboard.database import EntryRow, Usage, insert_missing, reading, writing
+from leaderboard.service.database import EntryRow, Usage, insert_missing, reading, writing
 from now_builder.errors import NowError
 
 Quota = Literal["attempts", "scored"]
@@ -118,8 +118,8 @@ def remaining(engine: Engine, user_id: int, quotas: Quotas, now: datetime) -> Re
 def reconcile(engine: Engine, now: datetime) -> int:
     """Return reservations that a killed process left: scored is the day's count of entries.
 
-    For the start of the service, after :func:`leaderboard.index.update` and before it accepts
-    anything; it serves a database alone.
+    For the start of the service, after :func:`leaderboard.service.index.update_index` and before
+    it accepts anything; it serves a database alone.
 
     Returns:
         How many users' days were not as they should be.

@@ -12,8 +12,8 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from sqlalchemy import Engine
 from starlette.routing import BaseRoute
 
-from leaderboard.accounts import OPERATOR, SCOPES, Principal, TokenError, authenticate
-from leaderboard.problems import Refusal
+from leaderboard.service.accounts import OPERATOR, SCOPES, Principal, TokenError, authenticate
+from leaderboard.service.problems import Refusal
 from now_builder.errors import ConfigError
 
 Scope = Literal["admin", "read", "submit"]

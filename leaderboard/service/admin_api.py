@@ -8,11 +8,11 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query, Request
 from pydantic import AwareDatetime, BaseModel, Field
 
-from leaderboard import accounts, events, intake
-from leaderboard.access import Admin
-from leaderboard.api import UPLOAD_FAILS, ZIP_BODY, Here, fails, scoring
-from leaderboard.problems import Asked
 from leaderboard.reproduce import Claim
+from leaderboard.service import accounts, events, intake
+from leaderboard.service.access import Admin
+from leaderboard.service.api import UPLOAD_FAILS, ZIP_BODY, Here, fails, scoring
+from leaderboard.service.problems import Asked
 from leaderboard.store import Reproduction
 from leaderboard.submission import Name
 

@@ -7,10 +7,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from sqlalchemy import text
 
-from leaderboard.accounts import authenticate, list_tokens
 from leaderboard.cli import main
-from leaderboard.database import open_database, writing
 from leaderboard.evaluate import score
+from leaderboard.service.accounts import authenticate, list_tokens
+from leaderboard.service.database import open_database, writing
 from leaderboard.store import NewFiling, file_result
 
 

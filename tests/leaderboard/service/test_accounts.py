@@ -9,8 +9,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from sqlalchemy import Table, text
 
-from leaderboard import events
-from leaderboard.accounts import (
+from leaderboard.service import events
+from leaderboard.service.accounts import (
     TOKEN,
     TokenError,
     authenticate,
@@ -21,7 +21,7 @@ from leaderboard.accounts import (
     revoke_token,
     set_disabled,
 )
-from leaderboard.database import Base, Token, reading, writing
+from leaderboard.service.database import Base, Token, reading, writing
 from now_builder.errors import ConfigError
 
 
@@ -195,7 +195,7 @@ def test_two_tokens_of_one_prefix_are_told_apart(database, token):
     create_user(database, "bob")
     other = create_token(database, "bob", ["read"])
     twin = _with_checksum(f"now_{token[4:12]}_{other[13:56]}")
-    from leaderboard.accounts import _hash  # noqa: PLC0415
+    from leaderboard.service.accounts import _hash  # noqa: PLC0415
 
     with writing(database) as session:
         session.execute(

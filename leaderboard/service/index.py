@@ -8,9 +8,9 @@ from pathlib import Path
 from sqlalchemy import Engine, select, update
 from sqlalchemy.orm import Session
 
-from leaderboard import events
-from leaderboard.accounts import OPERATOR, SERVICE, add_user, is_handle
-from leaderboard.database import EntryRow, User, insert_missing, reading, writing
+from leaderboard.service import events
+from leaderboard.service.accounts import OPERATOR, SERVICE, add_user, is_handle
+from leaderboard.service.database import EntryRow, User, insert_missing, reading, writing
 from leaderboard.store import (
     RESULTS,
     Entry,
@@ -68,7 +68,7 @@ class Counts:
 
 
 def record_entry(session: Session, entry: Entry, user_id: int | None) -> bool:
-    """Add an entry's row inside a transaction of :func:`leaderboard.database.writing`.
+    """Add an entry's row inside a transaction of :func:`leaderboard.service.database.writing`.
 
     Returns:
         Whether it is new; one of that name or of the same upload changes nothing.
@@ -140,7 +140,7 @@ def rebuild(engine: Engine, store: Path) -> Counts:
 def update_index(engine: Engine, store: Path) -> Counts:
     """Read only what the index lacks or what changed, and drop rows whose file is gone.
 
-    For every start of the service, before :func:`leaderboard.quotas.reconcile`.
+    For every start of the service, before :func:`leaderboard.service.quotas.reconcile`.
 
     Raises:
         FormatError: If a file of the store is not what it should be, or the store of an index that

@@ -10,9 +10,9 @@ from leaderboard.board import Board as BoardOfRows
 from leaderboard.board import boards_of
 from leaderboard.export_rows import rows_of
 from leaderboard.exports import FORMATS, TITLES, ExportRow
-from leaderboard.index import Indexed
 from leaderboard.reported import Board
 from leaderboard.result import Flag
+from leaderboard.service.index import Indexed
 from leaderboard.store import Entry, Reproduction, Withdrawal
 from leaderboard.uncertainty import Comparison, Discordance
 

@@ -7,8 +7,8 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
-from leaderboard import events
-from leaderboard.database import writing
+from leaderboard.service import events
+from leaderboard.service.database import writing
 
 
 def _append(database, number=0):

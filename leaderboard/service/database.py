@@ -32,8 +32,8 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
+from leaderboard.service.turns import Turns
 from leaderboard.store import PRIVATE, prepare_store
-from leaderboard.turns import Turns
 from now_builder.errors import ConfigError
 
 DATABASE_VARIABLE = "NOW_LEADERBOARD_DATABASE"
@@ -221,7 +221,7 @@ def open_database(url: str) -> Engine:
             be written or was made by a newer version.
     """
     engine = _engine(_parse(url))
-    from leaderboard.migrations import upgrade  # noqa: PLC0415 - which imports the tables
+    from leaderboard.service.migrations import upgrade  # noqa: PLC0415 - which imports the tables
 
     shown = engine.url.render_as_string(hide_password=True)
     try:

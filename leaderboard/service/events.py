@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Engine, select, text
 from sqlalchemy.orm import Session
 
-from leaderboard.database import POSTGRESQL, EventRow, reading
+from leaderboard.service.database import POSTGRESQL, EventRow, reading
 
 FIRST = "0" * 64
 _LOCK_KEY = 0x6E6F78
@@ -62,7 +62,7 @@ def append(
     subject: str,
     detail: Mapping[str, Any] | None = None,
 ) -> str:
-    """Add an event inside a transaction of :func:`leaderboard.database.writing`.
+    """Add an event inside a transaction of :func:`leaderboard.service.database.writing`.
 
     Append last in a transaction: in PostgreSQL those that append wait for one another here.
 

@@ -14,15 +14,15 @@ from weakref import WeakValueDictionary
 
 from starlette.requests import ClientDisconnect, Request
 
-from leaderboard import events, index, quotas
-from leaderboard.accounts import Principal
-from leaderboard.database import writing
 from leaderboard.evaluate import score, validate
-from leaderboard.guard import LOG, body_of
-from leaderboard.problems import ProblemItem, Refusal
-from leaderboard.quotas import QuotaError, Quotas
 from leaderboard.reproduce import Claim, reproduce
-from leaderboard.service import Judge, Service
+from leaderboard.service import events, index, quotas
+from leaderboard.service.accounts import Principal
+from leaderboard.service.database import writing
+from leaderboard.service.guard import LOG, body_of
+from leaderboard.service.problems import ProblemItem, Refusal
+from leaderboard.service.quotas import QuotaError, Quotas
+from leaderboard.service.running import Judge, Service
 from leaderboard.store import (
     Entry,
     NewFiling,

@@ -14,8 +14,8 @@ from sqlalchemy import Engine, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from leaderboard import events
-from leaderboard.database import Token, User, reading, writing
+from leaderboard.service import events
+from leaderboard.service.database import Token, User, reading, writing
 from now_builder.errors import ConfigError, NowError
 
 SCOPES = ("admin", "read", "submit")

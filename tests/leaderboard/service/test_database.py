@@ -13,8 +13,8 @@ from alembic import command
 from sqlalchemy import inspect, text
 from sqlalchemy.exc import DBAPIError, IntegrityError, StatementError
 
-from leaderboard.accounts import create_user, list_users
-from leaderboard.database import (
+from leaderboard.service.accounts import create_user, list_users
+from leaderboard.service.database import (
     Base,
     EntryRow,
     User,
@@ -23,7 +23,7 @@ from leaderboard.database import (
     reading,
     writing,
 )
-from leaderboard.migrations import settings
+from leaderboard.service.migrations import settings
 from now_builder.errors import ConfigError
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -142,7 +142,7 @@ def test_sqlite_is_set_for_many_readers_and_one_writer(tmp_path):
 def test_a_database_is_made_once_by_many_at_a_time(tmp_path):
     url = f"sqlite:///{tmp_path / 'board.sqlite'}"
     script = (
-        "import sys; from leaderboard.database import open_database; open_database(sys.argv[1])"
+        "import sys; from leaderboard.service.database import open_database as o; o(sys.argv[1])"
     )
     command_ = [sys.executable, "-c", script, url]
     processes = [subprocess.Popen(command_, stderr=subprocess.PIPE) for _ in range(3)]
@@ -251,8 +251,8 @@ def test_a_writer_waits_for_one_in_another_process(tmp_path):
 def test_what_was_acknowledged_survives_a_kill(database):
     script = (
         "import os, signal, sys\n"
-        "from leaderboard.accounts import create_user\n"
-        "from leaderboard.database import User, open_database, writing\n"
+        "from leaderboard.service.accounts import create_user\n"
+        "from leaderboard.service.database import User, open_database, writing\n"
         "from datetime import UTC, datetime\n"
         "engine = open_database(sys.argv[1])\n"
         "create_user(engine, 'kept')\n"

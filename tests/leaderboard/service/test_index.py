@@ -7,11 +7,17 @@ from datetime import UTC, date, datetime, timedelta
 import numpy as np
 import pytest
 
-from leaderboard import events
-from leaderboard.accounts import TokenError, authenticate, create_token, create_user, list_users
-from leaderboard.database import open_database, writing
 from leaderboard.evaluate import score
-from leaderboard.index import (
+from leaderboard.service import events
+from leaderboard.service.accounts import (
+    TokenError,
+    authenticate,
+    create_token,
+    create_user,
+    list_users,
+)
+from leaderboard.service.database import open_database, writing
+from leaderboard.service.index import (
     entries_of,
     find_by_payload,
     find_entry,
@@ -20,7 +26,7 @@ from leaderboard.index import (
     record_entry,
     update_index,
 )
-from leaderboard.quotas import Quotas, reconcile, remaining
+from leaderboard.service.quotas import Quotas, reconcile, remaining
 from leaderboard.store import (
     NewFiling,
     Reproduction,
@@ -270,8 +276,8 @@ _KILLED = """
 import os, signal, sys
 from datetime import datetime
 from pathlib import Path
-from leaderboard.database import open_database
-from leaderboard.quotas import Quotas, reserve_scored
+from leaderboard.service.database import open_database
+from leaderboard.service.quotas import Quotas, reserve_scored
 from leaderboard.store import NewFiling, file_result, read_result
 store, result, url, at = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], sys.argv[4]
 reservation = reserve_scored(open_database(url), 1, Quotas(), datetime.fromisoformat(at))

@@ -15,15 +15,15 @@ from typing import get_args
 from sqlalchemy import Engine, select, text
 from sqlalchemy.exc import SQLAlchemyError
 
-from leaderboard import index, quotas
-from leaderboard.access import Doorkeeper, Operator
-from leaderboard.accounts import OPERATOR, add_user
-from leaderboard.database import User, default_url, open_database, reading, writing
 from leaderboard.evaluate import Standard, read_standard
 from leaderboard.gallery import LAYOUT, TRACKS, ScoredSplit, Track
-from leaderboard.metering import Meters
-from leaderboard.pages import Pages
-from leaderboard.quotas import Quotas
+from leaderboard.service import index, quotas
+from leaderboard.service.access import Doorkeeper, Operator
+from leaderboard.service.accounts import OPERATOR, add_user
+from leaderboard.service.database import User, default_url, open_database, reading, writing
+from leaderboard.service.metering import Meters
+from leaderboard.service.pages import Pages
+from leaderboard.service.quotas import Quotas
 from leaderboard.submission import max_submission
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.precomp import captions_path

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from leaderboard.turns import Turns
+from leaderboard.service.turns import Turns
 
 
 def _start(work, *arguments):
