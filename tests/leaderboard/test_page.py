@@ -27,7 +27,7 @@ from leaderboard.result import Flag
 from leaderboard.store import Filing, Reproduction, Withdrawal, entry_of, file_result, read_results
 from now_builder.errors import ConfigError
 
-_VOID = {"meta", "br", "input", "link", "img", "hr", "wbr"}
+_VOID = {"meta", "col", "br", "input", "link", "img", "hr", "wbr"}
 
 
 class _Look(HTMLParser):
