@@ -244,7 +244,7 @@ def test_of_one_upload_scored_twice_the_earlier_entry_counts(tmp_path, store, re
     fresh.dispose()
 
 
-@pytest.mark.parametrize("submitter", ["Ann of the hills", "operator", "<script>", "x" * 100])
+@pytest.mark.parametrize("submitter", ["Ann of the hills", "<script>", "x" * 100])
 def test_a_filing_whose_submitter_is_no_handle_makes_no_user(tmp_path, store, results, submitter):
     entry, _ = file_result(store, results[0], NewFiling(submitter, NOON))
     fresh = _fresh(tmp_path)

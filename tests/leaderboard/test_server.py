@@ -190,7 +190,8 @@ def test_a_withdrawn_entry_leaves_the_board_and_a_tombstone_stays(board, zipped,
         assert told["withdrawal"]["reason"] == "wrong file"
     assert read_store(tmp_path / "store")[0].withdrawal.reason == "wrong file"
     assert "Mine" not in board.call("GET", "/v1/boards/jieba").text
-    assert "Mine" not in board.call("GET", "/").text
+    assert entry.rpartition("/")[2] not in board.call("GET", "/").text
+    assert "wrong file" in board.call("GET", told["page"]).text
     _is_problem(board.put(zipped(), ann), 409)
     kinds = [
         event["kind"]
