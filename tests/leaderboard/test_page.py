@@ -270,6 +270,24 @@ def test_a_flag_is_said_in_words_with_what_was_measured(filed, files):
     assert '<span class="chip warn">identity like</span>' in files["boards/bpe.html"]
 
 
+def test_a_copy_of_an_earlier_entry_is_flagged_on_its_page_and_its_row(entry_on):
+    first, second = (
+        replace(entry, filing=_filing(entry.name, "ann").model_copy(update={"submitted_at": at}))
+        for entry, at in (
+            (entry_on("First"), datetime(2026, 1, 1, tzinfo=UTC)),
+            (entry_on("Second"), datetime(2026, 1, 2, tzinfo=UTC)),
+        )
+    )
+    site = Site([second, first])
+    assert FLAG_MEANS["near-identical"] in site.get(f"entries/{second.name}.html")[0]
+    assert FLAG_MEANS["near-identical"] not in site.get(f"entries/{first.name}.html")[0]
+    rows = site.get("boards/jieba.html")[0].split("<tr ")
+    assert ["near identical" in row for row in rows if ">First<" in row or ">Second<" in row] == [
+        False,
+        True,
+    ]
+
+
 def test_a_board_shows_evidence_ties_and_places(files):
     rows = files["boards/jieba.html"].split("<tr ")
     (level,) = (row for row in rows if ">Level<" in row)
