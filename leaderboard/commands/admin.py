@@ -1,0 +1,220 @@
+"""Commands for who runs a service: its users, tokens, log and index."""
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from leaderboard.commands.options import (
+    AsJson,
+    DatabaseUrl,
+)
+from now_builder.errors import ConfigError
+
+if TYPE_CHECKING:
+    from sqlalchemy import Engine
+
+
+admin = typer.Typer(
+    help="The service's users, tokens and log, for who runs it: needs the database, not the "
+    "service.",
+    no_args_is_help=True,
+)
+users = typer.Typer(help="Those who may submit.", no_args_is_help=True)
+tokens = typer.Typer(help="What lets them in: shown once, kept as a hash.", no_args_is_help=True)
+admin.add_typer(users, name="user")
+admin.add_typer(tokens, name="token")
+
+StoreFolder = Annotated[
+    Path | None, typer.Option("--store", help="Folder of results, whose own database is meant.")
+]
+Handle = Annotated[str, typer.Argument(metavar="HANDLE", help="The user's name on the board.")]
+
+
+@users.command("add")
+def _add_user(
+    handle: Handle,
+    name: Annotated[str, typer.Option(help="A longer name to show.")] = "",
+    database: DatabaseUrl = None,
+    store: StoreFolder = None,
+) -> None:
+    """Make a user; give them a token with: admin token add HANDLE."""
+    with _open(database, store) as engine:
+        from leaderboard.accounts import create_user  # noqa: PLC0415
+
+        user = create_user(engine, handle, name)
+        typer.echo(f"{user.handle}: made")
+
+
+@users.command("list")
+def _list_users(
+    as_json: AsJson = False, database: DatabaseUrl = None, store: StoreFolder = None
+) -> None:
+    """List all users, by handle."""
+    with _open(database, store) as engine:
+        from leaderboard.accounts import list_users  # noqa: PLC0415
+
+        _print([asdict(user) for user in list_users(engine)], as_json)
+
+
+@users.command("disable")
+def _disable_user(
+    handle: Handle,
+    undo: Annotated[bool, typer.Option("--undo", help="Let their tokens in again.")] = False,
+    database: DatabaseUrl = None,
+    store: StoreFolder = None,
+) -> None:
+    """Let none of a user's tokens in from now on; their entries stay."""
+    with _open(database, store) as engine:
+        from leaderboard.accounts import set_disabled  # noqa: PLC0415
+
+        set_disabled(engine, handle, disabled=not undo)
+        typer.echo(f"{handle}: {'enabled' if undo else 'disabled'}")
+
+
+@tokens.command("add")
+def _add_token(
+    handle: Handle,
+    scope: Annotated[
+        list[str] | None,
+        typer.Option(help="submit, read or admin; may be repeated. Else submit and read."),
+    ] = None,
+    label: Annotated[str, typer.Option(help="What it is for.")] = "",
+    days: Annotated[int, typer.Option(help="Lets nobody in after so many.", min=1, max=3650)] = 365,
+    database: DatabaseUrl = None,
+    store: StoreFolder = None,
+) -> None:
+    """Make a token and print it, this once: only its hash is kept."""
+    with _open(database, store) as engine:
+        from leaderboard.accounts import create_token  # noqa: PLC0415
+
+        expires = datetime.now(UTC) + timedelta(days=days)
+        scopes = scope or ["submit", "read"]
+        typer.echo(create_token(engine, handle, scopes, label=label, expires_at=expires))
+        sys.stderr.write(f"lets {handle} in until {expires:%F}; it is not shown again\n")
+
+
+@tokens.command("list")
+def _list_tokens(
+    handle: Annotated[
+        str | None, typer.Argument(metavar="[HANDLE]", help="Only this user's.")
+    ] = None,
+    as_json: AsJson = False,
+    database: DatabaseUrl = None,
+    store: StoreFolder = None,
+) -> None:
+    """List tokens by what is no secret of them."""
+    with _open(database, store) as engine:
+        from leaderboard.accounts import list_tokens  # noqa: PLC0415
+
+        rows = [asdict(token) for token in list_tokens(engine, handle)]
+        _print([row | {"scopes": sorted(row["scopes"])} for row in rows], as_json)
+
+
+@tokens.command("revoke")
+def _revoke_token(
+    prefix: Annotated[
+        str, typer.Argument(metavar="PREFIX", help="The eight characters that the list shows.")
+    ],
+    database: DatabaseUrl = None,
+    store: StoreFolder = None,
+) -> None:
+    """Let a token in no more."""
+    with _open(database, store) as engine:
+        from leaderboard.accounts import revoke_token  # noqa: PLC0415
+
+        revoke_token(engine, prefix)
+        typer.echo(f"{prefix}: revoked")
+
+
+@admin.command("events")
+def _events(
+    after: Annotated[
+        int, typer.Option(help="Only what follows this number.", min=0, max=2**31)
+    ] = 0,
+    limit: Annotated[int, typer.Option(help="The most to print.", min=1, max=10**6)] = 100,
+    kind: Annotated[str | None, typer.Option(help="Only these: entry.filed, …")] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Instead: is every event as it was written?")
+    ] = False,
+    as_json: AsJson = False,
+    database: DatabaseUrl = None,
+    store: StoreFolder = None,
+) -> None:
+    """Print the log, oldest first. Each event carries a hash of itself and of all before it."""
+    with _open(database, store) as engine:
+        from leaderboard import events  # noqa: PLC0415
+
+        if not check:
+            page = events.read(engine, after=after, limit=limit, kind=kind)
+            _print([asdict(event) for event in page], as_json)
+            return
+        chain = events.check_chain(engine)
+        if chain.broken_at is not None:
+            raise ConfigError(
+                f"event {chain.broken_at} is not as it was written, or one before is gone"
+            )
+        typer.echo(f"{chain.n_events} events, all as they were written; the last is {chain.head}")
+
+
+def rebuild_db(
+    store: Annotated[Path, typer.Argument(metavar="STORE", help="Folder of results.")],
+    database: DatabaseUrl = None,
+) -> None:
+    """Make the database's entries again from the folder, which is the truth.
+
+    Users who filed them are made where missing, without a token. Users, tokens, quotas and the
+    log that are there stay.
+    """
+    if not store.is_dir():
+        raise ConfigError(f"{store}: no such folder, expected a store")
+    with _open(database, store) as engine:
+        from leaderboard.index import rebuild  # noqa: PLC0415
+
+        counts = rebuild(engine, store)
+        typer.echo(
+            f"{counts.entries} entries ({counts.added} added, {counts.removed} removed),"
+            f" {counts.users} users made"
+        )
+        for name in counts.doubled:
+            sys.stderr.write(f"{name}: left out, for an earlier entry is of the same upload\n")
+
+
+@contextmanager
+def _open(url: str | None, store: Path | None) -> "Iterator[Engine]":
+    try:
+        from leaderboard.database import default_url, open_database  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"a database needs {error.name}: pip install 'noise-of-web[server]'"
+        ) from None
+
+    if not url and store is None:
+        raise ConfigError("which database? give --database (NOW_LEADERBOARD_DATABASE) or --store")
+    engine = open_database(url or default_url(store or Path()))
+    try:
+        yield engine
+    finally:
+        engine.dispose()
+
+
+def _print(rows: list[dict[str, Any]], as_json: bool) -> None:
+    """Print rows as JSON, or as lines of what is set in them."""
+    if as_json:
+        typer.echo(json.dumps(rows, default=_plain, indent=2))
+        return
+    for row in rows:
+        shown = (
+            f"{name}={_plain(value)}" for name, value in row.items() if value not in (None, "")
+        )
+        typer.echo("  ".join(shown))
+
+
+def _plain(value: object) -> str:
+    return f"{value:%FT%TZ}" if isinstance(value, datetime) else str(value)

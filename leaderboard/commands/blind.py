@@ -1,0 +1,55 @@
+"""Commands of a blind round."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from leaderboard.commands.options import (
+    ReleaseArgument,
+)
+
+if TYPE_CHECKING:
+    pass
+
+
+def make(
+    release: ReleaseArgument,
+    out: Annotated[Path, typer.Argument(help="Folder to write: participants/ and judge/.")],
+    pairs: Annotated[
+        int | None, typer.Option(help="Test pairs to draw; all of them if not given.")
+    ] = None,
+    round_: Annotated[str, typer.Option("--round", help="Its name.")] = "round",
+    secret_file: Annotated[
+        Path | None,
+        typer.Option(
+            help="Text of 32 characters or more that the draw and the orders follow from, another "
+            "one for each round; one is made if not given."
+        ),
+    ] = None,
+    with_train: Annotated[
+        bool, typer.Option(help="Give participants the release's train and dev too.")
+    ] = False,
+) -> None:
+    """Write a blind round: images and captions of the test split, each in a secret order.
+
+    Publish OUT/participants and keep OUT/judge: score X.zip --release OUT/judge. The release, its
+    list of pages and its captures must stay private until the round is closed.
+    """
+    from leaderboard.blind import RoundPlan, make_round  # noqa: PLC0415
+
+    plan = RoundPlan(pairs, round_, secret_file, with_train)
+    told = make_round(release, out, plan)
+    typer.echo(f"{out}: {told.round}, {told.pairs} pairs, commitment {told.commitment}")
+
+
+def close(
+    out: Annotated[Path, typer.Argument(help="Folder that `blind make` wrote.")],
+) -> None:
+    """Publish the pairing: OUT/closed, on which anyone can check and score again.
+
+    sha256sum OUT/closed/blind.json must give the commitment of round.json.
+    """
+    from leaderboard.blind import close_round  # noqa: PLC0415
+
+    typer.echo(f"{close_round(out)}: publish it; scores from now on are no blind ones")

@@ -1,0 +1,184 @@
+"""Commands that keep a board: results filed, checked, run again, shown."""
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from leaderboard.commands.options import (
+    AsJson,
+    ReleaseArgument,
+    ReleaseFolder,
+    SubmissionFile,
+    TokenFile,
+    TruthFile,
+)
+from leaderboard.commands.service import print_filed, send
+from now_builder.errors import ConfigError
+
+if TYPE_CHECKING:
+    pass
+
+
+def submit(
+    submission: SubmissionFile,
+    release: Annotated[
+        Path | None, typer.Option(help="With --store: the release it was made on.")
+    ] = None,
+    store: Annotated[
+        Path | None, typer.Option(help="Folder of results; made where missing.")
+    ] = None,
+    truth: TruthFile = None,
+    url: Annotated[str | None, typer.Option(help="Send it to this board instead.")] = None,
+    token_file: TokenFile = None,
+    anonymous_until: Annotated[
+        str | None,
+        typer.Option(metavar="YYYY-MM-DD", help="With --url: show who it is from that day on."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Send a submission to a board (--url), or score it here into a folder (--store, --release).
+
+    Either way the result is one immutable JSON, named by its content; the same file sent again is
+    the same entry, so sending again is safe. A refusal lists every problem and how to mend it.
+    """
+    if url is not None and store is None:
+        send(submission, url, token_file, anonymous_until, as_json)
+        return
+    if url is not None or store is None or release is None:
+        raise ConfigError("submit: expected --url URL, or --store FOLDER with --release RELEASE")
+    from leaderboard.evaluate import score  # noqa: PLC0415
+    from leaderboard.store import file_result  # noqa: PLC0415
+
+    entry, new = file_result(store, score(submission, release, truth))
+    print_filed(entry.name, entry.result.to_json(), as_json, new=new)
+
+
+def reproduce(
+    name: Annotated[str, typer.Argument(help="Of the entry: 12 hexadecimal digits.")],
+    submission: SubmissionFile,
+    store: Annotated[Path, typer.Option(help="Where the entry is filed.")],
+    release: ReleaseFolder,
+    by: Annotated[str, typer.Option(help="Who ran it again.")],
+    commit: Annotated[str | None, typer.Option(help="Commit of the code that was run.")] = None,
+    run: Annotated[
+        Path | None, typer.Option(help="Run folder; the hash of its run.toml is kept.")
+    ] = None,
+) -> None:
+    """File your own run of somebody's entry: the board then shows it as reproduced.
+
+    Judge for yourself whether they agree: the difference is printed with its interval.
+    """
+    from leaderboard.report import comparison_as_text  # noqa: PLC0415
+    from leaderboard.reproduce import Claim, reproduce  # noqa: PLC0415
+    from leaderboard.store import now  # noqa: PLC0415
+
+    claim = Claim(by, commit, run)
+    filed, compared = reproduce(store, name, submission, release, claim, now())
+    typer.echo(comparison_as_text(compared, (f"the run of {filed.by}", f"entry {name}")))
+
+
+def export_site(
+    site: Annotated[Path, typer.Argument(help="Folder to write; an earlier site is replaced.")],
+    results: Annotated[
+        list[Path],
+        typer.Option(help="A result JSON, or a folder of them (a store). May be repeated."),
+    ],
+    more: Annotated[
+        list[Path] | None, typer.Argument(metavar="[RESULTS]...", help="More of the same.")
+    ] = None,
+) -> None:
+    """Write the board as static pages for any host: results beside the paper's rows.
+
+    Open SITE/index.html. Nothing is loaded from elsewhere, all of it works without script; the same
+    results give the same bytes. What dataset-report filed in a store becomes a page too.
+    """
+    from leaderboard.dataset import read_reports  # noqa: PLC0415
+    from leaderboard.page import export_site  # noqa: PLC0415
+    from leaderboard.store import read_results  # noqa: PLC0415
+
+    paths = [*results, *(more or [])]
+    entries = read_results(paths)
+    count = export_site(site, entries, [report for path in paths for report in read_reports(path)])
+    typer.echo(f"{site / 'index.html'}: {len(entries)} results, {count} files")
+
+
+def export(
+    board: Annotated[
+        str,
+        typer.Argument(help="jieba, bpe, bert, flickr30k, coco-1k, coco-5k or cc152k."),
+    ],
+    results: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--results", "--store", help="A result JSON, or a store. None: the reported rows alone."
+        ),
+    ] = None,
+    kind: Annotated[str, typer.Option("--format", help="csv, json, md, tex or bib.")] = "csv",
+) -> None:
+    """Print a board as a table for a spreadsheet, a program, a README or a paper.
+
+    Rows under different training noise, or scored on different data, get tables of their own.
+    The keys of --format tex are those of --format bib.
+    """
+    from typing import get_args  # noqa: PLC0415
+
+    from leaderboard.export_rows import export_rows  # noqa: PLC0415
+    from leaderboard.exports import FORMATS  # noqa: PLC0415
+    from leaderboard.reported import Board  # noqa: PLC0415
+    from leaderboard.store import read_results  # noqa: PLC0415
+
+    found: Board | None = next((name for name in get_args(Board) if name == board), None)
+    if found is None:
+        raise ConfigError(f"export: found {board!r}, expected one of {', '.join(get_args(Board))}")
+    if kind not in FORMATS:
+        raise ConfigError(f"--format: found {kind!r}, expected one of {', '.join(FORMATS)}")
+    typer.echo(FORMATS[kind](export_rows(found, read_results(results or []))), nl=False)
+
+
+def dataset_report(
+    release: ReleaseArgument,
+    as_json: AsJson = False,
+    store: Annotated[
+        Path | None, typer.Option(help="Also file it in this folder of results, for the board.")
+    ] = None,
+) -> None:
+    """Count duplicates and leaks of a release, and what they leave a perfect scorer to reach."""
+    from leaderboard.dataset import dataset_report, file_report  # noqa: PLC0415
+    from leaderboard.report import dataset_text  # noqa: PLC0415
+
+    report = dataset_report(release)
+    if store is not None:
+        sys.stderr.write(f"filed {file_report(store, report)}\n")
+    typer.echo(report.to_json() if as_json else dataset_text(report), nl=not as_json)
+
+
+def check_store(
+    store: Annotated[Path, typer.Argument(help="Folder of results, as it would be.")],
+    base: Annotated[
+        Path | None, typer.Option(help="The same folder as it is: nothing of it may change.")
+    ] = None,
+    blind: Annotated[
+        bool,
+        typer.Option("--blind", help="Take new results of blind rounds: for who judged them."),
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Judge what a pull request would make of a folder of results; exit code 1 on any problem.
+
+    Every file is read strictly, every new result recomputed from its ranks. Nothing in the folder
+    is run.
+    """
+    from leaderboard.check_store import check_store  # noqa: PLC0415
+
+    problems = check_store(store, base, blind=blind)
+    if as_json:
+        typer.echo(json.dumps([asdict(problem) for problem in problems], indent=2))
+    else:
+        lines = [f"{problem.code}: {problem}" for problem in problems]
+        typer.echo("\n".join(lines) or f"{store}: fine")
+    if problems:
+        raise typer.Exit(1)

@@ -1,0 +1,201 @@
+"""Commands that judge: a matrix to figures, and figures against figures."""
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from leaderboard.commands.options import (
+    AsJson,
+    ReleaseFolder,
+    SubmissionFile,
+    TruthFile,
+)
+from now_builder.config import read_toml, with_overrides
+from now_builder.errors import ConfigError
+
+if TYPE_CHECKING:
+    pass
+
+
+def pack(
+    similarity: Annotated[
+        Path,
+        typer.Argument(
+            metavar="SIMILARITY.npy",
+            help="Floats, rows are images, columns are captions, in the order of the split. Or, "
+            "with --t2i, whole numbers: by image the columns of its best captions, best first.",
+        ),
+    ],
+    output: Annotated[Path, typer.Option("-o", "--output", help="The submission to write (.zip).")],
+    release: ReleaseFolder,
+    track: Annotated[
+        str,
+        typer.Option(
+            help="Tokenizer of the captions (jieba, bpe, bert), or data set (flickr30k, coco, "
+            "cc152k)."
+        ),
+    ],
+    method: Annotated[str, typer.Option(help="The name that the board shows.")],
+    split: Annotated[
+        str, typer.Option(help="test, or dev to see a score while choosing.")
+    ] = "test",
+    t2i: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="T2I.npy",
+            help="Where captions are scored otherwise than images: that matrix, images x captions "
+            "too; or by caption the rows of its best images.",
+        ),
+    ] = None,
+    image_ids: Annotated[
+        Path | None,
+        typer.Option(
+            help="Keys of the matrix's rows, one a line, where they are in another order than "
+            "the split: the rows are put in order."
+        ),
+    ] = None,
+    caption_ids: Annotated[Path | None, typer.Option(help="The same for its columns.")] = None,
+    about: Annotated[
+        Path | None,
+        typer.Option(
+            help="TOML with more to show: authors, affiliation, [links], [training], "
+            "[postprocessing], [compute].",
+        ),
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="One such field: training.ensemble_size=2. May be repeated."),
+    ] = None,
+) -> None:
+    """Pack a matrix from any framework as a submission: it is checked, described and zipped.
+
+    The release's fingerprint and keys go into it, so that a matrix made on another release, or in
+    another order, is an error and not a low score. Use float32: float16 makes ties.
+    """
+    from leaderboard.pack import Sources, pack_files  # noqa: PLC0415
+    from leaderboard.submission import new_submission, with_details  # noqa: PLC0415
+
+    details = with_overrides(read_toml(about) if about else {}, set_ or [])
+    meta = with_details(new_submission(release, track, split, method), details)
+    pack_files(output, meta, Sources(similarity, t2i, image_ids, caption_ids))
+    typer.echo(f"{output}: {meta.method.name}, track {meta.track}, {meta.split} of {release}")
+
+
+def validate(submission: SubmissionFile, release: ReleaseFolder) -> None:
+    """Say whether a submission would be accepted, without scoring it: fields, order, numbers."""
+    from leaderboard.evaluate import validate  # noqa: PLC0415
+
+    meta, n_pairs = validate(submission, release)
+    typer.echo(
+        f"{submission}: fine: {meta.method.name}, track {meta.track}, {n_pairs} pairs of"
+        f" {meta.split}, fingerprint {meta.dataset_fingerprint[:16]}"
+    )
+
+
+def score(
+    submission: SubmissionFile,
+    release: ReleaseFolder,
+    truth: TruthFile = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="Also write the result JSON here.")
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the result as JSON, for machines.")
+    ] = False,
+) -> None:
+    """Score a submission: R@1/5/10 both ways, rSum, intervals, ties, references.
+
+    Nothing is stored but what -o names; export-site makes a page of it, submit files it.
+    """
+    from leaderboard.evaluate import score  # noqa: PLC0415
+    from leaderboard.report import as_text  # noqa: PLC0415
+    from leaderboard.store import write_result  # noqa: PLC0415
+
+    result = score(submission, release, truth)
+    if output is not None:
+        write_result(output, result)
+        sys.stderr.write(f"wrote {output}\n")
+    typer.echo(result.to_json() if as_json else as_text(result), nl=not as_json)
+
+
+def recall(
+    matrix: Annotated[
+        Path, typer.Argument(metavar="MATRIX.npy", help="Floats, images x captions, in C order.")
+    ],
+    captions_per_image: Annotated[
+        int, typer.Option(help="They stand one after another: 5 in Flickr30K and MS-COCO.", min=1)
+    ] = 1,
+    as_json: AsJson = False,
+) -> None:
+    """Give the recalls of any matrix, without a release. It is read in blocks, of any size."""
+    from leaderboard.matrix import recall_file, recall_tree  # noqa: PLC0415
+    from leaderboard.report import recall_text  # noqa: PLC0415
+
+    found = recall_file(matrix, captions_per_image)
+    typer.echo(json.dumps(recall_tree(found), indent=2) if as_json else recall_text(found))
+
+
+def compare(
+    first: Annotated[Path, typer.Argument(metavar="A.json", help="A result.")],
+    second: Annotated[Path, typer.Argument(metavar="B.json", help="One on the same split.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")] = False,
+) -> None:
+    """Say by how much A is better than B, query by query, and how sure that is.
+
+    The interval is a paired bootstrap over images, p is of a sign-flip test; each recall has
+    McNemar's exact test. Training seeds are not in it: run several.
+    """
+    from leaderboard.pairing import compare_results  # noqa: PLC0415
+    from leaderboard.report import comparison_as_json, comparison_as_text  # noqa: PLC0415
+    from leaderboard.store import read_result  # noqa: PLC0415
+
+    one, other = read_result(first), read_result(second)
+    found = compare_results(one, other)
+    names = one.method.name, other.method.name
+    typer.echo(comparison_as_json(found) if as_json else comparison_as_text(found, names))
+
+
+def verify(
+    results: Annotated[list[Path], typer.Argument(metavar="RESULT.json...", help="Result files.")],
+    submission: Annotated[
+        Path | None, typer.Option(help="Score it again, and compare; needs --release.")
+    ] = None,
+    release: Annotated[
+        Path | None, typer.Option(help="Its fingerprint must be that of the result.")
+    ] = None,
+) -> None:
+    """Recompute every figure of results from the ranks in them; exit code 1 if one differs."""
+    from leaderboard.store import read_result  # noqa: PLC0415
+    from leaderboard.verify import count_figures, verify  # noqa: PLC0415
+
+    if submission is not None and (release is None or len(results) > 1):
+        raise ConfigError("--submission: expected one result, and --release")
+    wrong = 0
+    for path in results:
+        result = read_result(path)
+        found = verify(path, result, submission, release)
+        wrong += len(found)
+        lines = [f"{path}: {difference}" for difference in found]
+        typer.echo("\n".join(lines or [f"{path}: {count_figures(result)} figures agree"]))
+    if wrong:
+        raise typer.Exit(1)
+
+
+def schema(
+    kind: Annotated[str, typer.Argument(help="submission or result.")] = "submission",
+) -> None:
+    """Print the JSON schema of submission.json, or of a result."""
+    import json  # noqa: PLC0415
+
+    from pydantic import BaseModel  # noqa: PLC0415
+
+    from leaderboard.result import Result  # noqa: PLC0415
+    from leaderboard.submission import Submission  # noqa: PLC0415
+
+    kinds: dict[str, type[BaseModel]] = {"submission": Submission, "result": Result}
+    if kind not in kinds:
+        raise ConfigError(f"schema: found {kind!r}, expected one of {', '.join(kinds)}")
+    typer.echo(json.dumps(kinds[kind].model_json_schema(by_alias=True), indent=2))

@@ -1,0 +1,48 @@
+"""Arguments and options that several commands share."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+SubmissionFile = Annotated[
+    Path,
+    typer.Argument(metavar="X.zip", help="A submission, made by pack or pc2-baseline predict."),
+]
+ReleaseFolder = Annotated[
+    Path,
+    typer.Option(
+        "--release", help="The release it was made on: a folder of now-builder, or the authors'."
+    ),
+]
+TruthFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--truth",
+        help="CSV or Parquet with key or url, and lang and/or topic: also shows what knowing only "
+        "these would give.",
+    ),
+]
+BoardUrl = Annotated[
+    str,
+    typer.Option(
+        "--url", envvar="NOW_LEADERBOARD_URL", show_envvar=True, help="Address of the board."
+    ),
+]
+TokenFile = Annotated[
+    Path | None,
+    typer.Option("--token-file", help="File with your token; else NOW_LEADERBOARD_TOKEN."),
+]
+EntryName = Annotated[str, typer.Argument(metavar="NAME", help="Of an entry.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
+DatabaseUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--database",
+        envvar="NOW_LEADERBOARD_DATABASE",
+        show_envvar=True,
+        help="sqlite:///FILE or postgresql://USER@HOST/NAME; a password is best left to the "
+        "variable. Else the store's own, in its private folder.",
+    ),
+]
+ReleaseArgument = Annotated[Path, typer.Argument(metavar="RELEASE", help="Its folder.")]

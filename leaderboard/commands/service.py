@@ -1,0 +1,174 @@
+"""Commands of a service, and of those who submit to one."""
+
+import json
+import os
+import sys
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from leaderboard.commands.options import (
+    AsJson,
+    BoardUrl,
+    DatabaseUrl,
+    EntryName,
+    TokenFile,
+    TruthFile,
+)
+from now_builder.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+    from leaderboard.client import Board
+
+
+def serve(
+    store: Annotated[Path, typer.Option(help="Folder of results; made where missing.")],
+    release: Annotated[
+        Path | None,
+        typer.Option(help="Accept submissions and score them on this release; else read-only."),
+    ] = None,
+    truth: TruthFile = None,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(help="File with the operator's bearer token; else NOW_LEADERBOARD_TOKEN."),
+    ] = None,
+    database: DatabaseUrl = None,
+    scored: Annotated[
+        int, typer.Option(min=0, help="Test submissions that a user may have scored in a day.")
+    ] = 5,
+    attempts: Annotated[
+        int, typer.Option(min=0, help="Uploads of a user in a day, refused ones among them.")
+    ] = 50,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on.", min=1, max=65535)] = 8000,
+) -> None:
+    """Serve the board: the pages of export-site, live, and an API to submit to (/openapi.json).
+
+    Submit with: now-leaderboard submit X.zip --url http://127.0.0.1:8000, or with: curl -T X.zip
+    -H "Authorization: Bearer $NOW_LEADERBOARD_TOKEN" http://127.0.0.1:8000/v1/submissions
+
+    The operator's token may do everything; submitters get tokens of their own by: admin token add.
+    """
+    if release is None and (token_file or database):
+        raise ConfigError("--token-file and --database need --release: else nobody may submit")
+    try:
+        from leaderboard.access import make_operator  # noqa: PLC0415
+        from leaderboard.quotas import Quotas  # noqa: PLC0415
+        from leaderboard.server import serve  # noqa: PLC0415
+        from leaderboard.service import Settings, make_judge  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"serve needs {error.name}: pip install 'noise-of-web[server]'") from None
+    from leaderboard.client import TOKEN_VARIABLE, read_token  # noqa: PLC0415
+
+    if release is None:
+        serve(Settings(store), host, port)
+        return
+    named = token_file is not None or os.environ.get(TOKEN_VARIABLE)
+    operator = make_operator(read_token(token_file)) if named else None
+    if operator is None:
+        sys.stderr.write(f"{TOKEN_VARIABLE} is not set: only users' own tokens are let in\n")
+    judge = make_judge(release, truth, Quotas(attempts=attempts, scored=scored))
+    serve(Settings(store, judge, database, operator), host, port)
+
+
+def status(
+    url: BoardUrl,
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="One entry only.")] = None,
+    token_file: TokenFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show your entries on a board, or one entry."""
+    with closing(_board(url, token_file)) as board:
+        entries = board.mine() if name is None else [board.entry(name)]
+    if as_json:
+        typer.echo(json.dumps(entries if name is None else entries[0], indent=2))
+        return
+    for entry in entries:
+        state = "withdrawn" if entry.get("withdrawn_at") else entry["evidence"]
+        where = f"{entry['track']} {entry['split']}"
+        typer.echo(
+            f"{entry['name']}  {state}  {where}  rSum {entry['rsum']:.1f}  {entry['method']}"
+        )
+
+
+def withdraw(
+    name: EntryName,
+    url: BoardUrl,
+    reason: Annotated[str, typer.Option(help="Shown in its place; public.")],
+    token_file: TokenFile = None,
+) -> None:
+    """Take an entry of yours off a board; a tombstone with the reason stays."""
+    with closing(_board(url, token_file)) as board:
+        board.withdraw(name, reason)
+    typer.echo(f"{name}: withdrawn")
+
+
+def quota(url: BoardUrl, token_file: TokenFile = None, as_json: AsJson = False) -> None:
+    """Show what is left of today's uploads and scored submissions on a board."""
+    with closing(_board(url, token_file)) as board:
+        me = board.me()
+    if as_json:
+        typer.echo(json.dumps(me, indent=2))
+        return
+    left = {
+        kind: "no limit" if me["quota"][kind] is None else f"{me['quota'][kind]} left"
+        for kind in ("scored", "attempts")
+    }
+    typer.echo(
+        f"{me['handle']} ({', '.join(me['scopes'])}): scored submissions: {left['scored']};"
+        f" uploads: {left['attempts']}; new ones from {me['quota']['resets_at']}"
+    )
+
+
+def _board(url: str, token_file: Path | None) -> "Board":
+    try:
+        from leaderboard.client import Board, read_token  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"--url needs {error.name}: pip install 'noise-of-web[server]'") from None
+    return Board(url, read_token(token_file))
+
+
+def send(
+    path: Path, url: str, token_file: Path | None, anonymous_until: str | None, as_json: bool
+) -> None:
+    """Send a submission to a board, with a bar; print what it became, or each problem."""
+    from rich.console import Console  # noqa: PLC0415
+    from rich.progress import Progress  # noqa: PLC0415
+
+    from leaderboard.client import BoardError  # noqa: PLC0415
+
+    console = Console(stderr=True)
+    with (
+        closing(_board(url, token_file)) as board,
+        Progress(console=console, transient=True) as bars,
+    ):
+        size = path.stat().st_size if path.is_file() else 0
+        bar = bars.add_task(path.name, total=size)
+        try:
+            filed = board.submit(path, anonymous_until, partial(_advance, bars, bar))
+        except BoardError as error:
+            bars.stop()
+            for problem in error.problems:
+                sys.stderr.write(f"{problem}\n")
+            raise
+    print_filed(filed.name, json.dumps(filed.result), as_json, new=filed.new)
+    sys.stderr.write(f"{filed.page}\n")
+
+
+def _advance(bars: "Progress", bar: "TaskID", sent: int) -> None:
+    bars.update(bar, completed=sent)
+
+
+def print_filed(name: str, result: str, as_json: bool, *, new: bool) -> None:
+    """Print an entry: its result for machines, or a line."""
+    if as_json:
+        typer.echo(result.rstrip("\n"))
+        return
+    tree = json.loads(result)
+    state = "filed" if new else "already there"
+    typer.echo(f"{name}: {state}: {tree['method']['name']}, rSum {tree['rsum']:.1f}")
