@@ -1,7 +1,7 @@
 """The board: which results stand side by side, in what order, and how sure that order is."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from math import floor, hypot
@@ -15,7 +15,7 @@ from leaderboard.metrics import CUTOFFS, Ranks, expected_hits
 from leaderboard.references import chance_rsum
 from leaderboard.reported import BOARDS, Noise, ReportedRow, read_reported
 from leaderboard.reported import Board as BoardName
-from leaderboard.result import Folds, RankRecord, Result
+from leaderboard.result import Flag, Folds, RankRecord, Result
 from leaderboard.store import Entry, Evidence
 from leaderboard.uncertainty import least_deviation, rank_intervals, tied_with_first
 from now_builder.formats.captions import TOKENIZERS
@@ -49,6 +49,7 @@ class Row:
     """A line of the board.
 
     Attributes:
+        flags: Of its result, and those that other entries give it.
         evidence: ``blind``, ``reproduced`` or ``scored`` from a file here, ``reported`` by a paper,
             or a ``reference``: what knowing nothing, or one thing, would give.
         low: Lower end of the 95 % interval of rSum; of the least plausible one where there are no
@@ -74,6 +75,7 @@ class Row:
     tied: bool | None = None
     entry: Entry | None = None
     reported: ReportedRow | None = None
+    flags: tuple[Flag, ...] = ()
 
     @property
     def date(self) -> str | None:
@@ -185,19 +187,28 @@ def make_boards(entries: Sequence[Entry]) -> tuple[Board, ...]:
     return tuple(make_board(name, entries) for name in BOARDS)
 
 
-def make_board(name: BoardName, entries: Iterable[Entry]) -> Board:
+def make_board(
+    name: BoardName, entries: Iterable[Entry], flags: Mapping[str, tuple[Flag, ...]] | None = None
+) -> Board:
     """Group the results of a board by split, release and noise; rank each group by exact rSum.
 
     Results on as many images and captions of the published layout as the reported ones stand among
     these; all others are on other data and stand apart. Withdrawn entries stand nowhere.
+
+    Args:
+        name: Of the board.
+        entries: Of any boards.
+        flags: By entry, what other entries show about it.
     """
+    told = flags or {}
     own = sorted(
         (entry for entry in entries if name in boards_of(entry.result)), key=lambda e: e.name
     )
     groups: dict[Kind, list[Row]] = defaultdict(list)
     for entry in own:
         if entry.withdrawal is None:
-            groups[_kind(entry.result, name)].append(_scored(entry, name))
+            row = replace(_scored(entry, name), flags=entry.result.flags + told.get(entry.name, ()))
+            groups[_kind(entry.result, name)].append(row)
     left = _reported_by_noise(name)
     missing = set(left)
     sections = []

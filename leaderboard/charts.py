@@ -25,7 +25,7 @@ _LAST_RANGE = 20
 _CLEAR = 14
 _FAR_BELOW = 0.8
 
-Style = Literal["a", "b", "a2", "b2", "quiet"]
+Style = Literal["a", "b", "quiet"]
 Points = tuple[tuple[float, float], ...]
 
 

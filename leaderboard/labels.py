@@ -114,27 +114,25 @@ def flag_means(code: str) -> str:
 def row_notes(row: Row) -> list[Note]:
     """Say in a few words what a reader must know before comparing a row."""
     if row.entry is not None:
-        return entry_notes(row.entry)
+        found = [Note(flag.code.replace("-", " "), warning=True) for flag in row.flags]
+        return found + _entry_notes(row.entry)
     if row.reported is None or row.reported.ensemble is None:
         return []
     return [_networks(row.reported.ensemble)]
 
 
-def entry_notes(entry: Entry) -> list[Note]:
-    """Say the same of an entry."""
-    found = notes(entry.result)
+def _entry_notes(entry: Entry) -> list[Note]:
+    found = _notes(entry.result)
     if entry.anonymous:
         found.append(Note("anonymous"))
     return found
 
 
-def notes(result: Result) -> list[Note]:
-    """Say the same of a result."""
+def _notes(result: Result) -> list[Note]:
     training = result.training
     found = []
     if not result.ranked:
         found.append(Note("not ranked", warning=True))
-    found += [Note(flag.code.replace("-", " "), warning=True) for flag in result.flags]
     if training.ensemble_size is not None:
         found.append(_networks(training.ensemble_size))
     if training.checkpoint_selection == "test":

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
-from functools import cache
+from functools import cache, cached_property
 from importlib.resources import files
 from itertools import combinations, pairwise
 from pathlib import Path
@@ -36,9 +36,10 @@ from leaderboard.dataset import DatasetReport
 from leaderboard.export_rows import export_row, rows_of
 from leaderboard.exports import FORMATS, badge_of, badge_svg, to_bibtex
 from leaderboard.metrics import CUTOFFS
+from leaderboard.relative import relative_flags
 from leaderboard.reported import BOARDS, short_name
 from leaderboard.reported import Board as BoardName
-from leaderboard.result import VERSION, RankRecord, Result
+from leaderboard.result import VERSION, Flag, RankRecord, Result
 from leaderboard.store import Entry
 from now_builder.errors import ConfigError
 from now_builder.formats.atomic import replacing_folder
@@ -155,8 +156,12 @@ class Site:
         """Give a board."""
         with self._making:
             if name not in self._boards:
-                self._boards[name] = make_board(name, self._entries.values())
+                self._boards[name] = make_board(name, self._entries.values(), self._flags)
             return self._boards[name]
+
+    @cached_property
+    def _flags(self) -> dict[str, tuple[Flag, ...]]:
+        return relative_flags(self._entries.values())
 
     def not_found(self, depth: int = 0) -> str:
         """Render the page that says that there is no such page.

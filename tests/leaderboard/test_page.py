@@ -27,7 +27,7 @@ from leaderboard.result import Flag
 from leaderboard.store import Filing, Reproduction, Withdrawal, entry_of, file_result, read_results
 from now_builder.errors import ConfigError
 
-_VOID = {"meta", "br", "input", "link", "img", "hr", "wbr"}
+_VOID = {"meta", "col", "br", "input", "link", "img", "hr", "wbr"}
 
 
 class _Look(HTMLParser):
@@ -268,6 +268,24 @@ def test_a_flag_is_said_in_words_with_what_was_measured(filed, files):
     assert FLAG_MEANS["identity-like"] in page
     assert "13 times, expected 8" in page
     assert '<span class="chip warn">identity like</span>' in files["boards/bpe.html"]
+
+
+def test_a_copy_of_an_earlier_entry_is_flagged_on_its_page_and_its_row(entry_on):
+    first, second = (
+        replace(entry, filing=_filing(entry.name, "ann").model_copy(update={"submitted_at": at}))
+        for entry, at in (
+            (entry_on("First"), datetime(2026, 1, 1, tzinfo=UTC)),
+            (entry_on("Second"), datetime(2026, 1, 2, tzinfo=UTC)),
+        )
+    )
+    site = Site([second, first])
+    assert FLAG_MEANS["near-identical"] in site.get(f"entries/{second.name}.html")[0]
+    assert FLAG_MEANS["near-identical"] not in site.get(f"entries/{first.name}.html")[0]
+    rows = site.get("boards/jieba.html")[0].split("<tr ")
+    assert ["near identical" in row for row in rows if ">First<" in row or ">Second<" in row] == [
+        False,
+        True,
+    ]
 
 
 def test_a_board_shows_evidence_ties_and_places(files):
