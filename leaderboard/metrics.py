@@ -345,14 +345,27 @@ def _mrr(ranks: Ranks, n_candidates: int) -> float:
     harmonic = np.concatenate([[0.0], np.cumsum(1 / np.arange(1, n_candidates + 1))])
     last = ranks.greater + ranks.equal + 1
     mean = (harmonic[last] - harmonic[ranks.greater]) / (ranks.equal + 1)
-    for query in np.flatnonzero((ranks.right > 1) & (ranks.equal > 0)):
-        greater, wrong, right = (int(a[query]) for a in (ranks.greater, ranks.equal, ranks.right))
-        orders = comb(wrong + right, right)
-        mean[query] = sum(
-            comb(wrong + right - place, right - 1) / orders / (greater + place)
-            for place in range(1, wrong + 2)
-        )
+    several = (ranks.right > 1) & (ranks.equal > 0)
+    kinds, which = np.unique(
+        np.stack([ranks.greater, ranks.equal, ranks.right], axis=1)[several],
+        axis=0,
+        return_inverse=True,
+    )
+    tied = [_mean_reciprocal(*kind) for kind in kinds.tolist()]
+    mean[several] = np.array(tied)[which.reshape(-1)]
     return float(mean.mean())
+
+
+def _mean_reciprocal(greater: int, wrong: int, right: int) -> float:
+    """Average 1 / place of the first of several right candidates among wrong ones tied with them.
+
+    The first right one stands at place q of the tied with the chance
+    C(wrong + right - q, right - 1) / C(wrong + right, right), built up factor by factor.
+    """
+    places = np.arange(1, wrong + 1)
+    left = wrong + right - places
+    steps = np.concatenate([[right / (wrong + right)], (left - right + 1) / left])
+    return float((np.cumprod(steps) / (greater + np.arange(1, wrong + 2))).sum())
 
 
 def _exact_hits(ranks: Ranks, cutoff: int) -> Fraction:
