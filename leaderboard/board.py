@@ -8,10 +8,9 @@ from math import floor, hypot
 from typing import Literal
 
 import numpy as np
-from jaxtyping import Float
 
 from leaderboard.gallery import FOLD, Origin
-from leaderboard.metrics import CUTOFFS, Ranks, expected_hits
+from leaderboard.metrics import CUTOFFS, hits_per_image
 from leaderboard.references import chance_rsum
 from leaderboard.reported import BOARDS, Noise, ReportedRow, read_reported
 from leaderboard.reported import Board as BoardName
@@ -408,7 +407,7 @@ def _with_places(rows: list[Row], kind: Kind) -> list[Row]:
     known = [record for row in rows if (record := _ranks(row, kind))]
     if not known:
         return rows
-    hits = np.stack([_per_image(record) for record in known])
+    hits = np.stack([hits_per_image(*record.read(), record.owner()) for record in known])
     places = iter(zip(rank_intervals(hits).tolist(), tied_with_first(hits).tolist(), strict=True))
     others = [row for row in rows if _competes(row) and _ranks(row, kind) is None]
     return [
@@ -421,20 +420,6 @@ def _with_place(row: Row, others: Sequence[Row], among: list[int], tied: bool) -
     above = sum(other.low > row.high for other in others)
     perhaps = sum(other.high >= row.low for other in others)
     return replace(row, places=(among[0] + above, among[1] + perhaps), tied=tied)
-
-
-def _per_image(record: RankRecord) -> Float[np.ndarray, " images"]:
-    """Add up the expected hits of each image and of its captions, weighed as in rSum."""
-    of_image, of_caption = (sum(_hits(way, k) for k in CUTOFFS) for way in record.read())
-    images, captions = len(record.i2t.greater), len(record.t2i.greater)
-    told = np.bincount(record.owner(), weights=of_caption, minlength=images)
-    return np.asarray(of_image + told * images / captions)
-
-
-def _hits(ranks: Ranks, cutoff: int) -> Float[np.ndarray, " queries"]:
-    if ranks.equal.any():
-        return expected_hits(ranks, cutoff)
-    return (ranks.greater < cutoff).astype(np.float64)
 
 
 def _competes(row: Row) -> bool:

@@ -6,15 +6,8 @@ from dataclasses import replace
 from leaderboard.board import Board as BoardOfRows
 from leaderboard.board import Row, Section, make_board
 from leaderboard.exports import PUBLISHED, ExportRow
-from leaderboard.metrics import CUTOFFS
 from leaderboard.reported import Board, ReportedRow
 from leaderboard.store import Entry
-from leaderboard.uncertainty import least_deviation
-
-# Boards with one caption an image, on 1,000 pairs: an interval of reported rows.
-_WEB: frozenset[Board] = frozenset({"jieba", "bpe", "bert", "cc152k"})
-_WEB_PAIRS = 1000
-_Z95 = 1.96
 
 
 def export_rows(board: Board, entries: Iterable[Entry]) -> list[ExportRow]:
@@ -44,7 +37,13 @@ def export_row(row: Row, section: Section, board: Board) -> ExportRow:
         ValueError: If it is a reference.
     """
     if row.reported is not None:
-        return replace(from_reported(row.reported), place=row.place)
+        known = row.low < row.high
+        return replace(
+            from_reported(row.reported),
+            place=row.place,
+            low=row.low if known else None,
+            high=row.high if known else None,
+        )
     if row.entry is None:
         raise ValueError(f"{row.method}: found a reference, expected an entry or a reported row")
     result, known = row.entry.shown, section.kind.folds == 1
@@ -72,18 +71,12 @@ def export_row(row: Row, section: Section, board: Board) -> ExportRow:
 
 def from_reported(row: ReportedRow) -> ExportRow:
     """Make the row of a published figure."""
-    half = None
-    if row.board in _WEB and row.i2t and row.t2i:
-        ways = [dict(zip(CUTOFFS, way, strict=True)) for way in (row.i2t, row.t2i)]
-        half = _Z95 * least_deviation([*ways], _WEB_PAIRS)
     return ExportRow(
         board=row.board,
         noise=row.noise.title,
         method=row.method,
         evidence="reported",
         rsum=row.rsum,
-        low=None if half is None else row.rsum - half,
-        high=None if half is None else row.rsum + half,
         recalls=row.recalls,
         ensemble=row.ensemble,
         url=row.source.url,

@@ -265,22 +265,41 @@ def summarise(
         owner: Row of each caption's image, where an image has not one caption, in order.
         depth: Where ranked lists end: a ``greater`` that high is only a lower bound.
     """
-    images, captions = len(i2t.greater), len(t2i.greater)
-    ways = _one_way(i2t, captions, depth), _one_way(t2i, images, depth)
-    owner = np.arange(captions) if owner is None else owner
+    ways = (
+        _one_way(i2t, len(t2i.greater), depth),
+        _one_way(t2i, len(i2t.greater), depth),
+    )
     order = [way.greater + way.later for way in (i2t, t2i)]
     argsort = [sum(int(np.count_nonzero(rank < k)) for k in CUTOFFS) for rank in order]
-    of_image, of_caption = (sum(expected_hits(way, k) for k in CUTOFFS) for way in (i2t, t2i))
-    told = np.bincount(owner, weights=of_caption, minlength=images) * images / captions
     return Recalls(
         *ways,
         rsum=_rsum([sum(way.hits.values(), Fraction(0)) for way in ways], i2t, t2i),
         rsum_optimistic=_rsum([sum(way.most.values()) for way in ways], i2t, t2i),
         rsum_pessimistic=_rsum([sum(way.least.values()) for way in ways], i2t, t2i),
         rsum_argsort=_rsum(argsort, i2t, t2i),
-        per_image=np.asarray(of_image + told),
+        per_image=hits_per_image(i2t, t2i, owner),
         ranks=(i2t, t2i),
     )
+
+
+def hits_per_image(
+    i2t: Ranks, t2i: Ranks, owner: Labels | None = None
+) -> Float[np.ndarray, " images"]:
+    """Give the expected hits of each image and, on average, of its captions, over all cutoffs.
+
+    Args:
+        i2t: Of images as queries.
+        t2i: Of captions.
+        owner: Row of each caption's image, where an image has not one caption, in order.
+
+    Returns:
+        0 to 6; the mean times 100 is rSum.
+    """
+    images, captions = len(i2t.greater), len(t2i.greater)
+    owner = np.arange(captions) if owner is None else owner
+    of_image, of_caption = (sum(expected_hits(way, k) for k in CUTOFFS) for way in (i2t, t2i))
+    told = np.bincount(owner, weights=of_caption, minlength=images) * images / captions
+    return np.asarray(of_image + told)
 
 
 def expected_hits(ranks: Ranks, cutoff: int) -> Float[np.ndarray, " queries"]:

@@ -7,7 +7,7 @@ from math import exp, sqrt
 import numpy as np
 from jaxtyping import Bool, Float, Integer
 
-from leaderboard.metrics import CUTOFFS, Labels, Ranks, expected_hits, summarise
+from leaderboard.metrics import CUTOFFS, Labels, Ranks, expected_hits, hits_per_image
 
 REPLICATES = 10_000
 """Resamples of a bootstrap, and flips of a sign-flip test."""
@@ -160,7 +160,7 @@ def compare(
     sizes = [[len(way.greater) for way in entry] for entry in (first, second)]
     if sizes[0] != sizes[1]:
         raise ValueError(f"found {sizes[1]} queries in the second, expected {sizes[0]}")
-    difference = summarise(*first, owner).per_image - summarise(*second, owner).per_image
+    difference = hits_per_image(*first, owner) - hits_per_image(*second, owner)
     interval = bootstrap_rsum(difference)
     i2t, t2i = (
         {cutoff: _discordance(own, other, cutoff) for cutoff in CUTOFFS}

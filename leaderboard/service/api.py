@@ -304,9 +304,12 @@ def openapi(request: Request) -> dict[str, Any]:
 
 
 @root.get("/{path:path}", dependencies=[PUBLIC], include_in_schema=False)
-def page(path: str, service: Here) -> Response:
-    """Give a page of the site."""
+def page(path: str, request: Request, service: Here) -> Response:
+    """Give a page of the site; where there is none, one that says so to who reads pages."""
     found = service.pages.get(path or "index.html")
     if found is None:
-        raise Refusal(404, "no such page")
+        if "text/html" not in request.headers.get("Accept", "") or path.startswith("v1/"):
+            raise Refusal(404, "no such page")
+        missing = service.pages.state()[1].not_found(path.count("/"))
+        return Response(missing, status_code=404, media_type="text/html; charset=utf-8")
     return Response(found[0], media_type=found[1])

@@ -94,7 +94,7 @@ def test_what_is_not_there_yet_is_asked_again_and_the_same_file_is_one_entry(
 ):
     """A stand-in that is busy, then hangs up after taking all, then hands on to the board."""
     token, waits, content = plain.token("ann"), [], packed.read_bytes()
-    busy = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 7\r\nContent-Length: 0\r\n\r\n"
+    busy = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 7\r\nConnection: close\r\n\r\n"
     listener = socket.create_server(("127.0.0.1", 0))
     listener.settimeout(20)
 

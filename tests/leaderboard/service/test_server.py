@@ -65,6 +65,18 @@ def test_the_pages_are_those_of_the_static_site(plain):
     assert plain.call("GET", "/healthz").json()["status"] == "ok"
 
 
+def test_who_reads_pages_gets_one_where_there_is_none(plain):
+    for path in ("/boards/none.html", "/entries/none.html", "/deep/er/none"):
+        answer = plain.call("GET", path, headers={"Accept": "text/html,*/*"})
+        assert (answer.status_code, answer.headers["content-type"]) == (
+            404,
+            "text/html; charset=utf-8",
+        )
+        assert f'href="{"../" * path[1:].count("/")}index.html"' in answer.text
+        _is_problem(plain.call("GET", path), 404)
+    _is_problem(plain.call("GET", "/v1/none", headers={"Accept": "text/html"}), 404)
+
+
 def test_head_is_get_without_the_body_and_what_is_known_is_not_sent_again(plain, zipped):
     plain.put(zipped())
     for path in ("/", "/v1/boards/jieba", "/openapi.json", "/v1/schema/result.json"):
