@@ -36,6 +36,7 @@ stage pc2-baseline division "$out/run" --truth "$out/truth.parquet"
 stage pc2-baseline predict "$out/run" --split test -o "$out/submission.zip"
 stage now-leaderboard score "$out/submission.zip" --release "$out/release" \
   --truth "$out/truth.parquet" -o "$out/result.json"
+stage now-leaderboard verify "$out/result.json"
 stage now-leaderboard export-site "$out/site" --results "$out/result.json"
 
 printf '\nDone in %d s. The result stands beside its references above; the board: %s\n' \
