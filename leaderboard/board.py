@@ -12,8 +12,8 @@ import numpy as np
 from leaderboard.gallery import FOLD, Origin
 from leaderboard.metrics import CUTOFFS, hits_per_image
 from leaderboard.references import chance_rsum
-from leaderboard.reported import BOARDS, Noise, ReportedRow, read_reported
 from leaderboard.reported import Board as BoardName
+from leaderboard.reported import Noise, ReportedRow, read_reported
 from leaderboard.result import Flag, Folds, RankRecord, Result
 from leaderboard.store import Entry, Evidence
 from leaderboard.uncertainty import least_deviation, rank_intervals, tied_with_first
@@ -179,11 +179,6 @@ def boards_of(result: Result) -> tuple[BoardName, ...]:
     if result.n_images <= FOLD:
         return ("coco-1k",)
     return ("coco-5k", "coco-1k") if result.folds else ("coco-5k",)
-
-
-def make_boards(entries: Sequence[Entry]) -> tuple[Board, ...]:
-    """Make every board; see :func:`make_board`."""
-    return tuple(make_board(name, entries) for name in BOARDS)
 
 
 def make_board(

@@ -138,14 +138,12 @@ def near_identical(first: tuple[Ranks, Ranks], second: tuple[Ranks, Ranks]) -> f
     Raises:
         ValueError: If the two were not asked the same number of queries.
     """
-    ranks = [
-        np.concatenate([way.greater + way.equal / 2 for way in entry]) for entry in (first, second)
-    ]
+    ranks = middles(first), middles(second)
     if len(ranks[0]) != len(ranks[1]):
         raise ValueError(f"found {len(ranks[1])} queries in the second, expected {len(ranks[0])}")
     if np.array_equal(ranks[0], ranks[1]):
         return 1.0
-    one, other = (_centred_places(values) for values in ranks)
+    one, other = (centred_places(values) for values in ranks)
     norm = sqrt(float(one @ one) * float(other @ other))
     return float(one @ other) / norm if norm else 0.0
 
@@ -390,7 +388,12 @@ def _many_ties(similarity: Matrix, owner: Labels) -> Flag | None:
     )
 
 
-def _centred_places(values: Float[np.ndarray, " queries"]) -> Float[np.ndarray, " queries"]:
+def middles(ranks: tuple[Ranks, Ranks]) -> Float[np.ndarray, " queries"]:
+    """Give all ranks of an entry, from 0, ties in the middle of their places."""
+    return np.concatenate([way.greater + way.equal / 2 for way in ranks])
+
+
+def centred_places(values: Float[np.ndarray, " queries"]) -> Float[np.ndarray, " queries"]:
     """Give the place of each value, equals in the middle of theirs, less the mean place."""
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
     places = np.cumsum(counts) - (counts - 1) / 2

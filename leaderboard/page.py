@@ -34,7 +34,7 @@ from leaderboard.charts import Chart, curves_of, progress_chart, rank_chart, rec
 from leaderboard.comparison import WAYS, make_comparison
 from leaderboard.dataset import DatasetReport
 from leaderboard.export_rows import export_row, rows_of
-from leaderboard.exports import FORMATS, badge_of, badge_svg, to_bibtex
+from leaderboard.exports import FORMATS, badge_json, badge_of, badge_svg, to_bibtex
 from leaderboard.metrics import CUTOFFS
 from leaderboard.relative import relative_flags
 from leaderboard.reported import BOARDS, short_name
@@ -114,7 +114,7 @@ class Site:
             (re.compile(rf"entries/{_NAME}\.html"), self._entry_page),
             (re.compile(rf"results/{_NAME}\.json"), self._result),
             (re.compile(rf"ranks/{_NAME}\.csv"), self._ranks),
-            (re.compile(rf"badges/{_NAME}\.svg"), self._badge),
+            (re.compile(rf"badges/{_NAME}\.(?P<kind>svg|json)"), self._badge),
             (re.compile(rf"compare/{_NAME}\.\.(?P<other>[0-9a-f]{{12}})\.html"), self._compare),
         )
 
@@ -142,7 +142,8 @@ class Site:
         for entry in self._entries.values():
             found.append(f"entries/{entry.name}.html")
             if entry.withdrawal is None:
-                found += [f"results/{entry.name}.json", f"badges/{entry.name}.svg"]
+                found.append(f"results/{entry.name}.json")
+                found += [f"badges/{entry.name}.{kind}" for kind in ("svg", "json")]
                 found += [f"ranks/{entry.name}.csv"] if entry.result.ranks else []
         pairs = {
             compare_path(a, b)
@@ -245,11 +246,12 @@ class Site:
         place = self._place(name)
         return _ranks_csv(place.row.entry.result) if place and place.row.entry else None
 
-    def _badge(self, name: str) -> str | None:
+    def _badge(self, name: str, kind: str) -> str | None:
         place = self._place(name)
         if place is None:
             return None
-        return badge_svg(badge_of(export_row(place.row, place.section, place.board.name)))
+        badge = badge_of(export_row(place.row, place.section, place.board.name))
+        return badge_svg(badge) if kind == "svg" else badge_json(badge)
 
     def _compare(self, name: str, other: str) -> str | None:
         place, against = self._place(name), self._place(other)

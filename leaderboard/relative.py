@@ -7,7 +7,15 @@ from datetime import UTC, datetime
 import numpy as np
 from jaxtyping import Float
 
-from leaderboard.checks import GAP_Z, NEAR_IDENTICAL, SplitScore, dev_test_gap, near_identical
+from leaderboard.checks import (
+    GAP_Z,
+    NEAR_IDENTICAL,
+    SplitScore,
+    centred_places,
+    dev_test_gap,
+    middles,
+    near_identical,
+)
 from leaderboard.result import Flag, RankRecord, Result
 from leaderboard.store import Entry
 
@@ -70,23 +78,13 @@ def _copy_flag(earlier: Entry, correlation: float) -> Flag:
 
 def _correlations(records: Sequence[RankRecord]) -> Float[np.ndarray, "entries entries"]:
     """Correlate the places of all ranks, every pair of entries at once."""
-    places = []
-    for record in records:
-        ranks = _middles(record)
-        _, inverse, counts = np.unique(ranks, return_inverse=True, return_counts=True)
-        centred = (np.cumsum(counts) - (counts - 1) / 2)[inverse] - (len(ranks) + 1) / 2
-        places.append(centred / np.linalg.norm(centred))
-    stacked = np.stack(places)
+    places = [centred_places(middles(record.read())) for record in records]
+    stacked = np.stack([one / np.linalg.norm(one) for one in places])
     return np.asarray(stacked @ stacked.T)
 
 
-def _middles(record: RankRecord) -> Float[np.ndarray, " queries"]:
-    """Give all ranks, ties in the middle of their places."""
-    return np.concatenate([way.greater + way.equal / 2 for way in record.read()])
-
-
 def _vary(record: RankRecord) -> bool:
-    return bool(np.ptp(_middles(record)))
+    return bool(np.ptp(middles(record.read())))
 
 
 def _gaps(tests: Sequence[Entry], devs: Sequence[Entry]) -> Iterable[tuple[str, Flag]]:

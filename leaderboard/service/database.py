@@ -36,7 +36,6 @@ from leaderboard.service.turns import Turns
 from leaderboard.store import PRIVATE, prepare_store
 from now_builder.errors import ConfigError
 
-DATABASE_VARIABLE = "NOW_LEADERBOARD_DATABASE"
 SQLITE, POSTGRESQL = "sqlite", "postgresql"
 # So many threads speak to the database at once; others wait for their turn.
 POOL = 16

@@ -8,15 +8,18 @@ from leaderboard.board import (
     axis_of,
     boards_of,
     make_board,
-    make_boards,
     sorted_rows,
 )
 from leaderboard.metrics import recalls
 from leaderboard.references import chance_rsum
-from leaderboard.reported import read_reported
+from leaderboard.reported import BOARDS, read_reported
 from leaderboard.result import Folds
 from leaderboard.store import entry_of
 from leaderboard.submission import Noise, Training
+
+
+def _boards(entries):
+    return [make_board(name, list(entries)) for name in BOARDS]
 
 
 def _changed(entry, **fields):
@@ -94,12 +97,12 @@ def test_other_noise_another_split_and_a_blind_round_are_tables_of_their_own(fil
         "blind",
         "archive",
     ]
-    names = [part.name for board in make_boards(list(filed.values())) for part in board.sections]
+    names = [part.name for board in _boards(filed.values()) for part in board.sections]
     assert len(set(names)) > 20
 
 
 def test_an_entry_stands_once_and_a_withdrawn_one_nowhere(filed):
-    boards = make_boards(list(filed.values()))
+    boards = _boards(filed.values())
     shown = [row.method for board in boards for part in board.sections for row in _scored(part)]
     assert sorted(shown) == sorted(set(filed) - {"Gone"})
     assert [entry.name for entry in boards[0].withdrawn] == [filed["Gone"].name]
@@ -122,7 +125,7 @@ def test_a_coco_result_stands_on_both_boards_the_folds_without_ranks(entry_on):
 
 
 def test_every_reported_row_is_on_its_board_once():
-    for board in make_boards([]):
+    for board in _boards([]):
         rows = [row.reported for part in board.sections for row in part.rows if row.reported]
         assert len(rows) == len(read_reported(board.name))
         assert all({row.noise for row in rows} for part in board.sections)
