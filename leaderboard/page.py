@@ -357,14 +357,19 @@ def _neighbours(place: Place) -> list[Row]:
 
 def _leaders(board: Board) -> list[tuple[Section, tuple[Row, ...], int]]:
     """Of the first test section and the reported one: who leads, how many more are level."""
-    parts = [part for part in board.sections if part.split == "test" and part.rows[0].place]
+    parts = [part for part in board.sections if part.split == "test" and _placed(part)]
     chosen = parts[:1] + [part for part in parts[1:] if part.with_reported][:1]
     found = []
     for section in chosen:
-        rows = [row for row in section.rows if row.place is not None]
+        rows = _placed(section)
         group = [rows[0], *(row for row in rows[1:] if row.tied and rows[0].tied)]
         found.append((section, tuple(group[:LEADERS]), len(group[LEADERS:])))
     return found
+
+
+def _placed(section: Section) -> list[Row]:
+    """Leave out references, which may stand above every row, and what is not ranked."""
+    return [row for row in section.rows if row.place is not None]
 
 
 def _count(board: Board) -> tuple[int, int]:

@@ -465,3 +465,10 @@ def test_a_board_of_two_thousand_entries_is_rendered_in_seconds(entry_on):
     assert site.get("index.html")
     assert site.get("boards/jieba.html")[0].count("<tr ") > 2000
     assert time.monotonic() - start < 20
+
+
+def test_the_first_page_shows_who_leads_also_below_what_language_alone_gives(entry_on):
+    """Of a weak method the references stand first in its table; it leads all the same."""
+    entry = entry_on("Weak but first", 0.3)
+    assert entry.result.rsum < max(entry.result.references.values())
+    assert "Weak but first" in Site([entry]).get("index.html")[0].partition("Newest entries")[0]
