@@ -15,49 +15,17 @@ import resource
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 import numpy as np
 
-from leaderboard.metrics import CUTOFFS, Labels, Matrix, count_ranks, recalls
+from leaderboard.matrix import open_matrix
+from leaderboard.metrics import CUTOFFS, count_ranks, recalls
 
 Recalls = dict[str, float]
 NAMES = [f"{way} R@{cutoff}" for way in ("i2t", "t2i") for cutoff in CUTOFFS]
-
-
-class FileRows:
-    """A ``.npy`` file in row order, read block by block."""
-
-    def __init__(self, path: Path) -> None:
-        with path.open("rb") as file:
-            np.lib.format.read_magic(file)
-            shape, turned, self._kind = np.lib.format.read_array_header_1_0(file)
-            self._start = file.tell()
-        if turned:
-            raise ValueError(f"{path}: found columns first, expected rows first")
-        self._path, self.shape, self.itemsize = path, (shape[0], shape[1]), self._kind.itemsize
-
-    def own(self, owner: Labels) -> Matrix:
-        """Read the value of each caption with its image."""
-        places = owner * self.shape[1] + np.arange(len(owner))
-        found = np.empty(len(owner), self._kind)
-        with self._path.open("rb", buffering=0) as file:
-            for column, place in enumerate(places.tolist()):
-                file.seek(self._start + place * self.itemsize)
-                file.readinto(memoryview(found[column : column + 1]).cast("B"))
-        return found
-
-    def blocks(self, step: int) -> Iterator[tuple[int, Matrix]]:
-        """Read rows into the same room again and again."""
-        room = np.empty((step, self.shape[1]), self._kind)
-        with self._path.open("rb", buffering=0) as file:
-            file.seek(self._start)
-            for start in range(0, self.shape[0], step):
-                block = room[: min(step, self.shape[0] - start)]
-                file.readinto(memoryview(block).cast("B"))
-                yield start, block
 
 
 def shares(i2t: np.ndarray, t2i: np.ndarray) -> Recalls:
@@ -178,9 +146,10 @@ def peak() -> float:
 
 def stream(path: Path, pipe: Connection) -> None:
     """Count ranks from a file, and how much memory that takes beyond the file's own size."""
-    rows, before, start = FileRows(path), peak(), time.perf_counter()
-    found = shares(*(way.greater for way in count_ranks(rows)))
-    pipe.send((time.perf_counter() - start, peak() - before, found))
+    with open_matrix(path) as rows:
+        before, start = peak(), time.perf_counter()
+        found = shares(*(way.greater for way in count_ranks(rows)))
+        pipe.send((time.perf_counter() - start, peak() - before, found))
 
 
 def apart(work: Callable[..., None], *arguments: object) -> tuple[float | Recalls, ...] | None:

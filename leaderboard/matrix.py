@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Float
 
 from leaderboard.metrics import CUTOFFS, Labels, Matrix, OneWay, Recalls, recalls, tie_width
+from leaderboard.submission import opened_array
 from leaderboard.untrusted import ArrayHeader, read_array_header, refusal
 from now_builder.errors import FormatError, SubmissionError
 
@@ -66,16 +67,8 @@ def open_matrix(path: Path) -> Iterator[MatrixFile]:
         FormatError: If there is no such file.
         SubmissionError: If it is no matrix of floats in C order, or not as long as it says.
     """
-    try:
-        file = path.open("rb")
-    except OSError as error:
-        raise FormatError(path, error.strerror or "cannot be read") from None
-    with file:
-        try:
-            header = _checked(file, read_array_header(file, "matrix"))
-        except SubmissionError as error:
-            raise SubmissionError(*error.problems, name=str(path)) from None
-        yield MatrixFile(file, header)
+    with opened_array(path) as file:
+        yield MatrixFile(file, _checked(file, read_array_header(file, "matrix")))
 
 
 def _checked(file: BinaryIO, header: ArrayHeader) -> ArrayHeader:

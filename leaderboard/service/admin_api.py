@@ -3,7 +3,7 @@
 from dataclasses import asdict
 from datetime import datetime
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Request
 from pydantic import AwareDatetime, BaseModel, Field
@@ -81,22 +81,10 @@ class Secret(BaseModel):
     token: str
 
 
-class EventView(BaseModel):
-    """An event of the log."""
-
-    number: int
-    at: datetime
-    actor: str
-    kind: str
-    subject: str
-    detail: dict[str, Any]
-    hash: str
-
-
 class Events(BaseModel):
     """A page of the log, the oldest first."""
 
-    events: tuple[EventView, ...]
+    events: tuple[events.Event, ...]
 
 
 class Ran(Asked):
@@ -171,7 +159,7 @@ def read_events(
 ) -> Events:
     """Read a page of the log."""
     found = events.read(service.database, after=after, limit=limit, kind=kind)
-    return Events(events=tuple(EventView(**asdict(event)) for event in found))
+    return Events(events=tuple(found))
 
 
 @admin.post(

@@ -93,7 +93,7 @@ def test_a_value_that_is_not_finite_is_refused(tmp_path, value, place):
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(FormatError, match="No such file"):
+    with pytest.raises(FormatError, match="no such file"):
         recall_file(tmp_path / "m.npy")
 
 

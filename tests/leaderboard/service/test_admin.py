@@ -1,31 +1,20 @@
 """The operator's commands: users, tokens, the log, the index."""
 
 import json
-import sys
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from sqlalchemy import text
 
-from leaderboard.cli import main
 from leaderboard.evaluate import score
 from leaderboard.service.accounts import authenticate, list_tokens
 from leaderboard.service.database import open_database, writing
 from leaderboard.store import NewFiling, file_result
 
 
-@pytest.fixture
-def now_leaderboard(monkeypatch, capsys):
-    """The command itself, in this process: gives exit code, stdout and stderr."""
-
-    def command(*arguments):
-        monkeypatch.setattr(sys, "argv", ["now-leaderboard", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        return ended.value.code, *capsys.readouterr()
-
+@pytest.fixture(autouse=True)
+def _no_database_named(monkeypatch):
     monkeypatch.delenv("NOW_LEADERBOARD_DATABASE", raising=False)
-    return command
 
 
 @pytest.fixture
