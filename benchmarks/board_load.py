@@ -41,13 +41,13 @@ import httpx
 import numpy as np
 from sqlalchemy import select
 
-from leaderboard.gallery import read_gallery
 from leaderboard.service.accounts import create_token, create_user
 from leaderboard.service.database import EntryRow, User, default_url, open_database, reading
 from leaderboard.service.events import check_chain
 from leaderboard.service.quotas import Quotas, remaining
-from leaderboard.store import read_store
-from leaderboard.submission import new_submission
+from leaderboard.store.entries import read_store
+from leaderboard.submission.archive import new_submission
+from leaderboard.submission.gallery import read_gallery
 from now_builder.formats.captions import to_line
 from now_builder.formats.release import (
     DATA_FOLDER,

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from leaderboard.core.uncertainty import bootstrap_rsum, compare, mcnemar, sign_flip, wilson
 from leaderboard.metrics import CUTOFFS, Ranks, recalls
-from leaderboard.uncertainty import bootstrap_rsum, compare, mcnemar, sign_flip, wilson
 
 POPULATION = 100_000
 GALLERY = 1000

@@ -21,8 +21,8 @@ from pathlib import Path
 
 import numpy as np
 
-from leaderboard.matrix import open_matrix
 from leaderboard.metrics import CUTOFFS, count_ranks, recalls
+from leaderboard.submission.matrix import open_matrix
 
 Recalls = dict[str, float]
 NAMES = [f"{way} R@{cutoff}" for way in ("i2t", "t2i") for cutoff in CUTOFFS]

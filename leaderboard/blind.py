@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from leaderboard.gallery import (
+from leaderboard.submission.gallery import (
     ROUND_FILE,
     TRUTH_FILE,
     BlindRound,

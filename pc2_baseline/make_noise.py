@@ -7,7 +7,7 @@ from typing import Literal, get_args
 import numpy as np
 from jaxtyping import Int
 
-from leaderboard.submission import Noise
+from leaderboard.submission.archive import Noise
 from now_builder.config import build
 from now_builder.errors import ConfigError
 from now_builder.formats.atomic import replacing

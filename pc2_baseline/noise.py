@@ -6,7 +6,7 @@ from tokenize import TokenError
 import numpy as np
 from jaxtyping import Bool, Int
 
-from leaderboard.submission import Noise
+from leaderboard.submission.archive import Noise
 from now_builder.errors import FormatError
 from now_builder.formats.atomic import sha256_of
 

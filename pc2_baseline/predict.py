@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from leaderboard.gallery import LAYOUT, round_of
-from leaderboard.submission import Compute, Training, new_submission, pack
+from leaderboard.submission.archive import Compute, Training, new_submission, pack
+from leaderboard.submission.gallery import LAYOUT, round_of
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.release import check_split
 from pc2_baseline.checkpoint import read_tensors

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import torch
 
-from leaderboard.gallery import round_of
-from leaderboard.submission import Noise
+from leaderboard.submission.archive import Noise
+from leaderboard.submission.gallery import round_of
 from now_builder.config import Strict, build, read_toml, to_toml
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.atomic import write_text

@@ -50,8 +50,8 @@ def submit(
         return
     if url is not None or store is None or release is None:
         raise ConfigError("submit: expected --url URL, or --store FOLDER with --release RELEASE")
-    from leaderboard.evaluate import score  # noqa: PLC0415
-    from leaderboard.store import file_result  # noqa: PLC0415
+    from leaderboard.scoring.evaluate import score  # noqa: PLC0415
+    from leaderboard.store.entries import file_result  # noqa: PLC0415
 
     entry, new = file_result(store, score(submission, release, truth))
     print_filed(entry.name, entry.result.to_json(), as_json, new=new)
@@ -72,9 +72,9 @@ def reproduce(
 
     Judge for yourself whether they agree: the difference is printed with its interval.
     """
-    from leaderboard.report import comparison_as_text  # noqa: PLC0415
-    from leaderboard.reproduce import Claim, reproduce  # noqa: PLC0415
-    from leaderboard.store import now  # noqa: PLC0415
+    from leaderboard.commands.terminal import comparison_as_text  # noqa: PLC0415
+    from leaderboard.store.entries import now  # noqa: PLC0415
+    from leaderboard.store.reproduce import Claim, reproduce  # noqa: PLC0415
 
     claim = Claim(by, commit, run)
     filed, compared = reproduce(store, name, submission, release, claim, now())
@@ -96,9 +96,9 @@ def export_site(
     Open SITE/index.html. Nothing is loaded from elsewhere, all of it works without script; the same
     results give the same bytes. What dataset-report filed in a store becomes a page too.
     """
-    from leaderboard.dataset import read_reports  # noqa: PLC0415
-    from leaderboard.page import export_site  # noqa: PLC0415
-    from leaderboard.store import read_results  # noqa: PLC0415
+    from leaderboard.site.pages import export_site  # noqa: PLC0415
+    from leaderboard.store.dataset import read_reports  # noqa: PLC0415
+    from leaderboard.store.entries import read_results  # noqa: PLC0415
 
     paths = [*results, *(more or [])]
     entries = read_results(paths)
@@ -126,10 +126,10 @@ def export(
     """
     from typing import get_args  # noqa: PLC0415
 
-    from leaderboard.export_rows import export_rows  # noqa: PLC0415
-    from leaderboard.exports import FORMATS  # noqa: PLC0415
-    from leaderboard.reported import Board  # noqa: PLC0415
-    from leaderboard.store import read_results  # noqa: PLC0415
+    from leaderboard.board.export_rows import export_rows  # noqa: PLC0415
+    from leaderboard.board.exports import FORMATS  # noqa: PLC0415
+    from leaderboard.board.reported import Board  # noqa: PLC0415
+    from leaderboard.store.entries import read_results  # noqa: PLC0415
 
     found: Board | None = next((name for name in get_args(Board) if name == board), None)
     if found is None:
@@ -147,8 +147,8 @@ def dataset_report(
     ] = None,
 ) -> None:
     """Count duplicates and leaks of a release, and what they leave a perfect scorer to reach."""
-    from leaderboard.dataset import dataset_report, file_report  # noqa: PLC0415
-    from leaderboard.report import dataset_text  # noqa: PLC0415
+    from leaderboard.commands.terminal import dataset_text  # noqa: PLC0415
+    from leaderboard.store.dataset import dataset_report, file_report  # noqa: PLC0415
 
     report = dataset_report(release)
     if store is not None:
@@ -172,7 +172,7 @@ def check_store(
     Every file is read strictly, every new result recomputed from its ranks. Nothing in the folder
     is run.
     """
-    from leaderboard.check_store import check_store  # noqa: PLC0415
+    from leaderboard.store.check_store import check_store  # noqa: PLC0415
 
     problems = check_store(store, base, blind=blind)
     if as_json:

@@ -75,8 +75,8 @@ def pack(
     The release's fingerprint and keys go into it, so that a matrix made on another release, or in
     another order, is an error and not a low score. Use float32: float16 makes ties.
     """
-    from leaderboard.pack import Sources, pack_files  # noqa: PLC0415
-    from leaderboard.submission import new_submission, with_details  # noqa: PLC0415
+    from leaderboard.submission.archive import new_submission, with_details  # noqa: PLC0415
+    from leaderboard.submission.pack import Sources, pack_files  # noqa: PLC0415
 
     details = with_overrides(read_toml(about) if about else {}, set_ or [])
     meta = with_details(new_submission(release, track, split, method), details)
@@ -86,7 +86,7 @@ def pack(
 
 def validate(submission: SubmissionFile, release: ReleaseFolder) -> None:
     """Say whether a submission would be accepted, without scoring it: fields, order, numbers."""
-    from leaderboard.evaluate import validate  # noqa: PLC0415
+    from leaderboard.scoring.evaluate import validate  # noqa: PLC0415
 
     meta, n_pairs = validate(submission, release)
     typer.echo(
@@ -110,9 +110,9 @@ def score(
 
     Nothing is stored but what -o names; export-site makes a page of it, submit files it.
     """
-    from leaderboard.evaluate import score  # noqa: PLC0415
-    from leaderboard.report import as_text  # noqa: PLC0415
-    from leaderboard.store import write_result  # noqa: PLC0415
+    from leaderboard.commands.terminal import as_text  # noqa: PLC0415
+    from leaderboard.scoring.evaluate import score  # noqa: PLC0415
+    from leaderboard.store.entries import write_result  # noqa: PLC0415
 
     result = score(submission, release, truth)
     if output is not None:
@@ -131,8 +131,8 @@ def recall(
     as_json: AsJson = False,
 ) -> None:
     """Give the recalls of any matrix, without a release. It is read in blocks, of any size."""
-    from leaderboard.matrix import recall_file, recall_tree  # noqa: PLC0415
-    from leaderboard.report import recall_text  # noqa: PLC0415
+    from leaderboard.commands.terminal import recall_text  # noqa: PLC0415
+    from leaderboard.submission.matrix import recall_file, recall_tree  # noqa: PLC0415
 
     found = recall_file(matrix, captions_per_image)
     typer.echo(json.dumps(recall_tree(found), indent=2) if as_json else recall_text(found))
@@ -148,9 +148,9 @@ def compare(
     The interval is a paired bootstrap over images, p is of a sign-flip test; each recall has
     McNemar's exact test. Training seeds are not in it: run several.
     """
-    from leaderboard.pairing import compare_results  # noqa: PLC0415
-    from leaderboard.report import comparison_as_json, comparison_as_text  # noqa: PLC0415
-    from leaderboard.store import read_result  # noqa: PLC0415
+    from leaderboard.commands.terminal import comparison_as_json, comparison_as_text  # noqa: PLC0415
+    from leaderboard.scoring.pairing import compare_results  # noqa: PLC0415
+    from leaderboard.store.entries import read_result  # noqa: PLC0415
 
     one, other = read_result(first), read_result(second)
     found = compare_results(one, other)
@@ -168,8 +168,8 @@ def verify(
     ] = None,
 ) -> None:
     """Recompute every figure of results from the ranks in them; exit code 1 if one differs."""
-    from leaderboard.store import read_result  # noqa: PLC0415
-    from leaderboard.verify import count_figures, verify  # noqa: PLC0415
+    from leaderboard.store.entries import read_result  # noqa: PLC0415
+    from leaderboard.store.verify import count_figures, verify  # noqa: PLC0415
 
     if submission is not None and (release is None or len(results) > 1):
         raise ConfigError("--submission: expected one result, and --release")
@@ -192,8 +192,8 @@ def schema(
 
     from pydantic import BaseModel  # noqa: PLC0415
 
-    from leaderboard.result import Result  # noqa: PLC0415
-    from leaderboard.submission import Submission  # noqa: PLC0415
+    from leaderboard.scoring.result import Result  # noqa: PLC0415
+    from leaderboard.submission.archive import Submission  # noqa: PLC0415
 
     kinds: dict[str, type[BaseModel]] = {"submission": Submission, "result": Result}
     if kind not in kinds:

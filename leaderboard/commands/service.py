@@ -23,7 +23,7 @@ from now_builder.errors import ConfigError
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-    from leaderboard.client import Board
+    from leaderboard.service.client import Board
 
 
 def serve(
@@ -63,7 +63,7 @@ def serve(
         from leaderboard.service.server import serve  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise ConfigError(f"serve needs {error.name}: pip install 'noise-of-web[server]'") from None
-    from leaderboard.client import TOKEN_VARIABLE, read_token  # noqa: PLC0415
+    from leaderboard.service.client import TOKEN_VARIABLE, read_token  # noqa: PLC0415
 
     if release is None:
         serve(Settings(store), host, port)
@@ -127,7 +127,7 @@ def quota(url: BoardUrl, token_file: TokenFile = None, as_json: AsJson = False) 
 
 def _board(url: str, token_file: Path | None) -> "Board":
     try:
-        from leaderboard.client import Board, read_token  # noqa: PLC0415
+        from leaderboard.service.client import Board, read_token  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise ConfigError(f"--url needs {error.name}: pip install 'noise-of-web[server]'") from None
     return Board(url, read_token(token_file))
@@ -140,7 +140,7 @@ def send(
     from rich.console import Console  # noqa: PLC0415
     from rich.progress import Progress  # noqa: PLC0415
 
-    from leaderboard.client import BoardError  # noqa: PLC0415
+    from leaderboard.service.client import BoardError  # noqa: PLC0415
 
     console = Console(stderr=True)
     with (

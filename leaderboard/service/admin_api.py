@@ -8,13 +8,13 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Query, Request
 from pydantic import AwareDatetime, BaseModel, Field
 
-from leaderboard.reproduce import Claim
 from leaderboard.service import accounts, events, intake
 from leaderboard.service.access import Admin
 from leaderboard.service.api import UPLOAD_FAILS, ZIP_BODY, Here, fails, scoring
 from leaderboard.service.problems import Asked
-from leaderboard.store import Reproduction
-from leaderboard.submission import Name
+from leaderboard.store.entries import Reproduction
+from leaderboard.store.reproduce import Claim
+from leaderboard.submission.archive import Name
 
 admin = APIRouter(prefix="/v1/admin", responses=fails(401, 403, 422))
 

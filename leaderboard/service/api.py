@@ -11,10 +11,9 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
 
-from leaderboard import store
-from leaderboard.pairing import compare_results
-from leaderboard.reported import BOARDS
-from leaderboard.result import Result
+from leaderboard.board.reported import BOARDS
+from leaderboard.scoring.pairing import compare_results
+from leaderboard.scoring.result import Result
 from leaderboard.service import events, index, intake, quotas
 from leaderboard.service.access import PUBLIC, Owner, Reader, Submitter
 from leaderboard.service.database import writing
@@ -35,8 +34,9 @@ from leaderboard.service.views import (
     view_link,
     view_own,
 )
-from leaderboard.store import Entry
-from leaderboard.submission import Prose, Submission
+from leaderboard.store import entries as store
+from leaderboard.store.entries import Entry
+from leaderboard.submission.archive import Prose, Submission
 from now_builder import __version__
 
 MAX_ANONYMOUS = timedelta(days=366)

@@ -32,8 +32,8 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
-from leaderboard.service.turns import Turns
-from leaderboard.store import PRIVATE, prepare_store
+from leaderboard.service.fair_semaphore import Turns
+from leaderboard.store.entries import PRIVATE, prepare_store
 from now_builder.errors import ConfigError
 
 SQLITE, POSTGRESQL = "sqlite", "postgresql"

@@ -13,9 +13,9 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from leaderboard.page import policy
 from leaderboard.service.metering import Meters
 from leaderboard.service.problems import Refusal, problem_response
+from leaderboard.site.pages import policy
 
 LOG = logging.getLogger("leaderboard.http")
 BODY_SECONDS = 120.0

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from leaderboard.service import events
 from leaderboard.service.accounts import OPERATOR, SERVICE, add_user, is_handle
 from leaderboard.service.database import EntryRow, User, insert_missing, reading, writing
-from leaderboard.store import (
+from leaderboard.store.entries import (
     RESULTS,
     Entry,
     read_entry,

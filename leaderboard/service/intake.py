@@ -14,8 +14,7 @@ from weakref import WeakValueDictionary
 
 from starlette.requests import ClientDisconnect, Request
 
-from leaderboard.evaluate import score, validate
-from leaderboard.reproduce import Claim, reproduce
+from leaderboard.scoring.evaluate import score, validate
 from leaderboard.service import events, index, quotas
 from leaderboard.service.accounts import Principal
 from leaderboard.service.database import writing
@@ -23,7 +22,7 @@ from leaderboard.service.guard import LOG, body_of
 from leaderboard.service.problems import ProblemItem, Refusal
 from leaderboard.service.quotas import QuotaError, Quotas
 from leaderboard.service.running import Judge, Service
-from leaderboard.store import (
+from leaderboard.store.entries import (
     Entry,
     NewFiling,
     Reproduction,
@@ -34,7 +33,8 @@ from leaderboard.store import (
     read_result,
     submitter_of,
 )
-from leaderboard.submission import Submission, open_submission
+from leaderboard.store.reproduce import Claim, reproduce
+from leaderboard.submission.archive import Submission, open_submission
 from now_builder.errors import FormatError, NowError, SubmissionError
 
 UNLIMITED = Quotas(attempts=2**31 - 1, scored=2**31 - 1)

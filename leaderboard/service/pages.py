@@ -8,9 +8,9 @@ from datetime import UTC, date, datetime
 from functools import lru_cache
 from pathlib import Path
 
-from leaderboard.dataset import read_reports
-from leaderboard.page import Site
-from leaderboard.store import PRIVATE, RESULTS, Entry, disclose_due, read_entry, read_result
+from leaderboard.site.pages import Site
+from leaderboard.store.dataset import read_reports
+from leaderboard.store.entries import PRIVATE, RESULTS, Entry, disclose_due, read_entry, read_result
 
 Page = tuple[bytes, str]
 # Clocks of file systems tick: a folder touched just now may be touched again unnoticed.

@@ -10,7 +10,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict
 from starlette.exceptions import HTTPException
 
-from leaderboard.untrusted import shown
+from leaderboard.submission.untrusted import shown
 
 MEDIA_TYPE = "application/problem+json"
 

@@ -6,15 +6,15 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from leaderboard.board import Board as BoardOfRows
-from leaderboard.board import boards_of
-from leaderboard.export_rows import rows_of
-from leaderboard.exports import FORMATS, TITLES, ExportRow
-from leaderboard.reported import Board
-from leaderboard.result import Flag
+from leaderboard.board.export_rows import rows_of
+from leaderboard.board.exports import FORMATS, TITLES, ExportRow
+from leaderboard.board.reported import Board
+from leaderboard.board.tables import Board as BoardOfRows
+from leaderboard.board.tables import boards_of
+from leaderboard.core.uncertainty import Comparison, Discordance
+from leaderboard.scoring.result import Flag
 from leaderboard.service.index import Indexed
-from leaderboard.store import Entry, Reproduction, Withdrawal
-from leaderboard.uncertainty import Comparison, Discordance
+from leaderboard.store.entries import Entry, Reproduction, Withdrawal
 
 
 class _View(BaseModel):
@@ -71,7 +71,7 @@ class OwnEntries(_View):
 
 
 class BoardRow(_View):
-    """A row of a board; see :class:`leaderboard.exports.ExportRow`."""
+    """A row of a board; see :class:`leaderboard.board.exports.ExportRow`."""
 
     board: str
     noise: str

@@ -28,16 +28,15 @@ from sqlalchemy import create_engine, make_url, text
 from sqlalchemy.pool import NullPool
 
 from leaderboard.cli import main
-from leaderboard.evaluate import score
-from leaderboard.gallery import read_gallery
-from leaderboard.result import Flag, Release
+from leaderboard.scoring.evaluate import score
+from leaderboard.scoring.result import Flag, Release
 from leaderboard.service.access import make_operator
 from leaderboard.service.accounts import create_token, create_user
 from leaderboard.service.database import open_database
 from leaderboard.service.quotas import Quotas
 from leaderboard.service.running import Settings, make_judge
 from leaderboard.service.server import make_app
-from leaderboard.store import (
+from leaderboard.store.entries import (
     NewFiling,
     Reproduction,
     add_reproduction,
@@ -45,7 +44,8 @@ from leaderboard.store import (
     read_store,
     withdraw,
 )
-from leaderboard.submission import new_submission, pack, with_details
+from leaderboard.submission.archive import new_submission, pack, with_details
+from leaderboard.submission.gallery import read_gallery
 from now_builder.errors import ConfigError
 from now_builder.formats.captions import TOKENIZERS, to_line
 from now_builder.formats.features import FeatureBatch, write_features

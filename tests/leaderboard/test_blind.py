@@ -16,12 +16,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from leaderboard.blind import RoundPlan, close_round, keyed_order, make_round
-from leaderboard.evaluate import score, validate
-from leaderboard.gallery import read_gallery
-from leaderboard.references import chance_rsum
-from leaderboard.store import entry_of
-from leaderboard.submission import new_submission, pack
-from leaderboard.verify import verify
+from leaderboard.scoring.evaluate import score, validate
+from leaderboard.scoring.references import chance_rsum
+from leaderboard.store.entries import entry_of
+from leaderboard.store.verify import verify
+from leaderboard.submission.archive import new_submission, pack
+from leaderboard.submission.gallery import read_gallery
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.captions import TOKENIZERS, make_vocabulary, write_vocabulary
 from now_builder.formats.features import open_features
@@ -400,7 +400,7 @@ def test_validating_reads_the_order_of_columns(out, tmp_path):
 
 
 def test_a_reported_data_set_is_never_a_round(out):
-    from leaderboard.dataset import dataset_report  # noqa: PLC0415
+    from leaderboard.store.dataset import dataset_report  # noqa: PLC0415
 
     with pytest.raises(FormatError, match="the release that it was drawn from"):
         dataset_report(out / "judge")

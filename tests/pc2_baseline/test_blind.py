@@ -8,7 +8,7 @@ import pytest
 
 from leaderboard.blind import RoundPlan, make_round
 from leaderboard.cli import main as judge
-from leaderboard.evaluate import score
+from leaderboard.scoring.evaluate import score
 from now_builder.errors import FormatError
 from pc2_baseline.cli import main
 from pc2_baseline.config import Plan, read_settings

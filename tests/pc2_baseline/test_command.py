@@ -16,9 +16,9 @@ import pandas as pd
 import pytest
 from safetensors.numpy import load_file
 
-from leaderboard.gallery import read_gallery
 from leaderboard.metrics import recalls
-from leaderboard.submission import open_submission
+from leaderboard.submission.archive import open_submission
+from leaderboard.submission.gallery import read_gallery
 from now_builder.errors import ConfigError
 from now_builder.formats.beliefs import read_beliefs
 from now_builder.formats.release import read_split_captions

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from leaderboard.cli import main as judge
-from leaderboard.submission import open_submission
+from leaderboard.submission.archive import open_submission
 from now_builder.errors import ConfigError, FormatError
 from pc2_baseline.cli import main
 from pc2_baseline.config import DataSettings, read_settings

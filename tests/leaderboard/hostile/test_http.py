@@ -17,7 +17,7 @@ from fastapi.routing import APIRoute
 from leaderboard.service import guard
 from leaderboard.service.access import Access, Public, check_routes, rule_of
 from leaderboard.service.guard import BODY_SECONDS, LOG
-from leaderboard.store import read_store
+from leaderboard.store.entries import read_store
 
 OPERATOR = "a-token-for-the-tests-only"
 PUBLIC = set()

@@ -6,10 +6,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from sqlalchemy import text
 
-from leaderboard.evaluate import score
+from leaderboard.scoring.evaluate import score
 from leaderboard.service.accounts import authenticate, list_tokens
 from leaderboard.service.database import open_database, writing
-from leaderboard.store import NewFiling, file_result
+from leaderboard.store.entries import NewFiling, file_result
 
 
 @pytest.fixture(autouse=True)

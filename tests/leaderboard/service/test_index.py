@@ -7,7 +7,7 @@ from datetime import UTC, date, datetime, timedelta
 import numpy as np
 import pytest
 
-from leaderboard.evaluate import score
+from leaderboard.scoring.evaluate import score
 from leaderboard.service import events
 from leaderboard.service.accounts import (
     TokenError,
@@ -27,7 +27,7 @@ from leaderboard.service.index import (
     update_index,
 )
 from leaderboard.service.quotas import Quotas, reconcile, remaining
-from leaderboard.store import (
+from leaderboard.store.entries import (
     NewFiling,
     Reproduction,
     add_reproduction,
@@ -36,7 +36,7 @@ from leaderboard.store import (
     find_result,
     withdraw,
 )
-from leaderboard.submission import new_submission, pack
+from leaderboard.submission.archive import new_submission, pack
 from now_builder.errors import FormatError
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -278,7 +278,7 @@ from datetime import datetime
 from pathlib import Path
 from leaderboard.service.database import open_database
 from leaderboard.service.quotas import Quotas, reserve_scored
-from leaderboard.store import NewFiling, file_result, read_result
+from leaderboard.store.entries import NewFiling, file_result, read_result
 store, result, url, at = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], sys.argv[4]
 reservation = reserve_scored(open_database(url), 1, Quotas(), datetime.fromisoformat(at))
 if sys.argv[5] == "filed":

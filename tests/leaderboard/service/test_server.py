@@ -7,18 +7,18 @@ from datetime import UTC, datetime, timedelta
 import httpx
 import pytest
 
-from leaderboard.client import read_token
-from leaderboard.export_rows import export_rows
-from leaderboard.exports import FORMATS
-from leaderboard.page import Site
-from leaderboard.reported import BOARDS
-from leaderboard.result import Result
+from leaderboard.board.export_rows import export_rows
+from leaderboard.board.exports import FORMATS
+from leaderboard.board.reported import BOARDS
+from leaderboard.scoring.result import Result
 from leaderboard.service import index
 from leaderboard.service.access import make_operator
+from leaderboard.service.client import read_token
 from leaderboard.service.running import Settings
 from leaderboard.service.server import make_app
 from leaderboard.service.views import BoardView
-from leaderboard.store import read_store
+from leaderboard.site.pages import Site
+from leaderboard.store.entries import read_store
 from now_builder.errors import ConfigError
 
 OPERATOR = "a-token-for-the-tests-only"

@@ -1,0 +1,172 @@
+"""What the pages call things: boards, sections, evidence, flags and the marks of a row."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from leaderboard.board.reported import Board
+from leaderboard.board.tables import Kind, Row, Section
+from leaderboard.scoring.result import Result
+from leaderboard.store.entries import Entry
+from now_builder.formats.captions import TOKENIZERS
+
+TITLES: Mapping[Board, str] = {
+    "jieba": "NoW Jieba",
+    "bpe": "NoW BPE",
+    "bert": "NoW BERT",
+    "flickr30k": "Flickr30K",
+    "coco-1k": "MS-COCO 1K",
+    "coco-5k": "MS-COCO 5K",
+    "cc152k": "CC152K",
+}
+ABOUT: Mapping[Board, str] = {
+    "jieba": "Screenshots of web pages and their meta descriptions, tokenised by Jieba.",
+    "bpe": "Screenshots of web pages and their meta descriptions, tokenised by BPE.",
+    "bert": "Screenshots of web pages and their meta descriptions, tokenised by BERT’s WordPiece.",
+    "flickr30k": "Photographs with five captions each; training pairs are mismatched on purpose.",
+    "coco-1k": "Photographs with five captions each; the mean over five folds of 1,000 images.",
+    "coco-5k": "Photographs with five captions each; all 5,000 test images at once.",
+    "cc152k": "Pictures of the web with their alt texts, mismatched as they were found.",
+}
+REFERENCES: Mapping[str, str] = {
+    "chance": "Chance",
+    "lang": "Language alone",
+    "lang+topic": "Language and topic",
+}
+EVIDENCE: Mapping[str, str] = {
+    "reported": "reported",
+    "scored": "file scored",
+    "reproduced": "reproduced",
+    "blind": "blind",
+}
+EVIDENCE_MEANS: Mapping[str, str] = {
+    "reported": "printed in a paper; no file was scored here",
+    "scored": "a file of similarities was scored here; its ranks are public",
+    "reproduced": "scored here, and somebody else’s own run of the code was scored too",
+    "blind": "scored on a round whose pairing only the judge had",
+}
+FLAG_MEANS: Mapping[str, str] = {
+    "identity-like": "Beside the own pairs the matrix is nearly constant. Scores of a model are not"
+    " like that; a matrix made from the answers is.",
+    "index-local": "Rows near each other in the file look alike. A model does not know the order of"
+    " the rows, so something else got in.",
+    "one-to-one": "Hardly any candidate comes first twice, as if each had been given to one query"
+    " only. That uses the whole test set at once, and no post-processing was declared.",
+    "normalised-both-ways": "Sums over rows and over columns are even, as after Sinkhorn or a dual"
+    " softmax. That uses the whole test set at once, and it was not declared.",
+    "normalised-rows": "Every row was normalised over all candidates, and it was not declared.",
+    "normalised-columns": "Every column was normalised over all queries, and it was not declared.",
+    "low-precision": "Values were rounded, or computed in half precision: that makes ties.",
+    "many-ties": "Many right candidates have an equal. Ties count by expectation here; other"
+    " evaluators may give another figure.",
+    "near-identical": "Its ranks are almost those of another entry.",
+    "dev-test-gap": "It does much better on one split than on the other.",
+}
+_FLAG_UNKNOWN = "Something that a reader should look at."
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A short remark beside a method's name.
+
+    Attributes:
+        warning: Whether it should catch the eye.
+    """
+
+    text: str
+    warning: bool = False
+
+
+def section_title(kind: Kind, board: Board, *, with_reported: bool) -> str:
+    """Name a section in words."""
+    if board not in TOKENIZERS:
+        return _capital(kind.noise.title)
+    where = {
+        "rebuilt": "Rebuilt release",
+        "archive": "The authors’ test set" if with_reported else "Another archive",
+        "blind": "Blind round",
+        "closed": "Closed blind round",
+        "field": "Another data set",
+    }[kind.origin]
+    return where if kind.noise.protocol == "web" else f"{where}, {kind.noise.title}"
+
+
+def full_title(section: Section, board: Board) -> str:
+    """Name a section so that no other has the same name, for tables that leave the site."""
+    title = section_title(section.kind, board, with_reported=section.with_reported)
+    mark = f" {section.fingerprint[:8]}" if section.fingerprint else ""
+    return f"{title}{mark}, {section.split}, {size_of(section.kind)}"
+
+
+def size_of(kind: Kind) -> str:
+    """Say how large the gallery is."""
+    if kind.folds > 1:
+        return f"{kind.folds} folds of {kind.n_images // kind.folds:,} images"
+    if kind.n_images == kind.n_pairs:
+        return f"{kind.n_pairs:,} pairs"
+    return f"{kind.n_images:,} images, {kind.n_pairs:,} captions"
+
+
+def flag_means(code: str) -> str:
+    """Say what a flag means to a reader."""
+    return FLAG_MEANS.get(code, _FLAG_UNKNOWN)
+
+
+def row_notes(row: Row) -> list[Note]:
+    """Say in a few words what a reader must know before comparing a row."""
+    if row.entry is not None:
+        found = [Note(flag.code.replace("-", " "), warning=True) for flag in row.flags]
+        return found + _entry_notes(row.entry)
+    if row.reported is None or row.reported.ensemble is None:
+        return []
+    return [_networks(row.reported.ensemble)]
+
+
+def _entry_notes(entry: Entry) -> list[Note]:
+    found = _notes(entry.result)
+    if entry.anonymous:
+        found.append(Note("anonymous"))
+    return found
+
+
+def _notes(result: Result) -> list[Note]:
+    training = result.training
+    found = []
+    if not result.ranked:
+        found.append(Note("not ranked", warning=True))
+    if training.ensemble_size is not None:
+        found.append(_networks(training.ensemble_size))
+    if training.checkpoint_selection == "test":
+        found.append(Note("epoch chosen on test", warning=True))
+    if training.uses_test_images:
+        found.append(Note("saw test images", warning=True))
+    if training.external_data:
+        found.append(Note("external data"))
+    if result.postprocessing.kind != "none":
+        transductive = result.postprocessing.kind == "transductive"
+        kind = "transductive" if transductive else "per-query"
+        found.append(Note(f"{kind} post-processing", warning=transductive))
+    if result.precision == "float16":
+        found.append(Note("float16"))
+    return found
+
+
+def filter_classes(row: Row) -> str:
+    """Give the classes that filters look for; what a row does not say of itself passes none."""
+    found: list[str] = [row.evidence]
+    size = row.reported.ensemble if row.reported else None
+    if row.entry is not None:
+        result = row.entry.result
+        size = result.training.ensemble_size
+        found += ["raw"] * (result.postprocessing.kind == "none")
+        found += ["own"] * (not result.training.external_data)
+    found += ["one"] * (size == 1)
+    found += ["unranked"] * (not row.ranked)
+    return " ".join(found)
+
+
+def _networks(size: int) -> Note:
+    return Note("one network" if size == 1 else f"{size} networks")
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]

@@ -1,0 +1,424 @@
+"""Exports of a board: CSV, JSON, Markdown, LaTeX, BibTeX and badges, whatever its text holds."""
+
+import csv
+import io
+import json
+import math
+import re
+import unicodedata
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+from urllib.parse import quote
+from xml.sax.saxutils import escape
+
+from leaderboard.board.reported import Source, short_name
+
+Colour = Literal["blue", "green", "grey"]
+
+# White on each of them has a contrast of 5 : 1 or more.
+COLOURS: Mapping[Colour, str] = {"blue": "#0b5cad", "green": "#2a6f2a", "grey": "#555555"}
+TITLES = {
+    "jieba": "NoW Jieba",
+    "bpe": "NoW BPE",
+    "bert": "NoW BERT",
+    "flickr30k": "Flickr30K",
+    "coco-1k": "MS-COCO 1K, five folds",
+    "coco-5k": "MS-COCO 5K",
+    "cc152k": "CC152K",
+}
+PUBLISHED = "published test split"
+RECALLS = ("i2t_r1", "i2t_r5", "i2t_r10", "t2i_r1", "t2i_r5", "t2i_r10")
+
+_BIDI = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+_NUMBER = re.compile(r"[+-]?\d+(\.\d+)?")
+_FORMULA = "=+\\-@＝＋－＠"
+# A formula may also begin after what other programs and countries take for the end of a cell.
+_FORMULA_START = re.compile(rf"(^|[;,\"]\s*)(?=[{_FORMULA}])")
+_MARKDOWN = re.compile(r"[\\`*_{}\[\]<>()#|!~$&@^]|:(?=\S)|(?<=www)\.", re.IGNORECASE)
+_TEX = {
+    "\\": r"\textbackslash{}",
+    "{": r"\textbraceleft{}",
+    "}": r"\textbraceright{}",
+    "^": r"\textasciicircum{}",
+    "~": r"\textasciitilde{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    # After the end of a row, a bracket would be an argument.
+    "[": "{[}",
+    "]": "{]}",
+} | {mark: f"\\{mark}" for mark in "$&#%_"}
+# What every engine sets in every font encoding; the rest goes through \nowchar.
+_TEX_PLAIN = frozenset("ÀÁÂÃÄÅÆÇÈÉÊËÌÍÎÏÑÒÓÔÕÖØÙÚÛÜÝàáâãäåæçèéêëìíîïñòóôõöøùúûüýÿß²³¹×±°–—‘’“”")
+_TEX_HEAD = r"""% Needs \usepackage{booktabs}. Sources are cited by the keys of the BibTeX export.
+% A character that pdfTeX cannot set is shown by its code; XeTeX and LuaTeX set it.
+\providecommand{\nowchar}[1]{\ifdefined\Umathchardef\char"#1\relax\else\texttt{U+#1}\fi}
+"""
+_SAFE_IN_URL = ":/?#@!&*+,;=%~-._"
+
+
+@dataclass(frozen=True, slots=True)
+class ExportRow:
+    """A row of a board as it leaves it. No text in it is trusted.
+
+    Attributes:
+        board: Its id.
+        noise: The training noise in words. Rows under different noise, or scored on different data,
+            get tables of their own.
+        data: What was scored on, in words.
+        evidence: ``scored``, ``reproduced``, ``blind``, ``reported`` or ``reference``.
+        place_interval: The first and the last place that the row may have.
+        low: Lower end of the 95 % interval of rSum.
+        recalls: Six, as in ``RECALLS``, in percent; none where only the sum is known.
+        date: ISO 8601, of the scoring.
+        entry: Name of the scored entry.
+        source: Of a reported row.
+        table: Of the source.
+    """
+
+    board: str
+    noise: str
+    method: str
+    evidence: str
+    rsum: float
+    data: str = PUBLISHED
+    place: int | None = None
+    place_interval: tuple[int, int] | None = None
+    low: float | None = None
+    high: float | None = None
+    recalls: tuple[float, ...] = ()
+    ensemble: int | None = None
+    post_processing: str | None = None
+    date: str | None = None
+    entry: str | None = None
+    url: str | None = None
+    authors: tuple[str, ...] = ()
+    source: Source | None = None
+    table: str | None = None
+    footnote: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Badge:
+    """A short text on a coloured ground, to the right of what it is about."""
+
+    label: str
+    message: str
+    colour: Colour = "blue"
+
+
+def to_csv(rows: Iterable[ExportRow]) -> str:
+    """Write a table for spreadsheets: numbers as numbers, no text that would run as a formula."""
+    out = io.StringIO(newline="")
+    writer = csv.DictWriter(out, CSV_COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    for row in rows:
+        cells = _record(row).items()
+        writer.writerow({k: _cell(v) if isinstance(v, str) else v for k, v in cells})
+    return out.getvalue()
+
+
+def to_json(rows: Iterable[ExportRow]) -> str:
+    """Write the rows with all their text as it is; a number that is none becomes null."""
+    records = [
+        _record(row)
+        | {
+            "authors": [_encodable(author) for author in row.authors],
+            "source": row.source.model_dump(mode="json") if row.source else None,
+        }
+        for row in rows
+    ]
+    return json.dumps({"rows": records}, ensure_ascii=False, allow_nan=False, indent=1) + "\n"
+
+
+def to_markdown(rows: Iterable[ExportRow]) -> str:
+    """Write a table for each board and noise, with its footnotes below."""
+    parts = []
+    for title, group in _tables(rows):
+        notes: list[str] = []
+        lines = [
+            f"### {_markdown(title)}",
+            "",
+            "| # | Method | i2t R@1 | R@5 | R@10 | t2i R@1 | R@5 | R@10 | rSum | 95 % | Evidence |",
+            "|--:|:--|" + "--:|" * 7 + ":--|:--|",
+        ]
+        for row in group:
+            method = _markdown(row.method)
+            if link := _url(row.url):
+                method = f"[{method}]({link})"
+            method += _mark(row, notes, r" \[{}\]")
+            cells = [_place(row), method, *_figures(row), _interval(row), _markdown(row.evidence)]
+            lines.append("| " + " | ".join(cells) + " |")
+        lines += [f"\n\\[{n}\\] {_markdown(note)}" for n, note in enumerate(notes, 1)]
+        parts.append("\n".join(lines) + "\n")
+    return "\n".join(parts)
+
+
+def to_latex(rows: Iterable[ExportRow]) -> str:
+    """Write a booktabs table for each board and noise; it compiles whatever the names hold."""
+    parts = [_TEX_HEAD]
+    for title, group in _tables(rows):
+        notes: list[str] = []
+        lines = [
+            r"\begin{table}",
+            r"\centering",
+            rf"\caption{{{_latex(title)}.}}",
+            r"\begin{tabular}{rlrrrrrrrl}",
+            r"\toprule",
+            r"& & \multicolumn{3}{c}{Image to text} & \multicolumn{3}{c}{Text to image} & & \\",
+            r"\# & Method & R@1 & R@5 & R@10 & R@1 & R@5 & R@10 & rSum & 95\,\% \\",
+            r"\midrule",
+        ]
+        for row in group:
+            method = _latex(row.method) + (rf"~\cite{{{row.source.key}}}" if row.source else "")
+            method += _mark(row, notes, " {{[}}{}{{]}}")
+            cells = [_place(row), method, *_figures(row), _interval(row).replace("–", "--")]
+            lines.append(" & ".join(cells) + r" \\")
+        lines += [r"\bottomrule", r"\end{tabular}"]
+        lines += [rf"\par{{\footnotesize {{[}}{n}{{]}} {_latex(note)}\par}}"
+                  for n, note in enumerate(notes, 1)]  # fmt: skip
+        parts.append("\n".join([*lines, r"\end{table}"]) + "\n")
+    return "\n".join(parts)
+
+
+def to_bibtex(rows: Iterable[ExportRow]) -> str:
+    """Write every source once, and a ``misc`` entry for every scored row."""
+    found: dict[str, str] = {}
+    for row in rows:
+        if row.source:
+            found.setdefault(row.source.key, _bib_source(row.source))
+        elif row.entry:
+            key = "now-" + re.sub(r"[^A-Za-z0-9-]", "", row.entry)
+            found.setdefault(key, _bib_entry(key, row))
+    return "\n".join(found.values())
+
+
+FORMATS: Mapping[str, Callable[[Iterable[ExportRow]], str]] = {
+    "csv": to_csv,
+    "json": to_json,
+    "md": to_markdown,
+    "tex": to_latex,
+    "bib": to_bibtex,
+}
+
+
+def badge_of(row: ExportRow) -> Badge:
+    """Say on a badge what a row reached: blue where a file was scored, grey where it was not."""
+    place = f", place {row.place}" if row.place else ""
+    scored: Colour = "green" if row.evidence in {"reproduced", "blind"} else "blue"
+    return Badge(
+        TITLES.get(row.board, row.board),
+        f"rSum {_rounded(row.rsum)}{place}",
+        "grey" if row.evidence in {"reported", "reference"} else scored,
+    )
+
+
+def badge_svg(badge: Badge) -> str:
+    """Draw a badge: one picture, no script, nothing loaded."""
+    label, message = _line(badge.label), _line(badge.message)
+    left, right = _width(label), _width(message)
+    texts = "".join(
+        f'<text x="{x}" y="14">{_xml(text)}</text>'
+        for x, text in ((left / 2, label), (left + right / 2, message))
+    )
+    name = _xml(f"{label}: {message}")
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{left + right}" height="20" role="img" '
+        f'aria-label="{name}"><title>{name}</title>'
+        f'<rect width="{left}" height="20" fill="#333333"/>'
+        f'<rect x="{left}" width="{right}" height="20" fill="{COLOURS[badge.colour]}"/>'
+        '<g fill="#ffffff" text-anchor="middle" font-size="11" '
+        f'font-family="Verdana,DejaVu Sans,sans-serif">{texts}</g></svg>\n'
+    )
+
+
+def badge_json(badge: Badge) -> str:
+    """Write a badge for the endpoint of shields.io.
+
+    Source: https://shields.io/badges/endpoint-badge
+    """
+    return json.dumps(
+        {
+            "schemaVersion": 1,
+            "label": _line(badge.label),
+            "message": _line(badge.message),
+            "color": COLOURS[badge.colour],
+        },
+        ensure_ascii=False,
+    )
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is None or math.isfinite(value) else None
+
+
+def _encodable(text: str) -> str:
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def _record(row: ExportRow) -> dict[str, object]:
+    """Flatten a row into named values; a number that is none becomes None."""
+    place_low, place_high = row.place_interval or (None, None)
+    recalls = [_finite(value) for value in row.recalls] or [None] * len(RECALLS)
+    record = {
+        "board": row.board,
+        "noise": row.noise,
+        "data": row.data,
+        "place": row.place,
+        "place_low": place_low,
+        "place_high": place_high,
+        "method": row.method,
+        "evidence": row.evidence,
+        "rsum": _finite(row.rsum),
+        "low": _finite(row.low),
+        "high": _finite(row.high),
+        **dict(zip(RECALLS, recalls, strict=True)),
+        "ensemble": row.ensemble,
+        "post_processing": row.post_processing,
+        "date": row.date,
+        "entry": row.entry,
+        "url": row.url,
+        "authors": " and ".join(row.authors) or None,
+        "source": row.source.key if row.source else None,
+        "table": row.table,
+        "footnote": row.footnote,
+    }
+    return {k: _encodable(v) if isinstance(v, str) else v for k, v in record.items()}
+
+
+CSV_COLUMNS = tuple(_record(ExportRow("", "", "", "", 0.0)))
+
+
+def _line(text: str) -> str:
+    """Put text on one line, without what is not to be seen or turns its neighbours round."""
+    return " ".join("".join(" " if _unseen(char) else char for char in text).split())
+
+
+def _unseen(char: str) -> bool:
+    return (
+        unicodedata.category(char) in {"Cc", "Cs", "Zl", "Zp"}
+        or char in _BIDI
+        or ord(char) & 0xFFFE == 0xFFFE
+    )
+
+
+def _cell(text: str) -> str:
+    line = _line(text)
+    return line if _NUMBER.fullmatch(line) else _FORMULA_START.sub(r"\1'", line)
+
+
+def _markdown(text: str) -> str:
+    return _MARKDOWN.sub(r"\\\g<0>", _line(text))
+
+
+def _latex(text: str) -> str:
+    return "".join(
+        char if char.isascii() or char in _TEX_PLAIN else rf"\nowchar{{{ord(char):04X}}}"
+        for char in _bib(text)
+    )
+
+
+def _bib(text: str) -> str:
+    """Escape for LaTeX, with braces that BibTeX counts as balanced."""
+    return "".join(_TEX.get(char, char) for char in _line(text))
+
+
+def _xml(text: str) -> str:
+    return escape(text, {'"': "&quot;", "'": "&apos;"})
+
+
+def _url(url: str | None) -> str | None:
+    """Give an address with no character that means something where it will stand, or None."""
+    if url is None or not re.match(r"https?://[^/?#]", url):
+        return None
+    return quote(_encodable(url), safe=_SAFE_IN_URL)
+
+
+def _tables(rows: Iterable[ExportRow]) -> Iterable[tuple[str, list[ExportRow]]]:
+    """Give each table's title and rows, in the order in which they come first."""
+    tables: dict[tuple[str, str, str], list[ExportRow]] = {}
+    for row in rows:
+        tables.setdefault((row.board, row.noise, row.data), []).append(row)
+    for (board, noise, data), group in tables.items():
+        yield f"{TITLES.get(board, board)}: {noise}; {data}", group
+
+
+def _mark(row: ExportRow, notes: list[str], pattern: str) -> str:
+    """Keep a row's footnote and give the mark that points at it."""
+    note = row.footnote or ""
+    if row.source:
+        where = f"{short_name(row.source)}, {row.table}" if row.table else short_name(row.source)
+        note = f"{where}. {note}".strip()
+    if not note:
+        return ""
+    if note not in notes:
+        notes.append(note)
+    return pattern.format(notes.index(note) + 1)
+
+
+def _place(row: ExportRow) -> str:
+    if row.place is None:
+        return ""
+    if row.place_interval is None or len({*row.place_interval, row.place}) == 1:
+        return str(row.place)
+    return f"{row.place} ({row.place_interval[0]}-{row.place_interval[1]})"
+
+
+def _figures(row: ExportRow) -> Sequence[str]:
+    recalls: Sequence[float | None] = row.recalls or [None] * len(RECALLS)
+    return [_rounded(value) for value in (*recalls, row.rsum)]
+
+
+def _interval(row: ExportRow) -> str:
+    low, high = _rounded(row.low), _rounded(row.high)
+    return f"{low}–{high}" if low and high else ""
+
+
+def _rounded(value: float | None) -> str:
+    finite = _finite(value)
+    return "" if finite is None else f"{finite:.1f}"
+
+
+def _width(text: str) -> int:
+    """Estimate a text's width in pixels, with a margin on both sides."""
+    wide = sum(unicodedata.east_asian_width(char) in "WF" for char in text)
+    return 12 + 7 * len(text) + 5 * wide
+
+
+def _bib_source(source: Source) -> str:
+    venue = {"article": "journal", "inproceedings": "booktitle", "misc": "howpublished"}
+    return _bib_text(
+        source.kind,
+        source.key,
+        {
+            "title": f"{{{_bib(source.title)}}}",
+            "author": " and ".join(_bib(author) for author in source.authors),
+            venue[source.kind]: _bib(source.venue),
+            "pages": source.pages or "",
+            "year": str(source.year),
+            "url": _url(source.url) or "",
+        },
+    )
+
+
+def _bib_entry(key: str, row: ExportRow) -> str:
+    year = re.match(r"\d{4}", row.date or "")
+    return _bib_text(
+        "misc",
+        key,
+        {
+            "title": f"{{{_bib(row.method)}}}",
+            # In braces of its own, a name is not taken apart.
+            "author": " and ".join(f"{{{_bib(author)}}}" for author in row.authors),
+            "howpublished": _bib(f"Leaderboard {TITLES.get(row.board, row.board)}, {row.entry}"),
+            "year": year[0] if year else "",
+            "url": _url(row.url) or "",
+            "note": _bib(f"rSum {_rounded(row.rsum)}, {row.evidence}, {row.noise}"),
+        },
+    )
+
+
+def _bib_text(kind: str, key: str, values: Mapping[str, str]) -> str:
+    lines = [f"  {name} = {{{value}}}," for name, value in values.items() if value]
+    return "\n".join([f"@{kind}{{{key},", *lines, "}"]) + "\n"

@@ -1,0 +1,279 @@
+"""Reported rows: what papers print about a method, with its source and known misprints."""
+
+import tomllib
+from functools import cache
+from importlib.resources import files
+from typing import Literal, get_args
+
+from pydantic import Field, model_validator
+
+from now_builder.config import Strict, build
+from now_builder.errors import FormatError
+
+Board = Literal["jieba", "bpe", "bert", "flickr30k", "coco-1k", "coco-5k", "cc152k"]
+BOARDS: tuple[Board, ...] = get_args(Board)
+
+Protocol = Literal["none", "captions", "images", "either", "web", "unknown", "unstated"]
+Recall3 = tuple[float, float, float]
+
+FOLDER = "reported"
+_SOURCES = "sources.toml"
+_TABLES = ("now.toml", "flickr30k.toml", "coco.toml", "cc152k.toml")
+
+# Where a test query counts for 0.1 points or more, one-decimal recalls are exact; elsewhere they
+# are rounded, and so is their sum.
+_EXACT: frozenset[Board] = frozenset({"jieba", "bpe", "bert", "cc152k"})
+_EXACT_TOLERANCE = 0.05
+_ROUNDED_TOLERANCE = 0.1
+_SLACK = 1e-6
+
+
+class Noise(Strict):
+    """What was wrong with the training pairs. Rows under different noise must not be compared.
+
+    Attributes:
+        protocol: ``captions`` gives single captions to other images, so that an image mostly
+            keeps some of its own; ``images`` gives all captions of an image away together, which
+            is harder; ``either`` is the same where an image has one caption, on top of the noise
+            of the web; ``web`` is noise as found; ``unknown`` where the table, its released code
+            and the tables that it cites do not agree; ``unstated`` where a submission says nothing.
+        ratio: Share of the pairs, in [0, 1); None for noise as found.
+    """
+
+    protocol: Protocol
+    ratio: float | None = Field(default=None, ge=0, lt=1)
+
+    @model_validator(mode="after")
+    def _agree(self) -> "Noise":
+        silent = self.ratio is None
+        expected = {"none": self.ratio == 0, "web": silent, "unstated": silent}
+        if not expected.get(self.protocol, bool(self.ratio)):
+            raise ValueError(f"protocol {self.protocol!r} does not go with ratio {self.ratio}")
+        return self
+
+    @property
+    def title(self) -> str:
+        """The condition in words."""
+        share = f"{100 * (self.ratio or 0):.0f} %"
+        return {
+            "none": "no noise added",
+            "web": "noise of the web",
+            "captions": f"{share} noise, captions shuffled one by one",
+            "images": f"{share} noise, images shuffled with all their captions",
+            "either": f"noise of the web, {share} more shuffled",
+            "unstated": "noise not stated",
+            "unknown": f"{share} noise, protocol not established",
+        }[self.protocol]
+
+
+class Source(Strict):
+    """A publication.
+
+    Attributes:
+        key: For citations.
+        authors: ``Family, Given``; empty where the publication names none.
+        url: Where the figures were read.
+    """
+
+    key: str
+    kind: Literal["article", "inproceedings", "misc"]
+    title: str
+    authors: tuple[str, ...]
+    venue: str
+    pages: str | None = None
+    year: int
+    url: str
+
+
+class Correction(Strict):
+    """A row as another table, or another cell of the same, prints it: what the board does not use.
+
+    Attributes:
+        source: Key of the publication that prints it so.
+        i2t: As printed; None where the recalls are not at issue, or not printed.
+        rsum: As printed.
+        why: What the source says, which of the two the board uses, and the reason.
+    """
+
+    source: str
+    table: str
+    i2t: Recall3 | None = None
+    t2i: Recall3 | None = None
+    rsum: float | None = None
+    why: str
+
+
+class _Figures(Strict):
+    method: str
+    i2t: Recall3 | None = None
+    t2i: Recall3 | None = None
+    rsum: float | None = None
+    ensemble: int | None = Field(default=None, ge=1)
+    note: str | None = None
+    corrections: tuple[Correction, ...] = ()
+
+
+class _Table(Strict):
+    board: Board
+    noise: Noise
+    source: str
+    table: str
+    rows: tuple[_Figures, ...]
+
+
+class _File(Strict):
+    tables: tuple[_Table, ...]
+
+
+class _SourceFile(Strict):
+    sources: tuple[Source, ...]
+
+
+class ReportedRow(Strict):
+    """A row of a published table.
+
+    Attributes:
+        i2t: Image to text, R@1, R@5, R@10 in percent; None where only the sum is known.
+        t2i: Text to image, likewise.
+        rsum: As printed; the sum of the recalls where the table prints none.
+        source: Where the figures were read, which may be a later paper that cites the method.
+        table: Of that source.
+        ensemble: Networks whose similarities are averaged; None where it is not said.
+        corrections: Where the row is printed otherwise.
+    """
+
+    board: Board
+    method: str
+    noise: Noise
+    i2t: Recall3 | None
+    t2i: Recall3 | None
+    rsum: float
+    source: Source
+    table: str
+    ensemble: int | None
+    note: str | None
+    corrections: tuple[Correction, ...]
+
+    @property
+    def recalls(self) -> tuple[float, ...]:
+        """The six recalls, or nothing where only their sum is known."""
+        return self.i2t + self.t2i if self.i2t and self.t2i else ()
+
+    @property
+    def footnote(self) -> str | None:
+        """The note and all corrections in one line."""
+        parts = [f"{self.note[0].upper()}{self.note[1:]}."] if self.note else []
+        parts += [_correction_text(correction) for correction in self.corrections]
+        return " ".join(parts) or None
+
+
+@cache
+def read_sources() -> dict[str, Source]:
+    """Read the packaged publications, by key."""
+    found = build(_SourceFile, _read(_SOURCES), _SOURCES).sources
+    return {source.key: source for source in found}
+
+
+@cache
+def read_reported(board: Board | None = None) -> tuple[ReportedRow, ...]:
+    """Read the packaged rows of one board, or of all.
+
+    Raises:
+        FormatError: If the recalls of a row do not add up to its rSum, a row is there twice, or a
+            table names an unknown source.
+    """
+    if board is not None:
+        return tuple(row for row in read_reported() if row.board == board)
+    rows = [row for name in _TABLES for row in parse_reported(_read(name), name)]
+    seen = set[tuple[object, ...]]()
+    for row in rows:
+        key = (row.board, row.noise, row.method, row.source.key)
+        if key in seen:
+            raise FormatError(
+                FOLDER, f"{row.board} {row.method} from {row.source.key}: found twice"
+            )
+        seen.add(key)
+    return tuple(rows)
+
+
+def parse_reported(tree: dict[str, object], origin: str) -> list[ReportedRow]:
+    """Make the rows of one file.
+
+    Args:
+        tree: Parsed TOML: tables, each with its board, noise, source and rows.
+        origin: The file's name, for messages.
+
+    Raises:
+        ConfigError: If a field is missing, unknown or of the wrong kind.
+        FormatError: If recalls do not add up, or a source is unknown.
+    """
+    return [
+        _row(table, figures, origin)
+        for table in build(_File, tree, origin).tables
+        for figures in table.rows
+    ]
+
+
+def _row(table: _Table, figures: _Figures, origin: str) -> ReportedRow:
+    name = f"{table.board} {figures.method}"
+    sources = read_sources()
+    for key in (table.source, *(correction.source for correction in figures.corrections)):
+        if key not in sources:
+            raise FormatError(origin, f"{name}: found source {key!r}, expected one of {_SOURCES}")
+    tolerance = _EXACT_TOLERANCE if table.board in _EXACT else _ROUNDED_TOLERANCE
+    rsum = _checked_sum(figures, f"{origin}, {name}", tolerance)
+    for correction in figures.corrections:
+        if correction.i2t and correction.rsum is not None:
+            _checked_sum(correction, f"{origin}, {name}, correction", tolerance)
+    return ReportedRow(
+        **figures.model_dump(exclude={"rsum", "corrections"}),
+        board=table.board,
+        noise=table.noise,
+        rsum=rsum,
+        source=sources[table.source],
+        table=table.table,
+        corrections=figures.corrections,
+    )
+
+
+def _checked_sum(figures: _Figures | Correction, name: str, tolerance: float) -> float:
+    if (figures.i2t is None) != (figures.t2i is None):
+        raise FormatError(name, "found recalls of one direction, expected both or none")
+    if figures.i2t is None or figures.t2i is None:
+        if figures.rsum is None:
+            raise FormatError(name, "found neither recalls nor rsum")
+        return figures.rsum
+    total = round(sum(figures.i2t + figures.t2i), 1)
+    if figures.rsum is not None and abs(total - figures.rsum) > tolerance + _SLACK:
+        raise FormatError(name, f"found rsum {figures.rsum}, its recalls add up to {total}")
+    return total if figures.rsum is None else figures.rsum
+
+
+def _correction_text(correction: Correction) -> str:
+    where = f"{short_name(read_sources()[correction.source])}, {correction.table}"
+    if correction.i2t and correction.t2i:
+        ways = (
+            " ".join(f"{value:.1f}" for value in way) for way in (correction.i2t, correction.t2i)
+        )
+        printed = f"prints {' / '.join(ways)}"
+    elif correction.rsum is not None:
+        printed = f"prints rSum {correction.rsum:.1f}"
+    else:
+        return f"{where}: {correction.why}"
+    return f"{where} {printed}. {correction.why}"
+
+
+def _figures(recalls: Recall3) -> str:
+    return " ".join(f"{value:.1f}" for value in recalls)
+
+
+def short_name(source: Source) -> str:
+    """Name a publication as a text would: its first author, or its title, and the year."""
+    name = source.authors[0].partition(",")[0] if source.authors else source.title.partition(":")[0]
+    others = " et al." if len(source.authors) > 1 else ""
+    return f"{name}{others} {source.year}"
+
+
+def _read(name: str) -> dict[str, object]:
+    text = files("leaderboard.board").joinpath(FOLDER, name).read_text(encoding="utf-8")
+    return tomllib.loads(text)

@@ -1,0 +1,230 @@
+"""A result as text for a terminal."""
+
+import json
+from dataclasses import asdict
+from io import StringIO
+
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from leaderboard.core.uncertainty import SIGNIFICANT, Comparison
+from leaderboard.metrics import CUTOFFS, Recalls, tie_width
+from leaderboard.scoring.result import Direction, Result
+from leaderboard.store.dataset import DatasetReport
+
+WAYS = (("i2t", "image to caption"), ("t2i", "caption to image"))
+REFERENCES = {
+    "chance": "chance",
+    "lang": "language alone",
+    "lang+topic": "language and topic",
+}
+
+
+def as_text(result: Result, width: int = 100) -> str:
+    """Lay a result out for people: recalls with intervals, rSum beside its references."""
+    console = Console(file=StringIO(), width=width, color_system=None, legacy_windows=False)
+    place = "ranked" if result.ranked else f"not ranked: {result.reason}"
+    console.print(
+        Text(
+            f"{result.method.name}: rSum {result.rsum:.1f}"
+            f" (95 % interval {result.rsum_interval[0]:.1f} to {result.rsum_interval[1]:.1f})"
+            f" on {result.n_pairs} pairs of {result.split}, track {result.track}; {place}"
+        )
+    )
+    console.print(_recalls(result))
+    console.print(_references(result))
+    for note in _notes(result):
+        console.print(Text(note))
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    return "\n".join(line.rstrip() for line in text.splitlines())
+
+
+def comparison_as_text(found: Comparison, names: tuple[str, str], width: int = 100) -> str:
+    """Lay a paired comparison out for people."""
+    console = Console(file=StringIO(), width=width, color_system=None, legacy_windows=False)
+    told = "told apart" if found.p < SIGNIFICANT else "not told apart"
+    console.print(
+        Text(
+            f"{names[0]} less {names[1]}: {found.difference:+.1f} rSum points (95 % interval"
+            f" {found.low:+.1f} to {found.high:+.1f}), sign-flip p {found.p:.2g}: {told}"
+        )
+    )
+    table = Table(box=None, pad_edge=False)
+    for column in ("", "only the first hits", "only the second hits", "undecided", "McNemar p"):
+        table.add_column(column, justify="left" if not column else "right")
+    for field, name in WAYS:
+        for cutoff, each in getattr(found, field).items():
+            counts = (each.first_only, each.second_only, each.undecided)
+            table.add_row(f"{name} R@{cutoff}", *map(str, counts), f"{each.p:.2g}")
+    console.print(table)
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    return "\n".join(line.rstrip() for line in text.splitlines())
+
+
+def comparison_as_json(found: Comparison) -> str:
+    """Give a paired comparison as JSON text."""
+    return json.dumps(asdict(found), indent=2)
+
+
+def _recalls(result: Result) -> Table:
+    table = Table(box=None, pad_edge=False)
+    table.add_column("")
+    for name in ("R@1", "R@5", "R@10", "medR", "meanR", "MRR"):
+        table.add_column(name, justify="right")
+    for field, name in WAYS:
+        way: Direction = getattr(result, field)
+        cells = [
+            f"{value:.1f} [{low:.1f}, {high:.1f}]"
+            for value, (low, high) in zip(way.values(), way.interval.values(), strict=True)
+        ]
+        ranks = [
+            _figure(way.median_rank, 0),
+            _figure(way.mean_rank, 1),
+            _figure(way.mrr, 3),
+        ]
+        table.add_row(name, *(Text(cell) for cell in [*cells, *ranks]))
+    return table
+
+
+def _figure(value: float | None, digits: int) -> str:
+    """Print a rank statistic, or that the lists end too early for it."""
+    return "–" if value is None else f"{value:.{digits}f}"
+
+
+def _references(result: Result) -> Table:
+    rows = [(REFERENCES[name], value) for name, value in result.references.items()]
+    rows.append(("this submission", result.rsum))
+    longest = max(value for _, value in rows)
+    table = Table(box=None, pad_edge=False)
+    table.add_column("rSum beside")
+    table.add_column("", justify="right")
+    table.add_column("")
+    for name, value in sorted(rows, key=lambda row: row[1]):
+        table.add_row(name, f"{value:.1f}", "█" * max(1, round(40 * value / longest)))
+    return table
+
+
+def _notes(result: Result) -> list[str]:
+    notes = []
+    if result.ties.width:
+        notes.append(
+            f"Ties decide {result.ties.width:.1f} rSum points: {result.rsum_pessimistic:.1f} if all"
+            f" are lost, {result.rsum_optimistic:.1f} if all are won"
+            f" ({result.rsum_argsort:.1f} by a stable argsort)."
+        )
+    twins = result.duplicates
+    if twins.captions or twins.images:
+        notes.append(
+            f"{twins.captions} captions and {twins.images} images of the split are not unique:"
+            f" a perfect scorer reaches {twins.ceiling_rsum:.1f}. Counting every one of them as"
+            f" right gives {twins.rsum:.1f}."
+        )
+    if result.folds is not None:
+        folds = result.folds
+        notes.append(f"Mean of {folds.count} folds of {folds.size} images: rSum {folds.rsum:.1f}.")
+    notes += [f"Look at this ({flag.code}): {flag.message}" for flag in result.flags]
+    return notes
+
+
+def recall_text(found: Recalls) -> str:
+    """Lay the recalls of a bare matrix out for people."""
+    table = _table("", "queries", "R@1", "R@5", "R@10", "medR", "meanR", "MRR")
+    for name, way in (("image to caption", found.i2t), ("caption to image", found.t2i)):
+        table.add_row(
+            name,
+            str(way.n_queries),
+            *(f"{way.recall(cutoff):.2f}" for cutoff in CUTOFFS),
+            _figure(way.median_rank, 0),
+            _figure(way.mean_rank, 1),
+            _figure(way.mrr, 3),
+        )
+    parts: list[RenderableType] = [Text(f"rSum {found.rsum:.2f}"), table]
+    if tie_width(found.ranks):
+        bounds = f"{found.rsum_pessimistic:.2f} if all ties are lost, {found.rsum_optimistic:.2f}"
+        parts.append(Text(f"{bounds} if all are won ({found.rsum_argsort:.2f} by stable argsort)."))
+    return _printed(100, *parts)
+
+
+def dataset_text(report: DatasetReport, width: int = 110) -> str:
+    """Lay a dataset report out for people: tracks, splits, leaks."""
+    return _printed(
+        width,
+        Text(f"{report.name} ({report.origin}), fingerprint {report.fingerprint[:16]}"),
+        Text("\nCaptions, by their tokens"),
+        _tracks(report),
+        Text("\nImages and pages"),
+        _splits(report),
+        Text("\nPairs of a later split that an earlier one has too"),
+        _leaks(report),
+    )
+
+
+def _printed(width: int, *parts: RenderableType) -> str:
+    file = StringIO()
+    console = Console(file=file, width=width, color_system=None, legacy_windows=False)
+    for part in parts:
+        console.print(part)
+    return "\n".join(line.rstrip() for line in file.getvalue().splitlines())
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for place, name in enumerate(columns):
+        table.add_column(name, justify="right" if place > 1 else "left")
+    return table
+
+
+def _tracks(report: DatasetReport) -> Table:
+    table = _table(
+        "split", "track", "captions", "distinct", "not unique", "largest", "R@1 i2t", "R@1 t2i",
+        "rSum", "<unk> %", "tokens",
+    )  # fmt: skip
+    for track in report.tracks:
+        table.add_row(
+            track.split,
+            Text(track.track),
+            *map(str, (track.captions, track.distinct, track.queries, _largest(track.group_sizes))),
+            f"{track.ceiling_i2t:.2f}",
+            f"{track.ceiling_t2i:.2f}",
+            "–" if track.ceiling_rsum is None else f"{track.ceiling_rsum:.1f}",
+            "–" if track.unknown is None else f"{track.unknown:.2f}",
+            f"{track.tokens_median:.0f}, most {track.tokens_most}",
+        )
+    return table
+
+
+def _splits(report: DatasetReport) -> Table:
+    table = _table(
+        "split", "languages", "pairs", "images", "not unique", "same look", "sites", "domains"
+    )
+    for split in report.splits:
+        told = [f"{name} {count}" for name, count in (split.languages or ())[:4]]
+        table.add_row(
+            split.split,
+            Text(", ".join(told) or "–"),
+            *map(str, (split.pairs, split.images, split.image_queries)),
+            *map(_or_dash, (split.looks, split.sites, split.domains)),
+        )
+    return table
+
+
+def _leaks(report: DatasetReport) -> Table:
+    table = _table("later", "earlier", "captions", "images", "alike", "on shared sites", "sites")
+    for leak in report.leaks:
+        table.add_row(
+            leak.later,
+            leak.earlier,
+            Text(", ".join(f"{track} {count}" for track, count in leak.captions.items())),
+            str(leak.images),
+            *map(_or_dash, (leak.alike, leak.site_pairs, leak.sites)),
+        )
+    return table
+
+
+def _largest(sizes: tuple[tuple[int, int], ...]) -> int:
+    return max((size for size, _ in sizes), default=1)
+
+
+def _or_dash(count: int | None) -> str:
+    return "–" if count is None else str(count)

@@ -1,0 +1,1 @@
+"""What judging rests on: how far figures could be off by chance."""

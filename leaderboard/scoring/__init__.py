@@ -1,0 +1,1 @@
+"""From a submission and a release to a result: figures, references, flags."""

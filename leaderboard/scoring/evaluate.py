@@ -1,0 +1,384 @@
+"""The evaluator: a submission and a release in, a result out; the same input, the same bytes."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from jaxtyping import Bool
+
+from leaderboard.core.uncertainty import bootstrap_rsum, wilson
+from leaderboard.metrics import (
+    CUTOFFS,
+    OneWay,
+    Ranks,
+    Recalls,
+    count_duplicate_aware,
+    expected_hits,
+    explained_ties,
+    fold_recalls,
+    recalls,
+    summarise,
+    tie_width,
+)
+from leaderboard.scoring.checks import Declared, check_matrix
+from leaderboard.scoring.references import references
+from leaderboard.scoring.result import (
+    AtCutoffs,
+    Count,
+    Direction,
+    Duplicates,
+    Evaluator,
+    Flag,
+    Folds,
+    Intervals,
+    RankRecord,
+    Release,
+    Result,
+    Ties,
+    query_ranks,
+)
+from leaderboard.submission.archive import (
+    Description,
+    Lists,
+    OpenSubmission,
+    Scored,
+    Submission,
+    open_submission,
+    ranks_of_right,
+)
+from leaderboard.submission.gallery import FOLD, Gallery, ScoredSplit, Track, read_gallery
+from leaderboard.submission.untrusted import refusal
+from now_builder.errors import Problems
+
+MAX_TIE_WIDTH = 5.0
+"""rSum points that ties may decide in a ranked result."""
+
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True, slots=True)
+class Standard:
+    """What the submissions to a split are measured against.
+
+    Attributes:
+        gallery: The split.
+        references: rSum of scorers that know nothing, or one thing.
+    """
+
+    gallery: Gallery
+    references: dict[str, float]
+
+
+def read_standard(
+    release: Path, split: ScoredSplit, track: Track, truth: Path | None = None
+) -> Standard:
+    """Read what the submissions to a split are measured against.
+
+    Raises:
+        FormatError: If the release or the truth file cannot be read.
+    """
+    gallery = read_gallery(release, split, track)
+    return Standard(gallery, references(release, gallery, split, truth))
+
+
+def score(
+    path: Path,
+    release: Path,
+    truth: Path | None = None,
+    *,
+    name: str | None = None,
+    standard: Callable[[Path, ScoredSplit, Track, Path | None], Standard] = read_standard,
+) -> Result:
+    """Score a submission against a release.
+
+    Args:
+        path: The submission.
+        release: The very one that it was made for; of a blind round, the judge's folder.
+        truth: CSV or Parquet with languages and topics, for :attr:`Result.references`.
+        name: What messages call the submission; its path if not given.
+        standard: :func:`read_standard`, or a cache of it where many are scored on one release.
+
+    Raises:
+        SubmissionError: With all that is wrong: it cannot be read, or is of another release, split
+            or order.
+        FormatError: If the release or the truth file cannot be read.
+    """
+    with open_submission(path, name) as submission:
+        meta = submission.meta
+        against = standard(release, meta.split, meta.track, truth)
+        scored = _read(submission, against.gallery, release)
+        return _result(submission, scored, against.gallery, against.references)
+
+
+def validate(path: Path, release: Path) -> tuple[Submission, int]:
+    """Check all that :func:`score` checks.
+
+    Returns:
+        The description, and the number of pairs.
+
+    Raises:
+        SubmissionError: With all that is wrong: it cannot be read, or is of another release, split
+            or order.
+        FormatError: If the release cannot be read.
+    """
+    with open_submission(path) as submission:
+        meta = submission.meta
+        gallery = read_gallery(release, meta.split, meta.track, unpaired=True)
+        _read(submission, gallery, release)
+        return meta, len(gallery.caption_keys)
+
+
+def _read(submission: OpenSubmission, gallery: Gallery, release: Path) -> Scored:
+    """Read the payload; refuse with all problems at once."""
+    meta = submission.meta
+    problems = Problems()
+    if meta.dataset_fingerprint != gallery.fingerprint:
+        mend = "it was made on another release; pack or predict again with this one"
+        with problems.noted():
+            raise refusal(
+                "fingerprint.mismatch",
+                "submission.json.dataset_fingerprint",
+                f"{meta.dataset_fingerprint[:16]}…",
+                f"{gallery.fingerprint[:16]}… ({meta.split} of {release.name}, track {meta.track})",
+                mend,
+            )
+    with problems.noted():
+        scored = submission.read(gallery)
+    problems.refuse_any()
+    return scored
+
+
+def _result(
+    submission: OpenSubmission, scored: Scored, gallery: Gallery, known: dict[str, float]
+) -> Result:
+    meta, record = submission.meta, _record(scored, gallery)
+    figures = figures_of(record)
+    aware = figures.duplicate_aware
+    result = Result(
+        **{field: getattr(meta, field) for field in Description.model_fields},
+        n_pairs=len(gallery.caption_keys),
+        n_images=len(gallery.image_keys),
+        track=meta.track,
+        split=meta.split,
+        release=Release(origin=gallery.origin, fingerprint=gallery.fingerprint),
+        duplicates=_duplicates(gallery, aware),
+        references=known,
+        flags=_flags(scored, gallery, meta.postprocessing.kind),
+        folds=_folds(scored, gallery),
+        precision=scored.precision,
+        payload_sha256=submission.sha256,
+        evaluator=Evaluator(),
+        ranks=record,
+        **figures.fields,
+    )
+    return _coarse(result) if gallery.origin == "blind" else result
+
+
+_TOLD = "the judge of the blind round has the measure"
+
+
+def _coarse(result: Result) -> Result:
+    """Say of a blind round's pairing no more than a table of scores does.
+
+    Exact figures are sums over queries: a matrix with ties of different widths, or with ranks
+    chosen by row, would read the pairing off them in a few submissions.
+    """
+    said = result.model_dump(include={*Description.model_fields})
+    found = _to_one_digit(result.model_dump(exclude={*said, "ranks", "flags"}))
+    flags = tuple(Flag(code=flag.code, message=_TOLD) for flag in result.flags)
+    return Result.model_validate({**said, **found, "flags": flags, "ranks": None})
+
+
+def _to_one_digit(value: Any, name: str = "") -> Any:
+    if isinstance(value, dict):
+        return {} if name == "hits" else {k: _to_one_digit(v, k) for k, v in value.items()}
+    if isinstance(value, tuple):
+        return tuple(_to_one_digit(item) for item in value)
+    if isinstance(value, float):
+        return round(value, 2 if name == "mrr" else 1)
+    return value
+
+
+def _record(scored: Scored, gallery: Gallery) -> RankRecord:
+    """Put down all ranks; captions in the order of their images."""
+    rows, columns = np.arange(len(gallery.image_keys)), np.argsort(gallery.owner, kind="stable")
+    orders = (rows, columns)
+    i2t, t2i = (query_ranks(way, to) for way, to in zip(scored.ranks, orders, strict=True))
+    aware, explained = _of_duplicates(scored, gallery)
+    return RankRecord(
+        i2t=i2t,
+        t2i=t2i,
+        duplicate_aware=None
+        if aware is None
+        else (query_ranks(aware[0], rows), query_ranks(aware[1], columns)),
+        explained=None
+        if explained is None or not any(way.any() for way in explained)
+        else (tuple(explained[0][rows].tolist()), tuple(explained[1][columns].tolist())),
+        depth=scored.depth,
+    )
+
+
+Explained = tuple[np.ndarray, np.ndarray]
+
+
+def _of_duplicates(
+    scored: Scored, gallery: Gallery
+) -> tuple[tuple[Ranks, Ranks] | None, Explained | None]:
+    """Rank again where what is identical counts as right; find the ties that it forces."""
+    labels = gallery.image_labels, gallery.caption_labels
+    if all(len(np.unique(group)) == len(group) for group in labels):
+        return None, None
+    if scored.lists is not None:
+        return _right_in_lists(scored.lists, gallery), None
+    found = [
+        (
+            count_duplicate_aware(matrix, *labels, gallery.owner),
+            explained_ties(matrix, *labels, gallery.owner),
+        )
+        for matrix in scored.matrices
+    ]
+    (aware_rows, tied_rows), (aware_columns, tied_columns) = found[0], found[-1]
+    return (aware_rows[0], aware_columns[1]), (tied_rows[0], tied_columns[1])
+
+
+def _right_in_lists(lists: tuple[Lists, Lists], gallery: Gallery) -> tuple[Ranks, Ranks]:
+    (i2t, t2i), images, texts = lists, gallery.image_labels, gallery.caption_labels
+    owner, told = gallery.owner, _own_texts(gallery)
+    rows = np.arange(len(images))[:, None]
+    return (
+        ranks_of_right(told[rows, texts[i2t]] | (images[owner[i2t]] == images[:, None])),
+        ranks_of_right(told[t2i, texts[:, None]] | (images[t2i] == images[owner][:, None])),
+    )
+
+
+def _own_texts(gallery: Gallery) -> Bool[np.ndarray, "images texts"]:
+    """Say whether an image has a caption of that text."""
+    told = np.zeros((len(gallery.image_labels), int(gallery.caption_labels.max()) + 1), np.bool_)
+    told[gallery.owner, gallery.caption_labels] = True
+    return told
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What follows from ranks alone.
+
+    Attributes:
+        fields: Of a :class:`Result`, by name.
+        strict: Recalls with the own candidate right.
+        duplicate_aware: Recalls with identical ones right too.
+    """
+
+    fields: dict[str, object]
+    strict: Recalls
+    duplicate_aware: Recalls
+
+
+def figures_of(record: RankRecord) -> Figures:
+    """Work out every figure of a result that follows from its ranks."""
+    owner = record.owner()
+    strict = summarise(*record.read(), owner, record.depth)
+    aware = strict
+    if record.duplicate_aware is not None:
+        ranks = [way.read() for way in record.duplicate_aware]
+        aware = summarise(ranks[0], ranks[1], owner, record.depth)
+    width = tie_width(strict.ranks)
+    unexplained = width
+    if record.explained is not None:
+        forced = [np.array(way) for way in record.explained]
+        unexplained = tie_width(strict.ranks, (forced[0], forced[1]))
+    interval = bootstrap_rsum(strict.per_image)
+    tied = [int(np.count_nonzero(way.equal)) for way in strict.ranks]
+    fields: dict[str, object] = {
+        "rsum": strict.rsum,
+        "ranked": unexplained <= MAX_TIE_WIDTH,
+        "reason": _reason(unexplained),
+        "i2t": _direction(strict.i2t, aware.i2t, tied[0]),
+        "t2i": _direction(strict.t2i, aware.t2i, tied[1]),
+        "rsum_interval": _rounded((interval.low, interval.high)),
+        "rsum_deviation": round(interval.deviation, 4),
+        "rsum_optimistic": strict.rsum_optimistic,
+        "rsum_pessimistic": strict.rsum_pessimistic,
+        "rsum_argsort": strict.rsum_argsort,
+        "ties": Ties(width=width, unexplained_width=unexplained),
+    }
+    return Figures(fields, strict, aware)
+
+
+def _reason(unexplained: float) -> str | None:
+    if unexplained <= MAX_TIE_WIDTH:
+        return None
+    return (
+        f"ties decide {unexplained:.1f} rSum points (between identical captions or images apart),"
+        f" expected {MAX_TIE_WIDTH:g} at most"
+    )
+
+
+def _direction(strict: OneWay, aware: OneWay, tied_queries: Count) -> Direction:
+    return Direction(
+        **_at(strict.recall),
+        hits={f"R@{cutoff}": str(strict.hits[cutoff]) for cutoff in CUTOFFS},
+        optimistic=AtCutoffs(**_at(strict.optimistic)),
+        pessimistic=AtCutoffs(**_at(strict.pessimistic)),
+        interval=Intervals(
+            **_at(lambda k: _rounded(wilson(float(strict.hits[k]), strict.n_queries)))
+        ),
+        duplicate_aware=AtCutoffs(**_at(aware.recall)),
+        median_rank=strict.median_rank,
+        mean_rank=strict.mean_rank,
+        mrr=strict.mrr,
+        tied_queries=tied_queries,
+    )
+
+
+def _at(figure: Callable[[int], Value]) -> dict[str, Value]:
+    return {f"r{cutoff}": figure(cutoff) for cutoff in CUTOFFS}
+
+
+def _rounded(interval: tuple[float, float]) -> tuple[float, float]:
+    return round(interval[0], 4), round(interval[1], 4)
+
+
+def _duplicates(gallery: Gallery, aware: Recalls) -> Duplicates:
+    labels = gallery.caption_labels, gallery.image_labels
+    counts = [int(np.sum(np.bincount(group)[group] > 1)) for group in labels]
+    return Duplicates(
+        captions=counts[0], images=counts[1], ceiling_rsum=ceiling_rsum(gallery), rsum=aware.rsum
+    )
+
+
+def ceiling_rsum(gallery: Gallery) -> float:
+    """Give the rSum of a scorer that knows all but cannot tell identical ones apart."""
+    labels = gallery.image_labels, gallery.caption_labels
+    if all(len(np.unique(group)) == len(group) for group in labels):
+        return 600.0
+    images, texts, owner = *labels, gallery.owner
+    same = (images[:, None] == images[owner]) | _own_texts(gallery)[:, texts]
+    return recalls(same.astype(np.float32), owner).rsum
+
+
+def _flags(scored: Scored, gallery: Gallery, declared: Declared) -> tuple[Flag, ...]:
+    """Check each matrix; what both show is said once."""
+    i2t, t2i = (float(expected_hits(way, 1).sum()) for way in scored.ranks)
+    flags: dict[str, Flag] = {}
+    for matrix in scored.matrices:
+        for flag in check_matrix(matrix, gallery.owner, (i2t, t2i), declared):
+            flags.setdefault(flag.code, flag)
+    return tuple(flags.values())
+
+
+def _folds(scored: Scored, gallery: Gallery) -> Folds | None:
+    """Average MS-COCO's 1K folds, where the split is that large and its captions in order."""
+    images, captions = gallery.shape
+    if scored.lists is not None or captions == images or images < 2 * FOLD:
+        return None
+    folds = [fold_recalls(matrix, gallery.owner, FOLD) for matrix in scored.matrices]
+    i2t = _mean([fold.i2t for fold in folds[0]])
+    t2i = _mean([fold.t2i for fold in folds[-1]])
+    rsum = sum((*i2t.values(), *t2i.values()))
+    return Folds(size=FOLD, count=len(folds[0]), i2t=i2t, t2i=t2i, rsum=rsum)
+
+
+def _mean(folds: Sequence[OneWay]) -> AtCutoffs:
+    return AtCutoffs(**_at(lambda k: float(np.mean([fold.recall(k) for fold in folds]))))

@@ -1,0 +1,163 @@
+"""Two entries on the same queries, side by side: how far apart, how sure, and what differs."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from leaderboard.board.tables import Row, Section
+from leaderboard.core.uncertainty import SIGNIFICANT, Comparison, Discordance
+from leaderboard.metrics import CUTOFFS, Ranks
+from leaderboard.scoring.pairing import compare_results
+from leaderboard.scoring.result import RankRecord, Result
+from leaderboard.site.charts import Chart, Style, curves_of, recall_chart
+
+WAYS = ("Image → caption", "Caption → image")
+_DESCRIBED = {
+    "method",
+    "authors",
+    "affiliation",
+    "training",
+    "postprocessing",
+    "compute",
+    "precision",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Better:
+    """On how many queries of a direction which of two entries ranks the own counterpart higher."""
+
+    first: int
+    same: int
+    second: int
+
+
+@dataclass(frozen=True, slots=True)
+class RecallLine:
+    """One recall of both entries."""
+
+    cutoff: int
+    first: float
+    second: float
+    test: Discordance
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One direction of both entries."""
+
+    title: str
+    recalls: tuple[RecallLine, ...]
+    better: Better
+    chart: Chart
+
+
+@dataclass(frozen=True, slots=True)
+class PairView:
+    """What a page says of two entries.
+
+    Attributes:
+        first: The one with the higher rSum.
+        told_apart: Whether the paired test finds them different.
+        differences: Field, and what either says.
+    """
+
+    first: Row
+    second: Row
+    figures: Comparison
+    told_apart: bool
+    ways: tuple[Way, ...]
+    differences: tuple[tuple[str, str, str], ...]
+
+
+def make_comparison(section: Section, row: Row, other: Row) -> PairView | None:
+    """Compare two rows of a section; None where one of them has no public ranks."""
+    known = section.comparable
+    if row not in known or other not in known or row.entry is None or other.entry is None:
+        return None
+    first, second = (row, other) if known.index(row) < known.index(other) else (other, row)
+    results = [entry.shown for entry in (first.entry, second.entry) if entry]
+    records = [result.ranks for result in results if result.ranks]
+    figures = compare_results(*results)
+    return PairView(
+        first=first,
+        second=second,
+        figures=figures,
+        told_apart=figures.p < SIGNIFICANT,
+        ways=_ways(first, second, records, figures),
+        differences=tuple(_differences(*results)),
+    )
+
+
+def _ways(
+    first: Row, second: Row, records: list[RankRecord], figures: Comparison
+) -> tuple[Way, ...]:
+    names = [row.method for row in (first, second)]
+    if names[0] == names[1]:
+        names = [f"{row.method} ({row.entry.name[:6]})" for row in (first, second) if row.entry]
+    styles: tuple[Style, Style] = ("a", "b")
+    curves = [
+        curves_of(record, (style, style), WAYS)
+        for record, style in zip(records, styles, strict=True)
+    ]
+    ways = []
+    for number, (title, tests) in enumerate(zip(WAYS, (figures.i2t, figures.t2i), strict=True)):
+        pair = [replace(way[number], label=name) for way, name in zip(curves, names, strict=True)]
+        ranks = [record.read()[number] for record in records]
+        ways.append(
+            Way(
+                title=title,
+                recalls=_lines(first.recalls, second.recalls, 3 * number, tests),
+                better=_better(*ranks),
+                chart=recall_chart(f"curve-{number}", f"Recall at K, {title}", pair),
+            )
+        )
+    return tuple(ways)
+
+
+def _lines(
+    first: tuple[float, ...],
+    second: tuple[float, ...],
+    start: int,
+    tests: Mapping[int, Discordance],
+) -> tuple[RecallLine, ...]:
+    return tuple(
+        RecallLine(cutoff, first[start + place], second[start + place], tests[cutoff])
+        for place, cutoff in enumerate(CUTOFFS)
+    )
+
+
+def _better(first: Ranks, second: Ranks) -> Better:
+    own, other = (
+        way.greater + (way.equal + way.right + 1) / (way.right + 1) for way in (first, second)
+    )
+    return Better(
+        int(np.count_nonzero(own < other)),
+        int(np.count_nonzero(own == other)),
+        int(np.count_nonzero(own > other)),
+    )
+
+
+def _differences(first: Result, second: Result) -> list[tuple[str, str, str]]:
+    """Name the fields of two descriptions that differ, dotted, with what either says."""
+    told = [_flat(result.model_dump(mode="json", include=_DESCRIBED)) for result in (first, second)]
+    return [
+        (field, told[0].get(field, ""), told[1].get(field, ""))
+        for field in dict.fromkeys([*told[0], *told[1]])
+        if field != "method.name" and told[0].get(field, "") != told[1].get(field, "")
+    ]
+
+
+def _flat(tree: Mapping[str, object], prefix: str = "") -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name, value in tree.items():
+        if isinstance(value, Mapping):
+            found |= _flat(value, f"{prefix}{name}.")
+        elif isinstance(value, list):
+            found[prefix + name] = ", ".join(map(str, value))
+        elif isinstance(value, bool):
+            found[prefix + name] = "yes" if value else "no"
+        elif value is not None:
+            found[prefix + name] = str(value)
+    return found

@@ -1,0 +1,520 @@
+"""The site: every page and file of the board by its path, rendered when it is asked for."""
+
+import base64
+import csv
+import hashlib
+import io
+import re
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from functools import cache, cached_property
+from importlib.resources import files
+from itertools import combinations, pairwise
+from pathlib import Path
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from leaderboard.board import display_text as labels
+from leaderboard.board.export_rows import export_row, rows_of
+from leaderboard.board.exports import FORMATS, badge_json, badge_of, badge_svg, to_bibtex
+from leaderboard.board.reported import BOARDS, short_name
+from leaderboard.board.reported import Board as BoardName
+from leaderboard.board.tables import (
+    SORT_KEYS,
+    Board,
+    Row,
+    Section,
+    SortKey,
+    axis_of,
+    boards_of,
+    make_board,
+    reference,
+    sorted_rows,
+)
+from leaderboard.metrics import CUTOFFS
+from leaderboard.scoring.result import VERSION, Flag, RankRecord, Result
+from leaderboard.site.charts import Chart, curves_of, progress_chart, rank_chart, recall_chart
+from leaderboard.site.comparison import WAYS, make_comparison
+from leaderboard.store.dataset import DatasetReport
+from leaderboard.store.entries import Entry
+from leaderboard.store.relative import relative_flags
+from now_builder.errors import ConfigError
+from now_builder.formats.atomic import replacing_folder
+
+GENERATOR = "now-leaderboard"
+ALL_PAIRS = 12
+"""Rows of a section up to which the static site compares each with each."""
+
+NEWEST = 8
+LEADERS = 3
+
+Page = tuple[str, str]
+"""A file's text and its media type."""
+
+_MEDIA_TYPES = {
+    "html": "text/html; charset=utf-8",
+    "json": "application/json",
+    "csv": "text/csv; charset=utf-8",
+    "md": "text/markdown; charset=utf-8",
+    "tex": "application/x-tex; charset=utf-8",
+    "bib": "application/x-bibtex; charset=utf-8",
+    "svg": "image/svg+xml; charset=utf-8",
+}
+_NAME = "(?P<name>[0-9a-f]{12})"
+_BOARD = f"(?P<board>{'|'.join(BOARDS)})"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an entry stands."""
+
+    board: Board
+    section: Section
+    row: Row
+
+
+class Site:
+    """All pages of a board, none of them rendered before it is asked for.
+
+    Args:
+        entries: In any order, withdrawn ones among them; the same entries give the same bytes.
+        today: Where lines over time end; at the last row if not given.
+        reports: Of the data sets that they were scored on, as far as there are any.
+    """
+
+    def __init__(
+        self,
+        entries: Iterable[Entry],
+        today: date | None = None,
+        reports: Iterable[DatasetReport] = (),
+    ) -> None:
+        self._entries = {entry.name: entry for entry in sorted(entries, key=lambda e: e.name)}
+        self._today = today
+        self._reports = {report.fingerprint[:16]: report for report in reports}
+        self._data = {
+            track.fingerprint: data_path(report)
+            for report in self._reports.values()
+            for track in report.tracks
+        }
+        self._boards: dict[BoardName, Board] = {}
+        self._making = threading.Lock()
+        self._routes: tuple[tuple[re.Pattern[str], Callable[..., str | None]], ...] = (
+            (re.compile(r"index\.html"), self._index),
+            (re.compile(r"progress\.html"), self._progress),
+            (re.compile(r"404\.html"), self.not_found),
+            (
+                re.compile(rf"boards/{_BOARD}(\.by-(?P<key>{'|'.join(SORT_KEYS)}))?\.html"),
+                self._board_page,
+            ),
+            (re.compile(rf"boards/{_BOARD}\.(?P<kind>{'|'.join(FORMATS)})"), self._export),
+            (re.compile(r"data/(?P<name>[0-9a-f]{16})\.html"), self._data_page),
+            (re.compile(rf"entries/{_NAME}\.html"), self._entry_page),
+            (re.compile(rf"results/{_NAME}\.json"), self._result),
+            (re.compile(rf"ranks/{_NAME}\.csv"), self._ranks),
+            (re.compile(rf"badges/{_NAME}\.(?P<kind>svg|json)"), self._badge),
+            (re.compile(rf"compare/{_NAME}\.\.(?P<other>[0-9a-f]{{12}})\.html"), self._compare),
+        )
+
+    def get(self, path: str) -> Page | None:
+        """Render a file, None where there is none of that path.
+
+        Args:
+            path: Relative to the root of the site, such as ``boards/jieba.html``.
+        """
+        for pattern, render in self._routes:
+            if found := pattern.fullmatch(path):
+                text = render(**found.groupdict())
+                kind = path.rpartition(".")[2]
+                return None if text is None else (text, _MEDIA_TYPES[kind])
+        return None
+
+    def paths(self) -> list[str]:
+        """Name every file of the static site; of comparisons, those that a page links to."""
+        found = ["index.html", "progress.html", "404.html"]
+        for name in BOARDS:
+            found.append(f"boards/{name}.html")
+            found += [f"boards/{name}.by-{key}.html" for key in SORT_KEYS]
+            found += [f"boards/{name}.{kind}" for kind in FORMATS]
+        found += [data_path(report) for report in self._reports.values()]
+        for entry in self._entries.values():
+            found.append(f"entries/{entry.name}.html")
+            if entry.withdrawal is None:
+                found.append(f"results/{entry.name}.json")
+                found += [f"badges/{entry.name}.{kind}" for kind in ("svg", "json")]
+                found += [f"ranks/{entry.name}.csv"] if entry.result.ranks else []
+        pairs = {
+            compare_path(a, b)
+            for name in BOARDS
+            for section in self.board(name).sections
+            for a, b in _linked_pairs(section)
+        }
+        return found + sorted(pairs)
+
+    def board(self, name: BoardName) -> Board:
+        """Give a board."""
+        with self._making:
+            if name not in self._boards:
+                self._boards[name] = make_board(name, self._entries.values(), self._flags)
+            return self._boards[name]
+
+    @cached_property
+    def _flags(self) -> dict[str, tuple[Flag, ...]]:
+        return relative_flags(self._entries.values())
+
+    def not_found(self, depth: int = 0) -> str:
+        """Render the page that says that there is no such page.
+
+        Args:
+            depth: How many folders deep the address was that was asked for.
+        """
+        return _render("404.html.j2", root="../" * depth)
+
+    def _index(self) -> str:
+        boards = [self.board(name) for name in BOARDS]
+        live = [entry for entry in self._entries.values() if entry.withdrawal is None]
+        filed = [entry for entry in live if entry.filing]
+        filed.sort(key=lambda entry: (_filed_at(entry), entry.name), reverse=True)
+        return _render(
+            "index.html.j2",
+            root="",
+            boards=[(board, _leaders(board), _count(board)) for board in boards],
+            newest=[(entry, boards_of(entry.result)[0]) for entry in filed[:NEWEST]],
+            n_entries=len(live),
+        )
+
+    def _progress(self) -> str:
+        boards = []
+        for name in BOARDS:
+            charts = []
+            for section in self.board(name).sections:
+                if section.split == "test":
+                    chart = progress_chart(f"{name}-{section.name}", section, self._today)
+                    charts += [(section, chart)] if chart else []
+            boards.append((name, charts))
+        return _render("progress.html.j2", root="", boards=boards)
+
+    def _board_page(self, board: BoardName, key: SortKey | None) -> str:
+        found = self.board(board)
+        return _render(
+            "board.html.j2",
+            root="../",
+            board=found,
+            key=key,
+            sections=[
+                (section, sorted_rows(section, key), _footnotes(section))
+                for section in found.sections
+            ],
+            tiers=_tiers(found),
+            data=self._data,
+        )
+
+    def _export(self, board: BoardName, kind: str) -> str:
+        return FORMATS[kind](rows_of(self.board(board)))
+
+    def _data_page(self, name: str) -> str | None:
+        report = self._reports.get(name)
+        return _render("data.html.j2", root="../", d=report) if report else None
+
+    def _place(self, name: str) -> Place | None:
+        entry = self._entries.get(name)
+        if entry is None or entry.withdrawal is not None:
+            return None
+        board = self.board(boards_of(entry.result)[0])
+        section = board.section_of(name)
+        row = section.row_of(name) if section else None
+        return Place(board, section, row) if section and row else None
+
+    def _entry_page(self, name: str) -> str | None:
+        entry = self._entries.get(name)
+        if entry is None:
+            return None
+        place = self._place(name)
+        board = boards_of(entry.result)[0]
+        if place is None:
+            return _render("withdrawn.html.j2", root="../", entry=entry, board=board)
+        values = _entry_values(entry, place)
+        return _render("entry.html.j2", root="../", board=board, data=self._data, **values)
+
+    def _result(self, name: str) -> str | None:
+        place = self._place(name)
+        return place.row.entry.result.to_json() if place and place.row.entry else None
+
+    def _ranks(self, name: str) -> str | None:
+        place = self._place(name)
+        return _ranks_csv(place.row.entry.result) if place and place.row.entry else None
+
+    def _badge(self, name: str, kind: str) -> str | None:
+        place = self._place(name)
+        if place is None:
+            return None
+        badge = badge_of(export_row(place.row, place.section, place.board.name))
+        return badge_svg(badge) if kind == "svg" else badge_json(badge)
+
+    def _compare(self, name: str, other: str) -> str | None:
+        place, against = self._place(name), self._place(other)
+        if place is None or against is None or name >= other:
+            return None
+        section = place.section
+        if section.name != against.section.name or place.board.name != against.board.name:
+            return None
+        comparison = make_comparison(section, place.row, against.row)
+        if comparison is None:
+            return None
+        return _render(
+            "compare.html.j2", root="../", c=comparison, section=section, board=place.board.name
+        )
+
+
+def export_site(
+    folder: Path, entries: Iterable[Entry], reports: Iterable[DatasetReport] = ()
+) -> int:
+    """Write the site as a folder that any host can serve; the old one is replaced whole.
+
+    Args:
+        folder: To write.
+        entries: Withdrawn ones among them.
+        reports: Of the data sets that they were scored on.
+
+    Returns:
+        The number of files.
+
+    Raises:
+        ConfigError: If ``folder`` is something other than a site written here.
+    """
+    _check_replaceable(folder)
+    site = Site(entries, reports=reports)
+    paths = site.paths()
+    with replacing_folder(folder) as fresh:
+        for name in paths:
+            page = site.get(name)
+            if page is None:
+                raise ValueError(f"{name}: named by the site, but not there")
+            path = fresh / name
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(page[0], encoding="utf-8", newline="")
+    return len(paths)
+
+
+def data_path(report: DatasetReport) -> str:
+    """Give the address of a data set's report."""
+    return f"data/{report.fingerprint[:16]}.html"
+
+
+def compare_path(name: str, other: str) -> str:
+    """Give the address of the comparison of two entries."""
+    first, second = sorted((name, other))
+    return f"compare/{first}..{second}.html"
+
+
+def _check_replaceable(site: Path) -> None:
+    if not site.exists():
+        return
+    index = site / "index.html"
+    if site.is_dir() and not any(site.iterdir()):
+        return
+    mark = f'<meta name="generator" content="{GENERATOR}">'
+    if not index.is_file() or mark not in index.read_text(encoding="utf-8", errors="replace"):
+        raise ConfigError(
+            f"{site}: found files that export-site did not write, expected a new or empty folder,"
+            " or an earlier site: all in it is replaced"
+        )
+
+
+def policy() -> str:
+    """Give the content security policy of every page: its own style and script, nothing else."""
+    return (
+        f"default-src 'none'; style-src '{_digest('style.css')}';"
+        f" script-src '{_digest('board.js')}'; base-uri 'none'; form-action 'none'"
+    )
+
+
+def _digest(name: str) -> str:
+    return f"sha256-{base64.b64encode(hashlib.sha256(_text(name).encode()).digest()).decode()}"
+
+
+def _linked_pairs(section: Section) -> Iterator[tuple[str, str]]:
+    """Name the pairs of a section that pages link to: all, or with the first and with the next."""
+    names = [row.entry.name for row in section.comparable if row.entry]
+    if len(names) <= ALL_PAIRS:
+        yield from combinations(names, 2)
+        return
+    yield from ((names[0], name) for name in names[1:])
+    yield from pairwise(names)
+
+
+def _neighbours(place: Place) -> list[Row]:
+    """Give the first of the section and the rows beside an entry, each once, best first."""
+    rows = place.section.comparable
+    at = next((n for n, row in enumerate(rows) if row is place.row), None)
+    if at is None:
+        return []
+    beside = {0, at - 1, at + 1} if at else {1, 2}
+    return [rows[n] for n in sorted(beside) if 0 <= n < len(rows) and n != at]
+
+
+def _leaders(board: Board) -> list[tuple[Section, tuple[Row, ...], int]]:
+    """Of the first test section and the reported one: who leads, how many more are level."""
+    parts = [part for part in board.sections if part.split == "test" and _placed(part)]
+    chosen = parts[:1] + [part for part in parts[1:] if part.with_reported][:1]
+    found = []
+    for section in chosen:
+        rows = _placed(section)
+        group = [rows[0], *(row for row in rows[1:] if row.tied and rows[0].tied)]
+        found.append((section, tuple(group[:LEADERS]), len(group[LEADERS:])))
+    return found
+
+
+def _placed(section: Section) -> list[Row]:
+    """Leave out references, which may stand above every row, and what is not ranked."""
+    return [row for row in section.rows if row.place is not None]
+
+
+def _count(board: Board) -> tuple[int, int]:
+    """Count the scored and the reported rows of a board."""
+    rows = [row for section in board.sections for row in section.rows]
+    return sum(bool(row.entry) for row in rows), sum(bool(row.reported) for row in rows)
+
+
+def _tiers(board: Board) -> list[str]:
+    """Name the kinds of evidence on a board."""
+    found = {row.evidence for section in board.sections for row in section.rows}
+    return [tier for tier in labels.EVIDENCE if tier in found]
+
+
+def _footnotes(section: Section) -> dict[str, int]:
+    """Number the footnotes of a section's reported rows, in the order of their places."""
+    texts = [row.reported.footnote for row in section.rows if row.reported]
+    return {text: n for n, text in enumerate(dict.fromkeys(filter(None, texts)), 1)}
+
+
+def _entry_values(entry: Entry, place: Place) -> dict[str, object]:
+    result, section = entry.shown, place.section
+    own = Row(place.row.evidence, result.method.name, result.rsum, *result.rsum_interval)
+    ladder = [own, *(reference(name, rsum) for name, rsum in result.references.items())]
+    ladder.sort(key=lambda row: -row.rsum)
+    record = result.ranks
+    return {
+        "entry": entry,
+        "r": result,
+        "row": place.row,
+        "section": section,
+        "ladder": ladder,
+        "axis": axis_of(max(row.high for row in ladder)),
+        "ways": list(zip(WAYS, (result.i2t, result.t2i), strict=True)),
+        "curves": _curves(record) if record else None,
+        "ranks": rank_chart("ranks", record, WAYS) if record else None,
+        "neighbours": _neighbours(place),
+        "links": _links(result),
+        "environment": ", ".join(
+            f"{name} {version}"
+            for name, version in result.environment.model_dump(exclude_none=True).items()
+        ),
+        "bibtex": to_bibtex([export_row(place.row, section, place.board.name)]),
+        "badge": Markup(  # noqa: S704 - escaped where it is drawn
+            badge_svg(badge_of(export_row(place.row, section, place.board.name)))
+        ),
+    }
+
+
+def _curves(record: RankRecord) -> Chart:
+    return recall_chart("curves", "Recall at K, both ways", curves_of(record, ("a", "b"), WAYS))
+
+
+def _links(result: Result) -> list[tuple[str, str]]:
+    links = result.links
+    known = (
+        ("Paper", links.paper),
+        ("Code", links.code),
+        ("Weights", links.weights),
+        ("Model card", links.model_card),
+    )
+    return [(name, url) for name, url in known if url]
+
+
+def _ranks_csv(result: Result) -> str | None:
+    """Write the ranks of every query; captions stand in the order of their images."""
+    if result.ranks is None:
+        return None
+    out = io.StringIO(newline="")
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(["direction", "row", "greater", "equal", "later", "right"])
+    for name, way in zip(("i2t", "t2i"), result.ranks.read(), strict=True):
+        columns = (way.greater, way.equal, way.later, way.right)
+        for row, values in enumerate(zip(*(c.tolist() for c in columns), strict=True)):
+            writer.writerow([name, row, *values])
+    return out.getvalue()
+
+
+def _filed_at(entry: Entry) -> datetime:
+    return entry.filing.submitted_at if entry.filing else datetime.min.replace(tzinfo=UTC)
+
+
+def _render(template: str, **values: object) -> str:
+    return _templates().get_template(template).render(values) + "\n"
+
+
+@cache
+def _templates() -> Environment:
+    templates = Environment(
+        loader=PackageLoader("leaderboard.site"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    filters: Mapping[str, object] = {
+        "figure": _figure,
+        "signed": _signed,
+        "p_value": _p_value,
+        "share": _share,
+        "thousands": _thousands,
+        "points": _points,
+    }
+    templates.filters.update(filters)
+    templates.globals.update(
+        generator=GENERATOR,
+        evaluator=VERSION,
+        policy=Markup(policy()),  # noqa: S704 - our own text, whose quotes must stay
+        style=Markup(_text("style.css")),  # noqa: S704 - our own file
+        script=Markup(_text("board.js")),  # noqa: S704 - our own file
+        boards_known=BOARDS,
+        cutoffs=CUTOFFS,
+        formats=list(FORMATS),
+        labels=labels,
+        compare_path=compare_path,
+        short_name=short_name,
+    )
+    return templates
+
+
+@cache
+def _text(name: str) -> str:
+    return files("leaderboard.site").joinpath("templates", name).read_text(encoding="utf-8")
+
+
+def _figure(value: float) -> str:
+    return f"{value:.1f}"
+
+
+def _signed(value: float) -> str:
+    return f"{value:+.1f}".replace("-", "−")
+
+
+def _p_value(value: float) -> str:
+    return "< 0.001" if value < 0.001 else f"{value:.3f}"
+
+
+def _share(value: float, axis: float, base: float = 0.0) -> str:
+    """Give a place on the axis in percent, as SVG wants it."""
+    return f"{max(0.0, min(100.0, 100 * (value - base) / (axis - base))):.2f}"
+
+
+def _thousands(value: int) -> str:
+    return f"{value:,}"
+
+
+def _points(points: Sequence[tuple[float, float]]) -> str:
+    return " ".join(f"{x:g},{y:g}" for x, y in points)

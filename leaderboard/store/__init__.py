@@ -1,0 +1,1 @@
+"""The folder of results: filed, compared, recomputed, checked."""

@@ -1,0 +1,210 @@
+"""Judges a store that a pull request would make: every file, and nothing of the old one changed."""
+
+import os
+import re
+import stat
+from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import TypeAlias
+
+from leaderboard.scoring.result import Result
+from leaderboard.store.dataset import DATASETS, DatasetReport
+from leaderboard.store.entries import (
+    MAX_RECORD,
+    PRIVATE,
+    RESULTS,
+    Disclosure,
+    Filing,
+    Reproduction,
+    Withdrawal,
+    entry_of,
+    read_record,
+    result_path,
+)
+from leaderboard.store.verify import verify
+from leaderboard.submission.untrusted import shown
+from now_builder.errors import FormatError, Problem
+
+About: TypeAlias = Filing | Withdrawal | Reproduction | Disclosure
+Record: TypeAlias = Result | DatasetReport | About
+
+KINDS: dict[str, type[Record]] = {
+    RESULTS: Result,
+    "filings": Filing,
+    "withdrawals": Withdrawal,
+    "reproductions": Reproduction,
+    "disclosures": Disclosure,
+    DATASETS: DatasetReport,
+}
+"""What a folder of a store holds."""
+
+LOOSE = frozenset({".gitignore", "README.md"})
+"""Files that may lie beside the folders."""
+
+# no capitals, so no two names that some file systems take for one
+_NAME = re.compile(r"[a-z0-9][a-z0-9-]*\.json")
+
+
+@dataclass(slots=True)
+class _Store:
+    """A store as far as it could be read.
+
+    Attributes:
+        files: Plain files by path, relative, with slashes.
+        records: What they hold.
+        problems: What is wrong.
+    """
+
+    root: Path
+    files: set[str] = field(default_factory=set)
+    records: dict[str, Record] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+
+    def note(self, code: str, path: str, found: str, expected: str, mend: str = "") -> None:
+        self.problems.append(Problem(code, path, found, expected, mend))
+
+
+def check_store(store: Path, base: Path | None = None, *, blind: bool = False) -> list[Problem]:
+    """Find everything that a board must not take over from a folder of strangers.
+
+    Data alone is read, and strictly; nothing in the folder is run, and no link is followed.
+
+    Args:
+        store: The folder as it would be.
+        base: The folder as it is: its files must all be there, unchanged.
+        blind: Take new results of blind rounds, whose figures cannot be recomputed: for the judge.
+
+    Returns:
+        Problems, by path; none if all is well.
+
+    Raises:
+        FormatError: If there is no such folder, or it is a link.
+    """
+    for folder in (store, base):
+        if folder is not None and (folder.is_symlink() or not folder.is_dir()):
+            raise FormatError(folder, "a link" if folder.is_symlink() else "no such folder")
+    found = _Store(store)
+    _walk(found)
+    known = set() if base is None else _compare(found, base)
+    for path in sorted(found.files):
+        _read(found, path)
+    entries = {path[-17:-5] for path in found.records if path.startswith(f"{RESULTS}/")}
+    for path, record in found.records.items():
+        match record:
+            case Result():
+                _check_result(found, path, record)
+                if path not in known:
+                    _verify(found, path, record, blind=blind)
+            case DatasetReport():
+                _named(found, path, f"{record.fingerprint}.json")
+            case _:
+                _check_about(found, path, record, entries)
+    return sorted(found.problems, key=lambda problem: (problem.field, problem.code))
+
+
+def _walk(found: _Store) -> None:
+    """Take plain files where they may lie; note all else."""
+    for path, entry in _entries(found.root):
+        folder, name = PurePosixPath(path).parent.as_posix(), entry.name
+        mode = entry.stat(follow_symlinks=False).st_mode
+        if stat.S_ISLNK(mode):
+            found.note("store.link", path, "a symbolic link", "files and folders alone")
+        elif folder == "." and name == PRIVATE:
+            found.note("store.private", path, "what is hidden yet", "it left out", "git rm -r it")
+        elif stat.S_ISDIR(mode):
+            if folder != "." or name not in KINDS:
+                wanted = ", ".join([*KINDS, *sorted(LOOSE)])
+                found.note("store.foreign", path, "a folder", f"only {wanted}")
+        elif not stat.S_ISREG(mode):
+            found.note("store.special", path, "no plain file", "files and folders alone")
+        elif folder == "." and name in LOOSE:
+            found.files.add(path)
+        elif folder not in KINDS or not _NAME.fullmatch(name):
+            found.note("store.foreign", path, "another file", "records named as a store names them")
+        elif entry.stat(follow_symlinks=False).st_size > MAX_RECORD:
+            found.note("store.size", path, f"more than {MAX_RECORD} bytes", "a record")
+        else:
+            found.files.add(path)
+
+
+def _entries(root: Path) -> Iterator[tuple[str, os.DirEntry[str]]]:
+    """List a store and the folders that it may have, no deeper."""
+    for entry in sorted(os.scandir(root), key=lambda one: one.name):
+        yield _shown(entry.name), entry
+        inside = entry.is_dir(follow_symlinks=False) and entry.name in KINDS
+        for child in sorted(os.scandir(entry), key=lambda one: one.name) if inside else ():
+            yield f"{entry.name}/{_shown(child.name)}", child
+
+
+def _shown(name: str) -> str:
+    return name if name.isascii() and name.isprintable() else shown(name)
+
+
+def _compare(found: _Store, base: Path) -> set[str]:
+    """Note what of the base was changed or taken away; give what is the same."""
+    before = _Store(base)
+    _walk(before)
+    same = set()
+    for path in sorted(before.files - {"README.md"}):
+        if path not in found.files:
+            mend = "withdraw an entry by a tombstone" if path.startswith(RESULTS) else ""
+            found.note("base.deleted", path, "nothing", "the file as it is in the base", mend)
+        elif (base / path).read_bytes() != (found.root / path).read_bytes():
+            found.note("base.changed", path, "another content", "the file as it is in the base")
+        else:
+            same.add(path)
+    return same
+
+
+def _read(found: _Store, path: str) -> None:
+    folder = PurePosixPath(path).parent.as_posix()
+    if folder not in KINDS:
+        return
+    try:
+        found.records[path] = read_record(found.root / path, KINDS[folder])
+    except FormatError as error:
+        found.note("record.format", path, error.problem, f"a {KINDS[folder].__name__.lower()}")
+
+
+def _named(found: _Store, path: str, wanted: str) -> None:
+    if PurePosixPath(path).name != wanted:
+        found.note("record.name", path, "a name that is not its content's", wanted)
+
+
+def _check_result(found: _Store, path: str, result: Result) -> None:
+    _named(found, path, result_path(found.root, entry_of(result)).name)
+    if (found.root / path).read_bytes() != result.to_json().encode():
+        found.note("record.text", path, "other spaces or order", "the text that score -o writes")
+
+
+def _check_about(found: _Store, path: str, record: About, entries: AbstractSet[str]) -> None:
+    """Check what is said of an entry: named by it, and that it is there."""
+    wanted = f"{record.name}.json"
+    if isinstance(record, Reproduction):
+        wanted = f"{record.name}-{record.payload_sha256[:12]}.json"
+    _named(found, path, wanted)
+    if record.name not in entries:
+        found.note("record.dangling", path, f"no entry {record.name}", "a result that it is about")
+    if isinstance(record, Disclosure):
+        filing = found.records.get(f"filings/{record.name}.json")
+        if not isinstance(filing, Filing) or filing.anonymous_until is None:
+            found.note("record.dangling", path, "no anonymous filing", "one that it discloses")
+
+
+def _verify(found: _Store, path: str, result: Result, *, blind: bool) -> None:
+    """Recompute a new result from its ranks."""
+    if result.ranks is None:
+        if result.release.origin != "blind" or not blind:
+            mend = "its judge files it, and checks with --blind"
+            found.note("result.unproved", path, "no ranks", "figures that can be recomputed", mend)
+        return
+    for difference in verify(found.root / path, result):
+        found.note(
+            "result.differs",
+            path,
+            f"{difference.field} {difference.found!r:.60}",
+            f"{difference.expected!r:.60}",
+            "now-leaderboard score writes it",
+        )

@@ -1,0 +1,119 @@
+"""Flags that take two entries: as good as a copy of another, or test far above dev."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+
+import numpy as np
+from jaxtyping import Float
+
+from leaderboard.scoring.checks import (
+    GAP_Z,
+    NEAR_IDENTICAL,
+    SplitScore,
+    centred_places,
+    dev_test_gap,
+    middles,
+    near_identical,
+)
+from leaderboard.scoring.result import Flag, RankRecord, Result
+from leaderboard.store.entries import Entry
+
+_NEVER = datetime.max.replace(tzinfo=UTC)
+# Rounding of one product less than the margin within which the exact figure is asked for.
+_MARGIN = 1e-6
+
+
+def relative_flags(entries: Iterable[Entry]) -> dict[str, tuple[Flag, ...]]:
+    """Flag entries for what other entries show; names without a flag are left out.
+
+    Of two near-identical entries the later one is flagged. Withdrawn ones count too: a copy of what
+    was withdrawn is one. Entries whose ranks are all equal (all perfect, all tied) are like each
+    other for want of anything to differ in, and are left out.
+
+    Args:
+        entries: Of a store.
+    """
+    found: dict[str, list[Flag]] = defaultdict(list)
+    groups: dict[tuple[str, str, str], list[Entry]] = defaultdict(list)
+    for entry in sorted(entries, key=_age):
+        result = entry.result
+        groups[result.track, result.split, result.release.fingerprint].append(entry)
+    for (_, split, _), group in groups.items():
+        for name, flag in _copies(group):
+            found[name].append(flag)
+        if split == "test":
+            devs = [e for key, dev in groups.items() if key[1] == "dev" for e in dev]
+            for name, flag in _gaps(group, devs):
+                found[name].append(flag)
+    return {name: tuple(flags) for name, flags in found.items()}
+
+
+def _age(entry: Entry) -> tuple[datetime, str]:
+    return (entry.filing.submitted_at if entry.filing else _NEVER), entry.name
+
+
+def _copies(group: Sequence[Entry]) -> Iterable[tuple[str, Flag]]:
+    """Find the entries whose ranks are as good as those of an earlier one."""
+    known = [(e, e.result.ranks) for e in group if e.result.ranks and _vary(e.result.ranks)]
+    if len(known) < 2:
+        return
+    alike = _correlations([record for _, record in known])
+    for later in range(1, len(known)):
+        close = np.flatnonzero(alike[later, :later] >= NEAR_IDENTICAL - _MARGIN)
+        for earlier in close.tolist():
+            exact = near_identical(known[earlier][1].read(), known[later][1].read())
+            if exact >= NEAR_IDENTICAL:
+                yield known[later][0].name, _copy_flag(known[earlier][0], exact)
+                break
+
+
+def _copy_flag(earlier: Entry, correlation: float) -> Flag:
+    return Flag(
+        code="near-identical",
+        message=f"its ranks are those of the earlier entry {earlier.name}: Spearman's correlation"
+        f" {correlation:.4f}, expected less than {NEAR_IDENTICAL:g}",
+    )
+
+
+def _correlations(records: Sequence[RankRecord]) -> Float[np.ndarray, "entries entries"]:
+    """Correlate the places of all ranks, every pair of entries at once."""
+    places = [centred_places(middles(record.read())) for record in records]
+    stacked = np.stack([one / np.linalg.norm(one) for one in places])
+    return np.asarray(stacked @ stacked.T)
+
+
+def _vary(record: RankRecord) -> bool:
+    return bool(np.ptp(middles(record.read())))
+
+
+def _gaps(tests: Sequence[Entry], devs: Sequence[Entry]) -> Iterable[tuple[str, Flag]]:
+    """Find test scores that lie above dev by more than sampling allows."""
+    of_method: dict[tuple[object, ...], list[Result]] = defaultdict(list)
+    for entry in devs:
+        of_method[_method(entry)].append(entry.result)
+    for entry in tests:
+        result = entry.result
+        for dev in of_method[_method(entry)]:
+            gap = dev_test_gap(_score(dev), _score(result))
+            if gap is not None and gap > GAP_Z:
+                yield (
+                    entry.name,
+                    Flag(
+                        code="dev-test-gap",
+                        message=f"test lies {result.rsum - dev.rsum:.1f} rSum points above dev,"
+                        f" {gap:.1f} standard errors, expected {GAP_Z:g} at most",
+                    ),
+                )
+                break
+
+
+def _method(entry: Entry) -> tuple[object, ...]:
+    """What a dev and a test entry of one method share; the split's fingerprints differ."""
+    result = entry.result
+    who = entry.filing.submitter if entry.filing else None
+    return result.track, result.release.origin, result.method.name, result.method.version, who
+
+
+def _score(result: Result) -> SplitScore:
+    return SplitScore(result.rsum, result.rsum_deviation, result.n_pairs)

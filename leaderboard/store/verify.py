@@ -1,0 +1,162 @@
+"""Recomputes a result: from its own ranks, or from submission and release."""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+from leaderboard.scoring.evaluate import figures_of, score
+from leaderboard.scoring.result import VERSION, QueryRanks, RankRecord, Result
+from leaderboard.store.entries import anonymised, entry_of
+from leaderboard.submission.archive import Description
+from leaderboard.submission.gallery import read_gallery
+from now_builder.errors import FormatError
+
+_TOLERANCE = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A figure that does not come out again.
+
+    Attributes:
+        field: Of the result, dotted.
+        found: In the file.
+        expected: As recomputed.
+    """
+
+    field: str
+    found: object
+    expected: object
+
+    def __str__(self) -> str:
+        """Say it in a line."""
+        return f"{self.field}: found {self.found!r:.80}, expected {self.expected!r:.80}"
+
+
+def verify(
+    path: Path, result: Result, submission: Path | None = None, release: Path | None = None
+) -> list[Difference]:
+    """Recompute every figure of a result that can be recomputed.
+
+    Args:
+        path: Of the result: a name with a hash in it must be that of its content.
+        result: As read from there.
+        submission: Scored again, if given; needs ``release``.
+        release: Its fingerprint is compared, if given.
+
+    Returns:
+        What differs; nothing where all is well.
+
+    Raises:
+        FormatError: If the result has no ranks (it is of a blind round) and no submission is given.
+        SubmissionError: If the submission cannot be scored.
+    """
+    found = _name(path, result) + _version(result)
+    if submission is not None and release is not None:
+        again = score(submission, release)
+        mine = again if result.authors else anonymised(again)
+        known = result.model_copy(update={"references": mine.references})
+        return found + _differences(known.model_dump(by_alias=True), mine.model_dump(by_alias=True))
+    if release is not None:
+        gallery = read_gallery(release, result.split, result.track)
+        if gallery.fingerprint != result.release.fingerprint:
+            found.append(
+                Difference("release.fingerprint", result.release.fingerprint, gallery.fingerprint)
+            )
+    if result.ranks is None:
+        raise FormatError(
+            path,
+            "no ranks in it: a blind round keeps them; --submission and --release score again",
+        )
+    return found + _recomputed(result)
+
+
+def _recomputed(result: Result) -> list[Difference]:
+    record = result.ranks
+    if record is None or not _can_be(record):
+        return [Difference("ranks", "ranks that no matrix has", "those of every query")]
+    counts = {"n_images": len(record.i2t.greater), "n_pairs": len(record.t2i.greater)}
+    figures = figures_of(record)
+    again = result.model_copy(
+        update={
+            **counts,
+            **figures.fields,
+            "duplicates": result.duplicates.model_copy(
+                update={"rsum": figures.duplicate_aware.rsum}
+            ),
+        }
+    )
+    return _differences(result.model_dump(by_alias=True), again.model_dump(by_alias=True))
+
+
+def _can_be(record: RankRecord) -> bool:
+    """Whether ranks can be those of a matrix: as many as queries, and no more than candidates."""
+    images, captions = len(record.i2t.greater), len(record.t2i.greater)
+    if images == 0 or captions == 0 or captions % images:
+        return False
+    sizes = (images, captions), (captions, images)
+    ways = [(record.i2t, record.t2i), *([record.duplicate_aware] if record.duplicate_aware else [])]
+    told = record.explained or ((), ())
+    return all(
+        _fits(way, *size) for both in ways for way, size in zip(both, sizes, strict=True)
+    ) and all(len(ties) in {0, queries} for ties, (queries, _) in zip(told, sizes, strict=True))
+
+
+def _fits(way: QueryRanks, queries: int, candidates: int) -> bool:
+    if any(len(part) not in {0, queries} for part in (way.equal, way.later, way.right)):
+        return False
+    ranks = way.read()
+    return len(ranks.greater) == queries and bool(
+        (ranks.greater + ranks.equal + ranks.right <= candidates).all()
+        and (ranks.right >= 1).all()
+        and (ranks.later <= ranks.equal).all()
+    )
+
+
+def count_figures(result: Result) -> int:
+    """Count the numbers of a result that :func:`verify` compares, without the ranks themselves."""
+    return _count(result.model_dump(exclude={*Description.model_fields, "ranks", "references"}))
+
+
+def _count(tree: object) -> int:
+    if isinstance(tree, dict):
+        return sum(map(_count, tree.values()))
+    if isinstance(tree, tuple):
+        return sum(map(_count, tree))
+    return isinstance(tree, int | float) and not isinstance(tree, bool)
+
+
+def _name(path: Path, result: Result) -> list[Difference]:
+    said, name = path.stem.rpartition("-")[2], entry_of(result).name
+    hashed = len(said) == len(name) and set(said) <= set("0123456789abcdef")
+    return [Difference("name", said, name)] if hashed and said != name else []
+
+
+def _version(result: Result) -> list[Difference]:
+    if result.evaluator.version == VERSION:
+        return []
+    return [Difference("evaluator.version", result.evaluator.version, VERSION)]
+
+
+def _differences(found: object, expected: object, field: str = "") -> list[Difference]:
+    if isinstance(found, dict) and isinstance(expected, dict):
+        names = {**found, **expected}
+        return [
+            difference
+            for name in names
+            for difference in _differences(
+                found.get(name), expected.get(name), f"{field}.{name}".strip(".")
+            )
+        ]
+    if _same(found, expected):
+        return []
+    return [Difference(field, found, expected)]
+
+
+def _same(found: object, expected: object) -> bool:
+    if isinstance(found, float) and isinstance(expected, float):
+        return math.isclose(found, expected, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE)
+    if isinstance(found, tuple) and isinstance(expected, tuple):
+        pairs = zip(found, expected, strict=False)
+        return len(found) == len(expected) and all(_same(*pair) for pair in pairs)
+    return found == expected

@@ -1,0 +1,585 @@
+"""Submissions: a zip of a description and a matrix, written here and read with care."""
+
+import platform
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Annotated, BinaryIO, Literal, TypeAlias
+from urllib.parse import urlsplit
+
+import numpy as np
+from jaxtyping import Bool, Float, Integer, Shaped
+from pydantic import AfterValidator, Field, ValidationError
+
+from leaderboard.metrics import Matrix, Ranks, count_ranks
+from leaderboard.submission.gallery import (
+    Gallery,
+    ScoredSplit,
+    Track,
+    check_scored_split,
+    check_track,
+    read_gallery,
+)
+from leaderboard.submission.untrusted import (
+    FLOATS,
+    WHOLE,
+    Archive,
+    check_finite,
+    plain_text,
+    read_array_header,
+    read_json,
+    read_lists,
+    read_matrix,
+    refusal,
+    shown,
+)
+from now_builder import __version__
+from now_builder.config import Strict
+from now_builder.errors import FormatError, Problem, Problems, SubmissionError
+from now_builder.formats.atomic import replacing, sha256_of
+from now_builder.formats.captions import TOKENIZERS
+
+FORMAT: Literal["now-submission/1"] = "now-submission/1"
+META, MATRIX = "submission.json", "similarity.npy"
+MAX_META = 4 * 2**20
+
+Payload = Literal["matrix", "matrix_pair", "ranked"]
+Precision = Literal["float16", "float32", "float64"]
+Lists: TypeAlias = Integer[np.ndarray, "_ _"]
+
+PAYLOADS: dict[Payload, tuple[str, ...]] = {
+    "matrix": (MATRIX,),
+    "matrix_pair": ("similarity_i2t.npy", "similarity_t2i.npy"),
+    "ranked": ("ranked_i2t.npy", "ranked_t2i.npy"),
+}
+"""The members of the zip beside ``submission.json``."""
+
+_PRECISIONS: dict[int, Precision] = {2: "float16", 4: "float32", 8: "float64"}
+
+
+def _filled(text: str) -> str:
+    if not text:
+        raise ValueError("empty")
+    return text
+
+
+def _https(url: str) -> str:
+    parts = urlsplit(plain_text(url))
+    host = parts.hostname or ""
+    if parts.scheme != "https" or "." not in host or not url.isascii() or "@" in parts.netloc:
+        raise ValueError("expected https://host/path in plain ASCII, without user name")
+    if any(character in url for character in " \"'<>\\`{}|^"):
+        raise ValueError("expected an address without spaces, quotes or brackets")
+    return url
+
+
+Line = Annotated[str, Field(max_length=120), AfterValidator(plain_text)]
+Name = Annotated[Line, AfterValidator(_filled)]
+Prose = Annotated[str, Field(max_length=500), AfterValidator(plain_text)]
+Link = Annotated[str, Field(max_length=300), AfterValidator(_https)]
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+Key = Annotated[str, Field(min_length=1, max_length=80)]
+
+
+class Method(Strict):
+    """What was run."""
+
+    name: Name
+    version: Line | None = None
+    abstract: Prose | None = None
+
+
+class Links(Strict):
+    """Where more can be read; nothing here is ever fetched."""
+
+    paper: Link | None = None
+    code: Link | None = None
+    code_commit: Annotated[str, Field(pattern=r"^[0-9a-f]{7,64}$")] | None = None
+    weights: Link | None = None
+    model_card: Link | None = None
+
+
+class Noise(Strict):
+    """Which training captions were given wrong images on purpose.
+
+    Attributes:
+        protocol: ``captions`` were shuffled one by one; ``images`` with all their captions, which
+            is harder; ``either`` where that is the same: one caption an image.
+        sha256: Of the file that says so.
+        ratio: Share of captions whose image is not their own, as counted.
+    """
+
+    protocol: Literal["captions", "images", "either"]
+    sha256: Sha256
+    ratio: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+
+
+class Training(Strict):
+    """How it was trained, as far as the board's reader must know.
+
+    Attributes:
+        noise: What was shuffled besides; results of different noise cannot be compared.
+        ensemble_size: Networks whose similarities were averaged (2 for two peers).
+        checkpoint_selection: What chose the epoch; ``test`` is flagged on the board.
+        uses_test_images: Whether unpaired test images were seen in training.
+    """
+
+    external_data: Prose | None = None
+    pretrained_backbones: Annotated[tuple[Name, ...], Field(max_length=20)] = ()
+    seeds: Annotated[tuple[int, ...], Field(max_length=100)] = ()
+    ensemble_size: Annotated[int, Field(ge=1, le=1000)] | None = None
+    checkpoint_selection: Literal["dev", "last", "test", "unknown"] = "unknown"
+    uses_test_images: bool = False
+    noise: Noise | None = None
+
+
+class Postprocessing(Strict):
+    """What was done to the similarities after the model.
+
+    Attributes:
+        kind: ``per_query`` looks at one row or column alone; ``transductive`` at the whole matrix
+            (dual softmax, Sinkhorn, one-to-one assignment).
+    """
+
+    kind: Literal["none", "per_query", "transductive"] = "none"
+    description: Prose | None = None
+
+
+class Compute(Strict):
+    """What it cost."""
+
+    hardware: Line | None = None
+    hours: Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)] | None = None
+    params_m: Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)] | None = None
+
+
+class Environment(Strict):
+    """Versions that were in use; filled in by :func:`new_submission`."""
+
+    toolkit: Line | None = None
+    python: Line | None = None
+    numpy: Line | None = None
+    torch: Line | None = None
+
+
+class Description(Strict):
+    """What a submitter says of the work; it goes on into the result as it is."""
+
+    method: Method
+    authors: Annotated[tuple[Name, ...], Field(max_length=200)] = ()
+    affiliation: Line | None = None
+    links: Links = Links()
+    training: Training = Training()
+    postprocessing: Postprocessing = Postprocessing()
+    compute: Compute = Compute()
+    environment: Environment = Environment()
+
+
+class Submission(Description):
+    """``submission.json``.
+
+    Attributes:
+        dataset_fingerprint: Of the (split, track) of the release; it must be the judge's own.
+        axes: Of every matrix: rows, then columns.
+        payload: ``matrix``: ``similarity.npy``. ``matrix_pair``: ``similarity_i2t.npy``, whose rows
+            are ranked, and ``similarity_t2i.npy``, whose columns are, both images x captions.
+            ``ranked``: ``ranked_i2t.npy`` (by image the columns of its best captions, best first)
+            and ``ranked_t2i.npy`` (by caption the rows of its best images), ten or more each.
+        image_ids: Key of each row, optional; a wrong order is then an error.
+        caption_ids: Key of each column.
+    """
+
+    schema_version: Literal["now-submission/1"] = FORMAT
+    track: Track
+    split: ScoredSplit
+    dataset_fingerprint: Sha256
+    axes: tuple[Literal["image"], Literal["caption"]] = ("image", "caption")
+    payload: Payload = "matrix"
+    image_ids: tuple[Key, ...] | None = None
+    caption_ids: tuple[Key, ...] | None = None
+
+
+def new_submission(
+    release: Path,
+    track: str,
+    split: str,
+    method: str | Method,
+    training: Training | None = None,
+) -> Submission:
+    """Describe a matrix made on a release: fingerprint, keys and environment are filled in.
+
+    Args:
+        release: Ours, the authors' archive, or the field's layout of another data set.
+        track: Tokenizer, or data set.
+        split: ``dev`` or ``test``.
+        method: Its name, or name, version and abstract.
+        training: Seeds, ensemble size, checkpoint selection …
+
+    Raises:
+        FormatError: If the release lacks the split or track.
+        ConfigError: If there is no such split or track.
+        SubmissionError: If a field is not what the schema allows.
+    """
+    gallery = read_gallery(release, check_scored_split(split), check_track(track), unpaired=True)
+    return parse(
+        {
+            "track": track,
+            "split": split,
+            "dataset_fingerprint": gallery.fingerprint,
+            "image_ids": gallery.image_keys,
+            "caption_ids": gallery.caption_keys,
+            "method": {"name": method} if isinstance(method, str) else method.model_dump(),
+            "training": (training or Training()).model_dump(),
+            "environment": environment().model_dump(),
+        },
+        "submission",
+    )
+
+
+def environment() -> Environment:
+    """Say which versions are installed here."""
+    return Environment(
+        toolkit=__version__,
+        python=platform.python_version(),
+        numpy=np.__version__,
+        torch=_version("torch"),
+    )
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def with_details(meta: Submission, details: Mapping[str, object]) -> Submission:
+    """Add what a submitter says of the work: authors, links, training, compute.
+
+    Args:
+        meta: See :func:`new_submission`.
+        details: Fields of :class:`Description`, sections merged with those of ``meta``.
+
+    Raises:
+        SubmissionError: Naming each field that is unknown or not allowed.
+    """
+    tree = meta.model_dump()
+    for field, value in details.items():
+        old = tree.get(field)
+        tree[field] = (
+            {**old, **value} if isinstance(old, dict) and isinstance(value, dict) else value
+        )
+    return parse(tree, "submission")
+
+
+def parse(tree: object, name: str) -> Submission:
+    """Make a submission from plain values.
+
+    Raises:
+        SubmissionError: Naming each field that is unknown, missing or not allowed.
+    """
+    with refusing_fields(name):
+        return Submission.model_validate(tree)
+
+
+@contextmanager
+def refusing_fields(name: str) -> Iterator[None]:
+    """Turn the problems of a pydantic model into one :class:`SubmissionError`."""
+    try:
+        yield
+    except ValidationError as error:
+        raise SubmissionError(
+            *(
+                Problem(
+                    f"field.{item['type']}",
+                    ".".join([name, *(shown(part).strip("'") for part in item["loc"])]),
+                    shown(item["input"]) if item["type"] != "missing" else "nothing",
+                    _wanted(item["msg"]),
+                )
+                for item in error.errors(include_url=False)[:12]
+            )
+        ) from None
+
+
+def _wanted(message: str) -> str:
+    """Say what pydantic expects in the words of a problem."""
+    return message.removeprefix("Value error, ").removeprefix("Input should be ")
+
+
+def pack(path: Path, similarity: Float[np.ndarray, "images captions"], meta: Submission) -> None:
+    """Write a submission of one matrix; see :func:`pack_arrays`."""
+    pack_arrays(path, (similarity,), meta.model_copy(update={"payload": "matrix"}))
+
+
+def pack_arrays(path: Path, arrays: Sequence[Shaped[np.ndarray, "_ _"]], meta: Submission) -> None:
+    """Write a submission atomically; the same arrays and description give the same bytes.
+
+    Args:
+        path: The zip to write.
+        arrays: What ``meta.payload`` names, in that order: matrices with rows of images and columns
+            of captions in the order of the split, kept in their precision (float32 is best,
+            float16 makes ties), or ranked lists of whole numbers.
+        meta: See :func:`new_submission`.
+
+    Raises:
+        SubmissionError: If an array is empty, not finite, or too large for a zip, or a matrix does
+            not fit the keys of ``meta``.
+    """
+    members = dict(zip(PAYLOADS[meta.payload], arrays, strict=True))
+    for name, array in members.items():
+        _check_array(f"{path}: {name}", array, meta)
+    text = meta.model_dump_json(indent=2, exclude_none=True) + "\n"
+    with replacing(path) as temporary, zipfile.ZipFile(temporary, "w") as archive:
+        archive.writestr(_member(META), text)
+        for name, array in members.items():
+            with archive.open(_member(name), "w") as stream:
+                plain = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
+                np.lib.format.write_array(stream, plain, version=(1, 0), allow_pickle=False)
+
+
+def _check_array(name: str, array: Shaped[np.ndarray, "_ _"], meta: Submission) -> None:
+    shape = (array.shape[0], array.shape[1])
+    wanted = (shape[0], shape[0]) if meta.track in TOKENIZERS else shape
+    if meta.image_ids is not None and meta.caption_ids is not None:
+        wanted = len(meta.image_ids), len(meta.caption_ids)
+    if 0 in shape or (array.dtype.kind == "f" and shape != wanted):
+        raise refusal("matrix.shape", name, f"shape {shape}", f"{wanted}, images x captions")
+    if array.nbytes >= 2**31:
+        raise refusal("zip.size", name, f"{array.nbytes} bytes", "less than 2 GiB")
+    if array.dtype.kind == "f":
+        check_finite(array, name)
+
+
+def read_matrix_file(path: Path, shape: tuple[int, int]) -> Float[np.ndarray, "images captions"]:
+    """Read a similarity matrix from a ``.npy`` file.
+
+    Args:
+        path: The file.
+        shape: The expected images and captions.
+
+    Raises:
+        FormatError: If there is no such file.
+        SubmissionError: If it is no ``.npy`` of floats, of another shape or size, or not finite.
+    """
+    with opened_array(path) as file:
+        return read_matrix(file, "matrix", path.stat().st_size, shape)
+
+
+def read_lists_file(
+    path: Path, queries: int, candidates: int
+) -> Integer[np.ndarray, "queries depth"]:
+    """Read ranked lists from a ``.npy`` file of whole numbers; see the payload ``ranked``.
+
+    Raises:
+        FormatError: If there is no such file.
+        SubmissionError: If it does not hold such lists.
+    """
+    with opened_array(path) as file:
+        return read_lists(file, "lists", path.stat().st_size, queries, candidates)
+
+
+@contextmanager
+def opened_array(path: Path) -> Iterator[BinaryIO]:
+    """Open a file; a refusal of what is in it names the file.
+
+    Raises:
+        FormatError: If there is no such file.
+    """
+    with _naming(str(path)), _opened(path) as file:
+        yield file
+
+
+def _member(name: str) -> zipfile.ZipInfo:
+    info = zipfile.ZipInfo(name, date_time=(1980, 1, 1, 0, 0, 0))
+    info.external_attr = 0o100644 << 16
+    info.create_system = 3
+    return info
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """What a payload comes to.
+
+    Attributes:
+        ranks: Of images as queries, and of captions.
+        matrices: One, or that of the images' queries and that of the captions'; none of lists.
+        lists: Of images as queries, and of captions; None of matrices.
+        precision: The float type that a matrix was stored in; None of ranked lists.
+    """
+
+    ranks: tuple[Ranks, Ranks]
+    matrices: tuple[Matrix, ...] = ()
+    lists: tuple[Lists, Lists] | None = None
+    precision: Precision | None = None
+
+    @property
+    def depth(self) -> int | None:
+        """Where the shorter of the ranked lists end."""
+        return None if self.lists is None else min(rows.shape[1] for rows in self.lists)
+
+
+class OpenSubmission:
+    """A submission whose description has been read and whose payload has not.
+
+    Attributes:
+        meta: The description.
+        sha256: Of the whole file.
+    """
+
+    def __init__(self, path: Path, archive: Archive) -> None:
+        self._archive = archive
+        problems = Problems()
+        with problems.noted():
+            self.meta = _read_meta(archive)
+        present = [name for name in archive.sizes if name != META]
+        with problems.noted():
+            self._check_members(present, self.meta if not problems.found else None)
+        problems.refuse_any()
+        self.sha256 = sha256_of(path)
+
+    def _check_members(self, present: list[str], meta: Submission | None) -> None:
+        """Check that the members are those of the payload; headers alone where it is not known."""
+        wanted = PAYLOADS[meta.payload] if meta is not None else tuple(present)
+        missing = [name for name in wanted if name not in present]
+        foreign = [name for name in present if name not in wanted]
+        if missing or foreign or not present:
+            names = ", ".join([META, *wanted])
+            found = ", ".join(sorted(self._archive.sizes))
+            short = f", there is no {missing[0]}" if missing else ""
+            raise refusal("zip.payload", "zip", found, f"{names}{short}")
+        for name in present:
+            kinds = FLOATS if name.startswith("similarity") else WHOLE
+            with self._archive.open(name, 2**33) as stream:
+                read_array_header(stream, name, kinds)
+
+    def read(self, gallery: Gallery) -> Scored:
+        """Read the payload and rank every query's own.
+
+        Args:
+            gallery: Of the judge.
+
+        Raises:
+            SubmissionError: With all that is wrong: size, type, order, values.
+        """
+        problems = Problems()
+        for field, keys in (
+            ("image_ids", gallery.image_keys),
+            ("caption_ids", gallery.caption_keys),
+        ):
+            with problems.noted():
+                _check_order(field, getattr(self.meta, field), keys)
+        names, found = PAYLOADS[self.meta.payload], []
+        for way, name in enumerate(names):
+            with problems.noted():
+                read = self._read_lists if self.meta.payload == "ranked" else self._read_matrix
+                found.append(read(name, gallery.shape, way))
+        problems.refuse_any()
+        if self.meta.payload == "ranked":
+            i2t, t2i = found
+            return Scored(_ranks_of_lists(i2t, t2i, gallery), lists=(i2t, t2i))
+        counted = [count_ranks(matrix, gallery.owner) for matrix in found]
+        kind = _PRECISIONS[min(matrix.dtype.itemsize for matrix in found)]
+        return Scored((counted[0][0], counted[-1][1]), tuple(found), precision=kind)
+
+    def _read_matrix(self, name: str, shape: tuple[int, int], _: int) -> Matrix:
+        with self._archive.open(name, max_matrix(shape)) as stream:
+            return read_matrix(stream, name, self._archive.sizes[name], shape)
+
+    def _read_lists(self, name: str, shape: tuple[int, int], way: int) -> Lists:
+        queries, candidates = shape[way], shape[1 - way]
+        with self._archive.open(name, max_matrix(shape)) as stream:
+            return read_lists(stream, name, self._archive.sizes[name], queries, candidates)
+
+
+def _ranks_of_lists(i2t: Lists, t2i: Lists, gallery: Gallery) -> tuple[Ranks, Ranks]:
+    """Find the own candidate in each list; where it is not in it, the list's end is its rank."""
+    images = gallery.owner[i2t] == np.arange(len(i2t))[:, None]
+    captions = t2i == gallery.owner[:, None]
+    return ranks_of_right(images), ranks_of_right(captions)
+
+
+def ranks_of_right(right: Bool[np.ndarray, "queries depth"]) -> Ranks:
+    """Give the place of the first right candidate in ranked lists, without ties.
+
+    Args:
+        right: Whether the candidate at each place is a right one.
+    """
+    queries, depth = right.shape
+    none = np.zeros(queries, np.int64)
+    first = np.where(right.any(axis=1), right.argmax(axis=1), depth).astype(np.int64)
+    return Ranks(first, none, none, np.ones(queries, np.int64))
+
+
+@contextmanager
+def open_submission(path: Path, name: str | None = None) -> Iterator[OpenSubmission]:
+    """Open a file from outside. No pickle, HDF5 or torch file is ever opened.
+
+    Args:
+        path: The file.
+        name: What messages call it; its path if not given.
+
+    Raises:
+        FormatError: If there is no such file.
+        SubmissionError: With all that is wrong: file, field, what was found, what was expected.
+    """
+    allowed = (META, *(member for members in PAYLOADS.values() for member in members))
+    with _naming(name or str(path)), _opened(path) as file:
+        yield OpenSubmission(path, Archive(file, allowed))
+
+
+@contextmanager
+def _naming(name: str) -> Iterator[None]:
+    try:
+        yield
+    except SubmissionError as error:
+        raise SubmissionError(*error.problems, name=name) from None
+
+
+def _opened(path: Path) -> BinaryIO:
+    if not path.is_file():
+        raise FormatError(path, "no such file")
+    try:
+        return path.open("rb")
+    except OSError as error:
+        raise FormatError(path, f"cannot be read ({error.strerror})") from None
+
+
+def max_matrix(shape: tuple[int, int]) -> int:
+    """Give the most bytes that an array of a split may have as a file."""
+    return shape[0] * shape[1] * 8 + 5000
+
+
+def max_submission(shape: tuple[int, int]) -> int:
+    """Give the most bytes that a submission to a split may have: two matrices of float64."""
+    return 2 * max_matrix(shape) + MAX_META + 5000
+
+
+def _read_meta(archive: Archive) -> Submission:
+    content = archive.read(META, MAX_META)
+    tree = read_json(content, META)
+    if not isinstance(tree, dict):
+        raise refusal("json.format", META, shown(tree), "an object")
+    with refusing_fields(META):
+        return Submission.model_validate_json(content, strict=True)
+
+
+def _check_order(field: str, found: tuple[str, ...] | None, keys: list[str]) -> None:
+    if found is None or list(found) == keys:
+        return
+    field = f"{META}.{field}"
+    if len(found) != len(keys):
+        raise refusal("keys.count", field, f"{len(found)} keys", str(len(keys)))
+    row = next(row for row, pair in enumerate(zip(found, keys, strict=True)) if pair[0] != pair[1])
+    code, kind = "keys.foreign", "other keys"
+    if set(found) == set(keys):
+        code, kind = "keys.order", "the keys of the split in another order"
+    raise refusal(
+        code,
+        field,
+        f"{kind}; row {row} is {shown(found[row])}",
+        repr(keys[row]),
+        "now-leaderboard pack --image-ids/--caption-ids puts a matrix in order",
+    )

@@ -1,0 +1,132 @@
+"""A similarity matrix in a ``.npy`` file, read in blocks: memory does not grow with it."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+from jaxtyping import Float
+
+from leaderboard.metrics import CUTOFFS, Labels, Matrix, OneWay, Recalls, recalls, tie_width
+from leaderboard.submission.archive import opened_array
+from leaderboard.submission.untrusted import ArrayHeader, read_array_header, refusal
+from now_builder.errors import FormatError, SubmissionError
+
+
+class MatrixFile:
+    """Rows of a matrix on disk, for :func:`leaderboard.metrics.recalls`.
+
+    Args:
+        file: Open for reading, in C order, as :func:`open_matrix` checks.
+        header: Of the file.
+
+    Attributes:
+        shape: Images, captions.
+        itemsize: Bytes of a value.
+    """
+
+    def __init__(self, file: BinaryIO, header: ArrayHeader) -> None:
+        self._file, self._header = file, header
+        self.shape: tuple[int, int] = (header.shape[0], header.shape[1])
+        self.itemsize = header.dtype.itemsize
+
+    def own(self, owner: Labels) -> Float[np.ndarray, " captions"]:
+        """Give the value of each caption with its image, read one by one."""
+        places = owner.astype(np.int64) * self.shape[1] + np.arange(len(owner))
+        found = b"".join(self._read(int(place), 1) for place in places)
+        return self._values(found)
+
+    def blocks(self, step: int) -> Iterator[tuple[int, Matrix]]:
+        """Yield the first row and the values of every ``step`` rows, in order."""
+        images, captions = self.shape
+        for start in range(0, images, step):
+            rows = min(step, images - start)
+            values = self._values(self._read(start * captions, rows * captions))
+            yield start, values.reshape(rows, captions)
+
+    def _read(self, place: int, count: int) -> bytes:
+        size = count * self.itemsize
+        content = os.pread(self._file.fileno(), size, self._header.length + place * self.itemsize)
+        if len(content) != size:
+            raise FormatError(self._file.name, "became shorter while it was read")
+        return content
+
+    def _values(self, content: bytes) -> Float[np.ndarray, " _"]:
+        values = np.frombuffer(content, self._header.dtype)
+        return values.astype(self._header.dtype.newbyteorder("="), copy=False)
+
+
+@contextmanager
+def open_matrix(path: Path) -> Iterator[MatrixFile]:
+    """Open a ``.npy`` file of a matrix; none of its values is read yet.
+
+    Raises:
+        FormatError: If there is no such file.
+        SubmissionError: If it is no matrix of floats in C order, or not as long as it says.
+    """
+    with opened_array(path) as file:
+        yield MatrixFile(file, _checked(file, read_array_header(file, "matrix")))
+
+
+def _checked(file: BinaryIO, header: ArrayHeader) -> ArrayHeader:
+    if len(header.shape) != 2 or 0 in header.shape:
+        raise refusal("matrix.shape", "matrix", f"shape {header.shape}", "images x captions")
+    if header.fortran_order:
+        mend = "np.save(path, np.ascontiguousarray(similarity))"
+        raise refusal("matrix.order", "matrix", "columns in one piece", "rows in one piece", mend)
+    size = os.fstat(file.fileno()).st_size
+    expected = header.length + header.shape[0] * header.shape[1] * header.dtype.itemsize
+    if size != expected:
+        raise refusal("array.size", "matrix", f"{size} bytes", f"{expected} by its header")
+    return header
+
+
+def recall_file(path: Path, captions_per_image: int = 1) -> Recalls:
+    """Score a matrix on disk.
+
+    Args:
+        path: ``.npy``, images x captions.
+        captions_per_image: The captions of an image stand one after another.
+
+    Raises:
+        FormatError: If there is no such file, or a value is not finite.
+        SubmissionError: If it is no matrix of floats in C order, or of a shape that does not fit.
+    """
+    with open_matrix(path) as matrix:
+        images, captions = matrix.shape
+        if captions != images * captions_per_image:
+            found = f"shape {matrix.shape}"
+            wanted = f"({images}, {images * captions_per_image}): --captions-per-image"
+            raise SubmissionError(
+                *refusal("matrix.shape", "matrix", found, wanted).problems, name=str(path)
+            )
+        try:
+            return recalls(matrix, np.arange(captions) // captions_per_image)
+        except ValueError as error:
+            raise FormatError(path, str(error)) from None
+
+
+def recall_tree(found: Recalls) -> dict[str, object]:
+    """Give figures as plain values, for JSON."""
+    bounds = ("rsum", "rsum_optimistic", "rsum_pessimistic", "rsum_argsort")
+    return {
+        **{name: getattr(found, name) for name in bounds},
+        "ties": tie_width(found.ranks),
+        "i2t": _way(found.i2t),
+        "t2i": _way(found.t2i),
+    }
+
+
+def _way(way: OneWay) -> dict[str, object]:
+    told = asdict(way)
+    return {
+        "queries": way.n_queries,
+        **{f"R@{cutoff}": way.recall(cutoff) for cutoff in CUTOFFS},
+        **{
+            name: told[field]
+            for name, field in (("medR", "median_rank"), ("meanR", "mean_rank"), ("MRR", "mrr"))
+        },
+    }

@@ -1,0 +1,168 @@
+"""The boards: sections, places, how sure they are, and the orders that rows come in."""
+
+import numpy as np
+import pytest
+
+from leaderboard.board.reported import BOARDS, read_reported
+from leaderboard.board.tables import (
+    SORT_KEYS,
+    axis_of,
+    boards_of,
+    make_board,
+    sorted_rows,
+)
+from leaderboard.metrics import recalls
+from leaderboard.scoring.references import chance_rsum
+from leaderboard.scoring.result import Folds
+from leaderboard.store.entries import entry_of
+from leaderboard.submission.archive import Noise, Training
+
+
+def _boards(entries):
+    return [make_board(name, list(entries)) for name in BOARDS]
+
+
+def _changed(entry, **fields):
+    return entry_of(entry.result.model_copy(update=fields))
+
+
+def _at_paper_size(entry):
+    """The same result as if it were on the authors' 1,000 pairs."""
+    sizes = {"n_pairs": 1000, "n_images": 1000, "references": {"chance": 3.2}}
+    return _changed(entry, **sizes)
+
+
+def _scored(section):
+    return [row for row in section.rows if row.entry]
+
+
+def test_results_on_a_rebuilt_release_stand_apart_from_the_papers(entry_on):
+    own, paper = make_board("jieba", [entry_on("A", 2.0), entry_on("B", 4.0)]).sections
+    assert (own.with_reported, paper.with_reported) == (False, True)
+    assert [row.method for row in _scored(own)] == ["B", "A"]
+    assert {row.evidence for row in own.rows} == {"scored", "reference"}
+    assert [row.place for row in paper.rows] == [1, 2, 3, 4, 5, None]
+    assert paper.rows[-1].rsum == 3.2
+    assert all(row.low < row.rsum < row.high for row in paper.rows[:-1])
+
+
+def test_results_on_the_authors_test_set_stand_among_the_papers(entry_on, archive):
+    entry = entry_on(on=archive, track="bert")
+    (section,) = make_board("bert", [_at_paper_size(entry)]).sections
+    assert section.with_reported
+    assert section.rows[0].entry
+    assert [row.place for row in section.rows] == [1, 2, 3, 4, 5, 6, None]
+    small = make_board("bert", [entry]).sections
+    assert [part.with_reported for part in small] == [False, True]
+
+
+def test_equal_scores_share_a_place_and_the_unranked_have_none(entry_on):
+    entries = [entry_on("A"), entry_on("B"), entry_on("C", 1.0), entry_on("D", 0)]
+    rows = _scored(make_board("jieba", entries).sections[0])
+    assert [(row.method, row.place) for row in rows] == [("A", 1), ("B", 1), ("C", 3), ("D", None)]
+
+
+def test_a_row_says_which_places_it_may_hold_and_whether_it_is_tied(filed):
+    section = make_board("jieba", filed.values()).sections[0]
+    rows = {row.method: row for row in section.rows}
+    assert rows["Best"].tied
+    assert rows["Level"].tied
+    assert not rows["Behind"].tied
+    assert rows["Best"].places[0] == 1 < rows["Level"].places[1]
+    assert rows["Behind"].places[0] >= 5
+    assert (rows["Tied throughout"].tied, rows["Tied throughout"].places) == (None, None)
+    assert all(row.places[0] <= row.place <= row.places[1] for row in _scored(section) if row.place)
+
+
+def test_reported_rows_widen_the_places_as_far_as_their_bands_reach(entry_on, archive):
+    entry = _at_paper_size(entry_on(on=archive, track="bert", strength=0.5))
+    row = make_board("bert", [entry]).sections[0].row_of(entry.name)
+    paper = [
+        part for part in make_board("bert", [entry]).sections[0].rows if part.evidence == "reported"
+    ]
+    assert row.places == (
+        1 + sum(other.low > row.high for other in paper),
+        1 + sum(other.high >= row.low for other in paper),
+    )
+
+
+def test_other_noise_another_split_and_a_blind_round_are_tables_of_their_own(filed):
+    board = make_board("jieba", filed.values())
+    assert [
+        (part.split, part.kind.noise.protocol, part.with_reported) for part in board.sections
+    ] == [("test", "web", False), ("test", "either", False), ("test", "web", True),
+          ("dev", "web", False)]  # fmt: skip
+    assert board.sections[1].kind.noise.ratio == 0.2
+    assert [part.kind.origin for part in make_board("bert", filed.values()).sections] == [
+        "blind",
+        "archive",
+    ]
+    names = [part.name for board in _boards(filed.values()) for part in board.sections]
+    assert len(set(names)) > 20
+
+
+def test_an_entry_stands_once_and_a_withdrawn_one_nowhere(filed):
+    boards = _boards(filed.values())
+    shown = [row.method for board in boards for part in board.sections for row in _scored(part)]
+    assert sorted(shown) == sorted(set(filed) - {"Gone"})
+    assert [entry.name for entry in boards[0].withdrawn] == [filed["Gone"].name]
+
+
+def test_a_coco_result_stands_on_both_boards_the_folds_without_ranks(entry_on):
+    result = entry_on().result
+    folds = Folds(size=1000, count=5, i2t=result.i2t, t2i=result.t2i, rsum=result.rsum)
+    shape = {"n_images": 5000, "n_pairs": 25000, "track": "coco"}
+    release = result.release.model_copy(update={"origin": "field"})
+    clean = Training(noise=Noise(protocol="captions", sha256="0" * 64, ratio=0.0))
+    entry = _changed(entry_on(), **shape, folds=folds, release=release, training=clean)
+    assert boards_of(entry.result) == ("coco-5k", "coco-1k")
+    small = make_board("coco-1k", [entry])
+    assert small.section_of(entry.name).with_reported
+    assert small.section_of(entry.name).comparable == ()
+    whole = make_board("coco-5k", [entry]).section_of(entry.name)
+    assert whole.with_reported
+    assert [row.entry.name for row in whole.comparable] == [entry.name]
+
+
+def test_every_reported_row_is_on_its_board_once():
+    for board in _boards([]):
+        rows = [row.reported for part in board.sections for row in part.rows if row.reported]
+        assert len(rows) == len(read_reported(board.name))
+        assert all({row.noise for row in rows} for part in board.sections)
+
+
+@pytest.mark.parametrize("key", SORT_KEYS)
+def test_another_order_has_the_same_rows_the_best_first(filed, key):
+    section = make_board("jieba", filed.values()).sections[0]
+    rows = sorted_rows(section, key)
+    assert sorted(row.method for row in rows) == sorted(row.method for row in section.rows)
+    if "-" in key:
+        column = SORT_KEYS.index(key) - 1
+        values = [row.recalls[column] for row in rows if row.recalls]
+        assert values == sorted(values, reverse=True)
+        assert not rows[-1].recalls
+    elif key == "evidence":
+        assert (rows[0].evidence, rows[-1].evidence) == ("reproduced", "reference")
+    elif key == "date":
+        dates = [row.date for row in rows if row.date]
+        assert dates == sorted(dates, reverse=True)
+    else:
+        assert rows[0].method == "Behind"
+
+
+def test_the_axis_is_round_and_long_enough():
+    assert [axis_of(value) for value in (10.0, 60.0, 61.0, 599.0, 600.0)] == [60, 60, 120, 600, 600]
+
+
+def test_an_axis_begins_at_zero_unless_all_rows_stand_far_above_it(entry_on):
+    assert {part.base for part in make_board("jieba", [entry_on()]).sections} == {0.0}
+    clean = make_board("flickr30k", []).sections[0]
+    lowest = min(row.low for row in clean.rows if row.reported)
+    assert clean.axis * 0.75 <= clean.base <= lowest
+
+
+@pytest.mark.parametrize(("images", "each"), [(24, 1), (7, 5), (3, 2), (1, 1)])
+def test_chance_in_closed_form_is_the_score_of_a_constant_matrix(images, each):
+    constant = np.zeros((images, images * each), np.float32)
+    owner = np.arange(images * each) // each
+    assert chance_rsum(images, images * each) == recalls(constant, owner).rsum

@@ -1,0 +1,221 @@
+"""From a submission and a release to a result: on our layout and on the authors'."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from leaderboard.metrics import recalls
+from leaderboard.scoring.evaluate import score, validate
+from leaderboard.scoring.references import label_rsum, references
+from leaderboard.scoring.result import Result
+from leaderboard.store.entries import entry_of, file_result, read_result, read_results, write_result
+from leaderboard.submission.archive import new_submission, pack
+from leaderboard.submission.gallery import read_gallery
+from now_builder.errors import FormatError, SubmissionError
+
+N = 24
+
+
+def _similarity(seed=0):
+    noise = np.random.default_rng(seed).standard_normal((N, N))
+    return (noise + 2 * np.eye(N)).astype(np.float32)
+
+
+def _scored(path, release, similarity, track="jieba", truth=None):
+    pack(path, similarity, new_submission(release, track, "test", "Mine"))
+    return score(path, release, truth)
+
+
+def test_a_packed_matrix_scores_what_the_metrics_say(packed, release):
+    result, expected = score(packed, release), recalls(_similarity())
+    assert result.rsum == expected.rsum
+    assert result.i2t.values() == tuple(expected.i2t.recall(cutoff) for cutoff in (1, 5, 10))
+    assert result.t2i.values() == tuple(expected.t2i.recall(cutoff) for cutoff in (1, 5, 10))
+    assert result.rsum_interval[0] < result.rsum < result.rsum_interval[1]
+    assert (result.ranked, result.reason, result.n_pairs) == (True, None, N)
+    assert (result.release.origin, result.precision) == ("rebuilt", "float32")
+
+
+def test_the_authors_layout_is_scored_too(tmp_path, archive):
+    result = _scored(tmp_path / "x.zip", archive, _similarity(), "bert")
+    assert result.release.origin == "archive"
+    assert set(result.references) == {"chance"}
+    assert result.duplicates.captions == result.duplicates.images == 2
+
+
+def test_the_result_has_the_fields_that_others_read(packed, release):
+    tree = json.loads(score(packed, release).to_json())
+    assert list(tree)[:2] == ["format", "method"]
+    assert {"rsum", "n_pairs", "ranked", "reason", "i2t", "t2i"} <= set(tree)
+    for way in ("i2t", "t2i"):
+        assert {"R@1", "R@5", "R@10", "medR", "meanR", "MRR", "interval"} <= set(tree[way])
+        assert set(tree[way]["optimistic"]) == set(tree[way]["interval"]) == {"R@1", "R@5", "R@10"}
+    assert sum(tree[way][f"R@{k}"] for way in ("i2t", "t2i") for k in (1, 5, 10)) == pytest.approx(
+        tree["rsum"]
+    )
+
+
+def test_scoring_twice_gives_the_same_bytes_and_reads_back(tmp_path, packed, release, truth):
+    result = score(packed, release, truth)
+    assert result.to_json() == score(packed, release, truth).to_json()
+    write_result(tmp_path / "r.json", result)
+    assert read_result(tmp_path / "r.json") == result
+    assert Result.model_validate_json(result.to_json(), strict=True) == result
+
+
+def test_another_release_is_an_error_and_not_a_low_score(tmp_path, packed, release):
+    data = tmp_path / "other" / "now100k_precomp"
+    data.mkdir(parents=True)
+    for file in (release / "now100k_precomp").glob("test_*"):
+        (data / file.name).write_bytes(file.read_bytes())
+    for name in ("pairs.parquet", "manifest.json"):
+        (tmp_path / "other" / name).write_bytes((release / name).read_bytes())
+    lines = (data / "test_caps_jieba.txt").read_text().splitlines()
+    lines[0], lines[1] = lines[1], lines[0]
+    (data / "test_caps_jieba.txt").write_text("\n".join(lines) + "\n")
+    for check in (score, validate):
+        with pytest.raises(SubmissionError, match=r"dataset_fingerprint.*another release"):
+            check(packed, tmp_path / "other")
+
+
+def test_a_constant_matrix_is_scored_as_chance_and_not_ranked(tmp_path, release):
+    result = _scored(tmp_path / "x.zip", release, np.zeros((N, N), np.float32))
+    assert result.rsum == pytest.approx(result.references["chance"]) == 200 * 16 / N
+    assert not result.ranked
+    assert "ties decide 600.0 rSum points" in result.reason
+    assert result.i2t.tied_queries == N
+
+
+def _forced_ties():
+    """A scorer that cannot tell identical captions (6, 7) or identical images (8, 9) apart."""
+    similarity = np.random.default_rng(1).standard_normal((N, N)) + 9 * np.eye(N)
+    similarity[:, 7] = similarity[:, 6] = np.maximum(similarity[:, 6], similarity[:, 7])
+    similarity[9] = similarity[8] = np.maximum(similarity[8], similarity[9])
+    return similarity.astype(np.float32)
+
+
+def test_ties_that_duplicates_force_do_not_cost_the_place(tmp_path, release):
+    result = _scored(tmp_path / "x.zip", release, _forced_ties())
+    assert result.ties.width > 5
+    assert result.ties.unexplained_width == 0
+    assert result.ranked
+    assert result.rsum == result.duplicates.ceiling_rsum < 600
+    assert result.duplicates.rsum == 600
+
+
+def test_ties_that_nothing_forces_cost_the_place(tmp_path, release):
+    similarity = _forced_ties()
+    similarity[0, 1] = similarity[0, 0]
+    similarity[1, 0] = similarity[1, 1]
+    result = _scored(tmp_path / "x.zip", release, similarity)
+    assert result.ties.unexplained_width == pytest.approx(200 / N)
+    assert not result.ranked
+
+
+def test_the_references_are_those_of_the_labels(release, gallery, truth):
+    """24 pairs in three languages of 8, each with two topics of 4 pairs.
+
+    Language alone: R@1 = 1/8, R@5 = 5/8, R@10 = 1, so 2 · 175 %. With topics: 1/4, 1, 1.
+    """
+    found = references(release, gallery, "test", truth)
+    assert found == {"chance": 200 * 16 / N, "lang": 350, "lang+topic": 450}
+    assert references(release, gallery, "test") == {"chance": 200 * 16 / N, "lang": 350}
+
+
+def test_a_caption_of_another_topic_is_not_found_by_topic():
+    images = ["en/food", "en/food", "en/sport"]
+    captions = ["en/food", "en/sport", "en/sport"]
+    # Row 0: .5; row 1: behind .5 of one; row 2: tie of two. Columns alike.
+    expected = recalls(np.array([[1.0, 0, 0], [1, 0, 0], [0, 1, 1]])).rsum
+    assert label_rsum(images, captions) == expected
+
+
+def test_a_truth_file_may_be_parquet_and_have_keys(tmp_path, release, gallery, truth):
+    import pandas as pd  # noqa: PLC0415
+
+    from now_builder.formats.release import read_pairs  # noqa: PLC0415
+
+    table = pd.read_csv(truth)
+    keys = {pair.url: pair.key for pair in read_pairs(release) if pair.split == "test"}
+    table["key"] = table.pop("url").map(keys)
+    table.sample(frac=1, random_state=0).to_parquet(tmp_path / "truth.parquet")
+    assert references(release, gallery, "test", tmp_path / "truth.parquet")["lang+topic"] == 450
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("site,topic\na,b\n", "expected key or url"),
+        ("url,topic\nhttp://a.test/,b\n", "no row for 24 of 24 pairs"),
+        ('url,topic\n"a', "not a readable"),
+    ],
+)
+def test_a_truth_file_that_cannot_be_joined_is_named(tmp_path, release, gallery, text, message):
+    path = tmp_path / "truth.csv"
+    path.write_text(text)
+    with pytest.raises(FormatError, match=message):
+        references(release, gallery, "test", path)
+    with pytest.raises(FormatError, match="no such file"):
+        references(release, gallery, "test", tmp_path / "none.parquet")
+
+
+def test_the_archive_has_nothing_to_join_a_truth_file_with(archive, truth):
+    with pytest.raises(FormatError, match=r"no pairs\.parquet"):
+        references(archive, read_gallery(archive, "test", "bert"), "test", truth)
+
+
+def test_a_result_is_filed_once_and_under_its_content(tmp_path, packed, release):
+    result = score(packed, release)
+    first, new = file_result(tmp_path / "store", result)
+    again, newer = file_result(tmp_path / "store", result)
+    assert (new, newer, first) == (True, False, again)
+    write_result(tmp_path / "copy.json", result)
+    found = read_results([tmp_path / "copy.json", tmp_path / "store"])
+    assert found == [entry_of(result)]
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"[]", b'{"rsum": NaN}', b'{"rsum": 600}', b"\xff", b"[" * 99, b" " * 2**21]
+)
+def test_a_file_that_is_no_result_is_named(tmp_path, content):
+    (tmp_path / "bad.json").write_bytes(content)
+    with pytest.raises(FormatError, match=r"bad\.json"):
+        read_results([tmp_path])
+    with pytest.raises(FormatError, match=r"none\.json"):
+        read_results([tmp_path / "none.json"])
+
+
+def test_a_result_with_an_impossible_figure_is_refused(tmp_path, packed, release):
+    tree = json.loads(score(packed, release).to_json())
+    tree["rsum"] = 601
+    (tmp_path / "r.json").write_text(json.dumps(tree))
+    with pytest.raises(FormatError, match="rsum"):
+        read_result(tmp_path / "r.json")
+
+
+def test_a_killed_scoring_leaves_no_half_result(tmp_path, packed, release, truth):
+    """Kill the command again and again, at later and later moments, until it gets through."""
+    output = tmp_path / "out" / "result.json"
+    expected = score(packed, release, truth).to_json()
+    command = [sys.executable, "-c", "from leaderboard.cli import main; main()", "score"]
+    command += [str(packed), "--release", str(release), "--truth", str(truth), "-o", str(output)]
+    killed = 0
+    for wait in (0.2, 0.4, 0.5, 0.6, 0.7, 0.8, 1.0, 60):
+        process = subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=os.environ
+        )
+        deadline = time.monotonic() + wait
+        while process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.005)
+        process.send_signal(signal.SIGKILL)
+        killed += process.wait() == -signal.SIGKILL
+        if output.exists():
+            assert output.read_text() == expected
+    assert killed
+    assert output.read_text() == expected

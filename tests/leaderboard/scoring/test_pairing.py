@@ -1,0 +1,94 @@
+"""Two results side by side, and an entry that somebody ran again, through the commands."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from leaderboard.metrics import recalls
+from leaderboard.scoring.evaluate import score
+from leaderboard.store.entries import file_result, read_store, write_result
+from leaderboard.submission.archive import new_submission, pack
+from tests.leaderboard.conftest import SIZES, make_similarity
+
+
+def _run(*arguments):
+    command = [
+        sys.executable,
+        "-c",
+        "from leaderboard.cli import main; main()",
+        *map(str, arguments),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.fixture
+def pair(tmp_path, release):
+    """Results of a strong and of a weak matrix, and their zips."""
+    for name, strength in (("a", 4.0), ("b", 0.5)):
+        matrix = make_similarity(strength=strength, seed=ord(name))
+        pack(tmp_path / f"{name}.zip", matrix, new_submission(release, "jieba", "test", name * 3))
+        write_result(tmp_path / f"{name}.json", score(tmp_path / f"{name}.zip", release))
+    return tmp_path / "a.json", tmp_path / "b.json"
+
+
+def test_two_results_are_compared_query_by_query(pair):
+    code, text, problem = _run("compare", *pair)
+    assert (code, problem) == (0, "")
+    assert text.startswith("aaa less bbb: +")
+    assert "told apart" in text
+    tree = json.loads(_run("compare", *pair, "--json")[1])
+    expected = [
+        recalls(make_similarity(strength=strength, seed=ord(name))).rsum
+        for name, strength in (("a", 4.0), ("b", 0.5))
+    ]
+    assert tree["difference"] == pytest.approx(expected[0] - expected[1])
+    assert tree["low"] < tree["difference"] < tree["high"]
+    assert tree["p"] < 0.001
+    assert tree["i2t"]["1"]["first_only"] > tree["i2t"]["1"]["second_only"]
+
+
+def test_results_of_other_queries_are_not_compared(tmp_path, pair, release):
+    meta = new_submission(release, "bpe", "test", "Mine")
+    pack(tmp_path / "c.zip", make_similarity(), meta)
+    write_result(tmp_path / "c.json", score(tmp_path / "c.zip", release))
+    code, text, problem = _run("compare", pair[0], tmp_path / "c.json")
+    assert (code, text) == (1, "")
+    assert "track: found jieba (aaa) and bpe (Mine)" in problem
+
+
+@pytest.mark.parametrize("kind", ["submission", "result"])
+def test_the_schema_says_which_fields_there_are(kind):
+    code, text, _ = _run("schema", kind)
+    assert code == 0
+    assert {"track", "split", "method"} <= set(json.loads(text)["properties"])
+    assert _run("schema", "x")[0] == 1
+
+
+def test_a_second_run_is_filed_beside_its_entry(tmp_path, pair, release):
+    entry, _ = file_result(tmp_path / "s", score(tmp_path / "a.zip", release))
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "run.toml").write_text("seed = 2\n")
+    pack(
+        tmp_path / "again.zip",
+        make_similarity(strength=4.0, seed=9),
+        new_submission(release, "jieba", "test", "aaa"),
+    )
+    command = ["reproduce", entry.name, tmp_path / "again.zip", "--store", tmp_path / "s"]
+    command += ["--release", release, "--by", "Bob", "--run", tmp_path / "run"]
+    code, text, problem = _run(*command, "--commit", "0123abc")
+    assert (code, problem) == (0, "")
+    assert f"the run of Bob less entry {entry.name}" in text
+    (found,) = read_store(tmp_path / "s")
+    assert found.evidence == "reproduced"
+    (filed,) = found.reproductions
+    assert filed.rsum == recalls(make_similarity(SIZES["test"], 4.0, 9)).rsum
+    assert (filed.by, filed.code_commit) == ("Bob", "0123abc")
+    assert filed.config_sha256 is not None
+    command[2] = tmp_path / "a.zip"
+    code, _, problem = _run(*command)
+    assert code == 1
+    assert "is the very file" in problem
+    assert pair

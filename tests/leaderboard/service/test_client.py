@@ -1,0 +1,258 @@
+"""The client and its commands, against a board on a real socket."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import httpx
+import pytest
+
+from leaderboard.cli import main
+from leaderboard.service.client import TRIES, Board, BoardError
+from leaderboard.store.entries import read_store
+from now_builder.errors import ConfigError
+
+OPERATOR = "a-token-for-the-tests-only"
+
+
+@pytest.fixture
+def plain(make_board):
+    return make_board()
+
+
+@pytest.fixture
+def command(monkeypatch, capsys, plain):
+    """The command itself, talking to the board as ann: gives exit code, stdout and stderr."""
+    monkeypatch.setenv("NOW_LEADERBOARD_TOKEN", plain.token("ann"))
+    monkeypatch.setenv("NOW_LEADERBOARD_URL", plain.url)
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["now-leaderboard", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return ended.value.code, *capsys.readouterr()
+
+    return run
+
+
+def test_a_submission_on_its_way_by_commands(command, plain, packed):
+    code, told, progress = command("submit", packed, "--url", plain.url)
+    name = told.partition(":")[0]
+    assert code == 0
+    assert f"{name}: filed: Mine, rSum 491.7" in told
+    assert f"{plain.url}/entries/{name}.html" in progress
+    assert "already there" in command("submit", packed, "--url", plain.url)[1]
+    result = json.loads(command("submit", packed, "--url", plain.url, "--json")[1])
+    assert result["method"]["name"] == "Mine"
+    assert name in command("status")[1]
+    assert json.loads(command("status", name, "--json")[1])["submitter"] == "ann"
+    assert "scored submissions: 4 left; uploads: 47 left" in command("quota")[1]
+    assert json.loads(command("quota", "--json")[1])["handle"] == "ann"
+    assert "withdrawn" in command("withdraw", name, "--reason", "wrong file")[1]
+    assert "withdrawn" in command("status")[1]
+
+
+def test_a_refusal_prints_every_problem_and_how_to_mend_it(command, plain, tmp_path):
+    (tmp_path / "x.zip").write_bytes(b"PK not really")
+    code, told, problem = command("submit", tmp_path / "x.zip", "--url", plain.url)
+    assert (code, told) == (1, "")
+    assert "[zip." in problem
+    assert "expected a zip" in problem
+    assert "error: " in problem
+    assert "422" in problem
+    code, _, problem = command("status", "none")
+    assert (code, problem.count("\n")) == (1, 1)
+    assert "404: no such entry" in problem
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("submit none.zip --url {url}", "none.zip: cannot be read"),
+        ("submit {packed}", "--url URL, or --store FOLDER"),
+        ("submit {packed} --store s", "--url URL, or --store FOLDER"),
+        ("submit {packed} --url ftp://x", "expected http(s)://host"),
+        ("submit {packed} --url {url} --token-file none", "--token-file none: cannot be read"),
+        ("submit {packed} --url {url} --anonymous-until soon", "422"),
+        ("serve --store s --database sqlite:///x", "need --release"),
+    ],
+)
+def test_a_users_mistake_is_one_line_and_exit_1(command, plain, packed, arguments, message):
+    code, told, problem = command(*arguments.format(url=plain.url, packed=packed).split())
+    assert (code, told) == (1, "")
+    assert message in problem
+    assert problem.rstrip().rpartition("\n")[2].startswith("error: ")
+
+
+def test_what_is_not_there_yet_is_asked_again_and_the_same_file_is_one_entry(
+    plain, packed, tmp_path
+):
+    """A stand-in that is busy, then hangs up after taking all, then hands on to the board."""
+    token, waits, content = plain.token("ann"), [], packed.read_bytes()
+    busy = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 7\r\nConnection: close\r\n\r\n"
+    listener = socket.create_server(("127.0.0.1", 0))
+    listener.settimeout(20)
+
+    def stand_in():
+        for answer in (busy, b""):
+            line, _ = listener.accept()
+            with line:
+                taken = b""
+                while not taken.endswith(content):
+                    taken += line.recv(65536)
+                assert plain.put(content, token).is_success
+                line.sendall(answer)
+
+    thread = threading.Thread(target=stand_in, daemon=True)
+    thread.start()
+    board = Board(f"http://127.0.0.1:{listener.getsockname()[1]}", token, waits.append)
+
+    def wait(seconds):
+        waits.append(seconds)
+        if len(waits) == 2:
+            board._url = plain.url
+
+    board._pause = wait
+    moved = []
+    filed = board.submit(packed, progress=moved.append)
+    board.close()
+    thread.join()
+    listener.close()
+    assert waits == [7.0, 2.0]
+    assert not filed.new
+    assert [entry.name for entry in read_store(tmp_path / "store")] == [filed.name]
+    assert moved[-1] == packed.stat().st_size
+
+
+def test_what_never_answers_ends_in_one_line():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    waits = []
+    board = Board(f"http://127.0.0.1:{port}", "t" * 20, waits.append)
+    with pytest.raises(BoardError, match=f"cannot be reached.*{TRIES} tries"):
+        board.me()
+    board.close()
+    assert waits == [1, 2, 4, 8, 16]
+
+
+@pytest.mark.parametrize("token", ["é", "a b", "a\nb"])
+def test_a_token_that_is_none_is_refused_before_it_is_sent(token):
+    with pytest.raises(ConfigError, match="token"):
+        Board("http://127.0.0.1:1", token)
+
+
+@pytest.fixture
+def process(tmp_path, release):
+    """Start the command serve as a process of its own; give it and its address."""
+    started = []
+
+    def start(**environment):
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            port = listener.getsockname()[1]
+        known = {key: value for key, value in os.environ.items() if "LEADERBOARD" not in key}
+        command = [sys.executable, "-c", "from leaderboard.cli import main; main()", "serve"]
+        command += ["--store", tmp_path / "store", "--release", release, "--port", str(port)]
+        log = (tmp_path / "log").open("ab")
+        server = subprocess.Popen(command, env=known | environment, stdout=log, stderr=log)
+        started.append((server, log))
+        url = f"http://127.0.0.1:{port}"
+        for _ in range(600):
+            try:
+                httpx.get(f"{url}/healthz").raise_for_status()
+            except httpx.HTTPError:
+                assert server.poll() is None, (tmp_path / "log").read_text()
+                time.sleep(0.05)
+            else:
+                break
+        return server, url
+
+    yield start
+    for server, log in started:
+        server.kill()
+        server.wait()
+        log.close()
+
+
+def test_serve_needs_no_configuration_and_curl_submits(process, packed, tmp_path):
+    """The contract: one token in the environment, curl -T, and a board with its own database."""
+    server, url = process(NOW_LEADERBOARD_TOKEN=OPERATOR)
+    curl = ["curl", "-sS", "-T", packed, "-H", f"Authorization: Bearer {OPERATOR}"]
+    told = subprocess.run(
+        [*curl, f"{url}/v1/submissions"], check=True, capture_output=True, timeout=60
+    )
+    assert json.loads(told.stdout)["method"]["name"] == "Mine"
+    assert "Mine" in httpx.get(url).text
+    assert (tmp_path / "store" / "private" / "board.sqlite").is_file()
+    assert "/private/" in (tmp_path / "store" / ".gitignore").read_text()
+    server.send_signal(signal.SIGTERM)
+    assert server.wait(30) == -signal.SIGTERM
+    log = (tmp_path / "log").read_text()
+    assert OPERATOR not in log
+    lines = [json.loads(line) for line in log.splitlines() if line.startswith("{")]
+    assert {"PUT /v1/submissions 201", "GET /index.html 200"} & {
+        f"{line['method']} {line['path']} {line['status']}" for line in lines
+    }
+    assert "Traceback" not in log
+
+
+def test_what_is_being_scored_is_finished_before_the_service_stops(process, zipped, tmp_path):
+    server, url = process(NOW_LEADERBOARD_TOKEN=OPERATOR)
+    answers = []
+
+    def submit(content):
+        headers = {"Authorization": f"Bearer {OPERATOR}"}
+        answers.append(
+            httpx.put(f"{url}/v1/submissions", content=content, headers=headers, timeout=60)
+        )
+
+    threads = [threading.Thread(target=submit, args=(zipped(seed),)) for seed in range(6)]
+    for thread in threads:
+        thread.start()
+    while not list((tmp_path / "store").glob("results/*")):
+        time.sleep(0.005)
+    server.send_signal(signal.SIGTERM)
+    for thread in threads:
+        thread.join()
+    assert server.wait(30) == -signal.SIGTERM
+    assert [answer.status_code for answer in answers] == [201] * 6
+    assert len(read_store(tmp_path / "store")) == 6
+
+
+def test_a_service_killed_while_it_scores_loses_nothing_that_it_acknowledged(
+    process, zipped, tmp_path
+):
+    server, url = process(NOW_LEADERBOARD_TOKEN=OPERATOR)
+    contents, kept, lock = [zipped(seed) for seed in range(10)], [], threading.Lock()
+
+    def submit(content):
+        headers = {"Authorization": f"Bearer {OPERATOR}"}
+        try:
+            answer = httpx.put(f"{url}/v1/submissions", content=content, headers=headers)
+        except httpx.TransportError:
+            return
+        with lock:
+            kept.append(answer.text)
+            if len(kept) == 3:
+                server.kill()
+
+    threads = [threading.Thread(target=submit, args=(content,)) for content in contents]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert server.wait(30) == -signal.SIGKILL
+    assert len(kept) >= 3
+    _, url = process(NOW_LEADERBOARD_TOKEN=OPERATOR)
+    filed = {entry.result.to_json() for entry in read_store(tmp_path / "store")}
+    assert set(kept) <= filed
+    headers = {"Authorization": f"Bearer {OPERATOR}"}
+    for content in contents:
+        answer = httpx.put(f"{url}/v1/submissions", content=content, headers=headers, timeout=60)
+        assert answer.status_code in {200, 201}
+    assert len(read_store(tmp_path / "store")) == 10
+    assert list((tmp_path / "store" / "private" / "incoming").iterdir()) == []

@@ -1,0 +1,80 @@
+"""Threads get their turn in the order in which they came."""
+
+import threading
+import time
+
+import pytest
+
+from leaderboard.service.fair_semaphore import Turns
+
+
+def _start(work, *arguments):
+    thread = threading.Thread(target=work, args=arguments)
+    thread.start()
+    return thread
+
+
+def _until(holds):
+    end = time.monotonic() + 10
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.001)
+
+
+def test_first_come_first_served_and_no_pushing_in():
+    turns, order = Turns(1, 10.0), []
+
+    def work(number):
+        with turns:
+            order.append(number)
+
+    threads = []
+    with turns:
+        for number in range(20):
+            threads.append(_start(work, number))
+            _until(lambda number=number: len(turns._waiting) == number + 1)
+    with turns:
+        order.append("back again at once")
+    for thread in threads:
+        thread.join()
+    assert order == [*range(20), "back again at once"]
+
+
+def test_never_more_inside_than_there_are_places():
+    turns, inside, most, lock = Turns(3, 10.0), 0, 0, threading.Lock()
+
+    def work():
+        nonlocal inside, most
+        for _ in range(50):
+            with turns:
+                with lock:
+                    inside += 1
+                    most = max(most, inside)
+                time.sleep(0)
+                with lock:
+                    inside -= 1
+
+    threads = [_start(work) for _ in range(16)]
+    for thread in threads:
+        thread.join()
+    assert (inside, most) == (0, 3)
+    assert turns._free == 3
+
+
+def test_who_waits_too_long_is_sent_away_and_takes_nobodys_turn():
+    turns = Turns(1, 0.01)
+    with turns:
+        with pytest.raises(TimeoutError, match=r"no turn within 0\.01 s"):
+            turns.__enter__()
+        assert not turns._waiting
+    with turns:
+        assert turns._free == 0
+    assert turns._free == 1
+
+
+def test_an_error_inside_gives_the_place_back():
+    turns = Turns(1, 0.01)
+    with pytest.raises(ZeroDivisionError), turns:
+        raise ZeroDivisionError
+    with turns:
+        pass

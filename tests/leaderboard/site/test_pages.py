@@ -1,0 +1,481 @@
+"""The pages: complete, escaped, valid, readable, the same for the same entries."""
+
+import csv
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from base64 import b64encode
+from dataclasses import replace
+from datetime import UTC, date, datetime
+from hashlib import sha256
+from html.parser import HTMLParser
+from itertools import combinations
+from pathlib import PurePosixPath
+from urllib.parse import unquote
+
+import pytest
+
+from leaderboard.board.display_text import EVIDENCE, FLAG_MEANS
+from leaderboard.board.tables import make_board
+from leaderboard.scoring.result import Flag
+from leaderboard.site.pages import Site, compare_path, export_site, policy
+from leaderboard.store.dataset import dataset_report
+from leaderboard.store.entries import (
+    Filing,
+    Reproduction,
+    Withdrawal,
+    entry_of,
+    file_result,
+    read_results,
+)
+from now_builder.errors import ConfigError
+
+_VOID = {"meta", "col", "br", "input", "link", "img", "hr", "wbr"}
+
+
+class _Look(HTMLParser):
+    """What a page holds, and where its tags do not fit."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.handlers, self.links, self.text = set(), [], [], []
+        self.ids, self.open, self.wrong, self.elements, self.headings = [], [], [], [], []
+        self.feed(text)
+        self.close()
+        self.wrong += self.open
+
+    def handle_starttag(self, tag, attrs):
+        found = dict(attrs)
+        self.tags.add(tag)
+        self.elements.append((tag, found))
+        self.handlers += [name for name in found if name.startswith("on") or name == "style"]
+        self.links += [found[name] for name in ("href", "src") if name in found]
+        self.ids += [found["id"]] if "id" in found else []
+        self.headings += [int(tag[1])] if re.fullmatch("h[1-6]", tag) else []
+        if tag not in _VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.handle_starttag(tag, attrs)
+        if tag not in _VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag):
+        if not self.open or self.open.pop() != tag:
+            self.wrong.append(f"</{tag}>")
+
+    def handle_data(self, data):
+        if self.open[-1:] not in (["style"], ["script"]):
+            self.text.append(data)
+
+
+def _files(entries):
+    site = Site(entries)
+    return {path: site.get(path)[0] for path in site.paths()}
+
+
+@pytest.fixture(scope="module")
+def files(filed):
+    return _files(filed.values())
+
+
+@pytest.fixture(scope="module")
+def looks(files):
+    return {path: _Look(text) for path, text in files.items() if path.endswith(".html")}
+
+
+def test_every_kind_of_page_is_there(files, filed):
+    kinds = {re.sub(r"[0-9a-f]{12}", "NAME", path) for path in files}
+    assert {
+        "index.html",
+        "progress.html",
+        "404.html",
+        "boards/jieba.html",
+        "boards/cc152k.by-i2t-1.html",
+        "boards/coco-5k.csv",
+        "boards/bert.bib",
+        "entries/NAME.html",
+        "results/NAME.json",
+        "ranks/NAME.csv",
+        "badges/NAME.svg",
+        "compare/NAME..NAME.html",
+    } <= kinds
+    assert Site(filed.values()).get("boards/jieba.html")[1] == "text/html; charset=utf-8"
+    for path in ("nothing.html", "boards/jieba.by-fame.html", "entries/0.html", "../x", ""):
+        assert Site(filed.values()).get(path) is None
+
+
+def test_the_order_of_entries_does_not_change_a_byte(filed, files):
+    assert _files([*filed.values()][::-1]) == files
+
+
+def test_an_empty_board_shows_the_reported_rows():
+    site = Site([])
+    assert site.get("boards/jieba.html")[0].count('class="chip reported"') == 5
+    assert "None yet" in site.get("index.html")[0]
+
+
+def test_every_link_inside_the_site_leads_somewhere(looks, files):
+    for path, look in looks.items():
+        for link in look.links:
+            target, _, mark = link.partition("#")
+            if link.startswith("https://"):
+                continue
+            to = str(PurePosixPath(os.path.normpath(PurePosixPath(path).parent / unquote(target))))
+            to = path if not target else to
+            assert to in files, (path, link)
+            assert not mark or mark in looks[to].ids, (path, link)
+
+
+def test_links_out_of_the_site_give_nothing_away(files):
+    for path, text in files.items():
+        if path.endswith(".html"):
+            outward = re.findall(r'<a href="https:[^>]*>', text)
+            assert all('rel="nofollow noopener ugc"' in link for link in outward)
+
+
+def test_the_markup_is_sound(looks):
+    for path, look in looks.items():
+        assert not look.wrong, (path, look.wrong)
+        assert len(set(look.ids)) == len(look.ids), path
+        assert look.headings[0] == 1, path
+        assert look.headings.count(1) == 1, path
+        steps = zip(look.headings, look.headings[1:], strict=False)
+        assert all(after <= before + 1 for before, after in steps), path
+        for tag, attrs in look.elements:
+            if attrs.get("role") == "img":
+                assert attrs.get("aria-label") or attrs["aria-labelledby"] in look.ids, path
+            if tag == "th":
+                assert attrs["scope"], path
+            if "aria-labelledby" in attrs:
+                assert attrs["aria-labelledby"] in look.ids, path
+        tags = [tag for tag, _ in look.elements]
+        assert tags.count("table") == tags.count("caption"), path
+        assert tags.count("input") <= tags.count("label"), path
+        assert tags.count("main") == 1, path
+
+
+def test_a_page_loads_nothing_and_allows_only_its_own_style_and_script(files):
+    for path, text in files.items():
+        if not path.endswith(".html"):
+            continue
+        assert f'content="{policy()}"' in text
+        assert not re.search(r"<(link|img|iframe|object|form|embed)\b", text)
+        assert not re.search(r"@import|url\(", text)
+        for tag, inline in re.findall(r"<(style|script)>(.*?)</\1>", text, re.DOTALL):
+            digest = b64encode(sha256(inline.encode()).digest()).decode()
+            assert f"{tag}-src 'sha256-{digest}'" in policy()
+    assert "unsafe" not in policy()
+    assert policy().startswith("default-src 'none';")
+
+
+_PAYLOADS = (
+    "<script>alert(1)</script>",
+    '"><img src=x onerror=alert(1)>',
+    "</style><svg/onload=alert(1)>",
+    "{{ 7 * 7 }}{% include 'x' %}",
+    "' autofocus onfocus='alert(1)",
+    "&lt;b&gt;<b>",
+    "javascript:alert(1)//]]>--><b>",
+)
+
+
+def _hostile(entry, payload):
+    result = entry.result
+    method = result.method.model_copy(
+        update={"name": payload, "version": payload, "abstract": payload}
+    )
+    training = result.training.model_copy(
+        update={"external_data": payload, "pretrained_backbones": (payload,)}
+    )
+    return result.model_copy(
+        update={
+            "method": method,
+            "authors": (payload, payload),
+            "affiliation": payload,
+            "training": training,
+            "postprocessing": result.postprocessing.model_copy(update={"description": payload}),
+            "compute": result.compute.model_copy(update={"hardware": payload}),
+            "environment": result.environment.model_copy(update={"python": payload}),
+            "links": result.links.model_copy(update={"paper": payload, "code_commit": payload}),
+            "flags": (Flag.model_construct(code=payload, message=payload),),
+        }
+    )
+
+
+def _filing(name, payload):
+    at = datetime(2026, 1, 2, tzinfo=UTC)
+    return Filing.model_construct(name=name, submitter=payload, submitted_at=at)
+
+
+def test_no_field_can_add_markup_to_any_page(filed, looks):
+    payload = " ".join(_PAYLOADS)
+    tags = {tag for look in looks.values() for tag in look.tags}
+    entries = [
+        replace(
+            entry,
+            result=_hostile(entry, payload),
+            filing=_filing(entry.name, payload),
+            reproductions=(
+                Reproduction.model_construct(
+                    by=payload, reproduced_at=datetime(2026, 1, 3, tzinfo=UTC), rsum=1.0,
+                    code_commit=payload,
+                ),
+            ),
+            withdrawal=None if method != "Gone" else Withdrawal.model_construct(
+                withdrawn_at=datetime(2026, 1, 4, tzinfo=UTC), reason=payload
+            ),
+        )
+        for method, entry in filed.items()
+    ]  # fmt: skip
+    for path, text in _files(entries).items():
+        if path.endswith(".svg"):
+            assert _Look(text).tags <= {"svg", "title", "rect", "g", "text"}
+        if not path.endswith(".html"):
+            continue
+        look = _Look(text)
+        assert look.tags <= tags, path
+        assert not look.wrong, path
+        assert not look.handlers, path
+        assert all(re.match(r"(https://|[#\w./-]*$)", link) for link in look.links), path
+        if path.startswith(("entries", "compare", "boards/jieba")):
+            assert payload in " ".join("".join(look.text).split()), path
+
+
+def test_a_withdrawn_entry_leaves_a_tombstone_without_figures(filed, files):
+    gone = filed["Gone"]
+    page = files[f"entries/{gone.name}.html"]
+    assert "The dev split had been mixed in." in page
+    assert f"{gone.result.rsum:.1f}" not in page
+    assert not [path for path in files if gone.name in path and not path.startswith("entries")]
+    board = files["boards/jieba.html"]
+    assert "The dev split had been mixed in." in board.partition('id="withdrawn"')[2]
+
+
+def test_an_anonymous_entry_names_nobody_before_its_date(filed, files):
+    page = files[f"entries/{filed['Secret'].name}.html"]
+    assert "not shown before 2027-06-01" in page
+    assert not [path for path, text in files.items() if "Nobody Knows" in text]
+
+
+def test_a_blind_result_says_why_it_shows_no_ranks(filed, files):
+    name = filed["Unseen"].name
+    page = files[f"entries/{name}.html"]
+    assert "would tell which caption belongs to which page" in page
+    assert f"ranks/{name}.csv" not in files
+    assert ">blind</span>" in page
+
+
+def test_a_flag_is_said_in_words_with_what_was_measured(filed, files):
+    page = files[f"entries/{filed['Forged'].name}.html"]
+    assert FLAG_MEANS["identity-like"] in page
+    assert "13 times, expected 8" in page
+    assert '<span class="chip warn">identity like</span>' in files["boards/bpe.html"]
+
+
+def test_a_copy_of_an_earlier_entry_is_flagged_on_its_page_and_its_row(entry_on):
+    first, second = (
+        replace(entry, filing=_filing(entry.name, "ann").model_copy(update={"submitted_at": at}))
+        for entry, at in (
+            (entry_on("First"), datetime(2026, 1, 1, tzinfo=UTC)),
+            (entry_on("Second"), datetime(2026, 1, 2, tzinfo=UTC)),
+        )
+    )
+    site = Site([second, first])
+    assert FLAG_MEANS["near-identical"] in site.get(f"entries/{second.name}.html")[0]
+    assert FLAG_MEANS["near-identical"] not in site.get(f"entries/{first.name}.html")[0]
+    rows = site.get("boards/jieba.html")[0].split("<tr ")
+    assert ["near identical" in row for row in rows if ">First<" in row or ">Second<" in row] == [
+        False,
+        True,
+    ]
+
+
+def test_a_board_shows_evidence_ties_and_places(files):
+    rows = files["boards/jieba.html"].split("<tr ")
+    (level,) = (row for row in rows if ">Level<" in row)
+    assert "tied with the first" in level
+    assert EVIDENCE["scored"] in level
+    (behind,) = (row for row in rows if ">Behind<" in row)
+    assert "tied with" not in behind
+    (again,) = (row for row in rows if ">Run again<" in row)
+    assert 'class="chip reproduced"' in again
+
+
+def test_reported_rows_have_their_source_and_their_corrections(files):
+    board = files["boards/flickr30k.html"]
+    assert "All but R@1 of image to text are the figures of 20 % noise pasted" in board
+    assert 'href="https://arxiv.org/abs/2408.01349"' in board
+    numbers = re.findall(r'<sup><a href="#([^"]+)"', board)
+    assert numbers
+    assert all(f'<li id="{number}">' in board for number in numbers)
+
+
+def test_any_two_entries_of_a_section_have_one_comparison(filed, files):
+    first, second = sorted(filed[name].name for name in ("Best", "Level"))
+    page = files[f"compare/{first}..{second}.html"]
+    assert "does not tell them apart" in page
+    assert Site(filed.values()).get(f"compare/{second}..{first}.html") is None
+    clear = compare_path(filed["Best"].name, filed["Behind"].name)
+    assert "This test set tells them apart" in files[clear]
+    for other in ("Forged", "Gone", "On dev", "On noise", "Tied throughout"):
+        path = compare_path(filed["Best"].name, filed[other].name)
+        assert Site(filed.values()).get(path) is None, other
+
+
+def test_the_static_site_compares_all_of_a_small_section(filed, files):
+    known = make_board("jieba", filed.values()).sections[0].comparable
+    pairs = {compare_path(a.entry.name, b.entry.name) for a, b in combinations(known, 2)}
+    assert pairs <= set(files)
+
+
+def test_a_large_section_is_compared_with_its_first_and_between_neighbours(entry_on):
+    entries = [entry_on(f"M{n:02d}", 0.2 * n, seed=n) for n in range(1, 16)]
+    site = Site(entries)
+    pages = [path for path in site.paths() if path.startswith("compare")]
+    known = [row.entry.name for row in make_board("jieba", entries).sections[0].comparable]
+    assert len(known) > 12
+    assert len(pages) == 2 * len(known) - 3
+    assert compare_path(known[3], known[4]) in pages
+    assert compare_path(known[3], known[8]) not in pages
+    assert site.get(compare_path(known[3], known[8])) is not None
+
+
+def test_ranks_can_be_taken_along_and_give_the_recalls_again(filed, files):
+    result = filed["Best"].result
+    rows = list(csv.DictReader(io.StringIO(files[f"ranks/{filed['Best'].name}.csv"])))
+    assert len(rows) == 2 * result.n_pairs
+    for name, way in (("i2t", result.i2t), ("t2i", result.t2i)):
+        ranks = [int(row["greater"]) for row in rows if row["direction"] == name]
+        assert 100 * sum(rank < 5 for rank in ranks) / len(ranks) == pytest.approx(way.r5)
+
+
+def test_a_board_leaves_in_every_format_with_the_same_rows(filed, files):
+    rows = list(csv.DictReader(io.StringIO(files["boards/jieba.csv"])))
+    told = json.loads(files["boards/jieba.json"])["rows"]
+    assert [row["method"] for row in rows] == [row["method"] for row in told]
+    assert {"Best", "PC²", "On dev"} <= {row["method"] for row in rows}
+    assert not {"Chance", "chance", "Gone"} & {row["method"] for row in rows}
+    assert len({(row["noise"], row["data"]) for row in rows}) == 4
+    assert f"@misc{{now-{filed['Best'].name}," in files["boards/jieba.bib"]
+    assert "rSum" in files[f"badges/{filed['Best'].name}.svg"]
+
+
+def test_the_progress_of_a_board_steps_up_to_its_best(files, filed):
+    page = files["progress.html"].partition('id="jieba"')[2].partition('id="bpe"')[0]
+    assert "<polyline" in page
+    assert all(f'<th scope="row">{name}</th>' in page for name in ("Best", "Behind", "Level"))
+    assert "On dev" not in page
+    later = Site(filed.values(), today=date(2030, 1, 1)).get("progress.html")[0]
+    assert later != files["progress.html"]
+
+
+def test_a_report_of_the_data_becomes_a_page_that_its_sections_lead_to(filed, release):
+    report = dataset_report(release)
+    site = Site(filed.values(), reports=[report])
+    path = f"data/{report.fingerprint[:16]}.html"
+    assert path in site.paths()
+    page = _Look(site.get(path)[0])
+    assert not page.wrong
+    assert "test, jieba" in page.text
+    assert "1 of 2" in [text.strip() for text in page.text]
+    board, entry = site.get("boards/jieba.html")[0], site.get(f"entries/{filed['Best'].name}.html")
+    assert board.count(f'<a href="../{path}">about these data</a>') == 3
+    assert f'<a href="../{path}">about these data</a>' in entry[0]
+    assert Site(filed.values()).get(path) is None
+
+
+def test_a_page_that_is_missing_leads_back_from_any_depth():
+    assert 'href="../../index.html"' in Site([]).not_found(2)
+    assert Site([]).get("404.html")[0] == Site([]).not_found()
+
+
+def _luminance(colour):
+    parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    parts = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+    return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2]
+
+
+def _contrast(one, other):
+    low, high = sorted((_luminance(one), _luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("scheme", [0, 1])
+def test_text_can_be_read_in_light_and_dark(files, scheme):
+    style = re.search(r"<style>(.*?)</style>", files["index.html"], re.DOTALL)[1]
+    blocks = re.findall(r":root \{(.*?)\}", style, re.DOTALL)
+    colour = dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6});", blocks[scheme]))
+    pairs = [(ink, ground) for ink in ("ink", "soft", "accent") for ground in ("paper", "card")]
+    pairs += [("soft", "chip"), ("accent", "accent-back"), ("reported", "reported-back")]
+    pairs += [("warn", "warn-back"), ("warn", "paper"), ("warn", "card"), ("card", "accent")]
+    pairs += [("second", "card"), ("reported", "card"), ("ink", "rail")]
+    for ink, ground in pairs:
+        assert _contrast(colour[ink], colour[ground]) >= 4.5, (ink, ground)
+
+
+def test_a_site_is_replaced_whole_and_nothing_else_is(tmp_path, filed):
+    site = tmp_path / "site"
+    entries = [filed["Best"], filed["Gone"]]
+    count = export_site(site, entries)
+    assert count == len([path for path in site.rglob("*") if path.is_file()])
+    (site / "entries" / "old.html").write_text("old")
+    export_site(site, [])
+    assert not list(site.glob("entries/*"))
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "thesis.tex").write_text("years")
+    with pytest.raises(ConfigError, match="export-site did not write"):
+        export_site(precious, entries)
+    assert (precious / "thesis.tex").read_text() == "years"
+
+
+def test_a_killed_export_leaves_the_old_site_or_the_new(tmp_path, filed):
+    store, site = tmp_path / "store", tmp_path / "site"
+    export_site(site, [])
+    old = (site / "index.html").read_text()
+    for name in ("Best", "Level", "Behind"):
+        file_result(store, filed[name].result)
+    new = Site(read_results([store])).get("index.html")[0]
+    command = [sys.executable, "-c", "from leaderboard.cli import main; main()", "export-site"]
+    for wait in (0.7, 1.2, 1.7, 60):
+        process = subprocess.Popen(
+            [*command, str(site), "--results", str(store)],
+            stdout=subprocess.DEVNULL,
+            env=os.environ,
+        )
+        try:
+            process.wait(wait)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        assert (site / "index.html").read_text() in (old, new)
+    assert (site / "index.html").read_text() == new
+
+
+@pytest.mark.slow
+def test_a_board_of_two_thousand_entries_is_rendered_in_seconds(entry_on):
+    entry = entry_on()
+    entries = [
+        entry_of(
+            entry.result.model_copy(
+                update={"method": entry.result.method.model_copy(update={"name": f"M{n}"})}
+            )
+        )
+        for n in range(2000)
+    ]
+    site, start = Site(entries), time.monotonic()
+    assert site.get("index.html")
+    assert site.get("boards/jieba.html")[0].count("<tr ") > 2000
+    assert time.monotonic() - start < 20
+
+
+def test_the_first_page_shows_who_leads_also_below_what_language_alone_gives(entry_on):
+    """Of a weak method the references stand first in its table; it leads all the same."""
+    entry = entry_on("Weak but first", 0.3)
+    assert entry.result.rsum < max(entry.result.references.values())
+    assert "Weak but first" in Site([entry]).get("index.html")[0].partition("Newest entries")[0]

@@ -1,0 +1,307 @@
+"""What a pull request would make of a store: everything that is wrong is found, nothing is run."""
+
+import json
+import os
+import shutil
+import subprocess
+from datetime import UTC, date, datetime
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from leaderboard.scoring.evaluate import score
+from leaderboard.store.check_store import check_store
+from leaderboard.store.dataset import dataset_report, file_report
+from leaderboard.store.entries import (
+    Disclosure,
+    NewFiling,
+    Reproduction,
+    add_reproduction,
+    disclose_due,
+    entry_of,
+    file_result,
+    read_result,
+    withdraw,
+)
+from leaderboard.submission.archive import new_submission, pack
+
+AT = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def _scored(release, folder, strength=2.0, name="Mine"):
+    path = folder / f"{name}.zip"
+    pack(path, _similarity(strength), new_submission(release, "jieba", "test", name))
+    return score(path, release)
+
+
+def _similarity(strength):
+    noise = np.random.default_rng(0).standard_normal((24, 24))
+    return (noise + strength * np.eye(24)).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def whole(release, tmp_path_factory):
+    """A store with everything in it, as git would have it: without what is private."""
+    folder = tmp_path_factory.mktemp("whole")
+    store, result = folder / "store", _scored(release, folder)
+    first, _ = file_result(store, result, NewFiling("ann", AT))
+    hidden = _scored(release, folder, 1.0, "Other").model_copy(update={"authors": ("Bo",)})
+    file_result(store, hidden, NewFiling("bo", AT, date(2026, 2, 1)))
+    disclose_due(store, date(2026, 3, 1))
+    withdraw(store, first.name, "an error", AT)
+    again = Reproduction(
+        name=first.name, by="cy", reproduced_at=AT, rsum=400.0, payload_sha256="a" * 64
+    )
+    add_reproduction(store, again)
+    file_report(store, dataset_report(release))
+    (store / "README.md").write_text("Results.\n")
+    shutil.rmtree(store / "private")
+    return store
+
+
+@pytest.fixture
+def store(whole, tmp_path):
+    return shutil.copytree(whole, tmp_path / "store")
+
+
+def _codes(problems):
+    return [problem.code for problem in problems]
+
+
+def _one(store, folder):
+    return min((store / folder).iterdir())
+
+
+def _edit(path, **changes):
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def test_a_sound_store_is_fine_and_so_is_its_growth(store, whole, release, now_leaderboard):
+    assert check_store(store) == []
+    file_result(store, _scored(release, store.parent, 3.0, "Third"), NewFiling("dee", AT))
+    shutil.rmtree(store / "private")
+    (store / "README.md").write_text("Results, more of them.\n")
+    assert check_store(store, whole) == []
+    code, text, _ = now_leaderboard("check-store", store, "--base", whole)
+    assert (code, text) == (0, f"{store}: fine\n")
+    assert json.loads(now_leaderboard("check-store", store, "--json")[1]) == []
+
+
+def test_nothing_of_the_base_may_change_or_go(store, whole, now_leaderboard):
+    _one(store, "results").unlink()
+    path = _one(store, "filings")
+    path.write_text(path.read_text().replace("2026-01-01", "2025-01-01"))
+    (store / ".gitignore").unlink()
+    found = {(problem.code, problem.field) for problem in check_store(store, whole)}
+    expected = {
+        ("base.deleted", f"results/{_one(whole, 'results').name}"),
+        ("base.changed", f"filings/{path.name}"),
+        ("base.deleted", ".gitignore"),
+    }
+    assert expected <= found
+    code, text, _ = now_leaderboard("check-store", store, "--base", whole, "--json")
+    assert code == 1
+    assert {problem["code"] for problem in json.loads(text)} >= {"base.deleted", "base.changed"}
+    code, text, told = now_leaderboard("check-store", store, "--base", whole)
+    assert (code, told) == (1, "")
+    assert "base.deleted: .gitignore: found nothing" in text
+
+
+def test_a_forged_result_does_not_verify(store, release):
+    result = _scored(release, store.parent, 3.0, "Forged").model_copy(update={"rsum": 599.0})
+    entry, _ = file_result(store, result)
+    shutil.rmtree(store / "private")
+    (problem,) = check_store(store)
+    assert (problem.code, entry.name in problem.field) == ("result.differs", True)
+    assert "rsum 599.0" in problem.found
+
+
+def test_figures_that_nobody_can_recompute_are_the_judges_alone(store, whole, release):
+    result = _scored(release, store.parent, 3.0, "Blind")
+    told = {"release": result.release.model_copy(update={"origin": "blind"}), "ranks": None}
+    blind = result.model_copy(update=told)
+    file_result(store, blind)
+    shutil.rmtree(store / "private")
+    assert _codes(check_store(store, whole)) == ["result.unproved"]
+    assert check_store(store, whole, blind=True) == []
+    assert check_store(store, store) == [], "what stands was judged"
+    unproved = shutil.copytree(whole, store.parent / "other")
+    file_result(unproved, result.model_copy(update={"ranks": None}))
+    shutil.rmtree(unproved / "private")
+    assert _codes(check_store(unproved, blind=True)) == ["result.unproved"]
+
+
+def test_names_are_those_of_contents(store):
+    result = _one(store, "results")
+    result.rename(result.with_name(f"bert-{result.name.partition('-')[2]}"))
+    for folder in ("filings", "withdrawals", "reproductions", "disclosures", "datasets"):
+        path = _one(store, folder)
+        path.rename(
+            path.with_name(f"0{path.name[1:]}" if path.name[0] != "0" else f"1{path.name[1:]}")
+        )
+    found = {problem.field.partition("/")[0] for problem in check_store(store)
+             if problem.code == "record.name"}  # fmt: skip
+    assert found == {
+        "results", "filings", "withdrawals", "reproductions", "disclosures", "datasets",
+    }  # fmt: skip
+
+
+def test_what_is_said_points_to_entries(store):
+    for path in (store / "results").iterdir():
+        path.unlink()
+    codes = _codes(check_store(store))
+    assert codes.count("record.dangling") == 5, "two filings, three others"
+
+
+def test_only_an_anonymous_filing_is_disclosed(store):
+    names = {path.stem for path in (store / "filings").iterdir()}
+    (told,) = {path.stem for path in (store / "disclosures").iterdir()}
+    (other,) = names - {told}
+    path = store / "disclosures" / f"{other}.json"
+    path.write_text(Disclosure(name=other, submitter="eve").model_dump_json(indent=2) + "\n")
+    (problem,) = check_store(store)
+    assert (problem.code, problem.found) == ("record.dangling", "no anonymous filing")
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "JSON"),
+        (b"[]", "dictionary|object"),
+        (b"\xff", "JSON"),
+        (b'{"a": 1, "a": 2}', "repeated"),
+        (b"[" * 5000, "nested"),
+        (b'{"format": "now-filing/1"}', "name"),
+        (b'{"x": NaN}', "NaN"),
+    ],
+)
+def test_a_file_that_is_no_record_is_named(store, content, said):
+    path = _one(store, "filings")
+    path.write_bytes(content)
+    problems = [one for one in check_store(store) if one.field == f"filings/{path.name}"]
+    assert _codes(problems) == ["record.format"]
+    assert any(word in problems[0].found for word in said.split("|")), problems[0]
+
+
+def test_a_result_is_written_as_score_writes_it(store):
+    path = _one(store, "results")
+    path.write_text(json.dumps(json.loads(path.read_text())))
+    assert _codes(check_store(store)) == ["record.text"]
+
+
+def test_links_and_foreign_files_are_found_and_never_followed(store, tmp_path):
+    secret = tmp_path / "secret.json"
+    secret.write_text("{}")
+    (store / "filings" / "aaaaaaaaaaaa.json").symlink_to(secret)
+    (store / "datasets2").symlink_to(tmp_path)
+    (store / "results" / "evil.py").write_text("raise SystemExit(3)")
+    (store / "results" / "FILE.json").write_text("{}")
+    (store / "results" / ".hidden.json").write_text("{}")
+    (store / "filings" / "deep").mkdir()
+    (store / "conftest.py").write_text("raise SystemExit(3)")
+    (store / "private").mkdir()
+    (store / "private" / "x.json").write_text("{}")
+    os.mkfifo(store / "withdrawals" / "bbbbbbbbbbbb.json")
+    (store / "results" / "a\u202eb.json").write_text("{}")
+    found = {problem.field: problem.code for problem in check_store(store)}
+    assert found == {
+        "filings/aaaaaaaaaaaa.json": "store.link",
+        "datasets2": "store.link",
+        "results/evil.py": "store.foreign",
+        "results/FILE.json": "store.foreign",
+        "results/.hidden.json": "store.foreign",
+        "results/'a\\u202eb.json'": "store.foreign",
+        "filings/deep": "store.foreign",
+        "conftest.py": "store.foreign",
+        "private": "store.private",
+        "withdrawals/bbbbbbbbbbbb.json": "store.special",
+    }
+
+
+def test_a_folder_of_records_may_not_be_a_link(store, whole):
+    shutil.rmtree(store / "results")
+    (store / "results").symlink_to(whole / "results")
+    codes = _codes(check_store(store, whole))
+    assert "store.link" in codes
+    assert codes.count("base.deleted") == 2
+
+
+def test_a_file_too_large_is_not_read(store):
+    path = store / "filings" / "aaaaaaaaaaaa.json"
+    with path.open("wb") as file:
+        file.truncate(2**40)
+    assert _codes(check_store(store)) == ["store.size"]
+
+
+def test_a_folder_that_is_not_there_is_a_users_mistake(store, now_leaderboard):
+    for arguments in ([store / "none"], [store, "--base", store / "none"]):
+        code, _, told = now_leaderboard("check-store", *arguments)
+        assert (code, "no such folder" in told, told.count("\n")) == (1, True, 1)
+
+
+def test_the_store_itself_may_not_be_a_link(store, whole, now_leaderboard):
+    shutil.rmtree(store)
+    store.symlink_to(whole)
+    code, _, told = now_leaderboard("check-store", store, "--base", whole)
+    assert (code, f"{store}: a link" in told) == (1, True)
+
+
+@pytest.fixture(scope="module")
+def workflow():
+    """The example in the documentation."""
+    text = (Path(__file__).parents[3] / "docs" / "results-repository.md").read_text()
+    return yaml.safe_load(text.partition("```yaml\n")[2].partition("```")[0])
+
+
+def test_the_documented_workflow_trusts_nothing_of_a_pull_request(workflow):
+    assert workflow[True] == "pull_request", "YAML's on"
+    assert workflow["permissions"] == {"contents": "read"}
+    steps = workflow["jobs"]["check"]["steps"]
+    assert not any("${{" in step.get("run", "") for step in steps)
+    checkouts = [step["with"] for step in steps if "checkout" in step.get("uses", "")]
+    assert [one["persist-credentials"] for one in checkouts] == [False, False]
+    installs = [step for step in steps if "pip install" in step.get("run", "")]
+    assert [step["working-directory"] for step in installs] == ["base"]
+
+
+def test_the_documented_steps_find_what_is_outside_the_store(workflow, whole, tmp_path):
+    step = next(one for one in workflow["jobs"]["check"]["steps"] if "diff" in one.get("run", ""))
+
+    def changed(change):
+        place = tmp_path / change.__name__
+        for side in ("base", "head"):
+            (place / side / ".git").mkdir(parents=True)
+            (place / side / ".github").mkdir()
+            (place / side / ".github" / "check.yml").write_text("on: pull_request\n")
+            shutil.copytree(whole, place / side / "store")
+        change(place / "head")
+        command = ["bash", "-e", "-c", step["run"]]
+        code = subprocess.run(command, cwd=place, capture_output=True, check=False).returncode
+        return code, sorted(path.name for path in place.iterdir())
+
+    def nothing(head):
+        pass
+
+    def more_results(head):
+        (head / "store" / "results" / "x.json").write_text("{}")
+
+    def workflow_changed(head):
+        (head / ".github" / "check.yml").write_text("on: pull_request_target\n")
+
+    def code_added(head):
+        (head / "sub" / "store").mkdir(parents=True)
+
+    def link_added(head):
+        (head / "link").symlink_to("/etc/passwd")
+
+    assert changed(nothing) == (0, ["base", "head", "new", "old"])
+    assert changed(more_results)[0] == 0
+    for change in (workflow_changed, code_added, link_added):
+        assert changed(change)[0] == 1, change
+
+
+def test_the_name_of_an_entry_is_that_of_its_file(whole):
+    for path in (whole / "results").iterdir():
+        assert entry_of(read_result(path)).name in path.name

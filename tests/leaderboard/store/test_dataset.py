@@ -1,0 +1,175 @@
+"""The dataset report: duplicates, ceilings and leaks, counted as they lie there."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from leaderboard.commands.terminal import dataset_text
+from leaderboard.scoring.evaluate import ceiling_rsum
+from leaderboard.store.dataset import DATASETS, DatasetReport, dataset_report, file_report
+from leaderboard.store.entries import read_record
+from leaderboard.submission.gallery import read_gallery
+from now_builder.errors import FormatError
+from now_builder.formats.captions import make_vocabulary, to_line, write_vocabulary
+from now_builder.formats.release import (
+    DATA_FOLDER,
+    Pair,
+    ceiling,
+    read_pairs,
+    read_split_captions,
+    write_pairs,
+)
+
+
+def _track(report, split="test", track="jieba"):
+    return next(one for one in report.tracks if (one.split, one.track) == (split, track))
+
+
+def _split(report, split="test"):
+    return next(one for one in report.splits if one.split == split)
+
+
+def _leak(report, earlier="train", later="test"):
+    return next(one for one in report.leaks if (one.earlier, one.later) == (earlier, later))
+
+
+def test_duplicates_and_ceilings_are_those_of_formats_and_evaluator(release):
+    report, captions = dataset_report(release), read_split_captions(release, "test", "bpe")
+    track, split = _track(report, track="bpe"), _split(report)
+    assert (track.captions, track.distinct, track.queries) == (24, 23, 2)
+    assert track.group_sizes == ((2, 1),)
+    assert (split.images, split.image_queries, split.image_group_sizes) == (23, 2, ((2, 1),))
+    best = ceiling(captions.images, [tuple(ids) for ids in captions.captions])
+    assert (track.ceiling_i2t, track.ceiling_t2i) == (best.i2t, best.t2i)
+    assert track.ceiling_rsum == ceiling_rsum(read_gallery(release, "test", "bpe")) < 600
+    assert track.fingerprint == captions.fingerprint
+    assert (track.tokens_mean, track.tokens_most) == (50 / 24, 3)
+    assert dict(split.languages) == {"zh": 8, "en": 8, "de": 8}
+
+
+def test_leaks_are_pairs_of_the_later_split(release):
+    leak = _leak(dataset_report(release), "dev", "test")
+    assert leak.captions == {"jieba": 10, "bpe": 10, "bert": 10}, "rows 0 to 11, less 6 and 7"
+    assert leak.images == 12, "rows 0 to 11"
+    assert (leak.sites, leak.domains, leak.site_pairs) == (12, 12, 12)
+
+
+def test_unknown_tokens_are_counted_by_the_vocabulary(mine):
+    assert _track(dataset_report(mine)).unknown is None, "no vocabulary"
+    path = mine / "vocab" / f"{DATA_FOLDER}_vocab_jieba.json"
+    vocabulary = make_vocabulary([], "jieba", "", "")
+    renamed = {"<pad>": 0, "<start>": 1, "<end>": 2, "<unk>": 10}
+    write_vocabulary(path, vocabulary.model_copy(update={"word2idx": renamed, "idx": 11}))
+    # rows 6 and 7 of the test split have the tokens 10, 11, 12
+    assert _track(dataset_report(mine)).unknown == pytest.approx(100 * 2 / 50)
+    assert _track(dataset_report(mine), track="bpe").unknown is None
+
+
+def test_looks_count_where_pages_have_hashes(mine):
+    assert (_split(dataset_report(mine)).looks, _leak(dataset_report(mine)).alike) == (None, None)
+    looks = {
+        ("train", 0): 0xFF,
+        ("test", 0): 0xFF ^ 0b1111,
+        ("test", 1): 0x1F00,
+        ("test", 2): 0x1F00,
+    }
+    pairs = [
+        replace(pair, phash=f"{looks.get((pair.split, pair.pair_index), 0xABC0000):016x}")
+        if (pair.split, pair.pair_index) in looks
+        else pair
+        for pair in read_pairs(mine)
+    ]
+    write_pairs(mine / "pairs.parquet", pairs)
+    report = dataset_report(mine)
+    assert _split(report).looks == 2
+    assert _leak(report).alike == 1, "four bits apart"
+
+
+def test_the_authors_archive_has_no_pages(archive):
+    report = dataset_report(archive)
+    assert report.origin == "archive"
+    assert [track.track for track in report.tracks] == ["bert"] * 3
+    assert _split(report).sites is None
+    assert _split(report).image_queries == 2
+    assert _leak(report).images == 4
+    found = _track(report, track="bert").fingerprint
+    assert found == read_gallery(archive, "test", "bert").fingerprint
+
+
+def test_a_report_is_filed_once_under_its_fingerprint(mine, tmp_path):
+    report = dataset_report(mine)
+    path = file_report(tmp_path / "store", report)
+    assert path == tmp_path / "store" / DATASETS / f"{report.fingerprint}.json"
+    assert read_record(path, DatasetReport) == report
+    assert file_report(tmp_path / "store", report) == path
+    with pytest.raises(FormatError, match="another report of the same"):
+        file_report(tmp_path / "store", report.model_copy(update={"name": "other"}))
+
+
+def test_the_fingerprint_follows_captions_and_images(mine):
+    first = dataset_report(mine).fingerprint
+    pairs = read_pairs(mine)
+    write_pairs(mine / "pairs.parquet", [replace(pairs[0], regions_sha256="0"), *pairs[1:]])
+    second = dataset_report(mine).fingerprint
+    path = mine / DATA_FOLDER / "dev_caps_bert.txt"
+    path.write_text(path.read_text().replace("20", "19"))
+    prints = [first, second, dataset_report(mine).fingerprint]
+    assert all(one != other for one, other in pairwise(prints))
+
+
+def test_the_table_is_for_people_and_json_for_machines(now_leaderboard, release, tmp_path):
+    code, text, told = now_leaderboard("dataset-report", release, "--store", tmp_path / "store")
+    assert code == 0
+    assert "test   jieba" in text
+    assert "zh 8" in text
+    assert "filed" in told
+    code, text, _ = now_leaderboard("dataset-report", release, "--json")
+    assert DatasetReport.model_validate_json(text) == dataset_report(release)
+    assert json.loads(text)["format"] == "now-dataset/1"
+    assert max(map(len, dataset_text(dataset_report(release)).splitlines())) <= 110
+
+
+def test_a_miscounted_split_is_named(mine, now_leaderboard):
+    path = mine / DATA_FOLDER / "dev_caps_bpe.txt"
+    path.write_text("1,2\n")
+    code, _, told = now_leaderboard("dataset-report", mine)
+    assert (code, "dev_caps_bpe.txt: 1 captions, expected 12" in told) == (1, True)
+
+
+@pytest.mark.slow
+def test_a_full_size_release_streams(tmp_path):
+    """98,000 training pairs of 60 tokens: a few hundred MB, a minute."""
+    release, rows, rng = tmp_path / "large", 98_000, np.random.default_rng(0)
+    folder = release / DATA_FOLDER
+    folder.mkdir(parents=True)
+    (release / "manifest.json").write_text("{}")
+    pairs = []
+    for split, size in (("train", rows), ("test", 1000)):
+        for track in ("jieba", "bpe", "bert"):
+            lines = (to_line(ids) for ids in rng.integers(0, 50_000, (size, 60)).tolist())
+            (folder / f"{split}_caps_{track}.txt").write_text("\n".join(lines) + "\n")
+        pairs += [
+            Pair(
+                f"{split}{row}", split, row, f"http://site/{row}", f"{row % 9000}.test",
+                f"caption {row} " * 8, "name", "zh", f"{row:016x}", f"{row:064x}",
+            )
+            for row in range(size)
+        ]  # fmt: skip
+    write_pairs(release / "pairs.parquet", pairs)
+    del pairs
+    code = (
+        "import sys, resource; from pathlib import Path; "
+        "from leaderboard.store.dataset import dataset_report; "
+        "print(dataset_report(Path(sys.argv[1])).leaks[0].sites, "
+        "resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+    )
+    command = [sys.executable, "-c", code, str(release)]
+    told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=180).stdout
+    sites, kilobytes = map(int, told.split())
+    assert sites == 1000
+    assert kilobytes < 600_000

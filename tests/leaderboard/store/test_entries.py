@@ -1,0 +1,121 @@
+"""The store: what is said about a result, who may know whose it is, what a kill leaves behind."""
+
+import json
+from datetime import UTC, date, datetime
+
+import pytest
+
+from leaderboard.scoring.evaluate import score
+from leaderboard.store.entries import (
+    NewFiling,
+    Reproduction,
+    add_reproduction,
+    disclose_due,
+    file_result,
+    find_result,
+    read_store,
+    withdraw,
+)
+from leaderboard.submission.archive import new_submission, pack, with_details
+from now_builder.errors import FormatError
+from tests.leaderboard.conftest import make_similarity
+
+AT = datetime(2026, 11, 22, 3, 4, 5, tzinfo=UTC)
+SECRETS = ("Ann Onymous", "Hidden University", "github.com/ann")
+
+
+@pytest.fixture
+def result(tmp_path, release):
+    """Of a submission that says who made it."""
+    meta = with_details(
+        new_submission(release, "jieba", "test", "Mine"),
+        {
+            "authors": [SECRETS[0]],
+            "affiliation": SECRETS[1],
+            "links": {"code": f"https://{SECRETS[2]}/x"},
+        },
+    )
+    pack(tmp_path / "x.zip", make_similarity(), meta)
+    return score(tmp_path / "x.zip", release)
+
+
+def _texts(store):
+    """All that git would publish."""
+    files = [path for path in store.rglob("*.json") if "private" not in path.parts]
+    return "".join(path.read_text() for path in files)
+
+
+def test_a_filing_says_who_and_when_and_is_read_back(tmp_path, result):
+    entry, new = file_result(tmp_path / "s", result, NewFiling("ann", AT))
+    assert new
+    assert (entry.filing.submitter, entry.filing.submitted_at) == ("ann", AT)
+    assert read_store(tmp_path / "s") == [entry]
+    assert (entry.evidence, entry.anonymous, entry.shown.authors) == (
+        "scored",
+        False,
+        (SECRETS[0],),
+    )
+    again, new = file_result(tmp_path / "s", result, NewFiling("bob", AT))
+    assert (again, new) == (entry, False)
+
+
+def test_an_anonymous_entry_hides_its_authors_until_its_day(tmp_path, result):
+    store = tmp_path / "s"
+    entry, _ = file_result(store, result, NewFiling("ann", AT, date(2027, 1, 1)))
+    assert entry.anonymous
+    assert not any(secret in _texts(store) for secret in (*SECRETS, '"ann"'))
+    assert (store / ".gitignore").read_text() == "/private/\n"
+    assert disclose_due(store, date(2026, 12, 31)) == []
+    assert disclose_due(store, date(2027, 1, 1)) == [entry.name]
+    assert disclose_due(store, date(2027, 1, 2)) == []
+    (told,) = read_store(store)
+    assert (told.anonymous, told.disclosure.submitter) == (False, "ann")
+    assert (told.shown.authors, told.shown.affiliation) == ((SECRETS[0],), SECRETS[1])
+    assert told.result == entry.result  # what was filed has not changed
+
+
+def test_a_withdrawn_entry_leaves_its_result_and_a_tombstone(tmp_path, result):
+    entry, _ = file_result(tmp_path / "s", result)
+    first = withdraw(tmp_path / "s", entry.name, "a bug in the loader", AT)
+    assert withdraw(tmp_path / "s", entry.name, "another reason", AT) == first
+    (found,) = read_store(tmp_path / "s")
+    assert found.withdrawal.reason == "a bug in the loader"
+    assert found.result == entry.result
+    for name in ("0" * 12, "../x", "*"):
+        with pytest.raises(FormatError, match="no entry"):
+            withdraw(tmp_path / "s", name, "", AT)
+        with pytest.raises(FormatError, match="no entry"):
+            find_result(tmp_path / "s", name)
+
+
+def test_a_reproduction_raises_the_evidence(tmp_path, result):
+    entry, _ = file_result(tmp_path / "s", result)
+    said = {"by": "Bob", "reproduced_at": AT, "rsum": 300.0, "payload_sha256": "b" * 64}
+    add_reproduction(tmp_path / "s", Reproduction(name=entry.name, **said))
+    (found,) = read_store(tmp_path / "s")
+    assert found.evidence == "reproduced"
+    assert [each.by for each in found.reproductions] == ["Bob"]
+
+
+def test_what_a_kill_before_the_result_leaves_is_no_entry(tmp_path, result, monkeypatch):
+    """The filing is written first and the result last: then nothing counts until all is there."""
+
+    def die(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("leaderboard.store.entries.write_result", die)
+        with pytest.raises(KeyboardInterrupt):
+            file_result(tmp_path / "s", result, NewFiling("ann", AT))
+    assert read_store(tmp_path / "s") == []
+    entry, new = file_result(tmp_path / "s", result, NewFiling("ann", AT))
+    assert new
+    assert read_store(tmp_path / "s") == [entry]
+
+
+def test_a_record_that_is_not_one_is_named(tmp_path, result):
+    entry, _ = file_result(tmp_path / "s", result, NewFiling("ann", AT))
+    path = tmp_path / "s" / "filings" / f"{entry.name}.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"rsum": 600}))
+    with pytest.raises(FormatError, match=rf"{entry.name}\.json: filing\.rsum"):
+        read_store(tmp_path / "s")

@@ -1,0 +1,67 @@
+"""Flags that take two entries."""
+
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+import pytest
+
+from leaderboard.scoring.checks import SplitScore
+from leaderboard.scoring.evaluate import score
+from leaderboard.store.entries import NewFiling, file_result, read_store
+from leaderboard.store.relative import relative_flags
+from leaderboard.submission.archive import new_submission, pack
+from tests.leaderboard.conftest import SIZES, make_similarity
+
+AT = datetime(2026, 11, 22, tzinfo=UTC)
+
+
+@pytest.fixture
+def filed(tmp_path, release):
+    """File a matrix, an hour after the one before; give the entry's name."""
+    hours = iter(range(99))
+
+    def file(matrix, method="Mine", split="test", who="ann"):
+        pack(tmp_path / "x.zip", matrix, new_submission(release, "jieba", split, method))
+        filing = NewFiling(who, AT + timedelta(hours=next(hours)))
+        entry, _ = file_result(tmp_path / "s", score(tmp_path / "x.zip", release), filing)
+        return entry.name
+
+    return file
+
+
+def _codes(store):
+    found = relative_flags(read_store(store))
+    return {name: [flag.code for flag in flags] for name, flags in found.items()}
+
+
+def test_the_later_of_two_entries_of_the_same_ranks_is_flagged(tmp_path, filed):
+    matrix = make_similarity()
+    first = filed(matrix, "Theirs", who="bob")
+    copy = filed(np.exp(matrix) * 3, "Mine")
+    other = filed(make_similarity(seed=5), "Another")
+    assert _codes(tmp_path / "s") == {copy: ["near-identical"]}
+    (flag,) = relative_flags(read_store(tmp_path / "s"))[copy]
+    assert first in flag.message
+    assert other not in flag.message
+
+
+def test_entries_without_anything_to_differ_in_are_no_copies(tmp_path, filed):
+    for value in (0, 1):
+        filed(np.full((SIZES["test"], SIZES["test"]), value, np.float32), f"Nothing {value}")
+        filed(np.eye(SIZES["test"], dtype=np.float32) - value, f"All {value}")
+    assert _codes(tmp_path / "s") == {}
+
+
+def test_a_test_score_far_above_dev_is_flagged_where_the_splits_are_as_large(
+    tmp_path, filed, monkeypatch
+):
+    """The small release's dev is half of test: nothing is said, until they are taken as equal."""
+    dev = filed(make_similarity(SIZES["dev"], 0.0, 1), split="dev")
+    test = filed(make_similarity(strength=5.0))
+    filed(make_similarity(strength=5.0, seed=3), "Of no dev")
+    filed(make_similarity(strength=5.0, seed=4), who="bob")
+    assert _codes(tmp_path / "s") == {}
+    as_large = lambda result: SplitScore(result.rsum, result.rsum_deviation, 24)  # noqa: E731
+    monkeypatch.setattr("leaderboard.store.relative._score", as_large)
+    assert _codes(tmp_path / "s") == {test: ["dev-test-gap"]}
+    assert dev

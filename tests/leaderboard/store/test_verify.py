@@ -1,0 +1,99 @@
+"""Results are recomputed: what agrees is said so, every figure that was touched is named."""
+
+import json
+import time
+
+import pytest
+
+from leaderboard.scoring.evaluate import score
+from leaderboard.store.entries import entry_of, read_result, write_result
+from leaderboard.store.verify import count_figures, verify
+
+
+@pytest.fixture
+def filed(tmp_path, packed, release):
+    result = score(packed, release)
+    path = tmp_path / f"jieba-test-{entry_of(result).name}.json"
+    write_result(path, result)
+    return path
+
+
+def _change(path, edit):
+    tree = json.loads(path.read_text())
+    edit(tree)
+    changed = path.with_name("changed.json")
+    changed.write_text(json.dumps(tree))
+    return changed
+
+
+def test_a_sound_result_agrees_with_itself_and_its_submission(
+    filed, packed, release, now_leaderboard
+):
+    for options in ([], ["--release", release], ["--submission", packed, "--release", release]):
+        code, text, _ = now_leaderboard("verify", filed, *options)
+        assert code == 0
+        assert text == f"{filed}: {count_figures(read_result(filed))} figures agree\n"
+    assert count_figures(read_result(filed)) > 60
+
+
+@pytest.mark.parametrize(
+    ("field", "edit"),
+    [
+        ("rsum", lambda tree: tree.update(rsum=tree["rsum"] + 0.5)),
+        ("i2t.R@5", lambda tree: tree["i2t"].update({"R@5": 99.0})),
+        ("t2i.interval.R@1", lambda tree: tree["t2i"]["interval"].update({"R@1": [1.0, 2.0]})),
+        ("ranked", lambda tree: tree.update(ranked=False)),
+        ("duplicates.rsum", lambda tree: tree["duplicates"].update(rsum=600.0)),
+        ("n_pairs", lambda tree: tree.update(n_pairs=25)),
+    ],
+)
+def test_every_changed_figure_is_named(filed, now_leaderboard, field, edit):
+    changed = _change(filed, edit)
+    code, text, told = now_leaderboard("verify", filed, changed)
+    assert (code, told) == (1, "")
+    assert f"{changed}: {field}: found" in text
+    assert f"{filed}: " in text.splitlines()[0]
+
+
+def test_a_file_named_by_another_content_is_found(filed, now_leaderboard):
+    changed = _change(filed, lambda tree: tree["method"].update(name="Other")).rename(filed)
+    code, text, _ = now_leaderboard("verify", changed)
+    assert (code, "name: found" in text) == (1, True)
+
+
+def test_figures_of_another_submission_differ(
+    filed, tmp_path, release, packed, now_leaderboard, archive
+):
+    other = _change(filed, lambda tree: tree["ranks"]["i2t"]["greater"].__setitem__(0, 5))
+    code, text, _ = now_leaderboard("verify", other, "--submission", packed, "--release", release)
+    assert (code, "ranks.i2t.greater" in text) == (1, True)
+    code, text, _ = now_leaderboard("verify", filed, "--release", archive)
+    assert code == 1, "the archive has no jieba track"
+
+
+def test_a_submission_needs_its_release_and_one_result(filed, packed, release, now_leaderboard):
+    for arguments in ([filed, "--submission", packed], [filed, filed, "--submission", packed]):
+        code, _, told = now_leaderboard("verify", *arguments)
+        assert (code, "expected one result, and --release" in told) == (1, True)
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda ranks: ranks["i2t"]["greater"].pop(),
+        lambda ranks: ranks["i2t"].update(greater=[]),
+        lambda ranks: ranks["t2i"].update(equal=[1, 2]),
+        lambda ranks: ranks["t2i"]["greater"].__setitem__(0, 24),
+        lambda ranks: ranks["t2i"]["greater"].__setitem__(0, 2**40 - 1),
+        lambda ranks: ranks["i2t"].update(right=[2**39] * 24, equal=[2**39] * 24),
+        lambda ranks: ranks["i2t"].update(right=[0] * 24),
+        lambda ranks: ranks["i2t"].update(later=[1] * 24),
+        lambda ranks: ranks.update(explained=[[1, 2], []]),
+    ],
+)
+def test_ranks_that_no_matrix_has_are_found_at_once(filed, edit):
+    changed = _change(filed, lambda tree: edit(tree["ranks"]))
+    start = time.monotonic()
+    found = verify(changed, read_result(changed))
+    assert "ranks that no matrix has" in str(found[-1])
+    assert time.monotonic() - start < 2

@@ -1,0 +1,456 @@
+"""Submissions: what is packed is read back; what strangers send is refused with a reason."""
+
+import io
+import json
+import pickle
+import stat
+import struct
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from leaderboard.submission.archive import (
+    MATRIX,
+    META,
+    PAYLOADS,
+    Submission,
+    Training,
+    new_submission,
+    open_submission,
+    pack,
+    parse,
+    read_matrix_file,
+    with_details,
+)
+from leaderboard.submission.gallery import Gallery
+from now_builder.errors import ConfigError, FormatError, SubmissionError
+
+SIZE = 6
+KEYS = [f"00000_{row:04d}" for row in range(SIZE)]
+ROWS = np.arange(SIZE)
+GALLERY = Gallery(KEYS, KEYS, ROWS, ROWS, ROWS, "a" * 64, "rebuilt")
+TREE = {
+    "schema_version": "now-submission/1",
+    "track": "jieba",
+    "split": "test",
+    "dataset_fingerprint": "a" * 64,
+    "method": {"name": "Mine"},
+}
+
+
+def _similarity(kind="<f4"):
+    return np.random.default_rng(0).standard_normal((SIZE, SIZE)).astype(kind)
+
+
+def _npy(array, **options):
+    buffer = io.BytesIO()
+    np.lib.format.write_array(buffer, array, **options)
+    return buffer.getvalue()
+
+
+def _header(text, version=b"\x01\x00"):
+    size = struct.pack("<H" if version[0] == 1 else "<I", len(text))
+    return b"\x93NUMPY" + version + size + text.encode("latin-1")
+
+
+def _zip(members, compression=zipfile.ZIP_STORED):
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", compression) as archive:
+        for name, content in members:
+            archive.writestr(name, content)
+    return buffer.getvalue()
+
+
+def _with(meta=None, matrix=None, **changes):
+    """A good submission but for what is given."""
+    meta = json.dumps(TREE | changes).encode() if meta is None else meta
+    return _zip([(META, meta), (MATRIX, _npy(_similarity()) if matrix is None else matrix)])
+
+
+def _read(path, content):
+    path.write_bytes(content)
+    with open_submission(path) as submission:
+        return submission.meta, submission.read(GALLERY).matrices[0]
+
+
+@pytest.mark.parametrize("kind", ["<f2", "<f4", "<f8", ">f2", ">f4", ">f8"])
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("version", [(1, 0), (2, 0), (3, 0)])
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_every_plain_float_array_is_read(tmp_path, kind, order, version):
+    array = np.asarray(_similarity(kind), order=order)
+    _, found = _read(tmp_path / "x.zip", _with(matrix=_npy(array, version=version)))
+    assert np.array_equal(found, array)
+    assert found.dtype.isnative
+
+
+def test_packing_is_read_back_and_the_same_twice(tmp_path):
+    meta = parse(TREE | {"image_ids": KEYS, "caption_ids": KEYS}, "test")
+    pack(tmp_path / "a.zip", _similarity(), meta)
+    pack(tmp_path / "b.zip", np.asfortranarray(_similarity(">f4")), meta)
+    assert (tmp_path / "a.zip").read_bytes() == (tmp_path / "b.zip").read_bytes()
+    found, similarity = _read(tmp_path / "c.zip", (tmp_path / "a.zip").read_bytes())
+    assert found == meta
+    assert np.array_equal(similarity, _similarity())
+
+
+def test_a_deflated_zip_from_another_tool_is_read(tmp_path):
+    content = _zip([(MATRIX, _npy(_similarity())), (META, json.dumps(TREE))], zipfile.ZIP_DEFLATED)
+    assert np.array_equal(_read(tmp_path / "x.zip", content)[1], _similarity())
+
+
+@pytest.mark.parametrize(
+    ("similarity", "message"),
+    [
+        (np.zeros((2, 3)), r"expected \(2, 2\)"),
+        (np.zeros((0, 0)), "expected"),
+        (np.array([[0.0, np.nan], [0, 0]]), "image 0, caption 1"),
+        (np.array([[0.0, 0], [-np.inf, 0]]), "image 1, caption 0"),
+    ],
+)
+def test_packing_refuses_what_reading_would_refuse(tmp_path, similarity, message):
+    with pytest.raises(SubmissionError, match=message):
+        pack(tmp_path / "x.zip", similarity, parse(TREE, "test"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_description_is_filled_in_from_the_release(release):
+    meta = new_submission(release, "bpe", "dev", "Mine", Training(seeds=(1, 2), ensemble_size=2))
+    assert (meta.track, meta.split, meta.training.seeds) == ("bpe", "dev", (1, 2))
+    assert meta.environment.numpy == np.__version__
+    more = with_details(meta, {"training": {"seeds": [3]}, "authors": ["Ann"]})
+    assert (more.training.ensemble_size, more.training.seeds) == (2, (3,))
+    with pytest.raises(ConfigError, match="train"):
+        new_submission(release, "bpe", "train", "Mine")
+
+
+class _Evil:
+    def __reduce__(self):
+        return (Path.touch, (Path("/tmp/now-leaderboard-was-fooled"),))  # noqa: S108
+
+
+def _bomb():
+    """A megabyte that inflates a thousand times."""
+    return _zip([(META, json.dumps(TREE)), (MATRIX, bytes(2**24))], zipfile.ZIP_DEFLATED)
+
+
+def _renamed(content, old, new):
+    """A zip whose names are changed in place (same length)."""
+    return content.replace(old, new)
+
+
+def _flagged(content, flag):
+    """Set a general purpose flag in both headers of the first member."""
+    changed = bytearray(content)
+    central = content.index(b"PK\x01\x02")
+    for place in (6, central + 8):
+        struct.pack_into("<H", changed, place, flag)
+    return bytes(changed)
+
+
+def _linked():
+    info = zipfile.ZipInfo(META)
+    info.external_attr = (stat.S_IFLNK | 0o777) << 16
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr(info, "/etc/passwd")
+        archive.writestr(MATRIX, _npy(_similarity()))
+    return buffer.getvalue()
+
+
+def _twice():
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr(META, json.dumps(TREE))
+        archive.writestr(MATRIX, _npy(_similarity()))
+        archive.writestr("similarity.npz", _npy(_similarity()))
+    return buffer.getvalue().replace(b"similarity.npz", b"similarity.npy")
+
+
+def _shorter():
+    """A zip that says its matrix is smaller than it is."""
+    content = _with()
+    size = len(_npy(_similarity()))
+    central = content.rindex(b"PK\x01\x02")
+    changed = bytearray(content)
+    struct.pack_into("<I", changed, central + 24, size - 4)
+    return bytes(changed)
+
+
+_SHAPE = "{'descr': '<f4', 'fortran_order': False, 'shape': (%s), }\n"
+_OBJECT = _npy(np.array([[_Evil()] * SIZE] * SIZE, dtype=object), allow_pickle=True)
+_STRUCTURED = _npy(np.zeros((SIZE, SIZE), dtype=[("a", "<f4"), ("b", object)]), allow_pickle=True)
+
+HOSTILE = {
+    "nothing": (b"", "plain zip"),
+    "text": (b"hello" * 20, "plain zip"),
+    "a pickle": (pickle.dumps(_Evil()), "plain zip"),
+    "a bare npy": (_npy(_similarity()), "plain zip"),
+    "an hdf5 file": (b"\x89HDF\r\n\x1a\n" + bytes(600), "plain zip"),
+    "bytes before the zip": (b"#!/bin/sh\n" + _with(), "before it"),
+    "bytes after the zip": (_with() + b"x", "plain zip"),
+    "a comment": (_with()[:-2] + b"\x01\x00x", "plain zip"),
+    "a torn zip": (_with()[:200] + _with()[260:], "before it or inside"),
+    "no description": (_zip([(MATRIX, _npy(_similarity()))]), "no submission.json"),
+    "no matrix": (_zip([(META, json.dumps(TREE))]), "no similarity.npy"),
+    "a member twice": (_twice(), "twice"),
+    "a foreign member": (_zip([(META, "{}"), ("evil.pkl", b"x")]), "evil.pkl"),
+    "a traversing name": (_zip([("../../etc/cron.d/x", "x")]), "expected only"),
+    "an absolute name": (_zip([("/etc/passwd", "x")]), "expected only"),
+    "a name cut by NUL": (
+        _renamed(_zip([("submission.jsonXevil", "{}")]), b".jsonXevil", b".json\x00evil"),
+        "zip",
+    ),
+    "a folder": (_zip([("submission.json/", "")]), "expected only"),
+    "a link": (_linked(), "link"),
+    "an encrypted member": (_flagged(_with(), 0x1), "encrypted"),
+    "many members": (_zip([(f"{n}", "") for n in range(300)]), "300 members"),
+    "an odd compression": (
+        _zip([(META, json.dumps(TREE)), (MATRIX, b"x" * 99)], zipfile.ZIP_BZIP2),
+        "method 12",
+    ),
+    "a bomb": (_bomb(), "at most 200 times"),
+    "a size that lies": (_shorter(), "similarity.npy|zip"),
+    "a wrong checksum": (_with()[:40] + b"X" + _with()[41:], "submission.json|zip"),
+    "an object array": (_with(matrix=_OBJECT), "expected float16"),
+    "a structured array": (_with(matrix=_STRUCTURED), "plain float array"),
+    "a void array": (_with(matrix=_header(_SHAPE.replace("<f4", "|V0") % "6, 6")), "V0"),
+    "complex numbers": (_with(matrix=_npy(_similarity("<c8"))), "float16"),
+    "whole numbers": (_with(matrix=_npy(np.eye(SIZE, dtype=int))), "float16"),
+    "dates": (_with(matrix=_npy(np.zeros((SIZE, SIZE), "<M8[s]"))), "plain float array"),
+    "a long double": (_with(matrix=_header(_SHAPE.replace("<f4", "<f16") % "6, 6")), "f16"),
+    "a vast shape": (_with(matrix=_header(_SHAPE % "500000, 500000")), "500000"),
+    "a vaster shape": (_with(matrix=_header(_SHAPE % ("9" * 30 + ", 6"))), "999"),
+    "a negative shape": (_with(matrix=_header(_SHAPE % "-6, -6")), "plain float array"),
+    "a flat shape": (_with(matrix=_npy(np.zeros(36, "<f4"))), r"\(36,\)"),
+    "no shape": (_with(matrix=_header(_SHAPE % "")), r"\(\)"),
+    "another shape": (_with(matrix=_npy(np.zeros((5, 7), "<f4"))), r"\(5, 7\)"),
+    "too few values": (_with(matrix=_npy(_similarity())[:-4]), "by its header"),
+    "too many values": (_with(matrix=_npy(_similarity()) + b"evil"), "by its header"),
+    "a header of a gigabyte": (
+        _with(matrix=b"\x93NUMPY\x02\x00" + struct.pack("<I", 2**30) + b"{"),
+        "header of 1073741824",
+    ),
+    "a header of brackets": (_with(matrix=_header("(" * 4000)), "plain float array"),
+    "a header of blanks": (_with(matrix=_header("{" + " " * 4000)), "plain float array"),
+    "a header with code": (
+        _with(matrix=_header("{'descr': __import__('os').system('x'), 'shape': (6, 6)}")),
+        "plain float array",
+    ),
+    "a header cut short": (_with(matrix=_header(_SHAPE % "6, 6")[:30]), "plain float array"),
+    "a strange version": (_with(matrix=_header(_SHAPE % "6, 6", b"\x09\x00")), "version 1 to 3"),
+    "a nan": (_with(matrix=_npy(np.full((SIZE, SIZE), np.nan, "<f4"))), "36 values"),
+    "json: not an object": (_with(b"[]"), "expected an object"),
+    "json: not utf-8": (_with(b'{"track": "\xff"}'), "not plain JSON"),
+    "json: a repeated key": (_with(b'{"track": "bpe", "track": "bert"}'), "'track' repeated"),
+    "json: nan": (_with(b'{"compute": {"hours": NaN}}'), "found NaN"),
+    "json: infinity": (_with(b'{"compute": {"hours": 1e999}}'), "too large"),
+    "json: depth": (_with(b'{"a":' * 5000), "nested"),
+    "json: depth within text": (_with(b"[" * 10**5), "nested"),
+    "json: a giant number": (_with(b'{"a":' + b"9" * 10**5 + b"}"), "not plain JSON"),
+    "json: a lone surrogate": (_with(b'{"track": "\\ud800"}'), "not plain JSON"),
+    "json: an unknown field": (_with(rsum=600), "rsum"),
+    "json: a missing field": (_with(b'{"track": "bpe"}'), "dataset_fingerprint"),
+    "json: another schema": (_with(schema_version="2"), "schema_version"),
+    "json: swapped axes": (_with(axes=["caption", "image"]), "axes"),
+    "json: a number as text": (_with(training={"ensemble_size": "2"}), "ensemble_size"),
+    "json: a train split": (_with(split="train"), "split"),
+    "json: a hidden direction": (_with(method={"name": "a\u202eb"}), "U\\+202E"),
+    "json: an escape sequence": (_with(method={"name": "\x1b[2J"}), "U\\+001B"),
+    "json: an empty name": (_with(method={"name": "  "}), "empty"),
+    "json: a long name": (_with(method={"name": "x" * 200}), "120"),
+    "json: a script link": (_with(links={"code": "javascript:alert(1)"}), "https"),
+    "json: a data link": (_with(links={"code": "data:text/html,x"}), "https"),
+    "json: a plain link": (_with(links={"code": "http://169.254.169.254/"}), "https"),
+    "json: a user in a link": (_with(links={"code": "https://github.com@evil.test/"}), "https"),
+    "json: a quote in a link": (_with(links={"code": 'https://a.test/"onclick='}), "quotes"),
+    "json: a homoglyph": (_with(links={"code": "https://gіthub.com/x"}), "ASCII"),
+    "json: a broken address": (_with(links={"code": "https://[::1/x"}), "code"),
+    "ids: another order": (_with(image_ids=KEYS[::-1]), "another order; row 0"),
+    "ids: other keys": (_with(caption_ids=[*KEYS[:-1], "x"]), "row 5 is 'x'"),
+    "ids: too few": (_with(caption_ids=KEYS[:-1]), "found 5 keys, expected 6"),
+}
+
+
+@pytest.mark.parametrize("kind", list(HOSTILE))
+def test_a_hostile_file_is_refused_with_a_reason(tmp_path, kind):
+    content, message = HOSTILE[kind]
+    with pytest.raises(SubmissionError, match=message) as caught:
+        _read(tmp_path / "x.zip", content)
+    text = str(caught.value)
+    assert text.isprintable()
+    assert str(tmp_path / "x.zip") in text
+    assert len(text) < 2000
+    assert not Path("/tmp/now-leaderboard-was-fooled").exists()  # noqa: S108
+
+
+def test_a_missing_file_and_a_folder_are_refused(tmp_path):
+    for path in (tmp_path / "none.zip", tmp_path):
+        with pytest.raises(FormatError, match="no such file"), open_submission(path):
+            pass
+
+
+def test_a_bare_matrix_is_read_with_the_same_care(tmp_path):
+    path = tmp_path / "s.npy"
+    np.save(path, _similarity())
+    assert np.array_equal(read_matrix_file(path, (SIZE, SIZE)), _similarity())
+    for content in (_OBJECT, b"", _npy(_similarity()) + b"x", _npy(np.zeros((3, 3)))):
+        path.write_bytes(content)
+        with pytest.raises(SubmissionError, match=r"s\.npy"):
+            read_matrix_file(path, (SIZE, SIZE))
+
+
+def _tries(path, content):
+    """Read; anything but a refusal or a sound result is a failure."""
+    refusal = ""
+    try:
+        _, similarity = _read(path, content)
+    except SubmissionError as error:
+        refusal = str(error)
+        similarity = np.zeros((SIZE, SIZE))
+    assert refusal.isprintable()
+    assert np.isfinite(similarity).all()
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.binary(max_size=400))
+def test_no_bytes_do_more_than_be_refused(tmp_path_factory, content):
+    _tries(tmp_path_factory.getbasetemp() / "fuzz.zip", content)
+
+
+@settings(max_examples=250, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 10**4), st.integers(0, 255)), min_size=1, max_size=6),
+    st.booleans(),
+)
+def test_no_damaged_submission_does_more_than_be_refused(tmp_path_factory, changes, deflate):
+    kind = zipfile.ZIP_DEFLATED if deflate else zipfile.ZIP_STORED
+    content = bytearray(_zip([(META, json.dumps(TREE)), (MATRIX, _npy(_similarity()))], kind))
+    for place, value in changes:
+        content[place % len(content)] = value
+    _tries(tmp_path_factory.getbasetemp() / "fuzz.zip", bytes(content))
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.binary(max_size=200), st.integers(0, 128))
+def test_no_matrix_bytes_do_more_than_be_refused(tmp_path_factory, tail, kept):
+    matrix = _npy(_similarity())[:kept] + tail
+    _tries(tmp_path_factory.getbasetemp() / "fuzz.zip", _with(matrix=matrix))
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=9), inner, max_size=4)
+    ),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.dictionaries(st.sampled_from(list(Submission.model_fields)), _JSON, max_size=5))
+def test_no_description_does_more_than_be_refused(tmp_path_factory, changes):
+    _tries(tmp_path_factory.getbasetemp() / "fuzz.zip", _with(**changes))
+
+
+_LIMITED = """
+import resource, sys
+from pathlib import Path
+import numpy as np
+from leaderboard.submission.gallery import Gallery
+from leaderboard.submission.archive import open_submission
+from now_builder.errors import SubmissionError
+rows = np.arange(6)
+gallery = Gallery(["x"] * 6, ["x"] * 6, rows, rows, rows, "a" * 64, "rebuilt")
+resource.setrlimit(resource.RLIMIT_AS, (700 * 2**20, 700 * 2**20))
+for name in sys.argv[1:]:
+    try:
+        with open_submission(Path(name)) as submission:
+            submission.read(gallery)
+    except SubmissionError as error:
+        print(error)
+    else:
+        sys.exit("was read")
+"""
+
+
+def test_bombs_are_refused_in_little_memory(tmp_path):
+    """Each would need gigabytes if it were believed; the address space is capped at 700 MB."""
+    bombs = {
+        "shape.zip": _with(matrix=_header(_SHAPE % "28000, 28000")),
+        "zip.zip": _bomb(),
+        "meta.zip": _zip(
+            [(META, b'{"a":"' + b"x" * 2**25 + b'"}'), (MATRIX, b"")], zipfile.ZIP_DEFLATED
+        ),
+    }
+    for name, content in bombs.items():
+        (tmp_path / name).write_bytes(content)
+    done = subprocess.run(
+        [sys.executable, "-c", _LIMITED, *(str(tmp_path / name) for name in bombs)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) == len(bombs)
+
+
+_FUZZ = """
+import io, resource, sys, zipfile
+from pathlib import Path
+import numpy as np
+from leaderboard.submission.gallery import Gallery
+from leaderboard.submission.archive import PAYLOADS, open_submission
+from now_builder.errors import SubmissionError
+rows = np.arange(6)
+gallery = Gallery(["x"] * 6, ["x"] * 6, rows, rows, rows, "a" * 64, "rebuilt")
+sound = [Path(name).read_bytes() for name in sys.argv[2:]]
+generator, path = np.random.default_rng(int(sys.argv[1])), Path(sys.argv[2] + ".fuzz")
+resource.setrlimit(resource.RLIMIT_AS, (900 * 2**20, 900 * 2**20))
+refused = 0
+for turn in range(3000):
+    content = bytearray(sound[turn % len(sound)])
+    for _ in range(generator.integers(1, 5)):
+        place = generator.integers(len(content))
+        cut, put = generator.integers(0, 5, 2)
+        content[place : place + cut] = generator.bytes(put)
+    path.write_bytes(bytes(content))
+    try:
+        with open_submission(path) as submission:
+            submission.read(gallery)
+    except SubmissionError as error:
+        refused += 1
+        assert error.problems
+print(refused)
+"""
+
+
+def test_no_bytes_of_any_payload_do_more_than_be_refused_in_little_memory(tmp_path):
+    """3,000 sound submissions of every kind, each damaged in places, in 900 MB of address space."""
+    lists = np.tile(np.arange(SIZE, dtype="<i4"), (SIZE, 1))
+    names = []
+    for payload, members in PAYLOADS.items():
+        array = lists if payload == "ranked" else _similarity()
+        meta = json.dumps(TREE | {"payload": payload}).encode()
+        names.append(tmp_path / f"{payload}.zip")
+        names[-1].write_bytes(_zip([(META, meta), *((name, _npy(array)) for name in members)]))
+        with open_submission(names[-1]) as submission:
+            submission.read(GALLERY)
+    done = subprocess.run(
+        [sys.executable, "-c", _FUZZ, "0", *map(str, names)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env={"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 2000

@@ -1,0 +1,89 @@
+"""Galleries: the splits of a release and the field's layouts; blind rounds have their own tests."""
+
+import numpy as np
+import pytest
+
+from leaderboard.metrics import recalls
+from leaderboard.scoring.evaluate import score
+from leaderboard.submission.archive import new_submission, pack
+from leaderboard.submission.gallery import read_gallery
+from now_builder.errors import ConfigError, FormatError, SubmissionError
+
+
+def _precomp(folder, name, images, each):
+    data = folder / name
+    data.mkdir(parents=True)
+    texts = [f"caption {row % (images * each - 1)}" for row in range(images * each)]
+    stem = "testall" if name == "coco_precomp" else "test"
+    text = "".join(
+        f"http://x.test/{i}.jpg\t{t}\n" if "cc" in name else f"{t}\n" for i, t in enumerate(texts)
+    )
+    (data / f"{stem}_caps.{'tsv' if 'cc' in name else 'txt'}").write_text(text)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("track", "name", "each"),
+    [
+        ("flickr30k", "f30k_precomp", 5),
+        ("coco", "coco_precomp", 5),
+        ("cc152k", "cc152k_precomp", 1),
+    ],
+)
+def test_the_fields_layouts_are_scored_by_owner(tmp_path, track, name, each):
+    release, images = _precomp(tmp_path / "data", name, 12, each), 12
+    gallery = read_gallery(release, "test", track)
+    assert gallery.shape == (images, images * each)
+    assert (gallery.owner == np.arange(images * each) // each).all()
+    similarity = np.random.default_rng(0).standard_normal(gallery.shape).astype(np.float32)
+    pack(tmp_path / "x.zip", similarity, new_submission(release, track, "test", "Mine"))
+    result, expected = score(tmp_path / "x.zip", release), recalls(similarity, gallery.owner)
+    assert result.rsum == expected.rsum
+    assert (result.n_images, result.n_pairs) == gallery.shape
+    assert result.release.origin == "field"
+    assert result.rsum_interval[0] < result.rsum < result.rsum_interval[1]
+    assert result.duplicates.captions == 2  # the last caption is the first one again
+    assert result.references["chance"] == pytest.approx(_chance(images, each))
+
+
+def _chance(images, each):
+    """The mean of what random matrices score."""
+    generator = np.random.default_rng(1)
+    owner = np.arange(images * each) // each
+    constant = np.zeros((images, images * each))
+    drawn = [recalls(generator.random(constant.shape), owner).rsum for _ in range(20)]
+    assert recalls(constant, owner).rsum == pytest.approx(np.mean(drawn), abs=25)
+    return recalls(constant, owner).rsum
+
+
+def test_folds_of_a_thousand_images_stand_beside_the_five_thousand(tmp_path, monkeypatch):
+    monkeypatch.setattr("leaderboard.scoring.evaluate.FOLD", 4)
+    release = _precomp(tmp_path / "data", "coco_precomp", 12, 5)
+    owner = np.arange(60) // 5
+    similarity = np.random.default_rng(0).standard_normal((12, 60)).astype(np.float32)
+    pack(tmp_path / "x.zip", similarity, new_submission(release, "coco", "test", "Mine"))
+    folds = score(tmp_path / "x.zip", release).folds
+    expected = [
+        recalls(similarity[4 * n : 4 * n + 4, 20 * n : 20 * n + 20], owner[:20]) for n in range(3)
+    ]
+    assert (folds.size, folds.count) == (4, 3)
+    assert folds.i2t.r1 == pytest.approx(np.mean([fold.i2t.recall(1) for fold in expected]))
+    assert folds.t2i.r5 == pytest.approx(np.mean([fold.t2i.recall(5) for fold in expected]))
+    assert folds.rsum == pytest.approx(np.mean([fold.rsum for fold in expected]))
+
+
+def test_captions_that_are_no_multiple_of_five_are_named(tmp_path):
+    release = _precomp(tmp_path / "data", "f30k_precomp", 2, 5)
+    with (release / "f30k_precomp" / "test_caps.txt").open("a") as file:
+        file.write("one more\n")
+    with pytest.raises(FormatError, match="11 captions, expected 5 for every image"):
+        read_gallery(release, "test", "flickr30k")
+
+
+def test_names_from_outside_are_checked(release):
+    with pytest.raises(ConfigError, match="found 'words', expected one of jieba, bpe, bert"):
+        new_submission(release, "words", "test", "Mine")
+    with pytest.raises(ConfigError, match="found 'train', expected dev or test"):
+        new_submission(release, "bpe", "train", "Mine")
+    with pytest.raises(SubmissionError, match=r"submission\.method\.name"):
+        new_submission(release, "bpe", "test", "x" * 300)

@@ -1,0 +1,190 @@
+"""Submissions of two matrices and of ranked lists, and arrays in another order."""
+
+import io
+import zipfile
+
+import numpy as np
+import pytest
+
+from leaderboard.metrics import recalls
+from leaderboard.scoring.evaluate import score
+from leaderboard.submission.archive import new_submission, open_submission, pack_arrays
+from leaderboard.submission.pack import Sources, pack_files
+from now_builder.errors import ConfigError, FormatError, SubmissionError
+
+N = 24
+
+
+def _matrix(seed=0):
+    return np.random.default_rng(seed).standard_normal((N, N)).astype(np.float32) + 2 * np.eye(
+        N, dtype=np.float32
+    )
+
+
+@pytest.fixture
+def meta(release):
+    return new_submission(release, "jieba", "test", "Mine")
+
+
+def _save(path, array):
+    np.save(path, array)
+    return path
+
+
+def _lists(matrix, depth):
+    """Ranked lists of both directions from a matrix without ties."""
+    i2t = np.argsort(-matrix, axis=1)[:, :depth]
+    return i2t, np.argsort(-matrix.T, axis=1)[:, :depth]
+
+
+def test_of_two_matrices_rows_of_the_first_and_columns_of_the_second_are_ranked(
+    tmp_path, meta, release
+):
+    first, second = _matrix(0), _matrix(1)
+    sources = Sources(_save(tmp_path / "a.npy", first), _save(tmp_path / "b.npy", second))
+    pack_files(tmp_path / "x.zip", meta, sources)
+    result = score(tmp_path / "x.zip", release)
+    assert result.i2t.values() == tuple(recalls(first).i2t.recall(k) for k in (1, 5, 10))
+    assert result.t2i.values() == tuple(recalls(second).t2i.recall(k) for k in (1, 5, 10))
+    assert result.precision == "float32"
+
+
+@pytest.mark.parametrize("depth", [10, N])
+def test_ranked_lists_give_the_recalls_of_their_matrix(tmp_path, meta, release, depth):
+    matrix = _matrix()
+    names = [tmp_path / "i2t.npy", tmp_path / "t2i.npy"]
+    for path, lists in zip(names, _lists(matrix, depth), strict=True):
+        np.save(path, lists)
+    pack_files(tmp_path / "x.zip", meta, Sources(*names))
+    result, expected = score(tmp_path / "x.zip", release), recalls(matrix)
+    assert result.rsum == expected.rsum
+    assert result.precision is None
+    assert result.i2t.median_rank == expected.i2t.median_rank
+    if depth == N:
+        assert result.i2t.mean_rank == expected.i2t.mean_rank
+        assert result.t2i.mrr == pytest.approx(expected.t2i.mrr)
+    else:
+        assert expected.t2i.mean_rank is not None
+        assert (result.t2i.mean_rank, result.t2i.mrr) == (None, None)  # one stands at place 11
+
+
+def test_duplicates_count_in_ranked_lists_as_in_their_matrix(tmp_path, meta, release):
+    """Rows 6 and 7 share a caption, 8 and 9 an image: finding the twin is as good."""
+    matrix = np.random.default_rng(3).standard_normal((N, N)).astype(np.float32)
+    pack_arrays(tmp_path / "m.zip", [matrix], meta)
+    pack_arrays(
+        tmp_path / "r.zip",
+        [rows.astype(np.int32) for rows in _lists(matrix, N)],
+        meta.model_copy(update={"payload": "ranked"}),
+    )
+    of_matrix, of_lists = (score(tmp_path / name, release) for name in ("m.zip", "r.zip"))
+    assert of_lists.duplicates == of_matrix.duplicates
+    assert of_lists.duplicates.rsum > of_lists.rsum
+
+
+def test_arrays_in_another_order_are_put_in_order_by_their_keys(tmp_path, meta, release):
+    generator, matrix = np.random.default_rng(5), _matrix()
+    rows, columns = generator.permutation(N), generator.permutation(N)
+    for name, keys, order in (
+        ("rows", meta.image_ids, rows),
+        ("columns", meta.caption_ids, columns),
+    ):
+        (tmp_path / name).write_text("".join(f"{keys[place]}\n" for place in order))
+    shuffled = _save(tmp_path / "s.npy", matrix[np.ix_(rows, columns)])
+    keys = {"image_ids": tmp_path / "rows", "caption_ids": tmp_path / "columns"}
+    pack_files(tmp_path / "x.zip", meta, Sources(shuffled, **keys))
+    assert score(tmp_path / "x.zip", release).rsum == recalls(matrix).rsum
+    i2t, t2i = _lists(matrix[np.ix_(rows, columns)], 12)
+    sources = Sources(_save(tmp_path / "i.npy", i2t), _save(tmp_path / "t.npy", t2i), **keys)
+    pack_files(tmp_path / "y.zip", meta, sources)
+    assert score(tmp_path / "y.zip", release).rsum == recalls(matrix).rsum
+
+
+def test_keys_that_are_not_the_splits_are_named(tmp_path, meta):
+    path = _save(tmp_path / "m.npy", _matrix())
+    (tmp_path / "keys").write_text("".join(f"{key}\n" for key in [*meta.image_ids[1:], "x"]))
+    with pytest.raises(FormatError, match=f"keys: 24 keys.*{meta.image_ids[0]!r} is missing"):
+        pack_files(tmp_path / "x.zip", meta, Sources(path, image_ids=tmp_path / "keys"))
+    lists = _save(tmp_path / "l.npy", np.tile(np.arange(10), (N, 1)))
+    with pytest.raises(ConfigError, match="--t2i"):
+        pack_files(tmp_path / "x.zip", meta, Sources(lists))
+
+
+def _ten():
+    return np.tile(np.arange(10, dtype=np.int32), (N, 1))
+
+
+def _with(row, place, value):
+    lists = _ten()
+    lists[row, place] = value
+    return lists
+
+
+@pytest.mark.parametrize(
+    ("lists", "code", "message"),
+    [
+        (_ten()[:, :9], "ranked.shape", "K from 10 to 24"),
+        (_ten()[1:], "ranked.shape", r"found shape \(23, 10\)"),
+        (_with(3, 4, 24), "ranked.range", "24 in list 3, place 4"),
+        (_with(0, 0, -1), "ranked.range", "-1 in list 0, place 0"),
+        (_with(5, 9, 0), "ranked.twice", "twice in list 5"),
+        (_matrix(), "array.dtype", "expected int32 or int64"),
+    ],
+)
+def test_lists_that_are_none_are_refused(tmp_path, meta, release, lists, code, message):
+    pair = meta.model_copy(update={"payload": "ranked"})
+    pack_arrays(tmp_path / "x.zip", [lists, _ten()], pair)
+    with pytest.raises(SubmissionError, match=message) as caught:
+        score(tmp_path / "x.zip", release)
+    assert [problem.code for problem in caught.value.problems] == [code]
+
+
+def test_all_that_is_wrong_is_said_at_once(tmp_path, meta, release):
+    """Fingerprint, keys of both sides, and a value of either matrix."""
+    first, second = _matrix(), _matrix()
+    first[2, 3] = 0
+    wrong = meta.model_copy(
+        update={
+            "payload": "matrix_pair",
+            "dataset_fingerprint": "0" * 64,
+            "image_ids": meta.image_ids[::-1],
+            "caption_ids": (*meta.caption_ids[:-1], "x"),
+        }
+    )
+    pack_arrays(tmp_path / "x.zip", [first, second], wrong)
+    content = (tmp_path / "x.zip").read_bytes()
+    value = first[2, 2:4].tobytes()
+    spoilt = np.array([first[2, 2], np.nan], np.float32).tobytes()
+    (tmp_path / "x.zip").write_bytes(_resealed(content.replace(value, spoilt, 1)))
+    with pytest.raises(SubmissionError) as caught:
+        score(tmp_path / "x.zip", release)
+    assert [problem.code for problem in caught.value.problems] == [
+        "fingerprint.mismatch",
+        "keys.order",
+        "keys.foreign",
+        "matrix.finite",
+    ]
+    assert all(
+        problem.field and problem.found and problem.expected for problem in caught.value.problems
+    )
+
+
+def _resealed(content):
+    """Zip the members again, with the checksums that they now have."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(content)) as old, zipfile.ZipFile(buffer, "w") as new:
+        for info in old.infolist():
+            start = info.header_offset + 30 + len(info.filename)
+            new.writestr(info.filename, content[start : start + info.file_size])
+    return buffer.getvalue()
+
+
+def test_members_that_do_not_fit_the_payload_are_refused(tmp_path, meta, release):
+    pack_arrays(tmp_path / "x.zip", [_matrix()], meta)
+    content = (tmp_path / "x.zip").read_bytes().replace(b"similarity.npy", b"ranked_i2t.npy")
+    (tmp_path / "x.zip").write_bytes(content)
+    with (
+        pytest.raises(SubmissionError, match=r"there is no similarity\.npy"),
+        open_submission(tmp_path / "x.zip"),
+    ):
+        pass
