@@ -32,16 +32,16 @@ from torch.utils.flop_counter import FlopCounterMode
 from torchvision.ops import box_iou, nms, roi_align
 
 from now_builder.detect import boxes as geometry
-from now_builder.detect.apt import PAPER, TINY, AptDetector
 from now_builder.detect.base import Page
-from now_builder.detect.extract import AptExtractor
-from now_builder.detect.inference import choose_precision, to_inference
+from now_builder.detect.model.apt import PAPER, TINY, AptDetector
+from now_builder.detect.model.inference import choose_precision, to_inference
+from now_builder.detect.model.text_boxes import dom_text_boxes, embed_text_boxes, linked_embeddings
+from now_builder.detect.model.text_encoder import TextEncoder, make_text_encoder
+from now_builder.detect.model.weights import choose_device, load_detector
 from now_builder.detect.pixels import decode_screenshot, to_batch
+from now_builder.detect.regions.extraction import AptExtractor
 from now_builder.detect.run import _Work
 from now_builder.detect.settings import DetectSettings
-from now_builder.detect.text import TextEncoder, make_text_encoder
-from now_builder.detect.text_boxes import dom_text_boxes, embed_text_boxes, linked_embeddings
-from now_builder.detect.weights import choose_device, load_detector
 from now_builder.formats.features import read_part, read_parts
 from now_builder.formats.shard import HEIGHT, WIDTH, Capture, Element, read_captures
 

@@ -25,17 +25,17 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from now_builder.detect import boxes as geometry
-from now_builder.detect.apt import AptDetector
 from now_builder.detect.base import Page, Proposals
-from now_builder.detect.data import Screenshots, TrainPage, read_train_pages
-from now_builder.detect.extract import AptExtractor
-from now_builder.detect.labels import dom_boxes
+from now_builder.detect.labels.elements import dom_boxes
+from now_builder.detect.model.apt import AptDetector
+from now_builder.detect.model.text_boxes import dom_text_boxes
+from now_builder.detect.model.text_encoder import make_text_encoder
+from now_builder.detect.model.weights import load_detector, read_card, to_prompts
 from now_builder.detect.pixels import decode_screenshot, to_batch
-from now_builder.detect.sources import DomBoxes, RegionSource, View
-from now_builder.detect.text import make_text_encoder
-from now_builder.detect.text_boxes import dom_text_boxes
-from now_builder.detect.train import fix_scale
-from now_builder.detect.weights import load_detector, read_card, to_prompts
+from now_builder.detect.regions.extraction import AptExtractor
+from now_builder.detect.regions.sources import DomBoxes, RegionSource, View
+from now_builder.detect.training.data import Screenshots, TrainPage, read_train_pages
+from now_builder.detect.training.train import fix_scale
 from now_builder.formats.features import FeatureBatch, open_features, write_features
 from now_builder.formats.shard import read_captures, read_rows
 from now_builder.formats.split import read_split

@@ -167,7 +167,7 @@ def _status(
 )
 def _label(captures: Path, labels: Path, settings: LabelSettings, force: bool) -> None:
     """Label the elements of each page as COCO JSON, with statistics and a page that shows them."""
-    typer.echo(_load("detect.labelling", "label_captures")(captures, labels, settings, force))
+    typer.echo(_load("detect.labels.run", "label_captures")(captures, labels, settings, force))
 
 
 @_stage(
@@ -188,7 +188,7 @@ def _train_detector(
     force: bool,
 ) -> None:
     """Train the APT-style detector: the browser's own elements are the labels, or a COCO file."""
-    typer.echo(_load("detect.train", "train_detector")(captures, weights, settings, force))
+    typer.echo(_load("detect.training.train", "train_detector")(captures, weights, settings, force))
 
 
 @app.command("measure-detector")
@@ -202,7 +202,7 @@ def _measure_detector(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Measure a detector on a pool (AP50, recall@36) between DOM boxes above and random below."""
-    found = _load("detect.bounds", "measure_detector")(
+    found = _load("detect.training.bounds", "measure_detector")(
         captures, weights, pool, seed=seed, device=device, threads=threads
     )
     typer.echo(json.dumps(found.tree, ensure_ascii=False) if as_json else str(found))

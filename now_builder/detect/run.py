@@ -19,9 +19,9 @@ from tqdm import tqdm
 
 from now_builder.config import read_share
 from now_builder.detect.base import Detector, Page
-from now_builder.detect.labels import dom_boxes
-from now_builder.detect.loading import attributes_of, load, settle, threads_of
-from now_builder.detect.named import absolute
+from now_builder.detect.labels.elements import dom_boxes
+from now_builder.detect.model.text_boxes import make_text_source
+from now_builder.detect.model.weights import choose_device
 from now_builder.detect.pixels import (
     ahead,
     calls_in_background,
@@ -29,9 +29,9 @@ from now_builder.detect.pixels import (
     in_background,
     to_batch,
 )
+from now_builder.detect.regions.by_name import absolute
+from now_builder.detect.regions.loading import attributes_of, load, settle, threads_of
 from now_builder.detect.settings import DetectSettings
-from now_builder.detect.text_boxes import make_text_source
-from now_builder.detect.weights import choose_device
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.features import (
     FeatureBatch,

@@ -15,13 +15,13 @@ from PIL import Image, ImageDraw, ImageFont
 
 from now_builder import doctor
 from now_builder.detect.boxes import box_iou
+from now_builder.detect.model.text_boxes import embed_text_boxes, link, linked_embeddings
+from now_builder.detect.model.text_encoder import HashedNgrams
 from now_builder.detect.ocr import Recognizer
 from now_builder.detect.pixels import ahead
 from now_builder.detect.run import detect
 from now_builder.detect.settings import DetectSettings, TrainDetectorSettings
-from now_builder.detect.text import HashedNgrams
-from now_builder.detect.text_boxes import embed_text_boxes, link, linked_embeddings
-from now_builder.detect.train import train_detector
+from now_builder.detect.training.train import train_detector
 from now_builder.errors import ConfigError
 from now_builder.formats.features import open_features
 from now_builder.formats.shard import HEIGHT, WIDTH, Capture, Element

@@ -1,0 +1,1 @@
+"""DOM elements to detection labels, and the `label` command."""

@@ -1,0 +1,333 @@
+"""DOM elements to detection labels: 18 classes, and the filters that noisy pages need."""
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from now_builder.detect.labels.mapping import DEFAULT, IGNORE, ClassMapping
+from now_builder.formats.shard import HEIGHT, WIDTH, Box, Element
+
+CLASSES = DEFAULT.classes
+NAMES = DEFAULT.class_names
+
+_UNSEEN_INPUTS = frozenset({"hidden", "file"})
+
+_SPECIFIC = (
+    "input", "select", "checkbox", "switch", "button", "tab", "link", "page indicator", "media",
+    "image", "icon", "heading", "text", "card", "list item", "dialog", "navigation bar", "banner",
+)  # fmt: skip
+"""Of two boxes that coincide, the class that comes first here stays."""
+
+_ICON = 96  # 48 CSS px
+_SIDE, _AREA = 12, 256  # 6 CSS px and 64 CSS px²
+_SEEN = 0.4
+_WRAPPER = 0.8
+_SAME = 0.9
+_CAP = 40
+_WALL = 0.6
+
+DROPPED = {
+    "hidden": "not visible: hidden, transparent, off screen or wholly covered",
+    "clipped": f"less than {_SEEN:.0%} on screen and not covered",
+    "broken": "a box that is not a box",
+    "no class": "a plain block: no known kind, nothing drawn, nothing to use",
+    "wrapper": f"more than {_WRAPPER:.0%} of the screen",
+    "small": "less than 6 CSS px wide or high, or less than 64 CSS px²",
+    "same place": f"coincides (IoU > {_SAME}) with one of a more specific class",
+}
+"""Why an element is no label but background."""
+
+IGNORED = {
+    "unknown": "seen, but of no known kind",
+    "unloaded": "a picture without pixels",
+    "mapping": "of a class that the mapping ignores or lacks",
+    "over cap": f"beyond {_CAP} of a class on a page",
+}
+"""Why an element is neither a class nor background."""
+
+PAGES_DROPPED = {
+    "wall": "a dialog over most of the screen: consent, log-in, a robot's check",
+    "nothing": "no element is a label",
+    "unsettled": "never came to rest, and --settled-only",
+}
+"""Why a captured page is not in the label file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Labels:
+    """What a page teaches.
+
+    Attributes:
+        boxes: In image px.
+        classes: Index into the classes of the mapping, one per box.
+        ignored: Boxes that are neither a class nor background: seen, but of no known kind.
+    """
+
+    boxes: list[Box]
+    classes: list[int]
+    ignored: list[Box]
+
+
+@dataclass(frozen=True, slots=True)
+class Sifted:
+    """The labels of a page, and what became of its other elements.
+
+    Attributes:
+        labels: ``None`` for a page behind a wall (a dialog over most of it).
+        reasons: Elements by key of :data:`DROPPED` and :data:`IGNORED`.
+    """
+
+    labels: Labels | None
+    reasons: Counter[str]
+
+
+def label(elements: Sequence[Element], mapping: ClassMapping = DEFAULT) -> Labels | None:
+    """Label one page, or give ``None`` for a page behind a wall (a dialog over most of it).
+
+    Dropped: what cannot be seen or is clipped to less than 40 %; what is smaller than 6 CSS px or
+    64 CSS px²; wrappers of more than 80 % of the screen; of boxes that coincide (IoU > 0.9) all but
+    the most specific. Ignored: pictures without pixels; unknown kinds; beyond 40 of a class.
+    """
+    return sift(elements, mapping).labels
+
+
+def dom_boxes(elements: Sequence[Element]) -> list[Box]:
+    """Give the boxes of what can be seen on a page: labelled or ignored, but no wall's."""
+    labels = label(elements)
+    return [] if labels is None else [*labels.boxes, *labels.ignored]
+
+
+def sift(elements: Sequence[Element], mapping: ClassMapping = DEFAULT) -> Sifted:
+    """Label one page as :func:`label` does, and count why other elements are no labels."""
+    page = _Page(elements, _children(elements), mapping)
+    found: list[_Found] = []
+    ignored: list[Box] = []
+    reasons: Counter[str] = Counter()
+    for index, element in enumerate(elements):
+        if not _seen(element):
+            reasons["clipped" if element.visible else "hidden"] += 1
+            continue
+        kind = _kind(page, index)
+        box = _cut(_tight(page, index, kind))
+        if kind == "dialog" and box and _area(box) > _WALL * WIDTH * HEIGHT:
+            return Sifted(None, reasons)
+        reason = _reason(element, kind, box, mapping)
+        if reason in IGNORED and box:
+            ignored.append(box)
+        elif not reason and box and kind:
+            found.append((box, kind))
+        reasons[reason] += bool(reason)
+    distinct = _distinct(found)
+    kept, over = _capped([(box, mapping.final(kind)) for box, kind in distinct])
+    reasons += Counter({"same place": len(found) - len(distinct), "over cap": len(over)})
+    number = {name: place for place, name in enumerate(mapping.class_names)}
+    labels = Labels([box for box, _ in kept], [number[name] for _, name in kept], ignored + over)
+    return Sifted(labels, +reasons)
+
+
+@dataclass(frozen=True, slots=True)
+class _Page:
+    elements: Sequence[Element]
+    children: Sequence[Sequence[int]]
+    mapping: ClassMapping
+
+    def below(self, index: int) -> list[Element]:
+        return [self.elements[i] for i in _subtree(self.children, index)]
+
+    def pictured(self, elements: Sequence[Element]) -> bool:
+        return any(_plain_kind(item, self.mapping) == "image" for item in elements)
+
+
+_Found = tuple[Box, str]
+
+
+def _seen(element: Element) -> bool:
+    return element.visible and element.visible_fraction >= _SEEN
+
+
+def _reason(element: Element, kind: str | None, box: Box | None, mapping: ClassMapping) -> str:
+    """Say why an element that is seen is no label; empty if it is one."""
+    if box is None or (kind is None and not _is_unknown(element)):
+        return "no class" if box else "broken"
+    if _area(box) > _WRAPPER * WIDTH * HEIGHT:
+        return "wrapper"
+    if _small(box):
+        return "small"
+    if kind is None:
+        return "unknown"
+    if not element.loaded and kind in ("image", "icon", "media"):
+        return "unloaded"
+    return "mapping" if mapping.final(kind) == IGNORE else ""
+
+
+def _is_unknown(element: Element) -> bool:
+    """Whether an unlabelled element is drawn: has a role, can be used, or has a picture behind."""
+    return bool(element.role or element.interactive or element.background)
+
+
+def _kind(page: _Page, index: int) -> str | None:
+    element = page.elements[index]
+    name = _plain_kind(element, page.mapping)
+    if name == "link":
+        return _link_kind(page, index)
+    if name == "image":
+        return "icon" if max(_sides(element.box)) <= _ICON else "image"
+    if name == "card" or (name in (None, "list item") and _is_card(page, index)):
+        return "card"
+    if name in (None, "banner"):
+        return _by_looks(element, name)
+    return name
+
+
+def _plain_kind(element: Element, mapping: ClassMapping) -> str | None:
+    if element.tag == "input":
+        kind = element.input_type or "text"
+        if element.role == "switch":
+            return "switch"
+        return None if kind in _UNSEEN_INPUTS else mapping.inputs.get(kind, "input")
+    return mapping.roles.get(element.role) or mapping.tags.get(element.tag)
+
+
+def _link_kind(page: _Page, index: int) -> str | None:
+    """A link is a button when it is padded round its text, a card when it wraps picture and text.
+
+    A link that wraps nothing but a picture is left to the picture.
+    """
+    element = page.elements[index]
+    if _is_card(page, index):
+        return "card"
+    if element.text_box is None:
+        return "link" if any(item.text for item in page.below(index)) else None
+    width, height = _sides(element.box)
+    text_width, text_height = _sides(element.text_box)
+    padded = width > text_width + 24 and height > text_height + 16
+    return "button" if padded and height <= 160 else "link"
+
+
+def _is_card(page: _Page, index: int) -> bool:
+    """Tell a block with picture and text that has a sibling of its kind and size."""
+    element = page.elements[index]
+    if element.fixed or element.tag in ("body", "main", "nav", "header", "footer", "ul", "ol"):
+        return False
+    below = page.below(index)
+    if not page.pictured(below) or not any(item.text for item in [element, *below]):
+        return False
+    siblings = page.children[element.parent] if element.parent >= 0 else []
+    width, height = _sides(element.box)
+    return any(
+        other != index
+        and page.elements[other].tag == element.tag
+        and abs(_sides(page.elements[other].box)[0] - width) <= 8
+        and abs(_sides(page.elements[other].box)[1] - height) <= 0.5 * height
+        for other in siblings
+    )
+
+
+def _by_looks(element: Element, name: str | None) -> str | None:
+    """Tell bars, overlays, banners and texts of elements whose tag says nothing."""
+    width, height = _sides(element.box)
+    if element.fixed and width >= 0.9 * WIDTH and height <= 0.2 * HEIGHT:
+        return "navigation bar"
+    if element.fixed and width >= 0.5 * WIDTH and height >= 0.2 * HEIGHT:
+        return "dialog"
+    if name == "banner" or (element.background and width >= 0.5 * WIDTH and height >= 120):
+        return "banner"
+    if element.background and not element.text.strip() and min(width, height) > _ICON:
+        return "image"
+    if element.text.strip() and element.text_box is not None:
+        return "button" if element.interactive and width > 40 and height <= 160 else "text"
+    return None
+
+
+def _tight(page: _Page, index: int, kind: str | None) -> Box:
+    """Give the lines' box for text, whose block box spans the page; else the border box.
+
+    Text whose strings all stand in elements below it has their lines, unless there are pictures.
+    """
+    element = page.elements[index]
+    if kind not in ("text", "heading", "link"):
+        return element.box
+    if element.text_box is not None:
+        return element.text_box
+    below = page.below(index)
+    lines = [item.text_box for item in below if item.text_box is not None and _seen(item)]
+    if not lines or page.pictured(below):
+        return element.box
+    lefts, tops, rights, bottoms = zip(*lines, strict=True)
+    return min(lefts), min(tops), max(rights), max(bottoms)
+
+
+def _cut(box: Box) -> Box | None:
+    """Cut a box to the screen; ``None`` for numbers that are none."""
+    if not all(map(math.isfinite, box)):
+        return None
+    left, top, right, bottom = box
+    return max(left, 0.0), max(top, 0.0), min(right, float(WIDTH)), min(bottom, float(HEIGHT))
+
+
+def _distinct(found: Sequence[_Found]) -> list[_Found]:
+    """Drop all but the most specific of boxes that coincide, keeping document order."""
+    order = sorted(range(len(found)), key=lambda i: (_rank(found[i][1]), i))
+    kept: list[int] = []
+    for i in order:
+        if all(_iou(found[i][0], found[k][0]) <= _SAME for k in kept):
+            kept.append(i)
+    return [found[i] for i in sorted(kept)]
+
+
+def _rank(kind: str) -> int:
+    """Place of a kind in the order of those that stay; a user's own kinds come first."""
+    return _SPECIFIC.index(kind) if kind in _SPECIFIC else -1
+
+
+def _capped(found: Sequence[_Found]) -> tuple[list[_Found], list[Box]]:
+    """Part the first boxes of each class from those beyond the cap."""
+    counts: Counter[str] = Counter()
+    kept: list[_Found] = []
+    over: list[Box] = []
+    for box, name in found:
+        counts[name] += 1
+        if counts[name] <= _CAP:
+            kept.append((box, name))
+        else:
+            over.append(box)
+    return kept, over
+
+
+def _children(elements: Sequence[Element]) -> list[list[int]]:
+    children: list[list[int]] = [[] for _ in elements]
+    for index, element in enumerate(elements):
+        if 0 <= element.parent < len(elements) and element.parent != index:
+            children[element.parent].append(index)
+    return children
+
+
+def _subtree(children: Sequence[Sequence[int]], index: int) -> Iterator[int]:
+    """Yield the descendants of an element, at most 200, safe against loops in a broken record."""
+    waiting, seen = list(children[index]), {index}
+    while waiting and len(seen) <= 200:
+        current = waiting.pop()
+        if current not in seen:
+            seen.add(current)
+            waiting.extend(children[current])
+            yield current
+
+
+def _sides(box: Box) -> tuple[float, float]:
+    return box[2] - box[0], box[3] - box[1]
+
+
+def _area(box: Box) -> float:
+    width, height = _sides(box)
+    return max(width, 0.0) * max(height, 0.0)
+
+
+def _small(box: Box) -> bool:
+    width, height = _sides(box)
+    return min(width, height) < _SIDE or width * height < _AREA
+
+
+def _iou(a: Box, b: Box) -> float:
+    common = _area((max(a[0], b[0]), max(a[1], b[1]), min(a[2], b[2]), min(a[3], b[3])))
+    return common / max(_area(a) + _area(b) - common, 1e-6)

@@ -1,0 +1,238 @@
+"""Captures to a label folder: boxes as COCO JSON, statistics, and a page that shows some."""
+
+import hashlib
+import statistics
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+from tqdm import tqdm
+
+from now_builder import __version__
+from now_builder.detect.labels.coco import CocoDraft, scratch
+from now_builder.detect.labels.elements import DROPPED, IGNORED, PAGES_DROPPED, Labels, sift
+from now_builder.detect.labels.mapping import DEFAULT, ClassMapping, read_mapping
+from now_builder.detect.labels.report import Gallery, render_report
+from now_builder.detect.settings import LabelSettings
+from now_builder.errors import ConfigError, FormatError
+from now_builder.formats.atomic import remove_leftovers, write_json, write_text
+from now_builder.formats.shard import (
+    Capture,
+    CaptureRow,
+    complete_shards,
+    members_path,
+    read_members,
+    read_rows,
+)
+from now_builder.formats.split import SPLITS, SplitPlan, read_split
+
+_FORMAT = "now-labels/1"
+
+
+@dataclass(frozen=True, slots=True)
+class LabelSummary:
+    """What a run of ``label`` left behind."""
+
+    labels: Path
+    pages: int
+    labelled: int
+    boxes: int
+    fresh: bool
+
+    def __str__(self) -> str:
+        """One line for the terminal."""
+        return (
+            f"{self.labels}: {self.boxes} boxes on {self.labelled} of {self.pages} pages"
+            f"{'' if self.fresh else ' (unchanged)'}"
+        )
+
+
+def label_captures(
+    captures: Path,
+    labels: Path,
+    settings: LabelSettings,
+    force: bool = False,  # noqa: FBT001, FBT002 - every stage's switch
+) -> LabelSummary:
+    """Label all captured pages; what stands and fits is left alone.
+
+    Args:
+        captures: The captures folder.
+        labels: Folder to write; ``labels.json`` comes last and makes it complete.
+        settings: Mapping, and what the report shows.
+        force: Throw away what is there and start over.
+
+    Raises:
+        ConfigError: If the mapping is wrong, or what is there is of other captures or settings.
+        FormatError: If the captures are missing or torn, or a standing file is not ours.
+    """
+    mapping = read_mapping(settings.mapping) if settings.mapping else DEFAULT
+    plan = read_split(captures / "split.toml")
+    pages, inputs = _survey(captures, plan, mapping, settings)
+    path = labels / "labels.json"
+    if force:
+        path.unlink(missing_ok=True)
+    if path.exists():
+        return _standing(labels, inputs)
+    if labels.exists() and not labels.is_dir():
+        raise FormatError(labels, "found a file, expected a folder to write into")
+    labels.mkdir(parents=True, exist_ok=True)
+    remove_leftovers(labels)
+    work = _Work(plan, mapping, settings, Gallery(settings.pages, settings.seed))
+    info = {
+        "description": "Elements of captured pages, as the browser laid them out",
+        "format": _FORMAT,
+        "tool": f"now-builder {__version__}",
+        "inputs": inputs,
+    }
+    with scratch(labels) as images, scratch(labels) as annotations:
+        draft = CocoDraft(images, annotations, mapping)
+        with tqdm(total=pages, desc="label", unit="page", disable=None) as bar:
+            for row, capture in _captured(captures):
+                work.take(row, capture, draft)
+                bar.update()
+        found = work.tally.statistics(mapping, inputs)
+        write_text(labels / "report.html", render_report(found, work.gallery, mapping))
+        write_json(labels / "statistics.json", found)
+        draft.write(path, info)
+    return LabelSummary(labels, pages, work.tally.labelled, work.tally.boxes, fresh=True)
+
+
+def _survey(
+    captures: Path, plan: SplitPlan, mapping: ClassMapping, settings: LabelSettings
+) -> tuple[int, str]:
+    """Count captured pages, and hash everything that the labels depend on."""
+    shown = settings.model_dump_json(exclude={"mapping"})
+    digest = hashlib.sha256(
+        f"{_FORMAT}\t{__version__}\t{plan.model_dump_json()}\t{mapping.model_dump_json()}"
+        f"\t{shown}\n".encode()
+    )
+    pages = 0
+    if not captures.is_dir() or not complete_shards(captures):
+        read_rows(captures)  # says what is missing
+    for shard in complete_shards(captures):
+        path = members_path(captures, shard)
+        digest.update(f"{shard}\t{path.stat().st_size if path.exists() else -1}\n".encode())
+        for row in read_rows(captures, shard):
+            if row.status == "ok":
+                pages += 1
+                digest.update(f"{row.key}\t{row.site}\t{row.sha256}\t{row.load_state}\n".encode())
+    if not pages:
+        raise FormatError(captures, "no row with status=ok, so there is nothing to label")
+    return pages, digest.hexdigest()
+
+
+def _captured(captures: Path) -> Iterator[tuple[CaptureRow, Capture]]:
+    """Stream the captured pages with their rows, shard by shard."""
+    for shard in complete_shards(captures):
+        rows = {row.key: row for row in read_rows(captures, shard) if row.status == "ok"}
+        for capture in read_members(members_path(captures, shard)) if rows else ():
+            if capture.key in rows:
+                yield rows[capture.key], capture
+
+
+class _Standing(BaseModel):
+    """What a standing ``statistics.json`` must tell."""
+
+    inputs: str
+    pages: int
+    labelled: int
+    boxes: int
+
+
+def _standing(labels: Path, inputs: str) -> LabelSummary:
+    path = labels / "statistics.json"
+    try:
+        found = _Standing.model_validate_json(path.read_bytes())
+    except (OSError, ValidationError) as error:
+        raise FormatError(
+            path, f"does not belong to the labels.json beside it ({error!s:.200}); --force redoes"
+        ) from None
+    if found.inputs != inputs:
+        raise ConfigError(
+            f"{labels}: made of other captures, mapping or settings; --force starts over"
+        )
+    return LabelSummary(labels, found.pages, found.labelled, found.boxes, fresh=False)
+
+
+@dataclass(slots=True)
+class _Tally:
+    """Counts, while pages go by."""
+
+    dropped: Counter[str] = field(default_factory=Counter)
+    pools: Counter[str] = field(default_factory=Counter)
+    classes: Counter[tuple[int, str]] = field(default_factory=Counter)
+    reasons: Counter[str] = field(default_factory=Counter)
+    elements: int = 0
+    a_page: list[int] = field(default_factory=list)
+
+    @property
+    def labelled(self) -> int:
+        return len(self.a_page)
+
+    @property
+    def boxes(self) -> int:
+        return sum(self.a_page)
+
+    def add(self, labels: Labels, pool: str) -> None:
+        self.pools[pool] += 1
+        self.a_page.append(len(labels.boxes))
+        self.classes.update((number, pool) for number in labels.classes)
+
+    def statistics(self, mapping: ClassMapping, inputs: str) -> dict[str, Any]:
+        spread = sorted(self.a_page) or [0]
+        return {
+            "format": _FORMAT,
+            "inputs": inputs,
+            "pages": self.labelled + self.dropped.total(),
+            "labelled": self.labelled,
+            "labelled_by_pool": {pool: self.pools[pool] for pool in SPLITS},
+            "pages_dropped": {reason: self.dropped[reason] for reason in PAGES_DROPPED},
+            "boxes": self.boxes,
+            "boxes_a_page": {
+                "fewest": spread[0],
+                "median": statistics.median(spread),
+                "mean": round(statistics.mean(spread), 2),
+                "most": spread[-1],
+            },
+            "boxes_by_class": {
+                name: {pool: self.classes[number, pool] for pool in SPLITS}
+                for number, name in enumerate(mapping.class_names)
+            },
+            "elements": self.elements,
+            "elements_dropped": {reason: self.reasons[reason] for reason in DROPPED},
+            "elements_ignored": {reason: self.reasons[reason] for reason in IGNORED},
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What happens to each page."""
+
+    plan: SplitPlan
+    mapping: ClassMapping
+    settings: LabelSettings
+    gallery: Gallery
+    tally: _Tally = field(default_factory=_Tally)
+
+    def take(self, row: CaptureRow, capture: Capture, draft: CocoDraft) -> None:
+        """Label one page, or count why it has none."""
+        if self.settings.settled_only and row.load_state == "partial":
+            self.tally.dropped["unsettled"] += 1
+            return
+        sifted = sift(capture.elements, self.mapping)
+        if sifted.labels is None:
+            self.tally.dropped["wall"] += 1
+            return
+        self.tally.elements += len(capture.elements)
+        self.tally.reasons += sifted.reasons
+        if not sifted.labels.boxes:
+            self.tally.dropped["nothing"] += 1
+            return
+        pool = self.plan.pool_of(row.site, row.key)
+        name = f"{row.key}.{capture.extension}"
+        draft.add(name, sifted.labels, key=row.key, site=row.site, pool=pool)
+        self.tally.add(sifted.labels, pool)
+        self.gallery.offer(row, capture, sifted.labels)

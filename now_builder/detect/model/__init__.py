@@ -1,0 +1,1 @@
+"""The APT-style detector: network, text encoder, weights on disk."""

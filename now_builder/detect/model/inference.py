@@ -1,0 +1,75 @@
+"""The detector in the form in which it runs: batch norms folded, in the machine's precision."""
+
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import nn
+from torch.nn.utils.fusion import fuse_conv_bn_eval
+
+from now_builder.detect.model.apt import AptDetector
+from now_builder.errors import ConfigError
+
+Precision = Literal["auto", "fp32", "bf16", "fp16"]
+
+_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+_CPU_INFO = Path("/proc/cpuinfo")
+_CPU_HAS_BF16 = {"avx512_bf16", "amx_bf16", "bf16"}
+"""Flags of CPUs that multiply in bfloat16; on all others it is slower than float32."""
+
+
+def choose_precision(name: Precision, device: torch.device, size: str) -> str:
+    """Turn ``auto`` into ``bf16`` where that is quicker, else into ``fp32``.
+
+    It is on GPUs that have it and, at the paper's size, on CPUs that have it; the tiny size is no
+    quicker in it on a CPU.
+
+    Args:
+        name: As the user set it.
+        device: What computes.
+        size: Of the model.
+
+    Raises:
+        ConfigError: If the device cannot compute in what is asked for.
+    """
+    if device.type == "cuda":
+        native = torch.cuda.get_device_capability(device) >= (8, 0)
+    else:
+        native = size == "paper" and not _CPU_HAS_BF16.isdisjoint(_cpu_flags())
+        if name == "fp16":
+            raise ConfigError(f"precision fp16: not on {device.type}; expected auto, fp32 or bf16")
+    if name == "auto":
+        return "bf16" if native else "fp32"
+    return name
+
+
+def _cpu_flags() -> set[str]:
+    try:
+        return set(_CPU_INFO.read_text(encoding="utf-8", errors="replace").split())
+    except OSError:  # not Linux
+        return set()
+
+
+def to_inference(model: AptDetector, precision: str) -> AptDetector:
+    """Fold batch norms into convolutions, then bring backbone and proposals to a precision.
+
+    In place: such a model cannot be trained or saved any more. Heads that tell classes, boxes and
+    the stored embedding from a pooled region stay in float32; they cost little.
+    """
+    _fold(model.visual.eval())
+    for part in (model.visual, model.rpn):
+        for parameter in part.parameters():  # not buffers: pixel statistics and anchors stay exact
+            parameter.requires_grad = False
+            parameter.data = parameter.data.to(_DTYPES[precision])
+    return model.eval().to(memory_format=torch.channels_last)
+
+
+def _fold(module: nn.Module) -> None:
+    """Fold each batch norm into the convolution that is registered before it."""
+    before: tuple[str, nn.Module] | None = None
+    for name, child in list(module.named_children()):
+        if isinstance(child, nn.BatchNorm2d) and before and isinstance(before[1], nn.Conv2d):
+            setattr(module, before[0], fuse_conv_bn_eval(before[1], child))
+            setattr(module, name, nn.Identity())
+        _fold(child)
+        before = (name, child)

@@ -1,0 +1,220 @@
+"""What a region's own pixels say: which small patterns its strokes and its shapes are made of."""
+
+from collections.abc import Iterable, Sequence
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - the name that PyTorch's own documentation uses
+from jaxtyping import Bool, Float, Int, UInt8
+from torch import Tensor, nn
+
+from now_builder.detect.model.text_encoder import DIMENSION
+
+SIDE = 8
+"""Side of a pattern, px: about half a character of body text at 360 px a screen."""
+STRIDE = 2
+PATTERNS = 256
+"""Of each kind."""
+SHARES = (DIMENSION - 2 * PATTERNS, PATTERNS, PATTERNS)
+"""Of the 768 stored numbers: embedding, strokes, shapes."""
+WEIGHTS = (1.0, 4.0, 4.0)
+"""Lengths of the three: a network trained for minutes tells more of a site's style than of what its
+pages show."""
+
+_FLAT = 0.1
+"""Patches whose root mean square contrast (of pixel values in [0, 1]) is less show nothing."""
+_SAMPLES = 160
+_ROUNDS = 25
+
+
+class Block(nn.Module):
+    """A fixed map of one kind of description to unit vectors: centred, partly whitened, cut."""
+
+    centre: Tensor
+    matrix: Tensor
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.register_buffer("centre", torch.zeros(inputs))
+        self.register_buffer("matrix", torch.eye(inputs, outputs))
+
+    def forward(self, rows: Float[Tensor, "n inputs"]) -> Float[Tensor, "n outputs"]:
+        """Map descriptions to unit vectors."""
+        unit: Tensor = F.normalize((rows - self.centre) @ self.matrix, dim=1)
+        return unit
+
+    def fit(self, rows: Float[Tensor, "n inputs"], floor: float = 1e-4) -> None:
+        """Take the widest directions of some rows, each divided by the root of its deviation.
+
+        Args:
+            rows: Descriptions of regions of the train pool.
+            floor: Share of the widest variance that is added to every variance.
+        """
+        wide = rows.double()
+        centre = wide.mean(dim=0)
+        spread, axes = torch.linalg.eigh((wide - centre).T @ (wide - centre) / len(wide))
+        count = self.matrix.shape[1]
+        spread, axes = spread.flip(0)[:count].clamp(min=0), axes.flip(1)[:, :count]
+        spread = spread + floor * spread[0] + 1e-12
+        self.centre.copy_(centre)
+        self.matrix.copy_(axes * spread.pow(-0.25))
+
+
+class Patterns(nn.Module):
+    """Small patterns, learned from screenshots, and how often each occurs in a region.
+
+    Args:
+        channels: 1 looks at grey values, 3 at colours.
+
+    Source:
+        Patterns: k-means features (Coates, Ng and Lee, AISTATS 2011); counts: bags of visual words
+        (Csurka et al., 2004).
+    """
+
+    centres: Tensor
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.channels = channels
+        eye = torch.eye(PATTERNS, channels * SIDE**2)
+        self.register_buffer("centres", F.normalize(eye, dim=1))
+
+    def forward(
+        self, pages: Float[Tensor, "n 3 h w"], regions: Sequence[Float[Tensor, "_ 4"]]
+    ) -> Float[Tensor, "all patterns"]:
+        """Give the root of each pattern's share among the patches of each region.
+
+        Args:
+            pages: Values in [0, 1].
+            regions: Boxes of each page, in its px.
+        """
+        rows = []
+        for page, boxes in zip(pages, regions, strict=True):
+            seen = self._nearest(page)
+            for left, top, right, bottom in (boxes / STRIDE).round().int().tolist():
+                part = seen[top : max(bottom, top + 1), left : max(right, left + 1)].flatten()
+                rows.append(torch.bincount(part, minlength=PATTERNS + 1)[:PATTERNS])
+        if not rows:
+            return self.centres.new_zeros(0, PATTERNS)
+        counted = torch.stack(rows).float()
+        return (counted / counted.sum(dim=1, keepdim=True).clamp(min=1)).sqrt()
+
+    def fit(self, pages: Iterable[Float[Tensor, "3 h w"]], seed: int) -> None:
+        """Learn the patterns from screenshots by spherical k-means.
+
+        Screenshots with fewer patches than there are patterns teach nothing.
+        """
+        generator = torch.Generator().manual_seed(seed)
+        chosen = []
+        for page in pages:
+            patches, flat, _ = self._patches(page)
+            patches = patches[~flat]
+            order = torch.randperm(len(patches), generator=generator)[:_SAMPLES]
+            chosen.append(F.normalize(patches[order.to(patches.device)], dim=1))
+        rows = torch.cat(chosen)
+        if len(rows) < PATTERNS:
+            return
+        start = torch.randperm(len(rows), generator=generator)[:PATTERNS]
+        centres = rows[start.to(rows.device)]
+        for _ in range(_ROUNDS):
+            nearest = (rows @ centres.T).argmax(dim=1)
+            sums = torch.zeros_like(centres).index_add_(0, nearest, rows)
+            empty = sums.norm(dim=1) < 1e-6
+            centres = torch.where(empty[:, None], centres, F.normalize(sums, dim=1))
+        self.centres.copy_(centres)
+
+    def _nearest(self, page: Float[Tensor, "3 h w"]) -> Int[Tensor, "i j"]:
+        """Give the likest pattern at each place; one more number stands for flat patches."""
+        patches, flat, grid = self._patches(page)
+        seen = torch.full_like(flat, PATTERNS, dtype=torch.int64)
+        seen[~flat] = (patches[~flat] @ self.centres.T).argmax(dim=1)
+        return seen.reshape(grid)
+
+    def _patches(
+        self, page: Float[Tensor, "3 h w"]
+    ) -> tuple[Float[Tensor, "n values"], Bool[Tensor, " n"], tuple[int, int]]:
+        """Cut a page into overlapping patches about zero; tell the flat ones and the grid."""
+        seen = page.mean(dim=0, keepdim=True) if self.channels == 1 else page
+        grid = tuple((side - SIDE) // STRIDE + 1 for side in page.shape[1:])
+        patches = F.unfold(seen[None], SIDE, stride=STRIDE)[0].T
+        patches = patches - patches.mean(dim=1, keepdim=True)
+        flat = patches.norm(dim=1) < _FLAT * patches.shape[1] ** 0.5
+        return patches, flat, (grid[0], grid[1])
+
+
+class Look(nn.Module):
+    """Describe regions by their pixels alone, beside the embedding of a small network.
+
+    A network of some hundred thousand parameters, trained for minutes on a few hundred pages,
+    forgets what its losses do not ask for. Grey patterns of a large view keep the strokes of the
+    writing, and so its script; colour patterns of a smaller view keep the shapes of what is drawn.
+
+    Differs:
+        APT has nothing of the kind: its backbone is pre-trained by CLIP. The paper size goes
+        without.
+    """
+
+    def __init__(self, scale: int) -> None:
+        super().__init__()
+        self.scale = scale
+        self.strokes, self.shapes = Patterns(1), Patterns(3)
+        self.of_network = Block(DIMENSION, SHARES[0])
+        self.of_strokes = Block(PATTERNS, SHARES[1])
+        self.of_shapes = Block(PATTERNS, SHARES[2])
+
+    @property
+    def blocks(self) -> tuple[Block, Block, Block]:
+        """How each of the three descriptions is mapped."""
+        return self.of_network, self.of_strokes, self.of_shapes
+
+    def forward(
+        self,
+        embedded: Float[Tensor, "all 768"],
+        screenshots: UInt8[Tensor, "n 3 h w"],
+        regions: Sequence[Float[Tensor, "_ 4"]],
+    ) -> Float[Tensor, "all 768"]:
+        """Join the three descriptions of each region; rows have a mean square of 1 per number.
+
+        Args:
+            embedded: The network's embeddings, all pages' regions in a row.
+            screenshots: RGB, ``scale`` times as large as the network's input.
+            regions: Boxes of each page, in px of the network's input.
+        """
+        described = self.describe(embedded, screenshots, regions)
+        unit = [
+            weight * block(rows)
+            for weight, block, rows in zip(WEIGHTS, self.blocks, described, strict=True)
+        ]
+        energy = sum(weight**2 for weight in WEIGHTS)
+        joined: Tensor = torch.cat(unit, dim=1) * (DIMENSION / energy) ** 0.5
+        return joined
+
+    def describe(
+        self,
+        embedded: Float[Tensor, "all 768"],
+        screenshots: UInt8[Tensor, "n 3 h w"],
+        regions: Sequence[Float[Tensor, "_ 4"]],
+    ) -> tuple[Float[Tensor, "all 768"], Float[Tensor, "all p"], Float[Tensor, "all p"]]:
+        """Give the three descriptions as they are before :class:`Block` maps them."""
+        large, small = self._views(screenshots)
+        strokes = self.strokes(large, [boxes * self.scale for boxes in regions])
+        return embedded, strokes, self.shapes(small, regions)
+
+    def fit_patterns(self, pages: Sequence[UInt8[Tensor, "3 h w"]], seed: int) -> None:
+        """Learn both kinds of pattern from screenshots."""
+        self.strokes.fit((self._views(page[None])[0][0] for page in pages), seed)
+        self.shapes.fit((self._views(page[None])[1][0] for page in pages), seed)
+
+    def fit_blocks(self, described: Sequence[Float[Tensor, "all _"]]) -> None:
+        """Fit how each of the three descriptions is mapped.
+
+        Args:
+            described: Of regions of the train pool, as :meth:`describe` gives them.
+        """
+        for block, rows in zip(self.blocks, described, strict=True):
+            block.fit(rows)
+
+    def _views(
+        self, screenshots: UInt8[Tensor, "n 3 h w"]
+    ) -> tuple[Float[Tensor, "n 3 h w"], Float[Tensor, "n 3 i j"]]:
+        large = screenshots.float() / 255
+        return large, F.avg_pool2d(large, self.scale)

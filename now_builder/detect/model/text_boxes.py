@@ -1,0 +1,86 @@
+"""Text boxes of a page, from its DOM or its pixels, and the linking of them to regions."""
+
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - the name that PyTorch's own documentation uses
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from now_builder.detect.base import TextBox
+from now_builder.detect.boxes import intersection_over_minimum
+from now_builder.detect.model.text_encoder import DIMENSION, TextEncoder
+from now_builder.detect.ocr import Recognizer
+from now_builder.formats.shard import Capture, Element
+
+LINK_THRESHOLD = 0.5
+
+
+def dom_text_boxes(elements: Sequence[Element]) -> list[TextBox]:
+    """Take the strings that can be seen on a page.
+
+    Only elements of the body have boxes, so neither ``<title>`` nor ``<meta>`` can come in.
+    """
+    return [
+        TextBox(element.text, element.text_box)
+        for element in elements
+        if element.visible and element.text.strip() and element.text_box is not None
+    ]
+
+
+TextSource = Callable[[Capture], Sequence[TextBox]]
+"""Finds the strings of a page; called from several threads."""
+
+
+def make_text_source(
+    name: Literal["dom", "ocr", "none"], languages: str, confidence: float
+) -> TextSource:
+    """Make the source of a name.
+
+    Args:
+        name: The page's DOM record, its pixels, or nothing.
+        languages: Of optical recognition, Tesseract's names, joined by ``+``.
+        confidence: The least, in per cent, of a line that is recognised.
+
+    Raises:
+        ConfigError: If what optical recognition needs is missing.
+    """
+    if name == "ocr":
+        return Recognizer(languages, confidence)
+    if name == "dom":
+        return lambda capture: dom_text_boxes(capture.elements)
+    return lambda _: ()
+
+
+def link(
+    regions: Float[Tensor, "regions 4"], texts: Float[Tensor, "texts 4"]
+) -> Bool[Tensor, "regions texts"]:
+    """Tell which strings belong to which regions: intersection over minimum above one half."""
+    return intersection_over_minimum(regions, texts) > LINK_THRESHOLD
+
+
+def linked_embeddings(
+    regions: Float[Tensor, "regions 4"],
+    texts: Float[Tensor, "texts 4"],
+    vectors: Float[Tensor, "texts 768"],
+) -> Float[Tensor, "regions 768"]:
+    """Average the embeddings of the strings linked to each region, to unit length; else zero."""
+    if not len(texts):
+        return regions.new_zeros(len(regions), DIMENSION)
+    return F.normalize(link(regions, texts).to(vectors.dtype) @ vectors, dim=1)
+
+
+def embed_text_boxes(
+    encoder: TextEncoder, boxes: Sequence[TextBox], scale: tuple[float, float]
+) -> tuple[Float[Tensor, "texts 4"], Float[Tensor, "texts 768"]]:
+    """Give the places (in detector input px) and embeddings of a page's text boxes.
+
+    Args:
+        encoder: Frozen.
+        boxes: In image px.
+        scale: Detector input px per image px, across and down.
+    """
+    places = torch.tensor([box.box for box in boxes], dtype=torch.float32).reshape(-1, 4)
+    factors = torch.tensor([*scale, *scale], dtype=torch.float32)
+    return places * factors, encoder.encode([box.text for box in boxes])

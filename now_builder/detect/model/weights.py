@@ -1,0 +1,139 @@
+"""Detector weights on disk: a safetensors file and, beside it, a JSON that says what they are."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from pydantic import Field
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from now_builder.config import Strict, build
+from now_builder.detect.labels.mapping import ClassMapping
+from now_builder.detect.model.apt import AptDetector, ModelConfig
+from now_builder.errors import ConfigError, FormatError
+from now_builder.formats.atomic import replacing, sha256_of, write_json
+
+FORMAT = "now-detector/1"
+
+
+class DetectorCard(Strict):
+    """The JSON beside the weights.
+
+    Attributes:
+        model: The architecture.
+        classes: English names, in order.
+        mapping: Their Chinese names too, and how elements come to them; ``None``: the default.
+        prompts: Frozen embedding of each class.
+        text_encoder: What embedded them and embeds page text.
+        weights_sha256: Of the safetensors file; tells a torn or mixed-up pair.
+        settings: Of the training.
+        trained_on: Pages, sites, steps, fingerprint of the pages.
+        measured: Figures on the held-out part of the train pool, and ``measured_by_class``.
+    """
+
+    format: str = FORMAT
+    model: ModelConfig
+    classes: list[str]
+    mapping: ClassMapping | None = None
+    prompts: list[list[float]]
+    text_encoder: str
+    weights_sha256: str
+    settings: dict[str, Any] = Field(default_factory=dict)
+    trained_on: dict[str, Any] = Field(default_factory=dict)
+    measured: dict[str, float] = Field(default_factory=dict)
+    measured_by_class: dict[str, dict[str, float]] = Field(default_factory=dict)
+
+
+def card_path(weights: Path) -> Path:
+    """The JSON of a weights file."""
+    return weights.with_suffix(".json")
+
+
+def write_weights(path: Path, state: dict[str, Tensor], card: DetectorCard) -> DetectorCard:
+    """Write the JSON, then, last, the weights, each by rename.
+
+    Args:
+        path: The safetensors file.
+        state: Parameters and buffers.
+        card: Its hash is filled in here.
+    """
+    with replacing(path) as temporary:
+        save_file({name: tensor.contiguous() for name, tensor in state.items()}, temporary)
+        card = card.model_copy(update={"weights_sha256": sha256_of(temporary)})
+        write_json(card_path(path), card.model_dump(mode="json"))
+    return card
+
+
+def read_card(weights: Path) -> DetectorCard:
+    """Read the JSON beside a weights file, and check that it is that file's.
+
+    Raises:
+        ConfigError: If the weights are missing.
+        FormatError: If the JSON is missing, torn, or of other weights.
+    """
+    if not weights.is_file():
+        raise ConfigError(f"{weights}: no such weights; `now-builder train-detector` makes them")
+    path = card_path(weights)
+    try:
+        tree = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise FormatError(path, f"missing; it belongs to {weights.name}") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise FormatError(path, f"not JSON ({error})") from None
+    if not isinstance(tree, dict) or tree.get("format") != FORMAT:
+        found = tree.get("format") if isinstance(tree, dict) else type(tree).__name__
+        raise FormatError(path, f"format {found!r}, expected {FORMAT!r}")
+    card = build(DetectorCard, tree, str(path))
+    actual = sha256_of(weights)
+    if card.weights_sha256 != actual:
+        raise FormatError(
+            path,
+            f"weights_sha256 is {card.weights_sha256[:12]}…, but {weights.name} has "
+            f"{actual[:12]}…: not the JSON of these weights",
+        )
+    return card
+
+
+def load_detector(weights: Path, device: torch.device) -> tuple[AptDetector, DetectorCard]:
+    """Load a trained detector.
+
+    Raises:
+        ConfigError: If the weights are missing.
+        FormatError: If they are torn or do not fit their JSON.
+    """
+    card = read_card(weights)
+    model = AptDetector(card.model, to_prompts(card))
+    try:
+        model.load_state_dict(load_file(weights))
+    except (SafetensorError, OSError) as error:
+        raise FormatError(weights, f"not a readable safetensors file ({error})") from None
+    except RuntimeError as error:
+        raise FormatError(weights, f"does not fit its JSON ({str(error)[:300]})") from None
+    model = model.to(memory_format=torch.channels_last).to(device)
+    return model.eval(), card
+
+
+def to_prompts(card: DetectorCard) -> Float[Tensor, "classes 768"]:
+    """Give the class prompts of a card."""
+    return torch.tensor(card.prompts, dtype=torch.float32)
+
+
+def choose_device(name: str) -> torch.device:
+    """Turn ``auto``, ``cpu``, ``cuda`` or ``cuda:N`` into a device.
+
+    Raises:
+        ConfigError: If the name is unknown, or CUDA is asked for and is not there.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ConfigError(f"device {name!r}: expected auto, cpu, cuda or cuda:N") from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(f"device {name!r}: no CUDA device here")
+    return device

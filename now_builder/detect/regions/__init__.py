@@ -1,0 +1,1 @@
+"""Which regions a page is described by, and their features."""

@@ -1,0 +1,499 @@
+"""detectron2 at work: a source of boxes, or a detector whose region features are its own.
+
+detectron2 is not a dependency: it is imported when it is asked for. Its checkpoints (``.pkl``,
+``.pth``) may be pickles, which can run code when they are read: take them from whom you trust.
+"""
+
+import hashlib
+import json
+import warnings
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, UInt8
+from torch import Tensor
+
+from now_builder.detect import boxes as geometry
+from now_builder.detect.base import Page, Proposals
+from now_builder.detect.model.text_boxes import embed_text_boxes
+from now_builder.detect.model.text_encoder import DIMENSION, make_text_encoder
+from now_builder.detect.regions.sources import View
+from now_builder.errors import ConfigError, FormatError
+from now_builder.formats.atomic import sha256_of
+from now_builder.formats.features import REGIONS, SOURCES, FeatureBatch
+from now_builder.formats.shard import HEIGHT, WIDTH
+
+PREFIX = "detectron2:"
+INSTALL = "pip install --no-build-isolation git+https://github.com/facebookresearch/detectron2"
+PROJECTION_SEED = 0
+
+_RANDOM = "random"
+_NMS = 0.5
+_PROPOSALS = 300
+"""How many proposals go through the box head, as in bottom-up attention (Anderson et al., 2018)."""
+_DETECTOR, _RELAXED, _GRID = (SOURCES.index(name) for name in ("detector", "relaxed", "grid"))
+
+
+def detectron2_module(name: str) -> Any:
+    """Import a module of detectron2.
+
+    Raises:
+        ConfigError: If detectron2 is not installed or does not fit this PyTorch.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of its dependencies; none concerns the user
+            import_module("detectron2")
+            return import_module(name)
+    except ImportError as error:
+        missing = error.name == "detectron2"
+        found = "not installed" if missing else f"cannot be imported ({error!s:.200})"
+        raise ConfigError(f"detectron2: {found}; {INSTALL}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """A detectron2 model as a user names it, read but not built.
+
+    Attributes:
+        config: detectron2's own settings object.
+        weights: The checkpoint; without one the weights are random, the same every time.
+    """
+
+    name: str
+    config: Any
+    weights: Path | None
+
+    @property
+    def config_sha256(self) -> str:
+        """Of all settings, wherever the files that say them lie."""
+        return hashlib.sha256(self.config.dump().encode()).hexdigest()
+
+    @property
+    def weights_sha256(self) -> str:
+        """Of the checkpoint, or ``random``."""
+        return _RANDOM if self.weights is None else sha256_of(self.weights)
+
+    @property
+    def classes(self) -> list[str]:
+        """What our predictor or the config's training data calls its classes, or their numbers."""
+        if self.config.MODEL.ROI_HEADS.NAME in _parts().APT_HEADS:
+            own: list[str] = _parts().class_names(self.config)
+            return own
+        count = int(self.config.MODEL.ROI_HEADS.NUM_CLASSES)
+        catalog = detectron2_module("detectron2.data").MetadataCatalog
+        names = [
+            list(catalog.get(data).get("thing_classes", []))
+            for data in self.config.DATASETS.TRAIN
+            if data in catalog.list()
+        ]
+        fitting = [known for known in names if len(known) == count]
+        return fitting[0] if fitting else [f"class {number}" for number in range(count)]
+
+
+def read_recipe(regions: str) -> Recipe:
+    """Read ``detectron2:CONFIG[@WEIGHTS]``.
+
+    Args:
+        regions: CONFIG is a YAML file, or the name of one in detectron2's model zoo. WEIGHTS is a
+            checkpoint or ``random``; without it the config's own ``MODEL.WEIGHTS``, if that is a
+            file.
+
+    Raises:
+        ConfigError: If detectron2, the config or the weights are missing or cannot be used.
+    """
+    settings = detectron2_module("detectron2.config")
+    place, _, given = regions.removeprefix(PREFIX).partition("@")
+    path = _config_file(place)
+    config = settings.get_cfg()
+    _parts().add_apt_config(config)
+    try:
+        # Some of the zoo's own configs have Python in them; others may not.
+        config.merge_from_file(str(path), allow_unsafe=path.is_relative_to(_zoo()))
+    except Exception as error:  # noqa: BLE001 - yacs, PyYAML and assertions raise what they like
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"{path}: not a detectron2 config ({reason:.200})") from None
+    if config.INPUT.FORMAT not in ("BGR", "RGB"):
+        raise ConfigError(f"{path}: INPUT.FORMAT {config.INPUT.FORMAT!r}, expected BGR or RGB")
+    weights = _weights_file(path, given, str(config.MODEL.WEIGHTS))
+    # Where the weights lie and what is switched off for speed is no part of what the model is.
+    config.MODEL.WEIGHTS = ""
+    config.MODEL.MASK_ON = config.MODEL.KEYPOINT_ON = False
+    return Recipe(f"{PREFIX}{path.name}@{weights.name if weights else _RANDOM}", config, weights)
+
+
+def _zoo() -> Path:
+    return Path(detectron2_module("detectron2").__file__).parent / "model_zoo" / "configs"
+
+
+def _config_file(place: str) -> Path:
+    zoo = _zoo()
+    for path in (Path(place), zoo / place):
+        if path.suffix in (".yaml", ".yml") and path.is_file():
+            return path
+    raise ConfigError(
+        f"regions {PREFIX}{place}: neither a YAML file nor the name of one in {zoo}, such as "
+        "COCO-Detection/faster_rcnn_R_50_FPN_3x.yaml"
+    )
+
+
+def _weights_file(config: Path, given: str, own: str) -> Path | None:
+    if given == _RANDOM:
+        return None
+    candidates = [Path(given)] if given else [Path(own), config.parent / own] if own else []
+    for path in candidates:
+        if path.is_file():
+            return path
+    found = f"{given}: no such file" if given else f"MODEL.WEIGHTS of {config} is {own!r}, no file"
+    raise ConfigError(
+        f"{found}; expected regions {PREFIX}CONFIG@WEIGHTS, a checkpoint, or @random for a test"
+    )
+
+
+def _parts() -> Any:
+    """Give the module of our own parts of detectron2 models, which cannot do without it."""
+    detectron2_module("detectron2.modeling")
+    return import_module("now_builder.detect.regions.detectron2_apt")
+
+
+class Network:
+    """A detectron2 model in evaluation, and how screenshots and page text are brought to it.
+
+    Args:
+        recipe: What to build.
+        device: Where it runs.
+
+    Raises:
+        ConfigError: If detectron2 cannot build it.
+        FormatError: If the checkpoint is not readable or lacks weights of the model.
+    """
+
+    def __init__(self, recipe: Recipe, device: torch.device) -> None:
+        transforms = detectron2_module("detectron2.data.transforms")
+        self.config = recipe.config.clone()
+        self.config.MODEL.DEVICE = str(device)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            try:
+                modeling = detectron2_module("detectron2.modeling")
+                self.model: Any = modeling.build_model(self.config).eval()
+            except (KeyError, AssertionError, ValueError) as error:
+                raise ConfigError(f"{recipe.name}: cannot be built ({error!s:.200})") from None
+        if recipe.weights is not None:
+            _load_checkpoint(self.model, recipe.weights)
+        size = self.config.INPUT.MIN_SIZE_TEST
+        self._resize: Any = transforms.ResizeShortestEdge(
+            [size, size], self.config.INPUT.MAX_SIZE_TEST
+        )
+        self.predictor: Any = getattr(getattr(self.model, "roi_heads", None), "box_predictor", None)
+        self.is_apt = isinstance(self.predictor, _parts().AptPredictor)
+        self._encoder = (
+            make_text_encoder(_parts().text_encoder_name(self.config), device)
+            if self.is_apt
+            else None
+        )
+
+    def image(self, screenshot: UInt8[Tensor, "3 h w"]) -> Float[Tensor, "3 i j"]:
+        """Bring a screenshot to the size and order of channels that the model was trained on."""
+        pixels = screenshot.permute(1, 2, 0).cpu().numpy()
+        if self.config.INPUT.FORMAT == "BGR":
+            pixels = pixels[:, :, ::-1]
+        resized = self._resize.get_transform(pixels).apply_image(pixels)
+        return torch.from_numpy(resized.astype(np.float32).transpose(2, 0, 1))
+
+    def reading(self, page: Page, image: Float[Tensor, "3 i j"]) -> AbstractContextManager[None]:
+        """Let an APT predictor know the page's strings; any other predictor reads none."""
+        if self._encoder is None:
+            return nullcontext()
+        scale = (image.shape[2] / WIDTH, image.shape[1] / HEIGHT)
+        strings = embed_text_boxes(self._encoder, page.text_boxes, scale)
+        told: AbstractContextManager[None] = self.predictor.reading([strings])
+        return told
+
+
+def _load_checkpoint(model: Any, path: Path) -> None:
+    checkpointer = detectron2_module("detectron2.checkpoint").DetectionCheckpointer(model)
+    found: list[Any] = []
+    # It would log what does not fit and go on with random weights.
+    checkpointer._log_incompatible_keys = found.append  # noqa: SLF001
+    try:
+        checkpointer.load(str(path))
+    except Exception as error:  # noqa: BLE001 - pickle, torch and assertions raise what they like
+        reason = " ".join(str(error).split())
+        raise FormatError(path, f"not a readable detectron2 checkpoint ({reason:.200})") from None
+    lacking = [name for keys in found for name in keys.missing_keys]
+    lacking += [name for keys in found for name, *_ in keys.incorrect_shapes]
+    if lacking:
+        raise FormatError(
+            path,
+            f"not of this config: none that fit {lacking[0]} ({len(lacking)} parameters lack)",
+        )
+
+
+class Detectron2Boxes:
+    """What a detectron2 model of any architecture detects; its classes are not looked at.
+
+    Its own settings decide what is a detection (``SCORE_THRESH_TEST`` and so on). Of detections of
+    several classes on one spot the best stays.
+    """
+
+    kind = "external"
+
+    def __init__(self, network: Network) -> None:
+        self._network = network
+
+    def propose(self, view: View) -> list[Proposals]:
+        """Give the boxes of each page."""
+        pages = zip(view.pages, view.screenshots, strict=True)
+        return [self._page(page, screenshot, view.size) for page, screenshot in pages]
+
+    def _page(
+        self, page: Page, screenshot: UInt8[Tensor, "3 h w"], size: tuple[int, int]
+    ) -> Proposals:
+        image = self._network.image(screenshot)
+        with self._network.reading(page, image):
+            asked = {"image": image, "width": size[0], "height": size[1]}
+            found = self._network.model([asked])[0]["instances"]
+        boxes = geometry.clip(found.pred_boxes.tensor.float(), size)
+        scores = found.scores.float()
+        kept = geometry.nms(boxes, scores, _NMS)
+        return Proposals(boxes[kept].to(screenshot.device), scores[kept].to(screenshot.device))
+
+
+@lru_cache(maxsize=4)
+def orthonormal(width: int, seed: int = PROJECTION_SEED) -> Float[Tensor, "width 768"]:
+    r"""Give the projection of ``width`` numbers to 768: a function of width and seed alone.
+
+    From more than 768 its columns are orthonormal times :math:`\sqrt{width / 768}`, so that norms
+    and inner products keep their expected values; from fewer its rows are orthonormal and keep
+    them exactly.
+
+    Source:
+        Johnson and Lindenstrauss (1984), with a random orthonormal frame as in their proof.
+    """
+    wide, narrow = max(width, DIMENSION), min(width, DIMENSION)
+    draw = np.random.default_rng([seed, width]).standard_normal((wide, narrow))
+    frame, triangle = np.linalg.qr(draw)
+    # The signs of a QR decomposition are the library's choice; these are not.
+    frame = frame * np.where(np.diag(triangle) < 0, -1.0, 1.0)
+    scaled = frame * np.sqrt(wide / DIMENSION) if width > DIMENSION else frame.T
+    return torch.from_numpy(np.ascontiguousarray(scaled)).float()
+
+
+def to_768(features: Float[Tensor, "n width"]) -> Float[Tensor, "n 768"]:
+    """Bring the pooled features of regions to 768 numbers each, never all zero.
+
+    Where every unit of a head is silent (a blank region under a ReLU may do that), all units are
+    taken to have spoken alike, softly.
+    """
+    features = features.nan_to_num()
+    silent = features.abs().amax(dim=1, keepdim=True) == 0
+    features = torch.where(silent, torch.full_like(features, 1e-3), features)
+    width = features.shape[1]
+    if width == DIMENSION:
+        return features
+    return features @ orthonormal(width).to(features.device)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Regions of one page; boxes in image px."""
+
+    boxes: Float[Tensor, "n 4"]
+    scores: Float[Tensor, " n"]
+    classes: Tensor
+    regions: Float[Tensor, "n 768"]
+    source: Tensor
+
+
+class Detectron2Detector:
+    """Boxes, scores, classes and features of a detectron2 model alone.
+
+    A region's feature is what the model's box head gives its box predictor: two fully connected
+    layers on an FPN level (1,024), the mean of res5 on C4 (2,048), or CLIP's attention pooling
+    where the heads have it (1,024), brought to 768 by :func:`to_768`; that of our
+    ``AptPredictor`` is its own projection to 768. Features are those of proposals; boxes are
+    regressed.
+
+    Args:
+        network: With a Fast R-CNN box predictor.
+        attributes: What the feature file must say.
+        autocast: Compute in bfloat16.
+
+    Raises:
+        ConfigError: If the model has no such predictor.
+
+    Source:
+        Bottom-up attention (Anderson et al., CVPR 2018): features of proposals, ranked by the
+        probability of their best class.
+
+    Differs:
+        Suppression is class-agnostic at 0.5, relaxed until 36 stand; windows of a grid follow.
+    """
+
+    def __init__(
+        self, network: Network, attributes: Mapping[str, str], *, autocast: bool = False
+    ) -> None:
+        layers = detectron2_module("detectron2.modeling.roi_heads").FastRCNNOutputLayers
+        if not isinstance(network.predictor, layers):
+            model = network.config.MODEL
+            raise ConfigError(
+                f"detectron2 model {model.META_ARCHITECTURE} with {model.ROI_HEADS.NAME}: its "
+                "features are those before its one box predictor, so StandardROIHeads or "
+                "Res5ROIHeads are expected; with --weights its boxes can be used"
+            )
+        self._network = network
+        self._attributes = dict(attributes)
+        self._autocast = autocast
+
+    @property
+    def attributes(self) -> Mapping[str, str]:
+        """What the feature file says of this detector."""
+        return self._attributes
+
+    @property
+    def input_size(self) -> tuple[int, int]:
+        """The whole screenshot: the model's own resizing follows."""
+        return WIDTH, HEIGHT
+
+    @torch.inference_mode()
+    def extract(
+        self, pages: Sequence[Page], screenshots: UInt8[Tensor, "pages 3 height width"]
+    ) -> FeatureBatch:
+        """Find and embed 36 regions a page, one page after the other, as detectron2 does."""
+        rows = [self._page(*each) for each in zip(pages, screenshots, strict=True)]
+
+        def stack(name: str) -> np.ndarray:
+            values: np.ndarray = torch.stack([getattr(page, name) for page in rows]).cpu().numpy()
+            return values
+
+        source = stack("source").astype(np.int8)
+        return FeatureBatch(
+            [page.key for page in pages],
+            regions=stack("regions"),
+            boxes=stack("boxes"),
+            scores=stack("scores"),
+            classes=stack("classes").astype(np.int16),
+            source=source,
+            n_regions=(source == _DETECTOR).sum(axis=1).astype(np.int16),
+        )
+
+    def _page(self, page: Page, screenshot: UInt8[Tensor, "3 h w"]) -> _Rows:
+        model, image = self._network.model, self._network.image(screenshot)
+        # detectron2's input px to image px, and back.
+        size = (image.shape[2], image.shape[1])
+        scale = torch.tensor([WIDTH / size[0], HEIGHT / size[1]], device=model.device).repeat(2)
+        with (
+            torch.autocast(model.device.type, torch.bfloat16, enabled=self._autocast),
+            self._network.reading(page, image),
+        ):
+            images = model.preprocess_image([{"image": image}])
+            maps = model.backbone(images.tensor)
+            proposals, _ = model.proposal_generator(images, maps, None)
+            rows = self._select(*self._head(maps, proposals[0][:_PROPOSALS]), scale)
+            missing = REGIONS - len(rows.boxes)
+            if not missing:
+                return rows
+            windows = geometry.windows((WIDTH, HEIGHT)).to(model.device)[:missing]
+            _, _, regions = self._head(maps, self._instances(windows / scale, size))
+        return _Rows(
+            torch.cat([rows.boxes, windows]),
+            torch.cat([rows.scores, rows.scores.new_zeros(missing)]),
+            torch.cat([rows.classes, rows.classes.new_full((missing,), -1)]),
+            torch.cat([rows.regions, regions]),
+            torch.cat([rows.source, rows.source.new_full((missing,), _GRID)]),
+        )
+
+    def _head(
+        self, maps: Mapping[str, Tensor], proposals: Any
+    ) -> tuple[Float[Tensor, "n kinds"], Float[Tensor, "n offsets"], Float[Tensor, "n 768"]]:
+        """Give class probabilities, regressed boxes (of each class, or of all) and features."""
+        predictor = self._network.predictor
+        seen: list[tuple[Tensor, Any]] = []
+        # What any kind of heads gives its predictor, whatever pooling and layers are before it.
+        hook = predictor.register_forward_hook(
+            lambda _, inputs, output: seen.append((inputs[0], output))
+        )
+        try:
+            self._network.model.roi_heads(None, maps, [proposals])
+        finally:
+            hook.remove()
+        features = seen[0][0].flatten(1).float()
+        predictions = tuple(values.float() for values in seen[0][1])
+        with torch.autocast(features.device.type, enabled=False):
+            probabilities = predictor.predict_probs(predictions, [proposals])[0]
+            boxes = predictor.predict_boxes(predictions, [proposals])[0]
+            if self._network.is_apt:
+                features = predictor.projection(features)
+            return probabilities, boxes, to_768(features)
+
+    def _select(
+        self,
+        probabilities: Float[Tensor, "n kinds"],
+        boxes: Float[Tensor, "n offsets"],
+        regions: Float[Tensor, "n 768"],
+        scale: Float[Tensor, "4"],
+    ) -> _Rows:
+        scores, classes = probabilities[:, :-1].max(dim=1)
+        each = boxes.reshape(len(boxes), boxes.shape[1] // 4, 4)
+        own = classes if each.shape[1] > 1 else torch.zeros_like(classes)
+        best = each[torch.arange(len(each), device=each.device), own]
+        finite = best.isfinite().all(dim=1) & scores.isfinite()
+        best = geometry.clip(best[finite] * scale, (WIDTH, HEIGHT))
+        scores, classes, regions = scores[finite], classes[finite], regions[finite]
+        kept, strict = geometry.select(best, scores, REGIONS, _NMS)
+        source = torch.where(strict, _DETECTOR, _RELAXED)
+        return _Rows(best[kept], scores[kept], classes[kept], regions[kept], source)
+
+    def _instances(self, boxes: Float[Tensor, "n 4"], size: tuple[int, int]) -> Any:
+        structures = detectron2_module("detectron2.structures")
+        proposals = structures.Instances((size[1], size[0]))
+        proposals.proposal_boxes = structures.Boxes(boxes)
+        proposals.objectness_logits = boxes.new_zeros(len(boxes))
+        return proposals
+
+
+def with_absolute_paths(regions: str) -> str:
+    """Name the same model from any working folder; other regions stay as they are."""
+    if not regions.startswith(PREFIX):
+        return regions
+    parts = regions.removeprefix(PREFIX).split("@", 1)
+    return PREFIX + "@".join(
+        str(Path(part).absolute()) if Path(part).is_file() else part for part in parts
+    )
+
+
+def source_attributes(regions: str) -> dict[str, str]:
+    """Tell what a feature file says of boxes that a detectron2 model finds."""
+    recipe = read_recipe(regions)
+    return {
+        "regions": recipe.name,
+        "regions_config_sha256": recipe.config_sha256,
+        "regions_weights_sha256": recipe.weights_sha256,
+    }
+
+
+def detector_attributes(regions: str) -> dict[str, str]:
+    """Tell what a feature file says of a detectron2 model whose features are its own."""
+    recipe = read_recipe(regions)
+    return {
+        "detector": "detectron2",
+        "weights_sha256": recipe.weights_sha256,
+        "regions": recipe.name,
+        "config_sha256": recipe.config_sha256,
+        "classes": json.dumps(recipe.classes),
+        "input_size": f"{WIDTH}x{HEIGHT}",
+        "projection": f"orthonormal, seed {PROJECTION_SEED}",
+    }
+
+
+def make_boxes(regions: str, device: torch.device) -> Detectron2Boxes:
+    """Make the source of a name."""
+    return Detectron2Boxes(Network(read_recipe(regions), device))

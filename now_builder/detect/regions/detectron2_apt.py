@@ -1,0 +1,235 @@
+"""Our APT predictor inside detectron2 models; importing this needs detectron2.
+
+A YAML config that says ``MODEL.ROI_HEADS.NAME: AptROIHeads`` (or ``AptRes5ROIHeads``) gets it; its
+settings are those of :func:`add_apt_config` under ``MODEL.APT``.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - the name that PyTorch's own documentation uses
+from detectron2.config import CfgNode, configurable
+from detectron2.layers import ShapeSpec
+from detectron2.modeling import ROI_HEADS_REGISTRY
+from detectron2.modeling.roi_heads import FastRCNNOutputLayers, Res5ROIHeads, StandardROIHeads
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from now_builder.detect.labels.mapping import CLASSES
+from now_builder.detect.model.apt import PromptTuner
+from now_builder.detect.model.losses import BACKGROUND_WEIGHT
+from now_builder.detect.model.text_boxes import linked_embeddings
+from now_builder.detect.model.text_encoder import DIMENSION, embed_prompts, make_text_encoder
+from now_builder.detect.model.weights import read_card, to_prompts
+from now_builder.errors import ConfigError
+
+APT_HEADS = ("AptROIHeads", "AptRes5ROIHeads")
+
+_PASSED_ON = (
+    "input_shape",
+    "box2box_transform",
+    "smooth_l1_beta",
+    "test_score_thresh",
+    "test_nms_thresh",
+    "test_topk_per_image",
+    "box_reg_loss_type",
+    "loss_weight",
+)
+
+
+def add_apt_config(config: Any) -> None:
+    """Add ``MODEL.APT`` to a detectron2 config, before a file is merged into it.
+
+    ``CARD``: weights of ``train-detector`` whose frozen prompts and text encoder are taken. Without
+    them ``TEXT_ENCODER`` embeds ``CLASSES``, a list of English and Chinese names. ``MODE``: how
+    prompts are tuned (``shift``, ``film``, ``attn``). ``TEMPERATURE`` divides the cosines.
+    """
+    config.MODEL.APT = CfgNode({
+        "CARD": "",
+        "TEXT_ENCODER": "hash:0",
+        "CLASSES": [list(names) for names in CLASSES],
+        "MODE": "shift",
+        "TEMPERATURE": 0.01,
+        "BACKGROUND_WEIGHT": BACKGROUND_WEIGHT,
+    })  # fmt: skip
+
+
+def text_encoder_name(config: Any) -> str:
+    """Tell which encoder embeds page text: the one that embedded the prompts."""
+    apt = config.MODEL.APT
+    return read_card(Path(apt.CARD)).text_encoder if apt.CARD else str(apt.TEXT_ENCODER)
+
+
+def class_names(config: Any) -> list[str]:
+    """Give the English names of the classes that the prompts stand for."""
+    apt = config.MODEL.APT
+    return read_card(Path(apt.CARD)).classes if apt.CARD else [str(name) for name, _ in apt.CLASSES]
+
+
+def _prompts(config: Any) -> Float[Tensor, "classes 768"]:
+    apt = config.MODEL.APT
+    if apt.CARD:
+        return to_prompts(read_card(Path(apt.CARD)))
+    names = [(str(english), str(chinese)) for english, chinese in apt.CLASSES]
+    return embed_prompts(make_text_encoder(apt.TEXT_ENCODER), names)
+
+
+class AptPredictor(FastRCNNOutputLayers):  # type: ignore[misc]
+    """Class logits by cosine to frozen prompts that each region tunes by its look and its text.
+
+    It takes the place of detectron2's own predictor in ``StandardROIHeads`` and ``Res5ROIHeads``.
+    The background's logit is zero, and boxes are regressed whatever the class. What
+    :meth:`forward` gives first is the projected look of each region, not yet its logits: which
+    strings belong to a region hangs on where it is, and that only the methods know that are given
+    the proposals too.
+
+    Args:
+        input_shape: Of a region's features, as the box head gives them.
+        prompts: Frozen class prompts, unit vectors.
+        mode: How they are tuned.
+        temperature: Divides the cosines.
+        background_weight: Of the background in the cross-entropy.
+        passed_on: To detectron2's own predictor.
+
+    Source:
+        APT (Gu et al., CVPR 2023); classifier and its loss as in RegionCLIP (Zhong et al., CVPR
+        2022).
+    """
+
+    prompts: Tensor
+    weights: Tensor
+
+    @configurable  # type: ignore[untyped-decorator]
+    def __init__(
+        self,
+        input_shape: Any,
+        *,
+        prompts: Float[Tensor, "classes 768"],
+        mode: Literal["shift", "film", "attn"] = "shift",
+        temperature: float = 0.01,
+        background_weight: float = BACKGROUND_WEIGHT,
+        **passed_on: Any,
+    ) -> None:
+        super().__init__(
+            input_shape, num_classes=len(prompts), cls_agnostic_bbox_reg=True, **passed_on
+        )
+        self.projection = nn.Linear(self.bbox_pred.in_features, DIMENSION)
+        del self.cls_score
+        self.tuner = PromptTuner(mode)
+        self.temperature = temperature
+        weights = torch.ones(len(prompts) + 1)
+        weights[-1] = background_weight
+        self.register_buffer("prompts", prompts.clone())
+        self.register_buffer("weights", weights, persistent=False)
+        self._strings: Sequence[tuple[Tensor, Tensor]] | None = None
+
+    @classmethod
+    def from_config(cls, cfg: Any, input_shape: Any) -> dict[str, Any]:
+        """Take the arguments from a config; ``AptPredictor(config, input_shape)`` does so."""
+        prompts = _prompts(cfg)
+        expected = int(cfg.MODEL.ROI_HEADS.NUM_CLASSES)
+        if len(prompts) != expected:
+            raise ConfigError(
+                f"MODEL.APT: prompts of {len(prompts)} classes, but MODEL.ROI_HEADS.NUM_CLASSES "
+                f"is {expected}"
+            )
+        mode = cfg.MODEL.APT.MODE
+        if mode not in ("shift", "film", "attn"):
+            raise ConfigError(f"MODEL.APT.MODE {mode!r}: expected shift, film or attn")
+        base = super().from_config(cfg, input_shape)
+        return {
+            **{name: base[name] for name in _PASSED_ON},
+            "prompts": prompts,
+            "mode": mode,
+            "temperature": float(cfg.MODEL.APT.TEMPERATURE),
+            "background_weight": float(cfg.MODEL.APT.BACKGROUND_WEIGHT),
+        }
+
+    @contextmanager
+    def reading(
+        self, strings: Sequence[tuple[Float[Tensor, "_ 4"], Float[Tensor, "_ 768"]]]
+    ) -> Iterator[None]:
+        """Let regions be tuned by page text inside this block.
+
+        Args:
+            strings: Of each image of the batch: places in detectron2's input px, and embeddings.
+        """
+        self._strings = strings
+        try:
+            yield
+        finally:
+            self._strings = None
+
+    def forward(
+        self, features: Float[Tensor, "n ..."]
+    ) -> tuple[Float[Tensor, "n 768"], Float[Tensor, "n 4"]]:
+        """Give the projected look of each region, and its regression offsets."""
+        flat = features.flatten(1)
+        return self.projection(flat), self.bbox_pred(flat)
+
+    def classify(
+        self, embedded: Float[Tensor, "n 768"], proposals: Sequence[Any]
+    ) -> Float[Tensor, "n kinds"]:
+        """Give class logits; the last is the background's, always zero."""
+        cosines = self.tuner(F.normalize(embedded, dim=1), self._link(proposals), self.prompts)
+        return F.pad(cosines / self.temperature, (0, 1))
+
+    def losses(
+        self, predictions: tuple[Tensor, Tensor], proposals: Sequence[Any]
+    ) -> dict[str, Tensor]:
+        """Score sampled proposals: weighted cross-entropy, and detectron2's own box loss."""
+        embedded, offsets = predictions
+        logits = self.classify(embedded, proposals)
+        losses: dict[str, Tensor] = super().losses((logits, offsets), proposals)
+        if len(logits):
+            classes = torch.cat([page.gt_classes for page in proposals])
+            weighted = F.cross_entropy(logits, classes, weight=self.weights)
+            losses["loss_cls"] = weighted * self.loss_weight.get("loss_cls", 1.0)
+        return losses
+
+    def predict_probs(
+        self, predictions: tuple[Tensor, Tensor], proposals: Sequence[Any]
+    ) -> tuple[Tensor, ...]:
+        """Give the class probabilities of each image's regions."""
+        logits = self.classify(predictions[0], proposals)
+        probabilities: tuple[Tensor, ...] = super().predict_probs(
+            (logits, predictions[1]), proposals
+        )
+        return probabilities
+
+    def _link(self, proposals: Sequence[Any]) -> Float[Tensor, "n 768"]:
+        places = [page.proposal_boxes.tensor for page in proposals]
+        if self._strings is None:
+            return self.prompts.new_zeros(sum(map(len, places)), DIMENSION)
+        device = self.prompts.device
+        return torch.cat([
+            linked_embeddings(regions, boxes.to(device), vectors.to(device))
+            for regions, (boxes, vectors) in zip(places, self._strings, strict=True)
+        ])  # fmt: skip
+
+
+@ROI_HEADS_REGISTRY.register()
+class AptROIHeads(StandardROIHeads):  # type: ignore[misc]
+    """detectron2's usual heads (FPN and C5) with our predictor."""
+
+    @classmethod
+    def _init_box_head(cls, config: Any, input_shape: Any) -> dict[str, Any]:
+        parts: dict[str, Any] = super()._init_box_head(config, input_shape)
+        parts["box_predictor"] = AptPredictor(config, parts["box_head"].output_shape)
+        return parts
+
+
+@ROI_HEADS_REGISTRY.register()
+class AptRes5ROIHeads(Res5ROIHeads):  # type: ignore[misc]
+    """detectron2's C4 heads with our predictor."""
+
+    @classmethod
+    def from_config(cls, cfg: Any, input_shape: Any) -> dict[str, Any]:
+        """Take the arguments from a config, the predictor ours."""
+        parts: dict[str, Any] = super().from_config(cfg, input_shape)
+        width = parts["box_predictor"].bbox_pred.in_features
+        parts["box_predictor"] = AptPredictor(cfg, ShapeSpec(channels=width))
+        return parts

@@ -1,0 +1,230 @@
+"""Screenshots in, exactly 36 regions a page out: candidates, ranking, filling up, export."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int64, UInt8
+from torch import Tensor
+
+from now_builder.detect import boxes as geometry
+from now_builder.detect.base import Page, Proposals
+from now_builder.detect.model.apt import PROPOSALS, AptDetector
+from now_builder.detect.model.text_boxes import embed_text_boxes, linked_embeddings
+from now_builder.detect.model.text_encoder import TextEncoder
+from now_builder.detect.regions.sources import OwnProposals, RegionSource, View
+from now_builder.formats.features import REGIONS, SOURCES, FeatureBatch
+from now_builder.formats.shard import HEIGHT, WIDTH
+
+_NMS_REGIONS = 0.5
+_DETECTOR, _RELAXED, _GRID = (SOURCES.index(name) for name in ("detector", "relaxed", "grid"))
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """Boxes of one page that may become rows, in detector input px.
+
+    Attributes:
+        origin: Index into ``formats.features.SOURCES``.
+    """
+
+    boxes: Float[Tensor, "n 4"]
+    scores: Float[Tensor, " n"]
+    origin: Int64[Tensor, " n"]
+
+
+class AptExtractor:
+    """The trained detector at work: screenshots and what is known of pages in, 36 regions out.
+
+    Args:
+        model: Trained; set to evaluation.
+        encoder: Of the text boxes; the one the model was trained with.
+        attributes: What the feature file must say.
+        source: Where regions come from; the model's own proposals unless given. Where another
+            source finds too few, the model's own proposals follow.
+        proposals: Boxes a page to embed, of which 36 are kept.
+    """
+
+    def __init__(
+        self,
+        model: AptDetector,
+        encoder: TextEncoder,
+        attributes: Mapping[str, str],
+        source: RegionSource | None = None,
+        proposals: int = PROPOSALS,
+    ) -> None:
+        self.model = model.eval()
+        self.encoder = encoder
+        self.source: RegionSource = source or OwnProposals(model)
+        self._attributes = dict(attributes)
+        self._room = proposals
+
+    @property
+    def attributes(self) -> Mapping[str, str]:
+        """What the feature file says of this detector."""
+        return self._attributes
+
+    @property
+    def input_size(self) -> tuple[int, int]:
+        """Width and height of the screenshots to give, px."""
+        return self.model.screen
+
+    @torch.inference_mode()
+    def extract(
+        self, pages: Sequence[Page], screenshots: UInt8[Tensor, "pages 3 height width"]
+    ) -> FeatureBatch:
+        """Find and embed 36 regions a page.
+
+        Rows are ranked by the geometric mean of class probability and the source's score, after
+        class-agnostic suppression at 0.5, which is relaxed until 36 stand; where there are too few
+        candidates, windows of a grid follow. Features are those of the candidates; boxes of the
+        model's own proposals are regressed, as in bottom-up attention and RegionCLIP, those of
+        other sources stay as they are and come before the model's own.
+        """
+        device, size = self.model.centre.device, self.model.config.input_size
+        screenshots = screenshots.to(device)
+        maps = self.model.maps(screenshots)
+        candidates = self._candidates(View(pages, screenshots, maps, size, self._room))
+        pooled = self.model.pool(maps, [page.boxes for page in candidates]).float()
+        windows = geometry.windows(size).to(device)
+        ranked = self._rank(candidates, pooled, pages)
+        missing = [windows[: REGIONS - len(page.scores)] for page in ranked]
+        filled = self.model.pool(maps, missing).float() if any(map(len, missing)) else pooled
+        counts = [len(page) for page in missing]
+        fill = torch.split(self.model.projection(filled[: sum(counts)]), counts)
+        rows = [_fill(*page) for page in zip(ranked, missing, fill, strict=True)]
+        regions = self.model.export(
+            torch.cat([page.embedded for page in rows]), screenshots, [page.seen for page in rows]
+        )
+        keys = [page.key for page in pages]
+        own = SOURCES.index(self.source.kind)
+        return _to_batch(keys, rows, regions.reshape(len(rows), REGIONS, -1), size, own)
+
+    def _candidates(self, view: View) -> list[Candidates]:
+        found = self.source.propose(view)
+        kind = SOURCES.index(self.source.kind)
+        if kind == _DETECTOR:
+            return [_candidates((page, kind)) for page in found]
+        room = view.room
+        more = self.model.propose(view.maps, room)
+        return [
+            _candidates(
+                (_first(page, room), kind), (_first(own, room - len(page.boxes)), _DETECTOR)
+            )
+            for page, own in zip(found, more, strict=True)
+        ]
+
+    def _rank(
+        self,
+        candidates: Sequence[Candidates],
+        pooled: Float[Tensor, "all outputs"],
+        pages: Sequence[Page],
+    ) -> list["_Rows"]:
+        counts = [len(page.boxes) for page in candidates]
+        embedded = self.model.projection(pooled)
+        text = self._link(candidates, pages)
+        seen = torch.cat([page.boxes for page in candidates])
+        origin = torch.cat([page.origin for page in candidates])
+        probabilities = self.model.classify(embedded, text).softmax(dim=1)[:, :-1]
+        best, classes = probabilities.max(dim=1)
+        regressed = geometry.decode(self.model.regression(pooled), seen)
+        regressed = geometry.clip(regressed, self.model.config.input_size)
+        everything = (
+            torch.where((origin == _DETECTOR)[:, None], regressed, seen),
+            (best * torch.cat([page.scores for page in candidates])).sqrt(),
+            classes,
+            embedded,
+            seen,
+            origin,
+        )
+        return [
+            _select(*page)
+            for page in zip(*(torch.split(values, counts) for values in everything), strict=True)
+        ]
+
+    def _link(
+        self, candidates: Sequence[Candidates], pages: Sequence[Page]
+    ) -> Float[Tensor, "all 768"]:
+        width, height = self.model.config.input_size
+        scale = (width / WIDTH, height / HEIGHT)
+        rows = []
+        for found, page in zip(candidates, pages, strict=True):
+            places, vectors = embed_text_boxes(self.encoder, page.text_boxes, scale)
+            device = found.boxes.device
+            rows.append(linked_embeddings(found.boxes, places.to(device), vectors.to(device)))
+        return torch.cat(rows)
+
+
+def _first(found: Proposals, count: int) -> Proposals:
+    """The best few; never fewer than make up a page."""
+    count = max(count, REGIONS)
+    return Proposals(found.boxes[:count], found.scores[:count])
+
+
+def _candidates(*found: tuple[Proposals, int]) -> Candidates:
+    return Candidates(
+        torch.cat([page.boxes for page, _ in found]),
+        torch.cat([page.scores for page, _ in found]),
+        torch.cat([
+            torch.full((len(page.boxes),), origin, device=page.boxes.device)
+            for page, origin in found
+        ]),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Regions of one page; ``seen`` are the boxes whose pixels were embedded."""
+
+    boxes: Float[Tensor, "n 4"]
+    scores: Float[Tensor, " n"]
+    classes: Tensor
+    embedded: Float[Tensor, "n 768"]
+    seen: Float[Tensor, "n 4"]
+    source: Tensor
+
+
+def _select(
+    boxes: Tensor, scores: Tensor, classes: Tensor, embedded: Tensor, seen: Tensor, origin: Tensor
+) -> _Rows:
+    priority = scores + (origin != _DETECTOR)
+    kept, strict = geometry.select(boxes, priority, REGIONS, _NMS_REGIONS)
+    source = torch.where(strict, origin[kept], _RELAXED)
+    return _Rows(boxes[kept], scores[kept], classes[kept], embedded[kept], seen[kept], source)
+
+
+def _fill(rows: _Rows, windows: Tensor, embedded: Tensor) -> _Rows:
+    count = len(windows)
+    return _Rows(
+        torch.cat([rows.boxes, windows]),
+        torch.cat([rows.scores, rows.scores.new_zeros(count)]),
+        torch.cat([rows.classes, rows.classes.new_full((count,), -1)]),
+        torch.cat([rows.embedded, embedded]),
+        torch.cat([rows.seen, windows]),
+        torch.cat([rows.source, rows.source.new_full((count,), _GRID)]),
+    )
+
+
+def _to_batch(
+    keys: Sequence[str],
+    rows: Sequence[_Rows],
+    regions: Float[Tensor, "pages 36 768"],
+    size: tuple[int, int],
+    own: int,
+) -> FeatureBatch:
+    factors = torch.tensor([WIDTH / size[0], HEIGHT / size[1]]).repeat(2)
+
+    def stack(name: str) -> Tensor:
+        return torch.stack([getattr(page, name) for page in rows]).cpu()
+
+    source = stack("source").numpy().astype(np.int8)
+    return FeatureBatch(
+        list(keys),
+        regions=regions.float().cpu().numpy(),
+        boxes=(stack("boxes").float() * factors).numpy(),
+        scores=stack("scores").float().numpy(),
+        classes=stack("classes").numpy().astype(np.int16),
+        source=source,
+        n_regions=(source == own).sum(axis=1).astype(np.int16),
+    )

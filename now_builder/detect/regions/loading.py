@@ -1,0 +1,118 @@
+"""What the settings of detect mean: which detector, and what the feature file says of it."""
+
+import json
+import os
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+
+from now_builder.detect.base import Detector
+from now_builder.detect.model.inference import choose_precision, to_inference
+from now_builder.detect.model.text_encoder import make_text_encoder
+from now_builder.detect.model.weights import DetectorCard, choose_device, load_detector, read_card
+from now_builder.detect.ocr import ocr_attributes
+from now_builder.detect.regions import detectron2 as detectron
+from now_builder.detect.regions.by_name import make_source, source_attributes
+from now_builder.detect.regions.extraction import AptExtractor
+from now_builder.detect.settings import DetectSettings
+from now_builder.errors import ConfigError
+
+
+def settle(settings: DetectSettings) -> DetectSettings:
+    """Fill in what follows from the machine, so that all who work on a file compute alike."""
+    size = "detectron2" if _by_detectron2(settings) else _card(settings).model.size
+    if size == "detectron2" and settings.precision == "fp16":
+        raise ConfigError("precision fp16: not of a detectron2 model; expected auto, fp32 or bf16")
+    if settings.engine == "ray":  # the workers are elsewhere
+        cpu = torch.device("cpu")
+        auto = "bf16" if settings.worker_gpus else choose_precision("auto", cpu, size)
+        precision = auto if settings.precision == "auto" else settings.precision
+        return settings.model_copy(update={"precision": precision})
+    device = choose_device(settings.device)
+    if str(device) == "cuda":
+        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+    precision = choose_precision(settings.precision, device, size)
+    return settings.model_copy(update={"device": str(device), "precision": precision})
+
+
+def attributes_of(settings: DetectSettings) -> dict[str, str]:
+    """Say what a feature file must say, so that no other detector adds to it.
+
+    Args:
+        settings: Settled.
+
+    Raises:
+        ConfigError: If there is neither a trained detector nor a detectron2 model.
+    """
+    reading = (settings.ocr_languages, settings.ocr_confidence)
+    shared = {
+        "text_source": settings.text_source,
+        **(ocr_attributes(*reading) if settings.text_source == "ocr" else {}),
+        "precision": settings.precision,
+        "storage": "float16" if settings.half else "float32",
+    }
+    if _by_detectron2(settings):
+        return {**detectron.detector_attributes(settings.regions), **shared}
+    card = _card(settings)
+    width, height = card.model.input_size
+    return {
+        "detector": "apt-style",
+        "weights_sha256": card.weights_sha256,
+        "size": card.model.size,
+        "classes": json.dumps(card.classes),
+        "text_encoder": card.text_encoder,
+        "input_size": f"{width}x{height}",
+        "apt_mode": card.model.mode,
+        "proposals": str(settings.proposals),
+        **source_attributes(settings.regions, settings.region_score),
+        **shared,
+    }
+
+
+@lru_cache(maxsize=1)
+def load(settings: DetectSettings, attributes: tuple[tuple[str, str], ...]) -> Detector:
+    """Load the detector; a worker keeps it from task to task, while all it says is the same.
+
+    Args:
+        settings: Settled.
+        attributes: Items of :func:`attributes_of`.
+    """
+    torch.set_num_threads(threads_of(settings))
+    device = choose_device(settings.device)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    precision = choose_precision(settings.precision, device, dict(attributes).get("size", ""))
+    if _by_detectron2(settings):
+        network = detectron.Network(detectron.read_recipe(settings.regions), device)
+        halved = precision != "fp32"
+        return detectron.Detectron2Detector(network, dict(attributes), autocast=halved)
+    model, card = load_detector(_weights(settings), device)
+    model = to_inference(model, precision)
+    encoder = make_text_encoder(card.text_encoder, device)
+    source = make_source(settings.regions, model, settings.region_score)
+    return AptExtractor(model, encoder, dict(attributes), source, settings.proposals)
+
+
+def threads_of(settings: DetectSettings) -> int:
+    """Give the CPU threads of this process: its share of the machine's, unless set."""
+    processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))  # torchrun's, on this machine
+    return settings.threads or max(1, (os.cpu_count() or 1) // processes)
+
+
+def _by_detectron2(settings: DetectSettings) -> bool:
+    """Whether a detectron2 model finds and embeds regions by itself."""
+    return settings.weights is None and settings.regions.startswith(detectron.PREFIX)
+
+
+def _weights(settings: DetectSettings) -> Path:
+    if settings.weights is None:
+        raise ConfigError(
+            "--weights is missing: detect needs a trained detector; "
+            "`now-builder train-detector CAPTURES WEIGHTS.safetensors` trains one"
+        )
+    return settings.weights
+
+
+def _card(settings: DetectSettings) -> DetectorCard:
+    return read_card(_weights(settings))

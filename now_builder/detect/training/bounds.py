@@ -1,0 +1,221 @@
+"""A detector's figures on a pool, between those of the best and of the least boxes there are."""
+
+import hashlib
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Integer, UInt8
+from torch import Tensor
+
+from now_builder.detect import boxes as geometry
+from now_builder.detect.base import Page
+from now_builder.detect.labels.mapping import DEFAULT
+from now_builder.detect.model.apt import AptDetector
+from now_builder.detect.model.text_boxes import embed_text_boxes, linked_embeddings
+from now_builder.detect.model.text_encoder import TextEncoder, make_text_encoder
+from now_builder.detect.model.weights import choose_device, load_detector
+from now_builder.detect.regions.extraction import AptExtractor
+from now_builder.detect.regions.sources import DomBoxes
+from now_builder.detect.training.data import Screenshots, TrainPage, read_pool
+from now_builder.detect.training.measure import Finder, Measures, find, measure
+from now_builder.errors import FormatError
+from now_builder.formats.features import REGIONS
+from now_builder.formats.shard import HEIGHT, WIDTH
+from now_builder.formats.split import Split
+
+SOURCES = {
+    "detector": "its own proposals",
+    "dom": "the boxes that the browser laid out, classed and ranked by the detector: upper bound",
+    "grid": "36 windows, classed by the detector",
+    "random": "36 boxes with sizes of the train pool's labels at random places: lower bound",
+}
+"""Where the measured boxes come from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Figures on one pool, by source of boxes."""
+
+    weights_sha256: str
+    pool: str
+    pages: int
+    sites: int
+    sources: dict[str, Measures]
+
+    @property
+    def tree(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return {
+            "weights_sha256": self.weights_sha256,
+            "pool": self.pool,
+            "pages": self.pages,
+            "sites": self.sites,
+            "sources": {
+                name: {**found.figures, "classes": found.by_class}
+                for name, found in self.sources.items()
+            },
+        }
+
+    def __str__(self) -> str:
+        """Tables for the terminal: over all classes, then AP50 and recall@36 of each."""
+        names = list(self.sources)
+        first = next(iter(self.sources.values()))
+        counts = f"{self.pages} pages of {self.sites} sites of the {self.pool} pool"
+        lines = [
+            f"{counts}, {first.elements:.0f} labelled elements",
+            "",
+            _row("all classes", ["AP50", "recall@36", "right class", "AP75", "AP"]),
+        ]
+        for name, found in self.sources.items():
+            values = [found.ap50, found.recall36, found.classified36, found.ap75, found.ap]
+            lines.append(_row(name, [f"{value:.3f}" for value in values]))
+        for title, field in (("AP50", "ap50"), ("recall@36", "recall36")):
+            lines += ["", _row(title, ["elements", *names])]
+            for kind, figures in first.classes.items():
+                values = [getattr(self.sources[name].classes[kind], field) for name in names]
+                said = [f"{figures.elements:.0f}", *(f"{value:.3f}" for value in values)]
+                lines.append(_row(kind, said))
+        return "\n".join(lines)
+
+
+def _row(name: str, values: Sequence[str]) -> str:
+    return f"{name:16}" + "".join(f"{value:>12}" for value in values)
+
+
+def measure_detector(
+    captures: Path,
+    weights: Path,
+    pool: Split = "test",
+    *,
+    seed: int = 0,
+    device: str = "auto",
+    threads: int = 0,
+) -> Bounds:
+    """Measure a detector on the pages of a pool, and beside it what bounds it.
+
+    Args:
+        captures: The captures folder; pages are labelled by the mapping of the weights.
+        weights: The detector.
+        pool: Whose pages are measured.
+        seed: Changes the random boxes.
+        device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
+        threads: Of the CPU; 0 takes all cores.
+
+    Raises:
+        ConfigError: If the weights or the device are missing.
+        FormatError: If captures or weights are torn, or no page of the pool or of the train pool
+            has labelled elements.
+    """
+    threads = threads or os.cpu_count() or 1
+    torch.set_num_threads(threads)
+    place = choose_device(device)
+    model, card = load_detector(weights, place)
+    mapping = card.mapping or DEFAULT
+    pages = _labelled(captures, pool, read_pool(captures, pool, mapping)[0])
+    learned = _labelled(captures, "train", read_pool(captures, "train", mapping)[0])
+    encoder = make_text_encoder(card.text_encoder, place)
+    finders: dict[str, Finder] = {
+        "detector": AptExtractor(model, encoder, {}),
+        "dom": AptExtractor(model, encoder, {}, DomBoxes()),
+        "grid": GivenBoxes(model, encoder, GridBoxes()),
+        "random": GivenBoxes(model, encoder, RandomBoxes(learned, seed)),
+    }
+    screenshots = Screenshots(model.screen, 1024, threads)
+    measured = {}
+    for name, finder in finders.items():
+        found = measure(find(finder, pages, screenshots), card.classes)
+        if found is not None:
+            measured[name] = found
+    sites = len({page.site for page in pages})
+    return Bounds(card.weights_sha256, pool, len(pages), sites, measured)
+
+
+def _labelled(captures: Path, pool: str, pages: list[TrainPage]) -> list[TrainPage]:
+    if not pages:
+        raise FormatError(captures, f"no page of the {pool} pool has labelled elements")
+    return pages
+
+
+class GridBoxes:
+    """The 36 windows with which a detector fills up a page, in image px."""
+
+    def of(self, page: Page) -> Float[Tensor, "36 4"]:  # noqa: ARG002 - the same of every page
+        """Give the boxes of a page."""
+        return geometry.windows((WIDTH, HEIGHT))
+
+
+class RandomBoxes:
+    """Boxes with sizes of labelled elements at places that are all equally likely, in image px.
+
+    Args:
+        pages: Whose labels give the sizes.
+        seed: Changes the boxes; those of a page depend on it and on the page's key alone.
+    """
+
+    def __init__(self, pages: Sequence[TrainPage], seed: int) -> None:
+        boxes = torch.tensor([box for page in pages for box in page.labels.boxes])
+        self._sizes = boxes[:, 2:] - boxes[:, :2]
+        self._seed = seed
+
+    def of(self, page: Page) -> Float[Tensor, "36 4"]:
+        """Draw the boxes of a page."""
+        digest = hashlib.sha256(f"{self._seed}\n{page.key}".encode()).digest()
+        generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
+        chosen = torch.randint(len(self._sizes), (REGIONS,), generator=generator)
+        size = self._sizes[chosen]
+        room = torch.tensor([float(WIDTH), float(HEIGHT)]) - size
+        corner = torch.rand(REGIONS, 2, generator=generator) * room
+        return torch.cat([corner, corner + size], dim=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Classed:
+    """Boxes as they were given, with the classes that a detector gives them."""
+
+    boxes: Float[np.ndarray, "pages 36 4"]
+    scores: Float[np.ndarray, "pages 36"]
+    classes: Integer[np.ndarray, "pages 36"]
+
+
+class GivenBoxes:
+    """Boxes from outside, neither moved nor dropped; a detector only classes them.
+
+    Args:
+        model: The detector.
+        encoder: Of the text boxes.
+        boxes: Where they come from.
+    """
+
+    def __init__(
+        self, model: AptDetector, encoder: TextEncoder, boxes: GridBoxes | RandomBoxes
+    ) -> None:
+        self._model, self._encoder, self._boxes = model, encoder, boxes
+
+    @torch.inference_mode()
+    def extract(
+        self, pages: Sequence[Page], screenshots: UInt8[Tensor, "pages 3 height width"]
+    ) -> Classed:
+        """Class the boxes of some pages; a score is the probability of the likeliest class."""
+        model, device = self._model, self._model.centre.device
+        width, height = model.config.input_size
+        scale = (width / WIDTH, height / HEIGHT)
+        given = [self._boxes.of(page) for page in pages]
+        regions = [(boxes * torch.tensor([*scale, *scale])).to(device) for boxes in given]
+        texts = []
+        for page, boxes in zip(pages, regions, strict=True):
+            places, vectors = embed_text_boxes(self._encoder, page.text_boxes, scale)
+            texts.append(linked_embeddings(boxes, places.to(device), vectors.to(device)))
+        pooled = model.pool(model.maps(screenshots.to(device)), regions).float()
+        logits = model.classify(model.projection(pooled), torch.cat(texts))
+        best, classes = logits.softmax(dim=1)[:, :-1].max(dim=1)
+        shape = (len(pages), REGIONS)
+        return Classed(
+            torch.stack(given).numpy(),
+            best.reshape(shape).cpu().numpy(),
+            classes.reshape(shape).cpu().numpy(),
+        )

@@ -1,0 +1,282 @@
+"""Pages to train on: labels from captures or from a COCO file, text boxes, pixels on demand."""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+
+import numpy as np
+import torch
+from jaxtyping import UInt8
+from PIL import Image, UnidentifiedImageError
+from torch import Tensor
+
+from now_builder.detect.base import Page, TextBox
+from now_builder.detect.labels.coco import CocoPage, read_coco, to_classes
+from now_builder.detect.labels.elements import Labels, label
+from now_builder.detect.labels.mapping import DEFAULT, ClassMapping
+from now_builder.detect.model.losses import Targets
+from now_builder.detect.model.text_boxes import dom_text_boxes, embed_text_boxes
+from now_builder.detect.model.text_encoder import TextEncoder
+from now_builder.detect.pixels import decode_screenshot, to_batch
+from now_builder.errors import FormatError, TrainingError
+from now_builder.formats.shard import (
+    HEIGHT,
+    WIDTH,
+    Box,
+    Capture,
+    Place,
+    complete_shards,
+    locate_screenshots,
+    members_path,
+    read_members,
+    read_place,
+    read_rows,
+)
+from now_builder.formats.split import Split, read_split, registrable_domain
+
+
+@dataclass(frozen=True, slots=True)
+class TrainPage:
+    """One labelled page.
+
+    Attributes:
+        key: Of the capture; of an image of a COCO file, its file name.
+        site: Host name; empty where it is not known.
+        labels: In px of a screen of 720 x 1280.
+    """
+
+    key: str
+    site: str
+    place: Place
+    labels: Labels
+    text_boxes: list[TextBox]
+
+    @property
+    def known(self) -> Page:
+        """What a detector may know of it: its strings, and the boxes that the browser laid out."""
+        return Page(self.key, self.text_boxes, [*self.labels.boxes, *self.labels.ignored])
+
+
+@dataclass(frozen=True, slots=True)
+class TrainPages:
+    """The train pool, cut by site into what is learned from and what is held out.
+
+    Attributes:
+        learn: Pages to learn from.
+        held_out: Pages of other sites (of the same train pool), to measure on.
+        walls: Pages left out because a dialog covers them.
+        mapping: Its classes are those of the labels.
+    """
+
+    learn: list[TrainPage]
+    held_out: list[TrainPage]
+    walls: int
+    mapping: ClassMapping = DEFAULT
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of the keys and labels, to tell whether a checkpoint is of the same data."""
+        digest = hashlib.sha256()
+        for page in [*self.learn, *self.held_out]:
+            digest.update(f"{page.key}\t{page.labels}\n".encode())
+        return digest.hexdigest()
+
+
+def read_train_pages(
+    captures: Path, held_out: float, mapping: ClassMapping = DEFAULT
+) -> TrainPages:
+    """Read labels and text boxes of all pages of the train pool that have labels.
+
+    Args:
+        captures: The captures folder.
+        held_out: Share of the pool's sites kept aside, at least one unless it is 0; of its pages
+            where all are of one site. Hosts of one registrable domain are one site.
+        mapping: The classes, and how elements come to them.
+
+    Raises:
+        TrainingError: If fewer than two pages are left.
+    """
+    pages, walls = read_pool(captures, "train", mapping)
+    return _cut(_enough(captures, pages), held_out, walls, mapping)
+
+
+def read_pool(
+    captures: Path, pool: Split, mapping: ClassMapping = DEFAULT
+) -> tuple[list[TrainPage], int]:
+    """Read the pages of a pool that have labels, and count those behind a wall."""
+    pages: list[TrainPage] = []
+    walls = 0
+    for site, place, capture in _captured(captures, pool):
+        labels = label(capture.elements, mapping)
+        walls += labels is None
+        if labels is not None and labels.boxes:
+            texts = dom_text_boxes(capture.elements)
+            pages.append(TrainPage(capture.key, site, place, labels, texts))
+    return pages, walls
+
+
+def _captured(captures: Path, pool: Split) -> Iterator[tuple[str, Place, Capture]]:
+    """Stream the captures of a pool, each with its site and the place of its screenshot."""
+    plan = read_split(captures / "split.toml")
+    for shard in complete_shards(captures):
+        rows = {
+            row.key: row
+            for row in read_rows(captures, shard)
+            if row.status == "ok" and plan.pool_of(row.site, row.key) == pool
+        }
+        places = locate_screenshots(captures, shard)
+        for capture in read_members(members_path(captures, shard), frozenset(places) - set(rows)):
+            yield rows[capture.key].site, places[capture.key], capture
+
+
+def read_coco_pages(
+    folder: Path, coco: Path, held_out: float, mapping: ClassMapping | None = None
+) -> TrainPages:
+    """Read pages whose labels stand in a COCO file, such as ``now-builder label`` writes.
+
+    In a captures folder the images are found by key, the train pool's alone, with their text boxes.
+    In any other folder they are files, brought to a screen of 720 x 1280 by letterbox: scaled
+    evenly until they fit, in the upper left corner, the rest black.
+
+    Args:
+        folder: Captures, or images.
+        coco: The COCO file.
+        held_out: As for :func:`read_train_pages`; an image without a ``site`` is a site of its own.
+        mapping: Brings the categories to its classes; without it they are the classes.
+
+    Raises:
+        FormatError: If the file is not COCO, or an image is missing or of another size.
+        TrainingError: If fewer than two pages are left.
+    """
+    data = read_coco(coco)
+    mapping = mapping or DEFAULT.model_copy(update={"classes": data.named})
+    labelled = [page for page in to_classes(data, mapping).pages if page.boxes]
+    if (folder / "split.toml").exists():
+        by_key = {PurePath(page.file_name).stem: page for page in labelled}
+        pages = [
+            TrainPage(capture.key, site, place, _fitted(page), dom_text_boxes(capture.elements))
+            for site, place, capture in _captured(folder, "train")
+            if (page := by_key.get(capture.key)) is not None
+        ]
+    else:
+        pages = [_image(folder, page) for page in labelled]
+    return _cut(_enough(coco, pages), held_out, 0, mapping)
+
+
+def _enough(path: Path, pages: list[TrainPage]) -> list[TrainPage]:
+    if len(pages) < 2:
+        raise TrainingError(
+            f"{path}: {len(pages)} pages of the train pool have labelled elements; "
+            "a detector needs two or more"
+        )
+    return pages
+
+
+def _image(folder: Path, page: CocoPage) -> TrainPage:
+    path = folder / page.file_name
+    try:
+        with Image.open(path) as image:
+            size = image.size
+        place = Place(path, 0, path.stat().st_size)
+    except (UnidentifiedImageError, OSError, ValueError, Image.DecompressionBombError) as error:
+        raise FormatError(path, f"not a readable image ({error})") from None
+    if size != (page.width, page.height):
+        raise FormatError(
+            path,
+            f"found {size[0]} x {size[1]} px, expected {page.width} x {page.height}, as its COCO "
+            "file says",
+        )
+    return TrainPage(page.file_name, page.site, place, _fitted(page), [])
+
+
+def _fitted(page: CocoPage) -> Labels:
+    """Bring boxes from px of an image to px of the screen that it is scaled evenly to fit."""
+    factor = min(WIDTH / page.width, HEIGHT / page.height)
+
+    def fit(box: Box) -> Box:
+        return box[0] * factor, box[1] * factor, box[2] * factor, box[3] * factor
+
+    return Labels([fit(box) for box in page.boxes], page.classes, [fit(b) for b in page.ignored])
+
+
+def _cut(pages: Sequence[TrainPage], share: float, walls: int, mapping: ClassMapping) -> TrainPages:
+    names = [registrable_domain(page.site) if page.site else page.key for page in pages]
+    if len(set(names)) == 1:
+        names = [page.key for page in pages]
+    order = sorted(set(names), key=lambda name: hashlib.sha256(name.encode()).digest())
+    count = min(max(1, round(share * len(order))), len(order) - 1) if share else 0
+    aside = set(order[:count])
+    return TrainPages(
+        [page for page, name in zip(pages, names, strict=True) if name not in aside],
+        [page for page, name in zip(pages, names, strict=True) if name in aside],
+        walls,
+        mapping,
+    )
+
+
+class Screenshots:
+    """Decoded screenshots at input size, kept in memory as far as they fit.
+
+    Args:
+        size: Width and height, px.
+        cache_mib: Memory for them.
+        threads: Decoding threads.
+    """
+
+    def __init__(self, size: tuple[int, int], cache_mib: int, threads: int) -> None:
+        self._size = size
+        self._room = cache_mib * 2**20
+        self._kept: dict[str, np.ndarray] = {}
+        self._pool = ThreadPoolExecutor(threads)
+
+    def read(self, pages: Sequence[TrainPage]) -> UInt8[Tensor, "pages 3 height width"]:
+        """Give the screenshots of some pages."""
+        return to_batch(list(self._pool.map(self._one, pages)))
+
+    def _one(self, page: TrainPage) -> UInt8[np.ndarray, "3 height width"]:
+        kept = self._kept.get(page.key)
+        if kept is not None:
+            return kept
+        name = f"{page.place.path}:{page.key}"
+        image = decode_screenshot(read_place(page.place), self._size, name)
+        if self._room >= image.nbytes:
+            self._room -= image.nbytes
+            self._kept[page.key] = image
+        return image
+
+
+def to_targets(
+    page: TrainPage,
+    size: tuple[int, int],
+    encoder: TextEncoder,
+    hidden: float,
+    generator: torch.Generator,
+) -> Targets:
+    """Bring a page's labels to input px and embed the text boxes that are not hidden.
+
+    Args:
+        page: The page.
+        size: Width and height of the input, px.
+        encoder: Frozen.
+        hidden: Share of text boxes to hide; one page in ten loses all of them where it is not 0.
+        generator: The source of randomness.
+    """
+    scale = (size[0] / WIDTH, size[1] / HEIGHT)
+    factors = torch.tensor([*scale, *scale])
+    draws = torch.rand(len(page.text_boxes) + 1, generator=generator).tolist()
+    bare = hidden > 0 and draws[0] < 0.1
+    seen = [
+        box
+        for box, draw in zip(page.text_boxes, draws[1:], strict=True)
+        if not bare and draw >= hidden
+    ]
+    texts, vectors = embed_text_boxes(encoder, seen, scale)
+    return Targets(
+        boxes=torch.tensor(page.labels.boxes, dtype=torch.float32).reshape(-1, 4) * factors,
+        classes=torch.tensor(page.labels.classes, dtype=torch.int64),
+        ignored=torch.tensor(page.labels.ignored, dtype=torch.float32).reshape(-1, 4) * factors,
+        texts=texts,
+        vectors=vectors,
+    )

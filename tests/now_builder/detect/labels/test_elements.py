@@ -1,0 +1,253 @@
+"""DOM records become labels; each filter drops what it should."""
+
+import math
+
+import pytest
+
+from now_builder.detect.labels.elements import DROPPED, IGNORED, NAMES, label, sift
+from now_builder.detect.labels.mapping import ClassMapping
+from now_builder.formats.shard import Element
+
+
+def names(*elements):
+    found = label(elements)
+    return None if found is None else [NAMES[number] for number in found.classes]
+
+
+def test_tags_and_roles_give_the_classes():
+    box = (100.0, 100.0, 400.0, 160.0)
+    cases = {
+        "heading": {"tag": "h2"},
+        "input": {"tag": "input", "input_type": "search"},
+        "select": {"tag": "select"},
+        "checkbox": {"tag": "input", "input_type": "radio"},
+        "switch": {"tag": "input", "input_type": "range"},
+        "button": {"tag": "input", "input_type": "submit"},
+        "tab": {"tag": "div", "role": "tab"},
+        "navigation bar": {"tag": "nav"},
+        "list item": {"tag": "li"},
+        "media": {"tag": "video"},
+        "image": {"tag": "img"},
+        "page indicator": {"tag": "progress"},
+        "dialog": {"tag": "div", "role": "dialog"},
+    }
+    for name, fields in cases.items():
+        assert names(Element(box, **fields)) == [name], name
+
+
+def test_a_picture_of_48_css_px_or_less_is_an_icon():
+    assert names(Element((0.0, 0.0, 96.0, 96.0), "svg")) == ["icon"]
+    assert names(Element((0.0, 0.0, 98.0, 96.0), "svg")) == ["image"]
+
+
+def test_a_padded_link_is_a_button_and_a_bare_one_a_link():
+    text = (40.0, 40.0, 200.0, 70.0)
+    padded = Element((0.0, 20.0, 240.0, 90.0), "a", "link", "Buy", text, interactive=True)
+    bare = Element((40.0, 38.0, 200.0, 72.0), "a", "link", "Buy", text, interactive=True)
+    assert names(padded) == ["button"]
+    assert names(bare) == ["link"]
+
+
+def test_text_takes_the_box_of_its_lines_not_of_its_block():
+    lines = (24.0, 100.0, 180.0, 130.0)
+    found = label([Element((0.0, 90.0, 720.0, 140.0), "p", "paragraph", "hello", lines)])
+    assert found.boxes == [lines]
+
+
+def test_the_invisible_the_clipped_and_the_tiny_are_dropped():
+    box = (100.0, 100.0, 300.0, 200.0)
+    assert names(Element(box, "img", visible=False)) == []
+    assert names(Element(box, "img", visible_fraction=0.3)) == []
+    assert names(Element(box, "img", visible_fraction=0.5)) == ["image"]
+    assert names(Element((0.0, 0.0, 10.0, 300.0), "img")) == []
+    assert names(Element((0.0, 0.0, 12.0, 20.0), "img")) == []
+
+
+def test_of_nested_duplicates_the_most_specific_stays():
+    box = (100.0, 100.0, 400.0, 160.0)
+    item = Element(box, "li", "listitem")
+    link = Element(box, "a", "link", "Buy", (110.0, 105.0, 395.0, 158.0), parent=0)
+    button = Element(box, "button", "button", parent=1)
+    assert names(item, link, button) == ["link", "button"]  # the link's text is smaller than 0.9
+    assert names(item, button) == ["button"]
+
+
+def test_a_wrapper_of_most_of_the_screen_is_no_label():
+    assert names(Element((0.0, 0.0, 720.0, 1280.0), "article", "article")) == []
+    assert names(Element((0.0, 0.0, 720.0, 1000.0), "article", "article")) == ["card"]
+
+
+def test_a_picture_without_pixels_is_ignored_not_background():
+    found = label([Element((0.0, 0.0, 300.0, 300.0), "img", loaded=False)])
+    assert (found.boxes, found.ignored) == ([], [(0.0, 0.0, 300.0, 300.0)])
+
+
+def test_an_element_of_an_unknown_role_is_ignored_not_background():
+    found = label([Element((0.0, 0.0, 300.0, 300.0), "div", "feed")])
+    assert (found.boxes, found.ignored) == ([], [(0.0, 0.0, 300.0, 300.0)])
+
+
+def test_no_more_than_forty_of_a_class_are_kept():
+    rows = [
+        Element((x * 60.0, y * 60.0, x * 60.0 + 50, y * 60.0 + 50), "img")
+        for y in range(10) for x in range(10)
+    ]  # fmt: skip
+    assert names(*rows) == ["icon"] * 40
+
+
+def test_a_page_behind_a_dialog_is_left_out():
+    assert names(Element((0.0, 100.0, 720.0, 1200.0), "div", "dialog")) is None
+
+
+def test_repeated_blocks_of_picture_and_text_are_cards():
+    elements = [Element((0.0, 0.0, 720.0, 640.0), "div")]
+    for i in range(2):
+        left = 24.0 + 344 * i
+        elements.append(Element((left, 20.0, left + 328, 320.0), "div", parent=0))
+        elements.append(Element((left, 20.0, left + 328, 220.0), "img", parent=1 + 3 * i))
+        text = (left, 240.0, left + 100, 270.0)
+        elements.append(Element(text, "span", text="x", text_box=text, parent=1 + 3 * i))
+    assert names(*elements) == ["card", "image", "text"] * 2
+
+
+def test_a_fixed_bar_is_a_navigation_bar_and_a_fixed_block_a_dialog():
+    assert names(Element((0.0, 1180.0, 720.0, 1280.0), "div", fixed=True)) == ["navigation bar"]
+    assert names(Element((60.0, 300.0, 660.0, 900.0), "div", fixed=True)) == ["dialog"]
+
+
+def test_a_background_picture_is_an_image_when_small_and_a_banner_when_wide():
+    assert names(Element((0.0, 0.0, 200.0, 200.0), "div", background=True)) == ["image"]
+    assert names(Element((0.0, 0.0, 500.0, 200.0), "div", background=True)) == ["banner"]
+
+
+def test_a_broken_record_with_a_loop_of_parents_does_not_hang():
+    box = (0.0, 0.0, 300.0, 300.0)
+    assert names(Element(box, "div", parent=1), Element(box, "li", parent=0)) == ["list item"]
+
+
+def test_boxes_are_image_px_cut_to_the_screen():
+    """Pitfall 1, scale: the crawler multiplies by the scale; what stands out is cut here."""
+    found = label([Element((-50.0, 1000.0, 800.0, 1400.0), "img")])
+    assert found.boxes == [(0.0, 1000.0, 720.0, 1280.0)]
+    assert names(Element((800.0, 100.0, 900.0, 200.0), "img")) == []
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_box_of_numbers_that_are_none_is_dropped(value):
+    sifted = sift([Element((value, 0.0, 300.0, 300.0), "img")])
+    assert sifted.labels.boxes == sifted.labels.ignored == []
+    assert sifted.reasons == {"broken": 1}
+
+
+def test_what_is_mostly_covered_is_dropped_like_what_is_clipped():
+    """Pitfalls 4 and 5: the crawler's grid of 3 x 3 points finds 3 of 9 free, or 4."""
+    box = (100.0, 100.0, 300.0, 200.0)
+    assert names(Element(box, "button", visible_fraction=3 / 9)) == []
+    assert names(Element(box, "button", visible_fraction=4 / 9)) == ["button"]
+
+
+def test_genuinely_nested_boxes_of_two_classes_both_stay():
+    """Pitfall 6: a button in a bar is no duplicate of it."""
+    bar = Element((0.0, 0.0, 720.0, 100.0), "nav")
+    assert names(bar, Element((20.0, 20.0, 120.0, 80.0), "button", parent=0)) == [
+        "navigation bar",
+        "button",
+    ]
+
+
+def test_a_heading_whose_text_stands_in_elements_below_takes_the_box_of_their_lines():
+    """Pitfall 7: the block box of a heading spans the page, whoever holds its string."""
+    block, one, two = (
+        (0.0, 90.0, 720.0, 180.0),
+        (24.0, 95.0, 180.0, 130.0),
+        (24.0, 135.0, 90.0, 170.0),
+    )
+    elements = [
+        Element(block, "h1", "heading"),
+        Element(one, "span", text="a", text_box=one, parent=0),
+        Element(two, "span", text="b", text_box=two, parent=0),
+        Element(block, "span", text="c", text_box=block, parent=0, visible=False),
+    ]  # fmt: skip
+    found = label(elements)
+    assert found.boxes[0] == (24.0, 95.0, 180.0, 170.0)
+    assert [NAMES[number] for number in found.classes] == ["heading", "text", "text"]
+    logo = Element((24.0, 95.0, 140.0, 175.0), "img", parent=0)
+    assert label([*elements, logo]).boxes[0] == block
+
+
+def test_elements_that_draw_without_a_known_kind_are_ignored_and_plain_blocks_are_not():
+    """Pitfall 8: backgrounds of odd shape and unknown widgets are not to be learned as nothing."""
+    box = (0.0, 0.0, 90.0, 90.0)
+    sifted = sift([Element(box, "div", background=True), Element(box, "x-map", interactive=True),
+                   Element(box, "div")])  # fmt: skip
+    assert sifted.labels.ignored == [box, box]
+    assert sifted.reasons == {"unknown": 2, "no class": 1}
+
+
+def test_a_div_that_can_be_pressed_is_a_button_and_a_decorative_image_an_image():
+    """Pitfall 10: semantics lie."""
+    text = (30.0, 30.0, 100.0, 60.0)
+    pressed = Element((20.0, 20.0, 200.0, 80.0), "div", text="Buy", text_box=text, interactive=True)
+    assert names(pressed) == ["button"]
+    assert names(Element((0.0, 0.0, 300.0, 300.0), "img", "presentation")) == ["image"]
+
+
+def test_what_is_beyond_forty_of_a_class_is_ignored_not_background():
+    """Pitfall 11: the cap must not teach that the forty-first icon is nothing."""
+    rows = [
+        Element((x * 60.0, y * 60.0, x * 60.0 + 50, y * 60.0 + 50), "img")
+        for y in range(5) for x in range(10)
+    ]  # fmt: skip
+    assert label(rows).ignored == [row.box for row in rows[40:]]
+
+
+def test_every_element_is_a_label_or_has_a_reason():
+    box, small = (100.0, 100.0, 300.0, 200.0), (0.0, 0.0, 10.0, 300.0)
+    elements = [
+        Element(box, "img"),
+        Element(box, "button"),
+        Element(box, "img", visible=False),
+        Element(box, "img", visible_fraction=0.3),
+        Element((math.nan, 0.0, 1.0, 1.0), "img"),
+        Element(box, "div"),
+        Element((0.0, 0.0, 720.0, 1280.0), "article"),
+        Element(small, "img"),
+        Element((0.0, 400.0, 300.0, 700.0), "div", "feed"),
+        Element((0.0, 400.0, 300.0, 700.0), "img", loaded=False),
+        *(Element((x * 60.0, y * 60.0, x * 60.0 + 50, y * 60.0 + 50), "svg")
+          for y in range(4) for x in range(10)),
+        Element((0.0, 900.0, 50.0, 950.0), "svg"),
+        Element((0.0, 900.0, 200.0, 1000.0), "video"),
+    ]  # fmt: skip
+    mapping = ClassMapping(tags={**ClassMapping().tags, "video": "ignore", "article": "card"})
+    sifted = sift(elements, mapping)
+    assert sifted.reasons == dict.fromkeys([*DROPPED, *IGNORED], 1)
+    assert len(sifted.labels.boxes) + sifted.reasons.total() == len(elements)
+
+
+def test_a_mapping_gives_classes_of_its_own_by_role_tag_and_input():
+    mapping = ClassMapping(
+        classes=(("price", "价格"), ("button", "按钮"), ("field", "栏")),
+        roles={"status": "price", "tooltip": "ignore"},
+        inputs={"search": "field"},
+    )
+    boxes = [(0.0, 100.0 * i, 300.0, 100.0 * i + 80) for i in range(5)]
+    found = label(
+        [
+            Element(boxes[0], "div", "status"),
+            Element(boxes[1], "button"),
+            Element(boxes[2], "input", input_type="search"),
+            Element(boxes[3], "div", "tooltip"),
+            Element(boxes[4], "img"),
+        ],
+        mapping,
+    )
+    assert found.classes == [0, 1, 2]
+    assert found.ignored == boxes[3:]
+
+
+def test_of_boxes_that_coincide_a_class_of_the_users_own_stays():
+    mapping = ClassMapping(classes=(("text", "文本"), ("price", "价格")), roles={"status": "price"})
+    box = (0.0, 0.0, 100.0, 40.0)
+    text = Element(box, "span", text="9.99", text_box=box)
+    assert label([text, Element(box, "div", "status")], mapping).classes == [1]

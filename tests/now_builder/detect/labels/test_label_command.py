@@ -1,0 +1,350 @@
+"""The label folder: COCO JSON, statistics and report, the same of the same captures."""
+
+import json
+import shutil
+from html.parser import HTMLParser
+
+import pytest
+
+from now_builder.detect.labels import run as labelling
+from now_builder.detect.labels.coco import read_coco, to_classes
+from now_builder.detect.labels.elements import NAMES, label
+from now_builder.detect.labels.mapping import DEFAULT, VINS, read_mapping
+from now_builder.detect.labels.run import label_captures
+from now_builder.detect.settings import LabelSettings
+from now_builder.errors import ConfigError, FormatError
+from now_builder.formats.shard import (
+    Capture,
+    CaptureRow,
+    Element,
+    read_captures,
+    read_rows,
+    write_shard,
+)
+from now_builder.formats.split import read_split
+
+FILES = ("labels.json", "statistics.json", "report.html")
+BOX = (100.0, 100.0, 300.0, 200.0)
+
+
+def contents(folder):
+    return {name: (folder / name).read_bytes() for name in FILES}
+
+
+def write_pages(captures, drawn, pages):
+    """Write one shard of pages that differ in their elements and in the fields of their rows."""
+    captures.mkdir()
+    shutil.copy(drawn / "split.toml", captures)
+    picture = next(read_captures(drawn)).screenshot
+    rows, members = [], []
+    for place, (elements, more) in enumerate(pages):
+        key = f"00000_{place:04d}"
+        row = {"url": "http://a.test/", "url_canonical": "http://a.test/", "site": "a.test", **more}
+        rows.append(CaptureRow(key, status="ok", **row))
+        members.append(Capture(key, picture, b"", elements))
+    write_shard(captures, 0, rows, members)
+    return captures
+
+
+@pytest.fixture(scope="module")
+def labelled(drawn, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("labelled") / "labels"
+    return folder, label_captures(drawn, folder, LabelSettings(pages=3))
+
+
+def test_every_page_and_box_stands_in_the_coco_file(drawn, labelled):
+    folder, summary = labelled
+    coco = json.loads((folder / "labels.json").read_text(encoding="utf-8"))
+    rows = {row.key: row for row in read_rows(drawn)}
+    plan = read_split(drawn / "split.toml")
+    assert len(coco["images"]) == summary.pages == summary.labelled == 24
+    for image in coco["images"]:
+        row = rows[image["key"]]
+        assert image["file_name"] == f"{row.key}.png"
+        assert (image["width"], image["height"], image["site"]) == (720, 1280, row.site)
+        assert image["pool"] == plan.pool_of(row.site, row.key)
+    assert [item["name"] for item in coco["categories"]] == [*NAMES, "ignore"]
+    assert coco["categories"][3] == {
+        "id": 4, "name": "button", "name_zh": "按钮", "supercategory": "control",
+    }  # fmt: skip
+    for place, item in enumerate(coco["annotations"], 1):
+        assert item["id"] == place
+        assert item["area"] == pytest.approx(item["bbox"][2] * item["bbox"][3], abs=0.01)
+
+
+def test_all_pages_of_a_site_are_in_one_pool(labelled):
+    images = json.loads((labelled[0] / "labels.json").read_text(encoding="utf-8"))["images"]
+    pools = {(image["site"], image["pool"]) for image in images}
+    assert len(pools) == len({site for site, _ in pools}) > 1
+
+
+def test_the_file_read_back_has_the_labels_of_the_pages(drawn, labelled):
+    data = read_coco(labelled[0] / "labels.json")
+    assert data.categories == NAMES
+    for page, capture in zip(data.pages, read_captures(drawn), strict=True):
+        expected = label(capture.elements)
+        assert page.classes == expected.classes
+        for found, box in zip(page.boxes, expected.boxes, strict=True):
+            assert found == pytest.approx(box, abs=0.02)
+        assert len(page.ignored) == len(expected.ignored)
+
+
+def test_statistics_add_up(labelled):
+    folder, summary = labelled
+    found = json.loads((folder / "statistics.json").read_text(encoding="utf-8"))
+    by_class = sum(sum(pools.values()) for pools in found["boxes_by_class"].values())
+    assert by_class == found["boxes"] == summary.boxes > 0
+    assert sum(found["labelled_by_pool"].values()) == found["labelled"]
+    lost = [*found["elements_dropped"].values(), *found["elements_ignored"].values()]
+    assert found["elements"] == found["boxes"] + sum(lost)
+
+
+def test_the_same_captures_give_the_same_bytes_and_a_second_run_changes_nothing(
+    drawn, labelled, tmp_path
+):
+    folder, _ = labelled
+    again = label_captures(drawn, tmp_path / "again", LabelSettings(pages=3))
+    assert again.fresh
+    assert contents(tmp_path / "again") == contents(folder)
+    before = (folder / "labels.json").stat().st_mtime_ns
+    assert not label_captures(drawn, folder, LabelSettings(pages=3)).fresh
+    assert (folder / "labels.json").stat().st_mtime_ns == before
+
+
+def test_killed_half_way_there_is_no_label_file_and_the_next_run_makes_the_same(
+    drawn, labelled, tmp_path, monkeypatch
+):
+    seen = []
+
+    def killed(elements, mapping):
+        seen.append(elements)
+        if len(seen) > 10:
+            raise KeyboardInterrupt
+        return sift(elements, mapping)
+
+    sift = labelling.sift
+    monkeypatch.setattr(labelling, "sift", killed)
+    with pytest.raises(KeyboardInterrupt):
+        label_captures(drawn, tmp_path / "labels", LabelSettings(pages=3))
+    assert not list((tmp_path / "labels").iterdir())
+    monkeypatch.undo()
+    label_captures(drawn, tmp_path / "labels", LabelSettings(pages=3))
+    assert contents(tmp_path / "labels") == contents(labelled[0])
+
+
+def test_other_settings_are_refused_unless_forced(drawn, tmp_path):
+    label_captures(drawn, tmp_path / "labels", LabelSettings(pages=0))
+    with pytest.raises(ConfigError, match="--force"):
+        label_captures(drawn, tmp_path / "labels", LabelSettings(pages=1))
+    assert label_captures(drawn, tmp_path / "labels", LabelSettings(pages=1), force=True).fresh
+
+
+class _Reader(HTMLParser):
+    def __init__(self):
+        super().__init__()
+        self.tags, self.links, self.text = [], [], ""
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.links += [value for name, value in attrs if name in ("src", "href")]
+
+    def handle_data(self, data):
+        self.text += data
+
+
+def test_the_report_shows_pages_with_boxes_and_loads_nothing(labelled):
+    reader = _Reader()
+    reader.feed((labelled[0] / "report.html").read_text(encoding="utf-8"))
+    assert reader.tags.count("figure") == 3
+    assert reader.tags.count("rect") > 20
+    assert "script" not in reader.tags
+    assert all(link.startswith("data:image/jpeg;base64,") for link in reader.links)
+    assert "page indicator 页面指示器" in reader.text
+
+
+def test_the_report_shows_other_pages_with_another_seed(drawn, labelled, tmp_path):
+    label_captures(drawn, tmp_path / "labels", LabelSettings(pages=3, seed=1))
+    other = contents(tmp_path / "labels")
+    assert other["report.html"] != contents(labelled[0])["report.html"]
+
+
+def test_what_a_page_says_of_itself_is_escaped_in_the_report(drawn, tmp_path):
+    hostile = {"url": "http://a.test/?<script>alert(1)</script>\"'"}
+    captures = write_pages(tmp_path / "captures", drawn, [([Element(BOX, "img")], hostile)])
+    label_captures(captures, tmp_path / "labels", LabelSettings())
+    report = (tmp_path / "labels" / "report.html").read_text(encoding="utf-8")
+    assert "<script" not in report
+    assert "&lt;script&gt;" in report
+
+
+def test_pages_without_labels_are_counted_with_a_reason(drawn, tmp_path):
+    wall = Element((0.0, 100.0, 720.0, 1200.0), "div", "dialog")
+    image, lazy = Element(BOX, "img"), Element(BOX, "img", loaded=False)
+    pages = [([wall], {}), ([lazy], {}), ([image], {}), ([image], {"load_state": "partial"})]
+    captures = write_pages(tmp_path / "captures", drawn, pages)
+    label_captures(captures, tmp_path / "all", LabelSettings())
+    found = json.loads((tmp_path / "all" / "statistics.json").read_text(encoding="utf-8"))
+    assert (found["pages"], found["labelled"]) == (4, 2)
+    assert found["pages_dropped"] == {"wall": 1, "nothing": 1, "unsettled": 0}
+    label_captures(captures, tmp_path / "settled", LabelSettings(settled_only=True))
+    found = json.loads((tmp_path / "settled" / "statistics.json").read_text(encoding="utf-8"))
+    assert found["pages_dropped"] == {"wall": 1, "nothing": 1, "unsettled": 1}
+
+
+def test_ignored_boxes_are_crowds_of_a_category_of_their_own(drawn, tmp_path):
+    elements = [Element(BOX, "img"), Element((0.0, 500.0, 300.0, 800.0), "div", "feed")]
+    captures = write_pages(tmp_path / "captures", drawn, [(elements, {})])
+    label_captures(captures, tmp_path / "labels", LabelSettings())
+    coco = json.loads((tmp_path / "labels" / "labels.json").read_text(encoding="utf-8"))
+    assert [(item["category_id"], item["iscrowd"]) for item in coco["annotations"]] == [
+        (6, 0),
+        (19, 1),
+    ]
+    (page,) = read_coco(tmp_path / "labels" / "labels.json").pages
+    assert (page.boxes, page.ignored) == ([BOX], [elements[1].box])
+
+
+def test_a_mapping_changes_the_classes_without_a_new_crawl(drawn, labelled, tmp_path):
+    path = tmp_path / "m.toml"
+    path.write_text(
+        'classes = [["press", "按"], ["look", "看"]]\n[looks]\nbutton = "press"\nlink = "press"\n'
+        'image = "look"\nicon = "look"\n',
+        encoding="utf-8",
+    )
+    label_captures(drawn, tmp_path / "labels", LabelSettings(mapping=path))
+    found = json.loads((tmp_path / "labels" / "statistics.json").read_text(encoding="utf-8"))
+    before = json.loads((labelled[0] / "statistics.json").read_text(encoding="utf-8"))
+    total = {
+        name: sum(pools.values())
+        for stats in (found, before)
+        for name, pools in stats["boxes_by_class"].items()
+    }
+    assert total["press"] == total["button"] + total["link"]
+    assert total["look"] == total["image"] + total["icon"]
+    assert found["elements_ignored"]["mapping"] > 0
+    assert read_coco(tmp_path / "labels" / "labels.json").categories == ("press", "look")
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ('[roles]\nbutton = "knob"', "roles.button: found class 'knob'"),
+        ('[tags]\na = "lnik"', "tags.a: found class 'lnik'"),
+        ('[looks]\nknob = "button"', "looks.knob"),
+        ('[looks]\nlink = "knob"', "looks.link"),
+        ('[names]\nEditText = "edit"', "names.EditText"),
+        ('classes = [["a", "甲"], ["a", "乙"]]', "classes.1"),
+        ('classes = [["ignore", "忽略"]]', "classes.0"),
+        ("classes = []", "classes"),
+        ('classes = [["a"]]', "classes.0"),
+        ("[rolls]", "rolls"),
+        ("roles = 3", "roles"),
+        ("roles = [", "not a readable TOML"),
+    ],
+)
+def test_a_mistake_in_a_mapping_names_file_and_field(text, problem, tmp_path):
+    path = tmp_path / "m.toml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(ConfigError) as caught:
+        read_mapping(path)
+    assert str(caught.value).startswith(str(path))
+    assert problem in str(caught.value)
+
+
+def test_the_mappings_that_are_built_in_have_no_problems():
+    assert not [*DEFAULT.problems(), *VINS.problems()]
+
+
+def coco_file(tmp_path, **changes):
+    """Write a COCO file of one image and two boxes; give its path."""
+    tree = {
+        "info": {"anything": [1, 2]},
+        "images": [{"id": 7, "file_name": "a/b.jpg", "width": 100, "height": 200, "license": 1}],
+        "categories": [{"id": 5, "name": "Text"}, {"id": 2, "name": "EditText", "skeleton": []}],
+        "annotations": [
+            {"id": 1, "image_id": 7, "category_id": 2, "bbox": [10, 20, 30, 40], "score": 1},
+            {"id": 9, "image_id": 7, "category_id": 5, "bbox": [0, 0, 100, 200.4], "iscrowd": 1},
+        ],
+        **changes,
+    }  # fmt: skip
+    path = tmp_path / "coco.json"
+    path.write_text(json.dumps(tree), encoding="utf-8")
+    return path
+
+
+def test_any_coco_file_is_read_and_what_else_stands_there_is_let_be(tmp_path):
+    data = read_coco(coco_file(tmp_path))
+    assert data.categories == ("EditText", "Text")
+    (page,) = data.pages
+    assert (page.file_name, page.width, page.height) == ("a/b.jpg", 100, 200)
+    assert (page.boxes, page.classes) == ([(10.0, 20.0, 40.0, 60.0)], [0])
+    assert page.ignored == [(0.0, 0.0, 100.0, 200.0)]
+
+
+def test_categories_of_vins_become_ours_and_unknown_ones_ignored_boxes(tmp_path):
+    data = to_classes(read_coco(coco_file(tmp_path)), VINS)
+    assert data.categories == NAMES
+    assert [NAMES[number] for number in data.pages[0].classes] == ["input"]
+    other = [{"id": 2, "name": "Hologram"}, {"id": 5, "name": "Text"}]
+    (page,) = to_classes(read_coco(coco_file(tmp_path, categories=other)), VINS).pages
+    assert (page.boxes, len(page.ignored)) == ([], 2)
+
+
+def box(*numbers, **more):
+    return [{"id": 1, "image_id": 7, "category_id": 2, "bbox": list(numbers), **more}]
+
+
+IMAGE = {"id": 7, "file_name": "a.png", "width": 100, "height": 200}
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"annotations": box(float("nan"), 0, 1, 1)}, "annotations.0.bbox"),
+        ({"annotations": box(0, 0, float("inf"), 1)}, "annotations.0.bbox"),
+        ({"annotations": box(0, 0, -5, 10)}, "annotations.0.bbox"),
+        ({"annotations": box(0, 0, 5, 0)}, "annotations.0.bbox"),
+        ({"annotations": box(90, 0, 20, 10)}, "annotations.0.bbox"),
+        ({"annotations": box(-3, 0, 20, 10)}, "annotations.0.bbox"),
+        ({"annotations": box(100.5, 0, 0.4, 10)}, "annotations.0.bbox"),
+        ({"annotations": box(10**400, 0, 1, 1)}, "annotations.0.bbox"),
+        ({"annotations": box(0, 0, 1)}, "annotations.0.bbox"),
+        ({"annotations": box("0", 0, 1, 1)}, "annotations.0.bbox"),
+        ({"annotations": box(0, 0, 1, 1, iscrowd=2)}, "annotations.0.iscrowd"),
+        ({"annotations": box(0, 0, 1, 1, image_id=8)}, "annotations.0.image_id"),
+        ({"annotations": box(0, 0, 1, 1, category_id=8)}, "annotations.0.category_id"),
+        ({"annotations": box(0, 0, 1, 1) * 2}, "annotations.1.id"),
+        ({"annotations": [{"bbox": [0, 0, 1, 1]}]}, "annotations.0.id"),
+        ({"annotations": 3}, "annotations"),
+        ({"images": [IMAGE, IMAGE]}, "images.1.id"),
+        ({"images": [{**IMAGE, "width": 0}]}, "images.0.width"),
+        ({"images": [{**IMAGE, "id": True}]}, "images.0.id"),
+        ({"images": [{"id": 7}]}, "images.0.file_name"),
+        ({"categories": [{"id": 1, "name": "a"}, {"id": 2, "name": "a"}]}, "categories"),
+        ({"categories": [{"id": 2, "name": ""}]}, "categories.0.name"),
+    ],
+)
+def test_a_hostile_coco_file_is_refused_by_file_and_field(changes, field, tmp_path):
+    path = coco_file(tmp_path, **changes)
+    with pytest.raises(FormatError) as caught:
+        read_coco(path)
+    assert str(caught.value).startswith(str(path))
+    assert field in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", "\x00", '{"images": []}', "[" * 5000, "null"])
+def test_what_is_not_coco_is_a_format_error(text, tmp_path):
+    path = tmp_path / "x.json"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(FormatError, match=r"x\.json: not COCO"):
+        read_coco(path)
+    with pytest.raises(FormatError, match="not a readable file"):
+        read_coco(tmp_path / "none.json")
+
+
+def test_captures_that_are_not_there_and_a_file_in_the_way_are_errors(drawn, tmp_path):
+    with pytest.raises(FormatError, match=r"split\.toml"):
+        label_captures(tmp_path / "none", tmp_path / "labels", LabelSettings())
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    with pytest.raises(FormatError, match="expected a folder"):
+        label_captures(drawn, tmp_path / "file", LabelSettings())

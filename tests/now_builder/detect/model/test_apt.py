@@ -1,0 +1,144 @@
+"""The model: tuned prompts by hand, 36 rows whatever the page."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from now_builder.detect.base import Detector, Page, TextBox
+from now_builder.detect.model.apt import TINY, AptDetector, PromptTuner
+from now_builder.detect.model.text_encoder import HashedNgrams
+from now_builder.detect.regions.extraction import AptExtractor
+from now_builder.detect.regions.sources import DomBoxes
+from now_builder.formats.features import SOURCES
+
+
+@pytest.fixture(scope="module")
+def extractor():
+    """A model with arbitrary weights: what holds for it holds for any weights."""
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    encoder = HashedNgrams(0)
+    config = TINY.model_copy(update={"temperature": 0.2})  # so that no probability saturates
+    model = AptDetector(config, encoder.encode([f"class {i}" for i in range(18)]))
+    torch.nn.init.normal_(model.tuner.expand.weight, std=0.05)
+    torch.nn.init.normal_(model.rpn.objectness.weight, std=0.5)
+    torch.nn.init.normal_(model.rpn.deltas.weight, std=0.5)
+    return AptExtractor(model, encoder, {"detector": "apt-style"})
+
+
+def noise(pages, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(0, 256, (pages, 3, 640, 360), dtype=torch.uint8, generator=generator)
+
+
+def strings(count):
+    return [
+        TextBox(f"string {i}", (x, y, x + 30, y + 20))
+        for i, x, y in ((i, i % 20 * 36.0, i % 50 * 25.0) for i in range(count))
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("mode", ["shift", "film", "attn"])
+def test_each_way_of_tuning_begins_as_the_untuned_prompts(mode):
+    torch.manual_seed(0)
+    visual, text, prompts = (nn.functional.normalize(torch.randn(n, 24), dim=1) for n in (5, 5, 3))
+    cosines = PromptTuner(mode, 24)(visual, text, prompts)
+    torch.testing.assert_close(cosines, visual @ prompts.T)
+
+
+@pytest.mark.parametrize("mode", ["shift", "film"])
+def test_the_matrix_form_of_tuning_equals_tuning_each_prompt_by_itself(mode):
+    torch.manual_seed(0)
+    visual, text, prompts = (nn.functional.normalize(torch.randn(n, 24), dim=1) for n in (5, 5, 3))
+    tuner = PromptTuner(mode, 24)
+    torch.nn.init.normal_(tuner.expand.weight)
+    out = tuner.expand(nn.functional.relu(tuner.reduce(torch.cat([visual, text], dim=1))))
+    for r in range(5):
+        for c in range(3):
+            if mode == "shift":
+                tuned = prompts[c] + out[r]
+            else:
+                tuned = (1 + out[r, :24]) * prompts[c] + out[r, 24:]
+            expected = nn.functional.cosine_similarity(visual[r], tuned, dim=0)
+            torch.testing.assert_close(tuner(visual, text, prompts)[r, c], expected)
+
+
+def test_the_background_is_a_zero_logit(extractor):
+    logits = extractor.model.classify(torch.randn(4, 768), torch.zeros(4, 768))
+    assert logits.shape == (4, 19)
+    assert logits[:, -1].tolist() == [0.0] * 4
+
+
+def check_batch(batch, pages):
+    assert batch.regions.shape == (pages, 36, 768)
+    assert np.isfinite(batch.regions).all()
+    assert (np.abs(batch.regions).sum(axis=2) > 0).all()
+    assert np.isfinite(batch.boxes).all()
+    assert (batch.boxes[..., 2:] > batch.boxes[..., :2]).all()
+    assert (batch.boxes >= 0).all()
+    assert (batch.boxes <= np.array([720, 1280, 720, 1280]) + 1e-3).all()
+    assert ((batch.scores >= 0) & (batch.scores <= 1)).all()
+    own = batch.source == SOURCES.index("detector")
+    assert (own.sum(axis=1) == batch.n_regions).all()
+    for scores, mine in zip(batch.scores, own, strict=True):
+        assert (np.diff(scores[mine]) <= 0).all()
+        assert mine[: mine.sum()].all()
+
+
+@pytest.mark.parametrize("count", [0, 3, 500])
+def test_a_page_has_thirty_six_rows_with_few_and_with_many_text_boxes(extractor, count):
+    batch = extractor.extract([Page("a", strings(count)), Page("b")], noise(2))
+    check_batch(batch, 2)
+    assert batch.keys == ["a", "b"]
+
+
+@pytest.mark.parametrize("value", [0, 255])
+def test_a_blank_page_has_thirty_six_rows(extractor, value):
+    check_batch(extractor.extract([Page("a")], torch.full((1, 3, 640, 360), value).byte()), 1)
+
+
+def test_where_proposals_run_short_windows_of_the_grid_fill_up(extractor):
+    model = AptDetector(TINY, extractor.model.prompts)
+    batch = AptExtractor(model, HashedNgrams(0), {}, proposals=5).extract([Page("a")], noise(1))
+    check_batch(batch, 1)
+    grid = batch.source[0] == SOURCES.index("grid")
+    assert grid.sum() >= 31
+    assert (batch.classes[0][grid] == -1).all()
+    assert (batch.scores[0][grid] == 0).all()
+    assert len({tuple(row) for row in batch.boxes[0][grid]}) == grid.sum()
+
+
+def test_extraction_is_deterministic_and_pages_do_not_leak_into_each_other(extractor):
+    both = extractor.extract([Page("a", strings(3)), Page("b")], noise(2))
+    again = extractor.extract([Page("a", strings(3)), Page("b")], noise(2))
+    assert np.array_equal(both.regions, again.regions)
+    alone = extractor.extract([Page("a", strings(3))], noise(2)[:1])
+    np.testing.assert_allclose(alone.regions[0], both.regions[0], atol=1e-3)
+
+
+def test_the_extractor_is_a_detector(extractor):
+    assert isinstance(extractor, Detector)
+    assert extractor.input_size == (360, 640)
+
+
+def test_dom_boxes_come_first_exact_and_the_detectors_own_fill_up(extractor):
+    dom = [(40.0, 100.0, 680.0, 180.0), (40.0, 300.0, 360.0, 700.0), (400.0, 300.0, 700.0, 500.0)]
+    detector = AptExtractor(extractor.model, extractor.encoder, {}, DomBoxes())
+    batch = detector.extract([Page("a", boxes=dom), Page("b")], noise(2))
+    first = batch.source[0] == SOURCES.index("dom")
+    assert first.tolist() == [True] * 3 + [False] * 33
+    assert batch.n_regions.tolist() == [3, 0]
+    assert {tuple(box) for box in batch.boxes[0][first].tolist()} == set(dom)
+    rest = {"detector", "relaxed", "grid"}
+    assert {SOURCES[code] for code in batch.source[0][3:]} <= rest
+    assert {SOURCES[code] for code in batch.source[1]} <= rest
+    assert (np.abs(batch.regions).sum(axis=2) > 0).all()
+
+
+def test_pages_full_of_dom_boxes_have_thirty_six_rows(extractor):
+    dom = [(x * 30.0, y * 20.0, x * 30.0 + 28, y * 20.0 + 18) for x in range(20) for y in range(40)]
+    detector = AptExtractor(extractor.model, extractor.encoder, {}, DomBoxes())
+    batch = detector.extract([Page("a", boxes=dom)], noise(1))
+    assert (batch.source[0] == SOURCES.index("dom")).all()
+    assert batch.n_regions.tolist() == [36]

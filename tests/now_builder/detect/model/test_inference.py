@@ -1,0 +1,110 @@
+"""The form in which the detector runs: the same numbers as the trained one, only quicker."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torchvision.ops import roi_align
+
+from now_builder.detect.base import Page
+from now_builder.detect.model import inference
+from now_builder.detect.model.apt import TINY, AptDetector
+from now_builder.detect.model.inference import choose_precision, to_inference
+from now_builder.detect.model.roi_align import align
+from now_builder.detect.model.text_encoder import HashedNgrams
+from now_builder.detect.regions.extraction import AptExtractor
+from now_builder.errors import ConfigError
+
+CPU = torch.device("cpu")
+
+
+def detector():
+    """A tiny model whose batch norms are not what they begin as."""
+    torch.manual_seed(0)
+    model = AptDetector(TINY, nn.functional.normalize(torch.randn(18, 768), dim=1)).eval()
+    for norm in (child for child in model.modules() if isinstance(child, nn.BatchNorm2d)):
+        nn.init.uniform_(norm.weight, 0.5, 1.5)
+        nn.init.normal_(norm.bias, std=0.2)
+        norm.running_mean.normal_(std=0.2)
+        norm.running_var.uniform_(0.5, 2)
+    return model
+
+
+def screenshots(count=2):
+    generator = torch.Generator().manual_seed(1)
+    small = torch.randint(0, 256, (count, 3, 40, 22), generator=generator, dtype=torch.uint8)
+    return small.repeat_interleave(16, 2).repeat_interleave(17, 3)[..., :640, :360].contiguous()
+
+
+@torch.inference_mode()
+def test_folded_batch_norms_give_the_same_numbers():
+    model, folded = detector(), to_inference(detector(), "fp32")
+    assert not any(isinstance(child, nn.BatchNorm2d) for child in folded.modules())
+    maps, ours = model.maps(screenshots()), folded.maps(screenshots())
+    torch.testing.assert_close(ours, maps, atol=1e-4, rtol=1e-4)
+    boxes = [torch.tensor([[10.0, 20, 90, 120], [0, 0, 180, 320]])] * 2
+    torch.testing.assert_close(
+        folded.pool(ours, boxes), model.pool(maps, boxes), atol=1e-4, rtol=1e-3
+    )
+
+
+def test_a_model_in_bfloat16_keeps_its_pixel_statistics_and_stays_close():
+    exact, rough = detector(), to_inference(detector(), "bf16")
+    assert rough.visual.dtype == torch.bfloat16
+    assert rough.visual.mean.dtype == rough.projection.weight.dtype == torch.float32
+    pages = [Page("a"), Page("b")]
+    one = AptExtractor(exact, HashedNgrams(0), {}).extract(pages, screenshots())
+    two = AptExtractor(rough, HashedNgrams(0), {}).extract(pages, screenshots())
+    with torch.inference_mode():
+        maps, ours = exact.maps(screenshots()), rough.maps(screenshots())
+    assert ours.dtype == torch.bfloat16
+    assert (ours.float() - maps).norm() < 0.03 * maps.norm()
+    boxes = [torch.from_numpy(page) / 4 for page in one.boxes]
+    with torch.inference_mode():
+        expected, found = exact.pool(maps, boxes), rough.pool(ours, boxes)
+    assert (found.float() - expected).norm() < 0.05 * expected.norm()
+    assert np.isfinite(two.regions).all()
+
+
+def flags(tmp_path, monkeypatch, text):
+    path = tmp_path / "cpuinfo"
+    path.write_text(f"flags : fpu avx2 {text}\n")
+    monkeypatch.setattr(inference, "_CPU_INFO", path)
+
+
+def test_precision_follows_the_cpu_and_the_size(tmp_path, monkeypatch):
+    flags(tmp_path, monkeypatch, "avx512f avx512_bf16")
+    assert choose_precision("auto", CPU, "paper") == "bf16"
+    assert choose_precision("auto", CPU, "tiny") == "fp32"
+    assert choose_precision("fp32", CPU, "paper") == "fp32"
+    flags(tmp_path, monkeypatch, "avx512f")
+    assert choose_precision("auto", CPU, "paper") == "fp32"
+    assert choose_precision("bf16", CPU, "paper") == "bf16"
+    monkeypatch.setattr(inference, "_CPU_INFO", tmp_path / "none")
+    assert choose_precision("auto", CPU, "paper") == "fp32"
+    with pytest.raises(ConfigError, match="fp16: not on cpu"):
+        choose_precision("fp16", CPU, "paper")
+
+
+@pytest.mark.parametrize("points", [1, 2])
+def test_regions_are_read_as_torchvision_reads_them(points):
+    """Boxes inside, on the edges, beyond them, and of no size; pages with many, one and none."""
+    generator = torch.Generator().manual_seed(2)
+    maps = torch.randn(3, 5, 20, 11, generator=generator)
+    corner = torch.rand(40, 2, generator=generator) * torch.tensor([170.0, 310])
+    size = torch.rand(40, 2, generator=generator) * 100
+    odd = torch.tensor([[0.0, 0, 176, 320], [-40, -9, 10, 10], [150, 300, 400, 500], [9, 9, 9, 9]])
+    regions = [torch.cat([torch.cat([corner, corner + size], dim=1), odd]), odd[:0], odd[:1]]
+    expected = roi_align(maps, regions, 4, 1 / 16, points, aligned=True)
+    with torch.no_grad():
+        torch.testing.assert_close(align(maps, regions, 4, 1 / 16, points), expected)
+        rough = align(maps.bfloat16(), regions, 4, 1 / 16, points)
+    assert rough.dtype == torch.bfloat16
+    assert rough.is_contiguous(memory_format=torch.channels_last)
+    torch.testing.assert_close(rough.float(), expected, atol=0.05, rtol=0.05)
+
+
+def test_gradients_pass_through_reading_regions():
+    maps = torch.randn(1, 2, 6, 6, requires_grad=True)
+    align(maps, [torch.tensor([[0.0, 0, 48, 48]])], 2, 1 / 16, 1).sum().backward()
+    assert maps.grad.abs().sum() > 0

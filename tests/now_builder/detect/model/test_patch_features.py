@@ -1,0 +1,123 @@
+"""What a region's own pixels say."""
+
+import pytest
+import torch
+
+from now_builder.detect.model.patch_features import PATTERNS, SHARES, WEIGHTS, Block, Look, Patterns
+
+
+def striped(period: int, *, upright: bool, size: int = 96) -> torch.Tensor:
+    """A grey page of stripes."""
+    wave = ((torch.arange(size) // period) % 2).float()
+    page = wave.expand(size, size) if upright else wave[:, None].expand(size, size)
+    return page.expand(3, size, size).clone()
+
+
+def pages(count: int = 8, size: int = 96) -> torch.Tensor:
+    """Pages of stripes, coloured blobs and noise."""
+    generator = torch.Generator().manual_seed(0)
+    drawn = [striped(2 + i % 3, upright=i % 2 == 0, size=size) for i in range(count)]
+    tint = torch.rand(count, 3, 1, 1, generator=generator)
+    noise = torch.rand(count, 3, size, size, generator=generator)
+    return ((torch.stack(drawn) * tint + noise) / 2 * 255).to(torch.uint8)
+
+
+@pytest.fixture(scope="module")
+def look() -> Look:
+    made = Look(2)
+    shots = pages(64)
+    made.fit_patterns(list(shots), seed=0)
+    boxes = [torch.tensor([[0.0, 0, 24, 24], [8, 8, 40, 40], [0, 0, 48, 48]])] * len(shots)
+    embedded = torch.randn(3 * len(shots), 768, generator=torch.Generator().manual_seed(1))
+    made.fit_blocks(made.describe(embedded, shots, boxes))
+    return made
+
+
+def test_a_pattern_is_counted_where_it_is_and_not_elsewhere() -> None:
+    patterns = Patterns(1)
+    page = torch.full((3, 96, 96), 0.5)
+    page[:, :, 48:] = striped(4, upright=True)[:, :, 48:]
+    patterns.fit([striped(4, upright=True), torch.rand(3, 96, 96)], seed=0)
+    left, right = patterns(page[None], [torch.tensor([[0.0, 0, 40, 96], [48, 0, 96, 96]])])
+    assert left.sum() == 0  # flat: nothing to count
+    assert right.square().sum() == pytest.approx(1.0)
+
+
+def test_grey_patterns_ignore_colour_and_colour_patterns_do_not() -> None:
+    red, blue = (torch.zeros(3, 96, 96) for _ in range(2))
+    red[0], blue[2] = striped(4, upright=True)[0], striped(4, upright=True)[0]
+    box = [torch.tensor([[0.0, 0, 96, 96]])]
+    for channels, alike in ((1, True), (3, False)):
+        patterns = Patterns(channels)
+        patterns.fit([red, blue, torch.rand(3, 96, 96, generator=torch.Generator())], seed=0)
+        same = torch.allclose(patterns(red[None], box), patterns(blue[None], box), atol=1e-4)
+        assert same is alike
+
+
+def test_brightness_does_not_change_the_counts() -> None:
+    page = pages(1)[0].float() / 255
+    patterns = Patterns(3)
+    patterns.fit([page, page.flip(2)], seed=0)
+    box = [torch.tensor([[4.0, 4, 90, 90]])]
+    darker = patterns((page * 0.5 + 0.4)[None], box)
+    assert torch.allclose(patterns(page[None], box), darker, atol=0.1)
+
+
+def test_a_region_outside_or_without_area_gives_a_finite_row() -> None:
+    patterns = Patterns(1)
+    boxes = [torch.tensor([[95.0, 95, 96, 96], [0, 0, 0, 0], [-5, -5, -1, -1]])]
+    assert torch.isfinite(patterns(torch.rand(1, 3, 96, 96), boxes)).all()
+
+
+def test_the_three_parts_have_their_lengths_and_a_row_a_mean_square_of_one(look: Look) -> None:
+    shots = pages(4)
+    boxes = [torch.tensor([[0.0, 0, 30, 30], [4, 4, 44, 44]])] * 4
+    rows = look(torch.randn(8, 768), shots, boxes)
+    assert rows.shape == (8, 768)
+    assert torch.allclose(rows.square().mean(dim=1), torch.ones(8), atol=1e-3)
+    lengths = torch.stack([part.norm(dim=1) for part in rows.split(SHARES, dim=1)], dim=1)
+    wanted = torch.tensor(WEIGHTS) / torch.tensor(WEIGHTS).norm()
+    assert torch.allclose(
+        lengths / lengths.norm(dim=1, keepdim=True), wanted.expand(8, 3), atol=1e-3
+    )
+
+
+def test_a_page_does_not_change_anothers_rows(look: Look) -> None:
+    shots = pages(4)
+    boxes = [torch.tensor([[0.0, 0, 30, 30]])] * 4
+    embedded = torch.randn(4, 768)
+    together = look(embedded, shots, boxes)
+    alone = look(embedded[2:3], shots[2:3], boxes[2:3])
+    assert torch.allclose(together[2:3], alone, atol=1e-5)
+
+
+def test_learning_is_repeatable_and_hangs_on_the_seed() -> None:
+    shots = [page.float() / 255 for page in pages(8)]
+    made = []
+    for seed in (0, 0, 1):
+        patterns = Patterns(1)
+        patterns.fit(shots, seed)
+        made.append(patterns.centres)
+    assert torch.equal(made[0], made[1])
+    assert not torch.equal(made[0], made[2])
+    assert torch.allclose(made[0].norm(dim=1), torch.ones(PATTERNS), atol=1e-2)
+
+
+def test_too_few_patches_teach_nothing() -> None:
+    patterns = Patterns(1)
+    before = patterns.centres.clone()
+    patterns.fit([torch.zeros(3, 96, 96)], seed=0)
+    assert torch.equal(patterns.centres, before)
+
+
+def test_a_block_evens_out_directions_and_keeps_the_widest() -> None:
+    generator = torch.Generator().manual_seed(0)
+    scales = torch.tensor([8.0, 4, 2, 0.01, 0.01])
+    rows = torch.randn(4000, 5, generator=generator) * scales + 3
+    block = Block(5, 3)
+    block.fit(rows)
+    mapped = (rows - block.centre) @ block.matrix
+    spread = mapped.std(dim=0)
+    assert torch.allclose(mapped.mean(dim=0), torch.zeros(3), atol=1e-3)
+    assert spread[0] / spread[2] == pytest.approx(2.0, rel=0.1)  # the root of 8 / 2
+    assert torch.allclose(block(rows).norm(dim=1), torch.ones(4000), atol=1e-4)

@@ -1,0 +1,606 @@
+"""detectron2 as a source of boxes, as a detector of its own, and with our predictor in it."""
+
+import json
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from now_builder.detect.base import Page, TextBox
+from now_builder.detect.boxes import clip, nms, windows
+from now_builder.detect.model.clip_resnet import AttentionPool
+from now_builder.detect.model.text_encoder import HashedNgrams
+from now_builder.detect.model.weights import read_card, to_prompts
+from now_builder.detect.pixels import decode_screenshot
+from now_builder.detect.regions import detectron2 as detectron
+from now_builder.detect.regions.detectron2 import orthonormal, to_768
+from now_builder.detect.regions.sources import View
+from now_builder.detect.run import detect, detect_shards
+from now_builder.detect.settings import DetectSettings, TrainDetectorSettings
+from now_builder.detect.training.train import train_detector
+from now_builder.errors import ConfigError, FormatError
+from now_builder.formats.atomic import sha256_of
+from now_builder.formats.features import SOURCES, open_features
+from now_builder.formats.shard import read_captures
+
+needs_detectron2 = pytest.mark.detectron2
+pytestmark = pytest.mark.filterwarnings("ignore:torch.meshgrid", "ignore:.*jit.script")
+
+
+@pytest.mark.parametrize("weights", [None, "some.safetensors"])
+def test_without_detectron2_one_line_says_how_to_get_it(drawn, tmp_path, monkeypatch, weights):
+    monkeypatch.setitem(sys.modules, "detectron2", None)
+    if weights is not None:
+        weights = tmp_path / weights
+        settings = TrainDetectorSettings(steps=1, batch_size=1, threads=1, device="cpu")
+        train_detector(drawn, weights, settings)
+    settings = DetectSettings(regions="detectron2:config.yaml@random", weights=weights)
+    expected = f"^detectron2: not installed; {re.escape(detectron.INSTALL)}$"
+    with pytest.raises(ConfigError, match=expected):
+        detect(drawn, tmp_path / "f.h5", settings)
+
+
+@pytest.mark.parametrize("width", [256, 1024, 2048])
+def test_the_projection_to_768_keeps_norms_and_inner_products(width):
+    frame = orthonormal(width, 0)
+    assert frame.shape == (width, 768)
+    draw = torch.randn(200, width, generator=torch.Generator().manual_seed(0))
+    before, after = draw @ draw.T, (draw @ frame) @ (draw @ frame).T
+    if width < 768:
+        torch.testing.assert_close(before, after, atol=1e-2, rtol=1e-4)
+    else:
+        assert abs(float(after.trace() / before.trace()) - 1) < 0.01
+        apart = (after - before).triu(1)[before.triu(1) != 0] / width
+        assert abs(float(apart.mean())) < 0.002
+        assert float(apart.abs().max()) < 0.2
+        product = frame.T.double() @ frame.double() * 768 / width
+        torch.testing.assert_close(product, torch.eye(768).double(), atol=1e-5, rtol=0)
+
+
+def test_the_projection_is_a_function_of_width_and_seed():
+    first = orthonormal(1024, 0).clone()
+    orthonormal.cache_clear()
+    torch.manual_seed(5)
+    assert torch.equal(orthonormal(1024, 0), first)
+    assert not torch.allclose(orthonormal(1024, 1), first)
+
+
+@pytest.mark.parametrize("width", [256, 768, 2048])
+def test_a_silent_or_overflowing_head_gives_no_zero_row_and_no_nan(width):
+    features = torch.ones(4, width)
+    features[1] = 0
+    features[2, 0] = torch.inf
+    features[3, 0] = torch.nan
+    found = to_768(features)
+    assert found.shape == (4, 768)
+    assert found.isfinite().all()
+    assert (found.norm(dim=1) > 0).all()
+
+
+_FPN = """
+MODEL:
+  BACKBONE: {NAME: build_resnet_fpn_backbone}
+  FPN: {IN_FEATURES: [res2, res3, res4, res5], OUT_CHANNELS: 16}
+  RESNETS: {OUT_FEATURES: [res2, res3, res4, res5]}
+  ANCHOR_GENERATOR: {SIZES: [[16], [32], [64], [128], [256]]}
+  RPN: {IN_FEATURES: [p2, p3, p4, p5, p6]}
+  ROI_HEADS: {NAME: StandardROIHeads, IN_FEATURES: [p2, p3, p4, p5]}
+  ROI_BOX_HEAD: {NAME: FastRCNNConvFCHead, NUM_FC: 2, FC_DIM: 1024, POOLER_RESOLUTION: 7}
+"""
+_C4 = """
+MODEL:
+  RESNETS: {OUT_FEATURES: [res4]}
+  RPN: {IN_FEATURES: [res4]}
+  ROI_HEADS: {NAME: Res5ROIHeads}
+"""
+_SMALL = """
+  META_ARCHITECTURE: GeneralizedRCNN
+  PIXEL_STD: [58.0, 58.0, 58.0]
+INPUT: {MIN_SIZE_TEST: 160, MAX_SIZE_TEST: 280, FORMAT: FORMAT_HERE}
+VERSION: 2
+"""
+
+
+def write_config(path, kind, order="BGR", heads="", proposals=60):
+    """Write the config of a small model of either kind."""
+    text = {"fpn": _FPN, "c4": _C4}[kind] + _SMALL.replace("FORMAT_HERE", order)
+    text = text.replace(
+        "RESNETS: {",
+        "RESNETS: {STEM_OUT_CHANNELS: 8, RES2_OUT_CHANNELS: 32, WIDTH_PER_GROUP: 8, ",
+    )
+    text = text.replace(
+        "ROI_HEADS: {",
+        "ROI_HEADS: {NUM_CLASSES: 18, BATCH_SIZE_PER_IMAGE: 32, SCORE_THRESH_TEST: 0.0, ",
+    )
+    text = text.replace(
+        "RPN: {", f"RPN: {{PRE_NMS_TOPK_TEST: 300, POST_NMS_TOPK_TEST: {proposals}, "
+    )
+    if heads:
+        text = re.sub("(Standard|Res5)ROIHeads", heads, text)
+    path.write_text(text)
+    return path
+
+
+def write_checkpoint(config, path, seed=0):
+    """Write weights under which proposals lie near their anchors and no class is certain."""
+    network = detectron.Network(
+        detectron.read_recipe(f"detectron2:{config}@random"), torch.device("cpu")
+    )
+    torch.manual_seed(seed)
+    state = network.model.state_dict()
+    for name, values in state.items():
+        if "anchor_deltas" in name or "bbox_pred" in name:
+            values.mul_(1e-3)
+        if "cls_score" in name or "objectness" in name:
+            values.copy_(torch.randn(values.shape) * 1e-3)
+    torch.save({"model": state}, path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    """Config and checkpoint of a small model of each kind."""
+    pytest.importorskip("detectron2")
+    torch.set_num_threads(1)
+    folder = tmp_path_factory.mktemp("models")
+    found = {}
+    for kind in ("fpn", "c4"):
+        config = write_config(folder / f"{kind}.yaml", kind)
+        found[kind] = (config, write_checkpoint(config, folder / f"{kind}.pth"))
+    return found
+
+
+@pytest.fixture(scope="module")
+def trained(drawn, tmp_path_factory):
+    """Weights of our own detector."""
+    path = tmp_path_factory.mktemp("w") / "w.safetensors"
+    settings = TrainDetectorSettings(steps=2, batch_size=2, threads=1, device="cpu")
+    train_detector(drawn, path, settings)
+    return path
+
+
+def settings_for(config, checkpoint, **more):
+    return DetectSettings(
+        regions=f"detectron2:{config}@{checkpoint}", batch_size=5, threads=1, device="cpu", **more
+    )
+
+
+def network_for(config, weights="random"):
+    recipe = detectron.read_recipe(f"detectron2:{config}@{weights}")
+    return detectron.Network(recipe, torch.device("cpu"))
+
+
+def screenshots(captures, count=2):
+    pages = [page for page, _ in zip(read_captures(captures), range(count), strict=False)]
+    images = [decode_screenshot(page.screenshot, (720, 1280), page.key) for page in pages]
+    return [Page(page.key) for page in pages], torch.from_numpy(np.stack(images))
+
+
+def check(batch, pages):
+    assert batch.regions.shape == (pages, 36, 768)
+    assert np.isfinite(batch.regions).all()
+    assert (np.abs(batch.regions).sum(axis=2) > 0).all()
+    assert (batch.boxes[..., 2:] > batch.boxes[..., :2]).all()
+    assert (batch.boxes >= 0).all()
+    assert (batch.boxes <= np.array([720, 1280, 720, 1280])).all()
+    assert (batch.n_regions == (batch.source == 0).sum(axis=1)).all()
+
+
+@needs_detectron2
+@pytest.mark.parametrize("kind", ["fpn", "c4"])
+def test_a_detectron2_model_alone_fills_a_feature_file_and_goes_on_after_a_stop(
+    drawn, models, tmp_path, kind
+):
+    config, weights = models[kind]
+    settings, whole = settings_for(config, weights), tmp_path / "whole.h5"
+    assert detect(drawn, whole, settings).fresh == 24
+    assert detect(drawn, whole, settings).fresh == 0
+    with open_features(whole) as features:
+        said, batch = features.attributes, features.read(slice(None))
+    assert said["detector"] == "detectron2"
+    assert said["regions"] == f"detectron2:{kind}.yaml@{kind}.pth"
+    assert said["weights_sha256"] == sha256_of(weights)
+    assert len(said["config_sha256"]) == 64
+    assert said["projection"] == "orthonormal, seed 0"
+    assert len(json.loads(said["classes"])) == 18
+    check(batch, 24)
+    assert batch.n_regions.min() > 0
+    assert ((batch.classes >= 0) == (batch.source != SOURCES.index("grid"))).all()
+    assert len(np.unique(batch.regions[:, 0], axis=0)) == 24
+
+    stopped = tmp_path / "stopped.h5"
+    detect_shards(drawn, stopped, settings, [0])
+    assert detect(drawn, stopped, settings).fresh == 12
+    with open_features(stopped) as features:
+        again = features.read(slice(None))
+    assert np.array_equal(batch.regions, again.regions)
+    assert np.array_equal(batch.boxes, again.boxes)
+
+    other = write_checkpoint(config, tmp_path / weights.name, seed=1)
+    with pytest.raises(ConfigError, match=r"weights_sha256.*--force"):
+        detect(drawn, whole, settings_for(config, other))
+
+
+def test_a_worker_elsewhere_is_told_absolute_paths(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.yaml").touch()
+    (tmp_path / "own.pth").touch()
+    told = detectron.with_absolute_paths
+    assert told("detectron2:own.yaml@own.pth") == (
+        f"detectron2:{tmp_path / 'own.yaml'}@{tmp_path / 'own.pth'}"
+    )
+    assert told("detectron2:COCO-Detection/x.yaml@random") == (
+        "detectron2:COCO-Detection/x.yaml@random"
+    )
+    assert told("dom") == "dom"
+
+
+@needs_detectron2
+@pytest.mark.parametrize("kind", ["fpn", "c4"])
+@torch.inference_mode()
+def test_features_are_those_of_proposals_through_the_models_own_head(drawn, models, kind):
+    network = network_for(*models[kind])
+    pages, images = screenshots(drawn, 1)
+    batch = detectron.Detectron2Detector(network, {}).extract(pages, images)
+    model, heads = network.model, network.model.roi_heads
+    inputs = model.preprocess_image([{"image": network.image(images[0])}])
+    maps = model.backbone(inputs.tensor)
+    proposals, _ = model.proposal_generator(inputs, maps, None)
+    levels = [maps[name] for name in heads.in_features]
+    if kind == "fpn":
+        pooled = heads.box_head(heads.box_pooler(levels, [proposals[0].proposal_boxes]))
+        assert pooled.shape[1] == 1024
+    else:
+        pooled = heads._shared_roi_transform(levels, [proposals[0].proposal_boxes]).mean((2, 3))
+        assert pooled.shape[1] == 256
+    expected = pooled @ orthonormal(pooled.shape[1])
+    predictions = heads.box_predictor(pooled)
+    best = predictions[0].softmax(1)[:, :-1].max(dim=1)
+    moved = heads.box_predictor.predict_boxes(predictions, proposals)[0].reshape(-1, 18, 4)
+    height, width = inputs.image_sizes[0]
+    scale = torch.tensor([720 / width, 1280 / height]).repeat(2)
+    rows = batch.source[0] != SOURCES.index("grid")
+    assert rows.sum() > 20
+    for row in rows.nonzero()[0]:
+        region = torch.from_numpy(batch.regions[0, row])
+        near = int((expected - region).norm(dim=1).argmin())
+        torch.testing.assert_close(expected[near], region, rtol=1e-4, atol=1e-4)
+        assert best.values[near].item() == pytest.approx(batch.scores[0, row], abs=1e-5)
+        assert best.indices[near].item() == batch.classes[0, row]
+        box = clip(moved[near, best.indices[near]][None] * scale, (720, 1280))[0]
+        torch.testing.assert_close(box, torch.from_numpy(batch.boxes[0, row]))
+
+
+@needs_detectron2
+@pytest.mark.parametrize("kind", ["fpn", "c4"])
+@pytest.mark.parametrize("few", [0, 5])
+def test_where_little_is_proposed_windows_go_through_the_same_head(
+    drawn, models, tmp_path, kind, few
+):
+    config = write_config(tmp_path / "few.yaml", kind, proposals=few)
+    pages, images = screenshots(drawn)
+    batch = detectron.Detectron2Detector(network_for(config), {}).extract(pages, images)
+    check(batch, 2)
+    grid = batch.source == SOURCES.index("grid")
+    assert (grid.sum(axis=1) == 36 - few).all()
+    assert grid[:, few:].all()
+    assert (batch.boxes[grid] == np.concatenate([windows((720, 1280))[: 36 - few]] * 2)).all()
+    assert (batch.scores[grid] == 0).all()
+    assert (batch.classes[grid] == -1).all()
+    assert len(np.unique(batch.regions[0, few:], axis=0)) == 36 - few
+    again = detectron.Detectron2Detector(network_for(config), {}).extract(pages, images)
+    assert np.array_equal(batch.regions, again.regions)
+
+
+@needs_detectron2
+def test_heads_that_pool_by_attention_give_what_they_pool(drawn, models, tmp_path):
+    """As RegionCLIP's: the shared transform, CLIP's attention pooling, then the predictor."""
+    modeling = pytest.importorskip("detectron2.modeling")
+
+    class AttentionROIHeads(modeling.roi_heads.Res5ROIHeads):
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+            self.attnpool = AttentionPool(7, 256, 8, 256)
+            self.pooled = []
+
+        def forward(self, images, features, proposals, targets=None):
+            boxes = [page.proposal_boxes for page in proposals]
+            crops = self._shared_roi_transform([features[f] for f in self.in_features], boxes)
+            self.pooled.append(self.attnpool(crops))
+            predictions = self.box_predictor(self.pooled[-1])
+            return self.box_predictor.inference(predictions, proposals)[0], {}
+
+    if "AttentionROIHeads" not in modeling.ROI_HEADS_REGISTRY:
+        modeling.ROI_HEADS_REGISTRY.register(AttentionROIHeads)
+    config = write_config(tmp_path / "attention.yaml", "c4", heads="AttentionROIHeads")
+    network = network_for(config, write_checkpoint(config, tmp_path / "a.pth"))
+    pages, images = screenshots(drawn, 1)
+    batch = detectron.Detectron2Detector(network, {}).extract(pages, images)
+    check(batch, 1)
+    expected = torch.cat(network.model.roi_heads.pooled) @ orthonormal(256)
+    distance = torch.cdist(
+        torch.from_numpy(batch.regions[0]), expected, compute_mode="donot_use_mm_for_euclid_dist"
+    )
+    assert float(distance.min(dim=1).values.max()) < 1e-3
+
+
+@needs_detectron2
+@pytest.mark.parametrize("order", ["BGR", "RGB"])
+@torch.inference_mode()
+def test_boxes_are_those_that_detectron2_itself_finds(drawn, models, tmp_path, order):
+    engine = pytest.importorskip("detectron2.engine")
+    _, weights = models["fpn"]
+    path = write_config(tmp_path / "model.yaml", "fpn", order=order)
+    pages, images = screenshots(drawn)
+    config = pytest.importorskip("detectron2.config").get_cfg()
+    config.merge_from_file(str(path))
+    config.MODEL.DEVICE, config.MODEL.WEIGHTS = "cpu", str(weights)
+    upstream = engine.DefaultPredictor(config)
+    size = (360, 640)
+    source = detectron.Detectron2Boxes(network_for(path, weights))
+    found = source.propose(View(pages, images, torch.zeros(2, 1, 1, 1), size))
+    assert source.kind == "external"
+    for ours, picture in zip(found, images, strict=True):
+        bgr = np.ascontiguousarray(picture.permute(1, 2, 0).numpy()[:, :, ::-1])
+        theirs = upstream(bgr)["instances"]
+        assert theirs.image_size == (1280, 720)
+        boxes = theirs.pred_boxes.tensor / 2
+        kept = nms(boxes, theirs.scores, 0.5)
+        assert len(kept) > 5
+        torch.testing.assert_close(ours.scores, theirs.scores[kept], rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(ours.boxes, boxes[kept], rtol=1e-3, atol=0.05)
+
+
+@needs_detectron2
+def test_our_model_embeds_what_detectron2_finds(drawn, models, trained, tmp_path):
+    config, weights = models["fpn"]
+    weights = Path(shutil.copy(weights, tmp_path / "boxes.pth"))
+    settings, features = settings_for(config, weights, weights=trained), tmp_path / "f.h5"
+    detect_shards(drawn, features, settings, [0])
+    assert detect(drawn, features, settings).fresh == 12
+    with open_features(features) as there:
+        said, batch = there.attributes, there.read(slice(None))
+    assert said["detector"] == "apt-style"
+    assert said["weights_sha256"] == sha256_of(trained)
+    assert said["regions"] == "detectron2:fpn.yaml@boxes.pth"
+    assert said["regions_weights_sha256"] == sha256_of(weights)
+    external = batch.source == SOURCES.index("external")
+    assert external.any(axis=1).all()
+    assert (batch.n_regions == external.sum(axis=1)).all()
+    write_checkpoint(config, weights, seed=1)
+    with pytest.raises(ConfigError, match=r"regions_weights_sha256.*--force"):
+        detect(drawn, features, settings)
+
+
+@needs_detectron2
+@pytest.mark.parametrize("heads", ["", "AptROIHeads"])
+def test_in_bfloat16_features_point_where_they_did(drawn, models, tmp_path, heads):
+    config = write_config(tmp_path / "model.yaml", "fpn", heads=heads, proposals=0)
+    network, (pages, images) = network_for(config), screenshots(drawn, 1)
+    full = detectron.Detectron2Detector(network, {}).extract(pages, images).regions[0]
+    half = detectron.Detectron2Detector(network, {}, autocast=True).extract(pages, images)
+    check(half, 1)
+    assert half.regions.dtype == np.float32
+    assert not np.array_equal(half.regions[0], full)
+    cosine = torch.nn.functional.cosine_similarity(*map(torch.from_numpy, (half.regions[0], full)))
+    assert cosine.min() > 0.99
+
+
+@needs_detectron2
+def test_a_name_of_the_model_zoo_is_a_config():
+    pytest.importorskip("detectron2")
+    recipe = detectron.read_recipe("detectron2:COCO-Detection/faster_rcnn_R_50_C4_3x.yaml@random")
+    assert recipe.name == "detectron2:faster_rcnn_R_50_C4_3x.yaml@random"
+    assert recipe.config.MODEL.ROI_HEADS.NAME == "Res5ROIHeads"
+    assert recipe.classes[:2] == ["person", "bicycle"]
+
+
+@needs_detectron2
+@torch.inference_mode()
+def test_a_model_of_another_architecture_gives_boxes():
+    pytest.importorskip("detectron2")
+    recipe = detectron.read_recipe("detectron2:COCO-Detection/retinanet_R_50_FPN_1x.yaml@random")
+    recipe.config.INPUT.MIN_SIZE_TEST = 96
+    recipe.config.MODEL.RETINANET.SCORE_THRESH_TEST = 0.0
+    network = detectron.Network(recipe, torch.device("cpu"))
+    images = torch.zeros(1, 3, 640, 360, dtype=torch.uint8)
+    view = View([Page("a")], images, torch.zeros(1, 1, 1, 1), (180, 320))
+    (found,) = detectron.Detectron2Boxes(network).propose(view)
+    assert len(found.boxes) > 0
+    assert (found.boxes[:, 2:] <= torch.tensor([180.0, 320.0])).all()
+    with pytest.raises(ConfigError, match="RetinaNet"):
+        detectron.Detectron2Detector(network, {})
+
+
+@needs_detectron2
+def test_a_config_may_name_its_own_weights(models, tmp_path):
+    config, weights = models["fpn"]
+    named = config.read_text().replace("MODEL:", f"MODEL:\n  WEIGHTS: {weights}", 1)
+    (tmp_path / "named.yaml").write_text(named)
+    recipe = detectron.read_recipe(f"detectron2:{tmp_path / 'named.yaml'}")
+    assert recipe.weights == weights
+    named_outside = detectron.read_recipe(f"detectron2:{config}@{weights}")
+    assert recipe.config_sha256 == named_outside.config_sha256
+
+
+@needs_detectron2
+@pytest.mark.parametrize(
+    ("regions", "message"),
+    [
+        ("nowhere.yaml@random", "neither a YAML file nor the name of one"),
+        ("COCO-Detection/faster_rcnn_R_50_C4_3x.yaml", "MODEL.WEIGHTS of .* no file; expected"),
+        ("COCO-Detection/faster_rcnn_R_50_C4_3x.yaml@x.pkl", "x.pkl: no such file; expected"),
+        ("{bad}@random", "not a detectron2 config .*STRANGE"),
+        ("{code}@random", "not a detectron2 config .*python/object"),
+        ("{grey}@random", "INPUT.FORMAT 'L', expected BGR or RGB"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_in_one_line(tmp_path, regions, message):
+    pytest.importorskip("detectron2")
+    (tmp_path / "bad.yaml").write_text("MODEL: {STRANGE: 1}\nVERSION: 2\n")
+    (tmp_path / "grey.yaml").write_text("INPUT: {FORMAT: L}\nVERSION: 2\n")
+    (tmp_path / "code.yaml").write_text("SEED: !!python/object/apply:eval ['1']\nVERSION: 2\n")
+    places = {name: tmp_path / f"{name}.yaml" for name in ("bad", "grey", "code")}
+    regions = regions.format(**places)
+    with pytest.raises(ConfigError, match=message):
+        detectron.read_recipe(f"detectron2:{regions}")
+
+
+@needs_detectron2
+def test_weights_of_another_model_or_none_at_all_are_refused(models, tmp_path):
+    (fpn, _), (_, c4_weights) = models["fpn"], models["c4"]
+    with pytest.raises(FormatError, match="not of this config: none that fit"):
+        network_for(fpn, c4_weights)
+    (tmp_path / "torn.pth").write_bytes(b"PK\3\4 torn")
+    with pytest.raises(FormatError, match="not a readable detectron2 checkpoint"):
+        network_for(fpn, tmp_path / "torn.pth")
+
+
+@needs_detectron2
+def test_a_model_without_one_box_predictor_gives_boxes_alone(tmp_path):
+    pytest.importorskip("detectron2")
+    config = write_config(tmp_path / "cascade.yaml", "fpn", heads="CascadeROIHeads")
+    config.write_text(
+        config.read_text().replace("ROI_BOX_HEAD: {", "ROI_BOX_HEAD: {CLS_AGNOSTIC_BBOX_REG: True,")
+    )
+    network = network_for(config)
+    with pytest.raises(ConfigError, match=r"with CascadeROIHeads: .* --weights"):
+        detectron.Detectron2Detector(network, {})
+    images = torch.zeros(1, 3, 1280, 720, dtype=torch.uint8)
+    view = View([Page("a")], images, torch.zeros(1, 1, 1, 1), (720, 1280))
+    with torch.inference_mode():
+        assert len(detectron.Detectron2Boxes(network).propose(view)) == 1
+
+
+def apt_config(folder, kind, more=""):
+    heads = {"fpn": "AptROIHeads", "c4": "AptRes5ROIHeads"}[kind]
+    path = write_config(folder / f"apt-{kind}.yaml", kind, heads=heads)
+    path.write_text(
+        path.read_text().replace("MODEL:", f"MODEL:\n  APT: {{TEMPERATURE: 0.1{more}}}")
+    )
+    return path
+
+
+def training_input():
+    structures = pytest.importorskip("detectron2.structures")
+    torch.manual_seed(0)
+    image = torch.randint(0, 256, (3, 192, 128)).float()
+    image[:, 20:80, 20:90] = 250.0
+    image[:, 110:150, 10:120] = 5.0
+    truth = structures.Instances((192, 128))
+    truth.gt_boxes = structures.Boxes(
+        torch.tensor([[20.0, 20.0, 90.0, 80.0], [10.0, 110.0, 120.0, 150.0]])
+    )
+    truth.gt_classes = torch.tensor([3, 5])
+    return {"image": image, "instances": truth}
+
+
+@needs_detectron2
+@pytest.mark.parametrize(("kind", "mode"), [("fpn", "shift"), ("fpn", "attn"), ("c4", "film")])
+def test_our_predictor_trains_and_infers_inside_detectron2(models, tmp_path, kind, mode):
+    events = pytest.importorskip("detectron2.utils.events")
+    network = network_for(apt_config(tmp_path, kind, f", MODE: {mode}"))
+    model, predictor = network.model, network.predictor
+    assert network.is_apt
+    prompts = predictor.prompts.clone()
+    model.train()
+    optimizer = torch.optim.Adam(predictor.parameters(), lr=1e-3)
+    strings = (torch.tensor([[25.0, 25.0, 85.0, 75.0]]), HashedNgrams().encode(["Buy now"]))
+    course = []
+    with events.EventStorage():
+        for _ in range(8):
+            with predictor.reading([strings]):
+                losses = model([training_input()])
+            assert set(losses) >= {"loss_cls", "loss_box_reg", "loss_rpn_cls", "loss_rpn_loc"}
+            course.append(losses["loss_cls"].item())
+            optimizer.zero_grad()
+            (losses["loss_cls"] + losses["loss_box_reg"]).backward()
+            assert predictor.tuner.expand.weight.grad.abs().sum() > 0
+            assert predictor.projection.weight.grad.abs().sum() > 0
+            optimizer.step()
+    assert np.isfinite(course).all()
+    assert np.mean(course[-2:]) < 0.8 * course[0]
+    assert torch.equal(predictor.prompts, prompts)
+    model.eval()
+    with torch.inference_mode():
+        found = model([{"image": training_input()["image"]}])[0]["instances"]
+    assert len(found) > 0
+    assert int(found.pred_classes.max()) < 18
+    assert ((found.scores > 0) & (found.scores <= 1)).all()
+
+
+@needs_detectron2
+def test_linked_text_tunes_the_logits_and_nothing_else(models, tmp_path):
+    structures = pytest.importorskip("detectron2.structures")
+    predictor = network_for(apt_config(tmp_path, "fpn")).predictor
+    torch.manual_seed(0)
+    torch.nn.init.normal_(predictor.tuner.expand.weight, std=0.1)
+    proposals = structures.Instances((100, 100))
+    proposals.proposal_boxes = structures.Boxes(
+        torch.tensor([[0.0, 0.0, 40.0, 40.0], [60.0, 60.0, 90.0, 90.0]])
+    )
+    with torch.inference_mode():
+        predictions = predictor(torch.randn(2, 1024))
+        assert predictions[1].shape == (2, 4)
+        silent = predictor.classify(predictions[0], [proposals])
+        strings = (torch.tensor([[5.0, 5.0, 30.0, 20.0]]), HashedNgrams().encode(["Buy now"]))
+        with predictor.reading([strings]):
+            told = predictor.classify(predictions[0], [proposals])
+            probabilities = predictor.predict_probs(predictions, [proposals])
+    assert silent.shape == (2, 19)
+    assert (told[:, -1] == 0).all()
+    assert not torch.allclose(silent[0], told[0])
+    torch.testing.assert_close(silent[1], told[1])
+    torch.testing.assert_close(probabilities[0], told.softmax(dim=1))
+    assert torch.equal(predictor.classify(predictions[0], [proposals]), silent)
+
+
+@needs_detectron2
+def test_prompts_come_from_a_trained_detector_or_a_text_encoder(trained, tmp_path):
+    pytest.importorskip("detectron2")
+    config = apt_config(tmp_path, "fpn", f", CARD: {trained}")
+    assert detectron.read_recipe(f"detectron2:{config}@random").classes[:2] == ["text", "heading"]
+    own = network_for(config).predictor
+    torch.testing.assert_close(own.prompts, to_prompts(read_card(trained)))
+    names = ", CLASSES: [[cat, 猫], [dog, 狗]], TEXT_ENCODER: 'hash:1'"
+    two = apt_config(tmp_path, "fpn", names)
+    with pytest.raises(ConfigError, match=r"prompts of 2 classes, .*NUM_CLASSES is 18"):
+        network_for(two)
+    two.write_text(two.read_text().replace("NUM_CLASSES: 18", "NUM_CLASSES: 2"))
+    assert detectron.read_recipe(f"detectron2:{two}@random").classes == ["cat", "dog"]
+    predictor = network_for(two).predictor
+    assert predictor.prompts.shape == (2, 768)
+    torch.testing.assert_close(predictor.prompts.norm(dim=1), torch.ones(2))
+
+
+@needs_detectron2
+@pytest.mark.parametrize("kind", ["fpn", "c4"])
+def test_our_predictor_in_detectron2_gives_visual_features_whatever_the_text(
+    drawn, models, tmp_path, kind
+):
+    network = network_for(apt_config(tmp_path, kind, ", MODE: film"))
+    torch.manual_seed(0)
+    torch.nn.init.normal_(network.predictor.tuner.expand.weight, std=0.1)
+    for layer in ("objectness_logits", "anchor_deltas"):
+        getattr(network.model.proposal_generator.rpn_head, layer).weight.data *= 1e-3
+    pages, images = screenshots(drawn, 1)
+    detector = detectron.Detectron2Detector(network, {})
+    silent = detector.extract(pages, images)
+    told = detector.extract(
+        [Page(pages[0].key, [TextBox("Buy now", (0.0, 0.0, 720.0, 1280.0))])], images
+    )
+    check(silent, 1)
+    check(told, 1)
+    assert not np.array_equal(silent.scores, told.scores)
+    boxes = {tuple(box): row for box, row in zip(silent.boxes[0], silent.regions[0], strict=True)}
+    shared = [
+        np.allclose(boxes[tuple(box)], row)
+        for box, row in zip(told.boxes[0], told.regions[0], strict=True)
+        if tuple(box) in boxes
+    ]
+    assert shared
+    assert all(shared)

@@ -1,0 +1,144 @@
+"""`detect --regions dom` on captures: exact boxes first, 36 rows whatever the record says."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from now_builder.detect.labels.elements import dom_boxes
+from now_builder.detect.run import detect
+from now_builder.detect.settings import DetectSettings, TrainDetectorSettings
+from now_builder.detect.training.train import train_detector
+from now_builder.errors import ConfigError
+from now_builder.formats.features import SOURCES, open_features
+from now_builder.formats.shard import Element, read_captures, read_rows, write_shard
+
+DOM = SOURCES.index("dom")
+OWN = {SOURCES.index(name) for name in ("detector", "relaxed", "grid")}
+WALL = Element((0.0, 100.0, 720.0, 1200.0), "div", "dialog")
+BOX = (100.0, 400.0, 620.0, 800.0)
+RECORDS = {
+    "as drawn": None,
+    "wall": "behind",
+    "nothing": [],
+    "unseen": [
+        Element(BOX, "img", visible=False),
+        Element(BOX, "img", visible_fraction=0.2),
+        Element((0.0, 0.0, 10.0, 10.0), "img"),
+        Element((0.0, 0.0, 720.0, 1280.0), "article"),
+        Element((900.0, 0.0, 1000.0, 100.0), "img"),
+        Element((300.0, 300.0, 200.0, 200.0), "img"),
+    ],
+    "one": [Element(BOX, "img")],
+    "outside": [Element((-40.0, 1000.0, 800.0, 1400.0), "img")],
+    "unknown": [Element(BOX, "x-map", interactive=True)],
+    "crowd": [
+        Element((x * 36.0, y * 32.0, x * 36.0 + 34, y * 32.0 + 30), "svg")
+        for y in range(40) for x in range(20)
+    ],
+    "same place": [Element(BOX, "img"), Element(BOX, "button"), Element(BOX, "x-map", "feed")],
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def captures(draw, tmp_path_factory):
+    """Pages whose pixels are drawn and whose records are ours."""
+    folder = tmp_path_factory.mktemp("dom") / "captures"
+    draw(folder, pages=len(RECORDS), sites=3, shards=1)
+    pages = []
+    for page, record in zip(read_captures(folder), RECORDS.values(), strict=True):
+        elements = [WALL, *page.elements] if record == "behind" else record
+        pages.append(page if record is None else replace(page, elements=elements))
+    write_shard(folder, 0, read_rows(folder), pages)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def settings(drawn, tmp_path_factory):
+    weights = tmp_path_factory.mktemp("w") / "w.safetensors"
+    training = TrainDetectorSettings(steps=1, batch_size=2, threads=1, device="cpu")
+    train_detector(drawn, weights, training)
+    return DetectSettings(weights=weights, batch_size=4, threads=1, device="cpu", regions="dom")
+
+
+@pytest.fixture(scope="module")
+def found(captures, settings, tmp_path_factory):
+    """The rows of each page by the name of its record, and the elements' boxes."""
+    features = tmp_path_factory.mktemp("f") / "features.h5"
+    assert detect(captures, features, settings).fresh == len(RECORDS)
+    with open_features(features) as file:
+        assert file.attributes["regions"] == "dom"
+        batch = file.read(slice(None))
+    pages = {page.key: page for page in read_captures(captures)}
+    assert batch.keys == list(pages)
+    return {
+        name: (batch.take(np.array([row])), dom_boxes(pages[key].elements))
+        for row, (name, key) in enumerate(zip(RECORDS, batch.keys, strict=True))
+    }
+
+
+def rows_of(batch):
+    """Boxes that stand as the DOM gave them, by being of the source and kept at once."""
+    return {tuple(box) for box in batch.boxes[0][batch.source[0] == DOM].tolist()}
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_every_page_has_36_rows_and_none_is_zero(found, name):
+    batch, _ = found[name]
+    assert np.isfinite(batch.regions).all()
+    assert (np.abs(batch.regions).sum(axis=2) > 0).all()
+    assert np.isfinite(batch.boxes).all()
+    assert (batch.boxes[..., 2:] > batch.boxes[..., :2]).all()
+    assert (batch.boxes >= 0).all()
+    assert (batch.boxes <= np.array([720, 1280, 720, 1280])).all()
+    first = batch.n_regions[0]
+    assert (batch.source[0, :first] == DOM).all()
+    assert set(batch.source[0, first:].tolist()) <= OWN
+
+
+@pytest.mark.parametrize("name", ["as drawn", "crowd", "one", "outside", "unknown", "same place"])
+def test_boxes_of_the_dom_stand_first_and_exactly(found, name):
+    batch, boxes = found[name]
+    assert rows_of(batch) <= set(boxes)
+    assert batch.n_regions[0] > 0
+
+
+def test_a_page_of_few_elements_has_them_all_and_then_proposals(found):
+    for name in ("one", "outside", "unknown"):
+        batch, boxes = found[name]
+        assert rows_of(batch) == set(boxes)
+        assert batch.n_regions[0] == 1
+    assert found["outside"][1] == [(0.0, 1000.0, 720.0, 1280.0)]
+
+
+def test_a_drawn_page_has_each_element_that_no_other_covers(found):
+    batch, boxes = found["as drawn"]
+    everywhere = {tuple(box) for box in batch.boxes[0].tolist()}
+    assert len(boxes) >= 8
+    assert len(everywhere & set(boxes)) >= 0.9 * min(len(boxes), 36)
+
+
+@pytest.mark.parametrize("name", ["wall", "nothing", "unseen"])
+def test_behind_a_wall_and_without_elements_the_detectors_own_stand_in(found, name):
+    batch, boxes = found[name]
+    assert boxes == []
+    assert batch.n_regions[0] == 0
+    assert (batch.source[0] == SOURCES.index("detector")).any()
+
+
+def test_a_crowd_of_elements_leaves_no_room_for_proposals(found):
+    batch, boxes = found["crowd"]
+    assert len(boxes) == 800  # beyond the cap they are ignored in training, but they are elements
+    assert batch.n_regions.tolist() == [36]
+
+
+def test_elements_in_one_place_are_one_region(found):
+    batch, _ = found["same place"]
+    assert batch.n_regions.tolist() == [1]
+
+
+def test_a_file_of_proposals_is_not_gone_on_with_from_the_dom(captures, settings, tmp_path):
+    features = tmp_path / "f.h5"
+    detect(captures, features, settings.model_copy(update={"regions": "proposals"}))
+    with pytest.raises(ConfigError, match=r"regions.*--force"):
+        detect(captures, features, settings)

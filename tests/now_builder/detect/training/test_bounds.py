@@ -1,0 +1,85 @@
+"""A trained detector stands between random boxes and the browser's own."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from now_builder.detect.base import Page
+from now_builder.detect.settings import TrainDetectorSettings
+from now_builder.detect.training.bounds import RandomBoxes, measure_detector
+from now_builder.detect.training.data import read_pool
+from now_builder.detect.training.train import train_detector
+from now_builder.errors import ConfigError, FormatError
+from now_builder.formats.split import Shares, SplitPlan, write_split
+
+
+@pytest.fixture(scope="module")
+def weights(drawn, tmp_path_factory):
+    path = tmp_path_factory.mktemp("bounds") / "w.safetensors"
+    made = {"steps": 40, "batch_size": 3, "threads": 1, "device": "cpu", "measure_every": 99}
+    train_detector(drawn, path, TrainDetectorSettings(**made))
+    return path
+
+
+def test_bounds_enclose_the_detector(drawn, weights):
+    found = measure_detector(drawn, weights, "test", threads=1)
+    pages, _ = read_pool(drawn, "test")
+    assert found.pages == len(pages) > 0
+    assert {kind.elements for kind in found.sources.values()} == {
+        float(sum(len(page.labels.boxes) for page in pages))
+    }
+    recall = {name: figures.recall36 for name, figures in found.sources.items()}
+    assert recall["dom"] > recall["detector"] > recall["random"]
+    assert recall["dom"] > 0.9
+    assert found.sources["dom"].ap50 > found.sources["random"].ap50
+    assert found.sources["grid"].recall36 < recall["detector"]
+    text = str(found)
+    for said in ("AP50", "recall@36", "detector", "dom", "grid", "random", "text"):
+        assert said in text
+
+
+def test_the_command_prints_a_table_or_json(drawn, weights):
+    code = "from now_builder.cli import main; main()"
+    command = [sys.executable, "-c", code, "measure-detector", str(drawn), str(weights)]
+    done = subprocess.run(
+        [*command, "--pool", "train", "--threads", "1", "--json"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    tree = json.loads(done.stdout)
+    assert tree == measure_detector(drawn, weights, "train", threads=1).tree
+    assert set(tree["sources"]) == {"detector", "dom", "grid", "random"}
+    assert tree["pool"] == "train"
+
+
+def test_random_boxes_have_the_sizes_of_labels_and_depend_on_seed_and_key_alone(drawn):
+    pages, _ = read_pool(drawn, "train")
+    boxes = RandomBoxes(pages, 0)
+    one = boxes.of(Page("a"))
+    assert torch.equal(one, RandomBoxes(pages, 0).of(Page("a")))
+    assert not torch.equal(one, boxes.of(Page("b")))
+    assert not torch.equal(one, RandomBoxes(pages, 1).of(Page("a")))
+    assert (one[:, :2] >= 0).all()
+    assert (one[:, 2:] <= torch.tensor([720.0, 1280.0])).all()
+    labels = torch.tensor([box for page in pages for box in page.labels.boxes])
+    sizes = labels[:, 2:] - labels[:, :2]
+    distance = (one[:, None, 2:] - one[:, None, :2] - sizes).abs().amax(dim=2)
+    assert (distance.min(dim=1).values < 1e-3).all()
+
+
+def test_a_pool_without_pages_and_weights_that_are_missing_are_errors(
+    drawn, draw, weights, tmp_path
+):
+    with pytest.raises(ConfigError, match="no such weights"):
+        measure_detector(drawn, tmp_path / "none.safetensors")
+    draw(tmp_path / "c", pages=4, sites=4, shards=1)
+    plan = SplitPlan(seed=0, shares=Shares(train=1.0, dev=0.0, test=0.0))
+    write_split(tmp_path / "c" / "split.toml", plan)
+    with pytest.raises(FormatError, match="no page of the test pool has labelled elements"):
+        measure_detector(tmp_path / "c", weights)

@@ -1,0 +1,251 @@
+"""Training: it learns, from the train pool only, and a kill leaves no trace."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from now_builder.detect.base import Page
+from now_builder.detect.labels.mapping import NAMES
+from now_builder.detect.model.apt import TINY
+from now_builder.detect.model.clip_resnet import ModifiedResNet
+from now_builder.detect.model.text_encoder import HashedNgrams
+from now_builder.detect.model.weights import card_path, load_detector, read_card
+from now_builder.detect.regions.extraction import AptExtractor
+from now_builder.detect.settings import TrainDetectorSettings
+from now_builder.detect.training.augmentation import jitter, recolour
+from now_builder.detect.training.callbacks import history_path
+from now_builder.detect.training.data import Screenshots, read_train_pages
+from now_builder.detect.training.measure import find, measure
+from now_builder.detect.training.train import Training, checkpoint_path, fit_scale, train_detector
+from now_builder.errors import ConfigError, FormatError, TrainingError
+from now_builder.formats.atomic import sha256_of
+from now_builder.formats.shard import locate_screenshots, read_rows
+from now_builder.formats.split import read_split
+
+QUICK = {"steps": 4, "batch_size": 2, "checkpoint_every": 1, "threads": 1, "device": "cpu"}
+
+
+@pytest.fixture(scope="module")
+def trained(drawn, tmp_path_factory):
+    """Weights after forty steps, and the loss of each step."""
+    weights = tmp_path_factory.mktemp("weights") / "w.safetensors"
+    settings = TrainDetectorSettings(steps=40, batch_size=3, threads=1, device="cpu", held_out=0.2)
+    training = Training(weights, settings, read_train_pages(drawn, 0.2))
+    training._train_mode()
+    totals = []
+    while training.step < 40:
+        totals.append(sum(training._take_step().values()))
+        training.step += 1
+    training.finish()
+    return weights, totals
+
+
+def test_the_loss_falls_in_forty_steps(trained):
+    _, totals = trained
+    assert sum(totals[-5:]) < 0.6 * sum(totals[:5])
+
+
+def test_a_trained_detector_finds_more_than_an_untrained_one(drawn, trained):
+    weights, _ = trained
+    pages = read_train_pages(drawn, 0.2)
+    screenshots = Screenshots((360, 640), 100, 1)
+    training = Training(weights, TrainDetectorSettings(threads=1, device="cpu"), pages)
+    untrained = AptExtractor(training.model, training.encoder, {})
+    model, _ = load_detector(weights, torch.device("cpu"))
+    learnt = AptExtractor(model, training.encoder, {})
+    before = measure(find(untrained, pages.held_out, screenshots), NAMES)
+    after = measure(find(learnt, pages.held_out, screenshots), NAMES)
+    assert after.recall36 > before.recall36 + 0.05
+    assert after.classified36 > before.classified36 + 0.05
+    assert after.ap50 > before.ap50 + 0.05
+
+
+def test_the_json_says_what_the_weights_are(drawn, trained):
+    weights, _ = trained
+    card = json.loads(card_path(weights).read_text(encoding="utf-8"))
+    assert card["weights_sha256"] == sha256_of(weights)
+    assert len(card["classes"]) == len(card["prompts"]) == 18
+    assert len(card["prompts"][0]) == 768
+    assert card["text_encoder"] == "hash:0"
+    assert card["mapping"]["classes"][3] == ["button", "按钮"]
+    assert card["measured"]["recall36"] > card["measured"]["ap50"] > card["measured"]["ap"] > 0
+    by_class = card["measured_by_class"]
+    assert set(by_class) <= set(NAMES)
+    assert sum(found["elements"] for found in by_class.values()) == card["measured"]["elements"]
+    assert card["trained_on"]["pages"] == len(read_train_pages(drawn, 0.2).learn)
+
+
+def test_stored_features_are_centred_spread_out_and_of_one_scale(drawn, trained):
+    weights, _ = trained
+    model, _ = load_detector(weights, torch.device("cpu"))
+    pages = read_train_pages(drawn, 0.2).learn
+    batch = AptExtractor(model, HashedNgrams(0), {}).extract(
+        [Page(page.key, page.text_boxes) for page in pages],
+        Screenshots((360, 640), 100, 1).read(pages),
+    )
+    rows = torch.from_numpy(batch.regions).flatten(0, 1)
+    assert 0.5 < rows.square().mean().sqrt().item() < 2
+    unit = nn.functional.normalize(rows, dim=1)
+    assert (unit.mean(dim=0).square().sum()).item() < 0.2  # the mean cosine of two rows
+
+
+def test_only_the_train_pool_is_read(draw, tmp_path):
+    draw(tmp_path / "c", pages=30, sites=15)
+    plan = read_split(tmp_path / "c" / "split.toml")
+    sites = {row.key: row.site for row in read_rows(tmp_path / "c")}
+    pages = read_train_pages(tmp_path / "c", 0.3)
+    everything = [*pages.learn, *pages.held_out]
+    assert {plan.pool_of(page.site, page.key) for page in everything} == {"train"}
+    ours = [key for key, site in sites.items() if plan.pool_of(site, key) == "train"]
+    assert {page.key for page in everything} == set(ours) - {"00000_9999", "00001_9999"}
+    assert not {p.site for p in pages.learn} & {p.site for p in pages.held_out}
+
+
+def test_screenshots_outside_the_train_pool_do_not_change_the_weights(draw, tmp_path):
+    """The tar members of other pools are made unreadable; the weights stay the same."""
+    draw(tmp_path / "a", pages=12, sites=6, shards=1)
+    draw(tmp_path / "b", pages=12, sites=6, shards=1)
+    plan = read_split(tmp_path / "b" / "split.toml")
+    spoiled = 0
+    rows = {row.key: row for row in read_rows(tmp_path / "b")}
+    for key, place in locate_screenshots(tmp_path / "b", 0).items():
+        if plan.pool_of(rows[key].site, key) != "train":
+            with place.path.open("r+b") as file:
+                file.seek(place.offset)
+                file.write(b"\0" * place.size)
+            spoiled += 1
+    assert spoiled
+    settings = TrainDetectorSettings(**{**QUICK, "steps": 2})
+    for name in "ab":
+        train_detector(tmp_path / name, tmp_path / f"{name}.safetensors", settings)
+    assert sha256_of(tmp_path / "a.safetensors") == sha256_of(tmp_path / "b.safetensors")
+
+
+_PROGRAM = """
+import sys
+from pathlib import Path
+from now_builder.detect.labels.mapping import NAMES
+from now_builder.detect.settings import TrainDetectorSettings
+from now_builder.detect.training.train import train_detector
+train_detector(Path(sys.argv[1]), Path(sys.argv[2]),
+    TrainDetectorSettings(steps=4, batch_size=2, checkpoint_every=1, threads=1, device="cpu"))
+"""
+
+
+def test_a_kill_in_the_middle_changes_nothing(drawn, tmp_path):
+    settings = TrainDetectorSettings(**QUICK)
+    train_detector(drawn, tmp_path / "whole.safetensors", settings)
+    weights = tmp_path / "killed.safetensors"
+    process = subprocess.Popen(
+        [sys.executable, "-c", _PROGRAM, str(drawn), str(weights)],
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    deadline = time.monotonic() + 120
+    while not checkpoint_path(weights).exists() and time.monotonic() < deadline:
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    assert checkpoint_path(weights).exists()
+    assert not weights.exists()
+    train_detector(drawn, weights, settings)
+    assert weights.read_bytes() == (tmp_path / "whole.safetensors").read_bytes()
+    assert not checkpoint_path(weights).exists()
+    history = history_path(weights).read_text(encoding="utf-8")
+    assert history == history_path(tmp_path / "whole.safetensors").read_text(encoding="utf-8")
+    whole, killed = (
+        json.loads(card_path(tmp_path / f"{n}.safetensors").read_text())
+        for n in ("whole", "killed")
+    )
+    assert whole == killed
+    again = train_detector(drawn, weights, settings)
+    assert again.seconds == 0
+    with pytest.raises(ConfigError, match="other seed; --force"):
+        train_detector(drawn, weights, settings.model_copy(update={"seed": 5}))
+
+
+def test_a_checkpoint_of_other_settings_or_a_torn_one_is_refused(drawn, tmp_path):
+    weights = tmp_path / "w.safetensors"
+    settings = TrainDetectorSettings(**QUICK)
+    training = Training(weights, settings, read_train_pages(drawn, 0.1))
+    training._save()
+    with pytest.raises(ConfigError, match="other settings; --force"):
+        train_detector(drawn, weights, settings.model_copy(update={"lr": 0.5}))
+    checkpoint_path(weights).write_bytes(b"torn")
+    with pytest.raises(FormatError, match="not a readable checkpoint"):
+        train_detector(drawn, weights, settings)
+
+
+def test_weights_and_json_that_do_not_belong_together_are_refused(trained, tmp_path):
+    weights, _ = trained
+    copy = tmp_path / "w.safetensors"
+    copy.write_bytes(weights.read_bytes())
+    with pytest.raises(FormatError, match="missing"):
+        read_card(copy)
+    card_path(copy).write_bytes(card_path(weights).read_bytes())
+    read_card(copy)
+    copy.write_bytes(weights.read_bytes()[:-8])
+    with pytest.raises(FormatError, match="not the JSON of these weights"):
+        read_card(copy)
+
+
+def test_captures_without_labels_are_a_users_mistake(draw, tmp_path):
+    draw(tmp_path / "c", pages=1, sites=1, shards=1)
+    with pytest.raises(TrainingError, match="two or more"):
+        train_detector(tmp_path / "c", tmp_path / "w.safetensors", TrainDetectorSettings())
+    with pytest.raises(ConfigError, match="safetensors"):
+        train_detector(tmp_path / "c", tmp_path / "w.pt", TrainDetectorSettings())
+
+
+def test_recolouring_keeps_pixels_in_range_and_jitter_keeps_boxes_on_screen():
+    generator = torch.Generator().manual_seed(0)
+    pixels = torch.rand(8, 3, 20, 10, generator=generator)
+    views = recolour(pixels, generator)
+    assert views.min() >= 0
+    assert views.max() <= 1
+    assert not torch.equal(views, pixels)
+    boxes = torch.tensor([[0.0, 0, 180, 320], [100, 100, 110, 120]])
+    moved = jitter(boxes, (180, 320), generator)
+    assert (moved[:, :2] >= 0).all()
+    assert (moved[:, 2:] <= torch.tensor([180.0, 320.0])).all()
+    assert (moved - boxes)[1].abs().max() <= 2.0
+
+
+def test_evening_out_gives_centred_rows_of_mean_square_one():
+    generator = torch.Generator().manual_seed(0)
+    spread = torch.linspace(0.01, 3, 768, dtype=torch.float64)
+    rows = torch.randn(2000, 768, generator=generator, dtype=torch.float64) * spread + 5
+    centre, whiten = fit_scale(rows)
+    mapped = (rows.float() - centre) @ whiten
+    assert mapped.mean(dim=0).abs().max() < 1e-3
+    assert mapped.square().mean().item() == pytest.approx(1, rel=1e-3)
+    before, after = rows.std(dim=0), mapped.std(dim=0)
+    assert after.max() / after.min() < 0.3 * before.max() / before.min()
+
+
+def test_a_loaded_backbone_keeps_its_stem_and_its_statistics(drawn, tmp_path):
+    torch.manual_seed(3)
+    start = ModifiedResNet(TINY.layers, TINY.width, TINY.outputs, TINY.side, TINY.layer3_stride)
+    clip = {f"visual.{name}": value for name, value in start.state_dict().items()}
+    save_file(clip, tmp_path / "clip.safetensors")
+    source = str(tmp_path / "clip.safetensors")
+    settings = TrainDetectorSettings(**{**QUICK, "steps": 1, "clip_weights": source})
+    train_detector(drawn, tmp_path / "w.safetensors", settings)
+    after = load_file(tmp_path / "w.safetensors")
+    frozen = [
+        name for name in clip if ".bn" in name or name.startswith(("visual.conv", "visual.layer1"))
+    ]
+    assert len(frozen) > 20
+    for name in frozen:
+        assert torch.equal(clip[name], after[name]), name
+    assert not torch.equal(
+        clip["visual.layer4.0.conv2.weight"], after["visual.layer4.0.conv2.weight"]
+    )

@@ -1,0 +1,368 @@
+"""What can be changed in a training: classes, labels, precision, averages, sampling; its story."""
+
+import copy
+import json
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file
+
+from now_builder.detect.labels.mapping import DEFAULT, read_mapping
+from now_builder.detect.labels.run import label_captures
+from now_builder.detect.model.apt import TINY, AptDetector
+from now_builder.detect.model.weights import load_detector, read_card
+from now_builder.detect.settings import LabelSettings, TrainDetectorSettings
+from now_builder.detect.training.callbacks import history_path, pictures_path
+from now_builder.detect.training.data import (
+    Screenshots,
+    _cut,
+    read_coco_pages,
+    read_train_pages,
+)
+from now_builder.detect.training.sampling import repeat_factors
+from now_builder.detect.training.train import (
+    Training,
+    checkpoint_path,
+    make_average,
+    resolve,
+    train_detector,
+)
+from now_builder.errors import ConfigError, FormatError, TrainingError
+
+QUICK = {"steps": 2, "batch_size": 2, "threads": 1, "device": "cpu"}
+MAPPING = """
+classes = [["press", "按"], ["picture", "图"]]
+[looks]
+button = "press"
+link = "press"
+image = "picture"
+icon = "picture"
+"""
+
+
+def lines(weights):
+    return [json.loads(line) for line in history_path(weights).read_text("utf-8").splitlines()]
+
+
+@pytest.fixture(scope="module")
+def told(drawn, tmp_path_factory):
+    """A training of two epochs and a bit."""
+    weights = tmp_path_factory.mktemp("told") / "w.safetensors"
+    settings = TrainDetectorSettings(**{**QUICK, "steps": 14, "held_out": 0.2})
+    train_detector(drawn, weights, settings)
+    return weights
+
+
+def test_a_mapping_changes_classes_prompts_and_card(drawn, tmp_path):
+    path = tmp_path / "m.toml"
+    path.write_text(MAPPING, encoding="utf-8")
+    weights = tmp_path / "w.safetensors"
+    settings = TrainDetectorSettings(**QUICK, mapping=path)
+    train_detector(drawn, weights, settings)
+    model, card = load_detector(weights, torch.device("cpu"))
+    assert card.classes == ["press", "picture"]
+    assert card.mapping == read_mapping(path)
+    assert card.mapping.classes == (("press", "按"), ("picture", "图"))
+    assert model.prompts.shape == (2, 768)
+    assert set(card.measured_by_class) <= {"press", "picture"}
+    assert train_detector(drawn, weights, settings).seconds == 0
+    path.write_text(MAPPING.replace('"图"', '"像"'), encoding="utf-8")
+    with pytest.raises(ConfigError, match="other mapping; --force"):
+        train_detector(drawn, weights, settings)
+
+
+def test_labels_written_by_label_teach_what_the_captures_teach(drawn, tmp_path):
+    label_captures(drawn, tmp_path / "labels", LabelSettings(pages=0))
+    plain = read_train_pages(drawn, 0.2)
+    coco = read_coco_pages(drawn, tmp_path / "labels" / "labels.json", 0.2)
+    assert coco.mapping.classes == DEFAULT.classes
+    for name in ("learn", "held_out"):
+        for one, two in zip(getattr(plain, name), getattr(coco, name), strict=True):
+            assert (one.key, one.site, one.text_boxes) == (two.key, two.site, two.text_boxes)
+            assert one.labels.classes == two.labels.classes
+            assert np.allclose(one.labels.boxes, two.labels.boxes, atol=0.02)
+
+
+def foreign(folder, count=6, **more):
+    """Write grey images of 300 x 400 px with a red square, and their COCO file."""
+    images, annotations = [], []
+    for number in range(1, count + 1):
+        left, top = 30 * number, 20 * number
+        image = Image.new("RGB", (300, 400), (200, 200, 200))
+        image.paste((255, 0, 0), (left, top, left + 60, top + 80))
+        (folder / "shots").mkdir(parents=True, exist_ok=True)
+        image.save(folder / "shots" / f"{number}.jpg", quality=95)
+        entry = {"id": number, "file_name": f"shots/{number}.jpg", "width": 300, "height": 400}
+        images.append({**entry, **more})
+        box = [left, top, 60, 80]
+        annotations.append({"id": number, "image_id": number, "category_id": 3, "bbox": box})
+    kinds = [{"id": 3, "name": "square", "name_zh": "方块"}, {"id": 8, "name": "Hologram"}]
+    path = folder / "labels.json"
+    tree = {"images": images, "categories": kinds, "annotations": annotations}
+    path.write_text(json.dumps(tree), encoding="utf-8")
+    return path
+
+
+def test_foreign_images_are_letterboxed_and_their_boxes_with_them(tmp_path):
+    pages = read_coco_pages(tmp_path, foreign(tmp_path), 0.2)
+    assert pages.mapping.classes == (("square", "方块"), ("Hologram", "Hologram"))
+    assert (len(pages.learn), len(pages.held_out)) == (5, 1)
+    screens = Screenshots((180, 320), 10, 1).read(pages.learn)
+    for screen, page in zip(screens.int(), pages.learn, strict=True):
+        left, top, right, bottom = (round(edge / 4) for edge in page.labels.boxes[0])
+        assert (right - left, bottom - top) == (36, 48)  # 60 x 80 px times 180 / 300
+        assert screen[:, 245:].max() < 10  # 400 px high times 180 / 300 is 240
+        inside = screen[:, top + 3 : bottom - 3, left + 3 : right - 3].float().mean(dim=(1, 2))
+        assert inside.tolist() == pytest.approx([254, 0, 0], abs=6)
+        assert screen[1, max(top - 6, 0), left + 4] > 150
+
+
+def test_a_detector_is_trained_on_foreign_images(tmp_path):
+    coco = foreign(tmp_path)
+    weights = tmp_path / "w.safetensors"
+    train_detector(tmp_path, weights, TrainDetectorSettings(**QUICK, coco=coco))
+    card = read_card(weights)
+    assert card.classes == ["square", "Hologram"]
+    assert card.trained_on["sites"] == 0
+    model, _ = load_detector(weights, torch.device("cpu"))
+    assert model.prompts.shape == (2, 768)
+
+
+def test_a_mapping_brings_foreign_categories_to_its_classes(tmp_path):
+    path = tmp_path / "m.toml"
+    path.write_text('[names]\nsquare = "button"', encoding="utf-8")
+    pages = read_coco_pages(tmp_path, foreign(tmp_path), 0.2, read_mapping(path))
+    assert pages.mapping.class_names[pages.learn[0].labels.classes[0]] == "button"
+    with pytest.raises(TrainingError, match=r"labels\.json: 0 pages"):
+        read_coco_pages(tmp_path, foreign(tmp_path), 0.2, DEFAULT)
+
+
+def test_a_foreign_image_that_is_missing_or_of_another_size_is_named(tmp_path):
+    coco = foreign(tmp_path, width=301)
+    with pytest.raises(FormatError, match=r"1\.jpg: found 300 x 400 px, expected 301 x 400"):
+        read_coco_pages(tmp_path, coco, 0.2)
+    (tmp_path / "shots" / "1.jpg").write_bytes(b"no image")
+    with pytest.raises(FormatError, match=r"1\.jpg: not a readable image"):
+        read_coco_pages(tmp_path, coco, 0.2)
+    (tmp_path / "shots" / "1.jpg").unlink()
+    with pytest.raises(FormatError, match=r"1\.jpg: not a readable image"):
+        read_coco_pages(tmp_path, coco, 0.2)
+
+
+def test_hosts_of_one_domain_are_held_out_together(drawn):
+    page = read_train_pages(drawn, 0.2).learn[0]
+    pages = []
+    for number in range(60):
+        host = f"h{number}.owner{number // 6}.co.uk"
+        changed = copy.copy(page)
+        object.__setattr__(changed, "site", host)
+        object.__setattr__(changed, "key", str(number))
+        pages.append(changed)
+    cut = _cut(pages, 0.3, 0, DEFAULT)
+    learned, kept = (
+        {page.site.split(".", 1)[1] for page in part} for part in (cut.learn, cut.held_out)
+    )
+    assert (len(learned), len(kept)) == (7, 3)
+    assert not learned & kept
+
+
+def test_accumulated_batches_make_one_step_of_their_mean_gradient(drawn, tmp_path, monkeypatch):
+    pages = read_train_pages(drawn, 0.2)
+    settings = TrainDetectorSettings(**QUICK, accumulate=3)
+    training = Training(tmp_path / "w.safetensors", settings, pages)
+    training._train_mode()
+    drawn_pages = [training._draw(part) for part in range(3)]
+    order = [training.walk.page(place) for place in range(6)]
+    assert [page for part in drawn_pages for page in part] == [pages.learn[i] for i in order]
+    monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", lambda *_: None)
+    modules = (training.model, training.appearance)
+    before = [copy.deepcopy(module.state_dict()) for module in modules]
+    training._take_step()
+    named = [(name, p) for name, p in training.model.named_parameters() if p.grad is not None]
+    taken = {name: parameter.grad.clone() for name, parameter in named}
+    assert len(taken) > 40
+    for module, state in zip(modules, before, strict=True):
+        module.load_state_dict(state)
+    generator = torch.Generator().manual_seed(0)
+    training.model.zero_grad()
+    for part in drawn_pages:
+        (training.losses(part, generator).total / 3).backward()
+    for name, parameter in named:
+        assert torch.allclose(taken[name], parameter.grad, atol=1e-7), name
+    recipe = resolve(TrainDetectorSettings(epochs=4, batch_size=2, accumulate=3), 17, 30)
+    assert recipe.steps == 4 * 30 // 6
+
+
+def test_bf16_learns_on_the_cpu_and_keeps_fp32_parameters(drawn, tmp_path):
+    pages = read_train_pages(drawn, 0.2)
+    settings = TrainDetectorSettings(**{**QUICK, "steps": 12}, precision="bf16")
+    training = Training(tmp_path / "w.safetensors", settings, pages)
+    training._train_mode()
+    kinds = set()
+    training.model.visual.conv2.register_forward_hook(lambda *call: kinds.add(call[2].dtype))
+    totals = []
+    for _ in range(12):
+        totals.append(sum(training._take_step().values()))
+        training.step += 1
+    assert kinds == {torch.bfloat16}
+    assert {p.dtype for p in training.model.parameters()} == {torch.float32}
+    assert sum(totals[-3:]) < 0.8 * sum(totals[:3])
+
+
+def test_fp16_without_cuda_is_refused(drawn, tmp_path):
+    settings = TrainDetectorSettings(**QUICK, precision="fp16")
+    with pytest.raises(ConfigError, match="precision: found fp16 on device cpu"):
+        train_detector(drawn, tmp_path / "w.safetensors", settings)
+
+
+@pytest.mark.gpu
+def test_fp16_learns_on_cuda_and_its_scale_survives_a_stop(drawn, tmp_path):
+    pages = read_train_pages(drawn, 0.2)
+    made = {**QUICK, "steps": 12, "device": "cuda", "precision": "fp16", "checkpoint_every": 1}
+    training = Training(tmp_path / "w.safetensors", TrainDetectorSettings(**made), pages)
+    training._train_mode()
+    totals = []
+    for _ in range(11):
+        totals.append(sum(training._take_step().values()))
+        training.step += 1
+    assert sum(totals[-3:]) < 0.8 * sum(totals[:3])
+    training.scaler.update(1234.0)
+    training._save()
+    again = Training(tmp_path / "w.safetensors", TrainDetectorSettings(**made), pages)
+    again._resume()
+    assert again.scaler.get_scale() == 1234.0
+
+
+def test_the_average_is_of_the_last_steps_also_early_on():
+    model = AptDetector(TINY, torch.zeros(1, 768))
+    average = make_average(model, 0.9)
+    expected = None
+
+    def numbers(module):
+        return module.rpn.objectness.bias, module.visual.bn1.running_mean
+
+    for step in range(100):
+        with torch.no_grad():
+            for values in numbers(model):
+                values.fill_(float(step))
+            model.visual.bn1.num_batches_tracked.fill_(step)
+        average.update_parameters(model)
+        keep = min(0.9, (1 + step) / (10 + step))
+        expected = float(step) if expected is None else keep * expected + (1 - keep) * step
+        if step == 20:
+            assert expected > 16  # a decay of 0.9 from the start would give less than 13
+    for values in numbers(average.module):
+        assert values.tolist() == pytest.approx([expected] * len(values), rel=1e-4)
+    assert average.module.visual.bn1.num_batches_tracked.item() == 99
+    assert torch.equal(average.module.prompts, model.prompts)
+
+
+def test_the_average_is_what_is_written(drawn, tmp_path):
+    pages = read_train_pages(drawn, 0.2)
+    states = {}
+    for ema in (0.0, 0.9):
+        weights = tmp_path / f"{ema}.safetensors"
+        settings = TrainDetectorSettings(**{**QUICK, "steps": 6}, ema=ema)
+        training = Training(weights, settings, pages)
+        training.run()
+        states["last"] = training.model.state_dict()["rpn.conv.weight"].clone()
+        training.finish()
+        states[ema] = load_file(weights)["rpn.conv.weight"]
+    assert torch.equal(states[0.0], states["last"])  # the average does not change the training
+    assert not torch.equal(states[0.9], states["last"])
+
+
+def test_a_stop_leaves_no_trace_in_weights_history_and_pictures(drawn, tmp_path, monkeypatch):
+    made = {**QUICK, "steps": 7, "checkpoint_every": 2, "accumulate": 2}
+    settings = TrainDetectorSettings(**made, ema=0.9, repeat_threshold=0.5)
+    train_detector(drawn, tmp_path / "whole.safetensors", settings)
+    take = Training._take_step
+
+    def stopped(self):
+        if self.step == 5:
+            raise KeyboardInterrupt
+        return take(self)
+
+    weights = tmp_path / "stopped.safetensors"
+    with monkeypatch.context() as patch:
+        patch.setattr(Training, "_take_step", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            train_detector(drawn, weights, settings)
+    assert checkpoint_path(weights).exists()
+    assert lines(weights)
+    train_detector(drawn, weights, settings)
+    whole = tmp_path / "whole.safetensors"
+    assert weights.read_bytes() == whole.read_bytes()
+    assert lines(weights) == lines(whole)
+    one, two = (sorted(pictures_path(w).iterdir()) for w in (weights, whole))
+    assert [(p.name, p.read_bytes()) for p in one] == [(p.name, p.read_bytes()) for p in two]
+
+
+def test_the_history_has_a_line_an_epoch(drawn, told):
+    found = lines(told)
+    pages = len(read_train_pages(drawn, 0.2).learn)
+    assert [line["epoch"] for line in found] == list(range(1, len(found) + 1))
+    assert len(found) == -(-14 * 2 // pages) > 1
+    assert found[-1]["step"] == 14
+    assert found[-1]["lr"] < found[0]["lr"]
+    for line in found:
+        assert set(line["losses"]) == {"rpn", "rpn box", "class", "box", "paint", "view"}
+        assert set(line["measured"]) >= {"ap", "ap50", "ap75", "recall36"}
+        assert sum(kind["elements"] for kind in line["measured_by_class"].values()) > 0
+    assert found[-1]["losses"]["rpn"] < found[0]["losses"]["rpn"]
+
+
+def test_measures_while_training_can_be_rarer_and_change_nothing(drawn, told, tmp_path):
+    made = {**QUICK, "steps": 14, "held_out": 0.2, "measure_every": 2}
+    weights = tmp_path / "w.safetensors"
+    train_detector(drawn, weights, TrainDetectorSettings(**made))
+    assert weights.read_bytes() == told.read_bytes()
+    found = lines(weights)
+    with_measures = [line["epoch"] for line in found if "measured" in line]
+    assert with_measures == sorted({*range(2, len(found) + 1, 2), len(found)})
+    assert len(list(pictures_path(weights).iterdir())) == len(with_measures)
+
+
+def test_each_epoch_has_a_picture_of_the_same_pages(drawn, told):
+    shown = min(3, len(read_train_pages(drawn, 0.2).held_out))
+    pictures = sorted(pictures_path(told).iterdir())
+    assert [path.name for path in pictures][:2] == ["epoch-001.png", "epoch-002.png"]
+    sheets = [np.asarray(Image.open(path).convert("RGB")) for path in pictures]
+    assert {sheet.shape for sheet in sheets} == {(640, 2 * shown * 360, 3)}
+    labels = [sheet[:, :360] for sheet in sheets]
+    assert np.array_equal(labels[0], labels[1])
+    assert not np.array_equal(sheets[0][:, 360:720], sheets[1][:, 360:720])
+
+
+def test_starting_over_forgets_history_and_pictures(drawn, told, tmp_path):
+    weights = tmp_path / "w.safetensors"
+    settings = TrainDetectorSettings(**QUICK)
+    pictures_path(weights).mkdir()
+    (pictures_path(weights) / "epoch-099.png").write_bytes(b"old")
+    history_path(weights).write_text("{}\n" * 50, encoding="utf-8")
+    train_detector(drawn, weights, settings)
+    assert [path.name for path in pictures_path(weights).iterdir()] == ["epoch-001.png"]
+    assert len(lines(weights)) == 1
+
+
+def test_rare_classes_come_oftener_when_asked(drawn, tmp_path):
+    pages = read_train_pages(drawn, 0.2)
+    shown = [set(page.labels.classes) for page in pages.learn]
+    kinds = {kind for page in shown for kind in page}
+    rare = min(kinds, key=lambda kind: sum(kind in page for page in shown))
+    shares = []
+    for threshold in (0.0, 1.0):
+        settings = TrainDetectorSettings(**QUICK, repeat_threshold=threshold)
+        training = Training(tmp_path / "w.safetensors", settings, pages)
+        drawn_pages = []
+        for training.step in range(200):
+            drawn_pages += training._draw(0)
+        shares.append(sum(rare in page.labels.classes for page in drawn_pages) / 400)
+    factors = repeat_factors([page.labels.classes for page in pages.learn], 1.0)
+    has = torch.tensor([rare in page for page in shown])
+    assert shares[0] == pytest.approx(has.double().mean().item(), abs=0.03)
+    expected = (factors[has].sum() / factors.sum()).item()
+    assert shares[1] == pytest.approx(expected, abs=0.03)
+    assert shares[1] > shares[0] + 0.04
