@@ -17,20 +17,20 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from now_builder.config import read_share
-from now_builder.crawl.browser import Browsers
-from now_builder.crawl.crew import Crew
-from now_builder.crawl.depot import depot, rows_of
-from now_builder.crawl.egress import Gate, Resolver, parse_mapping
-from now_builder.crawl.language import detect_language
-from now_builder.crawl.ledger import Ledger
-from now_builder.crawl.lots import lots
-from now_builder.crawl.pace import Pace
-from now_builder.crawl.plan import make_plan
-from now_builder.crawl.policy import Robots
+from now_builder.crawl.browser.browser import Browsers
+from now_builder.crawl.caption.language import detect_language
+from now_builder.crawl.engines.workers import Crew
+from now_builder.crawl.plan.host_groups import lots
+from now_builder.crawl.plan.planning import make_plan
+from now_builder.crawl.plan.urls import read_hosts, read_urls
+from now_builder.crawl.politeness.proxy import Gate, Resolver, parse_mapping
+from now_builder.crawl.politeness.robots import Robots
+from now_builder.crawl.politeness.scheduler import Pace
 from now_builder.crawl.progress import Progress
 from now_builder.crawl.settings import CrawlSettings
-from now_builder.crawl.shard import start_over, sweep
-from now_builder.crawl.urls import read_hosts, read_urls
+from now_builder.crawl.storage.ledger import Ledger
+from now_builder.crawl.storage.places import depot, rows_of
+from now_builder.crawl.storage.shard_writer import start_over, sweep
 from now_builder.errors import ConfigError, CrawlError
 from now_builder.formats.shard import Planned, complete_shards, read_plan, rows_path
 
@@ -102,7 +102,7 @@ def crawl(
         plan = make_plan(where, listed, settings)
     shards = [shard for lot in lots(plan)[share[0] :: share[1]] for shard in lot]
     if settings.engine == "ray":
-        from now_builder.crawl.cluster import crawl_on_ray  # noqa: PLC0415 - needs Ray
+        from now_builder.crawl.engines.ray_cluster import crawl_on_ray  # noqa: PLC0415 - needs Ray
 
         visited = crawl_on_ray(str(captures), where, plan, settings)
     else:

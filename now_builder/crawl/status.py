@@ -9,9 +9,9 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from now_builder.crawl.depot import rows_of
-from now_builder.crawl.shard import rows_so_far
-from now_builder.crawl.steps import read_timings
+from now_builder.crawl.storage.places import rows_of
+from now_builder.crawl.storage.shard_writer import rows_so_far
+from now_builder.crawl.timings import read_timings
 from now_builder.formats.shard import read_plan, rows_path
 
 

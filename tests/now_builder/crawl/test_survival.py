@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from now_builder.crawl import browser
+from now_builder.crawl.browser import browser
 from now_builder.crawl.run import crawl
 from now_builder.crawl.settings import CrawlSettings
 from now_builder.formats.shard import read_captures, read_rows

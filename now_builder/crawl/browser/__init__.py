@@ -1,0 +1,1 @@
+"""Chromium as a phone: one visit to a page, from request to screenshot."""

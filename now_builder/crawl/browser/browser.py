@@ -1,0 +1,390 @@
+"""Chromium as a phone: launched, recycled, relaunched after a crash, and gone at the end."""
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+from playwright.async_api import Browser, BrowserContext, Page, Playwright, async_playwright
+from playwright.async_api import Error as PlaywrightError
+
+from now_builder import __version__
+from now_builder.chromium import find_chromium
+from now_builder.crawl.browser.memory import end_process, limit_memory
+from now_builder.crawl.browser.outcome import Seen, Trail, VisitError
+from now_builder.crawl.browser.tab import SCALE, SCREEN, Limits, Tab
+from now_builder.crawl.politeness.proxy import Gate
+from now_builder.crawl.politeness.robots import PRODUCT
+from now_builder.crawl.settings import CrawlSettings
+from now_builder.errors import CrawlError
+
+_PAGES_PER_BROWSER = 4
+_CLOSE_S = 10.0
+_READY_S = 20.0
+"""Time for an empty page, and for its end."""
+
+_PROMPT_S = 3.0
+_STUCK = frozenset({"timeout", "renderer_hung"})
+"""Ends of a page after which its browser must answer promptly, or another page may be to blame."""
+
+_LAUNCH_S = 60.0
+_SUSPECT_LAUNCH_S = 15.0
+"""Time for a start after something did not answer: it may be the driver, which is then replaced."""
+
+_LOOK_S, _LONGEST_LOOK_S = 0.5, 2.0
+"""Between two looks at the browsers' memory: a page can take a gigabyte in a second."""
+
+_FEWEST_PAGES = 20
+"""A browser too large is kept for so many pages, so that large pages do not cost a start each."""
+
+_NOWHERE = "http://127.0.0.1:9"
+"""The proxy of whatever the browser does beside our pages: nobody listens there."""
+
+_DRIVER_ERRORS = (PlaywrightError, TimeoutError, OSError)
+
+_ARGUMENTS = (
+    "--block-new-web-contents",
+    "--disable-quic",
+    "--force-webrtc-ip-handling-policy=disable_non_proxied_udp",
+    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
+    f"--proxy-server={_NOWHERE}",
+    "--proxy-bypass-list=<-loopback>",
+    "--font-render-hinting=none",
+    "--hide-scrollbars",
+    "--mute-audio",
+    "--no-pings",
+)
+
+_NOT_PLAYWRIGHTS = ("--disable-ipc-flooding-protection", "--disable-popup-blocking")
+"""What Playwright asks for by itself: it lets one page's loop hold up all pages of a browser."""
+
+
+@dataclass(slots=True, eq=False)
+class _Launched:
+    """A browser, its process, how much it has done, and the memory that it holds."""
+
+    browser: Browser
+    process: psutil.Process | None = None
+    started: int = 0
+    in_flight: int = 0
+    held_mb: float = 0.0
+
+
+def user_agent(version: str, url: str) -> str:
+    """Give a phone's user agent that says who we are.
+
+    Args:
+        version: Of the browser, such as ``131.0.6778.33``.
+        url: Where a site's owner learns more.
+    """
+    about = f" (+{url})" if url else ""
+    return (
+        "Mozilla/5.0 (Linux; Android 10; K) AppleWebKit/537.36 (KHTML, like Gecko) "
+        f"Chrome/{version.split('.', maxsplit=1)[0]}.0.0.0 Mobile Safari/537.36 "
+        f"{PRODUCT}/{__version__}{about}"
+    )
+
+
+class Browsers:
+    """As many browsers as the pages in flight need; each visit has a context of its own.
+
+    Args:
+        settings: Of the crawl.
+        concurrency: Pages in flight at most.
+    """
+
+    def __init__(self, settings: CrawlSettings, concurrency: int) -> None:
+        self._settings = settings
+        self._places: list[_Launched | None] = [None] * -(-concurrency // _PAGES_PER_BROWSER)
+        self._lock = asyncio.Lock()
+        self._cells = asyncio.Semaphore(len(self._places))
+        self._playwright: Playwright | None = None
+        self._closing: set[asyncio.Task[None]] = set()
+        self._alive: dict[int, _Launched] = {}
+        self._watching: asyncio.Task[None] | None = None
+        self._suspect = False
+        self._path = settings.browser or find_chromium()
+        self.version = ""
+
+    async def __aenter__(self) -> "Browsers":  # noqa: PYI034 - beartype reads no Self here
+        """Start the driver and a first browser, so that what is missing is said at once."""
+        if self._settings.browser is not None and not self._settings.browser.exists():
+            raise CrawlError(f"--browser {self._settings.browser}: no such file")
+        if _is_root():
+            sys.stderr.write(
+                "crawl: running as root, so Chromium's own sandbox is off; run as an ordinary user "
+                "to have it (for example: sudo -u nobody -H now-builder crawl ...)\n"
+            )
+        try:
+            self._places[0] = await self._launch()
+        except BaseException:
+            await self._stop_driver()
+            raise
+        self._watching = asyncio.create_task(self._watch())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Close the browsers; what does not close is ended."""
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.gather(self._watching, return_exceptions=True)
+        for place in self._places:
+            if place is not None:
+                self._close(place)
+        await asyncio.gather(*self._closing, return_exceptions=True)
+        await self._stop_driver()
+
+    @property
+    def user_agent(self) -> str:
+        """What pages and robots.txt are asked with."""
+        return user_agent(self.version, self._settings.user_agent_url)
+
+    async def visit(self, url: str, gate: Gate, trail: Trail, *, alone: bool = False) -> Seen:
+        """Visit a URL in a context of its own.
+
+        Args:
+            url: Canonical.
+            gate: The page's way out.
+            trail: Filled as the visit goes on.
+            alone: In a browser of its own too, for a page in whose company one went down.
+
+        Raises:
+            VisitError: With the reason, where there is nothing to capture.
+            CrawlError: If no browser can be started.
+        """
+        if not alone:
+            with trail.steps.step("open"):
+                launched = await self._acquire()
+            return await self._visit_in(launched, url, gate, trail)
+        async with self._cells:
+            with trail.steps.step("open"):
+                launched = await self._launch()
+            launched.in_flight += 1
+            return await self._visit_in(launched, url, gate, trail)
+
+    async def _visit_in(self, launched: _Launched, url: str, gate: Gate, trail: Trail) -> Seen:
+        gate.begin(self._settings.max_bytes)
+        context: BrowserContext | None = None
+        try:
+            with trail.steps.step("open"):
+                async with self._blamed(launched):
+                    context = await self._context(launched, gate)
+                    page = await context.new_page()
+                    context.on("page", lambda popup: self._later(_close_popup(popup)))
+                    tab = Tab(page, gate, trail, self._settings)
+                    await tab.prepare()
+            return await self._visit(tab, url, trail)
+        except VisitError as problem:
+            if problem.error in _STUCK and launched in self._places:
+                async with self._blamed(launched, _PROMPT_S):
+                    await launched.browser.new_browser_cdp_session()
+            raise
+        finally:
+            gate.cut()
+            with trail.steps.step("close"):
+                await self._release(launched, context)
+
+    async def _visit(self, tab: Tab, url: str, trail: Trail) -> Seen:
+        seconds, html_bytes = self._settings.page_timeout_s, self._settings.max_bytes // 2
+        limits = Limits(seconds, self._settings.settle_s, html_bytes, time.monotonic())
+        try:
+            async with asyncio.timeout(seconds):
+                return await tab.visit(url, limits)
+        except TimeoutError:
+            error = "timeout" if trail.http_status is None else "renderer_hung"
+            raise VisitError(error, f"nothing within {seconds:g} s") from None
+
+    @asynccontextmanager
+    async def _blamed(self, launched: _Launched, seconds: float = _READY_S) -> AsyncIterator[None]:
+        """Hold a browser, not the page, to account for what fails here; it gets no more pages."""
+        try:
+            async with asyncio.timeout(seconds):
+                yield
+        except (PlaywrightError, TimeoutError) as error:
+            self._retire(launched)
+            self._suspect = True
+            what = str(error).partition("\n")[0] or f"nothing within {seconds:g} s"
+            raise VisitError("browser_crashed", what) from None
+
+    async def reset(self) -> None:
+        """Drop the browsers and their driver; the next visit starts afresh."""
+        for launched in self._places:
+            if launched is not None:
+                self._retire(launched)
+        await self._stop_driver()
+
+    async def _context(self, launched: _Launched, gate: Gate) -> BrowserContext:
+        return await launched.browser.new_context(
+            viewport=SCREEN,  # type: ignore[arg-type]
+            screen=SCREEN,  # type: ignore[arg-type]
+            device_scale_factor=SCALE,
+            is_mobile=True,
+            has_touch=True,
+            user_agent=self.user_agent,
+            color_scheme="light",
+            reduced_motion="reduce",
+            service_workers="block",
+            accept_downloads=False,
+            proxy={"server": gate.url, "bypass": "<-loopback>"},
+        )
+
+    async def _acquire(self) -> _Launched:
+        """Give the least busy browser, a fresh one where the old one is spent or has crashed."""
+        async with self._lock:
+            number = min(
+                range(len(self._places)),
+                key=lambda place: launched.in_flight if (launched := self._places[place]) else 0,
+            )
+            launched = self._places[number]
+            if launched is not None and (
+                not launched.browser.is_connected() or self._is_spent(launched)
+            ):
+                self._places[number] = None
+                if not launched.in_flight:
+                    self._close(launched)
+                launched = None
+            if launched is None:
+                launched = await self._launch()
+                self._places[number] = launched
+            launched.started += 1
+            launched.in_flight += 1
+            return launched
+
+    def _is_spent(self, launched: _Launched) -> bool:
+        most = self._settings.browser_pages
+        if launched.held_mb > self._settings.browser_memory_mb:
+            most = min(most, _FEWEST_PAGES)
+        return launched.started >= most
+
+    async def _watch(self) -> None:
+        """Keep an eye on the memory of the browsers; less often where a look takes long."""
+        loop = asyncio.get_running_loop()
+        pause_s = _LOOK_S
+        with ThreadPoolExecutor(1) as pool:  # one of its own: the loop's may be full of look-ups
+            while True:
+                await asyncio.sleep(pause_s)
+                begun = time.monotonic()
+                held = await loop.run_in_executor(
+                    pool, limit_memory, list(self._alive), self._settings.page_memory_mb
+                )
+                for pid, launched in self._alive.items():
+                    launched.held_mb = held.get(pid, 0.0)
+                pause_s = min(max(_LOOK_S, 20 * (time.monotonic() - begun)), _LONGEST_LOOK_S)
+
+    async def _release(self, launched: _Launched, context: BrowserContext | None) -> None:
+        """Close a context.
+
+        Raises:
+            VisitError: If that fails: then the browser is to blame for whatever happened.
+        """
+        launched.in_flight -= 1
+        try:
+            if context is not None:
+                async with self._blamed(launched):
+                    await context.close()
+        finally:
+            if not launched.in_flight and launched not in self._places:
+                self._close(launched)
+
+    def _retire(self, launched: _Launched) -> None:
+        """Give a browser no more pages."""
+        self._places = [None if place is launched else place for place in self._places]
+
+    def _close(self, launched: _Launched) -> None:
+        self._later(self._end(launched))
+
+    async def _end(self, launched: _Launched) -> None:
+        with suppress(*_DRIVER_ERRORS):
+            await asyncio.wait_for(launched.browser.close(), _CLOSE_S)
+        if launched.process is not None:
+            self._alive.pop(launched.process.pid, None)
+            await asyncio.to_thread(end_process, launched.process)
+
+    def _later(self, work: object) -> None:
+        task = asyncio.ensure_future(work)  # type: ignore[call-overload]
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+    async def _launch(self) -> _Launched:
+        try:
+            launched = await self._start()
+        except _DRIVER_ERRORS:
+            # The driver itself may have died or stuck; a second failure is the machine's.
+            await self._stop_driver()
+            try:
+                launched = await self._start()
+            except _DRIVER_ERRORS as error:
+                raise CrawlError(_launch_problem(self._path, error)) from None
+        self.version = launched.browser.version
+        if launched.process is not None:
+            self._alive[launched.process.pid] = launched
+        return launched
+
+    async def _start(self) -> _Launched:
+        seconds, self._suspect = _SUSPECT_LAUNCH_S if self._suspect else _LAUNCH_S, False
+        async with asyncio.timeout(seconds):
+            if self._playwright is None:
+                self._playwright = await async_playwright().start()
+            browser = await self._playwright.chromium.launch(
+                executable_path=self._path,
+                chromium_sandbox=not _is_root(),
+                args=list(_ARGUMENTS),
+                ignore_default_args=list(_NOT_PLAYWRIGHTS),
+                handle_sigint=False,
+                handle_sigterm=False,
+                handle_sighup=False,
+            )
+            return _Launched(browser, await _process_of(browser))
+
+    async def _stop_driver(self) -> None:
+        driver, self._playwright = self._playwright, None
+        if driver is None:
+            return
+        try:
+            await asyncio.wait_for(driver.stop(), _CLOSE_S)
+        except _DRIVER_ERRORS:
+            _kill_driver(driver)
+
+
+def _kill_driver(driver: Playwright) -> None:
+    """End a driver that does not end; Playwright has no public name for its process."""
+    inner = getattr(driver, "_impl_obj", None)
+    transport = getattr(getattr(inner, "_connection", None), "_transport", None)
+    process = getattr(transport, "_proc", None)
+    if process is not None and process.returncode is None:
+        with suppress(ProcessLookupError):
+            process.kill()
+
+
+def _is_root() -> bool:
+    return hasattr(os, "geteuid") and os.geteuid() == 0
+
+
+def _launch_problem(path: Path | None, error: BaseException) -> str:
+    if path is None:
+        return "no Chromium found; `now-builder doctor --mend` installs one"
+    lines = [line.strip() for line in (str(error) or "timeout").splitlines() if line.strip()]
+    return f"{path} does not start ({' | '.join(lines[:3])[:300]}); see `now-builder doctor`"
+
+
+async def _process_of(browser: Browser) -> psutil.Process | None:
+    """Ask a browser which process it is; ``None`` where it does not say."""
+    with suppress(PlaywrightError, psutil.Error):
+        session = await browser.new_browser_cdp_session()
+        found = await session.send("SystemInfo.getProcessInfo")
+        await session.detach()
+        for process in found["processInfo"]:
+            if process["type"] == "browser":
+                return psutil.Process(process["id"])
+    return None
+
+
+async def _close_popup(popup: Page) -> None:
+    with suppress(*_DRIVER_ERRORS):
+        await asyncio.wait_for(popup.close(), _CLOSE_S)

@@ -1,0 +1,523 @@
+"""One visit: a page in a context of its own, driven by the DevTools protocol."""
+
+import asyncio
+import base64
+import json
+import re
+import time
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+from playwright.async_api import CDPSession, Page
+from playwright.async_api import Error as PlaywrightError
+
+from now_builder.crawl.browser.elements import expression, read_elements
+from now_builder.crawl.browser.exchange import Exchanges
+from now_builder.crawl.browser.outcome import Seen, Trail, VisitError
+from now_builder.crawl.browser.overlays import hiding
+from now_builder.crawl.caption.charset import whole_characters
+from now_builder.crawl.politeness.opt_outs import retry_after_s
+from now_builder.crawl.politeness.proxy import Gate
+from now_builder.crawl.settings import CrawlSettings
+from now_builder.formats.shard import HEIGHT, WIDTH
+
+SCALE = 2
+SCREEN = {"width": WIDTH // SCALE, "height": HEIGHT // SCALE}
+"""The phone's screen in CSS px."""
+
+_HTML = {"text/html", "application/xhtml+xml"}
+_DOWNLOADS = {"application/octet-stream", "application/x-download", "application/zip"}
+_REDIRECTS = {301, 302, 303, 307, 308}
+_MOST_DOCUMENTS = 10
+_QUIET_MS = 150
+_LATE_MS = 1500
+"""How long a page at rest is left to fetch scripts and pictures on the side."""
+
+_CHUNK = 1 << 20
+_REWRITTEN = {"content-encoding", "content-length", "transfer-encoding"}
+
+_ANSWER, _LOAD, _LATE_LOAD, _SETTLE = 0.85, 0.6, 0.8, 0.87
+"""Shares of the page's time by which it must answer, load (even a late answer), and rest."""
+
+_HALF = re.compile(r"\\ud[89a-f]")
+"""How JSON writes half a surrogate pair."""
+
+_SCRIPTS = files("now_builder.crawl.browser")
+_SETTLE_JS = _SCRIPTS.joinpath("settle.js").read_text(encoding="utf-8")
+_FREEZE_JS = _SCRIPTS.joinpath("freeze.js").read_text(encoding="utf-8")
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one page may take.
+
+    Attributes:
+        seconds: Wall-clock time, from ``begun``.
+        settle_s: Of these, for coming to rest after the load.
+        html_bytes: Size of the main document, unpacked.
+        begun: On the monotonic clock.
+    """
+
+    seconds: float
+    settle_s: float
+    html_bytes: int
+    begun: float
+
+    def left(self, share: float = 1.0) -> float:
+        """Seconds left until a share of the time is used; never negative."""
+        return max(0.0, self.begun + share * self.seconds - time.monotonic())
+
+
+@dataclass(frozen=True, slots=True)
+class _Document:
+    url: str
+    body: bytes
+    whole: bool
+    robots_tags: list[str]
+    tdm: str | None
+
+
+class _Moved(Exception):  # noqa: N818 - no error: the page went on to another document
+    """The document went away while it was looked at."""
+
+
+class Tab:
+    """A page and what its main frame has loaded.
+
+    Args:
+        page: Fresh, in a fresh context.
+        gate: The page's way out.
+        trail: Filled as the visit goes on.
+        settings: Of the crawl.
+    """
+
+    def __init__(self, page: Page, gate: Gate, trail: Trail, settings: CrawlSettings) -> None:
+        self._page = page
+        self._gate = gate
+        self._limits: Limits
+        self._trail = trail
+        self._hides = settings.overlays == "hide"
+        # A PNG that is not kept need not be small: a third larger, for less of the browser's time.
+        self._shot = {"format": "png", "optimizeForSpeed": settings.image != "png"}
+        self._session: CDPSession
+        self._frame = ""
+        self._loader = ""
+        self._world = ("", 0)
+        self._documents: dict[str, _Document] = {}
+        self._exchanges = Exchanges()
+        self._loaded = asyncio.Event()
+        self._leaving = False
+        self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._over.add_done_callback(lambda over: over.cancelled() or over.exception())  # heard
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def prepare(self) -> None:
+        """Get ready to hear what the page does; before anything is asked of the network."""
+        self._page.on(
+            "crash", lambda _: self._end(VisitError("renderer_crashed", "out of memory?"))
+        )
+        self._page.on("close", lambda _: self._end(VisitError("browser_crashed", "page closed")))
+        self._session = await self._page.context.new_cdp_session(self._page)
+        on: dict[str, Callable[[dict[str, Any]], None]] = {
+            "Fetch.authRequired": lambda event: self._spawn(self._no_password(event)),
+            "Fetch.requestPaused": lambda event: self._spawn(self._paused(event)),
+            "Page.frameNavigated": self._navigated,
+            "Page.frameRequestedNavigation": self._requested,
+            "Page.frameStoppedLoading": self._stopped,
+            "Page.loadEventFired": lambda _: self._loaded.set(),
+        }
+        for name, handler in on.items():
+            self._session.on(name, handler)
+        tree = await self._session.send("Page.getFrameTree")
+        self._frame = tree["frameTree"]["frame"]["id"]
+        # An override made on another session does not hold for a capture made on this one.
+        metrics = {**SCREEN, "deviceScaleFactor": SCALE, "mobile": True}
+        pattern = {"urlPattern": "*", "resourceType": "Document", "requestStage": "Response"}
+        await asyncio.gather(
+            self._session.send("Page.enable"),
+            self._session.send("Emulation.setDeviceMetricsOverride", metrics),
+            self._session.send("Fetch.enable", {"patterns": [pattern], "handleAuthRequests": True}),
+        )
+
+    async def visit(self, url: str, limits: Limits) -> Seen:
+        """Load a URL and capture its first screen; :meth:`prepare` comes first.
+
+        Args:
+            url: Canonical.
+            limits: What the page may take.
+
+        Raises:
+            VisitError: With the reason, where there is nothing to capture.
+        """
+        self._limits = limits
+        try:
+            with self._trail.steps.step("navigate"):
+                await self._navigate(url)
+            return await self._capture_at_rest()
+        except PlaywrightError as error:
+            raise _from_playwright(error) from None
+        finally:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            self._over.cancel()
+
+    # --- the way in ---
+
+    async def _navigate(self, url: str) -> None:
+        self._trail.final_url = url
+        answer = await self._within(
+            self._session.send("Page.navigate", {"url": url}),
+            self._limits.left(_ANSWER),
+            "timeout",
+            "no answer",
+        )
+        problem = str(answer.get("errorText", ""))
+        if problem:
+            raise self._net_error(problem)
+
+    def _net_error(self, problem: str) -> VisitError:
+        refused = self._gate.refusal(self._trail.final_url or "")
+        if refused is not None:
+            return VisitError(refused.reason, refused.detail)
+        name = problem.removeprefix("net::")
+        if name == "ERR_TOO_MANY_REDIRECTS":
+            return VisitError("redirect_loop", name)
+        if name.startswith(("ERR_CERT", "ERR_SSL", "ERR_BAD_SSL")):
+            return VisitError("tls_error", name)
+        return VisitError("net_error", name)
+
+    # --- what the browser tells ---
+
+    def _navigated(self, event: dict[str, Any]) -> None:
+        frame = event["frame"]
+        if frame["id"] == self._frame:
+            self._loader = frame["loaderId"]
+            self._leaving = False
+            self._loaded.clear()
+            if frame.get("unreachableUrl") and self._documents:  # what the page led to
+                self._note(frame["unreachableUrl"], None, None)
+                self._end(self._net_error("ERR_FAILED"))
+
+    def _requested(self, event: dict[str, Any]) -> None:
+        if event["frameId"] == self._frame and event.get("disposition") == "currentTab":
+            self._leaving = not event["url"].startswith(("javascript:", "mailto:", "tel:"))
+
+    def _stopped(self, event: dict[str, Any]) -> None:
+        if event["frameId"] == self._frame:
+            self._leaving = False
+            self._loaded.set()  # a load that was broken off ends without its event
+
+    def _end(self, reason: VisitError) -> None:
+        if not self._over.done():
+            self._over.set_exception(reason)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _no_password(self, event: dict[str, Any]) -> None:
+        with suppress(PlaywrightError):
+            await self._session.send(
+                "Fetch.continueWithAuth",
+                {
+                    "requestId": event["requestId"],
+                    "authChallengeResponse": {"response": "CancelAuth"},
+                },
+            )
+
+    async def _paused(self, event: dict[str, Any]) -> None:
+        """Deal with an answer to a navigation, before the browser sees it."""
+        request = {"requestId": event["requestId"]}
+        with suppress(PlaywrightError):  # the page may be gone by now
+            if event["frameId"] != self._frame or "responseStatusCode" not in event:
+                await self._session.send("Fetch.continueRequest", request)
+                return
+            try:
+                await self._answered(event, request)
+            except VisitError as reason:
+                if self._documents and reason.error in ("download", "not_html"):
+                    # The page only offers a file; it stays where it is.
+                    await self._session.send(
+                        "Fetch.failRequest", {**request, "errorReason": "Aborted"}
+                    )
+                else:
+                    self._end(reason)
+
+    async def _answered(self, event: dict[str, Any], request: dict[str, Any]) -> None:
+        url = event["request"]["url"].partition("#")[0]
+        headers = _headers(event)
+        status = event["responseStatusCode"]
+        refused = self._gate.refusal(url)
+        if refused is not None:
+            self._note(url, None, None)
+            raise VisitError(refused.reason, refused.detail)
+        self._note(url, status, headers.get("content-type"))
+        if status in _REDIRECTS and "location" in headers:
+            if len(self._trail.redirects) >= 2 * _MOST_DOCUMENTS:
+                raise VisitError("redirect_loop", f"{len(self._trail.redirects)} redirects")
+            self._exchanges.note(event, whole=False)
+            await self._session.send("Fetch.continueRequest", request)
+            return
+        check_answer(status, headers)
+        if len(self._documents) >= _MOST_DOCUMENTS:
+            raise VisitError("redirect_loop", f"{_MOST_DOCUMENTS} documents, one after the other")
+        body, whole = await self._read_body(request, urlsplit(url).hostname or "")
+        whole = whole and not _is_short(body, headers)
+        coded = headers.get("content-encoding") or headers.get("transfer-encoding")
+        if whole and not body and coded:  # the browser does not say that it cannot be decoded
+            raise VisitError("net_error", f"a body of nothing, announced as {coded[:40]}")
+        self._exchanges.note(event, whole=whole)
+        self._documents[event.get("networkId", "")] = _Document(
+            url, body, whole, _values(event, "x-robots-tag"), headers.get("tdm-reservation")
+        )
+        await self._fulfil(request, event, body)
+
+    def _note(self, url: str, status: int | None, content_type: str | None) -> None:
+        trail = self._trail
+        if trail.http_status is not None and trail.final_url is not None:
+            trail.redirects.append(trail.final_url)
+        trail.final_url, trail.http_status, trail.content_type = url, status, content_type
+
+    async def _read_body(self, request: dict[str, Any], host: str) -> tuple[bytes, bool]:
+        """Read the document as it arrives; what drips on past the time for loading is cut off."""
+        stream = (await self._session.send("Fetch.takeResponseBodyAsStream", request))["stream"]
+        body = bytearray()
+        whole = True
+        while True:
+            reading = asyncio.ensure_future(
+                self._session.send("IO.read", {"handle": stream, "size": _CHUNK})
+            )
+            try:
+                done, _ = await asyncio.wait({reading}, timeout=self._load_time() if whole else 1.0)
+                if not done and whole:
+                    whole = False
+                    self._gate.cut(host)
+                    done, _ = await asyncio.wait({reading}, timeout=1.0)
+                if not done:
+                    return bytes(body), False
+                chunk = reading.result()
+            finally:
+                reading.cancel()
+            data = chunk["data"]
+            body += base64.b64decode(data) if chunk.get("base64Encoded") else data.encode()
+            if len(body) > self._limits.html_bytes or self._gate.exhausted:
+                raise VisitError("too_large", f"more than {self._limits.html_bytes} bytes")
+            if chunk["eof"]:
+                return bytes(body), whole
+
+    async def _fulfil(self, request: dict[str, Any], event: dict[str, Any], body: bytes) -> None:
+        answer = {
+            **request,
+            "responseCode": event["responseStatusCode"],
+            "body": base64.b64encode(body).decode(),
+        }
+        headers = [h for h in event["responseHeaders"] if h["name"].lower() not in _REWRITTEN]
+        try:
+            await self._session.send("Fetch.fulfillRequest", {**answer, "responseHeaders": headers})
+        except PlaywrightError:  # a header that cannot be said again; the type is what counts
+            headers = [h for h in headers if h["name"].lower() == "content-type"]
+            await self._session.send("Fetch.fulfillRequest", {**answer, "responseHeaders": headers})
+
+    # --- at rest ---
+
+    async def _capture_at_rest(self) -> Seen:
+        while True:
+            try:
+                settled = await self._settle()
+                if not self._leaving or self._limits.left(_LOAD) <= 0:
+                    return await self._capture(settled=settled)
+            except _Moved:
+                pass
+            if self._limits.left(_SETTLE) <= 0:
+                raise VisitError("unstable_page", "goes from document to document")
+            await self._within(asyncio.sleep(0.05), 1.0, "timeout", "")
+
+    def _load_time(self) -> float:
+        late = min(self._limits.left(_LATE_LOAD), 0.1 * self._limits.seconds)
+        return max(self._limits.left(_LOAD), late)
+
+    async def _settle(self) -> bool:
+        """Wait for the load and for rest, within the time that there is for each."""
+        with self._trail.steps.step("load"):
+            loaded = await self._load()
+        seconds = min(self._limits.settle_s, self._limits.left(_SETTLE))
+        arguments = f"{{milliseconds: {1000 * seconds:.0f}, quiet: {_QUIET_MS}, late: {_LATE_MS}}}"
+        with self._trail.steps.step("settle"):
+            rest = await self._evaluate(
+                f"({_SETTLE_JS})({arguments})", seconds + 0.08 * self._limits.seconds
+            )
+        return bool(rest) and loaded
+
+    async def _load(self) -> bool:
+        """Wait for the load; stop what is late, and say whether it was not."""
+        loaded = await self._within(
+            _waited(self._loaded.wait(), self._load_time()), self._limits.left(), "timeout", "load"
+        )
+        if not loaded:
+            await self._within(
+                self._session.send("Page.stopLoading"), 2.0, "renderer_hung", "stop loading"
+            )
+        return loaded
+
+    async def _capture(self, *, settled: bool) -> Seen:
+        with self._trail.steps.step("freeze"):
+            state = await self._evaluate(f"({_FREEZE_JS})()", self._limits.left())
+        if state["contentType"] not in _HTML:
+            raise VisitError("not_html", state["contentType"])
+        if not state["url"].startswith(("http://", "https://")):
+            raise VisitError("not_html", f"ended at {state['url'][:80]}")
+        document = self._documents.get(self._loader)
+        if document is None:
+            raise VisitError("net_error", "the source of the last document is not known")
+        overlays = await self._hide_overlays() if self._hides else []
+        with self._trail.steps.step("elements"):
+            found = await self._evaluate(expression(), self._limits.left())
+        with self._trail.steps.step("screenshot"):
+            screenshot = await self._screenshot()
+        if self._documents.get(self._loader) is not document:
+            raise _Moved
+        self._trail.final_url = state["url"]
+        return Seen(
+            html=document.body,
+            screenshot=screenshot,
+            elements=read_elements(found),
+            settled=settled
+            and document.whole
+            and not found["truncated"]
+            and not self._gate.exhausted,
+            scripted=[str(text) for text in state["descriptions"]],
+            robots_tags=document.robots_tags,
+            tdm=document.tdm,
+            exchanges=self._exchanges.way_to(self._loader),
+            overlays=overlays,
+        )
+
+    async def _hide_overlays(self) -> list[str]:
+        with self._trail.steps.step("overlays"):
+            names = await self._evaluate(hiding(), self._limits.left())
+        return [str(name) for name in names]
+
+    async def _screenshot(self) -> bytes:
+        shot = await self._within(
+            self._session.send("Page.captureScreenshot", self._shot),
+            self._limits.left(),
+            "renderer_hung",
+            "screenshot",
+        )
+        screenshot = base64.b64decode(shot["data"])
+        size = int.from_bytes(screenshot[16:20], "big"), int.from_bytes(screenshot[20:24], "big")
+        if size != (WIDTH, HEIGHT):
+            raise VisitError("bad_screenshot", f"{size[0]} x {size[1]} px")
+        return screenshot
+
+    async def _evaluate(self, expression: str, seconds: float) -> Any:
+        """Evaluate in a world of our own, which the page's scripts cannot have tampered with."""
+        return await self._within(self._evaluated(expression), seconds, "renderer_hung", "script")
+
+    async def _evaluated(self, expression: str) -> Any:
+        try:
+            answer = await self._session.send(
+                "Runtime.evaluate",
+                {
+                    "expression": f"(async () => JSON.stringify(await ({expression})))()",
+                    "contextId": await self._context(),
+                    "awaitPromise": True,
+                    "returnByValue": True,
+                },
+            )
+        except PlaywrightError as error:
+            self._world = ("", 0)
+            if "context" in error.message or "navigated" in error.message:
+                raise _Moved from None
+            raise
+        if "exceptionDetails" in answer:
+            raise VisitError("script_error", str(answer["exceptionDetails"].get("text", "")))
+        text = answer["result"].get("value")  # one string passes the protocol faster than a tree
+        value = None if text is None else json.loads(text)
+        return whole_characters(value) if text and _HALF.search(text) else value
+
+    async def _context(self) -> int:
+        """Give the world of our own in the document that is there now."""
+        loader, context = self._loader, self._world[1]
+        if not context or self._world[0] != loader:
+            place = {"frameId": self._frame, "worldName": "noise-of-web"}
+            world = await self._session.send("Page.createIsolatedWorld", place)
+            context = int(world["executionContextId"])
+            self._world = (loader, context)
+        return context
+
+    async def _within(
+        self, work: Coroutine[Any, Any, Result], seconds: float, error: str, what: str
+    ) -> Result:
+        """Await work for so long and no longer, and no longer than the page lives."""
+        task = asyncio.create_task(work)
+        try:
+            both: list[asyncio.Future[Any]] = [task, self._over]
+            await asyncio.wait(both, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            if self._over.done():
+                self._over.result()
+            if not task.done():
+                raise VisitError(error, f"{what}: nothing within {seconds:.1f} s")
+            return task.result()
+        finally:
+            task.cancel()
+            with suppress(asyncio.CancelledError, PlaywrightError, VisitError, _Moved):
+                await task
+
+
+async def _waited(work: Coroutine[Any, Any, Any], seconds: float) -> bool:
+    try:
+        await asyncio.wait_for(work, seconds)
+    except TimeoutError:
+        return False
+    return True
+
+
+def _headers(event: dict[str, Any]) -> dict[str, str]:
+    return {item["name"].lower(): item["value"] for item in event.get("responseHeaders", ())}
+
+
+def _values(event: dict[str, Any], name: str) -> list[str]:
+    """Give the values of a header that may stand more than once."""
+    values = [
+        item["value"] for item in event.get("responseHeaders", ()) if item["name"].lower() == name
+    ]
+    return [line for value in values for line in value.split("\n")]
+
+
+def _is_short(body: bytes, headers: dict[str, str]) -> bool:
+    """Whether less came than was announced; what is compressed cannot be told."""
+    length = headers.get("content-length", "")
+    return "content-encoding" not in headers and length.isdecimal() and len(body) < int(length)
+
+
+def check_answer(status: int, headers: dict[str, str]) -> None:
+    """Raise the reason if an answer is no page to look at."""
+    if status in (204, 205):
+        raise VisitError("not_html", f"status {status} has no content")
+    if not 200 <= status < 300:
+        raise VisitError(f"http_{status}", "", retry_after_s(headers.get("retry-after")))
+    if headers.get("content-disposition", "").strip().lower().startswith("attachment"):
+        raise VisitError("download", headers["content-disposition"][:200])
+    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind in _DOWNLOADS:
+        raise VisitError("download", kind)
+    if kind and kind not in _HTML and "/" in kind:
+        raise VisitError("not_html", kind)
+
+
+def _from_playwright(error: PlaywrightError) -> VisitError:
+    message = error.message.splitlines()[0] if error.message else "no message"
+    if "crash" in message.lower() or "Not attached to an active page" in message:
+        return VisitError("renderer_crashed", message)
+    if "closed" in message.lower():
+        return VisitError("browser_crashed", message)
+    return VisitError("browser_error", message)

@@ -1,0 +1,1 @@
+"""Bytes of a page to its caption and language."""

@@ -1,0 +1,157 @@
+"""The crawl on a Ray cluster: its lots handed out as tasks, its poison shards set aside."""
+
+import json
+import os
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from now_builder.crawl.plan.host_groups import lots, tasks
+from now_builder.crawl.run import crawl_shards
+from now_builder.crawl.settings import CrawlSettings
+from now_builder.crawl.storage.places import Depot, is_elsewhere
+from now_builder.errors import CrawlError
+from now_builder.formats.atomic import write_json
+from now_builder.formats.shard import Planned, read_rows
+from now_builder.ray_engine import RayEngine, RayOptions
+
+POISON = "poison.json"
+_LOCK_WAIT_S = 60.0
+_SLACK_S = 300.0
+_TASKS_A_WORKER = 4
+
+Shards = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Report:
+    shards: Shards
+    visited: int
+
+
+def crawl_on_ray(
+    captures: str, where: Depot, plan: Sequence[Planned], settings: CrawlSettings
+) -> int:
+    """Crawl what is left of a plan on the workers of a Ray cluster; give the pages visited.
+
+    Args:
+        captures: Folder or URL that every worker reaches.
+        where: The same, here.
+        plan: All of it.
+        settings: Of the crawl.
+
+    Raises:
+        CrawlError: If shards were lost again and again; they stand in ``poison.json``.
+        ConfigError: If Ray is not installed or its cluster cannot be reached.
+    """
+    pages = _pages_left(where, plan, settings)
+    options = RayOptions(
+        address=settings.ray_address or None,
+        workers=settings.workers,
+        cpus=settings.worker_cpus,
+        attempts=settings.task_attempts,
+    )
+    of_lot = lots(plan)
+    lot_of = {shard: number for number, lot in enumerate(of_lot) for shard in lot}
+
+    def parts(task: Shards) -> list[Shards]:
+        """Cut a task into its lots."""
+        cut: dict[int, list[int]] = {}
+        for shard in task:
+            cut.setdefault(lot_of[shard], []).append(shard)
+        return [tuple(part) for part in cut.values()]
+
+    if not is_elsewhere(captures):
+        captures = str(Path(captures).resolve())
+    todo = tasks(of_lot, pages, _size(sum(pages.values()), settings))
+    engine = RayEngine(
+        partial(_work, captures, _for_workers(settings)), _Limits(plan, settings), parts, options
+    )
+    with tqdm(total=sum(pages.values()), unit="page", desc="crawl", disable=None) as bar:
+
+        def tell(report: _Report) -> None:
+            bar.update(sum(pages[shard] for shard in report.shards))
+            if bar.disable:
+                sys.stderr.write(f"crawl: {len(report.shards)} shards done on a worker\n")
+
+        outcome = engine.run(todo, tell)
+    _note_poison(where, outcome.poison)
+    return sum(report.visited for report in outcome.reports)
+
+
+def _work(captures: str, settings: CrawlSettings, shards: Shards) -> _Report:
+    """Do a task, in the worker."""
+    return _Report(shards, crawl_shards(captures, shards, settings, wait_s=_LOCK_WAIT_S))
+
+
+def _for_workers(settings: CrawlSettings) -> CrawlSettings:
+    """Say all paths in full, and size a crawl by a worker's CPUs, not by those of its machine."""
+    changes: dict[str, Any] = {
+        name: path.resolve()
+        for name in ("never", "browser", "scratch")
+        if (path := getattr(settings, name)) is not None
+    }
+    changes["concurrency"] = settings.concurrency or max(1, round(3 * settings.worker_cpus))
+    return settings.model_copy(update=changes)
+
+
+def _pages_left(where: Depot, plan: Sequence[Planned], settings: CrawlSettings) -> dict[int, int]:
+    """Count the pages of the shards that are to be done."""
+    done = where.complete()
+    if settings.retry_failed:
+        where.fetch_rows(sorted(done))
+        done = {
+            shard
+            for shard in done
+            if all(row.status != "failed" for row in read_rows(where.folder, shard))
+        }
+    return dict(Counter(line.shard for line in plan if line.shard not in done))
+
+
+def _size(pages: int, settings: CrawlSettings) -> int:
+    """Choose how many pages a task has: some tasks for each worker, so that all end together."""
+    workers = settings.workers or (os.cpu_count() or 1)
+    return min(settings.task_pages, max(1, pages // (_TASKS_A_WORKER * workers)))
+
+
+class _Limits:
+    """How long a task may take: the time of its pages, or of its largest host if that is more."""
+
+    def __init__(self, plan: Sequence[Planned], settings: CrawlSettings) -> None:
+        self._pages: Counter[int] = Counter(line.shard for line in plan)
+        self._hosts: dict[int, Counter[str]] = {}
+        for line in plan:
+            self._hosts.setdefault(line.shard, Counter())[line.site] += 1
+        self._settings = settings
+
+    def __call__(self, shards: Shards) -> float:
+        """Give seconds, generously: what takes longer is stuck."""
+        page_s = (1 + self._settings.retries) * (self._settings.page_timeout_s + 5.0)
+        pages = sum(self._pages[shard] for shard in shards)
+        hosts: Counter[str] = sum((self._hosts[shard] for shard in shards), Counter())
+        delay_s = max(self._settings.per_host_delay_s, 30.0 if self._settings.robots else 0.0)
+        concurrency = _for_workers(self._settings).concurrency
+        return _SLACK_S + max(
+            pages * page_s / concurrency, max(hosts.values()) * (page_s + delay_s)
+        )
+
+
+def _note_poison(where: Depot, poison: Sequence[tuple[Shards, str]]) -> None:
+    """Write down the shards that were given up, or that none was."""
+    path = where.folder / POISON
+    path.unlink(missing_ok=True)
+    if not poison:
+        return
+    listed = [{"shards": list(shards), "why": why} for shards, why in poison]
+    write_json(path, listed)
+    shards = [shard for found, _ in poison for shard in found]
+    raise CrawlError(
+        f"shards {json.dumps(shards)} were given up, see {path} ({poison[0][1][:200]}); all others "
+        "are done, and the same command tries these again"
+    )

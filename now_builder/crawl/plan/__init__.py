@@ -1,0 +1,1 @@
+"""Which URLs are crawled, under which keys and in which shards."""

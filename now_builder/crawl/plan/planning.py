@@ -1,0 +1,78 @@
+"""The plan of a crawl: made from the list, extended by what is new in it, never changed else."""
+
+import fcntl
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from now_builder.config import build
+from now_builder.crawl.plan.host_groups import with_lots
+from now_builder.crawl.plan.urls import extend_plan
+from now_builder.crawl.settings import CrawlSettings
+from now_builder.crawl.storage.places import Depot
+from now_builder.errors import ConfigError
+from now_builder.formats.shard import Planned, plan_path, read_plan, write_plan
+from now_builder.formats.split import (
+    Shares,
+    SplitPlan,
+    default_shares,
+    registrable_domain,
+    suffix_list,
+    write_split,
+)
+
+
+def make_plan(depot: Depot, listed: Sequence[str], settings: CrawlSettings) -> list[Planned]:
+    """Read the plan and add what is new in the list; the split is fixed with the first plan.
+
+    Several workers may do so at once with the same list: they come to the same plan.
+
+    Args:
+        depot: Where the plan is kept.
+        listed: URLs, verbatim.
+        settings: Of the crawl.
+    """
+    with _one_at_a_time(depot.folder):
+        for torn in depot.folder.glob(".[ps]*.tmp"):
+            torn.unlink()
+        depot.fetch_plan()
+        planned = plan_path(depot.folder).exists()
+        plan = read_plan(depot.folder) if planned else []
+        new = Counter(listed) - Counter(line.url for line in plan)
+        if not new and all(line.lot >= 0 for line in plan):
+            return plan
+        extended = with_lots(extend_plan(plan, listed, settings.shard_size), depot.complete())
+        if not planned:
+            write_split(depot.folder / "split.toml", _split(extended, settings))
+        write_plan(depot.folder, extended)
+        depot.store_plan()
+        return extended
+
+
+@contextmanager
+def _one_at_a_time(folder: Path) -> Iterator[None]:
+    """Wait until no other process plans in this folder; the lock dies with its process."""
+    with (folder / ".plan.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _split(plan: Sequence[Planned], settings: CrawlSettings) -> SplitPlan:
+    shares = default_shares(len(plan))
+    if settings.split_shares is not None:
+        try:
+            train, dev, test = (float(share) for share in settings.split_shares.split(","))
+        except ValueError:
+            raise ConfigError(
+                f"split_shares: found {settings.split_shares!r}, expected three numbers such as "
+                "0.7,0.12,0.18"
+            ) from None
+        tree = {"train": train, "dev": dev, "test": test}
+        shares = build(Shares, tree, "split_shares")
+    by = settings.split_by
+    if by == "auto":
+        domains = {registrable_domain(line.site) for line in plan if line.site}
+        by = "page" if len(domains) <= 1 else "domain"
+    suffixes = suffix_list() if by == "domain" else None
+    return SplitPlan(seed=settings.split_seed, by=by, suffixes=suffixes, shares=shares)

@@ -1,0 +1,75 @@
+"""What a page says of its own use: opt-outs in headers and meta tags, and when to come back."""
+
+import re
+import time
+from collections.abc import Iterable, Sequence
+from email.utils import parsedate_to_datetime
+
+from now_builder.crawl.politeness.robots import PRODUCT
+
+TDM = "tdm-reservation"
+"""TDM Reservation Protocol (W3C community report, 2024): rights to text and data mining kept."""
+
+_VALUED = frozenset({"unavailable_after", "max-snippet", "max-image-preview", "max-video-preview"})
+"""Directives that have a value of their own behind a colon."""
+
+_IMPLIED = {"none": ("noindex", "nofollow")}
+
+
+def opt_outs(
+    robots_headers: Sequence[str],
+    metas: Iterable[tuple[str, str]],
+    tdm_header: str | None = None,
+) -> frozenset[str]:
+    """Collect the directives that are meant for this crawler, in lower case.
+
+    Args:
+        robots_headers: Values of ``X-Robots-Tag``, one for each such header.
+        metas: Name and content of each ``<meta>`` of the page.
+        tdm_header: Value of ``TDM-Reservation``.
+    """
+    found: set[str] = set()
+    for header in robots_headers:
+        found |= _of_header(header)
+    tdm = [tdm_header or ""]
+    for name, content in metas:
+        key = name.strip().lower()
+        if key in ("robots", PRODUCT):
+            found |= {word.strip().lower() for word in content.split(",")}
+        elif key == TDM:
+            tdm.append(content)
+    if any(value.strip() == "1" for value in tdm):
+        found.add(TDM)
+    for short, long in _IMPLIED.items():
+        if short in found:
+            found |= set(long)
+    return frozenset(found - {""})
+
+
+def _of_header(header: str) -> set[str]:
+    """Read one header; what follows the name of a crawler is for that crawler alone."""
+    found = set()
+    ours = True
+    for part in header.split(","):
+        name, colon, rest = (piece.strip().lower() for piece in part.partition(":"))
+        if colon and name not in _VALUED:
+            ours, name = name == PRODUCT, rest
+        if ours and name:
+            found.add(name)
+    return found
+
+
+def retry_after_s(value: str | None) -> float | None:
+    """Read a ``Retry-After`` header: seconds, or a date; ``None`` if it is neither.
+
+    Source:
+        RFC 9110, section 10.2.3.
+    """
+    text = (value or "").strip()
+    if re.fullmatch(r"\d{1,9}", text):
+        return float(text)
+    try:
+        moment = parsedate_to_datetime(text)
+    except (ValueError, TypeError):
+        return None
+    return max(0.0, moment.timestamp() - time.time())

@@ -1,0 +1,144 @@
+"""What a site allows: robots.txt, fetched once per origin and read by its rules."""
+
+import asyncio
+import ssl
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Literal
+from urllib.parse import urlsplit
+
+import httpx
+from protego import Protego
+
+from now_builder.crawl.politeness.proxy import Gate
+
+PRODUCT = "noise-of-web"
+"""The token that robots.txt knows this crawler by."""
+
+_LIMIT = 512_000
+_REDIRECTS = 5
+_TIMEOUT_S = 10.0
+_ORIGINS = 20_000
+_LONGEST_DELAY_S = 30.0
+
+_HUNG_UP = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
+
+Verdict = Literal["allowed", "robots", "robots_unreachable", "tls_error"]
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Whether a URL may be visited.
+
+    Attributes:
+        verdict: ``robots``: the site says no; ``robots_unreachable``: it could not be asked;
+            ``tls_error``: nor can anything else of it, for its certificate or TLS is not valid.
+        note: What the decision rests on: ``allowed``, ``disallowed``, ``none`` (no robots.txt) …
+        delay_s: Crawl delay that the site asks for, at most 30 s.
+    """
+
+    verdict: Verdict
+    note: str
+    delay_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Rules:
+    rules: Protego | None
+    note: str
+    problem: Literal["robots_unreachable", "tls_error"] | None = None
+
+
+class Robots:
+    """Decisions by robots.txt; each origin is asked once.
+
+    Args:
+        gate: The way out; its own, not that of a page.
+        user_agent: Sent with the request.
+    """
+
+    def __init__(self, gate: Gate, user_agent: str) -> None:
+        self._gate = gate
+        self._client = httpx.AsyncClient(
+            proxy=gate.url,
+            trust_env=False,
+            timeout=_TIMEOUT_S,
+            follow_redirects=True,
+            max_redirects=_REDIRECTS,
+            headers={"User-Agent": user_agent},
+        )
+        self._known: OrderedDict[str, asyncio.Task[_Rules]] = OrderedDict()
+
+    async def close(self) -> None:
+        """Close connections and drop what is pending."""
+        for task in self._known.values():
+            task.cancel()
+        await asyncio.gather(*self._known.values(), return_exceptions=True)
+        await self._client.aclose()
+
+    async def decide(self, url: str) -> Decision:
+        """Say whether a URL may be visited.
+
+        Source:
+            RFC 9309: 4xx allows all, 5xx and an unreachable file allow nothing.
+
+        Raises:
+            Refused: If the host itself cannot be reached or must not be.
+        """
+        parts = urlsplit(url)
+        origin = f"{parts.scheme}://{parts.netloc}"
+        if origin not in self._known:
+            self._known[origin] = asyncio.ensure_future(self._fetch(origin))
+            while len(self._known) > _ORIGINS:
+                self._known.popitem(last=False)
+        found = await asyncio.shield(self._known[origin])
+        if found.problem:
+            return Decision(found.problem, found.note)
+        if found.rules is None:
+            return Decision("allowed", found.note)
+        delay = min(float(found.rules.crawl_delay(PRODUCT) or 0.0), _LONGEST_DELAY_S)
+        if found.rules.can_fetch(url, PRODUCT):
+            return Decision("allowed", "allowed", delay)
+        return Decision("robots", "disallowed", delay)
+
+    async def _fetch(self, origin: str) -> _Rules:
+        try:
+            async with asyncio.timeout(2 * _TIMEOUT_S):
+                status, body = await self._get(f"{origin}/robots.txt")
+        except (httpx.HTTPError, httpx.InvalidURL, TimeoutError) as error:
+            refused = self._gate.refusal(origin)
+            if refused is not None:
+                raise refused from None
+            problem = _tls_problem(error)
+            if problem is not None:
+                return _Rules(None, problem, "tls_error")
+            return _Rules(None, type(error).__name__, "robots_unreachable")
+        refused = self._gate.refusal(origin)
+        if refused is not None:
+            raise refused
+        if status >= 500 or status == 429:
+            return _Rules(None, f"http_{status}", "robots_unreachable")
+        if status >= 300:
+            return _Rules(None, "none")
+        return _Rules(Protego.parse(body.decode("utf-8", "replace")), "allowed")
+
+    async def _get(self, url: str) -> tuple[int, bytes]:
+        body = b""
+        async with self._client.stream("GET", url) as response:
+            async for chunk in response.aiter_bytes():
+                body += chunk
+                if len(body) >= _LIMIT:
+                    break
+            return response.status_code, body[:_LIMIT]
+
+
+def _tls_problem(error: BaseException) -> str | None:
+    """Say what is wrong with a certificate or a handshake, if that is the cause of an error."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return cause.verify_message
+        if isinstance(cause, ssl.SSLError) and not isinstance(cause, _HUNG_UP):
+            return cause.reason
+        cause = cause.__cause__ or cause.__context__
+    return None

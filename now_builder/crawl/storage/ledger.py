@@ -1,0 +1,162 @@
+"""Which pages are done, which are to do, and which shards can be finished."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+
+import pyarrow.parquet as pq
+
+from now_builder.crawl.plan.urls import duplicates
+from now_builder.crawl.storage.places import Depot
+from now_builder.crawl.storage.shard_writer import OpenShard, open_shards
+from now_builder.formats.shard import (
+    Capture,
+    CaptureRow,
+    Planned,
+    complete_shards,
+    read_rows,
+    rows_path,
+)
+
+
+class Ledger:
+    """Which pages are done and which shards can be finished.
+
+    Args:
+        depot: The captures folder; finished shards go there.
+        plan: All of it.
+        shards: That are to be done; of the others, rows of repeated URLs are looked up at most.
+        retry_failed: Take failed pages as not done.
+    """
+
+    def __init__(
+        self, depot: Depot, plan: Sequence[Planned], shards: Iterable[int], *, retry_failed: bool
+    ) -> None:
+        self._depot = depot
+        self._captures = captures = depot.folder
+        self._plan = plan
+        ours = frozenset(shards)
+        self._duplicate_of = {
+            key: first for key, first in duplicates(plan).items() if int(key[:5]) in ours
+        }
+        self._lines: dict[int, list[Planned]] = defaultdict(list)
+        for line in plan:
+            if line.shard in ours:
+                self._lines[line.shard].append(line)
+        complete = set(complete_shards(captures))
+        half = set(open_shards(captures)) & ours
+        reopened = set(half)
+        if retry_failed:
+            reopened |= self._to_retry(complete)
+        self._shards = {
+            number: OpenShard.reopen(captures, number)
+            if number in complete and number not in half
+            else OpenShard(captures, number)
+            for number in self._lines
+            if number in reopened or number not in complete
+        }
+        if retry_failed:
+            self._forget_failures()
+        self._firsts: dict[str, CaptureRow] = {}
+        self._know_firsts(complete)
+        self.pending = [
+            line
+            for number, shard in sorted(self._shards.items())
+            for line in self._lines[number]
+            if line.key not in shard.rows and line.key not in self._duplicate_of
+        ]
+        self._needs: dict[int, set[str]] = defaultdict(set)
+        for key, first in self._duplicate_of.items():
+            self._needs[int(key[:5])].add(first)
+        self._left = Counter(line.shard for line in self.pending)
+        self.total = sum(map(len, self._lines.values()))
+
+    def ranks(self) -> dict[str, int]:
+        """Number the pages of each site in the order of the plan."""
+        seen: Counter[str] = Counter()
+        ranks = {}
+        repeated = duplicates(self._plan)
+        for line in self._plan:
+            if line.key not in repeated:
+                ranks[line.key] = seen[line.site]
+                seen[line.site] += 1
+        return ranks
+
+    def add(self, line: Planned, row: CaptureRow, capture: Capture | None) -> None:
+        """Make a page final."""
+        self._shards[line.shard].add(row, capture)
+
+    def added(self, line: Planned, row: CaptureRow) -> bool:
+        """Count a page that was made final; say whether a shard may now be finished."""
+        self._left[line.shard] -= 1
+        if line.key in self._wanted:
+            self._firsts[line.key] = row
+        return not self._left[line.shard] or line.key in self._wanted
+
+    def finish_ready(self) -> None:
+        """Finish the shards of which everything is known."""
+        ready = [number for number in self._shards if self._is_ready(number)]
+        for number in ready:
+            shard = self._shards.pop(number)
+            shard.finish([self._row(shard, line) for line in self._lines[number]])
+        self._depot.store(ready)
+
+    def _to_retry(self, complete: set[int]) -> set[int]:
+        """Find the finished shards that hold failures, or duplicates of failures elsewhere."""
+        failed = set()
+        for number in complete & self._lines.keys():
+            table = pq.read_table(rows_path(self._captures, number), columns=["key", "status"])
+            failed |= {
+                key
+                for key, status in zip(
+                    table["key"].to_pylist(), table["status"].to_pylist(), strict=True
+                )
+                if status == "failed"
+            }
+        failed |= {key for key, first in self._duplicate_of.items() if first in failed}
+        return {int(key[:5]) for key in failed} & complete
+
+    def _forget_failures(self) -> None:
+        for shard in self._shards.values():
+            for key in [key for key, row in shard.rows.items() if row.status == "failed"]:
+                del shard.rows[key]
+
+    def _know_firsts(self, complete: set[int]) -> None:
+        """Learn what became of the first of each repeated URL, where that is known already."""
+        self._wanted = frozenset(self._duplicate_of.values())
+        for number in {int(key[:5]) for key in self._wanted}:
+            if number in self._shards:
+                rows = list(self._shards[number].rows.values())
+            elif number in complete:
+                rows = read_rows(self._captures, number)
+            else:
+                continue
+            self._firsts |= {row.key: row for row in rows if row.key in self._wanted}
+
+    def _is_ready(self, number: int) -> bool:
+        return not self._left[number] and self._needs[number] <= self._firsts.keys()
+
+    def _row(self, shard: OpenShard, line: Planned) -> CaptureRow:
+        first_key = self._duplicate_of.get(line.key)
+        if first_key is None:
+            return shard.rows[line.key]
+        first = self._firsts[first_key]
+        return CaptureRow(
+            line.key,
+            line.url,
+            line.url_canonical,
+            line.site,
+            "duplicate",
+            error=first.error,
+            final_url=first.final_url,
+            http_status=first.http_status,
+            charset=first.charset,
+            charset_source=first.charset_source,
+            title=first.title,
+            caption=first.caption,
+            caption_source=first.caption_source,
+            candidates=first.candidates,
+            lang=first.lang,
+            lang_declared=first.lang_declared,
+            duplicate_of=first_key,
+            tool=first.tool,
+        )

@@ -1,0 +1,257 @@
+"""A shard in the making: a journal that survives a kill at any moment, then the finished files.
+
+The folder ``00012.open`` holds ``members.bin``, to which each page's members are appended, and
+``journal.jsonl``, whose line makes the page final. Both are synced page by page; what follows the
+last whole line was in flight and counts for nothing.
+"""
+
+import json
+import os
+import re
+import shutil
+import threading
+import time
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from now_builder.crawl.caption.charset import whole_characters
+from now_builder.crawl.timings import add_step
+from now_builder.errors import CrawlError, FormatError
+from now_builder.formats.atomic import sync_folder
+from now_builder.formats.shard import (
+    Capture,
+    CaptureRow,
+    Exchange,
+    from_members,
+    image_kind,
+    members_path,
+    read_members,
+    read_rows,
+    rows_path,
+    to_members,
+    write_packed,
+)
+from now_builder.formats.warc import read_exchanges, write_warc
+
+_JOURNAL, _MEMBERS = "journal.jsonl", "members.bin"
+_PARTS = 3
+"""Of a page, without its exchanges."""
+
+_SIDES = ("request", "answer")
+_OPEN, _NEW, _DROP = ".open", ".open.new", ".open.drop"
+
+
+class OpenShard:
+    """The pages of one shard that are done, on disk.
+
+    Args:
+        captures: The captures folder.
+        number: Of the shard.
+    """
+
+    def __init__(self, captures: Path, number: int, folder: Path | None = None) -> None:
+        self.captures = captures
+        self.number = number
+        self.rows: dict[str, CaptureRow] = {}
+        self._places: dict[str, tuple[int, list[int]]] = {}
+        self._folder = folder or open_path(captures, number)
+        self._end = 0
+        self._lock = threading.Lock()
+        self._recover()
+
+    @classmethod
+    def reopen(cls, captures: Path, number: int) -> "OpenShard":
+        """Open a finished shard again, without the pages that failed."""
+        new = captures / f"{number:05d}{_NEW}"
+        shutil.rmtree(new, ignore_errors=True)
+        shard = cls(captures, number, new)
+        members = read_members(members_path(captures, number))
+        exchanges = read_exchanges(captures, number)
+        for row in read_rows(captures, number):
+            if row.status == "ok":
+                known = exchanges.get(row.key, ())
+                shard.add(row, replace(next(members), exchanges=known))
+            elif row.status == "refused":
+                shard.add(row, None)
+        new.rename(open_path(captures, number))
+        sync_folder(captures)
+        return cls(captures, number)
+
+    def add(self, row: CaptureRow, capture: Capture | None) -> None:
+        """Make a page final: members first, then the line that counts.
+
+        Raises:
+            CrawlError: If the disk does not take it.
+        """
+        begun = time.monotonic()
+        parts = [] if capture is None else _to_parts(capture)
+        with self._lock:
+            try:
+                self._folder.mkdir(exist_ok=True)
+                if parts:
+                    _append(self._folder / _MEMBERS, self._end, b"".join(parts))
+                sizes = [len(part) for part in parts]
+                if parts:
+                    timings = add_step(row.timings, "store", time.monotonic() - begun)
+                    row = replace(row, timings=timings)
+                line = {"row": asdict(row), "at": self._end, "sizes": sizes}
+                text = json.dumps(line, ensure_ascii=False, separators=(",", ":")) + "\n"
+                _append(self._folder / _JOURNAL, None, text.encode("utf-8", "surrogatepass"))
+            except OSError as error:
+                raise CrawlError(
+                    f"{self._folder}: cannot be written ({error}); nothing is torn, run the same "
+                    "command again when there is room"
+                ) from None
+            self._take(line)
+
+    def finish(self, rows: Sequence[CaptureRow]) -> None:
+        """Write the shard's tar and parquet and drop the folder; a WARC if a page asked for one.
+
+        Args:
+            rows: All rows of the shard, in the order of the keys.
+        """
+        try:
+            if self._has_exchanges():
+                pages = [row for row in rows if row.status == "ok"]
+                captures = (_from_parts(key, parts) for key, parts in self._packed(rows))
+                write_warc(self.captures, self.number, zip(pages, captures, strict=True))
+            packed = (_named(key, parts) for key, parts in self._packed(rows))
+            write_packed(self.captures, self.number, rows, packed)
+        except OSError as error:
+            raise CrawlError(f"{rows_path(self.captures, self.number)}: {error}") from None
+        if self._folder.exists():
+            drop = self.captures / f"{self.number:05d}{_DROP}"
+            self._folder.rename(drop)  # at once, so that no half folder is ever taken for a whole
+            shutil.rmtree(drop)
+
+    def _has_exchanges(self) -> bool:
+        return any(len(sizes) > _PARTS for _, sizes in self._places.values())
+
+    def _packed(self, rows: Sequence[CaptureRow]) -> Iterator[tuple[str, list[bytes]]]:
+        """Read the pages as they stand in the journal: key and parts."""
+        wanted = [row.key for row in rows if row.status == "ok"]
+        if not wanted:
+            return
+        with (self._folder / _MEMBERS).open("rb") as file:
+            for key in wanted:
+                start, sizes = self._places[key]
+                file.seek(start)
+                parts = [file.read(size) for size in sizes]
+                if [len(part) for part in parts] != sizes:
+                    raise FormatError(self._folder / _MEMBERS, f"page {key}: torn members")
+                yield key, parts
+
+    def _recover(self) -> None:
+        """Read the journal; cut off what a kill left behind its last whole line."""
+        journal = self._folder / _JOURNAL
+        if not journal.exists():
+            return
+        content = journal.read_bytes()
+        kept = 0
+        for line in content.splitlines(keepends=True):
+            if not line.endswith(b"\n"):
+                break
+            try:
+                self._take(json.loads(line.decode("utf-8", "surrogatepass")))
+            except (ValueError, KeyError, TypeError):
+                break
+            kept += len(line)
+        if kept < len(content):
+            with journal.open("r+b") as file:
+                file.truncate(kept)
+
+    def _take(self, line: dict[str, Any]) -> None:
+        row = CaptureRow(**whole_characters(line["row"]))
+        at, sizes = int(line["at"]), [int(size) for size in line["sizes"]]
+        self.rows[row.key] = row
+        self._places[row.key] = (at, sizes)
+        self._end = max(self._end, at + sum(sizes))
+
+
+def rows_so_far(captures: Path, number: int) -> list[CaptureRow]:
+    """Read the rows of a shard in the making, also while a crawl is at work on it."""
+    try:
+        content = (open_path(captures, number) / _JOURNAL).read_bytes()
+    except FileNotFoundError:
+        return []
+    rows = []
+    for line in content.splitlines(keepends=True):
+        if not line.endswith(b"\n"):
+            break
+        try:
+            rows.append(CaptureRow(**json.loads(line.decode("utf-8", "surrogatepass"))["row"]))
+        except (ValueError, KeyError, TypeError):
+            break
+    return rows
+
+
+def open_path(captures: Path, number: int) -> Path:
+    """Where a shard in the making stands."""
+    return captures / f"{number:05d}{_OPEN}"
+
+
+def open_shards(captures: Path) -> list[int]:
+    """List the shards in the making."""
+    return sorted(int(path.name[:5]) for path in captures.glob(f"[0-9]*{_OPEN}"))
+
+
+def sweep(captures: Path, shards: Collection[int] | None = None) -> None:
+    """Remove what killed runs left that counts for nothing.
+
+    Args:
+        captures: The captures folder.
+        shards: Nobody else is at work on these; ``None``: on any.
+    """
+    for path in [*captures.glob("[0-9]*.open.*"), *captures.glob(".*.tmp")]:
+        found = re.match(r"\.?(\d+)\.", path.name)
+        if shards is None or (found and int(found[1]) in shards):
+            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+
+
+def start_over(captures: Path) -> None:
+    """Remove plan, split and shards, and nothing that is not a crawl's."""
+    finished = [f"[0-9]*.{ending}" for ending in ("parquet", "tar", "warc.gz", "cdxj")]
+    for pattern in ("plan.parquet", "split.toml", *finished):
+        for file in captures.glob(pattern):
+            file.unlink()
+    for folder in captures.glob(f"[0-9]*{_OPEN}"):
+        shutil.rmtree(folder)
+    sweep(captures)
+
+
+def _append(path: Path, start: int | None, content: bytes) -> None:
+    with path.open("ab") as file:
+        if start is not None and file.tell() != start:
+            file.truncate(start)
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _to_parts(capture: Capture) -> list[bytes]:
+    """Give the members as they will stand in the tar, so that nothing is packed twice."""
+    parts = [content for _, content in to_members(capture)]
+    if capture.exchanges:
+        parts.append(json.dumps([asdict(exchange) for exchange in capture.exchanges]).encode())
+    return parts
+
+
+def _named(key: str, parts: Sequence[bytes]) -> list[tuple[str, bytes]]:
+    kind = image_kind(parts[0])
+    return [
+        (f"{key}.{ending}", part)
+        for ending, part in zip((kind, "html.gz", "elements.json"), parts, strict=False)
+    ]
+
+
+def _from_parts(key: str, parts: Sequence[bytes]) -> Capture:
+    members = {name.partition(".")[2]: part for name, part in _named(key, parts)}
+    exchanges = tuple(map(_exchange, json.loads(parts[_PARTS]))) if len(parts) > _PARTS else ()
+    return replace(from_members(Path(key), key, members), exchanges=exchanges)
+
+
+def _exchange(item: dict[str, Any]) -> Exchange:
+    request, answer = ([(name, value) for name, value in item[side]] for side in _SIDES)
+    return Exchange(**item | {"request": tuple(request), "answer": tuple(answer)})

@@ -1,0 +1,155 @@
+"""Elements in image px: clipping, covering, text lines, shadow roots, roles."""
+
+import pytest
+
+from now_builder.crawl.run import crawl
+from now_builder.crawl.settings import CrawlSettings
+from now_builder.formats.shard import Element, read_captures
+
+from ..awkward import Awkward, page
+
+pytestmark = [pytest.mark.browser]
+
+GEOMETRY = """
+<style>
+  body { margin: 0; font: 16px/20px "DejaVu Sans", sans-serif }
+  div, button, img, nav, a.box, x-card, input, canvas { position: absolute }
+  button, input { margin: 0; padding: 0; border: 0 }
+</style>
+<div id=plain class=plain style="left:10px; top:20px; width:100px; height:40px">Plain text</div>
+<button style="left:120px; top:20px; width:80px; height:40px">Press</button>
+<div role=tab style="left:210px; top:20px; width:50px; height:40px">Tab</div>
+<div class=scroller style="left:10px; top:80px; width:100px; height:50px; overflow:hidden">
+  <div role=note style="left:50px; top:10px; width:100px; height:100px">clipped</div>
+  <div role=row style="left:0; top:60px; width:50px; height:20px">clipped away</div>
+</div>
+<nav style="left:10px; top:150px; width:100px; height:30px">under</nav>
+<div role=alert style="left:0; top:140px; width:130px; height:60px; background:#fff">over</div>
+<nav style="left:150px; top:150px; width:100px; height:30px" role=menubar>seen through</nav>
+<a class=box href="#" style="left:140px; top:140px; width:130px; height:60px"></a>
+<div role=status style="left:10px; top:210px; width:80px; height:20px; visibility:hidden">no</div>
+<div role=timer style="left:100px; top:210px; width:80px; height:20px; opacity:0">clear</div>
+<div role=log style="left:190px; top:210px; width:80px; height:20px; display:none">none</div>
+<img src="/red.png" alt=red style="left:10px; top:240px; width:60px; height:60px">
+<img src="/missing.png" alt="" style="left:80px; top:240px; width:60px; height:60px">
+<canvas width=50 height=50 style="left:150px; top:240px; width:50px; height:50px"></canvas>
+<input type=checkbox style="left:210px; top:240px; width:20px; height:20px">
+<input placeholder="Search here" style="left:240px; top:240px; width:100px; height:24px">
+<div role=banner style="left:300px; top:320px; width:200px; height:40px">half off</div>
+<div role=main style="left:0; top:700px; width:100px; height:40px">below the screen</div>
+<div role=article style="position:fixed; left:0; top:600px; width:360px; height:40px">fixed</div>
+<div role=term style="left:10px; top:380px; width:60px; height:100px">two words over lines</div>
+<x-card style="left:120px; top:380px; width:100px; height:60px"><b slot=name>slotted</b></x-card>
+<script>
+  const card = document.querySelector("x-card");
+  card.attachShadow({ mode: "open" }).innerHTML = '<button style="position:absolute; left:5px;'
+    + ' top:5px; padding:0; border:0; width:60px; height:20px">in shadow</button>'
+    + '<slot name=name></slot>';
+</script>
+"""
+OLD = (
+    b"<html><head><meta name=description content=old></head><body style='margin:0'>"
+    b"<div role=banner style='position:absolute;left:0;top:0;width:490px;height:98px'>half"
+    b"</div></body></html>"
+)
+
+
+@pytest.fixture(scope="module")
+def elements(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Element]]:
+    folder = tmp_path_factory.mktemp("elements")
+    with Awkward() as server:
+        server.pages["/geometry"] = page("geometry", GEOMETRY).replace(
+            b"width=device-width", b"width=device-width, minimum-scale=1"
+        )
+        server.pages["/old"] = OLD
+        paths = ["/geometry", "/old", "/huge", "/tampered"]
+        (folder / "urls.txt").write_text("\n".join(map(server.url, paths)), encoding="utf-8")
+        settings = CrawlSettings(allow_private=True, resolve=server.resolve)
+        crawl(folder / "urls.txt", folder / "captures", settings)
+    found = list(read_captures(folder / "captures"))
+    return {path: capture.elements for path, capture in zip(paths, found, strict=True)}
+
+
+def by_role(elements: list[Element], role: str) -> Element:
+    (found,) = [element for element in elements if element.role == role]
+    return found
+
+
+def test_boxes_are_in_image_px(elements) -> None:
+    button = next(element for element in elements["/geometry"] if element.text == "Press")
+    assert button.box == (240, 40, 400, 120)
+    assert (button.tag, button.role, button.interactive, button.visible) == (
+        "button", "button", True, True,
+    )  # fmt: skip
+
+
+def test_what_overflows_is_clipped_by_its_ancestors(elements) -> None:
+    assert by_role(elements["/geometry"], "note").box == (120, 180, 220, 260)
+    assert by_role(elements["/geometry"], "note").visible_fraction == pytest.approx(0.2)
+    assert not [element for element in elements["/geometry"] if element.role == "row"]
+
+
+def test_the_screen_clips_and_what_is_below_it_is_left_out(elements) -> None:
+    assert by_role(elements["/geometry"], "banner").box == (600, 640, 720, 720)
+    assert not [element for element in elements["/geometry"] if element.role == "main"]
+
+
+def test_what_is_covered_is_not_visible_but_a_clear_cover_does_not_count(elements) -> None:
+    assert not by_role(elements["/geometry"], "navigation").visible
+    assert by_role(elements["/geometry"], "alert").visible
+    assert by_role(elements["/geometry"], "menubar").visible
+    assert by_role(elements["/geometry"], "menubar").visible_fraction == 1
+
+
+def test_hidden_and_transparent_are_not_visible(elements) -> None:
+    assert not by_role(elements["/geometry"], "status").visible
+    assert not by_role(elements["/geometry"], "timer").visible
+    assert not [element for element in elements["/geometry"] if element.role == "log"]
+
+
+def test_text_boxes_are_those_of_the_lines(elements) -> None:
+    plain = next(element for element in elements["/geometry"] if element.text == "Plain text")
+    left, top, right, bottom = plain.text_box
+    assert (left, top) == (20, pytest.approx(40, abs=4))
+    assert 100 < right - left < 200
+    assert 30 <= bottom - top <= 44
+    lines = by_role(elements["/geometry"], "term").text_box
+    assert lines[3] - lines[1] > 100
+
+
+def test_open_shadow_roots_are_looked_into(elements) -> None:
+    found = elements["/geometry"]
+    button = next(element for element in found if element.text == "in shadow")
+    assert button.box == (250, 770, 370, 810)
+    assert button.visible
+    assert found[button.parent].tag == "x-card"
+    assert any(element.text == "slotted" for element in found)
+
+
+def test_pictures_and_controls_say_what_they_are(elements) -> None:
+    pictures = [element for element in elements["/geometry"] if element.tag == "img"]
+    assert [(picture.role, picture.loaded) for picture in pictures] == [
+        ("img", True), ("presentation", False),
+    ]  # fmt: skip
+    checkbox = by_role(elements["/geometry"], "checkbox")
+    assert (checkbox.input_type, checkbox.interactive) == ("checkbox", True)
+    assert by_role(elements["/geometry"], "textbox").text == "Search here"
+    assert by_role(elements["/geometry"], "article").fixed
+
+
+def test_parents_come_before_their_children(elements) -> None:
+    for found in elements.values():
+        assert all(element.parent < place for place, element in enumerate(found))
+
+
+def test_a_page_made_for_desktops_is_scaled_to_the_screen(elements) -> None:
+    box = by_role(elements["/old"], "banner").box
+    assert box == pytest.approx((0, 0, 360, 72), abs=1)
+
+
+def test_a_huge_page_gives_only_what_is_on_the_screen(elements) -> None:
+    assert 10 < len(elements["/huge"]) <= 3000
+
+
+def test_a_page_that_changes_the_built_ins_is_read_all_the_same(elements) -> None:
+    assert any(element.text == "text" for element in elements["/tampered"])

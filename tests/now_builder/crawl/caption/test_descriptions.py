@@ -1,0 +1,202 @@
+"""Hostile and odd pages, one by one, against what the standards and Chromium make of them."""
+
+import base64
+import random
+import re
+import subprocess
+import sys
+import unicodedata
+from pathlib import Path
+
+import pytest
+from bs4 import BeautifulSoup
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from playwright.sync_api import sync_playwright
+
+from now_builder.chromium import find_chromium
+from now_builder.crawl.caption.charset import decode
+from now_builder.crawl.caption.describe import describe
+from now_builder.formats.text import clean
+
+from .descriptions import CASES, UTF8, Case
+
+FOUND = """() => [[...document.querySelectorAll("meta")].filter((meta) =>
+    (meta.getAttribute("name") || "").trim().toLowerCase() === "description"
+  ).map((meta) => meta.getAttribute("content") || ""), document.characterSet.toLowerCase()]"""
+
+
+def test_the_corpus_is_large() -> None:
+    assert len(CASES) > 400
+    assert sum(case.browser for case in CASES.values()) > 350
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_page_has_its_caption_source_and_charset(name: str) -> None:
+    case = CASES[name]
+    found = describe(case.content, case.header)
+    assert (found.caption, found.source) == (case.caption, case.source)
+    assert case.charset in {None, found.charset}
+
+
+INERT = {"noscript", "template", "textarea", "title", "iframe", "noembed", "noframes", "xmp",
+         "style", "script", "plaintext"}  # fmt: skip
+
+
+def by_the_tree(content: bytes, header: str | None) -> list[str]:
+    """The slow, obvious way: a whole tree by BeautifulSoup, and every description in it."""
+    text = re.sub(r"^\s*<\?xml[^>]*>", "", decode(content, header).text.replace("\0", "\ufffd"))
+    found = [
+        clean(str(meta.get("content", "")))
+        for meta in BeautifulSoup(text + "\n", "lxml").find_all("meta")
+        if str(meta.get("name", "")).strip().lower() == "description"
+        and not any(parent.name in INERT for parent in meta.parents)
+    ]
+    return list(dict.fromkeys(filter(None, found)))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_reading_as_it_goes_equals_reading_the_tree(name: str) -> None:
+    case = CASES[name]
+    found = describe(case.content, case.header).candidates.get("name", [])
+    assert found == by_the_tree(case.content, case.header)
+
+
+@pytest.mark.browser
+def test_chromium_finds_the_same() -> None:
+    judged = {name: case for name, case in CASES.items() if case.browser}
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=find_chromium())
+        page = browser.new_page()
+        found = {}
+        for name, case in judged.items():
+            kind = (case.header or "").replace(" ", "")
+            data = base64.b64encode(case.content).decode()
+            page.goto(f"data:{kind};base64,{data}", wait_until="domcontentloaded")
+            texts, charset = page.evaluate(FOUND)
+            found[name] = (next(filter(None, map(clean, texts)), None), charset)
+        browser.close()
+    assert found == {
+        name: (case.caption, case.charset or found[name][1]) for name, case in judged.items()
+    }
+
+
+# --- anything at all ---
+
+HEADERS = st.sampled_from(
+    [None, "", "text/html", UTF8, *{case.header for case in CASES.values()}, "charset=utf-16be"]
+)
+PIECES = st.sampled_from(
+    b"<!--|-->|<meta |name=description |content=|charset=gbk|\"|'|>|<|/|<title>|</title>|<svg>|"
+    b"<script type=application/ld+json>|</script>|<noscript>|<template>|&#|&#xD800;|&amp;|\x00|"
+    b"\xef\xbb\xbf|\xff\xfe|\xfe\xff|\xa4\xa4|\x1b$B|<![CDATA[|<?xml encoding='|<html lang=x>|"
+    b'{"description": "\\ud800"}|e\xcc\x81|\xc2\x85'.split(b"|")
+)
+
+
+@st.composite
+def mutated(draw: st.DrawFn) -> bytes:
+    """A page of the corpus, with bytes cut out, put in, repeated or turned."""
+    case: Case = draw(st.sampled_from([c for c in CASES.values() if len(c.content) < 20_000]))
+    content = case.content
+    for _ in range(draw(st.integers(1, 4))):
+        start = draw(st.integers(0, len(content)))
+        end = draw(st.integers(start, min(len(content), start + 60)))
+        put = draw(PIECES | st.binary(max_size=4))
+        content = content[:start] + put * draw(st.sampled_from([1, 1, 1, 50])) + content[end:]
+    return content
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    content=st.binary(max_size=400) | st.lists(PIECES, max_size=40).map(b"".join) | mutated(),
+    header=HEADERS,
+)
+def test_no_bytes_crash_it_and_what_it_gives_is_clean(content: bytes, header: str | None) -> None:
+    page = describe(content, header)
+    assert page == describe(content, header)
+    texts = [text for found in page.candidates.values() for text in found]
+    assert (page.caption is None) == (page.source is None)
+    assert page.caption is None or page.caption in texts
+    for text in [*texts, *([page.title] if page.title else [])]:
+        assert text
+        assert unicodedata.is_normalized("NFC", text)
+        assert not any(unicodedata.category(letter) in {"Cc", "Cs"} for letter in text)
+        assert " ".join(text.split()) == text
+        assert clean(text) == text
+        text.encode()
+
+
+# --- 50 MB ---
+
+SIZE = 50_000_000
+LARGE = {
+    "many elements": b"<p class=a>text <b>bold</b></p>\n" * (SIZE // 32),
+    "one text": b"word " * (SIZE // 5),
+    "angles": b"<" * SIZE,
+    "nesting": b"<div>" * (SIZE // 5),
+    "an attribute that never ends": b'<p title="' + b"a b=c " * (SIZE // 6),
+    "a meta that never ends": b"<meta " + b"a=b " * (SIZE // 4),
+    "meta on meta": b"<meta x='" * (SIZE // 9),
+    "comments that open": b"<!-- " * (SIZE // 5),
+    "scripts that open": b"<script>" * (SIZE // 8),
+    "titles": b"<title>x</title>" * (SIZE // 16),
+    "entities": b"&amp;" * (SIZE // 5),
+    "not ASCII, undeclared": "текст ".encode("cp1251") * (SIZE // 6),
+    "white space": b" " * SIZE,
+    "white space in JSON-LD": b"<script type=application/ld+json>" + b" " * SIZE + b"]]",
+    "white space after charset": b"<meta http-equiv=content-type content='charset=" + b" " * SIZE,
+    "white space in a charset that ends": b"<meta http-equiv=content-type content='charset="
+    + b" " * (SIZE // 60)
+    + b"'>",
+    "JSON-LD": b'<script type=application/ld+json>"' + b"x" * SIZE + b'"</script>',
+}
+LIMIT_S, LIMIT_MIB = 60, 1800
+_MEASURE = """
+import pathlib, resource, sys
+from now_builder.crawl.caption.charset import decode
+from now_builder.crawl.caption.describe import describe
+content = pathlib.Path(sys.argv[1]).read_bytes()
+for size in map(int, sys.argv[2:]):
+    before = resource.getrusage(resource.RUSAGE_SELF)
+    caption = describe(content[:size], None).caption
+    after = resource.getrusage(resource.RUSAGE_SELF)
+    spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    status = pathlib.Path("/proc/self/status").read_text()  # ru_maxrss is the parent's, too
+    print(caption, spent, int(status.split("VmHWM:")[1].split()[0]) / 1024)
+"""
+
+
+def measured(path: Path, *sizes: int) -> list[tuple[str, float, float]]:
+    """Caption, CPU seconds and MiB, in a process of its own that checks no types."""
+    done = subprocess.run(
+        [sys.executable, "-c", _MEASURE, path, *map(str, sizes)],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    lines = [line.split() for line in done.stdout.splitlines()]
+    return [(caption, float(seconds), float(memory)) for caption, seconds, memory in lines]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LARGE)
+def test_a_page_of_50_mb_takes_bounded_time_and_memory(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "page.html"
+    path.write_bytes(b"<meta name=description content=first>" + LARGE[name])
+    [(caption, seconds, memory)] = measured(path, SIZE)
+    print(f"{name}: {seconds:.1f} s, {memory:.0f} MiB")  # noqa: T201 - figures for the log
+    assert caption == "first"
+    assert seconds < LIMIT_S
+    assert memory < LIMIT_MIB
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_four_times_the_bytes_take_four_times_the_time(name: str, tmp_path: Path) -> None:
+    """Not sixteen times: no part of it is quadratic."""
+    path = tmp_path / "page.html"
+    path.write_bytes(b"<meta name=description content=first>" + LARGE[name][:1_000_000])
+    [(_, short, _), (_, long, _)] = measured(path, 250_000, 1_000_000)
+    assert long < 0.3 + 8 * short
+
+
+def test_a_random_megabyte_is_no_page() -> None:
+    assert describe(random.Random(0).randbytes(1_000_000), None).caption is None

@@ -1,0 +1,121 @@
+"""A real Ray of two workers: one is killed in the middle, and nothing is lost or doubled."""
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+import psutil
+import pytest
+
+from now_builder.crawl.run import crawl
+from now_builder.crawl.settings import CrawlSettings
+from now_builder.errors import ConfigError, CrawlError
+from now_builder.formats.shard import read_rows
+
+from ..awkward import Awkward
+from .test_run import PROGRAM, done, many, outcome, settings_for, write_list
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::FutureWarning"),
+]
+
+ON_RAY = {"engine": "ray", "workers": 2, "worker_cpus": 1, "shard_size": 6, "task_pages": 6}
+
+
+def workers() -> list[psutil.Process]:
+    """The actors that this test started."""
+    return [
+        child
+        for child in psutil.Process().children(recursive=True)
+        if child.name().startswith("ray::") and "run" in child.name()
+    ]
+
+
+class Killer(threading.Thread):
+    """Kills a worker once some pages are done."""
+
+    def __init__(self, captures: Path, pages: int) -> None:
+        super().__init__()
+        self.captures, self.pages = captures, pages
+        self.killed = 0
+
+    def run(self) -> None:
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline and not self.killed:
+            if done(self.captures) >= self.pages and (found := workers()):
+                found[0].kill()
+                self.killed = found[0].pid
+            time.sleep(0.05)
+
+
+def test_a_killed_worker_costs_nothing_that_was_final(tmp_path: Path) -> None:
+    lines = many(48)
+    with Awkward() as server:
+        urls = write_list(tmp_path, lines)
+        settings = settings_for(server, **ON_RAY, concurrency=2)
+        captures = tmp_path / "captures"
+        killer = Killer(captures, 10)
+        killer.start()
+        summary = crawl(urls, captures, settings)
+        killer.join()
+        assert killer.killed
+        assert summary.statuses == {"ok": len(lines)}
+        visits = sum(n for path, n in server.hits.items() if path.startswith("/page/"))
+        assert visits <= len(lines) + 2 * 2  # what was in flight in the killed worker, and retries
+        crawl(urls, tmp_path / "local", settings_for(server, shard_size=6))
+    assert outcome(captures) == outcome(tmp_path / "local")
+    assert Counter(row.url for row in read_rows(captures)) == Counter(lines)
+    assert not list(captures.glob("*.open*"))
+    assert not (captures / "poison.json").exists()
+
+
+def test_shards_that_no_worker_survives_are_set_aside_and_the_others_done(tmp_path: Path) -> None:
+    lines = [f"http://site{n:02d}.test/page/{n}" for n in range(12)]
+    with Awkward() as server:
+        urls = write_list(tmp_path, lines)
+        settings = settings_for(server, **(ON_RAY | {"shard_size": 1, "task_attempts": 2}))
+        captures = tmp_path / "captures"
+        captures.mkdir()
+        # A folder where the journal of a shard should be: writing it fails on every worker.
+        (captures / "00003.open" / "journal.jsonl").mkdir(parents=True)
+        with pytest.raises(CrawlError, match=r"poison\.json"):
+            crawl(urls, captures, settings)
+        poison = json.loads((captures / "poison.json").read_text("utf-8"))
+        assert [entry["shards"] for entry in poison] == [[3]]
+        (captures / "00003.open" / "journal.jsonl").rmdir()
+        summary = crawl(urls, captures, settings)
+    assert summary.statuses == {"ok": len(lines)}
+    assert summary.visited == sum(row.key.startswith("00003") for row in read_rows(captures))
+    assert not (captures / "poison.json").exists()
+
+
+def test_shares_and_ray_do_not_go_together(tmp_path: Path) -> None:
+    urls = write_list(tmp_path, ["http://a.test/"])
+    settings = CrawlSettings.model_validate(ON_RAY | {"shards_from": "0/2"})
+    with pytest.raises(ConfigError, match="--shards-from"):
+        crawl(urls, tmp_path / "captures", settings)
+
+
+def test_shares_crawled_at_once_into_one_folder_make_it_whole(tmp_path: Path) -> None:
+    """As a Slurm array does; the last to come may find nothing to do."""
+    lines = many(36)
+    captures = tmp_path / "captures"
+    with Awkward() as server:
+        urls = write_list(tmp_path, lines)
+        processes = []
+        for share in range(3):
+            settings = settings_for(
+                server, shards_from=f"{share}/3", shard_size=4, concurrency=2, page_timeout_s=20.0
+            )
+            command = [sys.executable, "-c", PROGRAM, str(urls), str(captures),
+                       settings.model_dump_json()]  # fmt: skip
+            processes.append(subprocess.Popen(command, stdout=subprocess.DEVNULL))
+        assert [process.wait(120) for process in processes] == [0, 0, 0]
+        visits = sum(n for path, n in server.hits.items() if path.startswith("/page/"))
+    assert visits == len(lines)
+    assert Counter(row.url for row in read_rows(captures)) == Counter(lines)

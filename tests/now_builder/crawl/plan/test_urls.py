@@ -1,0 +1,131 @@
+"""URL lists and plans: canonical forms, keys for life, new shards for what is added."""
+
+from collections import Counter
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from now_builder.crawl.plan.urls import canonical, duplicates, extend_plan, read_urls
+from now_builder.errors import ConfigError, FormatError
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("HTTP://Example.COM", "http://example.com/"),
+        ("http://example.com:80/a", "http://example.com/a"),
+        ("https://example.com:443", "https://example.com/"),
+        ("http://example.com:443/", "http://example.com:443/"),
+        ("http://example.com/a/./b/../c", "http://example.com/a/c"),
+        ("http://example.com/../../a", "http://example.com/a"),
+        ("http://example.com/a/..", "http://example.com/"),
+        ("http://example.com/a//b", "http://example.com/a//b"),
+        ("http://example.com/%7euser/%e4%b8%ad", "http://example.com/~user/%E4%B8%AD"),
+        ("http://example.com/中文?q=测试", "http://example.com/%E4%B8%AD%E6%96%87?q=%E6%B5%8B%E8%AF%95"),
+        ("http://example.com/a b", "http://example.com/a%20b"),
+        ("http://example.com/a#part", "http://example.com/a"),
+        ("http://example.com?b=2&a=1", "http://example.com/?b=2&a=1"),
+        ("http://中文.com/", "http://xn--fiq228c.com/"),
+        ("http://Bücher.example./", "http://xn--bcher-kva.example/"),
+        ("example.com/x", "http://example.com/x"),
+        ("localhost:8000/x", "http://localhost:8000/x"),
+        ("//example.com/x", "http://example.com/x"),
+        ("http://[::1]:8080/", "http://[::1]:8080/"),
+        ("http://example.com/%2e%2e/a", "http://example.com/a"),
+        ("http://example.com/100%", "http://example.com/100%"),
+    ],
+)  # fmt: skip
+def test_a_url_has_one_canonical_form(url: str, expected: str) -> None:
+    assert canonical(url) == expected
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["ftp://example.com/", "mailto:a@b.c", "javascript:alert(1)", "data:text/html,x", "file:///etc",
+     "http://", "http:///x", "not a url", "http://exa mple.com/", "http://[::1/", "http://a:99999/"],
+)  # fmt: skip
+def test_what_is_no_web_address_has_none(url: str) -> None:
+    assert canonical(url) is None
+
+
+@settings(deadline=None)
+@given(st.text(max_size=40))
+def test_a_canonical_form_is_its_own(text: str) -> None:
+    found = canonical("http://example.com/" + text)
+    assert found is not None
+    assert canonical(found) == found
+
+
+def test_a_text_list_has_comments_blank_lines_and_a_byte_order_mark(tmp_path: Path) -> None:
+    path = tmp_path / "urls.txt"
+    path.write_bytes(b"\xef\xbb\xbf# list\r\nhttp://a.test/#x\r\n\r\n  http://b.test/ \r\n")
+    assert read_urls(path) == ["http://a.test/#x", "http://b.test/"]
+
+
+def test_csv_and_parquet_lists_have_a_column_url(tmp_path: Path) -> None:
+    table = pd.DataFrame({"rank": [1, 2], "url": ["http://a.test/x,y", "http://b.test/"]})
+    table.to_csv(tmp_path / "urls.csv", index=False)
+    table.to_parquet(tmp_path / "urls.parquet")
+    assert read_urls(tmp_path / "urls.csv") == read_urls(tmp_path / "urls.parquet")
+    assert read_urls(tmp_path / "urls.csv") == list(table["url"])
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("none.txt", None), ("empty.txt", b"# only\n"), ("binary.txt", b"\xff\xfe\x00"),
+     ("no.csv", b"link\nhttp://a.test/\n"), ("torn.parquet", b"PAR1"), ("empty.csv", b"")],
+)  # fmt: skip
+def test_a_list_that_cannot_be_read_is_named(tmp_path: Path, name: str, content) -> None:
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(FormatError, match=name):
+        read_urls(tmp_path / name)
+
+
+URLS = [f"http://site{n % 40:02d}.test/{n}" for n in range(500)]
+
+
+def test_every_listed_line_has_one_key_and_no_shard_is_too_large() -> None:
+    plan = extend_plan([], [*URLS, URLS[0]], 64)
+    assert Counter(line.url for line in plan) == Counter([*URLS, URLS[0]])
+    assert len({line.key for line in plan}) == len(plan)
+    assert max(Counter(line.shard for line in plan).values()) <= 64
+    assert all(line.key == f"{line.shard:05d}_{line.key[6:]}" for line in plan)
+
+
+def test_a_short_list_gets_several_shards_and_sites_stay_together() -> None:
+    plan = extend_plan([], URLS, 256)
+    shards = {}
+    for line in plan:
+        shards.setdefault(line.site, set()).add(line.shard)
+    assert 4 <= len({line.shard for line in plan}) <= 24
+    assert all(len(numbers) <= 2 for numbers in shards.values())
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.integers(1, 99), st.randoms())
+def test_keys_are_for_life_whatever_is_added_or_taken_away(cut: int, random) -> None:
+    first = extend_plan([], URLS[:cut], 16)
+    later = URLS[:100]
+    random.shuffle(later)
+    plan = extend_plan(first, later, 16)
+    assert plan[: len(first)] == first
+    assert Counter(line.url for line in plan) == Counter(URLS[:100])
+    assert not {line.shard for line in plan[len(first) :]} & {line.shard for line in first}
+    assert extend_plan(plan, URLS[:10], 16) == plan
+
+
+def test_repeated_urls_point_at_the_first_of_them() -> None:
+    plan = extend_plan([], ["http://a.test", "http://A.test/#x", "http://a.test/b"], 8)
+    assert duplicates(plan) == {plan[1].key: plan[0].key}
+
+
+def test_more_shards_than_keys_can_name_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("now_builder.crawl.plan.urls._MOST_SHARDS", 20)
+    urls = [f"http://site{n}.test/" for n in range(400)]
+    with pytest.raises(ConfigError, match="--shard-size 16"):
+        extend_plan([], urls, 16)
+    assert extend_plan([], urls, 400)

@@ -1,0 +1,290 @@
+"""The way out: what is not public is refused by address, at every request and redirect."""
+
+import asyncio
+import shutil
+import socket
+import ssl
+import subprocess
+import time
+from collections.abc import Awaitable, Callable
+from ipaddress import ip_address
+from pathlib import Path
+
+import httpx
+import pytest
+
+from now_builder.crawl.browser import browser
+from now_builder.crawl.politeness.proxy import Gate, Refused, Resolver, is_public, parse_mapping
+from now_builder.crawl.run import crawl
+from now_builder.crawl.settings import CrawlSettings
+from now_builder.errors import ConfigError
+from now_builder.formats.shard import read_captures, read_rows
+
+from ..awkward import PAGES, Awkward
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["127.0.0.1", "10.0.0.1", "172.16.0.1", "192.168.1.1", "169.254.169.254", "100.64.0.1",
+     "0.0.0.0", "224.0.0.1", "255.255.255.255", "240.0.0.1", "192.0.2.1", "::1", "::", "fe80::1",
+     "fc00::1", "ff02::1", "fec0::1", "::ffff:127.0.0.1", "::ffff:10.0.0.1", "64:ff9b::7f00:1",
+     "2002:7f00:1::", "2002:a00:1::1", "::7f00:1", "2001:db8::1",
+     "2001:0:4136:e378:8000:63bf:3fff:fdd2"],
+)  # fmt: skip
+def test_an_address_that_is_not_public_is_told(address: str) -> None:
+    assert not is_public(ip_address(address))
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["8.8.8.8", "93.184.216.34", "2606:4700::6810:84e5", "::ffff:8.8.8.8", "64:ff9b::808:808"],
+)
+def test_a_public_address_is_told(address: str) -> None:
+    assert is_public(ip_address(address))
+
+
+@pytest.mark.parametrize(
+    "text", ["", "a.test", "a.test:", "a.test:name", "a.test:1.2.3", "a.test:127.0.0.1:0",
+             "a.test:127.0.0.1:99999", ":127.0.0.1", "a.test:127.0.0.1:80:80"],
+)  # fmt: skip
+def test_a_mapping_that_is_none_is_named(text: str) -> None:
+    with pytest.raises(ConfigError, match="--resolve"):
+        parse_mapping(text)
+
+
+def test_a_mapping_covers_its_host_or_the_hosts_below() -> None:
+    one, below = parse_mapping("a.test:127.0.0.1:80"), parse_mapping("*.test:[::1]")
+    assert (one.covers("a.test"), one.covers("b.test")) == (True, False)
+    assert (below.covers("b.a.test"), below.covers("test"), below.covers("atest")) == (
+        True, False, False,
+    )  # fmt: skip
+    assert str(below.address) == "::1"
+
+
+def _through(
+    work: Callable[[Gate, httpx.AsyncClient], Awaitable[None]],
+    *mappings: str,
+    allow_private: bool = False,
+) -> None:
+    async def run() -> None:
+        resolver = Resolver([parse_mapping(text) for text in mappings], allow_private=allow_private)
+        async with Gate(resolver) as gate:
+            gate.begin(1_000_000)
+            async with httpx.AsyncClient(proxy=gate.url, trust_env=False, timeout=10) as client:
+                await work(gate, client)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["127.0.0.1", "localhost", "10.0.0.1", "169.254.169.254", "2130706433", "0x7f.1"],
+)
+def test_a_private_host_is_refused_however_it_is_spelt(host: str) -> None:
+    async def work(gate: Gate, client: httpx.AsyncClient) -> None:
+        response = await client.get(f"http://{host}:1/")
+        assert response.status_code == 403
+        refused = gate.refusal(f"http://{host}:1/")
+        assert refused is not None
+        assert refused.reason == "private_address"
+        with pytest.raises(httpx.ProxyError):
+            await client.get(f"https://{host}:1/")
+
+    _through(work)
+
+
+def test_a_name_that_resolves_to_loopback_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def answer(*_: object, **__: object) -> list[tuple[object, ...]]:
+        public = (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("93.184.216.34", 0))
+        return [public, (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 0))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", answer)
+
+    async def run() -> None:
+        with pytest.raises(Refused, match="private_address"):
+            await Resolver([], allow_private=False).resolve("rebind.example", 80)
+
+    asyncio.run(run())
+
+
+def test_a_name_is_looked_up_once_so_that_it_cannot_change_its_mind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = []
+
+    def answer(host: str, *_: object, **__: object) -> list[tuple[object, ...]]:
+        asked.append(host)
+        address = "93.184.216.34" if len(asked) == 1 else "127.0.0.1"
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, 0))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", answer)
+
+    async def run() -> None:
+        resolver = Resolver([], allow_private=False)
+        both = await asyncio.gather(*(resolver.resolve("rebind.example", 80) for _ in range(2)))
+        again = await resolver.resolve("Rebind.example.", 443)
+        assert {str(found[0][0]) for found in [*both, again]} == {"93.184.216.34"}
+
+    asyncio.run(run())
+    assert asked == ["rebind.example"]
+
+
+def test_a_mapped_loopback_address_still_needs_allow_private() -> None:
+    async def work(gate: Gate, client: httpx.AsyncClient) -> None:
+        assert (await client.get("http://a.test/")).status_code == 403
+        assert gate.refusal("http://a.test/") is not None
+
+    _through(work, "*.test:127.0.0.1:1")
+
+
+def test_a_mapped_host_is_reached_with_its_own_name() -> None:
+    with Awkward() as server:
+
+        async def work(_gate: Gate, client: httpx.AsyncClient) -> None:
+            response = await client.get("http://some.test/plain?x=1#y")
+            assert response.status_code == 404  # the query is part of the path
+            response = await client.get("http://some.test/plain")
+            assert response.content == PAGES["/plain"]
+            assert response.headers["connection"] == "close"
+
+        _through(work, *server.resolve, allow_private=True)
+    assert server.hits["/plain?x=1"] == 1
+
+
+def test_a_page_gets_no_more_than_its_bytes() -> None:
+    with Awkward() as server:
+
+        async def work(gate: Gate, client: httpx.AsyncClient) -> None:
+            received = (await client.get("http://a.test/endless")).content
+            assert len(received) < 1_100_000
+            assert gate.exhausted
+            refused = gate.refusal("http://a.test/")
+            assert refused is not None
+            assert refused.reason == "too_large"
+            gate.begin(1_000_000)
+            assert (await client.get("http://a.test/plain")).status_code == 200
+
+        _through(work, *server.resolve, allow_private=True)
+
+
+def test_heads_without_end_count_as_bytes_of_the_page() -> None:
+    with Awkward() as server:
+
+        async def work(gate: Gate, client: httpx.AsyncClient) -> None:
+            with pytest.raises(httpx.HTTPError):
+                await client.get("http://a.test/endless-hints")
+            assert gate.exhausted
+            assert gate.received < 1_100_000
+
+        _through(work, *server.resolve, allow_private=True)
+
+
+def test_names_that_take_long_hold_up_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More slow names than the event loop's own pool has threads."""
+
+    def answer(host: str, *_: object, **__: object) -> list[tuple[object, ...]]:
+        if host.startswith("slow"):
+            time.sleep(1.5)
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("93.184.216.34", 0))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", answer)
+
+    async def run() -> None:
+        resolver = Resolver([], allow_private=False)
+        slow = [asyncio.create_task(resolver.resolve(f"slow{n}.example", 80)) for n in range(40)]
+        await asyncio.sleep(0.1)
+        begun = time.monotonic()
+        await resolver.resolve("quick.example", 80)
+        assert time.monotonic() - begun < 0.7
+        await asyncio.gather(*slow)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    "request_head",
+    [b"GET http://::1:1/ HTTP/1.1\r\n\r\n", b"GET / HTTP/1.1\r\nHost: a.test\r\n\r\n",
+     b"nonsense\r\n\r\n", b"CONNECT :::: HTTP/1.1\r\n\r\n",
+     b"GET ftp://a.test/ HTTP/1.1\r\n\r\n", b"CONNECT a.test:99999 HTTP/1.1\r\n\r\n"],
+)  # fmt: skip
+def test_what_is_no_request_for_a_proxy_is_answered_so(request_head: bytes) -> None:
+    async def work(gate: Gate, _client: httpx.AsyncClient) -> None:
+        port = int(gate.url.rpartition(":")[2])
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(request_head)
+        assert (await reader.read()).startswith(b"HTTP/1.1 502")
+        writer.close()
+        await writer.wait_closed()
+
+    _through(work)
+
+
+@pytest.mark.browser
+def test_the_browser_cannot_get_round_the_refusal(tmp_path: Path) -> None:
+    """The listed host is mapped to a public-looking name; what it leads to is private."""
+    with Awkward() as server:
+        private = f"http://127.0.0.1:{server.port}/plain"
+        urls = [private, f"http://localhost:{server.port}/plain", "http://[::1]:8080/",
+                "http://site.test/plain"]  # fmt: skip
+        (tmp_path / "urls.txt").write_text("\n".join(urls), encoding="utf-8")
+        settings = CrawlSettings(resolve=server.resolve, page_timeout_s=10, robots=False)
+        crawl(tmp_path / "urls.txt", tmp_path / "captures", settings)
+    rows = read_rows(tmp_path / "captures")
+    assert {(row.status, row.error) for row in rows} == {("refused", "private_address")}
+    assert not server.hits
+
+
+@pytest.mark.browser
+def test_a_redirect_to_a_private_address_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Loopback counts as public here, and nothing else does that is not: the server must be met."""
+    monkeypatch.setattr(
+        "now_builder.crawl.politeness.proxy.is_public", lambda address: str(address) == "127.0.0.1"
+    )
+    paths = ["/to-private", "/to-metadata", "/spies", "/plain"]
+    with Awkward() as server:
+        lines = [server.url(path) for path in paths]
+        (tmp_path / "urls.txt").write_text("\n".join(lines), encoding="utf-8")
+        settings = CrawlSettings(resolve=server.resolve, page_timeout_s=10, per_host_delay_s=0)
+        crawl(tmp_path / "urls.txt", tmp_path / "captures", settings)
+    rows = {
+        row.url.removeprefix("http://site.test"): row for row in read_rows(tmp_path / "captures")
+    }
+    assert [(rows[path].status, rows[path].error) for path in paths] == [
+        ("refused", "private_address"), ("refused", "private_address"), ("ok", None), ("ok", None),
+    ]  # fmt: skip
+    assert rows["/to-metadata"].final_url == "http://169.254.169.254/latest"
+
+
+@pytest.mark.browser
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="makes a certificate with openssl")
+@pytest.mark.parametrize("certificate", ["trusted", "unknown"])
+def test_https_goes_through_the_same_way_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, certificate: str
+) -> None:
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj",
+         "/CN=secure.test", "-keyout", tmp_path / "key.pem", "-out", tmp_path / "cert.pem"],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "cert.pem", tmp_path / "key.pem")
+    if certificate == "trusted":
+        arguments = (*browser._ARGUMENTS, "--ignore-certificate-errors")
+        monkeypatch.setattr(browser, "_ARGUMENTS", arguments)
+    with Awkward(context) as server:
+        lines = ["https://secure.test/plain", "https://secure.test/redirect"]
+        (tmp_path / "urls.txt").write_text("\n".join(lines), encoding="utf-8")
+        settings = CrawlSettings(
+            allow_private=True, resolve=server.resolve, robots=False, page_timeout_s=10
+        )
+        crawl(tmp_path / "urls.txt", tmp_path / "captures", settings)
+    rows = read_rows(tmp_path / "captures")
+    if certificate == "trusted":
+        assert [(row.status, row.caption) for row in rows] == [("ok", "a plain page")] * 2
+        assert {capture.html for capture in read_captures(tmp_path / "captures")} == {
+            PAGES["/plain"]
+        }
+    else:
+        assert [row.error for row in rows] == ["tls_error"] * 2

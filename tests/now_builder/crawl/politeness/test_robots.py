@@ -1,0 +1,117 @@
+"""robots.txt: asked once per origin, read by RFC 9309, through the same way out."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from now_builder.crawl.politeness.proxy import Gate, Refused, Resolver, parse_mapping
+from now_builder.crawl.politeness.robots import Robots
+
+
+class Sites:
+    """Hosts with a robots.txt each: (status, headers, body); ``None`` hangs up."""
+
+    def __init__(self, answers: dict[str, tuple[int, str, bytes] | None]) -> None:
+        self.answers = answers
+        self.asked: list[str] = []
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        host = next(line[6:] for line in head.split("\r\n") if line.lower().startswith("host: "))
+        self.asked.append(host + head.split(" ")[1])
+        answer = self.answers.get(host.strip())
+        if answer is not None:
+            status, headers, body = answer
+            writer.write(
+                f"HTTP/1.1 {status} x\r\nContent-Length: {len(body)}\r\n{headers}\r\n".encode()
+                + body
+            )
+            await writer.drain()
+        writer.close()
+
+
+def ask(sites: Sites, work: Callable[[Robots], Awaitable[None]]) -> None:
+    async def run() -> None:
+        server = await asyncio.start_server(sites.serve, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        mapping = parse_mapping(f"*.test:127.0.0.1:{port}")
+        async with Gate(Resolver([mapping], allow_private=True)) as gate:
+            gate.begin(1 << 40)
+            robots = Robots(gate, "noise-of-web/test")
+            await work(robots)
+            await robots.close()
+        server.close()
+
+    asyncio.run(run())
+
+
+RULES = b"""User-agent: *
+Disallow: /all
+User-agent: Noise-of-Web
+Crawl-delay: 7
+Disallow: /ours
+Allow: /ours/but-this
+"""
+
+
+def test_the_rules_for_our_token_count_before_those_for_all() -> None:
+    sites = Sites({"a.test": (200, "", RULES)})
+
+    async def work(robots: Robots) -> None:
+        verdicts = [
+            (await robots.decide(f"http://a.test{path}")).verdict
+            for path in ("/", "/all", "/ours", "/ours/x?y=1", "/ours/but-this")
+        ]
+        assert verdicts == ["allowed", "allowed", "robots", "robots", "allowed"]
+        assert (await robots.decide("http://a.test/")).delay_s == 7
+
+    ask(sites, work)
+    assert sites.asked == ["a.test/robots.txt"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "verdict"),
+    [
+        ((404, "", b""), "allowed"),
+        ((403, "", b"User-agent: *\nDisallow: /"), "allowed"),
+        ((410, "", b""), "allowed"),
+        ((500, "", b""), "robots_unreachable"),
+        ((503, "", b""), "robots_unreachable"),
+        ((429, "", b""), "robots_unreachable"),
+        ((200, "", b""), "allowed"),
+        ((200, "", b"\xff\xfe\x00 binary \x00"), "allowed"),
+        ((200, "", b"<html>not a robots file</html>"), "allowed"),
+        ((200, "", b"User-agent: *\nDisallow: /\n" + b"#" * 900_000), "robots"),
+        ((301, "Location: http://b.test/robots.txt\r\n", b""), "robots"),
+        ((302, "Location: /robots.txt\r\n", b""), "robots_unreachable"),
+        (None, "robots_unreachable"),
+    ],
+)
+def test_what_a_site_answers_decides(answer, verdict: str) -> None:
+    sites = Sites({"a.test": answer, "b.test": (200, "", b"User-agent: *\nDisallow: /\n")})
+
+    async def work(robots: Robots) -> None:
+        assert (await robots.decide("http://a.test/page")).verdict == verdict
+
+    ask(sites, work)
+
+
+def test_many_pages_of_a_site_wait_for_one_answer() -> None:
+    sites = Sites({"a.test": (200, "", RULES)})
+
+    async def work(robots: Robots) -> None:
+        await asyncio.gather(*(robots.decide(f"http://a.test/{n}") for n in range(20)))
+
+    ask(sites, work)
+    assert len(sites.asked) == 1
+
+
+def test_a_host_that_cannot_be_found_is_not_blamed_on_robots() -> None:
+    async def work(robots: Robots) -> None:
+        with pytest.raises(Refused, match="dns_error"):
+            await robots.decide("http://nowhere.invalid/")
+        with pytest.raises(Refused, match="dns_error"):
+            await robots.decide("https://nowhere.invalid/")
+
+    ask(Sites({}), work)

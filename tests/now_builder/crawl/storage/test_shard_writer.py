@@ -1,0 +1,231 @@
+"""The journal of a shard: what was in flight at a kill counts for nothing, the rest for good."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from now_builder.crawl.storage import shard_writer as crawl_shard
+from now_builder.crawl.storage.shard_writer import (
+    OpenShard,
+    open_path,
+    open_shards,
+    start_over,
+    sweep,
+)
+from now_builder.errors import CrawlError
+from now_builder.formats.shard import (
+    Capture,
+    CaptureRow,
+    Element,
+    Exchange,
+    complete_shards,
+    read_captures,
+    read_rows,
+    rows_path,
+)
+from now_builder.formats.warc import read_exchanges, warc_path
+
+ELEMENT = Element(
+    (0.0, 1.5, 20.0, 30.0), "a", "link", "中文 😀",
+    text_box=(1.0, 2.0, 3.0, 4.0), parent=-1, interactive=True,
+)  # fmt: skip
+
+
+def row(place: int, status: str = "ok", **fields: object) -> CaptureRow:
+    key = f"00003_{place:04d}"
+    return CaptureRow(
+        key, f"http://a.test/{place}", f"http://a.test/{place}", "a.test", status, **fields
+    )
+
+
+def capture(place: int) -> Capture:
+    return Capture(f"00003_{place:04d}", b"\x89PNG\r\n\x1a\n" + bytes(20) + bytes([place]),
+                   b"<html>\xd6\xd0" * place, [ELEMENT])  # fmt: skip
+
+
+def fill(captures: Path, places: range) -> OpenShard:
+    shard = OpenShard(captures, 3)
+    for place in places:
+        failed = place % 3 == 2
+        status = "failed" if failed else "ok"
+        shard.add(row(place, status, caption=f"标题 {place}"), None if failed else capture(place))
+    return shard
+
+
+def test_a_finished_shard_holds_what_was_added_and_its_folder_is_gone(tmp_path: Path) -> None:
+    shard = fill(tmp_path, range(7))
+    rows = [shard.rows[key] for key in sorted(shard.rows)]
+    shard.finish(rows)
+    assert read_rows(tmp_path) == rows
+    assert list(read_captures(tmp_path)) == [capture(place) for place in (0, 1, 3, 4, 6)]
+    assert not open_shards(tmp_path)
+
+
+def test_the_order_of_completion_does_not_matter(tmp_path: Path) -> None:
+    shard = OpenShard(tmp_path, 3)
+    for place in (4, 0, 2):
+        shard.add(row(place), capture(place))
+    shard.finish([shard.rows[key] for key in sorted(shard.rows)])
+    assert [found.key for found in read_captures(tmp_path)] == [
+        "00003_0000", "00003_0002", "00003_0004",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("cut", range(1, 400, 7))
+def test_a_journal_torn_anywhere_loses_only_what_was_in_flight(tmp_path: Path, cut: int) -> None:
+    fill(tmp_path, range(5))
+    journal = open_path(tmp_path, 3) / "journal.jsonl"
+    journal.write_bytes(journal.read_bytes()[:-cut])
+    again = OpenShard(tmp_path, 3)
+    assert len(again.rows) == (4 if cut <= len(_last_line(tmp_path, 4)) else 3)
+    for place in range(len(again.rows), 5):
+        failed = place % 3 == 2
+        again.add(row(place, "failed" if failed else "ok", caption=f"标题 {place}"),
+                  None if failed else capture(place))  # fmt: skip
+    whole = OpenShard(tmp_path, 3)
+    whole.finish([whole.rows[key] for key in sorted(whole.rows)])
+    assert list(read_captures(tmp_path)) == [capture(place) for place in (0, 1, 3, 4)]
+
+
+def _last_line(tmp_path: Path, place: int) -> bytes:
+    other = tmp_path / "other"
+    other.mkdir()
+    fill(other, range(place + 1))
+    return (open_path(other, 3) / "journal.jsonl").read_bytes().splitlines(keepends=True)[-1]
+
+
+@pytest.mark.parametrize("extra", [b"x", b"\0" * 5000])
+def test_members_without_a_journal_line_are_written_over(tmp_path: Path, extra: bytes) -> None:
+    fill(tmp_path, range(2))
+    with (open_path(tmp_path, 3) / "members.bin").open("ab") as file:
+        file.write(extra)
+    again = OpenShard(tmp_path, 3)
+    again.add(row(3), capture(3))
+    again.finish([again.rows[key] for key in sorted(again.rows)])
+    assert list(read_captures(tmp_path)) == [capture(place) for place in (0, 1, 3)]
+
+
+def test_a_zeroed_tail_of_the_journal_is_cut_off(tmp_path: Path) -> None:
+    """What some file systems leave after a power cut."""
+    fill(tmp_path, range(2))
+    with (open_path(tmp_path, 3) / "journal.jsonl").open("ab") as file:
+        file.write(b"\0" * 300 + b"\n")
+    again = OpenShard(tmp_path, 3)
+    again.add(row(2), capture(2))
+    assert len(OpenShard(tmp_path, 3).rows) == 3
+
+
+def test_half_a_character_in_a_row_does_not_keep_a_shard_from_being_finished(
+    tmp_path: Path,
+) -> None:
+    OpenShard(tmp_path, 3).add(row(0, "failed", error_message="a \ud800 b 😀"), None)
+    again = OpenShard(tmp_path, 3)
+    again.add(row(1, "failed", caption="\udc00"), None)
+    again.finish([again.rows[key] for key in sorted(again.rows)])
+    first, second = read_rows(tmp_path)
+    assert (first.error_message, second.caption) == ("a \ufffd b 😀", "\ufffd")
+
+
+def test_finishing_again_gives_the_same_files(tmp_path: Path) -> None:
+    shard = fill(tmp_path, range(4))
+    rows = [shard.rows[key] for key in sorted(shard.rows)]
+    journal = {path.name: path.read_bytes() for path in open_path(tmp_path, 3).iterdir()}
+    shard.finish(rows)
+    first = [path.read_bytes() for path in sorted(tmp_path.iterdir())]
+    open_path(tmp_path, 3).mkdir()
+    for name, content in journal.items():
+        (open_path(tmp_path, 3) / name).write_bytes(content)
+    OpenShard(tmp_path, 3).finish(rows)
+    assert [path.read_bytes() for path in sorted(tmp_path.iterdir())] == first
+
+
+def test_a_disk_that_fills_up_in_mid_line_tears_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pages are added at once; the first to fail leaves half a line, and the next one follows."""
+    shard = fill(tmp_path, range(2))
+    append = crawl_shard._append
+
+    def full(path: Path, start: int | None, content: bytes) -> None:
+        if path.name == "journal.jsonl":
+            append(path, start, content[:40])
+            raise OSError(28, "No space left on device")
+        append(path, start, content)
+
+    monkeypatch.setattr(crawl_shard, "_append", full)
+    for place in (2, 3):
+        with pytest.raises(CrawlError, match="No space left"):
+            shard.add(row(place), capture(place))
+    monkeypatch.undo()
+    shard.add(row(4), capture(4))
+    again = OpenShard(tmp_path, 3)
+    assert {"00003_0000", "00003_0001"} <= set(again.rows)
+    for place in (2, 3, 4):
+        again.add(row(place), capture(place))
+    again.finish([again.rows[key] for key in sorted(again.rows)])
+    assert list(read_captures(tmp_path)) == [capture(place) for place in range(5)]
+
+
+def test_a_reopened_shard_keeps_what_was_fine(tmp_path: Path) -> None:
+    shard = fill(tmp_path, range(6))
+    shard.finish([shard.rows[key] for key in sorted(shard.rows)])
+    again = OpenShard.reopen(tmp_path, 3)
+    assert sorted(again.rows) == ["00003_0000", "00003_0001", "00003_0003", "00003_0004"]
+    assert complete_shards(tmp_path) == [3]
+    for place in (2, 5):
+        again.add(row(place), capture(place))
+    again.finish([again.rows[key] for key in sorted(again.rows)])
+    assert list(read_captures(tmp_path)) == [capture(place) for place in range(6)]
+
+
+TOLD = Exchange(
+    "http://a.test/", "2026-01-02T03:04:05.678Z", "GET", (("User-Agent", "phone"),), 200, "OK",
+    (("Content-Type", "text/html"), ("Content-Length", "12")),
+)  # fmt: skip
+
+
+def test_a_warc_is_made_of_what_the_journal_keeps_and_outlives_a_reopening(tmp_path: Path) -> None:
+    shard = OpenShard(tmp_path, 3)
+    for place in (0, 1):
+        shard.add(row(place), replace(capture(place), exchanges=(TOLD,)))
+    shard.add(row(2, "failed"), None)
+    again = OpenShard(tmp_path, 3)  # as after a kill
+    again.finish([again.rows[key] for key in sorted(again.rows)])
+    assert read_exchanges(tmp_path, 3) == {"00003_0000": (TOLD,), "00003_0001": (TOLD,)}
+    first = warc_path(tmp_path, 3).read_bytes()
+    reopened = OpenShard.reopen(tmp_path, 3)
+    reopened.add(row(2, "failed"), None)
+    reopened.finish([reopened.rows[key] for key in sorted(reopened.rows)])
+    assert warc_path(tmp_path, 3).read_bytes() == first
+    assert list(read_captures(tmp_path)) == [capture(0), capture(1)]
+    start_over(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_without_exchanges_there_is_no_warc(tmp_path: Path) -> None:
+    shard = fill(tmp_path, range(3))
+    shard.finish([shard.rows[key] for key in sorted(shard.rows)])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["00003.parquet", "00003.tar"]
+
+
+def test_sweeping_and_starting_over_touch_nothing_else(tmp_path: Path) -> None:
+    fill(tmp_path, range(2))
+    for name in ("00001.open.new", "00002.open.drop"):
+        (tmp_path / name).mkdir()
+    (tmp_path / ".00000.tar.99.tmp").write_bytes(b"torn")
+    (tmp_path / "mine.txt").write_bytes(b"keep")
+    (tmp_path / "00000.parquet").write_bytes(b"")
+    sweep(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"00003.open", "mine.txt", "00000.parquet"}
+    start_over(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_a_disk_that_takes_no_more_is_said(tmp_path: Path) -> None:
+    shard = fill(tmp_path, range(1))
+    (open_path(tmp_path, 3) / "journal.jsonl").unlink()
+    (open_path(tmp_path, 3) / "journal.jsonl").mkdir()
+    with pytest.raises(CrawlError, match="cannot be written"):
+        shard.add(row(1), capture(1))
+    assert not rows_path(tmp_path, 3).exists()
