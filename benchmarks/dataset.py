@@ -27,8 +27,8 @@ from torch.utils.data import DataLoader, Dataset
 from now_builder.formats.captions import make_vocabulary, write_vocabulary
 from now_builder.formats.features import FeatureBatch, write_features
 from now_builder.formats.release import DATA_FOLDER, Pair, write_pairs
-from pc2_baseline.data import pad
-from pc2_baseline.dataset import ReleaseDataset
+from pc2_baseline.data.pairs import pad
+from pc2_baseline.data.torch_dataset import ReleaseDataset
 
 BATCH = 128
 

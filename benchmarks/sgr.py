@@ -27,8 +27,8 @@ from torch.nn import functional
 
 from pc2_baseline.modules.codes import CaptionCodes, ImageCodes
 from pc2_baseline.modules.fused import unit
+from pc2_baseline.modules.onednn_products import fast_float32
 from pc2_baseline.modules.similarity import Room, SgrSimilarity
-from pc2_baseline.products import fast_float32
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,10 @@ import re
 import tomllib
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from now_builder.errors import ConfigError
 
@@ -19,6 +19,9 @@ class Strict(BaseModel):
 
 
 Model = TypeVar("Model", bound=BaseModel)
+
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+"""A SHA-256 hash in lower-case hexadecimal."""
 
 
 def read_toml(path: Path) -> dict[str, Any]:

@@ -88,9 +88,9 @@ def train(
     share a peer split its similarity block; other methods split theirs among all.
     """
     from pc2_baseline.config import read_settings  # noqa: PLC0415 - quick help
-    from pc2_baseline.parallel import is_first  # noqa: PLC0415 - torch is heavy
-    from pc2_baseline.series import read_seeds, train_seeds  # noqa: PLC0415 - torch is heavy
-    from pc2_baseline.trainer import train as start  # noqa: PLC0415 - torch is heavy
+    from pc2_baseline.runs.series import read_seeds, train_seeds  # noqa: PLC0415 - torch is heavy
+    from pc2_baseline.training.process_groups import is_first  # noqa: PLC0415 - torch is heavy
+    from pc2_baseline.training.trainer import train as start  # noqa: PLC0415 - torch is heavy
 
     settings = read_settings(config, _overrides(set_, device))
     if resume:
@@ -137,7 +137,7 @@ def predict(
     device: Device = None,
 ) -> None:
     """Score a split with the best epoch and pack the matrix as a submission."""
-    from pc2_baseline.predict import predict as start  # noqa: PLC0415 - torch is heavy
+    from pc2_baseline.runs.predict import predict as start  # noqa: PLC0415 - torch is heavy
 
     start(run, split, output, release=release, device_name=device)
     typer.echo(f"{output}")
@@ -163,8 +163,8 @@ def evaluate(
     """Score a split with the best epoch: recalls both ways and rSum, on any layout."""
     from dataclasses import asdict  # noqa: PLC0415 - quick help
 
-    from pc2_baseline.evaluate import evaluate as start  # noqa: PLC0415 - torch is heavy
-    from pc2_baseline.evaluate import in_words  # noqa: PLC0415 - torch is heavy
+    from pc2_baseline.runs.evaluate import evaluate as start  # noqa: PLC0415 - torch is heavy
+    from pc2_baseline.runs.evaluate import in_words  # noqa: PLC0415 - torch is heavy
 
     found = start(run, split, release=release, device_name=device, matrix=output, fold=fold)
     typer.echo(json.dumps(asdict(found), indent=2) if as_json else in_words(found))
@@ -186,8 +186,8 @@ def make_noise(
     force: Annotated[bool, typer.Option("--force", help="Replace a file.")] = False,
 ) -> None:
     """Give a share of the training captions wrong images, in a file for data.noise_file."""
-    from pc2_baseline.make_noise import Draw  # noqa: PLC0415 - torch is heavy
-    from pc2_baseline.make_noise import make_noise as start  # noqa: PLC0415 - torch is heavy
+    from pc2_baseline.data.make_noise import Draw  # noqa: PLC0415 - torch is heavy
+    from pc2_baseline.data.make_noise import make_noise as start  # noqa: PLC0415 - torch is heavy
 
     made = start(release, output, Draw(ratio, protocol, seed), name, force=force)
     typer.echo(f"{output}: {made.ratio:.4%} of the captions have another image\n{made.sha256}")
@@ -217,15 +217,15 @@ def division(
     as_json: AsJson = False,
 ) -> None:
     """Tell how well the division finds the mismatched pairs of a truth file (AUROC)."""
-    from pc2_baseline.run import locate_release, read_run  # noqa: PLC0415 - quick help
-    from pc2_baseline.truth import in_words, report  # noqa: PLC0415 - sklearn is heavy
+    from pc2_baseline.analysis.truth import in_words, report  # noqa: PLC0415 - sklearn is heavy
+    from pc2_baseline.training.run_folder import locate_release, read_run  # noqa: PLC0415 - quick help
 
     if picture and picture.suffix not in {".png", ".svg"}:
         raise ConfigError(f"--picture {picture}: expected the name of a .png or .svg file")
     record = read_run(run)
     found = report(run, record, locate_release(run, record, release), truth)
     if picture:
-        from pc2_baseline.pictures import draw_quality  # noqa: PLC0415 - matplotlib is heavy
+        from pc2_baseline.analysis.pictures import draw_quality  # noqa: PLC0415 - matplotlib is heavy
 
         draw_quality(picture, found.epochs, found.best.epoch, record.settings.train.warmup_epochs)
     typer.echo(
@@ -266,9 +266,9 @@ def ablate(
     (in the table) and set, a list of KEY=VALUE on top of --config and --set, such as
     set = ["method.classes=512", "train.lr=1e-4"].
     """
-    from pc2_baseline import ablate as variants  # noqa: PLC0415 - torch is heavy
     from pc2_baseline.config import read_tree  # noqa: PLC0415 - quick help
-    from pc2_baseline.series import read_seeds  # noqa: PLC0415 - torch is heavy
+    from pc2_baseline.runs import ablate as variants  # noqa: PLC0415 - torch is heavy
+    from pc2_baseline.runs.series import read_seeds  # noqa: PLC0415 - torch is heavy
 
     if split not in {"dev", "test"}:
         raise ConfigError(f"--split {split}: expected dev or test")
@@ -298,7 +298,7 @@ def presets(as_json: AsJson = False) -> None:
 
 def plant(release: Path, **plan: Any) -> None:
     """Make a small release of random pages, with truth.csv, for trying a method: in seconds."""
-    from pc2_baseline.planted import plant as start  # noqa: PLC0415 - h5py is heavy
+    from pc2_baseline.data.planted import plant as start  # noqa: PLC0415 - h5py is heavy
 
     start(release, build(Plan, plan, "plant"))
     typer.echo(f"{release}")

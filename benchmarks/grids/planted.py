@@ -25,14 +25,14 @@ from scipy import stats
 from leaderboard.metrics import recalls
 from now_builder.config import Strict, build, with_overrides
 from now_builder.formats.atomic import replacing, write_json
-from pc2_baseline.checkpoint import read_tensors
+from pc2_baseline.analysis.truth import report
 from pc2_baseline.config import Plan, Settings, SgrSettings, read_settings
-from pc2_baseline.data import open_pairs
-from pc2_baseline.planted import plant
-from pc2_baseline.retrieval import ensemble
-from pc2_baseline.run import BEST, read_run
-from pc2_baseline.trainer import make_method, train
-from pc2_baseline.truth import report
+from pc2_baseline.data.pairs import open_pairs
+from pc2_baseline.data.planted import plant
+from pc2_baseline.modules.retrieval import ensemble
+from pc2_baseline.training.checkpoint import read_tensors
+from pc2_baseline.training.run_folder import BEST, read_run
+from pc2_baseline.training.trainer import make_method, train
 
 PRESET = "pc2-planted"
 PLAN = {"test": 480}  # a gallery in which the methods can be told apart

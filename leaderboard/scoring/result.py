@@ -9,9 +9,9 @@ from pydantic import ConfigDict, Field
 
 from leaderboard.core.uncertainty import REPLICATES, SEED
 from leaderboard.metrics import Labels, Ranks
-from leaderboard.submission.archive import Description, Precision, Sha256
+from leaderboard.submission.archive import Description, Precision
 from leaderboard.submission.gallery import Origin, ScoredSplit, Track
-from now_builder.config import Strict
+from now_builder.config import Sha256, Strict
 
 VERSION = "2"
 """Of the evaluator: raised whenever a score could change."""

@@ -15,9 +15,8 @@ from pydantic import Field
 from leaderboard.scoring.evaluate import ceiling_rsum
 from leaderboard.scoring.result import Count, Percent, Points
 from leaderboard.store.entries import read_record
-from leaderboard.submission.archive import Sha256
 from leaderboard.submission.gallery import Gallery, read_round
-from now_builder.config import Strict
+from now_builder.config import Sha256, Strict
 from now_builder.errors import FormatError
 from now_builder.formats.atomic import write_text
 from now_builder.formats.captions import from_line, read_lines, to_line

@@ -11,17 +11,9 @@ from typing import Annotated, Literal, TypeVar
 from pydantic import AwareDatetime, Field
 
 from leaderboard.scoring.result import Points, Result
-from leaderboard.submission.archive import (
-    Description,
-    Line,
-    Links,
-    Name,
-    Prose,
-    Sha256,
-    refusing_fields,
-)
+from leaderboard.submission.archive import Description, Line, Links, Name, Prose, refusing_fields
 from leaderboard.submission.untrusted import read_json
-from now_builder.config import Strict
+from now_builder.config import Sha256, Strict
 from now_builder.errors import FormatError, SubmissionError
 from now_builder.formats.atomic import write_text
 

@@ -37,10 +37,11 @@ from leaderboard.submission.untrusted import (
     shown,
 )
 from now_builder import __version__
-from now_builder.config import Strict
+from now_builder.config import Sha256, Strict
 from now_builder.errors import FormatError, Problem, Problems, SubmissionError
 from now_builder.formats.atomic import replacing, sha256_of
 from now_builder.formats.captions import TOKENIZERS
+from now_builder.formats.noise import Noise
 
 FORMAT: Literal["now-submission/1"] = "now-submission/1"
 META, MATRIX = "submission.json", "similarity.npy"
@@ -80,7 +81,6 @@ Line = Annotated[str, Field(max_length=120), AfterValidator(plain_text)]
 Name = Annotated[Line, AfterValidator(_filled)]
 Prose = Annotated[str, Field(max_length=500), AfterValidator(plain_text)]
 Link = Annotated[str, Field(max_length=300), AfterValidator(_https)]
-Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Key = Annotated[str, Field(min_length=1, max_length=80)]
 
 
@@ -100,21 +100,6 @@ class Links(Strict):
     code_commit: Annotated[str, Field(pattern=r"^[0-9a-f]{7,64}$")] | None = None
     weights: Link | None = None
     model_card: Link | None = None
-
-
-class Noise(Strict):
-    """Which training captions were given wrong images on purpose.
-
-    Attributes:
-        protocol: ``captions`` were shuffled one by one; ``images`` with all their captions, which
-            is harder; ``either`` where that is the same: one caption an image.
-        sha256: Of the file that says so.
-        ratio: Share of captions whose image is not their own, as counted.
-    """
-
-    protocol: Literal["captions", "images", "either"]
-    sha256: Sha256
-    ratio: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 
 
 class Training(Strict):

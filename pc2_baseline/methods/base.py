@@ -10,13 +10,13 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from pc2_baseline.config import ModelSettings, TrainSettings
-from pc2_baseline.data import PairSet
-from pc2_baseline.learner import Learner
+from pc2_baseline.data.pairs import PairSet
 from pc2_baseline.modules.image import ImageEncoder
+from pc2_baseline.modules.learner import Learner
 from pc2_baseline.modules.network import MatchingNetwork
 from pc2_baseline.modules.similarity import Room, SafSimilarity, SgrSimilarity, Similarity
 from pc2_baseline.modules.text import CaptionEncoder
-from pc2_baseline.parallel import ALONE, Team
+from pc2_baseline.training.process_groups import ALONE, Team
 
 State = dict[str, dict[str, Tensor]]
 """Tensors by group: ``networks`` (what prediction needs), ``beliefs``, ``training``."""

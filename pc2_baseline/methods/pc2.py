@@ -8,13 +8,15 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from pc2_baseline.bank import PredictionBank, oscillation
 from pc2_baseline.config import Pc2Settings, Settings
-from pc2_baseline.coteaching import PEERS, Beliefs, taught_by
-from pc2_baseline.data import Batch, PairSet, cut, endless
-from pc2_baseline.division import Division, clean_posterior, divide, require_clean
-from pc2_baseline.learner import Learner, Step
-from pc2_baseline.losses import (
+from pc2_baseline.data.pairs import Batch, PairSet, cut, endless
+from pc2_baseline.methods.base import Sizes, State, make_learner, make_network, rate
+from pc2_baseline.modules.bank import PredictionBank, oscillation
+from pc2_baseline.modules.codes import CaptionCodes, ImageCodes, word_mask
+from pc2_baseline.modules.coteaching import PEERS, Beliefs, taught_by
+from pc2_baseline.modules.division import Division, clean_posterior, divide, require_clean
+from pc2_baseline.modules.learner import Learner, Step
+from pc2_baseline.modules.losses import (
     MarginAxis,
     batch_entropy,
     likeliest,
@@ -25,20 +27,18 @@ from pc2_baseline.losses import (
     triplet_hardest,
     triplet_mean,
 )
-from pc2_baseline.methods.base import Sizes, State, make_learner, make_network, rate
-from pc2_baseline.modules.codes import CaptionCodes, ImageCodes, word_mask
 from pc2_baseline.modules.network import MatchingNetwork
+from pc2_baseline.modules.pseudo_caption import PseudoCaptions, find_pseudo_captions, rectified
 from pc2_baseline.modules.pseudo_class import (
     FlatClassifier,
     PaddedClassifier,
     PooledClassifier,
     resampled,
 )
-from pc2_baseline.parallel import join_world
-from pc2_baseline.progress import bar
-from pc2_baseline.pseudo_caption import PseudoCaptions, find_pseudo_captions, rectified
-from pc2_baseline.retrieval import ensemble, similarity_matrix
-from pc2_baseline.seeds import seed_torch, stream
+from pc2_baseline.modules.retrieval import ensemble, similarity_matrix
+from pc2_baseline.training.process_groups import join_world
+from pc2_baseline.training.progress import bar
+from pc2_baseline.training.seeds import seed_torch, stream
 
 Rows = Int[np.ndarray, " _"]
 Triplet = Callable[[Tensor, Tensor, Tensor | None, MarginAxis], Tensor]

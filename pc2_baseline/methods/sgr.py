@@ -8,14 +8,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pc2_baseline.config import Settings, SgrSettings
-from pc2_baseline.data import PairSet, cut
-from pc2_baseline.learner import Step
-from pc2_baseline.losses import triplet_hardest, triplet_mean
+from pc2_baseline.data.pairs import PairSet, cut
 from pc2_baseline.methods.base import Sizes, State, make_learner, make_network, rate
-from pc2_baseline.parallel import join_world
-from pc2_baseline.progress import bar
-from pc2_baseline.retrieval import similarity_matrix
-from pc2_baseline.seeds import seed_torch, stream
+from pc2_baseline.modules.learner import Step
+from pc2_baseline.modules.losses import triplet_hardest, triplet_mean
+from pc2_baseline.modules.retrieval import similarity_matrix
+from pc2_baseline.training.process_groups import join_world
+from pc2_baseline.training.progress import bar
+from pc2_baseline.training.seeds import seed_torch, stream
 
 
 class Sgr:

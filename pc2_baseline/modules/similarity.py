@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 from pc2_baseline.modules.codes import CaptionCodes, ImageCodes, word_mask, xavier
 from pc2_baseline.modules.fused import conclude, local_nodes, reason, squared_difference, unit
-from pc2_baseline.parallel import ALONE, Team
+from pc2_baseline.training.process_groups import ALONE, Team
 
 Precision = Literal["fp32", "bf16"]
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from pc2_baseline import planted as planted_module
 from pc2_baseline.config import Plan
+from pc2_baseline.data import planted as planted_module
 
 
 def _beside(name):

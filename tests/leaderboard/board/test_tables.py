@@ -15,7 +15,8 @@ from leaderboard.metrics import recalls
 from leaderboard.scoring.references import chance_rsum
 from leaderboard.scoring.result import Folds
 from leaderboard.store.entries import entry_of
-from leaderboard.submission.archive import Noise, Training
+from leaderboard.submission.archive import Training
+from now_builder.formats.noise import Noise
 
 
 def _boards(entries):

@@ -22,7 +22,7 @@ from now_builder.tokenize.custom import CustomTokenizer, custom_name
 from now_builder.tokenize.run import tokenize
 from now_builder.tokenize.settings import TokenizeSettings
 from pc2_baseline.config import DataSettings
-from pc2_baseline.data import open_pairs
+from pc2_baseline.data.pairs import open_pairs
 
 LEARN = TokenizeSettings(bert="learn", processes=1)
 

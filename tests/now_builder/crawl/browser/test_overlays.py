@@ -7,8 +7,7 @@ import pytest
 from now_builder.crawl.run import crawl
 from now_builder.crawl.settings import CrawlSettings
 from now_builder.formats.shard import Capture, CaptureRow, read_captures, read_rows
-
-from ..awkward import Awkward, page
+from tests.now_builder.crawl.awkward import Awkward, page
 
 pytestmark = [pytest.mark.browser]
 

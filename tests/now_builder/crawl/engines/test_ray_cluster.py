@@ -15,9 +15,8 @@ from now_builder.crawl.run import crawl
 from now_builder.crawl.settings import CrawlSettings
 from now_builder.errors import ConfigError, CrawlError
 from now_builder.formats.shard import read_rows
-
-from ..awkward import Awkward
-from .test_run import PROGRAM, done, many, outcome, settings_for, write_list
+from tests.now_builder.crawl.awkward import Awkward
+from tests.now_builder.crawl.test_run import PROGRAM, done, many, outcome, settings_for, write_list
 
 pytestmark = [
     pytest.mark.browser,

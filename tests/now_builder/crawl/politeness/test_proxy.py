@@ -19,8 +19,7 @@ from now_builder.crawl.run import crawl
 from now_builder.crawl.settings import CrawlSettings
 from now_builder.errors import ConfigError
 from now_builder.formats.shard import read_captures, read_rows
-
-from ..awkward import PAGES, Awkward
+from tests.now_builder.crawl.awkward import PAGES, Awkward
 
 
 @pytest.mark.parametrize(

@@ -20,9 +20,16 @@ from now_builder.crawl.status import crawl_status
 from now_builder.crawl.storage.places import There, rows_of
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.shard import read_captures, read_plan, read_rows
-
-from ..awkward import Awkward
-from .test_run import PROGRAM, done, many, outcome, settings_for, wait_until, write_list
+from tests.now_builder.crawl.awkward import Awkward
+from tests.now_builder.crawl.test_run import (
+    PROGRAM,
+    done,
+    many,
+    outcome,
+    settings_for,
+    wait_until,
+    write_list,
+)
 
 pytestmark = [pytest.mark.browser]
 

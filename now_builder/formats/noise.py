@@ -1,0 +1,97 @@
+"""Noise files: which image each training caption is given; read as they are, never made here."""
+
+from pathlib import Path
+from tokenize import TokenError
+from typing import Annotated, Literal
+
+import numpy as np
+from jaxtyping import Bool, Int
+from pydantic import Field
+
+from now_builder.config import Sha256, Strict
+from now_builder.errors import FormatError
+from now_builder.formats.atomic import sha256_of
+
+
+class Noise(Strict):
+    """Which training captions were given wrong images on purpose.
+
+    Attributes:
+        protocol: ``captions`` were shuffled one by one; ``images`` with all their captions, which
+            is harder; ``either`` where that is the same: one caption an image.
+        sha256: Of the file that says so.
+        ratio: Share of captions whose image is not their own, as counted.
+    """
+
+    protocol: Literal["captions", "images", "either"]
+    sha256: Sha256
+    ratio: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+
+
+def read_noise(path: Path, captions: int, images: int) -> Int[np.ndarray, " captions"]:
+    """Read the image of each training caption; nothing is ever created.
+
+    Args:
+        path: A ``.npy`` file of as many integers as captions.
+        captions: Of the training split, a multiple of ``images``.
+        images: Of the training split.
+
+    Raises:
+        FormatError: If it is missing or torn, has another length or type, or names an image
+            that is not there.
+    """
+    try:
+        stored = np.lib.format.open_memmap(path, mode="r")
+    except FileNotFoundError:
+        raise FormatError(path, "no such noise file; `pc2-baseline make-noise` makes one") from None
+    except (ValueError, OSError, EOFError, SyntaxError, TokenError, MemoryError) as error:
+        raise FormatError(path, f"not a readable .npy array ({error!r:.200})") from None
+    if stored.ndim != 1 or stored.dtype.kind not in "iu":
+        raise FormatError(
+            path, f"found {stored.dtype} {stored.shape}, expected integers ({captions},)"
+        )
+    if len(stored) != captions:
+        raise FormatError(
+            path, f"{len(stored)} entries for {captions} training captions, expected as many"
+        )
+    noise: Int[np.ndarray, " captions"] = np.array(stored, dtype=np.int64)
+    wrong = np.flatnonzero((noise < 0) | (noise >= images))
+    if len(wrong):
+        raise FormatError(
+            path,
+            f"entry {wrong[0]} is {noise[wrong[0]]}, expected an image from 0 to {images - 1}",
+        )
+    return noise
+
+
+def own_images(captions: int, images: int) -> Int[np.ndarray, " captions"]:
+    """Give the image that each caption was written for: as many captions for each, in order."""
+    return np.arange(captions) // (captions // images)
+
+
+def matched(noise: Int[np.ndarray, " captions"], images: int) -> Bool[np.ndarray, " captions"]:
+    """Whether each caption has its own image."""
+    return np.asarray(noise == own_images(len(noise), images))
+
+
+def describe(path: Path, noise: Int[np.ndarray, " captions"], images: int) -> Noise:
+    """Say for the record what a noise file is.
+
+    Its protocol is ``images`` where all captions of each image go to one image, ``captions``
+    where some go apart, and ``either`` where that cannot be told: one caption an image, or
+    nothing shuffled.
+
+    Args:
+        path: The file, for its hash.
+        noise: What :func:`read_noise` read of it.
+        images: Of the training split.
+    """
+    wrong = ~matched(noise, images)
+    groups = noise.reshape(images, -1)
+    together = bool((groups == groups[:, :1]).all())
+    tells = groups.shape[1] > 1 and wrong.any()
+    return Noise(
+        protocol=("images" if together else "captions") if tells else "either",
+        sha256=sha256_of(path),
+        ratio=float(wrong.mean()),
+    )

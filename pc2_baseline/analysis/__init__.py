@@ -1,0 +1,1 @@
+"""How good a division is, and pictures of it."""

@@ -1,0 +1,257 @@
+"""Pictures of a training: how the pairs are divided, and curves over the epochs."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from jaxtyping import Bool, Float
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, NullLocator
+
+from now_builder.formats.atomic import replacing
+from pc2_baseline.analysis.truth import DivisionQuality, Truth
+from pc2_baseline.modules.division import THRESHOLD
+from pc2_baseline.training.checkpoint import CheckpointState
+
+# of the palette of Okabe and Ito, which the colour-blind tell apart
+BLUE, RED, GREEN, PINK, GREY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#8C8C8C"
+
+_STYLE: Any = {
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.titlesize": 10,
+    "legend.framealpha": 0.85,
+    "legend.edgecolor": "none",
+    "svg.hashsalt": "pc2",  # the same picture, the same bytes
+}
+_BINS = 60
+_FLOOR = 5e-4  # of the mixture's variance, on losses scaled to [0, 1]
+
+_COLOURS = (BLUE, RED, GREEN, PINK)
+_QUALITY = ("auroc", "clean_precision", "clean_recall")
+
+Groups = list[tuple[str, str, Bool[np.ndarray, " pairs"]]]
+
+
+@contextmanager
+def _figure(
+    path: Path, rows: int, columns: int, width: float = 3.8
+) -> Iterator[tuple[Figure, np.ndarray]]:
+    """Give an empty figure and its axes; write it when it is drawn."""
+    with mpl.rc_context(_STYLE):
+        size = (width * columns, 2.7 * rows + 0.5)
+        figure = Figure(figsize=size, dpi=120, layout="constrained")
+        yield figure, figure.subplots(rows, columns, squeeze=False)
+        kind = path.suffix[1:]
+        nameless: dict[str, Any] = {"Software": None} if kind == "png" else {"Date": None}
+        with replacing(path, durable=False) as temporary:
+            figure.savefig(temporary, format=kind, metadata=nameless)
+
+
+def draw_division(
+    path: Path, beliefs: Mapping[str, np.ndarray], truth: Truth | None, title: str
+) -> None:
+    """Draw one epoch's losses, clean probabilities and oscillations, a row for each peer.
+
+    Args:
+        path: Of the picture, ``.png`` or ``.svg``.
+        beliefs: As in a run's ``divisions/``.
+        truth: Colours the pairs where it is known.
+        title: Above all.
+
+    Source:
+        PC2 (Duan et al., ACM MM 2024), the figure of the losses and their mixture.
+    """
+    peers = sorted({name.partition(".")[0] for name in beliefs if "." in name})
+    with _figure(path, len(peers), 3) as (figure, axes):
+        for row, peer in zip(axes, peers, strict=True):
+            own = {
+                name.partition(".")[2]: value
+                for name, value in beliefs.items()
+                if name.startswith(f"{peer}.")
+            }
+            groups = _groups(truth, len(own["loss"]))
+            _draw_losses(row[0], own["loss"], own["clean_prob"], groups)
+            _draw_probabilities(row[1], own["clean_prob"], groups)
+            _draw_oscillations(row[2], own["oscillation"], groups)
+            row[0].set_ylabel(f"Peer {peer}: pairs")
+        for axis, name in zip(
+            axes[-1], ("Loss of the pair", "Clean probability", "Oscillation, log10"), strict=True
+        ):
+            axis.set_xlabel(name)
+        figure.align_xlabels(list(axes[-1]))
+        figure.suptitle(title)
+        handles, _ = axes[0, 1].get_legend_handles_labels()
+        handles.extend(axes[0, 0].get_lines())
+        figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
+
+
+def _groups(truth: Truth | None, pairs: int) -> Groups:
+    """Name, colour and members of each kind of pairs that there is."""
+    if truth is None:
+        return [("all pairs", GREY, np.ones(pairs, dtype=bool))]
+    kinds = [
+        ("matched", BLUE, truth.known & truth.matched),
+        ("mismatched", RED, truth.known & ~truth.matched),
+        ("not known", GREY, ~truth.known),
+    ]
+    return [kind for kind in kinds if kind[2].any()]
+
+
+def _histogram(
+    axis: Axes, values: Float[np.ndarray, " pairs"], bins: np.ndarray, groups: Groups, kind: str
+) -> None:
+    axis.hist(
+        [values[members] for _, _, members in groups],
+        bins=list(bins),
+        color=[colour for _, colour, _ in groups],
+        label=[name for name, _, _ in groups],
+        stacked=kind == "stacked",
+        histtype="stepfilled" if kind == "stacked" else "bar",
+        alpha=0.7,
+    )
+
+
+def _draw_losses(
+    axis: Axes,
+    losses: Float[np.ndarray, " pairs"],
+    clean_prob: Float[np.ndarray, " pairs"],
+    groups: Groups,
+) -> None:
+    """Histogram with the two components, as the posteriors give them back (the M-step)."""
+    low, high = float(losses.min()), float(losses.max())
+    bins = np.linspace(low, high, _BINS + 1)
+    _histogram(axis, losses, bins, groups, "stacked")
+    axis.yaxis.set_major_locator(MaxNLocator(integer=True))
+    x = np.linspace(low, high, 400)
+    for name, line, share in (
+        ("clean component", "-", clean_prob),
+        ("noisy component", "--", 1 - clean_prob),
+    ):
+        weight = float(share.sum())
+        if weight <= 0:
+            continue
+        mean = float(share @ losses) / weight
+        variance = float(share @ (losses - mean) ** 2) / weight + _FLOOR * (high - low) ** 2
+        density = np.exp(-((x - mean) ** 2) / (2 * variance)) / np.sqrt(2 * np.pi * variance)
+        height = weight * (bins[1] - bins[0])
+        axis.plot(x, height * density, line, color="black", linewidth=1.2, label=name)
+
+
+def _draw_probabilities(
+    axis: Axes, clean_prob: Float[np.ndarray, " pairs"], groups: Groups
+) -> None:
+    _histogram(axis, clean_prob, np.linspace(0, 1, _BINS // 3 + 1), groups, "beside")
+    axis.axvline(THRESHOLD, color="black", linewidth=0.8, linestyle=":")
+    axis.set_yscale("log")  # nearly all pairs stand at either end
+    axis.yaxis.set_minor_locator(NullLocator())
+    axis.set_ylim(bottom=0.8)
+
+
+def _draw_oscillations(
+    axis: Axes, oscillation: Float[np.ndarray, " pairs"], groups: Groups
+) -> None:
+    if np.ptp(oscillation) <= 0:
+        axis.text(0.5, 0.5, "nothing to compare with yet", ha="center", transform=axis.transAxes)
+        axis.set_xticks([])
+        axis.set_yticks([])
+        return
+    logarithms = np.log10(np.maximum(oscillation, oscillation.max() * 1e-6))
+    bins = np.linspace(logarithms.min(), logarithms.max(), _BINS + 1)
+    _histogram(axis, logarithms, bins, groups, "stacked")
+    axis.yaxis.set_major_locator(MaxNLocator(integer=True))
+
+
+def draw_curves(path: Path, state: CheckpointState, pairs: int, warmup: int) -> None:
+    """Draw dev rSum, losses, share called clean and quality of the division over the epochs.
+
+    Args:
+        path: Of the picture.
+        state: With the history to draw.
+        pairs: Of the training split.
+        warmup: Epochs of the warm-up, marked by a line.
+    """
+    names = list(dict.fromkeys(name for record in state.history for name in record.figures))
+    panels = [
+        ("Dev rSum", {"dev rSum": np.array([record.dev["rsum"] for record in state.history])}),
+        ("Loss of a batch", _curves(state, [name for name in names if name.startswith("loss")])),
+        (
+            "Share of pairs called clean",
+            _curves(
+                state, [name for name in names if re.fullmatch("clean_[a-z]", name)], float(pairs)
+            ),
+        ),
+        ("Division against the truth", _curves(state, [n for n in _QUALITY if n in names])),
+    ]
+    panels = [panel for panel in panels if panel[1]]
+    columns = 3 if len(panels) == 3 else 2
+    with _figure(path, -(-len(panels) // columns), columns) as (_, axes):
+        for axis, (title, curves) in zip(axes.flat, panels, strict=True):
+            _draw_curves(axis, title, curves, warmup)
+        axes[0, 0].plot(
+            state.best_epoch + 1,
+            state.best_rsum,
+            "o",
+            color=RED,
+            label=f"best: {state.best_rsum:.1f}, epoch {state.best_epoch + 1}",
+        )
+        for axis in axes.flat:
+            axis.legend(fontsize=8)
+
+
+def _curves(
+    state: CheckpointState, names: Sequence[str], unit: float = 1.0
+) -> dict[str, Float[np.ndarray, " epochs"]]:
+    """Give figures by epoch, in parts of a unit; NaN where an epoch has none."""
+    return {
+        name.replace("_", " "): np.array(
+            [record.figures.get(name, np.nan) for record in state.history]
+        )
+        / unit
+        for name in names
+    }
+
+
+def _draw_curves(
+    axis: Axes, title: str, curves: Mapping[str, Float[np.ndarray, " epochs"]], warmup: int
+) -> None:
+    for (name, values), colour in zip(curves.items(), _COLOURS, strict=False):
+        epochs = np.arange(1, len(values) + 1)
+        axis.plot(epochs, values, ".-", color=colour, linewidth=1.2, markersize=3, label=name)
+    if 0 < warmup < len(next(iter(curves.values()))):
+        axis.axvline(warmup + 0.5, color=GREY, linewidth=0.8, linestyle=":", label="warm-up ends")
+    axis.set_title(title)
+    axis.set_xlabel("Epoch")
+    axis.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+
+
+def draw_quality(path: Path, epochs: Sequence[DivisionQuality], best: int, warmup: int) -> None:
+    """Draw how well each statistic tells matched from mismatched pairs, epoch by epoch.
+
+    Args:
+        path: Of the picture, ``.png`` or ``.svg``.
+        epochs: Every epoch of a run.
+        best: The selected epoch, from 0.
+        warmup: Epochs of the warm-up.
+    """
+    curves = {
+        "clean probability": np.array([found.auroc for found in epochs]),
+        **{
+            name: np.array([found.auroc_by_statistic[name] for found in epochs])
+            for name in ("loss", "oscillation")
+        },
+    }
+    with _figure(path, 1, 1, width=6.4) as (_, axes):
+        axis = axes[0, 0]
+        _draw_curves(axis, "AUROC of matched against mismatched training pairs", curves, warmup)
+        label = f"selected on dev: {best + 1}"
+        axis.axvline(best + 1, color="black", linewidth=1, linestyle="--", label=label)
+        axis.axhline(0.5, color=GREY, linewidth=0.8)
+        axis.set_ylabel("AUROC")
+        axis.legend(fontsize=8)

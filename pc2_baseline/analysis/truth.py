@@ -1,0 +1,277 @@
+"""How well a run's divisions tell matched from mismatched pairs, against a truth file."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Bool, Float
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
+from sklearn.metrics import roc_auc_score
+
+from now_builder.errors import ConfigError, FormatError, TrainingError
+from now_builder.formats.atomic import sha256_of
+from now_builder.formats.noise import matched as pairs_matched
+from now_builder.formats.noise import read_noise
+from now_builder.formats.release import is_ours, read_pairs, read_split_captions
+from pc2_baseline.config import DataSettings
+from pc2_baseline.data import precomp
+from pc2_baseline.data.pairs import count_train
+from pc2_baseline.modules.division import THRESHOLD
+from pc2_baseline.training.checkpoint import read_state
+from pc2_baseline.training.run_folder import BEST, DIVISIONS, RunRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """What is known of the pairs of a split.
+
+    Attributes:
+        matched: Whether the halves belong together; false where it is not known.
+        known: Whether it is known.
+    """
+
+    matched: Bool[np.ndarray, " pairs"]
+    known: Bool[np.ndarray, " pairs"]
+
+    def of_known(self, values: np.ndarray) -> np.ndarray:
+        """Give the values of the known pairs alone."""
+        return np.asarray(values[self.known])
+
+
+@dataclass(frozen=True, slots=True)
+class DivisionQuality:
+    """One epoch's division against the truth.
+
+    Attributes:
+        epoch: From 0.
+        auroc: Of the clean probability, mean of the peers.
+        auroc_by_statistic: Of each statistic, mean of the peers, low meaning clean.
+        clean: Pairs of known truth that the mean probability calls clean.
+        clean_matched: Those of them that are matched.
+        precision: Share of the clean ones that are matched; ``None`` where none is clean.
+        recall: Share of the matched ones that are clean.
+    """
+
+    epoch: int
+    auroc: float
+    auroc_by_statistic: dict[str, float]
+    clean: int
+    clean_matched: int
+    precision: float | None
+    recall: float
+
+
+@dataclass(frozen=True, slots=True)
+class DivisionReport:
+    """All that ``pc2-baseline division`` tells.
+
+    Attributes:
+        pairs: Training pairs.
+        known: Pairs whose truth is in the file.
+        matched: Of these.
+        best: At the selected epoch.
+        epochs: Every epoch.
+    """
+
+    pairs: int
+    known: int
+    matched: int
+    best: DivisionQuality
+    epochs: list[DivisionQuality]
+
+    def as_json(self) -> dict[str, Any]:
+        """Give plain values; ``auroc`` of the selected epoch stands at the top."""
+        return {"auroc": self.best.auroc, **asdict(self)}
+
+
+def report(run: Path, record: RunRecord, release: Path, truth: Path | None) -> DivisionReport:
+    """Compare every epoch's division with the truth.
+
+    Args:
+        run: The run folder.
+        record: Its ``run.toml``.
+        release: Where its release lies now.
+        truth: CSV or Parquet with ``url`` or ``key``, and ``matched``; default: what the run's
+            noise file tells.
+
+    Raises:
+        FormatError: If the truth file cannot be used, or all known pairs are of one kind.
+        ConfigError: If there is neither a truth file nor a noise file.
+        TrainingError: If the method makes no divisions.
+    """
+    state = read_state(run / BEST)
+    if truth is None:
+        known = _of_noise(release, record)
+    else:
+        names = pair_names(release, record.settings.data, record.release.pairs)
+        known = read_truth(truth, names)
+    files = sorted((run / DIVISIONS).glob("*.safetensors"))
+    if not files:
+        raise TrainingError(f"{run}: the method {record.settings.method.name} makes no divisions")
+    epochs = [quality(int(file.stem), _beliefs(file), known) for file in files]
+    best = next(found for found in epochs if found.epoch == state.best_epoch)
+    return DivisionReport(
+        record.release.pairs, int(known.known.sum()), int(known.matched.sum()), best, epochs
+    )
+
+
+def _of_noise(release: Path, record: RunRecord) -> Truth:
+    path = record.settings.data.noise_file
+    if path is None or record.release.noise is None:
+        raise ConfigError("--truth: the run has no noise file, so a truth file must be given")
+    captions, images = count_train(release, record.settings.data)
+    truth = pairs_matched(read_noise(path, captions, images), images)
+    if sha256_of(path) != record.release.noise.sha256:
+        raise FormatError(path, "another content than at training")
+    if truth.all() or not truth.any():
+        raise FormatError(path, "all pairs are of one kind, expected both")
+    return Truth(truth, np.ones(captions, dtype=bool))
+
+
+def pair_names(release: Path, data: DataSettings, pairs: int) -> dict[str, list[str]]:
+    """Give the names of the training pairs under each column that a truth file may have.
+
+    Args:
+        release: Ours; or the authors' archive, which has keys alone; or a set of the field,
+            whose keys are rows.
+        data: What is read from it.
+        pairs: How many they are.
+    """
+    if precomp.is_precomp(data):
+        return {"key": [str(row) for row in range(pairs)]}
+    if is_ours(release):
+        told = [pair for pair in read_pairs(release) if pair.split == "train"]
+        told.sort(key=lambda pair: pair.pair_index)
+        return {"key": [pair.key for pair in told], "url": [pair.url for pair in told]}
+    return {"key": read_split_captions(release, "train", data.tokenizer).keys}
+
+
+def read_truth(path: Path, names: dict[str, list[str]]) -> Truth:
+    """Read which training pairs are matched.
+
+    Args:
+        path: CSV or Parquet with ``url`` or ``key``, and ``matched``.
+        names: Of the pairs, by column.
+
+    Raises:
+        FormatError: If the file cannot be used, or all known pairs are of one kind.
+    """
+    table = _read_table(path)
+    column = next((name for name in names if name in table.columns), None)
+    if column is None or "matched" not in table.columns:
+        raise FormatError(
+            path, f"columns {list(table.columns)}, expected {' or '.join(names)}, and matched"
+        )
+    table = table.dropna(subset=[column, "matched"])
+    told = dict(zip(table[column].astype(str), _booleans(path, table["matched"]), strict=True))
+    known = np.array([name in told for name in names[column]], dtype=bool)
+    matched = np.array([told.get(name, False) for name in names[column]], dtype=bool)
+    if not matched.any() or matched.sum() == known.sum():
+        kind = "none" if not known.any() else "all matched" if matched.any() else "all mismatched"
+        raise FormatError(
+            path, f"{known.sum()} training pairs known by {column} ({kind}), expected both kinds"
+        )
+    return Truth(matched, known)
+
+
+def _read_table(path: Path) -> pd.DataFrame:
+    try:
+        return pd.read_csv(path) if path.suffix == ".csv" else pd.read_parquet(path)
+    except FileNotFoundError:
+        raise FormatError(path, "no such file") from None
+    except (ValueError, OSError) as error:
+        reason = str(error).partition("\n")[0]
+        raise FormatError(path, f"not a readable .csv or .parquet file ({reason})") from None
+
+
+def _booleans(path: Path, column: pd.Series) -> list[bool]:
+    words = {"true": True, "1": True, "1.0": True, "false": False, "0": False, "0.0": False}
+    values = [words.get(str(value).strip().lower()) for value in column]
+    told = [value for value in values if value is not None]
+    if len(told) < len(values):
+        found = column.iloc[values.index(None)]
+        raise FormatError(path, f"matched: found {found!r}, expected true or false")
+    return told
+
+
+def _beliefs(file: Path) -> dict[str, np.ndarray]:
+    try:
+        beliefs: dict[str, np.ndarray] = load_file(file)
+    except (OSError, SafetensorError) as error:
+        raise FormatError(file, f"not a readable tensor file ({error})") from None
+    return beliefs
+
+
+def quality(epoch: int, beliefs: Mapping[str, np.ndarray], truth: Truth) -> DivisionQuality:
+    """Compare one epoch's division with the truth.
+
+    Args:
+        epoch: From 0.
+        beliefs: As in a run's ``divisions/``.
+        truth: Of both kinds.
+    """
+    matched = truth.of_known(truth.matched)
+    clean_prob = truth.of_known(beliefs["clean_prob"])
+    clean = clean_prob > THRESHOLD
+    by_statistic = {
+        name: float(
+            np.mean([_auroc(-truth.of_known(beliefs[f"{peer}.{name}"]), matched) for peer in "ab"])
+        )
+        for name in ("loss", "oscillation")
+    }
+    both = int((clean & matched).sum())
+    return DivisionQuality(
+        epoch,
+        _auroc(clean_prob, matched),
+        by_statistic,
+        int(clean.sum()),
+        both,
+        both / int(clean.sum()) if clean.any() else None,
+        both / int(matched.sum()),
+    )
+
+
+def judged(beliefs: Mapping[str, np.ndarray], truth: Truth) -> dict[str, float]:
+    """Give an epoch's figures of the division against the truth, for the log."""
+    found = quality(0, beliefs, truth)
+    figures = {
+        "auroc": found.auroc,
+        "clean_precision": found.precision,
+        "clean_recall": found.recall,
+    }
+    return {name: value for name, value in figures.items() if value is not None}
+
+
+def _auroc(belief: Float[np.ndarray, " known"], matched: Bool[np.ndarray, " known"]) -> float:
+    return float(roc_auc_score(matched, belief))
+
+
+def in_words(found: DivisionReport, *, every: bool) -> str:
+    """Write a report for people.
+
+    Args:
+        found: The report.
+        every: One line an epoch besides.
+    """
+    mismatched = found.known - found.matched
+    lines = [
+        f"known pairs: {found.known} of {found.pairs}, {found.matched} matched, {mismatched} not",
+        *([_line("epoch", quality) for quality in found.epochs] if every else []),
+        _line("best epoch", found.best),
+    ]
+    return "\n".join(lines)
+
+
+def _line(name: str, quality: DivisionQuality) -> str:
+    statistics = ", ".join(
+        f"{statistic} {value:.3f}" for statistic, value in quality.auroc_by_statistic.items()
+    )
+    return (
+        f"{name} {quality.epoch + 1}: AUROC of the clean probability {quality.auroc:.3f} "
+        f"(by statistic: {statistics}); {quality.clean} called clean, "
+        f"{quality.clean_matched} of them matched"
+    )

@@ -1,0 +1,1 @@
+"""Releases as tensors, noise files, and releases made for trials."""

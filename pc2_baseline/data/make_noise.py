@@ -1,0 +1,96 @@
+"""New noise files, by the two protocols of the field; the only place that makes any."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+import numpy as np
+from jaxtyping import Int
+
+from now_builder.config import build
+from now_builder.errors import ConfigError
+from now_builder.formats.atomic import replacing
+from now_builder.formats.noise import Noise, describe, own_images
+from now_builder.formats.precomp import PRECOMP
+from pc2_baseline.config import DataSettings, NowName
+from pc2_baseline.data.pairs import count_train
+
+Protocol = Literal["captions", "images"]
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """How noise is drawn.
+
+    Attributes:
+        ratio: Share that is drawn to be shuffled, 0 to 1.
+        protocol: ``captions``: of all captions, one by one, so that an image mostly keeps some of
+            its own. ``images``: of all images, each with all its captions, which is harder.
+        seed: Of the draw.
+    """
+
+    ratio: float
+    protocol: Protocol
+    seed: int
+
+
+def make_noise(release: Path, path: Path, draw: Draw, name: str | None, *, force: bool) -> Noise:
+    """Write a noise file for the training split of a data set, under exactly this name.
+
+    Args:
+        release: Folder of the data set, or its parent.
+        path: The file to write.
+        draw: Share, protocol and seed.
+        name: Layout, as ``data.name``; default: the one that is there.
+        force: Replace a file.
+
+    Returns:
+        Protocol, hash and the ratio as counted.
+
+    Raises:
+        ConfigError: If there is such a file and ``force`` is not given, the layout is unknown, or
+            the ratio is not a share.
+        FormatError: If the training split cannot be read.
+    """
+    if path.exists() and not force:
+        raise ConfigError(f"{path}: exists; runs may have been trained with it (--force replaces)")
+    data = build(DataSettings, {"name": name or find_name(release)}, "--name")
+    captions, images = count_train(release, data)
+    noise = draw_noise(captions, images, draw)
+    with replacing(path) as temporary, temporary.open("wb") as file:
+        np.lib.format.write_array(file, np.asarray(noise, dtype="<i8"), allow_pickle=False)
+    return describe(path, noise, images)
+
+
+def find_name(release: Path) -> str:
+    """Tell a data set by the name of its folder; one without such a name is taken for NoW."""
+    names = [*PRECOMP, *get_args(NowName)]
+    own = release.resolve().name
+    found = [own] if own in names else [name for name in names if (release / name).is_dir()]
+    if len(found) > 1:
+        raise ConfigError(f"{release}: holds {' and '.join(found)}; --name says which is meant")
+    return found[0] if found else DataSettings().name
+
+
+def draw_noise(captions: int, images: int, draw: Draw) -> Int[np.ndarray, " captions"]:
+    """Shuffle a share of the captions' images; a few land on their own again.
+
+    Args:
+        captions: Of the training split, a multiple of ``images``.
+        images: Of the training split.
+        draw: Share, protocol and seed.
+
+    Raises:
+        ConfigError: If the ratio is not a share.
+
+    Source:
+        ``captions``: NCR (Huang et al., NeurIPS 2021); ``images``: DECL (Qin et al., ACM MM 2022).
+    """
+    if not 0 <= draw.ratio <= 1:
+        raise ConfigError(f"--ratio {draw.ratio:g}: expected 0 to 1")
+    generator = np.random.default_rng(draw.seed)
+    own = own_images(captions, images)
+    of = own.copy() if draw.protocol == "captions" else np.arange(images)
+    chosen = generator.permutation(len(of))[: int(draw.ratio * len(of))]
+    of[chosen] = of[generator.permutation(chosen)]
+    return of if draw.protocol == "captions" else of[own]

@@ -1,0 +1,176 @@
+"""Flickr30K, MS-COCO and CC152K as the field stores them: images, vocabulary, words."""
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Int, Shaped
+
+from now_builder.errors import ConfigError, FormatError
+from now_builder.formats.atomic import sha256_of
+from now_builder.formats.captions import Vocabulary
+from now_builder.formats.captions import read_vocabulary as read_json_vocabulary
+from now_builder.formats.precomp import CC152K, PRECOMP, captions_path, precomp_folder, stem
+from now_builder.formats.release import read_published_regions
+from now_builder.formats.split import Split
+from pc2_baseline.config import DataSettings
+from pc2_baseline.training.progress import bar
+
+
+def is_precomp(data: DataSettings) -> bool:
+    """Whether a layout is the field's, not that of NoW."""
+    return data.name in PRECOMP
+
+
+def read_images(
+    release: Path, split: Split, name: str, captions: int
+) -> Shaped[np.ndarray, "images regions dim"]:
+    """Map a split's images into memory: one row an image, also where the file repeats rows.
+
+    The field stores either one row an image, or one row a caption: then the rows of an image
+    stand one after another. Of as many rows as captions, in dev and test of Flickr30K and
+    MS-COCO, the first region of each five rows is compared: if they agree in all fives, an image
+    is every fifth row; if in none, each caption has an image of its own.
+
+    Args:
+        release: See :func:`precomp_folder`.
+        split: Which.
+        name: Of the data set.
+        captions: Of the split.
+
+    Raises:
+        FormatError: If the file is missing or torn, captions are no multiple of images, or some
+            images are repeated and others are not.
+    """
+    path = precomp_folder(release, name) / f"{stem(name, split)}_ims.npy"
+    regions = read_published_regions(path)
+    if regions.shape[0] == 0 or captions % regions.shape[0]:
+        raise FormatError(
+            path, f"{regions.shape[0]} images for {captions} captions, expected a divisor of it"
+        )
+    one_each = regions.shape[0] == captions and captions % _REPEATS == 0
+    if name == CC152K or split == "train" or not one_each:
+        return regions
+    repeated = _repeated(regions)
+    if repeated.all():
+        return regions[::_REPEATS]
+    if repeated.any():
+        one, other = int(repeated.argmax()) * _REPEATS, int(repeated.argmin()) * _REPEATS
+        raise FormatError(
+            path,
+            f"rows {one} to {one + _REPEATS - 1} are one image, rows {other} to "
+            f"{other + _REPEATS - 1} are not: expected all images five times, or none",
+        )
+    return regions
+
+
+_REPEATS = 5
+
+
+def _repeated(regions: Shaped[np.ndarray, "rows regions dim"]) -> Shaped[np.ndarray, " images"]:
+    """Whether each group of five rows begins with the same region."""
+    firsts = (np.asarray(regions[row : row + _REPEATS, 0]) for row in range(0, len(regions), 5))
+    return np.array([bool((rows == rows[0]).all()) for rows in firsts])
+
+
+def read_vocabulary(release: Path, data: DataSettings) -> Vocabulary:
+    """Read the vocabulary of a data set; its size is the number of words.
+
+    Raises:
+        FormatError: If it is missing, lacks a special token or has an id outside its size.
+    """
+    path = vocabulary_path(release, data)
+    vocabulary = read_json_vocabulary(path)
+    ids, size = vocabulary.word2idx, len(vocabulary.word2idx)
+    missing = [token for token in ("<pad>", "<start>", "<end>", "<unk>") if token not in ids]
+    if missing or ids["<pad>"] != 0:
+        found = f"no token {missing[0]}" if missing else f"<pad> is {ids['<pad>']}"
+        raise FormatError(path, f"{found}, expected <pad> (0), <start>, <end> and <unk>")
+    if max(ids.values()) >= size:
+        raise FormatError(path, f"a token has id {max(ids.values())}, but there are {size} tokens")
+    return vocabulary.model_copy(update={"idx": size})
+
+
+def vocabulary_path(release: Path, data: DataSettings) -> Path:
+    """Where the vocabulary lies: as set, or in ``vocab/`` in or beside the data set's folder.
+
+    Raises:
+        FormatError: If it is nowhere.
+    """
+    name = f"{data.name}_vocab.json"
+    if data.vocab_path is not None:
+        return data.vocab_path / name if data.vocab_path.is_dir() else data.vocab_path
+    folder = precomp_folder(release, data.name)
+    places = [release / "vocab", folder / "vocab", folder.parent / "vocab", folder]
+    for place in places:
+        if (place / name).exists():
+            return place / name
+    raise FormatError(places[0] / name, "no such vocabulary; data.vocab_path says where it is")
+
+
+def encode(
+    texts: list[str], vocabulary: Vocabulary, data: DataSettings
+) -> list[Int[np.ndarray, " _"]]:
+    """Cut lower-cased captions into words and give their ids, with ``<start>`` and ``<end>``.
+
+    Args:
+        texts: Captions.
+        vocabulary: Words that it lacks become ``<unk>``.
+        data: ``sentences`` and ``max_tokens`` count.
+
+    Raises:
+        ConfigError: If NLTK or the data of its sentence splitter is missing.
+    """
+    ids = vocabulary.word2idx
+    unknown, tokenise = ids["<unk>"], _tokeniser(sentences=data.sentences)
+    return [
+        np.array(
+            [
+                ids["<start>"],
+                *(ids.get(word, unknown) for word in tokenise(text.lower())[: data.max_tokens]),
+                ids["<end>"],
+            ],
+            dtype=np.int64,
+        )
+        for text in bar(texts, "words", len(texts), "caption")
+    ]
+
+
+def _tokeniser(*, sentences: bool) -> Callable[[str], list[str]]:
+    try:
+        from nltk.tokenize import word_tokenize  # noqa: PLC0415 - only these layouts need it
+    except ImportError as error:
+        raise ConfigError(
+            f"nltk is missing ({error}); pip install 'noise-of-web[baseline]'"
+        ) from None
+
+    def tokenise(text: str) -> list[str]:
+        words: list[str] = word_tokenize(text, preserve_line=not sentences)
+        return words
+
+    try:
+        tokenise("a.")
+    except LookupError:
+        raise ConfigError(
+            "nltk's sentence splitter lacks its data: `python -m nltk.downloader punkt_tab` "
+            "gets it; data.sentences = false does without"
+        ) from None
+    return tokenise
+
+
+def fingerprint(release: Path, split: Split, data: DataSettings) -> str:
+    """Identify a split by its caption file, its vocabulary and the size of its image file.
+
+    The images themselves are tens of GB and are not hashed.
+    """
+    captions = captions_path(release, split, data.name)
+    images = captions.with_name(f"{stem(data.name, split)}_ims.npy")
+    digest = hashlib.sha256()
+    for part in (
+        sha256_of(captions),
+        sha256_of(vocabulary_path(release, data)),
+        images.stat().st_size if images.exists() else 0,
+    ):
+        digest.update(f"{part}\n".encode())
+    return digest.hexdigest()

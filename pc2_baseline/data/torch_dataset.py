@@ -1,0 +1,101 @@
+"""A split of a release as a torch dataset, for training loops other than ours."""
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from now_builder.errors import FormatError
+from now_builder.formats.captions import Tokenizer
+from now_builder.formats.release import data_folder, open_regions, read_split_captions
+from now_builder.formats.split import Split
+from pc2_baseline.config import DataSettings
+from pc2_baseline.data.pairs import frame, pad, read_vocabulary
+
+
+class ReleaseDataset(Dataset[dict[str, Tensor]]):
+    """Pairs of a split, read where they lie; for a ``DataLoader`` with any number of workers.
+
+    Each process opens the file when it first reads from it. A batch is gathered at once::
+
+        data = ReleaseDataset(release, "train")
+        DataLoader(data, 128, shuffle=True, num_workers=2, collate_fn=ReleaseDataset.collate)
+
+    A pair has ``regions`` (36, dim), ``tokens`` with ``<start>`` and ``<end>``, ``length`` and
+    ``pair_index``; a batch has the same with one axis more, tokens padded with zeros.
+
+    Args:
+        release: Folder made by ``package``, or the authors' archive.
+        split: ``train``, ``dev`` or ``test``.
+        tokenizer: Whose ids are wanted.
+        dtype: Of the regions; by default as stored.
+
+    Raises:
+        FormatError: If captions or vocabulary are missing, or disagree.
+    """
+
+    def __init__(
+        self,
+        release: Path,
+        split: Split,
+        tokenizer: Tokenizer = "jieba",
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        captions = read_split_captions(release, split, tokenizer)
+        path = data_folder(release) / f"{split}_caps_{tokenizer}.txt"
+        vocabulary = read_vocabulary(release, DataSettings(tokenizer=tokenizer))
+        self.keys = captions.keys
+        self._tokens = frame(path, captions, vocabulary, None)
+        self._place, self._dtype = (release, split), dtype
+        self._open: ExitStack | None = None
+        self._regions: Any = None
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def __getitem__(self, pair_index: int) -> dict[str, Tensor]:
+        if not -len(self) <= pair_index < len(self):
+            raise IndexError(pair_index)
+        batch = self.__getitems__([pair_index % len(self)])
+        return {name: values[0] for name, values in batch.items()}
+
+    def __getitems__(self, pair_index: Sequence[int]) -> dict[str, Tensor]:
+        """Read a batch: a loader asks for it so, and passes it on to :meth:`collate`."""
+        rows = np.asarray(pair_index, dtype=np.int64)
+        tokens, length = pad([self._tokens[row] for row in rows])
+        regions = torch.from_numpy(self._read(rows))
+        return {
+            "regions": regions if self._dtype is None else regions.to(self._dtype),
+            "tokens": tokens,
+            "length": length,
+            "pair_index": torch.from_numpy(rows),
+        }
+
+    @staticmethod
+    def collate(batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Take a batch as it is."""
+        return batch
+
+    def _read(self, rows: np.ndarray) -> np.ndarray:
+        if self._open is None:
+            self._open = ExitStack()
+            self._regions = self._open.enter_context(open_regions(*self._place))
+            if self._regions.shape[0] != len(self):
+                raise FormatError(
+                    data_folder(self._place[0]) / self._place[1],
+                    f"{self._regions.shape[0]} images for {len(self)} captions, expected as many",
+                )
+        if isinstance(self._regions, np.memmap):
+            taken: np.ndarray = np.asarray(self._regions)[rows]
+            return taken
+        order, back = np.unique(rows, return_inverse=True)
+        return np.asarray(self._regions[order])[back]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the open file behind: a worker opens its own."""
+        return {**self.__dict__, "_open": None, "_regions": None}

@@ -1,0 +1,94 @@
+"""Similarity matrices of whole splits, in blocks, and the mean of an ensemble's."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+
+from leaderboard.metrics import CUTOFFS, Recalls, fold_recalls, recalls
+from pc2_baseline.data.pairs import PairSet, cut
+from pc2_baseline.modules.codes import CaptionCodes, ImageCodes
+from pc2_baseline.modules.network import MatchingNetwork
+
+BLOCK = 128
+
+
+@torch.no_grad()
+def similarity_matrix(
+    net: MatchingNetwork, split: PairSet, block: int = BLOCK
+) -> Float[np.ndarray, "images captions"]:
+    """Score every image of a split, once, against every caption, in evaluation mode.
+
+    Args:
+        net: On the split's device.
+        split: Its images and captions.
+        block: Images, and captions, scored at once.
+    """
+    net.eval()
+    rows = cut(np.arange(split.images), block)
+    by_length = np.argsort([len(caption) for caption in split.captions], kind="stable")
+    columns = cut(by_length, block)
+    images = [_images(net, split, row) for row in rows]
+    matrix = np.empty((split.images, len(split)), dtype=np.float32)
+    for column in columns:
+        captions = _captions(net, split, column)
+        for row, codes in zip(rows, images, strict=True):
+            matrix[np.ix_(row, column)] = net.score(codes, captions).float().cpu().numpy()
+    return matrix
+
+
+def _images(net: MatchingNetwork, split: PairSet, rows: np.ndarray) -> ImageCodes:
+    return net.encode_images(split.image_batch(rows))
+
+
+def _captions(net: MatchingNetwork, split: PairSet, rows: np.ndarray) -> CaptionCodes:
+    return net.encode_captions(*split.caption_batch(rows))
+
+
+def ensemble(
+    matrices: Sequence[Float[np.ndarray, "images captions"]],
+) -> Float[np.ndarray, "images captions"]:
+    """Average the similarity matrices of several networks."""
+    return np.asarray(np.stack(matrices).mean(axis=0, dtype=np.float64), dtype=np.float32)
+
+
+def scores(
+    similarity: Float[np.ndarray, "images captions"], owner: Int[np.ndarray, " captions"]
+) -> dict[str, float]:
+    """Give ``rsum`` and the recalls of both ways in percent, with the board's own function.
+
+    Args:
+        similarity: Of a split.
+        owner: Row of each caption's image.
+    """
+    return _named(recalls(similarity, owner))
+
+
+def _named(found: Recalls) -> dict[str, float]:
+    ways = (("i2t", found.i2t), ("t2i", found.t2i))
+    named = {f"{name}_R@{cutoff}": way.recall(cutoff) for name, way in ways for cutoff in CUTOFFS}
+    return {"rsum": found.rsum, **named}
+
+
+def fold_scores(
+    similarity: Float[np.ndarray, "images captions"], owner: Int[np.ndarray, " captions"], size: int
+) -> dict[str, float]:
+    """Average the scores of consecutive folds of a split, as MS-COCO's 1K protocol does.
+
+    Args:
+        similarity: Of the whole split.
+        owner: Row of each caption's image.
+        size: Images of a fold.
+
+    Raises:
+        ValueError: If the images are no multiple of it.
+
+    Differs:
+        Of the folds the authors' code reports the last one's rSum.
+    """
+    images = len(similarity)
+    if images % size:
+        raise ValueError(f"{images} images, expected a multiple of {size}")
+    folds = [_named(found) for found in fold_recalls(similarity, owner, size)]
+    return {name: float(np.mean([fold[name] for fold in folds])) for name in folds[0]}

@@ -1,0 +1,1 @@
+"""What is done with runs: predict, evaluate, many seeds, ablations."""

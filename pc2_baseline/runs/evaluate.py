@@ -1,0 +1,122 @@
+"""Recalls of a run's best epoch on a split of any layout."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Float
+
+from now_builder.errors import ConfigError
+from now_builder.formats.atomic import replacing
+from now_builder.formats.precomp import COCO
+from now_builder.formats.release import check_split
+from pc2_baseline.data.pairs import open_pairs
+from pc2_baseline.modules.onednn_products import fast_float32
+from pc2_baseline.modules.retrieval import fold_scores, scores
+from pc2_baseline.runs.predict import load_best
+from pc2_baseline.training.run_folder import (
+    check_split_is_the_runs,
+    locate_release,
+    pick_device,
+    read_run,
+    refuse_round,
+)
+from pc2_baseline.training.trainer import make_method
+
+COCO_FOLD = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """What a run scores on a split.
+
+    Attributes:
+        split: Its name.
+        images: Of the split.
+        captions: Of the split.
+        scores: ``rsum`` and recalls in percent, over the whole split.
+        fold: Images of a fold, where folds were asked for.
+        fold_scores: Mean over the folds.
+    """
+
+    split: str
+    images: int
+    captions: int
+    scores: dict[str, float]
+    fold: int | None = None
+    fold_scores: dict[str, float] | None = None
+
+
+def evaluate(
+    run: Path,
+    split: str,
+    *,
+    release: Path | None = None,
+    device_name: str | None = None,
+    matrix: Path | None = None,
+    fold: int | None = None,
+) -> Evaluation:
+    """Score a split with a run's best epoch.
+
+    Args:
+        run: The run folder.
+        split: ``dev`` or ``test``; of MS-COCO ``test`` is the 5,000 images of ``testall``.
+        release: Where the release lies; default: where it was at training.
+        device_name: Default: as set for the run.
+        matrix: Where to write the similarities (images × captions, float32), if anywhere.
+        fold: Average folds of that many images too; default: 1,000 for MS-COCO's test split
+            where it has a multiple of that.
+
+    Raises:
+        FormatError: If the run, the release or the checkpoint cannot be read, or the release is
+            another one than at training or a blind round.
+        ConfigError: If the split is ``train``, or the images are no multiple of ``fold``.
+    """
+    record = read_run(run)
+    name = check_split(split)
+    if name == "train":
+        raise ConfigError("--split train: expected dev or test, which no noise file has changed")
+    data, folder = record.settings.data, locate_release(run, record, release)
+    refuse_round(folder, name)
+    device = pick_device(device_name or record.settings.train.device)
+    method = make_method(record, device)
+    load_best(run, method)
+    with (
+        fast_float32(),
+        open_pairs(folder, name, data, device) as pairs,
+    ):
+        check_split_is_the_runs(run, record, name, pairs.fingerprint)
+        if fold is None and (data.name, name) == (COCO, "test"):
+            fold = None if pairs.images % COCO_FOLD else COCO_FOLD
+        if fold is not None and pairs.images % fold:
+            raise ConfigError(f"--fold {fold}: {name} has {pairs.images} images, no multiple of it")
+        similarity, owner = method.similarity(pairs), pairs.image_of
+    if matrix is not None:
+        write_matrix(matrix, similarity)
+    images, captions = similarity.shape
+    folds = None if fold is None else fold_scores(similarity, owner, fold)
+    return Evaluation(name, images, captions, scores(similarity, owner), fold, folds)
+
+
+def write_matrix(path: Path, similarity: Float[np.ndarray, "images captions"]) -> None:
+    """Write similarities as ``.npy``, atomically and under exactly this name."""
+    with replacing(path) as temporary, temporary.open("wb") as file:
+        np.lib.format.write_array(file, similarity, allow_pickle=False)
+
+
+def in_words(found: Evaluation) -> str:
+    """Write an evaluation for people: a line over the whole split, and one over the folds."""
+    lines = [
+        f"{found.split}, {found.images} images, {found.captions} captions: {_line(found.scores)}"
+    ]
+    if found.fold is not None and found.fold_scores is not None:
+        folds = found.images // found.fold
+        lines.append(f"mean of {folds} folds of {found.fold} images: {_line(found.fold_scores)}")
+    return "\n".join(lines)
+
+
+def _line(values: dict[str, float]) -> str:
+    return ", ".join(
+        f"{'rSum' if name == 'rsum' else name.replace('_', ' ')} {value:.1f}"
+        for name, value in values.items()
+    )

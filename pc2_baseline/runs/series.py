@@ -1,0 +1,125 @@
+"""Several seeds of one training: ordinary runs side by side, and their mean and spread."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+from now_builder.errors import ConfigError
+from now_builder.formats.atomic import write_json
+from pc2_baseline.config import Settings
+from pc2_baseline.training.process_groups import is_first
+from pc2_baseline.training.progress import say
+from pc2_baseline.training.trainer import Trained, train
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Some values of one figure.
+
+    Attributes:
+        mean: Of them.
+        sd: Their standard deviation, over n - 1; ``None`` of one value.
+        values: In the order of the seeds.
+    """
+
+    mean: float
+    sd: float | None
+    values: list[float]
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> "Spread":
+        """Summarise one value or more."""
+        return cls(fmean(values), stdev(values) if len(values) > 1 else None, list(values))
+
+    def __str__(self) -> str:
+        """Give ``mean ± sd`` to one decimal."""
+        return f"{self.mean:.1f}" if self.sd is None else f"{self.mean:.1f} ± {self.sd:.1f}"
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """What the seeds of a training came to.
+
+    Attributes:
+        seeds: Of the runs.
+        runs: One for each.
+        dev: Recalls in percent and ``rsum`` of the best epochs.
+    """
+
+    seeds: list[int]
+    runs: list[Trained]
+    dev: dict[str, Spread]
+
+    def as_json(self) -> dict[str, Any]:
+        """Give plain values."""
+        return {
+            "seeds": self.seeds,
+            "dev": {name: asdict(spread) for name, spread in self.dev.items()},
+            "runs": [
+                {"folder": seed_folder(seed), **trained.as_json()}
+                for seed, trained in zip(self.seeds, self.runs, strict=True)
+            ],
+        }
+
+    def in_words(self) -> str:
+        """Write for people: rSum first."""
+        names = ", ".join(f"{name} {spread}" for name, spread in self.dev.items())
+        return f"{len(self.seeds)} seeds, dev {names}"
+
+
+def read_seeds(text: str) -> list[int]:
+    """Read seeds such as ``0,1,2``.
+
+    Raises:
+        ConfigError: If one is no number, or there twice.
+    """
+    if not re.fullmatch(r"\s*\d{1,9}\s*(,\s*\d{1,9}\s*)*", text):
+        raise ConfigError(f"--seeds {text}: expected numbers with commas between, such as 0,1,2")
+    seeds = [int(part) for part in text.split(",")]
+    if len(set(seeds)) < len(seeds):
+        raise ConfigError(f"--seeds {text}: a seed is there twice")
+    return seeds
+
+
+def seed_folder(seed: int) -> str:
+    """Name the run of a seed."""
+    return f"seed-{seed}"
+
+
+def with_seed(settings: Settings, seed: int) -> Settings:
+    """Give the same settings with another seed."""
+    return settings.model_copy(update={"train": settings.train.model_copy(update={"seed": seed})})
+
+
+def train_seeds(
+    release: Path, folder: Path, settings: Settings, seeds: Sequence[int], *, force: bool = False
+) -> Series:
+    """Train with each seed in ``folder/seed-N``; seeds that are done are not trained again.
+
+    Args:
+        release: As :func:`~pc2_baseline.training.trainer.train` takes it.
+        folder: Of the runs; ``seeds.json`` there tells what they came to.
+        settings: But for the seed.
+        seeds: One or more.
+        force: Start all of them over.
+
+    Raises:
+        ConfigError: If ``folder`` is itself a run.
+    """
+    if (folder / "run.toml").exists():
+        raise ConfigError(f"{folder}: a single run; give --seeds a folder of its own")
+    runs = []
+    for seed in seeds:
+        say(f"seed {seed}:")
+        run = folder / seed_folder(seed)
+        runs.append(train(release, run, with_seed(settings, seed), force=force))
+    dev = {
+        name: Spread.of([trained.best_dev[name] for trained in runs]) for name in runs[0].best_dev
+    }
+    series = Series(list(seeds), runs, dev)
+    if is_first():
+        write_json(folder / "seeds.json", series.as_json())
+    return series

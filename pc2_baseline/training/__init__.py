@@ -1,0 +1,1 @@
+"""The life of a run: epochs, checkpoints, processes, what is shown of it."""

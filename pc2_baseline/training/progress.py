@@ -1,0 +1,57 @@
+"""Progress on stderr: bars over batches where there is a terminal, a line an epoch everywhere."""
+
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
+
+from tqdm import tqdm
+
+from pc2_baseline.training.process_groups import is_first
+
+Batch = TypeVar("Batch")
+
+
+def bar(batches: Iterable[Batch], name: str, total: int, unit: str = "batch") -> Iterator[Batch]:
+    """Pass batches on, with a bar that shows rate and remaining time on a terminal."""
+    hidden = None if is_first() else True
+    yield from tqdm(
+        batches, desc=name, total=total, unit=unit, leave=False, disable=hidden, file=sys.stderr
+    )
+
+
+def say(line: str) -> None:
+    """Write one line to stderr, above any bar; of several processes the first one does."""
+    if is_first():
+        tqdm.write(line, file=sys.stderr)
+
+
+class Clock:
+    """Time the epochs of a run and guess what remains.
+
+    Args:
+        done: Epochs finished before.
+        total: Epochs of the whole run.
+    """
+
+    def __init__(self, done: int, total: int) -> None:
+        self._first = done
+        self._total = total
+        self._start = time.perf_counter()
+        self._last = self._start
+
+    def lap(self, epoch: int) -> tuple[float, str]:
+        """Give the seconds of the epoch that just ended, and the time left in words."""
+        now = time.perf_counter()
+        seconds, self._last = now - self._last, now
+        mean = (now - self._start) / (epoch + 1 - self._first)
+        return seconds, in_words(mean * (self._total - epoch - 1))
+
+
+def in_words(seconds: float) -> str:
+    """Write a duration for people."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes:02d} min"
+    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"

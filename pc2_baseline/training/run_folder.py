@@ -1,0 +1,241 @@
+"""The folder of a run: which settings on which release, and where its parts lie."""
+
+import hashlib
+import os
+import shutil
+from pathlib import Path
+
+import torch
+
+from leaderboard.submission.gallery import round_of
+from now_builder.config import Strict, build, read_toml, to_toml
+from now_builder.errors import ConfigError, FormatError
+from now_builder.formats.atomic import write_text
+from now_builder.formats.captions import Vocabulary
+from now_builder.formats.noise import Noise
+from now_builder.formats.precomp import captions_path
+from now_builder.formats.release import data_folder, read_split_captions
+from now_builder.formats.split import SPLITS, Split
+from pc2_baseline.config import DataSettings, Settings
+from pc2_baseline.data import precomp
+from pc2_baseline.data.pairs import read_vocabulary
+
+BEST, LAST, DIVISIONS = "best", "last", "divisions"
+TENSORBOARD, PICTURES = "tensorboard", "pictures"
+LOG, CURVES, FAILURE = "log.jsonl", "curves.png", "failure.json"
+
+
+class ReleaseRecord(Strict):
+    """What a run was trained on.
+
+    Attributes:
+        path: Of the release, absolute.
+        fingerprints: Per split that was there.
+        pairs: Of the training split.
+        features: Width of a region.
+        vocabulary: Number of tokens.
+        vocabulary_sha256: See :func:`hash_of_vocabulary`; None of runs from before.
+        noise: What the noise file did to the training split, if there is one.
+    """
+
+    path: Path
+    fingerprints: dict[Split, str]
+    pairs: int
+    features: int
+    vocabulary: int
+    vocabulary_sha256: str | None = None
+    noise: Noise | None = None
+
+
+class RunRecord(Strict):
+    """``RUN/run.toml``."""
+
+    format: str = "pc2-run/1"
+    release: ReleaseRecord
+    settings: Settings
+
+
+def hash_of_vocabulary(vocabulary: Vocabulary) -> str:
+    """Identify a vocabulary by its tokens and their ids."""
+    lines = (f"{index}\t{word}\n" for word, index in sorted(vocabulary.word2idx.items()))
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
+def fingerprints(release: Path, data: DataSettings) -> dict[Split, str]:
+    """Identify each split that the release has."""
+    if precomp.is_precomp(data):
+        return {
+            split: precomp.fingerprint(release, split, data)
+            for split in SPLITS
+            if captions_path(release, split, data.name).exists()
+        }
+    folder, tokenizer = data_folder(release), data.tokenizer
+    return {
+        split: read_split_captions(release, split, tokenizer).fingerprint
+        for split in SPLITS
+        if (folder / f"{split}_caps_{tokenizer}.txt").exists()
+    }
+
+
+def start_run(run: Path, record: RunRecord, *, force: bool) -> None:
+    """Open a run folder: write ``run.toml``, or check that it says the same.
+
+    Args:
+        run: The folder.
+        record: What is to be trained.
+        force: Drop what an earlier training left.
+
+    Raises:
+        ConfigError: If the folder holds a run of other settings or another release, or is not
+            a run at all.
+    """
+    path = run / "run.toml"
+    if force and path.exists():
+        for part in (LAST, BEST, DIVISIONS, TENSORBOARD, PICTURES):
+            shutil.rmtree(run / part, ignore_errors=True)
+        for name in (LOG, CURVES, FAILURE):
+            (run / name).unlink(missing_ok=True)
+        path.unlink()
+    if path.exists():
+        _check_same(path, read_run(run), record)
+        return
+    if run.exists() and any(run.iterdir()):
+        raise ConfigError(f"{run}: not empty and not a run; give a new folder")
+    write_text(path, to_toml(record))
+
+
+def _check_same(path: Path, found: RunRecord, wanted: RunRecord) -> None:
+    if found.settings != wanted.settings:
+        differences = _differences(
+            found.settings.model_dump(mode="json"), wanted.settings.model_dump(mode="json")
+        )
+        raise ConfigError(
+            f"{path}: a run of other settings ({'; '.join(differences)}); "
+            "give another folder, or --force to start over"
+        )
+    if found.release.fingerprints != wanted.release.fingerprints:
+        raise ConfigError(
+            f"{path}: a run on another release ({found.release.path}); "
+            "give another folder, or --force to start over"
+        )
+    if found.release.noise != wanted.release.noise:
+        raise ConfigError(
+            f"{path}: a run with another content of {found.settings.data.noise_file}; "
+            "give another folder, or --force to start over"
+        )
+
+
+def _differences(
+    found: dict[str, dict[str, object]], wanted: dict[str, dict[str, object]]
+) -> list[str]:
+    return [
+        f"{section}.{key}: {found[section].get(key)} there, {wanted[section].get(key)} now"
+        for section in wanted
+        for key in {**found[section], **wanted[section]}
+        if found[section].get(key) != wanted[section].get(key)
+    ]
+
+
+def read_run(run: Path) -> RunRecord:
+    """Read ``RUN/run.toml``.
+
+    Raises:
+        FormatError: If the folder holds no run.
+        ConfigError: If a field is unknown or missing.
+    """
+    path = run / "run.toml"
+    if not path.exists():
+        raise FormatError(path, "no such file; `pc2-baseline train` writes it")
+    return build(RunRecord, read_toml(path), str(path))
+
+
+def pick_device(name: str) -> torch.device:
+    """Find the device that a setting names; ``auto`` is CUDA where there is one.
+
+    Under ``torchrun`` each process on a machine has a GPU of its own.
+
+    Raises:
+        ConfigError: If there is no such device.
+    """
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cuda" and "LOCAL_RANK" in os.environ:
+        name = f"cuda:{os.environ['LOCAL_RANK']}"
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).partition("\n")[0]
+        raise ConfigError(f"train.device: {name!r} cannot be used ({reason})") from None
+    return device
+
+
+def locate_release(run: Path, record: RunRecord, release: Path | None) -> Path:
+    """Give the release of a run: where the user says, or where it was.
+
+    Raises:
+        FormatError: If there is no such folder.
+    """
+    found = release or record.release.path
+    if not found.is_dir():
+        raise FormatError(
+            run / "run.toml", f"the release is not at {found}; --release says where it is"
+        )
+    return found
+
+
+def check_split_is_the_runs(run: Path, record: RunRecord, split: Split, fingerprint: str) -> None:
+    """Check that a split is the one that the run was made for.
+
+    Raises:
+        FormatError: If its fingerprint differs.
+    """
+    expected = record.release.fingerprints.get(split)
+    if expected is not None and expected != fingerprint:
+        raise FormatError(
+            run / "run.toml",
+            f"the release's {split} split has fingerprint {fingerprint[:12]}…, "
+            f"expected {expected[:12]}…: it is another release than at training",
+        )
+
+
+def check_reads_round(run: Path, record: RunRecord, release: Path, features: int) -> None:
+    """Check that a run's networks can read a blind round drawn from whatever release.
+
+    Args:
+        run: The run folder.
+        record: Its record.
+        release: The round's.
+        features: Width of its regions.
+
+    Raises:
+        FormatError: If vocabulary or features are not as at training, or the run is from before
+            runs noted their vocabulary and its release is gone.
+    """
+    data, known = record.settings.data, record.release.vocabulary_sha256
+    if features != record.release.features:
+        raise FormatError(
+            release, f"features {features} wide, {run} has learned on {record.release.features}"
+        )
+    if known is None:
+        known = hash_of_vocabulary(read_vocabulary(record.release.path, data))
+    if hash_of_vocabulary(read_vocabulary(release, data)) != known:
+        raise FormatError(
+            release,
+            f"a blind round whose {data.tokenizer} vocabulary is not that of {run}: its ids mean"
+            " other words; train on the round's own train split (`blind make --with-train`)",
+        )
+
+
+def refuse_round(release: Path, split: Split) -> None:
+    """Refuse to score a split of a blind round by row.
+
+    Raises:
+        FormatError: If it is one.
+    """
+    if round_of(release, split) is not None:
+        raise FormatError(
+            release,
+            f"its {split} split is a blind round: rows are no pairs; `pc2-baseline predict` makes a"
+            " submission for its judge",
+        )

@@ -1,0 +1,346 @@
+"""Noise files: read as they are, made only on request, told in the run and the submission."""
+
+import hashlib
+import json
+import re
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from leaderboard.cli import main as judge
+from leaderboard.submission.archive import open_submission
+from now_builder.errors import ConfigError, FormatError
+from now_builder.formats.noise import describe, matched, own_images, read_noise
+from pc2_baseline.cli import main
+from pc2_baseline.config import DataSettings, read_settings
+from pc2_baseline.data.make_noise import Draw, draw_noise, find_name
+from pc2_baseline.data.pairs import open_pairs
+from pc2_baseline.training.run_folder import read_run
+from pc2_baseline.training.trainer import train
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def call(capsys, monkeypatch):
+    """Run the command here; give exit code, stdout and stderr."""
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["pc2-baseline", *map(str, arguments)])
+        capsys.readouterr()  # what came before is not the command's
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return ended.value.code, *capsys.readouterr()
+
+    return run
+
+
+@pytest.fixture
+def now_leaderboard(capsys, monkeypatch):
+    """Run the board's command here; give exit code, stdout and stderr."""
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["now-leaderboard", *map(str, arguments)])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            judge()
+        return ended.value.code, *capsys.readouterr()
+
+    return run
+
+
+def failed(result, pattern):
+    code, out, err = result
+    assert (code, out) == (1, "")
+    assert re.search(pattern, err), err
+    assert err.strip().count("\n") == 0
+
+
+@pytest.mark.parametrize("protocol", ["captions", "images"])
+def test_a_share_of_the_images_changes_hands_and_none_is_lost(protocol):
+    noise = draw_noise(1000, 200, Draw(0.4, protocol, 0))
+    assert noise.dtype == np.int64
+    assert np.bincount(noise).tolist() == [5] * 200, "a permutation: five captions an image"
+    wrong = ~matched(noise, 200)
+    assert 0.36 < wrong.mean() <= 0.4, "a few land on their own image again"
+    all_wrong = wrong.reshape(200, 5).all(1).mean()
+    some_wrong = wrong.reshape(200, 5).any(1).mean()
+    if protocol == "images":
+        assert all_wrong == some_wrong == wrong.mean()
+    else:
+        assert all_wrong < 0.05
+        assert some_wrong > 0.8
+    assert np.array_equal(noise, draw_noise(1000, 200, Draw(0.4, protocol, 0)))
+    assert not np.array_equal(noise, draw_noise(1000, 200, Draw(0.4, protocol, 1)))
+
+
+@pytest.mark.parametrize("protocol", ["captions", "images"])
+def test_no_noise_and_all_noise_are_shares_too(protocol):
+    assert matched(draw_noise(100, 20, Draw(0.0, protocol, 0)), 20).all()
+    assert matched(draw_noise(100, 20, Draw(1.0, protocol, 0)), 20).mean() < 0.3
+    with pytest.raises(ConfigError, match=r"--ratio 1\.5: expected 0 to 1"):
+        draw_noise(100, 20, Draw(1.5, protocol, 0))
+
+
+@pytest.mark.parametrize(
+    ("each", "draw", "protocol"),
+    [
+        (5, Draw(0.4, "captions", 0), "captions"),
+        (5, Draw(0.4, "images", 0), "images"),
+        (5, Draw(0.0, "captions", 0), "either"),
+        (1, Draw(0.4, "captions", 0), "either"),
+    ],
+)
+def test_the_protocol_of_a_file_is_seen_in_it(tmp_path, each, draw, protocol):
+    noise = draw_noise(20 * each, 20, draw)
+    np.save(tmp_path / "n.npy", noise)
+    found = describe(tmp_path / "n.npy", noise, 20)
+    assert found.protocol == protocol
+    assert found.ratio == (noise != np.arange(20 * each) // each).mean()
+    assert found.sha256 == hashlib.sha256((tmp_path / "n.npy").read_bytes()).hexdigest()
+
+
+def test_a_noise_file_moves_images_of_the_training_split_alone(flickr, tmp_path):
+    noise = draw_noise(100, 20, Draw(0.5, "captions", 3))
+    np.save(tmp_path / "n.npy", noise)
+    before = (tmp_path / "n.npy").read_bytes()
+    data = DataSettings(name="f30k_precomp", sentences=False, noise_file=tmp_path / "n.npy")
+    stored = np.load(flickr / "f30k_precomp" / "train_ims.npy")
+    with open_pairs(flickr, "train", data, CPU) as pairs:
+        assert np.array_equal(pairs.image_of, noise)
+        assert pairs.matched.tolist() == (noise == np.arange(100) // 5).tolist()
+        assert np.array_equal(pairs.batch(np.arange(100)).regions.numpy(), stored[noise])
+    with open_pairs(flickr, "dev", data, CPU) as pairs:
+        assert pairs.matched is None
+        assert np.array_equal(pairs.image_of, own_images(40, 8))
+    assert (tmp_path / "n.npy").read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["n.npy"]
+
+
+@pytest.mark.parametrize(
+    ("noise", "pattern"),
+    [
+        (np.zeros(99, np.int64), "99 entries for 100 training captions, expected as many"),
+        (np.zeros(100), r"found float64 \(100,\), expected integers \(100,\)"),
+        (np.zeros((100, 1), np.int64), r"found int64 \(100, 1\)"),
+        (np.r_[np.zeros(99, np.int64), 20], "entry 99 is 20, expected an image from 0 to 19"),
+        (np.r_[-1, np.zeros(99, np.int64)], "entry 0 is -1"),
+        (np.array(["a"] * 100, dtype=object), "not a readable .npy array"),
+    ],
+)
+def test_a_file_that_is_none_of_this_split_is_refused(tmp_path, noise, pattern):
+    np.save(tmp_path / "n.npy", noise)
+    with pytest.raises(FormatError, match=pattern):
+        read_noise(tmp_path / "n.npy", 100, 20)
+
+
+def test_a_missing_or_torn_file_is_an_error_and_is_never_made(tmp_path):
+    path = tmp_path / "f30k_precomp_0.4"
+    with pytest.raises(FormatError, match="no such noise file; `pc2-baseline make-noise`"):
+        read_noise(path, 100, 20)
+    assert list(tmp_path.iterdir()) == []
+    np.save(tmp_path / "torn.npy", np.arange(100) // 5)
+    content = (tmp_path / "torn.npy").read_bytes()
+    (tmp_path / "torn.npy").write_bytes(content[:-9])
+    with pytest.raises(FormatError, match=r"not a readable \.npy array"):
+        read_noise(tmp_path / "torn.npy", 100, 20)
+
+
+def test_make_noise_writes_exactly_what_was_asked_and_never_twice(flickr, tmp_path, call):
+    path = tmp_path / "f30k_precomp_0.4"  # without .npy, as in the README of the authors' code
+    arguments = ["make-noise", flickr, path, "--ratio", 0.4, "--protocol", "images"]
+    code, out, _ = call(*arguments)
+    assert code == 0
+    assert [file.name for file in tmp_path.iterdir()] == ["f30k_precomp_0.4"]
+    noise = read_noise(path, 100, 20)
+    assert hashlib.sha256(path.read_bytes()).hexdigest() in out
+    assert f"{(noise != np.arange(100) // 5).mean():.4%}" in out
+    content = path.read_bytes()
+    failed(call(*arguments, "--seed", 1), r"f30k_precomp_0\.4: exists; .*--force")
+    assert path.read_bytes() == content
+    assert call(*arguments, "--seed", 1, "--force")[0] == 0
+    assert path.read_bytes() != content
+    assert call(*arguments, "--force")[0] == 0
+    assert path.read_bytes() == content, "the same seed, the same bytes"
+
+
+def test_make_noise_finds_the_layout_by_the_folders_name(flickr, tiny, tmp_path, call):
+    assert find_name(flickr) == find_name(flickr / "f30k_precomp") == "f30k_precomp"
+    assert find_name(tiny) == find_name(tiny / "now100k_precomp") == "now100k_precomp"
+    for name in ("coco_precomp", "f30k_precomp"):
+        (tmp_path / "both" / name).mkdir(parents=True)
+    with pytest.raises(ConfigError, match="holds f30k_precomp and coco_precomp; --name"):
+        find_name(tmp_path / "both")
+    common = ["--ratio", 0.5, "--protocol", "captions"]
+    assert call("make-noise", tiny, tmp_path / "now.npy", *common)[0] == 0
+    assert len(np.load(tmp_path / "now.npy")) == 24
+    failed(call("make-noise", tiny, tmp_path / "x.npy", *common, "--name", "mine"), "--name: name")
+    failed(call("make-noise", tmp_path, tmp_path / "x.npy", *common), "no folder now100k_precomp")
+
+
+@pytest.fixture(scope="module")
+def trained(flickr, tmp_path_factory):
+    """Two epochs of SGR and two of PC2 on five captions an image, some of them shuffled."""
+    folder = tmp_path_factory.mktemp("trained")
+    np.save(folder / "n.npy", draw_noise(100, 20, Draw(0.4, "captions", 0)))
+    common = [
+        "data.name=f30k_precomp", "data.sentences=false", f'data.noise_file="{folder}/n.npy"',
+        "model.embed_dim=24", "model.word_dim=16", "model.similarity_dim=16", "train.batch=20",
+        "train.device=cpu", "train.warmup_epochs=1", "train.epochs=1", "train.lr=3e-3",
+    ]  # fmt: skip
+    small = ["method.classes=8", "method.class_hidden=16"]
+    train(flickr, folder / "sgr", read_settings("sgr", common))
+    train(flickr, folder / "pc2", read_settings("pc2-demo", [*common, *small]))
+    return folder
+
+
+@pytest.mark.parametrize("method", ["sgr", "pc2"])
+def test_a_run_on_five_captions_evaluates_to_what_it_was_selected_by(
+    trained, method, tmp_path, call
+):
+    run, path = trained / method, tmp_path / "m.npy"
+    code, out, _ = call("evaluate", run, "--split", "dev", "--json", "-o", path)
+    assert code == 0
+    found = json.loads(out)
+    assert (found["images"], found["captions"], found["fold"]) == (8, 40, None)
+    state = json.loads((run / "best" / "state.json").read_text())
+    assert found["scores"] == pytest.approx(state["history"][state["best_epoch"]]["dev"])
+    matrix = np.load(path)
+    first = [matrix[:, caption].argmax() == caption // 5 for caption in range(40)]
+    assert found["scores"]["t2i_R@1"] == pytest.approx(100 * np.mean(first))
+    best_five = [set(np.argsort(-row)[:5] // 5) for row in matrix]
+    hits = [image in best_five[image] for image in range(8)]
+    assert found["scores"]["i2t_R@5"] == pytest.approx(100 * np.mean(hits))
+
+
+def test_evaluate_prints_a_line_and_writes_the_matrix_under_its_name(trained, tmp_path, call):
+    path = tmp_path / "matrix"
+    code, out, _ = call("evaluate", trained / "sgr", "-o", path, "--fold", 3)
+    assert code == 0
+    assert re.match(r"test, 6 images, 30 captions: rSum \d+\.\d, i2t R@1 ", out)
+    assert "\nmean of 2 folds of 3 images: rSum " in out
+    assert [file.name for file in tmp_path.iterdir()] == ["matrix"]
+    with path.open("rb") as file:
+        assert np.load(file).shape == (6, 30)
+    failed(call("evaluate", trained / "sgr", "--fold", 4), "test has 6 images, no multiple")
+    failed(call("evaluate", trained / "sgr", "--split", "train"), "expected dev or test")
+
+
+def test_noise_is_in_the_run_and_in_the_divisions_truth(trained, tmp_path, call):
+    noise = np.load(trained / "n.npy")
+    record = read_run(trained / "pc2").release.noise
+    assert record.protocol == "captions"
+    assert record.ratio == (noise != np.arange(100) // 5).mean()
+    assert record.sha256 == hashlib.sha256((trained / "n.npy").read_bytes()).hexdigest()
+    code, out, _ = call("division", trained / "pc2", "--json")
+    assert code == 0
+    found = json.loads(out)
+    assert found["known"] == found["pairs"] == 100
+    assert found["matched"] == int((noise == np.arange(100) // 5).sum())
+    lines = [f"{row},{image == row // 5}" for row, image in enumerate(noise)]
+    (tmp_path / "truth.csv").write_text("\n".join(["key,matched", *lines]) + "\n")
+    code, out, _ = call("division", trained / "pc2", "--truth", tmp_path / "truth.csv", "--json")
+    assert json.loads(out) == found, "a key is the row of the caption"
+
+
+def test_another_content_of_the_noise_file_is_another_run(trained, flickr, call):
+    path = trained / "n.npy"
+    content = path.read_bytes()
+    settings = read_run(trained / "sgr").settings
+    try:
+        np.save(path, draw_noise(100, 20, Draw(0.4, "captions", 1)))
+        with pytest.raises(ConfigError, match=r"another content of .*n\.npy"):
+            train(flickr, trained / "sgr", settings)
+        failed(call("division", trained / "pc2"), "another content than at training")
+    finally:
+        path.write_bytes(content)
+    assert train(flickr, trained / "sgr", settings).fresh == 0
+
+
+def agree(call, now_leaderboard, run, release, split, out):
+    """Predict, score, and compare with what evaluate says."""
+    assert call("predict", run, "--split", split, "-o", out)[0] == 0
+    found = json.loads(call("evaluate", run, "--split", split, "--json")[1])
+    code, text, _ = now_leaderboard("score", out, "--release", release, "--json")
+    assert code == 0
+    result = json.loads(text)
+    assert (result["n_images"], result["n_pairs"]) == (found["images"], found["captions"])
+    assert result["rsum"] == pytest.approx(found["scores"]["rsum"])
+    for way in ("i2t", "t2i"):
+        for cutoff in ("R@1", "R@5", "R@10"):
+            assert result[way][cutoff] == pytest.approx(found["scores"][f"{way}_{cutoff}"])
+    return result
+
+
+@pytest.mark.parametrize("split", ["dev", "test"])
+def test_the_board_scores_five_captions_an_image_as_evaluate_does(
+    trained, flickr, tmp_path, call, now_leaderboard, split
+):
+    run = trained / "pc2"
+    result = agree(call, now_leaderboard, run, flickr, split, tmp_path / "x.zip")
+    assert (result["track"], result["release"]["origin"]) == ("flickr30k", "field")
+    assert result["training"]["noise"]["protocol"] == "captions"
+
+
+@pytest.mark.parametrize(("name", "each"), [("coco_precomp", 5), ("cc152k_precomp", 1)])
+def test_the_board_scores_the_other_sets_as_evaluate_does(
+    fields, tmp_path, call, now_leaderboard, name, each
+):
+    release = fields.make_field(tmp_path, fields.Field(name=name, each=each, test=12))
+    settings = [
+        f"data.name={name}", "data.sentences=false", "data.dev_images=4", "train.device=cpu",
+        "model.embed_dim=16", "model.word_dim=8", "model.similarity_dim=8",
+        "train.warmup_epochs=1", "train.epochs=0",
+    ]  # fmt: skip
+    train(release, tmp_path / "run", read_settings("sgr", settings))
+    result = agree(call, now_leaderboard, tmp_path / "run", release, "test", tmp_path / "x.zip")
+    assert result["track"] == name.removesuffix("_precomp")
+    x = tmp_path / "dev.zip"
+    assert call("predict", tmp_path / "run", "--split", "dev", "-o", x)[0] == 0
+    code, text, _ = now_leaderboard("score", x, "--release", release, "--json")
+    assert (code, json.loads(text)["n_images"]) == (0, 8), "all of dev, not the first four"
+
+
+def test_a_submission_tells_of_the_noise(tiny, tmp_path, call, small_settings):
+    np.save(tmp_path / "n.npy", draw_noise(24, 24, Draw(0.5, "captions", 0)))
+    settings = [
+        *(value for value in small_settings if not value.startswith("method.")),
+        "train.warmup_epochs=1", "train.epochs=0", f'data.noise_file="{tmp_path}/n.npy"',
+    ]  # fmt: skip
+    train(tiny, tmp_path / "run", read_settings("sgr", settings))
+    assert call("predict", tmp_path / "run", "-o", tmp_path / "x.zip")[0] == 0
+    with open_submission(tmp_path / "x.zip") as submission:
+        found = submission.meta.training.noise
+    assert found == read_run(tmp_path / "run").release.noise
+    assert (found.protocol, found.ratio > 0.3) == ("either", True)
+    failed(call("division", tmp_path / "run"), "makes no divisions|no noise file")
+
+
+def test_a_run_without_noise_needs_a_truth_file(tiny, tmp_path, call, small_settings):
+    settings = [value for value in small_settings if not value.startswith("method.")]
+    settings += ["train.warmup_epochs=1", "train.epochs=0"]
+    train(tiny, tmp_path / "run", read_settings("sgr", settings))
+    assert read_run(tmp_path / "run").release.noise is None
+    failed(call("division", tmp_path / "run"), "--truth: the run has no noise file")
+    code, out, _ = call("evaluate", tmp_path / "run", "--json")
+    assert (code, json.loads(out)["captions"]) == (0, 8), "NoW can be evaluated too"
+
+
+def test_cocos_test_split_is_scored_whole_and_by_folds(fields, tmp_path, call, monkeypatch):
+    release = fields.make_field(tmp_path, fields.Field(name="coco_precomp"))
+    settings = [
+        "data.name=coco_precomp", "data.sentences=false", "train.device=cpu",
+        "model.embed_dim=16", "model.word_dim=8", "model.similarity_dim=8",
+        "train.warmup_epochs=1", "train.epochs=0",
+    ]  # fmt: skip
+    train(release, tmp_path / "run", read_settings("sgr", settings))
+    code, out, _ = call("evaluate", tmp_path / "run", "--json")
+    assert (code, json.loads(out)["fold"]) == (0, None), "six images make no fold of a thousand"
+    monkeypatch.setattr("pc2_baseline.runs.evaluate.COCO_FOLD", 2)
+    found = json.loads(call("evaluate", tmp_path / "run", "--json")[1])
+    assert (found["images"], found["fold"]) == (6, 2)
+    assert found["fold_scores"]["rsum"] > found["scores"]["rsum"]
+    code, out, _ = call("evaluate", tmp_path / "run", "--split", "dev", "--json")
+    assert json.loads(out)["fold"] is None, "only test has folds"

@@ -1,0 +1,214 @@
+"""Reading releases: ours, the authors' archive, and files that must be refused."""
+
+import json
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from now_builder.errors import FormatError
+from now_builder.formats.features import open_features
+from now_builder.formats.release import DATA_FOLDER
+from pc2_baseline.config import DataSettings
+from pc2_baseline.data.pairs import cut, endless, open_pairs
+
+CPU = torch.device("cpu")
+
+
+def as_published(release, folder):
+    """The same pairs in the layout of the authors' archive: no keys, no manifest, .npy."""
+    data = folder / "h5100k_precomp"
+    data.mkdir(parents=True)
+    for split in ("train", "dev", "test"):
+        with open_features(release / DATA_FOLDER / f"{split}.h5") as features:
+            np.save(data / f"{split}_ims.npy", features.dataset[:].astype(np.float16))
+        source = release / DATA_FOLDER / f"{split}_caps_jieba.txt"
+        lines = source.read_text().splitlines()
+        (data / source.name).write_text("".join(f",{line},\n" for line in lines))
+    vocabulary = json.loads(
+        (release / "vocab" / f"{DATA_FOLDER}_vocab_jieba.json").read_text(encoding="utf-8")
+    )
+    short = {key: vocabulary[key] for key in ("word2idx", "idx2word", "idx")}
+    (folder / "vocab").mkdir()
+    (folder / "vocab" / "now100k_precomp_vocab_jieba.json").write_text(json.dumps(short))
+    return folder
+
+
+@pytest.fixture
+def copy(tiny, tmp_path):
+    """A copy of the tiny release to be damaged."""
+    return shutil.copytree(tiny, tmp_path / "copy")
+
+
+def captions_of(release, split="train"):
+    return release / DATA_FOLDER / f"{split}_caps_jieba.txt"
+
+
+def test_a_batch_holds_the_pairs_asked_for_in_their_order(tiny):
+    with open_pairs(tiny, "train", DataSettings(), CPU) as pairs:
+        batch = pairs.batch(np.array([5, 2, 5]))
+        with open_features(tiny / DATA_FOLDER / "train.h5") as features:
+            expected = features.dataset[:][[5, 2, 5]]
+        assert np.array_equal(batch.regions.numpy(), expected)
+        assert batch.pair_index.tolist() == [5, 2, 5]
+        for row, pair in zip(batch.tokens, (5, 2, 5), strict=True):
+            length = len(pairs.captions[pair])
+            assert row[:length].tolist() == pairs.captions[pair].tolist()
+            assert not row[length:].any()
+        assert (batch.tokens[:, 0] == 1).all(), "<start> is 1"
+        ends = batch.tokens[torch.arange(3), batch.lengths - 1]
+        assert (ends == 2).all(), "<end> is 2"
+
+
+def test_captions_are_cut_only_when_asked(tiny):
+    settings = DataSettings(max_tokens=2)
+    with open_pairs(tiny, "train", settings, CPU) as pairs:
+        assert {len(caption) for caption in pairs.captions} == {4}
+    with open_pairs(tiny, "train", DataSettings(), CPU) as pairs:
+        assert max(len(caption) for caption in pairs.captions) > 4
+
+
+def test_the_authors_archive_gives_the_same_pairs(tiny, tmp_path):
+    archive = as_published(tiny, tmp_path / "archive")
+    with (
+        open_pairs(tiny, "dev", DataSettings(), CPU) as ours,
+        open_pairs(archive, "dev", DataSettings(name="h5100k_precomp"), CPU) as theirs,
+    ):
+        rows = np.arange(len(ours))
+        assert torch.equal(ours.batch(rows).tokens, theirs.batch(rows).tokens)
+        assert torch.allclose(ours.batch(rows).regions, theirs.batch(rows).regions, atol=1e-2)
+
+
+@pytest.mark.parametrize("published", [False, True])
+def test_regions_too_large_for_memory_are_read_by_the_batch(tiny, tmp_path, published):
+    release = as_published(tiny, tmp_path / "archive") if published else tiny
+    small = DataSettings(memory_gb=1e-6)
+    with (
+        open_pairs(release, "train", small, CPU) as on_disk,
+        open_pairs(release, "train", DataSettings(), CPU) as in_memory,
+    ):
+        assert type(on_disk.regions) is not np.ndarray
+        assert type(in_memory.regions) in (np.ndarray, np.memmap)
+        rows = np.array([7, 0, 7, 3])
+        assert torch.equal(on_disk.batch(rows).regions, in_memory.batch(rows).regions)
+
+
+def refuse(release, pattern, settings=None, split="train"):
+    with (
+        pytest.raises(FormatError, match=pattern) as caught,
+        open_pairs(release, split, settings or DataSettings(), CPU),
+    ):
+        pass
+    assert "\n" not in str(caught.value)
+
+
+def test_an_id_outside_the_vocabulary_names_file_line_and_size(copy):
+    lines = captions_of(copy).read_text().splitlines()
+    lines[4] = "5,9999"
+    captions_of(copy).write_text("\n".join(lines) + "\n")
+    refuse(copy, r"train_caps_jieba.txt: line 5: id 9999, but the vocabulary has 28 tokens")
+
+
+def test_an_empty_caption_names_its_line(copy):
+    lines = captions_of(copy).read_text().splitlines()
+    lines[2] = ""
+    captions_of(copy).write_text("\n".join(lines) + "\n")
+    refuse(copy, "line 3: an empty caption")
+
+
+def test_a_missing_track_is_named(tiny):
+    refuse(tiny, "vocab_bpe", DataSettings(tokenizer="bpe"))
+
+
+def test_a_vocabulary_without_start_is_refused(tiny, tmp_path):
+    (tmp_path / "v.json").write_text(json.dumps({"word2idx": {"a": 0}, "idx2word": {}, "idx": 1}))
+    refuse(tiny, "no token <start>", DataSettings(vocab_path=tmp_path / "v.json"))
+
+
+def test_a_folder_of_vocabularies_can_be_given(tiny):
+    with open_pairs(tiny, "dev", DataSettings(vocab_path=tiny / "vocab"), CPU) as pairs:
+        assert len(pairs) == 8
+
+
+def damaged_archive(tiny, tmp_path, change):
+    archive = as_published(tiny, tmp_path / "archive")
+    path = archive / "h5100k_precomp" / "train_ims.npy"
+    regions = np.load(path)
+    np.save(path, change(regions))
+    return archive
+
+
+def test_a_region_of_zeros_is_refused_unless_allowed(tiny, tmp_path):
+    def zero_a_region(regions):
+        regions[3, 30:] = 0
+        return regions
+
+    archive = damaged_archive(tiny, tmp_path, zero_a_region)
+    refuse(archive, r"image 3: 6 of 36 regions are all zero; --set data.allow_zero_rows=true")
+    with open_pairs(archive, "train", DataSettings(allow_zero_rows=True), CPU) as pairs:
+        assert len(pairs) == 24
+
+
+def test_an_image_of_zeros_is_refused_always(tiny, tmp_path):
+    def zero_an_image(regions):
+        regions[5] = 0
+        return regions
+
+    archive = damaged_archive(tiny, tmp_path, zero_an_image)
+    refuse(archive, "image 5: 36 of 36 regions are all zero$", DataSettings(allow_zero_rows=True))
+
+
+def test_features_that_are_not_finite_name_the_pair(tiny, tmp_path):
+    def spoil(regions):
+        regions[9, 0, 0] = np.nan
+        return regions
+
+    refuse(damaged_archive(tiny, tmp_path, spoil), "image 9: features that are not finite")
+
+
+def test_another_number_of_regions_is_refused(tiny, tmp_path):
+    archive = as_published(tiny, tmp_path / "archive")
+    for split in ("train", "dev"):
+        path = archive / "h5100k_precomp" / f"{split}_ims.npy"
+        np.save(path, np.load(path)[:, :20])
+    refuse(archive, r"features of shape \(24, 20, 768\), expected \(images, 36, dim\)")
+
+
+def test_more_images_than_captions_are_refused(tiny, tmp_path):
+    archive = damaged_archive(tiny, tmp_path, lambda regions: np.concatenate([regions, regions]))
+    refuse(archive, "48 images")
+
+
+@given(pairs=st.integers(1, 300), size=st.integers(2, 64))
+def test_batches_cover_every_pair_once_and_none_is_left_alone(pairs, size):
+    batches = cut(np.arange(pairs), size, np.random.default_rng(0))
+    assert sorted(np.concatenate(batches)) == list(range(pairs))
+    sizes = [len(batch) for batch in batches]
+    assert max(sizes) <= max(size, 3)
+    assert max(sizes) - min(sizes) <= 1
+    assert min(sizes) > 1 or pairs == 1
+
+
+def test_endless_batches_come_round_again_and_nothing_gives_nothing():
+    batches = endless(np.arange(5), 3, np.random.default_rng(0))
+    assert sorted([*next(batches), *next(batches)]) == list(range(5))
+    assert len(next(batches)) in (2, 3)
+    assert list(endless(np.array([], dtype=np.int64), 3, np.random.default_rng(0))) == []
+
+
+def test_regions_held_as_a_tensor_or_in_half_precision_give_the_same_batches(easy):
+    """Half precision keeps 11 bits of each number."""
+    rows = np.array([5, 0, 5, 17])
+    batches = {}
+    for hold in ("as_stored", "fp16"):
+        with open_pairs(easy, "train", DataSettings(hold=hold), CPU) as pairs:
+            batches[hold] = pairs.batch(rows).regions
+            tensor = replace(pairs, regions=torch.from_numpy(np.asarray(pairs.regions)))
+            assert torch.equal(tensor.batch(rows).regions, batches[hold])
+            assert pairs.regions.dtype == (np.float16 if hold == "fp16" else np.float32)
+    assert batches["fp16"].dtype == torch.float32
+    assert torch.allclose(batches["fp16"], batches["as_stored"], rtol=2**-10, atol=1e-6)

@@ -1,0 +1,90 @@
+"""A release as a torch dataset: pairs, batches, workers, and files of every layout."""
+
+import pickle
+import shutil
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from now_builder.errors import FormatError
+from now_builder.formats.features import open_features
+from now_builder.formats.release import DATA_FOLDER
+from pc2_baseline.config import DataSettings
+from pc2_baseline.data.pairs import open_pairs
+from pc2_baseline.data.torch_dataset import ReleaseDataset
+
+
+@pytest.fixture
+def data(tiny):
+    return ReleaseDataset(tiny, "train")
+
+
+def regions_of(release):
+    with open_features(release / DATA_FOLDER / "train.h5") as features:
+        return np.array(features.dataset)
+
+
+def test_a_pair_is_the_one_that_the_trainer_reads(tiny, data):
+    with open_pairs(tiny, "train", DataSettings(), torch.device("cpu")) as pairs:
+        assert len(data) == len(pairs)
+        for row in (3, 0, len(pairs) - 1):
+            one, expected = data[row], pairs.batch(np.array([row]))
+            assert torch.equal(one["regions"], expected.regions[0])
+            assert torch.equal(one["tokens"], expected.tokens[0])
+            assert int(one["length"]) == int(expected.lengths[0])
+            assert int(one["pair_index"]) == row
+    assert torch.equal(data[-1]["regions"], data[len(data) - 1]["regions"])
+    with pytest.raises(IndexError):
+        data[len(data)]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_loader_gives_every_pair_once_in_shuffled_batches(tiny, data, workers):
+    data[0]  # what is open here must not reach the workers
+    loader = DataLoader(
+        data, 7, shuffle=True, num_workers=workers, collate_fn=ReleaseDataset.collate,
+        generator=torch.Generator().manual_seed(0),
+    )  # fmt: skip
+    expected, seen = regions_of(tiny), []
+    for batch in loader:
+        rows = batch["pair_index"].tolist()
+        seen += rows
+        assert np.array_equal(batch["regions"].numpy(), expected[rows])
+        assert batch["tokens"].shape == (len(rows), int(batch["length"].max()))
+    assert seen != sorted(seen)
+    assert sorted(seen) == list(range(len(data)))
+
+
+def test_nothing_open_travels_to_a_worker(data):
+    before = len(pickle.dumps(data))
+    data[0]
+    assert len(pickle.dumps(data)) == before
+    assert torch.equal(pickle.loads(pickle.dumps(data))[1]["regions"], data[1]["regions"])  # noqa: S301
+
+
+def test_regions_come_as_stored_or_as_asked_for(tiny, data):
+    assert data[0]["regions"].dtype == torch.float32
+    half = ReleaseDataset(tiny, "train", dtype=torch.float16)
+    assert torch.equal(half[0]["regions"], data[0]["regions"].half())
+
+
+def test_a_file_in_chunks_is_read_too(tiny, data, tmp_path):
+    copy = shutil.copytree(tiny, tmp_path / "copy")
+    path = copy / DATA_FOLDER / "train.h5"
+    with h5py.File(path, "a") as file:
+        values = file["regions"][:]
+        del file["regions"]
+        file.create_dataset("regions", data=values, chunks=(4, *values.shape[1:]))
+    found = ReleaseDataset(copy, "train").__getitems__([5, 2, 5])
+    assert torch.equal(found["regions"], data.__getitems__([5, 2, 5])["regions"])
+
+
+def test_files_that_disagree_are_refused(tiny, tmp_path):
+    copy = shutil.copytree(tiny, tmp_path / "copy")
+    folder = copy / DATA_FOLDER
+    shutil.copy(folder / "dev.h5", folder / "train.h5")
+    with pytest.raises(FormatError, match="expected as many"):
+        ReleaseDataset(copy, "train")[0]

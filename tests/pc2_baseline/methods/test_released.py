@@ -1,0 +1,253 @@
+"""Each named difference between PC2's equations and its released code does what its name says."""
+
+import numpy as np
+import pytest
+import torch
+
+from now_builder.errors import ConfigError
+from pc2_baseline.config import presets, read_settings
+from pc2_baseline.data.pairs import open_pairs
+from pc2_baseline.methods.base import Sizes
+from pc2_baseline.methods.pc2 import Pc2
+from pc2_baseline.modules.codes import CaptionCodes
+from pc2_baseline.modules.coteaching import Beliefs
+from pc2_baseline.modules.division import Division
+from pc2_baseline.modules.losses import own_entropy, triplet_costs
+from pc2_baseline.modules.pseudo_caption import find_pseudo_captions
+from pc2_baseline.modules.pseudo_class import resampled
+
+CPU = torch.device("cpu")
+NOW = ['data.tokenizer="jieba"', 'data.name="now100k_precomp"']
+
+
+@pytest.fixture
+def method_of(tiny, small_settings):
+    """Make PC2 of a preset on the tiny release, with pairs beside it."""
+
+    def make(preset, *overrides, epochs=0):
+        settings = read_settings(preset, [*small_settings, *NOW, *overrides])
+        with open_pairs(tiny, "train", settings.data, CPU) as pairs:
+            method = Pc2(settings, Sizes(len(pairs), pairs.features, 28), CPU)
+            for epoch in range(epochs):
+                method.fit_epoch(pairs, epoch)
+            return method, pairs
+
+    return make
+
+
+def split_in_half(method, pairs):
+    """Let both peers believe that the even pairs are clean."""
+    clean = np.arange(len(pairs)) % 2 == 0
+    zeros, none = np.zeros(len(pairs), np.float32), np.zeros(len(pairs), bool)
+    prob = np.where(clean, 0.9, 0.1)
+    own = Beliefs(zeros, Division(prob, clean), zeros, prob, none)
+    method.beliefs = [own, own]
+
+
+@pytest.mark.parametrize("preset", sorted(name for name in presets() if name.startswith("pc2")))
+def test_every_preset_runs_through_warm_up_and_noisy_steps(method_of, preset):
+    method, _ = method_of(
+        preset, "train.warmup_epochs=1", "method.noisy_from_epoch=1", epochs=3
+    )  # fmt: skip
+    assert all(np.isfinite(beliefs.loss).all() for beliefs in method.beliefs)
+
+
+def test_the_margin_of_a_hinge_is_the_querys_or_broadcast():
+    """S = 0 off the diagonal and on it: the cost of a cell is its margin."""
+    margins = torch.tensor([0.1, 0.2])
+    off = ~torch.eye(2, dtype=torch.bool)
+    costs = {
+        axis: [side.tolist() for side in triplet_costs(torch.zeros(2, 2), margins, off, axis)]
+        for axis in ("query", "image", "caption")
+    }
+    of_image = torch.tensor([[0.0, 0.1], [0.2, 0.0]]).tolist()
+    of_caption = torch.tensor([[0.0, 0.2], [0.1, 0.0]]).tolist()
+    assert costs["query"] == [of_image, of_caption]
+    assert costs["image"] == [of_image, of_image]
+    assert costs["caption"] == [of_caption, of_caption]
+
+
+def test_own_entropy_is_largest_for_uniform_predictions():
+    """ln 8 for uniform logits, and 0 for a certain prediction, however spread their mean is."""
+    assert own_entropy(torch.zeros(4, 8)).item() == pytest.approx(np.log(8))
+    assert own_entropy(1e3 * torch.eye(8)).item() == pytest.approx(0.0)
+
+
+def test_resampling_centres_short_captions_and_interpolates_long_ones():
+    words = torch.arange(1.0, 4.0)[None, :, None]
+    assert resampled(words, 6).flatten().tolist() == [0, 1, 2, 3, 0, 0]
+    assert resampled(torch.arange(4.0)[None, :, None], 2).flatten().tolist() == [0.5, 2.5]
+
+
+def test_a_refitted_pseudo_caption_keeps_its_length_but_not_its_words(method_of):
+    """Two words centred among six places: the first two places are zeros, the words are cut."""
+    method, _ = method_of("pc2-released")
+    net = method.nets[0]
+    words = torch.zeros(2, 4, 32)
+    words[0, :2], words[1] = 1.0, 2.0
+    captions = CaptionCodes(words, words[:, 0], torch.tensor([2, 4]))
+    found = net.refit(captions, 8)
+    assert found.lengths.tolist() == [2, 4]
+    assert found.words[:, :, 0].tolist() == [[0.0] * 8, [0, 0, 2, 2, 0, 0, 0, 0]]
+
+
+def test_the_gradient_goes_through_the_cosine_only_where_it_is_let(method_of):
+    for through in (False, True):
+        method, pairs = method_of("pc2-paper", f"method.margin_gradient={str(through).lower()}")
+        split_in_half(method, pairs)
+        net = method.nets[0].train()
+        lesson = method.lesson(pairs, 0, 0)
+        encoded = net.encode(pairs.batch(np.arange(0, 8, 2)))
+        images = net.matching.encode_images(pairs.batch(np.arange(1, 8, 2)).regions)
+        loss = method.noisy_loss(lesson, images, encoded, torch.tensor([5, 5, 5, 5]))
+        loss.backward()
+        assert (net.classify.layers[0].weight.grad is not None) == through
+
+
+def test_a_low_cosine_zeroes_the_margin_or_leaves_the_pair_out(method_of):
+    """All cosines are below 1: PC2* leaves all pairs out; margin 0 still costs."""
+    overrides = {"mismatch_threshold": 0.0, "zero_below": 1.0}
+    assert _noisy_loss(method_of, overrides) > 0
+    assert _noisy_loss(method_of, {"mismatch_threshold": 1.0, "zero_below": 0.0}) == 0
+
+
+def _noisy_loss(method_of, overrides):
+    method, pairs = method_of("pc2-paper", *(f"method.{k}={v}" for k, v in overrides.items()))
+    split_in_half(method, pairs)
+    net = method.nets[0].train()
+    encoded = net.encode(pairs.batch(np.arange(0, 16, 2)))
+    images = net.matching.encode_images(pairs.batch(np.arange(1, 16, 2)).regions)
+    lesson = method.lesson(pairs, 0, 0)
+    return method.noisy_loss(lesson, images, encoded, torch.full((8,), 5)).item()
+
+
+def test_noisy_pairs_wait_for_their_epoch(method_of):
+    method, pairs = method_of(
+        "pc2-released", "train.warmup_epochs=1", "method.noisy_from_epoch=2", epochs=1
+    )
+    figures = []
+    for epoch in (1, 2, 3):
+        split_in_half(method, pairs)
+        figures.append(method.fit_epoch(pairs, epoch)["loss_noisy_a"])
+    assert figures[0] == figures[1] == 0
+    assert figures[2] > 0
+
+
+def test_the_released_bank_is_written_by_position_in_a_subset(method_of):
+    """Twelve clean and twelve noisy pairs: only the first twelve entries change."""
+    method, pairs = method_of(
+        "pc2-released", "train.warmup_epochs=1", "method.noisy_from_epoch=0", epochs=1
+    )
+    before = method.banks[0].predictions.clone()
+    assert (before.sum(1) > 0.99).all(), "the warm-up writes every pair's"
+    split_in_half(method, pairs)
+    method.fit_epoch(pairs, 1)
+    changed = (method.banks[0].predictions != before).any(1)
+    assert changed[:12].all()
+    assert not changed[12:].any()
+
+
+def test_the_oscillation_of_the_released_code_is_since_the_warm_up(method_of):
+    method, pairs = method_of("pc2-released", "train.warmup_epochs=2", epochs=2)
+    bank = method.banks[0].predictions.clone()
+    split_in_half(method, pairs)
+    method.fit_epoch(pairs, 2)
+    assert torch.equal(method.banks[0].predictions, bank), "no noisy epoch yet: nothing written"
+    assert method.beliefs[0].oscillation.max() > 0
+
+
+def test_two_steps_move_the_optimiser_twice_a_batch(method_of):
+    counts = {}
+    for steps in ("summed", "two"):
+        method, pairs = method_of(
+            "pc2-paper", "train.warmup_epochs=1", f'method.steps="{steps}"', epochs=1
+        )
+        split_in_half(method, pairs)
+        before = _steps(method)
+        method.fit_epoch(pairs, 1)
+        counts[steps] = _steps(method) - before
+    assert counts == {"summed": 2, "two": 4}
+
+
+def _steps(method):
+    parameter = method.nets[0].matching.images.project.weight
+    return int(method.learners[0].optimiser.state[parameter]["step"])
+
+
+def test_the_optimiser_starts_anew_after_the_warm_up_only_where_asked(method_of):
+    steps = []
+    for fresh in ("false", "true"):
+        method, pairs = method_of(
+            "pc2-paper", "train.warmup_epochs=1", f"method.fresh_optimiser={fresh}", epochs=1
+        )
+        split_in_half(method, pairs)
+        method.fit_epoch(pairs, 1)
+        steps.append(_steps(method))
+    assert steps == [3 + 2, 2]
+
+
+def test_the_dividing_pass_is_in_one_order_or_anew_each_epoch(method_of):
+    same = {}
+    for order in ("fixed", "shuffled"):
+        method, pairs = method_of("pc2-paper", f'method.division_order="{order}"',
+                                  "method.division_batch=8")  # fmt: skip
+        losses = [method.believe(pairs, epoch, 0).loss for epoch in (0, 1)]
+        same[order] = np.array_equal(*losses)
+    assert same == {"fixed": True, "shuffled": False}
+
+
+def test_the_clean_set_search_equals_a_search_of_all_clean_predictions(method_of):
+    method, pairs = method_of("pc2-paper", 'method.search_in="clean_set"',
+                              "train.warmup_epochs=1", epochs=1)  # fmt: skip
+    split_in_half(method, pairs)
+    net = method.nets[0].eval()
+    lesson = method.lesson(pairs, 0, 0)
+    clean = np.arange(0, len(pairs), 2)
+    noisy = np.arange(1, len(pairs), 2)
+    with torch.no_grad():
+        images = net.matching.encode_images(pairs.batch(noisy).regions)
+        found, captions = method.pseudo_captions(
+            lesson, images, net.encode(pairs.batch(clean[:8])), 5
+        )
+        for row, prediction in enumerate(net.predict(images)):
+            bank = method.banks[0].predictions[clean]
+            cosines = torch.cosine_similarity(prediction[None], bank)
+            assert found.correspondence[row].item() == pytest.approx(cosines.max().item(), abs=1e-5)
+        wanted = clean[np.unique(found.chosen.numpy())]
+        own = net.matching.encode_captions(*pairs.caption_batch(wanted))
+    assert torch.equal(captions.words, own.words)
+
+
+def test_embeddings_find_the_image_of_the_same_direction():
+    """Rows 2 and 0 point the same way as the two asked for, whatever their lengths."""
+    clean = torch.eye(3)
+    found = find_pseudo_captions(torch.tensor([[0.0, 0.0, 3.0], [0.5, 0.1, 0.0]]), clean)
+    assert found.chosen.tolist() == [2, 0]
+    assert found.negatives.tolist() == [[False, True], [True, False]]
+
+
+def test_without_pseudo_classes_no_class_is_learned(method_of):
+    method, pairs = method_of(
+        "pc2-paper", "method.pseudo_classes=false", 'method.search_by="embedding"',
+        "method.rectify=false", "train.warmup_epochs=1", epochs=1,
+    )  # fmt: skip
+    split_in_half(method, pairs)
+    before = method.nets[0].classify.layers[0].weight.clone()
+    figures = method.fit_epoch(pairs, 1)
+    assert torch.equal(method.nets[0].classify.layers[0].weight, before)
+    assert figures["loss_noisy_a"] > 0
+
+
+@pytest.mark.parametrize(
+    ("overrides", "named"),
+    [
+        (["method.pseudo_classes=false"], "rectify"),
+        (["method.pseudo_classes=false", "method.rectify=false"], "search_by"),
+        (['method.search_by="embedding"', 'method.search_in="clean_set"'], "search_in"),
+        (['method.search_in="clean_set"', 'method.bank="released"'], "bank"),
+        (['method.search_in="clean_set"', 'method.pseudo_caption_fit="resampled"'], "resampled"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(overrides, named):
+    with pytest.raises(ConfigError, match=named):
+        read_settings("pc2-paper", overrides)

@@ -1,0 +1,110 @@
+"""The mixture, its guard rails, the bank and the rectified correspondence."""
+
+import numpy as np
+import pytest
+import torch
+
+from now_builder.errors import TrainingError
+from pc2_baseline.modules.bank import PredictionBank, oscillation
+from pc2_baseline.modules.coteaching import Beliefs, taught_by
+from pc2_baseline.modules.division import clean_posterior, divide, require_clean, scaled
+from pc2_baseline.modules.pseudo_caption import find_pseudo_captions, rectified
+
+
+def test_two_modes_are_told_apart():
+    """70 % around .1, 30 % around .8: at least 99 % right."""
+    rng = np.random.default_rng(0)
+    matched = rng.random(2000) < 0.7
+    statistic = np.where(matched, rng.normal(0.1, 0.05, 2000), rng.normal(0.8, 0.08, 2000))
+    found = divide(statistic, seed=0)
+    assert (found.is_clean == matched).mean() >= 0.99
+    assert len(found.clean) + len(found.noisy) == 2000
+
+
+def test_where_all_are_clean_the_worst_hundredth_is_noisy(monkeypatch):
+    monkeypatch.setattr(
+        "pc2_baseline.modules.division.clean_posterior", lambda statistic, seed: np.full(250, 0.9)
+    )
+    statistic = np.random.default_rng(1).random(250)
+    found = divide(statistic, seed=0)
+    assert sorted(found.noisy) == sorted(np.argsort(statistic)[-3:])
+
+
+def test_where_none_is_clean_training_stops(monkeypatch):
+    monkeypatch.setattr(
+        "pc2_baseline.modules.division.clean_posterior", lambda statistic, seed: np.full(9, 0.1)
+    )
+    with pytest.raises(TrainingError, match="0 of 9 pairs are clean"):
+        require_clean(divide(np.arange(9.0), seed=0))
+
+
+def test_a_constant_statistic_stops_the_training_in_one_line():
+    with pytest.raises(TrainingError, match="for all 50 pairs") as caught:
+        divide(np.full(50, 0.3), seed=0)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_statistic_that_is_not_finite_names_the_pair():
+    statistic = np.ones(5)
+    statistic[3] = np.nan
+    with pytest.raises(TrainingError, match="pair 3 is nan"):
+        scaled(statistic)
+
+
+def test_the_posterior_is_the_same_for_the_same_seed_and_any_scale():
+    statistic = np.random.default_rng(2).random(100)
+    first = clean_posterior(statistic, seed=5)
+    assert np.array_equal(first, clean_posterior(statistic, seed=5))
+    assert np.allclose(first, clean_posterior(3 * statistic + 7, seed=5), atol=1e-9)
+
+
+def test_the_bank_starts_empty_and_keeps_what_was_written():
+    bank = PredictionBank(3, 2)
+    assert bank.is_empty
+    predictions = torch.tensor([[0.2, 0.8], [1.0, 0.0], [0.5, 0.5]])
+    bank.write(predictions)
+    assert not bank.is_empty
+    assert torch.equal(bank.predictions, predictions)
+    with pytest.raises(ValueError, match="expected"):
+        bank.write(torch.zeros(2, 2))
+
+
+def test_oscillation_is_the_divergence_of_old_from_new():
+    """KL([.5,.5] ‖ [.9,.1]) = .5 ln(.5/.9) + .5 ln(.5/.1) = .5108."""
+    old = torch.tensor([[0.5, 0.5], [0.3, 0.7]])
+    new = torch.tensor([[0.9, 0.1], [0.3, 0.7]])
+    assert oscillation(old, new).tolist() == pytest.approx([0.5108, 0.0], abs=1e-4)
+
+
+def test_oscillation_stays_finite_when_a_prediction_is_zero():
+    old, new = torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 1.0]])
+    assert torch.isfinite(oscillation(old, new)).all()
+    assert torch.isfinite(oscillation(new, new)).all()
+
+
+def test_divisions_are_crossed():
+    division = divide(np.linspace(0, 1, 10), seed=0)
+    own = [np.zeros(10), division, np.zeros(10), np.zeros(10), np.zeros(10, bool)]
+    first, second = Beliefs(*own), Beliefs(*own)
+    assert taught_by([first, second], 0) is second
+    assert taught_by([first, second], 1) is first
+
+
+def test_stable_pairs_are_rectified_and_others_are_not():
+    """y = .6 + .4·.75 = .9 where stable; else y = w."""
+    stable = np.array([True, False])
+    found = rectified(np.array([0.6, 0.6]), np.array([0.75, 0.49]), stable)
+    assert found == pytest.approx([0.9, 0.6])
+
+
+def test_each_noisy_image_takes_the_likest_clean_caption():
+    clean = torch.tensor([[0.9, 0.1], [0.1, 0.9]])
+    noisy = torch.tensor([[0.2, 0.8], [0.9, 0.1], [0.3, 0.7]])
+    found = find_pseudo_captions(noisy, clean)
+    assert found.chosen.tolist() == [1, 0, 1]
+    assert found.correspondence[1].item() == pytest.approx(1.0)
+    assert found.negatives.tolist() == [
+        [False, True, False],
+        [True, False, True],
+        [False, True, False],
+    ]

@@ -1,0 +1,104 @@
+"""Losses by hand, by the obvious loop, and at their known starting values."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pc2_baseline.modules.losses import (
+    batch_entropy,
+    likeliest,
+    pseudo_class_loss,
+    relatively_likeliest,
+    soft_margin,
+    triplet_hardest,
+    triplet_mean,
+)
+
+
+def test_soft_margin_by_hand():
+    """m(.5) = .2 (√10 − 1)/9 = .0481; m(.8) = .2 (10^.8 − 1)/9 = .1180."""
+    found = soft_margin(torch.tensor([0.0, 0.5, 0.8, 1.0]), 0.2)
+    assert torch.allclose(found, torch.tensor([0.0, 0.0481, 0.1180, 0.2]), atol=1e-4)
+
+
+def test_a_base_of_one_is_a_programmers_mistake():
+    with pytest.raises(ValueError, match="base is 1"):
+        soft_margin(torch.tensor([0.5]), 0.2, 1.0)
+
+
+def test_equal_scores_start_at_the_known_values():
+    """Hardest: 2·B·α = 51.2 at B = 128; mean: 2·α·(B − 1) = 50.8."""
+    similarity = torch.full((128, 128), 0.5)
+    assert triplet_hardest(similarity, torch.full((128,), 0.2)).sum().item() == pytest.approx(51.2)
+    assert triplet_mean(similarity, torch.full((128,), 0.2)).sum().item() == pytest.approx(
+        50.8, rel=1e-5
+    )
+
+
+def loop_hardest(similarity, margins, negatives):
+    """Each query with its own margin, one negative at a time."""
+    costs = []
+    for i in range(len(similarity)):
+        others = [j for j in range(len(similarity)) if negatives[i][j]]
+        own = similarity[i][i]
+        i2t = max([0.0, *(float(margins[i] + similarity[i][j] - own) for j in others)])
+        others = [j for j in range(len(similarity)) if negatives[j][i]]
+        t2i = max([0.0, *(float(margins[i] + similarity[j][i] - own) for j in others)])
+        costs.append(i2t + t2i)
+    return torch.tensor(costs)
+
+
+@settings(max_examples=30, deadline=None)
+@given(size=st.integers(1, 6), seed=st.integers(0, 10_000))
+def test_hardest_negatives_take_the_margin_of_the_query_both_ways(size, seed):
+    generator = torch.Generator().manual_seed(seed)
+    similarity = torch.rand(size, size, generator=generator)
+    margins = torch.rand(size, generator=generator)
+    negatives = torch.rand(size, size, generator=generator) > 0.3
+    negatives = negatives & negatives.T & ~torch.eye(size, dtype=torch.bool)
+    found = triplet_hardest(similarity, margins, negatives)
+    assert torch.allclose(found, loop_hardest(similarity, margins, negatives), atol=1e-6)
+
+
+def test_mean_negatives_by_hand():
+    """Row 0: [.2+.4−.5]₊/2 = .05; column 0: [.2+.6−.5]₊/2 = .15; pair 0 costs .2."""
+    similarity = torch.tensor([[0.5, 0.4], [0.6, 0.9]])
+    costs = triplet_mean(similarity, torch.tensor([0.2, 0.2]))
+    assert costs.tolist() == pytest.approx([0.2, 0.0])
+
+
+def test_a_single_pair_has_no_negatives_and_costs_nothing():
+    assert triplet_hardest(torch.tensor([[0.5]]), torch.tensor([0.2])).item() == 0
+
+
+def test_the_entropy_term_rewards_spreading_over_classes():
+    spread, collapsed = torch.eye(8), torch.eye(8)[torch.zeros(8, dtype=torch.long)]
+    assert batch_entropy(spread).item() == pytest.approx(math.log(8))
+    assert batch_entropy(collapsed).item() == 0
+    logits = torch.zeros(8, 8)
+    logits[:, 0] = 1.0
+    logits.requires_grad_()
+    (-batch_entropy(logits.softmax(1))).backward()
+    assert (logits.grad[:, 0] > 0).all(), "descending must leave the crowded class"
+
+
+def test_the_entropy_of_128_even_classes_is_4_852():
+    assert batch_entropy(torch.eye(128)).item() == pytest.approx(4.852, abs=1e-3)
+
+
+def test_only_the_image_learns_from_the_captions_class():
+    image = torch.randn(4, 5, requires_grad=True)
+    caption = torch.randn(4, 5, requires_grad=True)
+    pseudo_class_loss(image, likeliest(caption)).backward()
+    assert caption.grad is None
+    assert image.grad.abs().sum() > 0
+
+
+def test_a_class_that_all_favour_tells_nothing_of_any():
+    """All like class 0 best; the second likes class 1 more than the others do."""
+    logits = torch.tensor([[3.0, 0.0, 0.0], [3.0, 0.5, 0.0], [3.0, 0.0, 0.2]])
+    assert likeliest(logits).tolist() == [0, 0, 0]
+    assert relatively_likeliest(logits).tolist() == [0, 1, 2]

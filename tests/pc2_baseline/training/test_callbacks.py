@@ -1,0 +1,208 @@
+"""What a user watches a training by: scalars, pictures, and the division against a truth."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from safetensors.numpy import load_file
+from sklearn.metrics import precision_score, recall_score, roc_auc_score
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from now_builder.errors import FormatError
+from pc2_baseline.analysis.pictures import draw_division
+from pc2_baseline.analysis.truth import Truth
+from pc2_baseline.config import read_settings
+from pc2_baseline.methods.pc2 import Pc2
+from pc2_baseline.training.checkpoint import read_state, read_tensors
+from pc2_baseline.training.tensorboard import Board
+from pc2_baseline.training.trainer import train
+
+WATCHED = ["train.tensorboard=true", "train.pictures=true"]
+
+
+@pytest.fixture(scope="module")
+def run(tiny, tmp_path_factory):
+    """A run that was stopped and went on twice, watched and judged."""
+    run = tmp_path_factory.mktemp("watched") / "run"
+    settings = watched_settings(tiny)
+    fit = Pc2.fit_epoch
+    for stop in (1, 3):
+
+        def broken(self, train, epoch, stop=stop):
+            if epoch == stop:
+                raise KeyboardInterrupt
+            return fit(self, train, epoch)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Pc2, "fit_epoch", broken)
+            with pytest.raises(KeyboardInterrupt):
+                train(tiny, run, settings)
+    train(tiny, run, settings)
+    return run
+
+
+def watched_settings(release):
+    return read_settings(
+        "pc2-demo",
+        [
+            "model.embed_dim=32", "model.word_dim=24", "model.similarity_dim=16", "train.batch=8",
+            "method.classes=8", "method.class_hidden=16", "train.warmup_epochs=2",
+            "train.epochs=3", "train.lr_drop_epoch=1", "train.device=cpu", "train.lr=1e-3",
+            *WATCHED, f"data.truth={release / 'truth.csv'}",
+        ],
+    )  # fmt: skip
+
+
+def scalars(run):
+    events = EventAccumulator(str(run / "tensorboard"))
+    events.Reload()
+    return {
+        tag: {event.step: event.value for event in events.Scalars(tag)}
+        for tag in events.Tags()["scalars"]
+        if len({event.step for event in events.Scalars(tag)}) == len(events.Scalars(tag))
+    }
+
+
+def test_tensorboard_has_every_epoch_once_with_what_the_log_says(run):
+    found = scalars(run)
+    log = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+    assert len(list((run / "tensorboard").iterdir())) == 3, "one file a call"
+    for line in log:
+        epoch = line["epoch"]
+        for name, value in line["dev"].items():
+            assert found[f"dev/{name.replace('@', '')}"][epoch] == pytest.approx(value)
+        for name, value in line["figures"].items():
+            assert found[f"figures/{name}"][epoch] == pytest.approx(value)
+        assert found["train/pairs_per_second"][epoch] == pytest.approx(24 / line["seconds"])
+    assert list(found["dev/rsum"]) == [0, 1, 2, 3, 4]
+    assert list(found["figures/loss_noisy_a"]) == [2, 3, 4]
+    assert list(found["train/learning_rate"].values()) == pytest.approx([1e-3] * 3 + [1e-4] * 2)
+
+
+def test_an_epoch_that_was_written_but_never_counted_stands_once(
+    tiny, tmp_path, small_settings, monkeypatch
+):
+    settings = read_settings("pc2-demo", [*small_settings, "train.tensorboard=true"])
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pc2_baseline.training.trainer.write_checkpoint", killed)
+        with pytest.raises(KeyboardInterrupt):
+            train(tiny, tmp_path / "run", settings)
+    assert list(scalars(tmp_path / "run")["dev/rsum"]) == [0]
+    train(tiny, tmp_path / "run", settings)
+    assert list(scalars(tmp_path / "run")["dev/rsum"]) == [0, 1, 2, 3]
+
+
+def test_each_epochs_figures_judge_the_division_by_the_truth(run, tiny):
+    truth = pd.read_csv(tiny / "truth.csv")
+    matched = truth.matched[truth.key.str.startswith("train_")].to_numpy()
+    state = read_state(run / "last")
+    for record in state.history:
+        beliefs = load_file(run / "divisions" / f"{record.epoch:05d}.safetensors")["clean_prob"]
+        clean = beliefs > 0.5
+        assert record.figures["auroc"] == pytest.approx(roc_auc_score(matched, beliefs))
+        assert record.figures["clean_recall"] == pytest.approx(recall_score(matched, clean))
+        assert record.figures.get("clean_precision", 0.0) == pytest.approx(
+            precision_score(matched, clean, zero_division=0.0)
+        )
+
+
+def test_watching_and_judging_change_no_number(run, tiny, tmp_path):
+    settings = watched_settings(tiny)
+    blind = settings.model_copy(
+        update={
+            "data": settings.data.model_copy(update={"truth": None}),
+            "train": settings.train.model_copy(update={"tensorboard": False, "pictures": False}),
+        }
+    )
+    train(tiny, tmp_path / "blind", blind)
+    for part in ("last", "best"):
+        first, second = read_tensors(run / part), read_tensors(tmp_path / "blind" / part)
+        for group, tensors in first.items():
+            assert all(torch.equal(value, second[group][name]) for name, value in tensors.items())
+    names = {path.name for path in (tmp_path / "blind").iterdir()}
+    assert not names & {"tensorboard", "pictures", "curves.png"}
+
+
+def test_every_epoch_has_a_picture(run):
+    names = sorted(path.name for path in (run / "pictures").iterdir())
+    assert names == [f"{epoch:05d}.png" for epoch in range(5)]
+    for path in (*(run / "pictures").iterdir(), run / "curves.png"):
+        assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_truth_that_cannot_be_used_stops_before_the_run_is_there(tiny, tmp_path, small_settings):
+    (tmp_path / "truth.csv").write_text("key,matched\ntrain_00000,true\n")
+    settings = read_settings("pc2-demo", [*small_settings, f"data.truth={tmp_path / 'truth.csv'}"])
+    with pytest.raises(FormatError, match="1 training pairs known by key"):
+        train(tiny, tmp_path / "run", settings)
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_fails_to_be_shown_is_told_once_and_stops_nothing(
+    tiny, tmp_path, small_settings, capsys
+):
+    settings = read_settings("pc2-demo", [*small_settings, *WATCHED])
+    run = tmp_path / "run"
+    run.mkdir()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pc2_baseline.analysis.pictures.Figure", None)
+        patch.setattr("pc2_baseline.training.callbacks.TENSORBOARD", "run.toml")
+        assert train(tiny, run, settings).epochs == 4
+    told = [line for line in capsys.readouterr().err.splitlines() if "left out" in line]
+    assert len(told) == 2, told
+    assert not (run / "curves.png").exists()
+
+
+def division(pairs, seed=0):
+    rng = np.random.default_rng(seed)
+    losses = np.concatenate([rng.normal(0.1, 0.02, pairs), rng.normal(0.5, 0.1, pairs)])
+    clean_prob = (losses < 0.3).astype(np.float64)
+    own = {
+        "loss": losses,
+        "clean_prob": clean_prob,
+        "oscillation": rng.exponential(0.01, 2 * pairs),
+    }
+    return {
+        "clean_prob": clean_prob,
+        **{f"{peer}.{name}": value for peer in "ab" for name, value in own.items()},
+    }
+
+
+@pytest.mark.parametrize("kind", ["plain", "constant", "certain", "all known", "some known"])
+def test_any_division_can_be_drawn(tmp_path, kind):
+    beliefs, truth = division(40), None
+    if kind == "constant":
+        beliefs["a.oscillation"] = np.zeros(80)
+    if kind == "certain":
+        beliefs["a.clean_prob"] = np.ones(80)
+    if "known" in kind:
+        known = np.ones(80, dtype=bool)
+        known[::3] = kind == "all known"
+        truth = Truth(known & (np.arange(80) < 40), known)
+    before = np.random.get_state()[1].copy()  # noqa: NPY002 - the global one must not move
+    for name in ("a.svg", "b.svg"):
+        draw_division(tmp_path / name, beliefs, truth, "Epoch 1")
+    assert np.array_equal(before, np.random.get_state()[1])  # noqa: NPY002
+    svg = (tmp_path / "a.svg").read_text()
+    assert (tmp_path / "b.svg").read_text() == svg
+    expected = {"all known": "mismatched", "some known": "not known"}.get(kind, "all pairs")
+    assert f"<!-- {expected} -->" in svg
+
+
+def test_a_torn_event_file_costs_no_other_epoch(tmp_path):
+    folder = tmp_path / "tensorboard"
+    for first, torn in ((0, 5), (2, 0)):
+        board = Board(folder, first)
+        for epoch in (first, first + 1, first + 2):
+            board.add(epoch, {"dev/rsum": 10.0 * first + epoch})
+        board.close()
+        if torn:
+            file = next(folder.iterdir())
+            file.write_bytes(file.read_bytes()[:-torn])
+    assert scalars(tmp_path)["dev/rsum"] == {0: 0.0, 1: 1.0, 2: 22.0, 3: 23.0, 4: 24.0}

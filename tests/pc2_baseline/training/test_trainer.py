@@ -1,0 +1,387 @@
+"""The life of a run: resume, kills, selection, refusals."""
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from now_builder.errors import ConfigError, TrainingError
+from pc2_baseline.config import TrainSettings, read_settings
+from pc2_baseline.data.pairs import open_pairs
+from pc2_baseline.methods import METHODS, Method, Sizes
+from pc2_baseline.methods.pc2 import Pc2
+from pc2_baseline.training.checkpoint import EpochRecord, read_state, read_tensors
+from pc2_baseline.training.run_folder import read_run
+from pc2_baseline.training.trainer import next_state, train
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def settings(small_settings):
+    return read_settings("pc2-demo", small_settings)
+
+
+def same_tensors(first, second):
+    assert first.keys() == second.keys()
+    for group, tensors in first.items():
+        assert tensors.keys() == second[group].keys()
+        for name, value in tensors.items():
+            assert torch.equal(value, second[group][name]), f"{group}: {name}"
+
+
+def same_runs(first, second):
+    """Every tensor bit for bit; every figure but the seconds."""
+    for part in ("last", "best"):
+        same_tensors(read_tensors(first / part), read_tensors(second / part))
+        states = [read_state(run / part).model_dump() for run in (first, second)]
+        for state in states:
+            for record in state["history"]:
+                record.pop("seconds")
+        assert states[0] == states[1]
+    for file in (first / "divisions").iterdir():
+        same_tensors({"": load_file(file)}, {"": load_file(second / "divisions" / file.name)})
+    logs = [
+        [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+        for run in (first, second)
+    ]
+    assert all(line.pop("seconds") > 0 for log in logs for line in log)
+    assert logs[0] == logs[1]
+
+
+def same_watching(first, second):
+    """Every scalar by epoch but the speed, and every picture."""
+    scalars = [read_scalars(run / "tensorboard") for run in (first, second)]
+    for found in scalars:
+        assert len(found.pop("train/pairs_per_second")) == len(found["dev/rsum"])
+    assert scalars[0] == scalars[1]
+    pictures = [path.relative_to(first) for path in first.rglob("*.png")]
+    assert sorted(path.relative_to(second) for path in second.rglob("*.png")) == sorted(pictures)
+    assert len(pictures) > len(scalars[0]["dev/rsum"])
+    for path in pictures:
+        assert (first / path).read_bytes() == (second / path).read_bytes(), path
+
+
+def read_scalars(folder):
+    """Read every scalar as TensorBoard does: by tag, epochs and values."""
+    events = EventAccumulator(str(folder))
+    events.Reload()
+    return {
+        tag: [(event.step, event.value) for event in events.Scalars(tag)]
+        for tag in events.Tags()["scalars"]
+    }
+
+
+def stop_after(monkeypatch, epochs):
+    """Break the method off in the middle of an epoch, as an interruption would."""
+    fit = Pc2.fit_epoch
+
+    def broken(self, train, epoch):
+        if epoch == epochs:
+            self._warm_up(train, epoch, 0)
+            raise KeyboardInterrupt
+        return fit(self, train, epoch)
+
+    monkeypatch.setattr(Pc2, "fit_epoch", broken)
+
+
+@pytest.mark.parametrize("epochs", [0, 1, 2, 3])
+def test_a_resumed_run_equals_one_that_never_stopped(tiny, tmp_path, settings, epochs):
+    train(tiny, tmp_path / "whole", settings)
+    with pytest.MonkeyPatch.context() as patch:
+        stop_after(patch, epochs)
+        with pytest.raises(KeyboardInterrupt):
+            train(tiny, tmp_path / "cut", settings)
+    done = train(tiny, tmp_path / "cut", settings)
+    assert done.fresh == 4 - epochs
+    same_runs(tmp_path / "whole", tmp_path / "cut")
+
+
+def command(release, run, overrides):
+    sets = [part for override in overrides for part in ("--set", override)]
+    return [
+        sys.executable, "-c", "from pc2_baseline.cli import main; main()",
+        "train", str(release), str(run), "--config", "pc2-demo", *sets,
+    ]  # fmt: skip
+
+
+def test_a_run_killed_in_the_middle_of_an_epoch_comes_to_the_same_end(
+    easy, tmp_path, small_settings
+):
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    watched = ["train.tensorboard=true", "train.pictures=true", f"data.truth={easy / 'truth.csv'}"]
+    overrides = [*small_settings, "train.epochs=3", "train.batch=16", *watched]
+    cut = tmp_path / "cut"
+    process = subprocess.Popen(
+        command(easy, cut, overrides), env=environment, stderr=subprocess.DEVNULL
+    )
+    while not (cut / "divisions" / "00001.safetensors").exists():
+        assert process.poll() is None, "ended before it could be killed"
+        time.sleep(0.01)
+    time.sleep(0.15)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    done = train(easy, cut, read_settings("pc2-demo", overrides))
+    assert 0 < done.fresh < 5
+    train(easy, tmp_path / "whole", read_settings("pc2-demo", overrides))
+    same_runs(tmp_path / "whole", cut)
+    same_watching(tmp_path / "whole", cut)
+    assert len((cut / "log.jsonl").read_text().splitlines()) == 5
+    assert not [path for path in cut.rglob("*") if path.name.endswith(".tmp")]
+
+
+def test_a_kill_between_last_and_best_is_mended(tiny, tmp_path, settings, monkeypatch):
+    train(tiny, tmp_path / "whole", settings)
+
+    def killed(run, state):
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pc2_baseline.training.trainer._follow", killed)
+        with pytest.raises(KeyboardInterrupt):
+            train(tiny, tmp_path / "cut", settings)
+    assert not (tmp_path / "cut" / "best").exists()
+    train(tiny, tmp_path / "cut", settings)
+    same_runs(tmp_path / "whole", tmp_path / "cut")
+
+
+def test_the_same_command_on_a_finished_run_says_so_and_changes_nothing(
+    tiny, tmp_path, settings, capsys
+):
+    first = train(tiny, tmp_path / "run", settings)
+    before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    second = train(tiny, tmp_path / "run", settings)
+    assert "done, 4 epochs" in capsys.readouterr().err
+    assert (second.best_epoch, second.best_rsum, second.fresh) == (
+        first.best_epoch, first.best_rsum, 0,
+    )  # fmt: skip
+    assert before == {path: path.read_bytes() for path in before}
+
+
+def test_the_best_epoch_is_the_one_with_the_highest_dev_rsum(tiny, tmp_path, settings):
+    done = train(tiny, tmp_path / "run", settings)
+    log = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
+    assert [line["epoch"] for line in log] == [0, 1, 2, 3]
+    rsums = [line["dev"]["rsum"] for line in log]
+    assert done.best_rsum == max(rsums)
+    assert done.best_epoch == rsums.index(max(rsums))
+    assert read_state(tmp_path / "run" / "best").epoch == done.best_epoch
+    assert log[0]["dev"].keys() == {
+        "rsum", "i2t_R@1", "i2t_R@5", "i2t_R@10", "t2i_R@1", "t2i_R@5", "t2i_R@10",
+    }  # fmt: skip
+
+
+def test_other_settings_in_a_runs_folder_are_refused_and_named(tiny, tmp_path, small_settings):
+    train(tiny, tmp_path / "run", read_settings("pc2-demo", small_settings))
+    other = read_settings("pc2-demo", [*small_settings, "train.seed=1"])
+    with pytest.raises(ConfigError, match=r"train\.seed: 0 there, 1 now"):
+        train(tiny, tmp_path / "run", other)
+    assert train(tiny, tmp_path / "run", other, force=True).fresh == 4
+    assert read_run(tmp_path / "run").settings.train.seed == 1
+
+
+def test_another_release_in_a_runs_folder_is_refused(planted, tiny, tmp_path, settings):
+    plan = planted.Plan(train=24, dev=8, test=8, topics=4, seed=9)
+    other = planted.plant(tmp_path / "other", plan)
+    train(tiny, tmp_path / "run", settings)
+    with pytest.raises(ConfigError, match="another release"):
+        train(other, tmp_path / "run", settings)
+
+
+def test_a_folder_that_is_no_run_is_left_alone(tiny, tmp_path, settings):
+    (tmp_path / "thesis.txt").write_text("precious")
+    with pytest.raises(ConfigError, match="not empty and not a run"):
+        train(tiny, tmp_path, settings, force=True)
+    assert (tmp_path / "thesis.txt").read_text() == "precious"
+
+
+def test_two_trainings_never_share_a_folder(tiny, tmp_path, settings, monkeypatch):
+    def second(self, train_, epoch):
+        with pytest.raises(TrainingError, match="another training"):
+            train(tiny, tmp_path / "run", settings)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Pc2, "fit_epoch", second)
+    with pytest.raises(KeyboardInterrupt):
+        train(tiny, tmp_path / "run", settings)
+
+
+def test_a_loss_that_is_not_finite_stops_and_names_epoch_and_batch(
+    tiny, tmp_path, settings, monkeypatch
+):
+    def not_a_number(similarity, margins):
+        return similarity.sum(1) * float("nan")
+
+    train_settings = settings.train.model_copy(update={"epochs": 0})
+    settings = settings.model_copy(update={"train": train_settings})
+    monkeypatch.setattr("pc2_baseline.methods.pc2.triplet_mean", not_a_number)
+    with pytest.raises(TrainingError, match="epoch 0, batch 0, peer a: the loss is nan"):
+        train(tiny, tmp_path / "run", settings)
+
+
+@pytest.mark.parametrize("broken", ["loss", "gradient"])
+def test_a_step_that_breaks_leaves_its_batch_and_the_last_checkpoint_whole(
+    tiny, tmp_path, settings, broken
+):
+    train(tiny, tmp_path / "whole", settings)
+    fit, steps = Pc2._clean_loss, []
+
+    def breaks(self, lesson, pairs, rows):
+        loss = fit(self, lesson, pairs, rows)
+        steps.append(rows.tolist())
+        if len(steps) < 2:
+            return loss
+        return loss * float("nan") if broken == "loss" else (loss * 0).sqrt() + loss
+
+    run = tmp_path / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Pc2, "_clean_loss", breaks)
+        message = "the loss is nan" if broken == "loss" else "the gradient norm is nan"
+        where = r"^epoch 2, batch (\d), peer ([ab])"
+        with pytest.raises(TrainingError, match=rf"{where}: {message}.*failure") as caught:
+            train(tiny, run, settings)
+    told = json.loads((run / "failure.json").read_text())
+    named = re.search(where, str(caught.value))
+    assert (told["epoch"], str(told["batch"]), told["peer"]) == (2, *named.groups())
+    assert told["pair_index"][: len(steps[1])] == steps[1]
+    assert told["keys"] == [f"train_{row:05d}" for row in told["pair_index"]]
+    assert (told["loss"] == "nan") == (broken == "loss")
+    assert told["parts"].keys() == {"noisy"}
+    assert read_state(run / "last").epoch == 1
+    assert train(tiny, run, settings).fresh == 2
+    same_runs(tmp_path / "whole", run)
+    assert not (run / "failure.json").exists()
+
+
+def record(epoch, rsum):
+    return EpochRecord(epoch=epoch, seconds=1.0, dev={"rsum": rsum}, figures={})
+
+
+def ends(settings, rsums):
+    """Give the best epoch and the last one of a training with such dev rSums."""
+    state = None
+    for epoch, rsum in enumerate(rsums):
+        state = next_state(state, record(epoch, float(rsum)), settings)
+        if state.stopped:
+            break
+    return state.best_epoch, state.epoch
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        ({}, (1, 6)),
+        ({"patience": 2}, (1, 3)),
+        ({"patience": 4}, (1, 5)),
+        ({"select_from_epoch": 1}, (5, 6)),
+        ({"select_from_epoch": 1, "patience": 1}, (3, 4)),
+        ({"select_from_epoch": 4}, (6, 6)),
+        ({"select_from_epoch": 30}, (1, 6)),
+        ({"patience": 5}, (1, 6)),
+    ],
+)
+def test_the_best_and_the_last_epoch_follow_from_patience_and_where_selection_starts(
+    overrides, expected
+):
+    settings = TrainSettings(warmup_epochs=2, epochs=5, **overrides)
+    assert ends(settings, [5, 9, 1, 3, 3, 7, 6]) == expected
+
+
+def test_an_early_stop_is_told_recorded_and_stays(tiny, tmp_path, small_settings, capsys):
+    patient = read_settings("pc2-demo", [*small_settings, "train.epochs=9", "train.patience=1"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            "pc2_baseline.training.trainer.dev_scores",
+            lambda matrix, owner, epoch: {"rsum": 9.0 - epoch},
+        )
+        done = train(tiny, tmp_path / "run", patient)
+    assert (done.epochs, done.best_epoch, done.stopped) == (3, 0, True)
+    assert "stopped early: no better dev rSum in 1 epochs" in capsys.readouterr().err
+    assert read_state(tmp_path / "run" / "last").stopped
+    again = train(tiny, tmp_path / "run", patient)
+    assert (again.epochs, again.stopped, again.fresh) == (3, True, 0)
+    assert "done, 3 epochs, stopped early" in capsys.readouterr().err
+
+
+def test_a_finished_run_is_not_opened_again(tiny, tmp_path, settings, monkeypatch):
+    train(tiny, tmp_path / "run", settings)
+    monkeypatch.setattr(
+        "pc2_baseline.training.trainer.open_pairs", lambda *_: pytest.fail("opened")
+    )
+    assert train(tiny, tmp_path / "run", settings).fresh == 0
+
+
+def test_a_release_smaller_than_a_batch_trains_with_a_message(
+    tiny, tmp_path, small_settings, capsys
+):
+    settings = read_settings("pc2-paper", [*small_settings, "train.batch=128"])
+    train(tiny, tmp_path / "run", settings)
+    assert "train has 24 pairs, fewer than train.batch = 128" in capsys.readouterr().err
+
+
+def handful(planted, folder, pairs):
+    return planted.plant(folder, planted.Plan(train=pairs, dev=2, test=2, topics=2))
+
+
+@pytest.mark.parametrize("pairs", [1, 3])
+def test_too_few_pairs_end_in_one_line(planted, tmp_path, settings, pairs):
+    release = handful(planted, tmp_path / "release", pairs)
+    with pytest.raises(TrainingError, match=f": {pairs} training pairs, expected at least 4$"):
+        train(release, tmp_path / "run", settings)
+
+
+@pytest.mark.parametrize("pairs", [4, 5, 7])
+def test_a_handful_of_pairs_trains_or_has_too_few_clean_ones(
+    planted, tmp_path, small_settings, pairs
+):
+    release = handful(planted, tmp_path / "release", pairs)
+    settings = read_settings("pc2-demo", [*small_settings, "train.batch=2"])
+    too_few = f"[01] of {pairs} pairs are clean, expected at least 2; [^\\n]*$"
+    with contextlib.suppress(TrainingError), _only(too_few):
+        assert train(release, tmp_path / "run", settings).epochs == 4
+
+
+@contextlib.contextmanager
+def _only(pattern):
+    try:
+        yield
+    except TrainingError as error:
+        if not re.search(pattern, str(error)):
+            raise AssertionError(str(error)) from error
+        raise
+
+
+def test_an_unknown_device_is_a_setting_mistake(tiny, tmp_path, small_settings):
+    for name in ("gpu0", "cuda:99"):
+        settings = read_settings("pc2-demo", [*small_settings, f'train.device="{name}"'])
+        with pytest.raises(ConfigError, match=r"train\.device"):
+            train(tiny, tmp_path / "run", settings)
+
+
+@pytest.mark.parametrize("preset", ["pc2-demo", "sgr"])
+def test_every_method_is_a_method_and_its_state_comes_back(tiny, small_settings, preset):
+    overrides = [value for value in small_settings if preset != "sgr" or "method." not in value]
+    settings = read_settings(preset, overrides)
+    with open_pairs(tiny, "train", settings.data, CPU) as pairs:
+        sizes = Sizes(len(pairs), pairs.features, 28)
+        make = METHODS[settings.method.name]
+        first, second = make(settings, sizes, CPU), make(settings, sizes, CPU)
+        assert isinstance(first, Method)
+        first.fit_epoch(pairs, 0)
+        second.load_state_dict(first.state_dict())
+        for method in (first, second):
+            method.fit_epoch(pairs, 1)
+        same_tensors(first.state_dict(), second.state_dict())
+        third = make(settings, sizes, CPU)
+        third.load_state_dict({"networks": first.state_dict()["networks"]})
+        assert np.array_equal(first.similarity(pairs), third.similarity(pairs))
