@@ -37,10 +37,10 @@ from now_builder.tokenize.base import CaptionTokenizer
 from now_builder.tokenize.bert import learn_wordpiece
 from now_builder.tokenize.bpe import learn_bpe
 from now_builder.tokenize.corpus import Corpus, TrainCaptions
-from now_builder.tokenize.crew import Crew
 from now_builder.tokenize.jieba import JiebaTokenizer
 from now_builder.tokenize.run import tokenize
 from now_builder.tokenize.settings import TokenizeSettings
+from now_builder.tokenize.workers import Crew
 
 SHARD = 256
 LANGUAGES = ["zh", "zh", "zh", "zh-Hant", "en", "es", "ja", "ko", "ru"]

@@ -19,14 +19,15 @@ from leaderboard.submission.gallery import (
     read_truth,
 )
 from now_builder.errors import ConfigError, FormatError
-from now_builder.formats.atomic import (
+from now_builder.formats.captions import from_line
+from now_builder.formats.io import (
+    read_lines,
     remove_leftovers,
     replacing_folder,
     sha256_of,
     write_json,
     write_text,
 )
-from now_builder.formats.captions import from_line, read_lines
 from now_builder.formats.release import (
     DATA_FOLDER,
     FileEntry,

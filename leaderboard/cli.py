@@ -7,7 +7,7 @@ import typer
 
 from leaderboard.commands import admin, blind, board, judge, service
 from now_builder import __version__
-from now_builder.errors import run
+from now_builder.command_line import run
 
 app = typer.Typer(
     name="now-leaderboard",

@@ -13,10 +13,11 @@ from pydantic_core import PydanticUndefined
 
 from now_builder import __version__
 from now_builder.build import BuildSettings
+from now_builder.command_line import run
 from now_builder.config import Strict, build, read_toml, with_overrides
 from now_builder.crawl.settings import CrawlSettings
 from now_builder.detect.settings import DetectSettings, LabelSettings, TrainDetectorSettings
-from now_builder.errors import FormatError, NowError, run
+from now_builder.errors import FormatError, NowError
 from now_builder.formats.split import Split
 from now_builder.inspect.settings import AuditSettings, ReportSettings
 from now_builder.package.settings import PackageSettings, ParquetSettings

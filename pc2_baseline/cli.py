@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from now_builder.command_line import run as run_app
 from now_builder.config import build
 from now_builder.errors import ConfigError, TrainingError
-from now_builder.errors import run as run_app
 from pc2_baseline.config import Plan
 
 

@@ -24,7 +24,7 @@ from scipy import stats
 
 from leaderboard.metrics import recalls
 from now_builder.config import Strict, build, with_overrides
-from now_builder.formats.atomic import replacing, write_json
+from now_builder.formats.io import replacing, write_json
 from pc2_baseline.analysis.truth import report
 from pc2_baseline.config import Plan, Settings, SgrSettings, read_settings
 from pc2_baseline.data.pairs import open_pairs

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 from jaxtyping import Bool
 
+from leaderboard.core.errors import Problems
 from leaderboard.core.uncertainty import bootstrap_rsum, wilson
 from leaderboard.metrics import (
     CUTOFFS,
@@ -50,7 +51,6 @@ from leaderboard.submission.archive import (
 )
 from leaderboard.submission.gallery import FOLD, Gallery, ScoredSplit, Track, read_gallery
 from leaderboard.submission.untrusted import refusal
-from now_builder.errors import Problems
 
 MAX_TIE_WIDTH = 5.0
 """rSum points that ties may decide in a ranked result."""

@@ -14,6 +14,7 @@ from weakref import WeakValueDictionary
 
 from starlette.requests import ClientDisconnect, Request
 
+from leaderboard.core.errors import SubmissionError
 from leaderboard.scoring.evaluate import score, validate
 from leaderboard.service import events, index, quotas
 from leaderboard.service.accounts import Principal
@@ -35,7 +36,7 @@ from leaderboard.store.entries import (
 )
 from leaderboard.store.reproduce import Claim, reproduce
 from leaderboard.submission.archive import Submission, open_submission
-from now_builder.errors import FormatError, NowError, SubmissionError
+from now_builder.errors import FormatError, NowError
 
 UNLIMITED = Quotas(attempts=2**31 - 1, scored=2**31 - 1)
 

@@ -42,7 +42,7 @@ from leaderboard.store.dataset import DatasetReport
 from leaderboard.store.entries import Entry
 from leaderboard.store.relative import relative_flags
 from now_builder.errors import ConfigError
-from now_builder.formats.atomic import replacing_folder
+from now_builder.formats.io import replacing_folder
 
 GENERATOR = "now-leaderboard"
 ALL_PAIRS = 12

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import TypeAlias
 
+from leaderboard.core.errors import Problem
 from leaderboard.scoring.result import Result
 from leaderboard.store.dataset import DATASETS, DatasetReport
 from leaderboard.store.entries import (
@@ -25,7 +26,7 @@ from leaderboard.store.entries import (
 )
 from leaderboard.store.verify import verify
 from leaderboard.submission.untrusted import shown
-from now_builder.errors import FormatError, Problem
+from now_builder.errors import FormatError
 
 About: TypeAlias = Filing | Withdrawal | Reproduction | Disclosure
 Record: TypeAlias = Result | DatasetReport | About

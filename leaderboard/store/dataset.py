@@ -18,9 +18,9 @@ from leaderboard.store.entries import read_record
 from leaderboard.submission.gallery import Gallery, read_round
 from now_builder.config import Sha256, Strict
 from now_builder.errors import FormatError
-from now_builder.formats.atomic import write_text
-from now_builder.formats.captions import from_line, read_lines, to_line
-from now_builder.formats.looks import ALIKE, alike
+from now_builder.formats.captions import from_line, to_line
+from now_builder.formats.io import read_lines, write_text
+from now_builder.formats.perceptual_hash import ALIKE, alike
 from now_builder.formats.release import (
     ceiling,
     data_folder,

@@ -10,12 +10,13 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import AwareDatetime, Field
 
+from leaderboard.core.errors import SubmissionError
 from leaderboard.scoring.result import Points, Result
 from leaderboard.submission.archive import Description, Line, Links, Name, Prose, refusing_fields
 from leaderboard.submission.untrusted import read_json
 from now_builder.config import Sha256, Strict
-from now_builder.errors import FormatError, SubmissionError
-from now_builder.formats.atomic import write_text
+from now_builder.errors import FormatError
+from now_builder.formats.io import write_text
 
 MAX_RECORD = 8 * 2**20
 RESULTS, PRIVATE = "results", "private"

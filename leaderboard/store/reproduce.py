@@ -9,7 +9,7 @@ from leaderboard.scoring.evaluate import score
 from leaderboard.scoring.pairing import compare_results
 from leaderboard.store.entries import Reproduction, add_reproduction, find_result, read_result
 from now_builder.errors import FormatError
-from now_builder.formats.atomic import sha256_of
+from now_builder.formats.io import sha256_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Integer, Shaped
 from pydantic import AfterValidator, Field, ValidationError
 
+from leaderboard.core.errors import Problem, Problems, SubmissionError
 from leaderboard.metrics import Matrix, Ranks, count_ranks
 from leaderboard.submission.gallery import (
     Gallery,
@@ -38,9 +39,9 @@ from leaderboard.submission.untrusted import (
 )
 from now_builder import __version__
 from now_builder.config import Sha256, Strict
-from now_builder.errors import FormatError, Problem, Problems, SubmissionError
-from now_builder.formats.atomic import replacing, sha256_of
+from now_builder.errors import FormatError
 from now_builder.formats.captions import TOKENIZERS
+from now_builder.formats.io import replacing, sha256_of
 from now_builder.formats.noise import Noise
 
 FORMAT: Literal["now-submission/1"] = "now-submission/1"

@@ -12,8 +12,8 @@ from pydantic import Field
 
 from now_builder.config import Strict, build
 from now_builder.errors import ConfigError, FormatError
-from now_builder.formats.atomic import sha256_of
-from now_builder.formats.captions import TOKENIZERS, Tokenizer, read_json
+from now_builder.formats.captions import TOKENIZERS, Tokenizer
+from now_builder.formats.io import read_json, sha256_of
 from now_builder.formats.precomp import PrecompName, captions_path, read_texts
 from now_builder.formats.release import is_ours, read_split_captions
 

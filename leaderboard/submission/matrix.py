@@ -10,10 +10,11 @@ from typing import BinaryIO
 import numpy as np
 from jaxtyping import Float
 
+from leaderboard.core.errors import SubmissionError
 from leaderboard.metrics import CUTOFFS, Labels, Matrix, OneWay, Recalls, recalls, tie_width
 from leaderboard.submission.archive import opened_array
 from leaderboard.submission.untrusted import ArrayHeader, read_array_header, refusal
-from now_builder.errors import FormatError, SubmissionError
+from now_builder.errors import FormatError
 
 
 class MatrixFile:

@@ -18,7 +18,7 @@ from leaderboard.submission.archive import (
 )
 from leaderboard.submission.untrusted import FLOATS, WHOLE, read_array_header
 from now_builder.errors import ConfigError, FormatError
-from now_builder.formats.captions import read_lines
+from now_builder.formats.io import read_lines
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Float, Integer, Shaped
 
-from now_builder.errors import Problem, Problems, SubmissionError
+from leaderboard.core.errors import Problem, Problems, SubmissionError
 
 MAX_MEMBERS = 8
 MAX_RATIO = 200

@@ -10,7 +10,7 @@ import pandas as pd
 import pyarrow as pa
 
 from now_builder.errors import ConfigError, FormatError
-from now_builder.formats.captions import read_json, read_lines
+from now_builder.formats.io import read_json, read_lines
 from now_builder.formats.release import data_folder, read_manifest
 
 _RUN, _STATE = "pc2-run/1", "pc2-checkpoint/1"

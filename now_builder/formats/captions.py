@@ -1,15 +1,14 @@
 """Tokenised captions: one text file of ids and one vocabulary per tokenizer."""
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field
 
 from now_builder.config import Strict, build
 from now_builder.errors import FormatError
-from now_builder.formats.atomic import replacing, write_json
+from now_builder.formats.io import read_json, read_lines, replacing, write_json
 
 Tokenizer = Literal["jieba", "bpe", "bert"]
 TOKENIZERS: tuple[Tokenizer, ...] = ("jieba", "bpe", "bert")
@@ -114,35 +113,6 @@ def read_captions(path: Path) -> dict[str, list[int]]:
             raise FormatError(path, f"line {number}: {problem}, expected key<TAB>1,2,3")
         captions[key] = from_line(path, number, ids)
     return captions
-
-
-def read_lines(path: Path, missing: str) -> list[str]:
-    r"""Read the lines of a UTF-8 text; only ``\n`` (or ``\r\n``) ends one.
-
-    Raises:
-        FormatError: If it cannot be read; ``missing`` is what is said if it is not there.
-    """
-    try:
-        lines = path.read_bytes().decode().replace("\r\n", "\n").split("\n")
-    except FileNotFoundError:
-        raise FormatError(path, missing) from None
-    except (UnicodeDecodeError, OSError) as error:
-        raise FormatError(path, f"not a readable UTF-8 text ({error})") from None
-    return lines[:-1] if not lines[-1] else lines
-
-
-def read_json(path: Path, missing: str) -> Any:
-    """Read JSON.
-
-    Raises:
-        FormatError: If it cannot be read; ``missing`` is what is said if it is not there.
-    """
-    try:
-        return json.loads(path.read_bytes())
-    except FileNotFoundError:
-        raise FormatError(path, missing) from None
-    except (ValueError, RecursionError, OSError) as error:
-        raise FormatError(path, f"not JSON ({error})") from None
 
 
 def to_line(ids: Iterable[int]) -> str:

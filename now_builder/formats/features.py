@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Float, Integer, Shaped
 
 from now_builder.errors import FormatError
-from now_builder.formats.atomic import replacing
+from now_builder.formats.io import replacing
 
 FORMAT = "now-features/1"
 REGIONS, DIMENSION = 36, 768

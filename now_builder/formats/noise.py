@@ -10,7 +10,7 @@ from pydantic import Field
 
 from now_builder.config import Sha256, Strict
 from now_builder.errors import FormatError
-from now_builder.formats.atomic import sha256_of
+from now_builder.formats.io import sha256_of
 
 
 class Noise(Strict):

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from now_builder.errors import FormatError
-from now_builder.formats.captions import read_lines
+from now_builder.formats.io import read_lines
 from now_builder.formats.split import Split
 
 PrecompName = Literal["f30k_precomp", "coco_precomp", "cc152k_precomp"]

@@ -17,15 +17,8 @@ from pydantic import Field
 
 from now_builder.config import Strict, build
 from now_builder.errors import FormatError
-from now_builder.formats.atomic import replacing, sha256_of, write_json
-from now_builder.formats.captions import (
-    Vocabulary,
-    from_line,
-    read_json,
-    read_lines,
-    read_vocabulary,
-    to_line,
-)
+from now_builder.formats.captions import Vocabulary, from_line, read_vocabulary, to_line
+from now_builder.formats.io import read_json, read_lines, replacing, sha256_of, write_json
 from now_builder.formats.split import SPLITS, Split, SplitPlan
 
 FORMAT = "now-release/1"

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from PIL import Image, UnidentifiedImageError
 
 from now_builder.errors import FormatError
-from now_builder.formats.atomic import replacing
+from now_builder.formats.io import replacing
 
 Box = tuple[float, float, float, float]
 """A box in image pixels: left, top, right, bottom."""

@@ -13,7 +13,7 @@ from pydantic import Field, model_serializer, model_validator
 
 from now_builder.config import Strict, build, read_toml, to_toml
 from now_builder.errors import ConfigError, FormatError
-from now_builder.formats.atomic import write_text
+from now_builder.formats.io import write_text
 
 Split = Literal["train", "dev", "test"]
 By = Literal["domain", "site", "page"]

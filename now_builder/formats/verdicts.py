@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import BinaryIO, Literal
 
 from now_builder.errors import ConfigError, FormatError
-from now_builder.formats.atomic import sync_folder
-from now_builder.formats.captions import read_lines
+from now_builder.formats.io import read_lines, sync_folder
 
 Verdict = Literal["match", "mismatch", "unsure"]
 VERDICTS: tuple[Verdict, ...] = ("match", "mismatch", "unsure")

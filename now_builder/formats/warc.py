@@ -17,7 +17,7 @@ from warcio.statusandheaders import StatusAndHeaders
 from warcio.warcwriter import WARCWriter
 
 from now_builder.errors import FormatError
-from now_builder.formats.atomic import replacing
+from now_builder.formats.io import replacing
 from now_builder.formats.shard import Capture, CaptureRow, Exchange
 
 _HTTP = "HTTP/1.1"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from now_builder.errors import ConfigError, FormatError
-from now_builder.formats.atomic import write_text
+from now_builder.formats.io import write_text
 from now_builder.formats.release import Pair, read_manifest, stream_pairs
 from now_builder.formats.shard import read_place
 from now_builder.formats.verdicts import COLUMNS, VerdictFile, one_line, open_verdicts

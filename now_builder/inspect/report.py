@@ -14,9 +14,9 @@ from markupsafe import Markup
 
 from now_builder import __version__
 from now_builder.errors import ConfigError, FormatError
-from now_builder.formats.atomic import write_text
 from now_builder.formats.beliefs import read_beliefs
 from now_builder.formats.features import SOURCES
+from now_builder.formats.io import write_text
 from now_builder.formats.release import Manifest, Pair, read_manifest, stream_pairs
 from now_builder.formats.shard import HEIGHT, WIDTH
 from now_builder.formats.split import SPLITS, Split

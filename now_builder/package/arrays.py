@@ -11,7 +11,6 @@ from jaxtyping import Float, Integer
 from tqdm import tqdm
 
 from now_builder.errors import FormatError
-from now_builder.formats.atomic import replacing
 from now_builder.formats.features import (
     DIMENSION,
     REGIONS,
@@ -20,6 +19,7 @@ from now_builder.formats.features import (
     Features,
     write_features,
 )
+from now_builder.formats.io import replacing
 from now_builder.formats.release import hash_of
 
 _BATCH = 128

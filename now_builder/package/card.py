@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 
-from now_builder.formats.looks import ALIKE
+from now_builder.formats.perceptual_hash import ALIKE
 from now_builder.formats.release import DATA_FOLDER
 from now_builder.formats.split import SPLITS, SplitPlan
 from now_builder.package.facts import Facts

@@ -11,7 +11,7 @@ from jaxtyping import UInt64
 
 from now_builder.formats.captions import UNK, Vocabulary
 from now_builder.formats.features import REGIONS
-from now_builder.formats.looks import ALIKE, alike
+from now_builder.formats.perceptual_hash import ALIKE, alike
 from now_builder.formats.release import Ceiling, Pair, ceiling
 from now_builder.formats.shard import CaptureRow, Planned
 from now_builder.formats.split import SPLITS, Split, registrable_domain

@@ -10,7 +10,7 @@ from now_builder.formats.shard import CaptureRow, Planned
 from now_builder.formats.split import SPLITS, Split, SplitPlan
 from now_builder.package.duplicates import CaptionIndex, NearCaptions, SameCaptions
 from now_builder.package.judgements import Judgements
-from now_builder.package.looks import LookIndex
+from now_builder.package.screenshots import LookIndex
 from now_builder.package.settings import Filters
 
 

@@ -16,15 +16,15 @@ import pyarrow.parquet as pq
 
 from now_builder import __version__
 from now_builder.errors import ConfigError, FormatError
-from now_builder.formats.atomic import (
+from now_builder.formats.features import DIMENSION, REGIONS, Features, open_features
+from now_builder.formats.io import (
+    read_json,
     remove_leftovers,
     replacing,
     sha256_of,
     write_json,
     write_text,
 )
-from now_builder.formats.captions import read_json
-from now_builder.formats.features import DIMENSION, REGIONS, Features, open_features
 from now_builder.formats.release import (
     DATA_FOLDER,
     Pair,

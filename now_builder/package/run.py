@@ -12,7 +12,6 @@ from typing import Any
 
 from now_builder import __version__
 from now_builder.errors import ConfigError, FormatError
-from now_builder.formats.atomic import remove_leftovers, sha256_of, write_json, write_text
 from now_builder.formats.captions import (
     MENDED,
     Vocabulary,
@@ -23,6 +22,7 @@ from now_builder.formats.captions import (
     write_vocabulary,
 )
 from now_builder.formats.features import Features, open_features
+from now_builder.formats.io import remove_leftovers, sha256_of, write_json, write_text
 from now_builder.formats.release import (
     DATA_FOLDER,
     FileEntry,
@@ -52,7 +52,7 @@ from now_builder.package.facts import Facts, Material, compute_facts
 from now_builder.package.filters import Pages, Selection, select, unusable
 from now_builder.package.flags import flags_of
 from now_builder.package.judgements import Judgements, read_judgements, relative
-from now_builder.package.looks import measure
+from now_builder.package.screenshots import measure
 from now_builder.package.settings import MEASURED, PackageSettings, Settled
 from now_builder.package.verify import verify
 

@@ -7,7 +7,7 @@ import pandas as pd
 
 from now_builder.config import build, read_toml, to_toml
 from now_builder.errors import FormatError
-from now_builder.formats.atomic import replacing, write_text
+from now_builder.formats.io import replacing, write_text
 from now_builder.simweb.settings import SimwebSettings
 from now_builder.simweb.world import World, build_world, listed
 

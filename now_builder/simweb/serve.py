@@ -13,7 +13,7 @@ from http import HTTPStatus
 from pathlib import Path
 
 from now_builder.errors import NowError
-from now_builder.formats.atomic import write_text
+from now_builder.formats.io import write_text
 from now_builder.simweb.answer import Answer, Answers, compressed
 from now_builder.simweb.make import read_world
 

@@ -13,8 +13,8 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from now_builder.errors import ConfigError
-from now_builder.formats.atomic import write_text
 from now_builder.formats.captions import SPECIALS
+from now_builder.formats.io import write_text
 from now_builder.tokenize.base import UNKNOWN, alphabet, batches
 
 BATCH = 1000

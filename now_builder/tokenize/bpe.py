@@ -8,8 +8,8 @@ from pathlib import Path
 import tokenizers
 from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
 
-from now_builder.formats.atomic import write_text
 from now_builder.formats.captions import SPECIALS
+from now_builder.formats.io import write_text
 from now_builder.tokenize.base import alphabet, batches
 
 BATCH = 1000

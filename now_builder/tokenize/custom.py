@@ -11,8 +11,8 @@ from pathlib import Path
 import tokenizers
 
 from now_builder.errors import ConfigError, FormatError
-from now_builder.formats.atomic import write_text
 from now_builder.formats.captions import SPECIALS, TOKENIZERS
+from now_builder.formats.io import write_text
 from now_builder.tokenize.base import UNKNOWN, batches
 
 BATCH = 1000

@@ -11,7 +11,6 @@ from pathlib import Path
 
 from now_builder import __version__
 from now_builder.errors import ConfigError
-from now_builder.formats.atomic import remove_leftovers, sha256_of
 from now_builder.formats.captions import (
     MENDED,
     TOKENIZERS,
@@ -21,11 +20,12 @@ from now_builder.formats.captions import (
     write_captions,
     write_vocabulary,
 )
+from now_builder.formats.io import remove_leftovers, sha256_of
 from now_builder.formats.split import read_split
 from now_builder.tokenize.base import CaptionTokenizer
 from now_builder.tokenize.corpus import Corpus, TrainCaptions
-from now_builder.tokenize.crew import Crew, renumbered
 from now_builder.tokenize.settings import TokenizeSettings
+from now_builder.tokenize.workers import Crew, renumbered
 
 
 @dataclass(frozen=True, slots=True)

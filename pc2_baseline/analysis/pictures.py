@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullLocator
 
-from now_builder.formats.atomic import replacing
+from now_builder.formats.io import replacing
 from pc2_baseline.analysis.truth import DivisionQuality, Truth
 from pc2_baseline.modules.division import THRESHOLD
 from pc2_baseline.training.checkpoint import CheckpointState

@@ -13,7 +13,7 @@ from safetensors.numpy import load_file
 from sklearn.metrics import roc_auc_score
 
 from now_builder.errors import ConfigError, FormatError, TrainingError
-from now_builder.formats.atomic import sha256_of
+from now_builder.formats.io import sha256_of
 from now_builder.formats.noise import matched as pairs_matched
 from now_builder.formats.noise import read_noise
 from now_builder.formats.release import is_ours, read_pairs, read_split_captions

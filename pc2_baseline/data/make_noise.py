@@ -9,7 +9,7 @@ from jaxtyping import Int
 
 from now_builder.config import build
 from now_builder.errors import ConfigError
-from now_builder.formats.atomic import replacing
+from now_builder.formats.io import replacing
 from now_builder.formats.noise import Noise, describe, own_images
 from now_builder.formats.precomp import PRECOMP
 from pc2_baseline.config import DataSettings, NowName

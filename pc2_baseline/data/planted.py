@@ -15,9 +15,9 @@ from jaxtyping import Bool, Float32, Int64
 
 from now_builder.config import build, read_toml, to_toml
 from now_builder.errors import ConfigError
-from now_builder.formats.atomic import write_text
 from now_builder.formats.captions import make_vocabulary, to_line, write_vocabulary
 from now_builder.formats.features import DIMENSION, REGIONS, FeatureBatch, write_features
+from now_builder.formats.io import write_text
 from now_builder.formats.release import (
     DATA_FOLDER,
     Manifest,

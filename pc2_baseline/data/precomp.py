@@ -8,9 +8,9 @@ import numpy as np
 from jaxtyping import Int, Shaped
 
 from now_builder.errors import ConfigError, FormatError
-from now_builder.formats.atomic import sha256_of
 from now_builder.formats.captions import Vocabulary
 from now_builder.formats.captions import read_vocabulary as read_json_vocabulary
+from now_builder.formats.io import sha256_of
 from now_builder.formats.precomp import CC152K, PRECOMP, captions_path, precomp_folder, stem
 from now_builder.formats.release import read_published_regions
 from now_builder.formats.split import Split

@@ -11,8 +11,7 @@ from pydantic import Field
 from leaderboard.metrics import CUTOFFS
 from now_builder.config import Strict, build, read_toml, with_overrides
 from now_builder.errors import ConfigError, TrainingError
-from now_builder.formats.atomic import sha256_of, write_json, write_text
-from now_builder.formats.captions import read_json
+from now_builder.formats.io import read_json, sha256_of, write_json, write_text
 from now_builder.formats.split import Split
 from pc2_baseline.config import Settings, build_settings, with_method
 from pc2_baseline.runs.evaluate import evaluate

@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Float
 
 from now_builder.errors import ConfigError
-from now_builder.formats.atomic import replacing
+from now_builder.formats.io import replacing
 from now_builder.formats.precomp import COCO
 from now_builder.formats.release import check_split
 from pc2_baseline.data.pairs import open_pairs

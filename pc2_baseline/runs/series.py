@@ -8,7 +8,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from now_builder.errors import ConfigError
-from now_builder.formats.atomic import write_json
+from now_builder.formats.io import write_json
 from pc2_baseline.config import Settings
 from pc2_baseline.training.process_groups import is_first
 from pc2_baseline.training.progress import say

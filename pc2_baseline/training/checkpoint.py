@@ -13,7 +13,7 @@ from torch import Tensor
 
 from now_builder.config import Strict, build
 from now_builder.errors import FormatError
-from now_builder.formats.atomic import replacing, write_json
+from now_builder.formats.io import replacing, write_json
 
 FORMAT = "pc2-checkpoint/1"
 STATE = "state.json"

@@ -10,8 +10,8 @@ import torch
 from leaderboard.submission.gallery import round_of
 from now_builder.config import Strict, build, read_toml, to_toml
 from now_builder.errors import ConfigError, FormatError
-from now_builder.formats.atomic import write_text
 from now_builder.formats.captions import Vocabulary
+from now_builder.formats.io import write_text
 from now_builder.formats.noise import Noise
 from now_builder.formats.precomp import captions_path
 from now_builder.formats.release import data_folder, read_split_captions

@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 from safetensors.torch import save_file
 
 from now_builder.errors import TrainingError
-from now_builder.formats.atomic import (
+from now_builder.formats.io import (
     remove_leftovers,
     replacing,
     sha256_of,

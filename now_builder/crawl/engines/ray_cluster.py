@@ -17,7 +17,7 @@ from now_builder.crawl.run import crawl_shards
 from now_builder.crawl.settings import CrawlSettings
 from now_builder.crawl.storage.places import Depot, is_elsewhere
 from now_builder.errors import CrawlError
-from now_builder.formats.atomic import write_json
+from now_builder.formats.io import write_json
 from now_builder.formats.shard import Planned, read_rows
 from now_builder.ray_engine import RayEngine, RayOptions
 

@@ -19,7 +19,7 @@ from typing import Any
 from now_builder.crawl.caption.charset import whole_characters
 from now_builder.crawl.timings import add_step
 from now_builder.errors import CrawlError, FormatError
-from now_builder.formats.atomic import sync_folder
+from now_builder.formats.io import sync_folder
 from now_builder.formats.shard import (
     Capture,
     CaptureRow,

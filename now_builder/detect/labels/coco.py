@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from now_builder.detect.labels.elements import Labels
 from now_builder.detect.labels.mapping import IGNORE, ClassMapping, group_of
 from now_builder.errors import FormatError
-from now_builder.formats.atomic import replacing
+from now_builder.formats.io import replacing
 from now_builder.formats.shard import HEIGHT, WIDTH, Box
 
 _SLACK = 1.0

@@ -18,7 +18,7 @@ from now_builder.detect.labels.mapping import DEFAULT, ClassMapping, read_mappin
 from now_builder.detect.labels.report import Gallery, render_report
 from now_builder.detect.settings import LabelSettings
 from now_builder.errors import ConfigError, FormatError
-from now_builder.formats.atomic import remove_leftovers, write_json, write_text
+from now_builder.formats.io import remove_leftovers, write_json, write_text
 from now_builder.formats.shard import (
     Capture,
     CaptureRow,

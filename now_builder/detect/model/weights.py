@@ -15,7 +15,7 @@ from now_builder.config import Strict, build
 from now_builder.detect.labels.mapping import ClassMapping
 from now_builder.detect.model.apt import AptDetector, ModelConfig
 from now_builder.errors import ConfigError, FormatError
-from now_builder.formats.atomic import replacing, sha256_of, write_json
+from now_builder.formats.io import replacing, sha256_of, write_json
 
 FORMAT = "now-detector/1"
 

@@ -26,8 +26,8 @@ from now_builder.detect.model.text_boxes import embed_text_boxes
 from now_builder.detect.model.text_encoder import DIMENSION, make_text_encoder
 from now_builder.detect.regions.sources import View
 from now_builder.errors import ConfigError, FormatError
-from now_builder.formats.atomic import sha256_of
 from now_builder.formats.features import REGIONS, SOURCES, FeatureBatch
+from now_builder.formats.io import sha256_of
 from now_builder.formats.shard import HEIGHT, WIDTH
 
 PREFIX = "detectron2:"

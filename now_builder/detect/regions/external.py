@@ -11,7 +11,7 @@ from torch import Tensor
 from torchvision.ops import box_convert
 
 from now_builder.errors import ConfigError
-from now_builder.formats.atomic import sha256_of
+from now_builder.formats.io import sha256_of
 
 _UNUSABLE = (OSError, ValueError, TypeError, RuntimeError, ImportError, SafetensorError)
 _FILES = ("*.json", "*.safetensors")

@@ -13,7 +13,7 @@ from now_builder.detect.regions.extraction import AptExtractor
 from now_builder.detect.training.data import Screenshots, TrainPage
 from now_builder.detect.training.measure import find, measure
 from now_builder.detect.training.pictures import draw_sheet
-from now_builder.formats.atomic import replacing, write_text
+from now_builder.formats.io import replacing, write_text
 
 Item = TypeVar("Item")
 _MEASURED = 200

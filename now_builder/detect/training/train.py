@@ -54,8 +54,8 @@ from now_builder.detect.training.data import (
 from now_builder.detect.training.measure import ClassMeasures, Measures, find, measure
 from now_builder.detect.training.sampling import Walk, repeat_factors
 from now_builder.errors import ConfigError, FormatError, TrainingError
-from now_builder.formats.atomic import replacing
 from now_builder.formats.features import REGIONS
+from now_builder.formats.io import replacing
 
 _HUB_TEXT_ENCODER = "bert-base-multilingual-cased"
 _MEASURES = 12

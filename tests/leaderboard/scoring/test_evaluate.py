@@ -10,6 +10,7 @@ import time
 import numpy as np
 import pytest
 
+from leaderboard.core.errors import SubmissionError
 from leaderboard.metrics import recalls
 from leaderboard.scoring.evaluate import score, validate
 from leaderboard.scoring.references import label_rsum, references
@@ -17,7 +18,7 @@ from leaderboard.scoring.result import Result
 from leaderboard.store.entries import entry_of, file_result, read_result, read_results, write_result
 from leaderboard.submission.archive import new_submission, pack
 from leaderboard.submission.gallery import read_gallery
-from now_builder.errors import FormatError, SubmissionError
+from now_builder.errors import FormatError
 
 N = 24
 

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from leaderboard.core.errors import SubmissionError
 from leaderboard.submission.archive import (
     MATRIX,
     META,
@@ -29,7 +30,7 @@ from leaderboard.submission.archive import (
     with_details,
 )
 from leaderboard.submission.gallery import Gallery
-from now_builder.errors import ConfigError, FormatError, SubmissionError
+from now_builder.errors import ConfigError, FormatError
 
 SIZE = 6
 KEYS = [f"00000_{row:04d}" for row in range(SIZE)]

@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 
+from leaderboard.core.errors import SubmissionError
 from leaderboard.metrics import recalls
 from leaderboard.scoring.evaluate import score
 from leaderboard.submission.archive import new_submission, pack
 from leaderboard.submission.gallery import read_gallery
-from now_builder.errors import ConfigError, FormatError, SubmissionError
+from now_builder.errors import ConfigError, FormatError
 
 
 def _precomp(folder, name, images, each):

@@ -7,9 +7,10 @@ import sys
 import numpy as np
 import pytest
 
+from leaderboard.core.errors import SubmissionError
 from leaderboard.metrics import Rows, recalls
 from leaderboard.submission.matrix import open_matrix, recall_file
-from now_builder.errors import FormatError, SubmissionError
+from now_builder.errors import FormatError
 
 
 def write(path, images=40, each=1, seed=0, **how):

@@ -6,11 +6,12 @@ import zipfile
 import numpy as np
 import pytest
 
+from leaderboard.core.errors import SubmissionError
 from leaderboard.metrics import recalls
 from leaderboard.scoring.evaluate import score
 from leaderboard.submission.archive import new_submission, open_submission, pack_arrays
 from leaderboard.submission.pack import Sources, pack_files
-from now_builder.errors import ConfigError, FormatError, SubmissionError
+from now_builder.errors import ConfigError, FormatError
 
 N = 24
 

@@ -18,8 +18,8 @@ from now_builder.detect.run import detect, detect_shards
 from now_builder.detect.settings import DetectSettings, TrainDetectorSettings
 from now_builder.detect.training.train import train_detector
 from now_builder.errors import ConfigError, FormatError
-from now_builder.formats.atomic import sha256_of
 from now_builder.formats.features import open_features, parts_folder, read_parts
+from now_builder.formats.io import sha256_of
 from now_builder.formats.shard import members_path, read_rows
 
 

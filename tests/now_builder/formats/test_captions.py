@@ -13,11 +13,11 @@ from now_builder.formats.captions import (
     SPECIALS,
     make_vocabulary,
     read_captions,
-    read_lines,
     read_vocabulary,
     write_captions,
     write_vocabulary,
 )
+from now_builder.formats.io import read_lines
 
 KEYS = st.text(st.characters(exclude_categories=["Cc", "Cs", "Zl", "Zp"]), min_size=1, max_size=12)
 IDS = st.lists(st.integers(0, 10**6), max_size=30)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from now_builder.chromium import find_chromium
-from now_builder.formats.atomic import write_json
+from now_builder.formats.io import write_json
 from now_builder.formats.release import read_manifest, read_pairs, write_pairs
 from now_builder.formats.shard import read_rows
 from now_builder.package.run import package

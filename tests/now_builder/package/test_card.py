@@ -11,7 +11,7 @@ import yaml
 
 from now_builder.config import build
 from now_builder.errors import ConfigError
-from now_builder.formats.atomic import sha256_of
+from now_builder.formats.io import sha256_of
 from now_builder.formats.release import read_manifest, read_pairs
 from now_builder.formats.shard import read_rows
 from now_builder.package.card import size_category

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from now_builder.errors import NowError
-from now_builder.formats.atomic import sha256_of
+from now_builder.formats.io import sha256_of
 from now_builder.formats.release import read_pairs, write_pairs
 from now_builder.formats.shard import read_rows
 from now_builder.package.run import package, verify

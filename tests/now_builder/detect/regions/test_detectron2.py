@@ -23,8 +23,8 @@ from now_builder.detect.run import detect, detect_shards
 from now_builder.detect.settings import DetectSettings, TrainDetectorSettings
 from now_builder.detect.training.train import train_detector
 from now_builder.errors import ConfigError, FormatError
-from now_builder.formats.atomic import sha256_of
 from now_builder.formats.features import SOURCES, open_features
+from now_builder.formats.io import sha256_of
 from now_builder.formats.shard import read_captures
 
 needs_detectron2 = pytest.mark.detectron2

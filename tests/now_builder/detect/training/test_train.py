@@ -26,7 +26,7 @@ from now_builder.detect.training.data import Screenshots, read_train_pages
 from now_builder.detect.training.measure import find, measure
 from now_builder.detect.training.train import Training, checkpoint_path, fit_scale, train_detector
 from now_builder.errors import ConfigError, FormatError, TrainingError
-from now_builder.formats.atomic import sha256_of
+from now_builder.formats.io import sha256_of
 from now_builder.formats.shard import locate_screenshots, read_rows
 from now_builder.formats.split import read_split
 

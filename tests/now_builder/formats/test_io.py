@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from now_builder.formats.atomic import (
+from now_builder.formats.io import (
     remove_leftovers,
     replacing,
     replacing_folder,

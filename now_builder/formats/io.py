@@ -1,4 +1,4 @@
-"""Written last means complete: files appear whole, by rename, or not at all."""
+"""Read text and JSON with clear errors; write files whole, by rename, or not at all."""
 
 import hashlib
 import json
@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from now_builder.errors import FormatError
 
 
 @contextmanager
@@ -106,3 +108,32 @@ def sha256_of(path: Path) -> str:
     """Hash a file's bytes (hexadecimal)."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def read_lines(path: Path, missing: str) -> list[str]:
+    r"""Read the lines of a UTF-8 text; only ``\n`` (or ``\r\n``) ends one.
+
+    Raises:
+        FormatError: If it cannot be read; ``missing`` is what is said if it is not there.
+    """
+    try:
+        lines = path.read_bytes().decode().replace("\r\n", "\n").split("\n")
+    except FileNotFoundError:
+        raise FormatError(path, missing) from None
+    except (UnicodeDecodeError, OSError) as error:
+        raise FormatError(path, f"not a readable UTF-8 text ({error})") from None
+    return lines[:-1] if not lines[-1] else lines
+
+
+def read_json(path: Path, missing: str) -> Any:
+    """Read JSON.
+
+    Raises:
+        FormatError: If it cannot be read; ``missing`` is what is said if it is not there.
+    """
+    try:
+        return json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise FormatError(path, missing) from None
+    except (ValueError, RecursionError, OSError) as error:
+        raise FormatError(path, f"not JSON ({error})") from None

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from PIL import Image, ImageDraw
 
 from now_builder.errors import FormatError
-from now_builder.formats.looks import alike
+from now_builder.formats.perceptual_hash import alike
 from now_builder.formats.shard import Element
-from now_builder.package.looks import LookIndex, has_consent_wall, is_blank
+from now_builder.package.screenshots import LookIndex, has_consent_wall, is_blank
 
 FULL = (0.0, 0.0, 720.0, 1280.0)
 
