@@ -14,7 +14,7 @@ from importlib.resources import files
 from itertools import combinations, pairwise
 from pathlib import Path
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment
 from markupsafe import Markup
 
 from leaderboard.board import display_text as labels
@@ -43,6 +43,7 @@ from leaderboard.store.entries import Entry
 from leaderboard.store.relative import relative_flags
 from now_builder.errors import ConfigError
 from now_builder.formats.io import replacing_folder
+from now_builder.html import template_environment
 
 GENERATOR = "now-leaderboard"
 ALL_PAIRS = 12
@@ -458,13 +459,7 @@ def _render(template: str, **values: object) -> str:
 
 @cache
 def _templates() -> Environment:
-    templates = Environment(
-        loader=PackageLoader("leaderboard.site"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    templates = template_environment("leaderboard.site")
     filters: Mapping[str, object] = {
         "figure": _figure,
         "signed": _signed,

@@ -9,7 +9,7 @@ from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment
 from markupsafe import Markup
 
 from now_builder import __version__
@@ -20,6 +20,7 @@ from now_builder.formats.io import write_text
 from now_builder.formats.release import Manifest, Pair, read_manifest, stream_pairs
 from now_builder.formats.shard import HEIGHT, WIDTH
 from now_builder.formats.split import SPLITS, Split
+from now_builder.html import template_environment
 from now_builder.inspect.agreement import Share, mean_interval, wilson
 from now_builder.inspect.pairs import by_key, drawn, show
 from now_builder.inspect.settings import ReportSettings
@@ -220,13 +221,7 @@ def render(template: str, **values: object) -> str:
 
 @cache
 def _templates() -> Environment:
-    templates = Environment(
-        loader=PackageLoader("now_builder.inspect"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    templates = template_environment("now_builder.inspect")
     templates.filters.update(
         thousands=lambda value: f"{value:,}",
         cut=_cut,

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from PIL import Image
 
 from now_builder.detect.labels.elements import DROPPED, IGNORED, PAGES_DROPPED, Labels
 from now_builder.detect.labels.mapping import ClassMapping
 from now_builder.formats.shard import HEIGHT, WIDTH, Box, Capture, CaptureRow, open_screenshot
+from now_builder.html import template_environment
 
 _THUMBNAIL = (WIDTH // 2, HEIGHT // 2)
 IGNORED_COLOUR = "#888"
@@ -67,13 +67,7 @@ def render_report(statistics: Mapping[str, Any], gallery: Gallery, mapping: Clas
         gallery: The pages to show.
         mapping: Names of the classes.
     """
-    environment = Environment(
-        loader=PackageLoader("now_builder.detect.labels"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = template_environment("now_builder.detect.labels")
     return environment.get_template("labels.html.j2").render(
         found=statistics,
         why={**DROPPED, **IGNORED, **PAGES_DROPPED},
