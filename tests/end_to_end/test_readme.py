@@ -1,4 +1,4 @@
-"""The README's commands exist, with the options that it shows."""
+"""The commands of the README and of docs/commands.md exist, with the options shown there."""
 
 import os
 import re
@@ -18,7 +18,8 @@ MAINS = {
 
 
 def commands() -> list[str]:
-    text = README.read_text(encoding="utf-8").replace("\n--", " --")
+    pages = (README, README.parent / "docs" / "commands.md")
+    text = "\n".join(page.read_text(encoding="utf-8") for page in pages).replace("\n--", " --")
     blocks = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
     lines = [line.split("#")[0].strip() for block in blocks for line in block.splitlines()]
     spans = re.findall(r"`([^`]*)`", text)
