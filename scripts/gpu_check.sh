@@ -6,6 +6,7 @@ cd "$(dirname "$0")/.."
 root=$PWD device=${DEVICE:-cuda} size=${SIZE:-full} limit=${LIMIT_S:-580} bundle=${BUNDLE:-.gpu-bundle}
 export OUT=${OUT:-$root} BUNDLE=$bundle
 export CUBLAS_WORKSPACE_CONFIG=:4096:8 PYTHONUNBUFFERED=1
+if [ "$size" = tiny ]; then export OMP_NUM_THREADS=1; fi
 python=${PYTHON:-}
 if [ -z "$python" ]; then
   python=python3

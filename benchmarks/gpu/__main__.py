@@ -17,14 +17,13 @@ from pathlib import Path
 
 from benchmarks.gpu.report import TITLES, Report
 
+REHEARSAL = "tiny: a rehearsal, its figures mean nothing"
 MODULES = {"1": "suite", "2": "similarity", "3": "epochs", "4": "extraction", "5": "detector"}
 
 
 def run(part: str, options: argparse.Namespace) -> bool:
     """Run a part; whatever breaks it becomes its reason. Tell whether it came to a good end."""
-    command = (
-        f"DEVICE={options.device} SIZE={options.size} scripts/gpu_check.sh {part}"
-    )
+    command = f"DEVICE={options.device} SIZE={options.size} scripts/gpu_check.sh {part}"
     report = Report(options.out)
     report.begin(part, command, {})
     begun = time.monotonic()
@@ -33,6 +32,11 @@ def run(part: str, options: argparse.Namespace) -> bool:
         device = machine.torch.device(options.device)
         report.parts[part]["environment"] = machine.describe(device)
         tiny = options.size == "tiny"
+        if tiny:
+            report.parts[part]["environment"]["size"] = (
+                "tiny: a rehearsal, its figures mean nothing"
+            )
+            machine.torch.set_num_threads(1)
         check = machine.Check(part, device, tiny, report, command, options.limit_s)
         import_module(f"benchmarks.gpu.{MODULES[part]}").run(check)
     except Exception as error:  # noqa: BLE001 - a part's failure becomes a row

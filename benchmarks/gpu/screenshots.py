@@ -1,6 +1,6 @@
 """Captures as a folder of pictures with their labels in COCO JSON: carried anywhere, no Parquet.
 
-    python -m benchmarks.gpu.screenshots CAPTURES FOLDER
+python -m benchmarks.gpu.screenshots CAPTURES FOLDER
 """
 
 import argparse
