@@ -26,8 +26,12 @@ install_bundle() {
     return
   fi
   site=$(mktemp -d)
-  "$python" -m pip install --quiet --disable-pip-version-check --no-index --no-deps --no-compile \
-    --root-user-action ignore --target "$site" "$bundle"/wheels/*.whl || exit 1
+  if "$python" -m pip --version >/dev/null 2>&1; then
+    "$python" -m pip install --quiet --disable-pip-version-check --no-index --no-deps --no-compile \
+      --root-user-action ignore --target "$site" "$bundle"/wheels/*.whl || exit 1
+  else # a wheel is an archive of what is to lie there
+    for wheel in "$bundle"/wheels/*.whl; do "$python" -m zipfile -e "$wheel" "$site" || exit 1; done
+  fi
 }
 if [ -e "$bundle/python-version" ]; then install_bundle; fi
 export PYTHONPATH="$root${site:+:$site}"

