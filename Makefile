@@ -5,7 +5,7 @@ WHEEL_ENV := .cache/wheel-env
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow test-detectron2 check wheel bench format clean
+.PHONY: help setup demo test test-slow test-detectron2 check wheel bench gpu-check gpu-bundle format clean
 
 help: ## this text
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17
@@ -39,6 +39,12 @@ wheel: setup # a second environment: the wheel itself, and the packages of the f
 
 bench: setup ## ratios against the plain way of doing the same work, in one run
 	@for file in benchmarks/*.py; do echo "== $$file"; OMP_NUM_THREADS=$(JOBS) $(BIN)/python $$file || exit 1; done
+
+gpu-check: ## what only a GPU can prove, see docs/gpu.md; DEVICE=cpu SIZE=tiny rehearses it
+	@scripts/gpu_check.sh all
+
+gpu-bundle: setup ## what gpu-check needs where there is no network, into .gpu-bundle
+	@scripts/gpu_bundle.sh
 
 format: setup ## let ruff write the layout
 	$(BIN)/ruff format .

@@ -33,7 +33,7 @@ from torchvision.ops import box_iou, nms, roi_align
 
 from now_builder.detect import boxes as geometry
 from now_builder.detect.base import Page
-from now_builder.detect.model.apt import PAPER, TINY, AptDetector
+from now_builder.detect.model.apt import PAPER, TINY, AptDetector, ModelConfig
 from now_builder.detect.model.inference import choose_precision, to_inference
 from now_builder.detect.model.text_boxes import dom_text_boxes, embed_text_boxes, linked_embeddings
 from now_builder.detect.model.text_encoder import TextEncoder, make_text_encoder
@@ -42,7 +42,7 @@ from now_builder.detect.pixels import decode_screenshot, to_batch
 from now_builder.detect.regions.extraction import AptExtractor
 from now_builder.detect.run import _Work
 from now_builder.detect.settings import DetectSettings
-from now_builder.formats.features import read_part, read_parts
+from now_builder.formats.features import FeatureBatch, read_part, read_parts
 from now_builder.formats.shard import HEIGHT, WIDTH, Capture, Element, read_captures
 
 KEEP, PLAIN_PROPOSALS, NMS = 36, 300, 0.5
@@ -158,13 +158,17 @@ def load(options: argparse.Namespace, device: torch.device) -> tuple[AptDetector
     if options.weights:
         model, card = load_detector(options.weights, device)
         return model, card.text_encoder
+    return draw_model(PAPER if options.size == "paper" else TINY, device), "hash:0"
+
+
+def draw_model(config: ModelConfig, device: torch.device) -> AptDetector:
+    """Draw the weights of a detector, always the same."""
     torch.manual_seed(0)
-    config = PAPER if options.size == "paper" else TINY
     # Random weights prefer one large anchor everywhere, of which suppression would leave a dozen;
     # trained ones leave hundreds.
     config = config.model_copy(update={"overlap": 1.0})
     model = AptDetector(config, normalize(torch.randn(18, 768), dim=1)).eval()
-    return model.to(memory_format=torch.channels_last).to(device), "hash:0"
+    return model.to(memory_format=torch.channels_last).to(device)
 
 
 def overlap(plain: np.ndarray, ours: np.ndarray) -> tuple[float, float]:
@@ -174,7 +178,12 @@ def overlap(plain: np.ndarray, ours: np.ndarray) -> tuple[float, float]:
 
 
 class Ours:
-    """The stage's own loop over captures that are in memory."""
+    """The stage's own loop over captures that are in memory.
+
+    Attributes:
+        waited_s: Seconds of the last call that the model waited for decoded screenshots.
+        wrote_s: And for the disk.
+    """
 
     def __init__(self, model: AptDetector, encoder: TextEncoder, settings: DetectSettings) -> None:
         self.settings = settings
@@ -183,6 +192,7 @@ class Ours:
             2 if size == "paper" and "cpu" in settings.device else 16
         )
         self.extractor = AptExtractor(model, encoder, {}, proposals=settings.proposals)
+        self.waited_s = self.wrote_s = 0.0
         self.factors = np.array([*model.config.input_size] * 2) / ([WIDTH, HEIGHT] * 2)
 
     def __call__(self, captures: Sequence[Capture]) -> tuple[float, dict[str, np.ndarray]]:
@@ -191,7 +201,7 @@ class Ours:
             features = Path(folder) / "f.h5"
             start = time.perf_counter()
             work = _Work(self.extractor, features, self.settings, self.batch)
-            work.run(iter(captures), len(captures), 0)
+            self.waited_s, self.wrote_s = work.run(iter(captures), len(captures), 0)
             seconds = time.perf_counter() - start
             batches = [read_part(part)[0] for part in read_parts(features)]
         scaled = {
@@ -201,12 +211,12 @@ class Ours:
         }
         return seconds, scaled
 
-    def once(self, captures: Sequence[Capture]) -> None:
+    def once(self, captures: Sequence[Capture]) -> FeatureBatch:
         """Run the model alone on a batch."""
         size = self.extractor.input_size
         images = [decode_screenshot(one.screenshot, size, one.key) for one in captures]
         pages = [Page(one.key, dom_text_boxes(one.elements)) for one in captures]
-        self.extractor.extract(pages, to_batch(images))
+        return self.extractor.extract(pages, to_batch(images))
 
 
 def flops_of(ours: Ours, capture: Capture) -> float:

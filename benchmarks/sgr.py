@@ -1,4 +1,4 @@
-"""SGR by the plain loop over captions against the vectorised one: time, memory, difference.
+"""SGR or SAF by the plain loop over captions against the vectorised one: time, memory, difference.
 
 Each way does forward and backward on the same weights, batch and machine, in a process of its own,
 so that its peak memory is its own. The loop is what the field's code does, in plain float32;
@@ -28,7 +28,7 @@ from torch.nn import functional
 from pc2_baseline.modules.codes import CaptionCodes, ImageCodes
 from pc2_baseline.modules.fused import unit
 from pc2_baseline.modules.onednn_products import fast_float32
-from pc2_baseline.modules.similarity import Room, SgrSimilarity
+from pc2_baseline.modules.similarity import Room, SafSimilarity, SgrSimilarity, Similarity
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,7 @@ class Size:
     keep_mb: int | None = None
     threads: int = 1
     device: str = "cpu"
+    kind: str = "sgr"
 
 
 SIZES = {
@@ -67,7 +68,7 @@ def l2norm(x: Tensor, dim: int) -> Tensor:
     return x / (x.pow(2).sum(dim, keepdim=True).sqrt() + 1e-8)
 
 
-def plain_loop(sgr: SgrSimilarity, images: ImageCodes, captions: CaptionCodes) -> Tensor:
+def plain_loop(net: Similarity, images: ImageCodes, captions: CaptionCodes) -> Tensor:
     """One caption at a time against all images: what the field's code does."""
     columns = []
     for row, length in enumerate(captions.lengths.tolist()):
@@ -75,28 +76,46 @@ def plain_loop(sgr: SgrSimilarity, images: ImageCodes, captions: CaptionCodes) -
         affinity = functional.leaky_relu(images.regions @ word.T, 0.1)
         attention = torch.softmax(9.0 * l2norm(affinity, 2), 1)
         context = l2norm(attention.transpose(1, 2) @ images.regions, 2)
-        local = l2norm(sgr.local((context - word) ** 2), 2)
-        whole = l2norm(sgr.whole((images.pooled - captions.pooled[row]) ** 2), 1)
+        local = l2norm(net.local((context - word) ** 2), 2)
+        whole = l2norm(net.whole((images.pooled - captions.pooled[row]) ** 2), 1)
         nodes = torch.cat([whole[:, None], local], 1)
-        for layer in sgr.layers:
-            edges = torch.softmax(layer.query(nodes) @ layer.key(nodes).transpose(1, 2), -1)
-            nodes = torch.relu(layer.mix(edges @ nodes))
-        columns.append(torch.sigmoid(sgr.evaluate(nodes[:, 0])))
+        read = filtered(net, nodes) if isinstance(net, SafSimilarity) else reasoned(net, nodes)
+        columns.append(torch.sigmoid(net.evaluate(read)))
     return torch.cat(columns, 1)
 
 
+def reasoned(sgr: SgrSimilarity, nodes: Tensor) -> Tensor:
+    """Let nodes attend to each other, and read the global one."""
+    for layer in sgr.layers:
+        edges = torch.softmax(layer.query(nodes) @ layer.key(nodes).transpose(1, 2), -1)
+        nodes = torch.relu(layer.mix(edges @ nodes))
+    return nodes[:, 0]
+
+
+def filtered(saf: SafSimilarity, nodes: Tensor) -> Tensor:
+    """Sum nodes by gates that are normalised over the images."""
+    gates = torch.sigmoid(saf.norm(saf.weigh(nodes).transpose(1, 2)))
+    weights = gates / (gates.abs().sum(2, keepdim=True) + 1e-8)
+    return l2norm((weights @ nodes)[:, 0], 1)
+
+
 def operations(size: Size) -> float:
-    """Multiplications and additions of the loop's products, forward and backward."""
+    """Count multiplications and additions of the loop's products, forward and backward."""
     words = size.batch * sum(lengths_of(size))
-    graph = 3 * size.node**2 + 2 * size.node * size.mean_words
+    graph = 3 * size.node**2 + 2 * size.node * size.mean_words if size.kind == "sgr" else 0
     attention = 2 * 36 * size.dim
     return 6.0 * words * (attention + size.dim * size.node + LAYERS * graph)
 
 
-def make(size: Size, precision: str) -> tuple[SgrSimilarity, ImageCodes, CaptionCodes]:
+def make(size: Size, precision: str) -> tuple[Similarity, ImageCodes, CaptionCodes]:
     """Draw weights and encoded inputs: the same in every process."""
     torch.manual_seed(0)
-    sgr = SgrSimilarity(size.dim, size.node, LAYERS, Room(size.chunk_mb, size.keep_mb, precision))
+    room = Room(size.chunk_mb, size.keep_mb, precision)
+    sgr = (
+        SafSimilarity(size.dim, size.node, room)
+        if size.kind == "saf"
+        else SgrSimilarity(size.dim, size.node, LAYERS, room)
+    )
     lengths = torch.tensor(lengths_of(size))
     there = torch.arange(int(lengths.max())) < lengths[:, None]
     words = unit(torch.randn(size.batch, int(lengths.max()), size.dim)) * there[..., None]
@@ -179,13 +198,15 @@ def main() -> None:
     parser.add_argument("--chunk-mb", type=int)
     parser.add_argument("--keep-mb", type=int)
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--kind", choices=["sgr", "saf"], default="sgr")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     names = list(SIZES) if options.size == "all" else [options.size]
     results = {}
     for name in names:
         changes = {
-            key: getattr(options, key) for key in ("threads", "chunk_mb", "keep_mb", "device")
+            key: getattr(options, key)
+            for key in ("threads", "chunk_mb", "keep_mb", "device", "kind")
         }
         size = replace(SIZES[name], **changes, batch=options.batch or SIZES[name].batch)
         sys.stderr.write(f"{name}: {asdict(size)}\n")

@@ -1,6 +1,7 @@
 """Promised shapes and types are enforced; browsers have the machine to themselves."""
 
 import fcntl
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -42,3 +43,28 @@ def _browser_test(
         return
     with _alone(tmp_path_factory):
         yield
+
+
+@pytest.fixture(scope="session")
+def device():
+    """What tests marked ``gpu`` run on: NOW_TEST_DEVICE, or else the first GPU."""
+    import torch  # noqa: PLC0415 - most tests do without
+
+    name = os.environ.get("NOW_TEST_DEVICE", "cuda")
+    if name.startswith("cuda") and not torch.cuda.is_available():
+        pytest.skip("no CUDA device; NOW_TEST_DEVICE=cpu runs these tests on the CPU")
+    return torch.device(name)
+
+
+@pytest.fixture
+def full_float32():
+    """Float32 in all its digits: by default cuDNN rounds it to TF32 in convolutions and GRUs."""
+    import torch  # noqa: PLC0415 - the same
+
+    kinds = (torch.backends.cudnn.conv, torch.backends.cudnn.rnn)
+    before = [kind.fp32_precision for kind in kinds]
+    for kind in kinds:
+        kind.fp32_precision = "ieee"
+    yield
+    for kind, precision in zip(kinds, before, strict=True):
+        kind.fp32_precision = precision

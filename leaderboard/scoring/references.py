@@ -6,9 +6,6 @@ from math import comb
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.csv
-import pyarrow.parquet
 from jaxtyping import Float
 
 from leaderboard.metrics import CUTOFFS, recalls
@@ -105,6 +102,10 @@ def _joined(truth: Path, pairs: Sequence[Pair]) -> dict[str, list[str | None]]:
 
 
 def _read(truth: Path) -> Mapping[str, list[str | None]]:
+    import pyarrow as pa  # noqa: PLC0415 - 45 MB that only tables need
+    import pyarrow.csv  # noqa: PLC0415 - the same
+    import pyarrow.parquet  # noqa: PLC0415 - the same
+
     try:
         if truth.suffix.lower() == ".csv":
             kinds = pa.csv.ConvertOptions(strings_can_be_null=True)

@@ -6,8 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
-import pyarrow as pa
 
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.io import read_json, read_lines
@@ -90,6 +88,9 @@ def _clean_prob(path: Path) -> np.ndarray:
 
 
 def _read_table(path: Path) -> tuple[list[str], np.ndarray]:
+    import pandas as pd  # noqa: PLC0415 - 45 MB that only tables need
+    import pyarrow as pa  # noqa: PLC0415 - the same
+
     if not path.is_file():
         raise FormatError(path, "no such run folder, CSV or Parquet file")
     try:

@@ -10,8 +10,6 @@ from tokenize import TokenError
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 from jaxtyping import Shaped
 from pydantic import Field
 
@@ -106,7 +104,9 @@ _LATER = {"flags": ""}
 """Columns that older releases lack, and what stands for them."""
 
 
-def _schema(kind: type) -> pa.Schema:
+def _schema(kind: type) -> Any:
+    import pyarrow as pa  # noqa: PLC0415 - 45 MB that only tables need
+
     return pa.schema([(f.name, pa.int32() if f.type is int else pa.string()) for f in fields(kind)])
 
 
@@ -144,6 +144,9 @@ def read_rejects(release: Path) -> list[Reject]:
 
 
 def _write_rows(path: Path, rows: Sequence[Any], kind: type) -> None:
+    import pyarrow as pa  # noqa: PLC0415 - 45 MB that only tables need
+    import pyarrow.parquet as pq  # noqa: PLC0415 - the same
+
     with replacing(path) as temporary:
         table = pa.Table.from_pylist([asdict(row) for row in rows], schema=_schema(kind))
         pq.write_table(table, temporary)
@@ -154,6 +157,9 @@ def _read_rows(path: Path, kind: type) -> list[dict[str, Any]]:
 
 
 def _stream_rows(path: Path, kind: type) -> Iterator[dict[str, Any]]:
+    import pyarrow as pa  # noqa: PLC0415 - 45 MB that only tables need
+    import pyarrow.parquet as pq  # noqa: PLC0415 - the same
+
     schema = _schema(kind)
     try:
         with pq.ParquetFile(path, buffer_size=_BUFFER) as file:
@@ -169,7 +175,9 @@ def _stream_rows(path: Path, kind: type) -> Iterator[dict[str, Any]]:
         raise FormatError(path, f"not a readable parquet file ({error})") from None
 
 
-def _checked_rows(path: Path, kind: type, table: pa.Table) -> list[dict[str, Any]]:
+def _checked_rows(path: Path, kind: type, table: Any) -> list[dict[str, Any]]:
+    import pyarrow as pa  # noqa: PLC0415 - 45 MB that only tables need
+
     schema = _schema(kind)
     for name, value in _LATER.items():
         if name in schema.names and name not in table.column_names:

@@ -10,8 +10,6 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 from PIL import Image, UnidentifiedImageError
 
 from now_builder.errors import FormatError
@@ -193,39 +191,49 @@ def image_kind(screenshot: bytes) -> Literal["png", "webp"]:
 
 
 _ELEMENTS_FORMAT = "now-elements/1"
-_PLAN_SCHEMA = pa.schema(
-    [
-        ("key", pa.string()),
-        ("shard", pa.int32()),
-        ("url", pa.string()),
-        ("url_canonical", pa.string()),
-        ("site", pa.string()),
-        ("lot", pa.int32()),
-    ],
-    metadata={"format": "now-plan/1"},
-)
 _LATER: dict[str, Any] = {"lot": -1, "timings": None, "overlays": []}
 """Columns that older files lack, and what stands for them."""
 
 _REQUIRED = {"key", "shard", "url", "url_canonical", "site", "status"}
 _INTEGERS = {"http_status", "attempts"}
 _LISTS = {"redirects", "overlays"}
-_ROW_SCHEMA = pa.schema(
-    [
-        (
-            f.name,
-            pa.int32()
-            if f.name in _INTEGERS
-            else pa.float64()
-            if f.name == "elapsed_s"
-            else pa.list_(pa.string())
-            if f.name in _LISTS
-            else pa.string(),
-        )
-        for f in fields(CaptureRow)
-    ],
-    metadata={"format": "now-captures/1"},
-)
+
+
+def _plan_schema() -> Any:
+    import pyarrow as pa  # noqa: PLC0415 - 45 MB that only tables need
+
+    return pa.schema(
+        [
+            ("key", pa.string()),
+            ("shard", pa.int32()),
+            ("url", pa.string()),
+            ("url_canonical", pa.string()),
+            ("site", pa.string()),
+            ("lot", pa.int32()),
+        ],
+        metadata={"format": "now-plan/1"},
+    )
+
+
+def _row_schema() -> Any:
+    import pyarrow as pa  # noqa: PLC0415 - 45 MB that only tables need
+
+    return pa.schema(
+        [
+            (
+                f.name,
+                pa.int32()
+                if f.name in _INTEGERS
+                else pa.float64()
+                if f.name == "elapsed_s"
+                else pa.list_(pa.string())
+                if f.name in _LISTS
+                else pa.string(),
+            )
+            for f in fields(CaptureRow)
+        ],
+        metadata={"format": "now-captures/1"},
+    )
 
 
 def plan_path(captures: Path) -> Path:
@@ -246,9 +254,7 @@ def members_path(captures: Path, shard: int) -> Path:
 def write_plan(captures: Path, plan: Sequence[Planned]) -> None:
     """Write ``plan.parquet`` atomically."""
     with replacing(plan_path(captures)) as temporary:
-        pq.write_table(
-            pa.Table.from_pylist([asdict(line) for line in plan], schema=_PLAN_SCHEMA), temporary
-        )
+        _write_table(temporary, [asdict(line) for line in plan], _plan_schema())
 
 
 def read_plan(captures: Path) -> list[Planned]:
@@ -257,7 +263,9 @@ def read_plan(captures: Path) -> list[Planned]:
     Raises:
         FormatError: If it is missing or torn.
     """
-    return [Planned(**line) for line in _read_table(plan_path(captures), _PLAN_SCHEMA).to_pylist()]
+    return [
+        Planned(**line) for line in _read_table(plan_path(captures), _plan_schema()).to_pylist()
+    ]
 
 
 def write_shard(
@@ -299,9 +307,7 @@ def write_packed(
                 info.mode = 0o644
                 tar.addfile(info, io.BytesIO(content))
     with replacing(rows_path(captures, shard)) as temporary:
-        pq.write_table(
-            pa.Table.from_pylist([asdict(row) for row in rows], schema=_ROW_SCHEMA), temporary
-        )
+        _write_table(temporary, [asdict(row) for row in rows], _row_schema())
 
 
 def to_members(capture: Capture) -> list[tuple[str, bytes]]:
@@ -345,7 +351,7 @@ def read_rows(captures: Path, shard: int | None = None) -> list[CaptureRow]:
     return [
         CaptureRow(**row)
         for number in shards
-        for row in _read_table(rows_path(captures, number), _ROW_SCHEMA).to_pylist()
+        for row in _read_table(rows_path(captures, number), _row_schema()).to_pylist()
     ]
 
 
@@ -511,7 +517,17 @@ def _box(numbers: list[float]) -> Box:
     return left, top, right, bottom
 
 
-def _read_table(path: Path, schema: pa.Schema) -> pa.Table:
+def _write_table(path: Path, rows: list[dict[str, Any]], schema: Any) -> None:
+    import pyarrow as pa  # noqa: PLC0415 - 45 MB that only tables need
+    import pyarrow.parquet as pq  # noqa: PLC0415 - the same
+
+    pq.write_table(pa.Table.from_pylist(rows, schema=schema), path)
+
+
+def _read_table(path: Path, schema: Any) -> Any:
+    import pyarrow as pa  # noqa: PLC0415 - 45 MB that only tables need
+    import pyarrow.parquet as pq  # noqa: PLC0415 - the same
+
     try:
         table = pq.read_table(path)
     except FileNotFoundError:

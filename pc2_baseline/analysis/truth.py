@@ -6,11 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from jaxtyping import Bool, Float
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
-from sklearn.metrics import roc_auc_score
 
 from now_builder.errors import ConfigError, FormatError, TrainingError
 from now_builder.formats.io import sha256_of
@@ -167,7 +165,9 @@ def read_truth(path: Path, names: dict[str, list[str]]) -> Truth:
             path, f"columns {list(table.columns)}, expected {' or '.join(names)}, and matched"
         )
     table = table.dropna(subset=[column, "matched"])
-    told = dict(zip(table[column].astype(str), _booleans(path, table["matched"]), strict=True))
+    told = dict(
+        zip(table[column].astype(str), _booleans(path, list(table["matched"])), strict=True)
+    )
     known = np.array([name in told for name in names[column]], dtype=bool)
     matched = np.array([told.get(name, False) for name in names[column]], dtype=bool)
     if not matched.any() or matched.sum() == known.sum():
@@ -178,7 +178,9 @@ def read_truth(path: Path, names: dict[str, list[str]]) -> Truth:
     return Truth(matched, known)
 
 
-def _read_table(path: Path) -> pd.DataFrame:
+def _read_table(path: Path) -> Any:
+    import pandas as pd  # noqa: PLC0415 - 45 MB that only tables need
+
     try:
         return pd.read_csv(path) if path.suffix == ".csv" else pd.read_parquet(path)
     except FileNotFoundError:
@@ -188,12 +190,12 @@ def _read_table(path: Path) -> pd.DataFrame:
         raise FormatError(path, f"not a readable .csv or .parquet file ({reason})") from None
 
 
-def _booleans(path: Path, column: pd.Series) -> list[bool]:
+def _booleans(path: Path, column: list[object]) -> list[bool]:
     words = {"true": True, "1": True, "1.0": True, "false": False, "0": False, "0.0": False}
     values = [words.get(str(value).strip().lower()) for value in column]
     told = [value for value in values if value is not None]
     if len(told) < len(values):
-        found = column.iloc[values.index(None)]
+        found = column[values.index(None)]
         raise FormatError(path, f"matched: found {found!r}, expected true or false")
     return told
 
@@ -247,6 +249,8 @@ def judged(beliefs: Mapping[str, np.ndarray], truth: Truth) -> dict[str, float]:
 
 
 def _auroc(belief: Float[np.ndarray, " known"], matched: Bool[np.ndarray, " known"]) -> float:
+    from sklearn.metrics import roc_auc_score  # noqa: PLC0415 - SciPy comes with it
+
     return float(roc_auc_score(matched, belief))
 
 

@@ -5,8 +5,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Bool, Float
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.mixture import GaussianMixture
 
 from now_builder.errors import TrainingError
 
@@ -70,6 +68,9 @@ def clean_posterior(
     Source:
         NCR (Huang et al., NeurIPS 2021): 10 iterations, tolerance 0.01, variance floor 5e-4.
     """
+    from sklearn.exceptions import ConvergenceWarning  # noqa: PLC0415 - SciPy comes with it
+    from sklearn.mixture import GaussianMixture  # noqa: PLC0415 - the same
+
     values = scaled(statistic.astype(np.float64))[:, None]
     mixture = GaussianMixture(
         n_components=2, max_iter=10, tol=1e-2, reg_covar=5e-4, random_state=seed

@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 from PIL import Image, ImageDraw, ImageFont
 
+from now_builder.detect.labels.coco import CocoDraft, scratch
+from now_builder.detect.labels.elements import label
+from now_builder.detect.labels.mapping import DEFAULT
 from now_builder.formats.shard import (
     HEIGHT,
     WIDTH,
@@ -296,6 +299,36 @@ def _look(r):
     ink = tuple(r.randrange(200, 250) if dark else r.randrange(0, 70) for _ in range(3))
     rest = [tuple(r.randrange(60, 230) for _ in range(3)) for _ in range(3)]
     return [ground, ink, *rest], _WORDS[r.choice(sorted(_WORDS))]
+
+
+def draw_captured(pages: int, seed: int = 0) -> list[Capture]:
+    """Draw pages in memory."""
+    r = random.Random(seed)
+    looks = [_look(r) for _ in range(8)]
+    found = []
+    for number in range(pages):
+        png, elements = draw_page(seed + number, *looks[number % 8], TOPICS[number % len(TOPICS)])
+        found.append(Capture(f"00000_{number:04d}", png, b"<html></html>", elements))
+    return found
+
+
+@pytest.fixture(scope="session")
+def captured():
+    """Ten drawn captures in memory: no Parquet anywhere."""
+    return draw_captured(10)
+
+
+@pytest.fixture(scope="session")
+def pictured(captured, tmp_path_factory):
+    """The same as a folder of pictures with a COCO file beside them."""
+    folder = tmp_path_factory.mktemp("pictured")
+    with scratch(folder) as images, scratch(folder) as annotations:
+        draft = CocoDraft(images, annotations, DEFAULT)
+        for page in captured:
+            (folder / f"{page.key}.png").write_bytes(page.screenshot)
+            draft.add(f"{page.key}.png", label(page.elements, DEFAULT))
+        draft.write(folder / "labels.json", {})
+    return folder / "labels.json"
 
 
 @pytest.fixture(scope="session")

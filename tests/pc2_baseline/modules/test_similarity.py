@@ -287,17 +287,3 @@ def test_scores_are_probabilities_and_codes_can_be_taken_by_rows():
     part = net.score(images[rows], captions[rows])
     assert torch.allclose(part, scores[rows][:, rows], atol=1e-13)
     assert isinstance(images[1:], ImageCodes)
-
-
-@pytest.mark.gpu
-def test_the_gpu_gives_the_same_scores():
-    if not torch.cuda.is_available():
-        pytest.skip("no CUDA device")
-    net = network()
-    regions, tokens, lengths = inputs([3, 17, 1, 9])
-    expected = net.score(net.encode_images(regions), net.encode_captions(tokens, lengths))
-    net.cuda()
-    found = net.score(
-        net.encode_images(regions.cuda()), net.encode_captions(tokens.cuda(), lengths)
-    )
-    assert torch.allclose(found.cpu(), expected, atol=1e-9)

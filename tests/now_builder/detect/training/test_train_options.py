@@ -217,24 +217,6 @@ def test_fp16_without_cuda_is_refused(drawn, tmp_path):
         train_detector(drawn, tmp_path / "w.safetensors", settings)
 
 
-@pytest.mark.gpu
-def test_fp16_learns_on_cuda_and_its_scale_survives_a_stop(drawn, tmp_path):
-    pages = read_train_pages(drawn, 0.2)
-    made = {**QUICK, "steps": 12, "device": "cuda", "precision": "fp16", "checkpoint_every": 1}
-    training = Training(tmp_path / "w.safetensors", TrainDetectorSettings(**made), pages)
-    training._train_mode()
-    totals = []
-    for _ in range(11):
-        totals.append(sum(training._take_step().values()))
-        training.step += 1
-    assert sum(totals[-3:]) < 0.8 * sum(totals[:3])
-    training.scaler.update(1234.0)
-    training._save()
-    again = Training(tmp_path / "w.safetensors", TrainDetectorSettings(**made), pages)
-    again._resume()
-    assert again.scaler.get_scale() == 1234.0
-
-
 def test_the_average_is_of_the_last_steps_also_early_on():
     model = AptDetector(TINY, torch.zeros(1, 768))
     average = make_average(model, 0.9)

@@ -1,0 +1,224 @@
+"""Part 3: epochs of PC² at NoW's size, from made-up features, and what a full run would take."""
+
+import importlib.util
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import torch
+
+from benchmarks.gpu.machine import Check
+from benchmarks.gpu.report import Goal
+from benchmarks.sgr import SIZES, lengths_of
+from pc2_baseline.config import Settings, read_settings
+from pc2_baseline.data.pairs import PairSet
+from pc2_baseline.methods import pc2
+from pc2_baseline.methods.base import Sizes
+from pc2_baseline.methods.pc2 import Pc2
+from pc2_baseline.modules.coteaching import PEERS, Beliefs
+from pc2_baseline.modules.division import Division, clean_posterior, divide
+from pc2_baseline.modules.onednn_products import fast_float32
+
+PAIRS, DEV, FEATURES, VOCABULARY = 98_000, 1_000, 768, 30_000
+CLEAN_SHARE = 0.7
+NEEDED_S = 60.0
+"""A mode is begun only if so much time is left."""
+
+HOURS = Goal(2.0, at_least=False)
+PHASES = ("warm-up", "clean", "noisy")
+
+
+@dataclass(frozen=True, slots=True)
+class Mode:
+    """How an epoch is computed.
+
+    Attributes:
+        on_device: Whether the features lie there, or in the host's memory.
+        precision: Of the similarity's large products.
+        deterministic: As the preset has it; without, for comparison.
+    """
+
+    on_device: bool
+    precision: str
+    deterministic: bool = True
+
+    def __str__(self) -> str:
+        """Say it in words."""
+        where = "features on the device" if self.on_device else "features on the host"
+        return f"{where}, {self.precision}{'' if self.deterministic else ', not deterministic'}"
+
+
+MODES = (
+    Mode(on_device=True, precision="bf16"),
+    Mode(on_device=True, precision="fp32"),
+    Mode(on_device=True, precision="bf16", deterministic=False),
+    Mode(on_device=False, precision="bf16"),
+    Mode(on_device=False, precision="fp32"),
+)
+"""The most wanted first; all on the device, then all on the host."""
+TINY = [
+    "model.embed_dim=16", "model.word_dim=8", "model.similarity_dim=8", "method.classes=4",
+    "method.class_hidden=8", "train.batch=8", "method.division_batch=8",
+]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How much there is, and how much of it is measured.
+
+    Attributes:
+        images: Whose features are held; pairs take theirs from all over them.
+        pairs: Of the shortened epoch that is timed.
+        dev: Pairs scored after an epoch.
+    """
+
+    images: int
+    pairs: int
+    dev: int
+
+
+class TimedPc2(Pc2):
+    """PC² that notes how long its peers learn and divide."""
+
+    def __init__(self, settings: Settings, sizes: Sizes, device: torch.device) -> None:
+        super().__init__(settings, sizes, device)
+        self.taken: dict[str, list[float]] = {name: [] for name in (*PHASES, "division")}
+
+    def _learn(self, train: PairSet, epoch: int, peer: int) -> dict[str, float]:
+        with self._noted(PHASES[epoch]):
+            return super()._learn(train, epoch, peer)
+
+    def believe(self, train: PairSet, epoch: int, peer: int) -> Beliefs:
+        """Divide, and note the time."""
+        with self._noted("division"):
+            return super().believe(train, epoch, peer)
+
+    @contextmanager
+    def _noted(self, phase: str) -> Iterator[None]:
+        _wait(self.device)
+        begun = time.perf_counter()
+        yield
+        _wait(self.device)
+        self.taken[phase].append(time.perf_counter() - begun)
+
+
+def run(check: Check) -> None:
+    """Make the features, then time the modes, the mixture and the projection of a full run."""
+    scale = Scale(64, 16, 8) if check.tiny else Scale(PAIRS, 24 * 128, DEV)
+    check.add("clean pairs, as planted", 100 * CLEAN_SHARE, "%", note="the mixture is timed apart")
+    mixture = time_mixture(check, 200 if check.tiny else PAIRS)
+    held: Any = torch.empty(scale.images, 36, FEATURES, device=check.device).normal_()
+    check.add("features", held.nbytes / 2**30, "GiB", note=f"{scale.images} images, float32")
+    for mode in MODES:
+        if not mode.on_device and isinstance(held, torch.Tensor):
+            held = held.cpu().numpy()
+        if check.left_s < NEEDED_S:
+            check.add(f"{mode}: not measured", None, "", note="no time was left")
+            continue
+        torch.use_deterministic_algorithms(mode.deterministic)  # as the trainer does
+        with fast_float32():
+            time_mode(check, scale, held, mode, mixture)
+
+
+def time_mixture(check: Check, pairs: int) -> float:
+    """Time the two mixtures that a peer fits in an epoch, of losses and of oscillations."""
+    if importlib.util.find_spec("sklearn") is None:
+        check.add("mixtures of a peer's epoch", None, "s", note="scikit-learn is not installed")
+        return 0.0
+    draw = np.random.default_rng(0)
+    clean = draw.random(pairs) < CLEAN_SHARE
+    losses = draw.normal(np.where(clean, 0.1, 0.4), 0.08).astype(np.float32)
+    divide(losses[:100], 0)
+    begun = time.perf_counter()
+    divide(losses, 0)
+    clean_posterior(losses, 0)
+    seconds = time.perf_counter() - begun
+    check.add("mixtures of a peer's epoch", seconds, "s", note=f"{pairs} pairs, on the CPU")
+    return seconds
+
+
+def time_mode(check: Check, scale: Scale, regions: Any, mode: Mode, mixture: float) -> None:
+    """Run the three kinds of epoch on some batches of each, and project the full run."""
+    label = str(mode)
+    settings = read_settings("pc2-paper", [
+        "train.warmup_epochs=1", "train.epochs=2", "method.noisy_from_epoch=1",
+        f"model.precision={mode.precision}", *(TINY if check.tiny else []),
+    ])  # fmt: skip
+    check.forget_peak()
+    batch = settings.train.batch
+    few = pair_set(check, regions, min(2 * batch, scale.pairs))
+    fit(settings, few, check)  # what is made on first use is made now
+    train = pair_set(check, regions, scale.pairs)
+    method = fit(settings, train, check)
+    batches = scale.pairs / batch
+    steps = {name: batches if name in {"warm-up", "division"} else batches * CLEAN_SHARE
+             for name in method.taken}  # fmt: skip
+    each = {name: float(np.mean(spent)) / steps[name] for name, spent in method.taken.items()}
+    for name, seconds in each.items():
+        note = f"mean of {len(method.taken[name])} × {steps[name]:.0f} batches of {batch}"
+        check.add(f"{label}: {name}, a batch", seconds, "s", note=note)
+    dev = pair_set(check, regions[: scale.dev], scale.dev)  # all images of a split are scored
+    _wait(check.device)
+    begun = time.perf_counter()
+    method.similarity(dev)
+    scored = time.perf_counter() - begun
+    check.add(f"{label}: scoring dev", scored, "s", note=f"{len(dev)} × {len(dev)}, both peers")
+    check.add(f"{label}: peak memory", check.peak_gib(), "GiB")
+    project(check, label, each, scored, mixture)
+
+
+def fit(settings: Settings, train: PairSet, check: Check) -> TimedPc2:
+    """Run an epoch of each kind; each begins with a division of our own making."""
+    sizes = Sizes(len(train), FEATURES, VOCABULARY)
+    method = TimedPc2(settings, sizes, check.device)
+    with ExitStack() as stack:
+        stack.enter_context(patch.object(pc2, "divide", planted))
+        stack.enter_context(patch.object(pc2, "clean_posterior", lambda losses, _: losses * 0 + 1))
+        for epoch in range(len(PHASES)):
+            method.fit_epoch(train, epoch)
+    return method
+
+
+def planted(losses: np.ndarray, seed: int) -> Division:
+    """Divide by a draw, so that the work of an epoch is known whatever is learned of noise."""
+    order = np.random.default_rng(seed).permutation(len(losses))
+    is_clean = order < round(CLEAN_SHARE * len(losses))
+    return Division(np.where(is_clean, 0.9, 0.1), is_clean)
+
+
+def pair_set(check: Check, regions: Any, pairs: int) -> PairSet:
+    """Make pairs of images from all over the features, with captions of NoW's lengths."""
+    draw = np.random.default_rng(1)
+    size = replace(SIZES["now"], batch=pairs, **({"mean_words": 6} if check.tiny else {}))
+    captions = [draw.integers(4, VOCABULARY, length + 2) for length in lengths_of(size)]
+    image_of = draw.choice(len(regions), pairs, replace=False)
+    return PairSet(regions, captions, "made up", check.device, image_of)
+
+
+def project(
+    check: Check, label: str, each: dict[str, float], scored: float, mixture: float
+) -> None:
+    """Work out the hours of the preset's warm-up and noisy epochs over all pairs."""
+    preset = read_settings("pc2-paper", [])
+    warm, later = preset.train.warmup_epochs, preset.train.epochs
+    batches = PAIRS / preset.train.batch
+    hours = {}
+    for share in (CLEAN_SHARE, 0.99):
+        apart = len(PEERS) * (batches * each["division"] + mixture) + scored
+        first = len(PEERS) * batches * each["warm-up"] + apart
+        second = len(PEERS) * batches * share * each["noisy"] + apart
+        hours[share] = (warm * first + later * second) / 3600
+    note = f"{warm} + {later} epochs of {PAIRS} pairs, {100 * CLEAN_SHARE:.0f} % of them clean"
+    goal = HOURS if "bf16" in label else None
+    check.add(f"{label}: projected full run", hours[CLEAN_SHARE], "h", goal, note)
+    check.add(f"{label}: projected full run, 99 % clean", hours[0.99], "h",
+              note="as long as it can take")  # fmt: skip
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

@@ -1,0 +1,213 @@
+"""The machine of a check: what it is, how its time and memory are taken, what it can do at most."""
+
+import os
+import platform
+import resource
+import statistics
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import h5py
+import numpy as np
+import torch
+import torchvision
+from torch import Tensor
+from torch.autograd import DeviceType
+from torch.profiler import ProfilerActivity, profile
+
+from benchmarks.gpu.report import Figure, Goal, Report, Table
+
+ROOT = Path(__file__).parents[2]
+KERNELS = 15
+"""Rows of a profile."""
+
+
+@dataclass
+class Check:
+    """One part of a check under way.
+
+    Attributes:
+        tiny: Whether it is a rehearsal: everything once, as small as can be.
+        command: What repeats the part.
+        limit_s: Seconds that the part may take.
+        begun: By :func:`time.monotonic`.
+    """
+
+    part: str
+    device: torch.device
+    tiny: bool
+    report: Report
+    command: str
+    limit_s: float
+    begun: float = field(default_factory=time.monotonic)
+
+    def add(
+        self, name: str, value: float | None, unit: str, goal: Goal | None = None, note: str = ""
+    ) -> None:
+        """Write a figure down. A rehearsal's are held against no goal."""
+        met = goal.is_met(value) if goal and value is not None and not self.tiny else None
+        value = None if value is None else float(value)
+        figure = Figure(name, value, unit, self.command, str(goal) if goal else None, met, note)
+        self.report.add(self.part, figure)
+
+    def table(self, title: str, columns: list[str], rows: list[list[str | float]]) -> None:
+        """Write a table down."""
+        self.report.add(self.part, Table(title, columns, rows))
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until the limit."""
+        return self.limit_s - (time.monotonic() - self.begun)
+
+    def synchronize(self) -> None:
+        """Wait until the device has done all it was told."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    def median_s(self, work: Callable[[], object], repeat: int, warm: int = 2) -> float:
+        """Take the median time of some work, by the device's own clock where it has one.
+
+        Args:
+            work: Called ``warm + repeat`` times.
+            repeat: Times that count.
+            warm: Times before that, for whatever is made on first use.
+        """
+        for _ in range(1 if self.tiny else warm):
+            work()
+        self.synchronize()
+        return statistics.median(self._once(work) for _ in range(1 if self.tiny else repeat))
+
+    def _once(self, work: Callable[[], object]) -> float:
+        if self.device.type != "cuda":
+            begun = time.perf_counter()
+            work()
+            return time.perf_counter() - begun
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        work()
+        end.record()
+        end.synchronize()
+        return start.elapsed_time(end) / 1000
+
+    def forget_peak(self) -> None:
+        """Measure the highest memory from here on; on a CPU it stays that of the process."""
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats(self.device)
+
+    def peak_gib(self) -> float:
+        """Highest memory: the tensors of a GPU, or all of the process on a CPU."""
+        if self.device.type == "cuda":
+            return torch.cuda.max_memory_allocated(self.device) / 2**30
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+
+    def profile(self, title: str, work: Callable[[], object]) -> None:
+        """Write down which kernels (on a CPU, which operations) take the time of some work."""
+        on_gpu = self.device.type == "cuda"
+        kinds = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
+        try:
+            with profile(activities=kinds) as recorded:
+                work()
+                self.synchronize()
+        except RuntimeError as error:  # a machine may not let its counters be read
+            self.add(f"profile: {title}", None, "", note=str(error)[:200])
+            return
+        wanted = DeviceType.CUDA if on_gpu else DeviceType.CPU
+        spent = [
+            (event.key, event.count, event.self_device_time_total if on_gpu
+             else event.self_cpu_time_total)
+            for event in recorded.key_averages()
+            if event.device_type == wanted
+        ]  # fmt: skip
+        total = sum(us for *_, us in spent) or 1.0
+        ordered = sorted(spent, key=lambda row: -row[2])[:KERNELS]
+        rows: list[list[str | float]] = [
+            [name[:90], float(count), us / 1000, 100 * us / total] for name, count, us in ordered
+        ]
+        self.table(title, ["kernel", "calls", "ms", "% of the time"], rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Ceilings:
+    """What the device reaches at most, as measured here.
+
+    Attributes:
+        flops: Of a large product, per second, by precision.
+        bytes: Read and written by a large copy, per second.
+    """
+
+    flops: dict[str, float]
+    bytes: float
+
+
+def measure_ceilings(check: Check, precisions: tuple[str, ...] = ("fp32", "bf16")) -> Ceilings:
+    """Measure a large product in each precision, and a large copy, on random numbers."""
+    kinds = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+    width, cells = (256, 2**20) if check.tiny else (8192, 2**29)
+    flops = {}
+    for precision in precisions:
+        one, two = (torch.randn(width, width, device=check.device) for _ in range(2))
+        one, two = one.to(kinds[precision]), two.to(kinds[precision])
+        out = torch.empty_like(one)
+
+        def product(one: Tensor = one, two: Tensor = two, out: Tensor = out) -> None:
+            torch.mm(one, two, out=out)
+
+        flops[precision] = 2.0 * width**3 / check.median_s(product, 10)
+        check.add(f"ceiling, product in {precision}", flops[precision] / 1e12, "TFLOP/s",
+                  note=f"{width} × {width} × {width}")  # fmt: skip
+    source = torch.randn(cells, device=check.device)
+    target = torch.empty_like(source)
+    moved = 2.0 * source.nbytes / check.median_s(lambda: target.copy_(source), 10)
+    check.add("ceiling, copy", moved / 1e9, "GB/s", note=f"{source.nbytes / 2**30:.2g} GiB there; "
+              "bytes read and written")  # fmt: skip
+    return Ceilings(flops, moved)
+
+
+def describe(device: torch.device) -> dict[str, str]:
+    """Say what a check runs on: device, driver, versions, commit."""
+    on_gpu = device.type == "cuda"
+    named = torch.cuda.get_device_name(device) if on_gpu else _processor()
+    return {
+        "device": f"{device.type}: {named}",
+        "memory": f"{torch.cuda.mem_get_info(device)[1] / 2**30:.1f} GiB"
+        if on_gpu
+        else "the host's",
+        "driver": _said("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"),
+        "CUDA": str(torch.version.cuda),
+        "cuDNN": str(torch.backends.cudnn.version()) if on_gpu else "not used",
+        "torch": torch.__version__,
+        "torchvision": torchvision.__version__,
+        "NumPy": np.__version__,
+        "h5py": h5py.__version__,
+        "Python": platform.python_version(),
+        "cores": str(os.cpu_count()),
+        "commit": commit(),
+    }
+
+
+def commit() -> str:
+    """Name the commit: by git, or without it as the bundle wrote it down."""
+    said = _said("git", "-C", str(ROOT), "rev-parse", "HEAD")
+    if said != "none":
+        changed = _said("git", "-C", str(ROOT), "status", "--porcelain", "--untracked-files=no")
+        return said if changed in {"", "none"} else f"{said} with changes"
+    noted = Path(os.environ.get("BUNDLE", ROOT / ".gpu-bundle")) / "commit"
+    return " ".join(noted.read_text().split()) + ", as bundled" if noted.exists() else "unknown"
+
+
+def _processor() -> str:
+    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.machine())
+
+
+def _said(*command: str) -> str:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return "none"
+    return done.stdout.strip()

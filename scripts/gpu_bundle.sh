@@ -1,0 +1,59 @@
+#!/usr/bin/env bash
+# Gather what `gpu_check.sh` needs on a machine without a network: wheels and labelled screenshots, into .gpu-bundle/.
+# PYTHON_VERSION (3.12) is that machine's Python; PAGES (320) are crawled of a simulated web and labelled.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+export PATH="$PWD/.venv/bin:$PATH"
+version=${PYTHON_VERSION:-3.12} pages=${PAGES:-320} bundle=${BUNDLE:-.gpu-bundle} limit_mib=40
+
+# What the training, extraction and test code imports besides torch, torchvision, NumPy and h5py.
+packages=(
+  annotated-doc annotated-types beartype click iniconfig jaxtyping markdown-it-py mdurl packaging pillow pluggy
+  pycocotools pydantic pydantic-core pygments pytest pytest-timeout rich safetensors shellingham tldextract
+  filelock idna requests requests-file urllib3 certifi charset-normalizer
+  tomli-w tqdm typer typing-extensions typing-inspection wadler-lindig
+)
+
+pinned() { # the line of constraints.txt that pins a package, however it writes the name
+  awk -F== -v name="$1" 'BEGIN { gsub(/[-_.]/, "-", name) }
+    !/^#/ { found = tolower($1); gsub(/[-_.]/, "-", found); if (found == name) print $0 }' constraints.txt | grep .
+}
+
+gather_wheels() {
+  local platform=(--platform any) wanted=() minor name
+  for minor in 39 35 34 31 28 27 24 17 5; do platform+=(--platform "manylinux_2_${minor}_x86_64"); done
+  platform+=(--platform manylinux2014_x86_64 --platform manylinux2010_x86_64 --platform manylinux1_x86_64)
+  for name in "${packages[@]}"; do wanted+=("$(pinned "$name")"); done
+  rm -rf "$bundle/wheels"
+  python -m pip download --quiet --disable-pip-version-check --no-deps --only-binary=:all: --implementation cp \
+    --python-version "$version" "${platform[@]}" --dest "$bundle/wheels" "${wanted[@]}"
+}
+
+gather_screenshots() {
+  local web=.cache/gpu-web server
+  [ ! -e "$bundle/screenshots/labels.json" ] || return 0
+  rm -rf "$web"
+  now-builder simweb make "$web" --pages "$pages" --sites 24 --awkward 0
+  now-builder simweb serve "$web" --port 0 --ready-file "$web/.address" &
+  server=$!
+  trap "kill $server 2>/dev/null || true" EXIT
+  for _ in $(seq 200); do if [ -s "$web/.address" ]; then break; fi; sleep 0.1; done
+  now-builder crawl "$web/urls.txt" "$web/captures" --allow-private --resolve "*.test:$(cat "$web/.address")" \
+    --page-timeout-s 8 --image webp --split-shares 0.9,0.05,0.05
+  PYTHONPATH="$PWD" python -m benchmarks.gpu.screenshots "$web/captures" "$bundle/screenshots"
+}
+
+mkdir -p "$bundle"
+gather_wheels
+gather_screenshots
+echo "$version" >"$bundle/python-version"
+# A checkout without .git, as a machine may get it, has no other way to know what it runs.
+{ git rev-parse HEAD; git diff --quiet HEAD || echo "with changes"; } >"$bundle/commit" 2>/dev/null || echo unknown >"$bundle/commit"
+
+(cd "$bundle" && du -ak wheels | sort -rn && du -sk screenshots) | awk '{ printf "%8.2f MiB  %s\n", $1 / 1024, $2 }'
+kib=$(du -sk --apparent-size "$bundle" | cut -f1)
+printf 'bundle for Python %s: %.1f MiB, at most %d\n' "$version" "$(awk -v k="$kib" 'BEGIN { print k / 1024 }')" "$limit_mib"
+if [ "$kib" -gt $((limit_mib * 1024)) ]; then
+  echo "gpu_bundle: too large" >&2
+  exit 1
+fi

@@ -1,0 +1,57 @@
+#!/usr/bin/env bash
+# Prove what only a GPU can, part by part: scripts/gpu_check.sh PART… (1 to 5, or all). See docs/gpu.md.
+# DEVICE (cuda, cpu), SIZE (full, tiny), OUT (folder of gpu-check.json and .md), LIMIT_S (of each part), PYTHON.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+root=$PWD device=${DEVICE:-cuda} size=${SIZE:-full} limit=${LIMIT_S:-580} bundle=${BUNDLE:-.gpu-bundle}
+export OUT=${OUT:-$root} BUNDLE=$bundle
+export CUBLAS_WORKSPACE_CONFIG=:4096:8 PYTHONUNBUFFERED=1
+if [ "$size" = tiny ]; then export OMP_NUM_THREADS=1; fi
+python=${PYTHON:-}
+if [ -z "$python" ]; then
+  python=python3
+  if [ -x .venv/bin/python ]; then python=.venv/bin/python; fi
+fi
+if [ $# = 0 ]; then set -- all; fi
+if [ "$1" = all ]; then set -- 1 2 3 4 5; fi
+
+# Wheels of another Python are of no use; an environment that has all packages needs none.
+site=""
+trap 'rm -rf "$site"' EXIT
+install_bundle() {
+  local have
+  have=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+  if [ "$have" != "$(cat "$bundle/python-version")" ]; then
+    echo "gpu_check: $bundle is for Python $(cat "$bundle/python-version"), not $have: left aside" >&2
+    return
+  fi
+  site=$(mktemp -d)
+  if "$python" -m pip --version >/dev/null 2>&1; then
+    "$python" -m pip install --quiet --disable-pip-version-check --no-index --no-deps --no-compile \
+      --root-user-action ignore --target "$site" "$bundle"/wheels/*.whl || exit 1
+  else # a wheel is an archive of what is to lie there
+    for wheel in "$bundle"/wheels/*.whl; do "$python" -m zipfile -e "$wheel" "$site" || exit 1; done
+  fi
+}
+if [ -e "$bundle/python-version" ]; then install_bundle; fi
+export PYTHONPATH="$root${site:+:$site}"
+
+failed=()
+for part in "$@"; do
+  echo "== part $part on $device, $size" >&2
+  begun=$SECONDS
+  timeout --kill-after=10 "$limit" "$python" -m benchmarks.gpu run "$part" --device "$device" --size "$size" --limit-s "$((limit - 15))"
+  status=$?
+  case $status in
+    0) ;;
+    124 | 137) "$python" -m benchmarks.gpu died "$part" "out of time or memory after $((SECONDS - begun)) s (exit $status)" ;;
+    *) "$python" -m benchmarks.gpu died "$part" "exit $status after $((SECONDS - begun)) s" ;;
+  esac
+  if [ $status != 0 ]; then failed+=("$part"); fi
+  echo "   part $part: exit $status, $((SECONDS - begun)) s" >&2
+done
+echo "$OUT/gpu-check.md" >&2
+if [ ${#failed[@]} != 0 ]; then
+  echo "gpu_check: failed: ${failed[*]}" >&2
+  exit 1
+fi

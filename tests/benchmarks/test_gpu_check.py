@@ -1,0 +1,91 @@
+"""The GPU check, rehearsed on the CPU: every part runs, and both of its files say so."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = ROOT / "scripts" / "gpu_check.sh"
+
+
+def check(out, *parts, **more):
+    environment = {
+        **os.environ, "DEVICE": "cpu", "SIZE": "tiny", "OUT": str(out), "PYTHON": sys.executable,
+        "BUNDLE": str(out / "no-bundle"), **more,
+    }  # fmt: skip
+    return subprocess.run(
+        [SCRIPT, *parts], env=environment, capture_output=True, text=True, timeout=500, check=False
+    )
+
+
+@pytest.fixture(scope="module")
+def rehearsed(tmp_path_factory):
+    """All parts at the smallest size."""
+    out = tmp_path_factory.mktemp("rehearsed")
+    return out, check(out)
+
+
+def test_every_part_comes_to_a_good_end(rehearsed):
+    out, done = rehearsed
+    assert done.returncode == 0, done.stderr[-3000:]
+    parts = json.loads((out / "gpu-check.json").read_text())["parts"]
+    assert list(parts) == ["1", "2", "3", "4", "5"]
+    assert {part["status"] for part in parts.values()} == {"done"}
+    for part in parts.values():
+        assert {"device", "driver", "CUDA", "torch", "Python", "commit"} <= set(part["environment"])
+        assert part["figures"]
+        assert all(figure["command"].endswith(f"gpu_check.sh {number}")
+                   for number, own in parts.items() for figure in own["figures"])  # fmt: skip
+        assert part["tables"] or part["title"].startswith("Epochs")
+
+
+def test_a_rehearsal_measures_all_that_it_names(rehearsed):
+    out, _ = rehearsed
+    parts = json.loads((out / "gpu-check.json").read_text())["parts"]
+    missing = [figure["name"] for part in parts.values() for figure in part["figures"]
+               if figure["value"] is None]  # fmt: skip
+    assert not missing
+    figures = {figure["name"]: figure for part in parts.values() for figure in part["figures"]}
+    assert figures["tests failed"]["value"] == 0
+    assert figures["features on the device, bf16: projected full run"]["goal"] == "≤ 2"
+    assert not [name for name, figure in figures.items() if figure["met"] is not None]
+
+
+def test_the_table_names_the_parts_and_their_figures(rehearsed):
+    out, _ = rehearsed
+    lines = (out / "gpu-check.md").read_text().splitlines()
+    assert len([line for line in lines if line.startswith("## ")]) == 5
+    assert any(line.startswith("| plain loop |") for line in lines)
+
+
+def test_a_part_that_runs_out_of_time_or_breaks_is_told_and_the_rest_goes_on(tmp_path):
+    done = check(tmp_path, "2", LIMIT_S="1")
+    assert done.returncode == 1
+    assert "out of time" in (tmp_path / "gpu-check.md").read_text()
+    done = check(tmp_path, "5", "6", DEVICE="nonsense")
+    assert done.returncode == 1
+    parts = json.loads((tmp_path / "gpu-check.json").read_text())["parts"]
+    assert {number: part["status"] for number, part in parts.items()} == {
+        "2": "failed", "5": "failed",
+    }  # fmt: skip
+    assert "RuntimeError" in parts["5"]["reason"]
+
+
+def test_reports_of_several_calls_are_merged(tmp_path):
+    from benchmarks.gpu.report import Figure, Report  # noqa: PLC0415 - beside the tests
+
+    for number in ("1", "4"):
+        report = Report(tmp_path / number)
+        report.begin(number, "make it so", {"device": "x"})
+        report.add(number, Figure("speed", 2.5, "m/s", "make it so"))
+        report.end(number, "done", "", 1.0)
+    whole = Report(tmp_path)
+    for number in ("1", "4"):
+        whole.merge(tmp_path / number / "gpu-check.json")
+    assert list(Report(tmp_path).parts) == ["1", "4"]
+    assert whole.failed == []
+    assert "| speed | 2.5 | m/s |" in (tmp_path / "gpu-check.md").read_text()

@@ -1,0 +1,183 @@
+"""What the detector computes on a GPU is what it computes on the CPU; NOW_TEST_DEVICE names it."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from now_builder.detect.base import Page
+from now_builder.detect.model.apt import TINY, AptDetector
+from now_builder.detect.model.inference import to_inference
+from now_builder.detect.model.text_boxes import dom_text_boxes
+from now_builder.detect.model.text_encoder import HashedNgrams
+from now_builder.detect.pixels import decode_screenshot, to_batch
+from now_builder.detect.regions.extraction import AptExtractor
+from now_builder.detect.regions.loading import settle
+from now_builder.detect.run import _Work
+from now_builder.detect.settings import DetectSettings, TrainDetectorSettings
+from now_builder.detect.training.data import read_coco_pages
+from now_builder.detect.training.train import Training, train_detector
+from now_builder.formats.features import read_part, read_parts
+
+pytestmark = pytest.mark.gpu
+
+CPU = torch.device("cpu")
+BOXES = torch.tensor([[10.0, 20, 90, 120], [0, 0, 180, 320], [50, 200, 75, 231]])
+
+
+def detector():
+    """A tiny model whose batch norms are not what they begin as."""
+    torch.manual_seed(0)
+    model = AptDetector(TINY, nn.functional.normalize(torch.randn(18, 768), dim=1)).eval()
+    for norm in (child for child in model.modules() if isinstance(child, nn.BatchNorm2d)):
+        nn.init.uniform_(norm.weight, 0.5, 1.5)
+        nn.init.normal_(norm.bias, std=0.2)
+        norm.running_mean.normal_(std=0.2)
+        norm.running_var.uniform_(0.5, 2)
+    return model
+
+
+def apart(found, expected):
+    """Relative distance, in the norm; a NaN is infinitely far."""
+    distance = float((found.float().cpu() - expected).norm() / expected.norm())
+    return distance if np.isfinite(distance) else np.inf
+
+
+def allowed(precision, device):
+    if precision == "fp16" and device.type != "cuda":
+        pytest.skip("fp16 needs CUDA")
+    return precision
+
+
+@pytest.mark.parametrize(("precision", "near"), [("fp32", 1e-3), ("bf16", 0.05), ("fp16", 0.01)])
+def test_maps_and_pooled_regions_are_those_of_the_cpu(
+    captured, device, full_float32, precision, near
+):
+    exact = detector()
+    model = to_inference(detector().to(device), allowed(precision, device))
+    size = exact.screen
+    shots = to_batch([decode_screenshot(page.screenshot, size, "") for page in captured[:2]])
+    with torch.inference_mode():
+        expected, found = exact.maps(shots), model.maps(shots.to(device))
+        assert apart(found, expected) < near
+        pooled = exact.pool(expected, [BOXES] * 2)
+        ours = model.pool(found, [BOXES.to(device)] * 2)
+        assert apart(ours, pooled) < 2 * near
+        assert apart(model.projection(ours.float()), exact.projection(pooled)) < 2 * near
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+def test_the_stage_extracts_on_the_device_what_it_does_on_the_cpu(
+    captured, device, tmp_path, full_float32, precision
+):
+    """Pinned copies, streams, batches and parts; rounding may swap boxes, hence scores by rank."""
+    model = to_inference(detector().to(device), allowed(precision, device))
+    extractor = AptExtractor(model, HashedNgrams(0), {})
+    settings = DetectSettings(device=str(device), threads=2)
+    _Work(extractor, tmp_path / "f.h5", settings, 3).run(iter(captured), len(captured), 0)
+    found = [read_part(part)[0] for part in read_parts(tmp_path / "f.h5")]
+    assert [key for batch in found for key in batch.keys] == [page.key for page in captured]
+    plain = AptExtractor(detector(), HashedNgrams(0), {})
+    pages = [Page(page.key, dom_text_boxes(page.elements)) for page in captured]
+    size = plain.input_size
+    shots = to_batch([decode_screenshot(page.screenshot, size, "") for page in captured])
+    expected = plain.extract(pages, shots)
+    scores = np.concatenate([np.sort(batch.scores, axis=1) for batch in found])
+    wanted = np.sort(expected.scores, axis=1)
+    assert np.abs(scores - wanted).max() < (0.01 if precision == "fp32" else 0.2) * wanted.max()
+    regions = np.concatenate([batch.regions for batch in found])
+    assert np.isfinite(regions).all()
+    assert np.linalg.norm(regions) == pytest.approx(np.linalg.norm(expected.regions), rel=0.05)
+
+
+def settings_of(device, pictured, **more):
+    made = {"steps": 12, "batch_size": 2, "threads": 1, "device": str(device), "coco": pictured,
+            "held_out": 0.2, **more}  # fmt: skip
+    return TrainDetectorSettings(**made)
+
+
+def training_of(weights, device, pictured, **more):
+    settings = settings_of(device, pictured, **more)
+    pages = read_coco_pages(pictured.parent, pictured, settings.held_out)
+    training = Training(weights, settings, pages)
+    training._train_mode()
+    return training
+
+
+def steps(training, count):
+    totals = []
+    for _ in range(count):
+        totals.append(sum(training._take_step().values()))
+        training.step += 1
+    return totals
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+def test_it_learns_in_every_precision_and_keeps_fp32_parameters(
+    pictured, device, tmp_path, precision
+):
+    count = 24 if allowed(precision, device) == "fp16" else 12  # its first steps only find a scale
+    weights = tmp_path / "w.safetensors"
+    training = training_of(weights, device, pictured, precision=precision, steps=count)
+    kinds = set()
+    training.model.visual.conv2.register_forward_hook(lambda *call: kinds.add(call[2].dtype))
+    totals = steps(training, count)
+    wanted = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+    assert kinds == {wanted[precision]}
+    assert {p.dtype for p in training.model.parameters()} == {torch.float32}
+    assert sum(totals[-3:]) < 0.8 * sum(totals[:3])
+
+
+def test_the_scale_of_fp16_survives_a_stop(pictured, device, tmp_path):
+    allowed("fp16", device)
+    training = training_of(tmp_path / "w.safetensors", device, pictured, precision="fp16")
+    steps(training, 1)
+    training.scaler.update(1234.0)
+    training._save()
+    again = training_of(tmp_path / "w.safetensors", device, pictured, precision="fp16")
+    again._resume()
+    assert again.scaler.get_scale() == 1234.0
+
+
+def test_losses_and_gradients_are_those_of_the_cpu(pictured, device, tmp_path, full_float32):
+    """Of the network's own outputs; which regions are drawn may differ by rounding."""
+    found = []
+    for where in (CPU, device):
+        training = training_of(tmp_path / f"{where.type}.safetensors", where, pictured)
+        pixels = training.screenshots.read(training._draw(0)).to(where).float() / 255
+        maps = training.model.visual.features(pixels)
+        objectness, deltas, _ = training.model.rpn(maps)
+        (objectness.square().mean() + deltas.square().mean()).backward()
+        gradients = [p.grad.flatten().cpu() for p in training.model.visual.parameters()
+                     if p.grad is not None]  # fmt: skip
+        found.append((objectness.detach().cpu(), torch.cat(gradients)))
+    assert apart(found[1][0], found[0][0]) < 1e-3
+    assert apart(found[1][1], found[0][1]) < 0.02
+
+
+def test_resume_goes_on_as_if_never_stopped(pictured, device, tmp_path):
+    """Bit for bit on the CPU; a GPU adds gradients in any order, so there the next loss is near."""
+    training = training_of(tmp_path / "w.safetensors", device, pictured)
+    steps(training, 3)
+    training._save()
+    expected = copy.deepcopy(training.model.state_dict())
+    (following,) = steps(training, 1)
+    again = training_of(tmp_path / "w.safetensors", device, pictured)
+    again._resume()
+    assert again.step == 3
+    for name, value in again.model.state_dict().items():
+        assert torch.equal(value, expected[name]), name
+    near = 0.0 if device.type == "cpu" else 0.05
+    assert steps(again, 1) == [pytest.approx(following, rel=near)]
+
+
+def test_a_whole_training_writes_weights_that_detect_takes_on_its_own_device(
+    pictured, device, tmp_path, monkeypatch
+):
+    weights = tmp_path / "w.safetensors"
+    train_detector(pictured.parent, weights, settings_of(device, pictured, steps=2))
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    settled = settle(DetectSettings(weights=weights, device=device.type))
+    assert settled.device == ("cuda:0" if device.type == "cuda" else "cpu")
