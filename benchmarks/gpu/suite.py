@@ -24,7 +24,8 @@ def run(check: Check) -> None:
         told = Path(folder) / "junit.xml"
         command = [
             sys.executable, "-m", "pytest", "-q", "-m", "gpu", "-W", "default",
-            "-p", "no:cacheprovider", "-p", "pytest_timeout", f"--junitxml={told}", *files,
+            "-p", "no:cacheprovider", "-p", "pytest_timeout", f"--junitxml={told}",
+            f"--basetemp={Path(folder) / 'tests'}", *files,
         ]  # fmt: skip
         environment = {
             **os.environ,
