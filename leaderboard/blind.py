@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from leaderboard.submission.gallery import (
+from leaderboard.core.rounds import (
     ROUND_FILE,
     TRUTH_FILE,
     BlindRound,

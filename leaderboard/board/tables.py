@@ -11,12 +11,12 @@ import numpy as np
 
 from leaderboard.board.reported import Board as BoardName
 from leaderboard.board.reported import Noise, ReportedRow, read_reported
+from leaderboard.core.tracks import FOLD, Origin
 from leaderboard.core.uncertainty import least_deviation, rank_intervals, tied_with_first
 from leaderboard.metrics import CUTOFFS, hits_per_image
 from leaderboard.scoring.references import chance_rsum
 from leaderboard.scoring.result import Flag, Folds, RankRecord, Result
 from leaderboard.store.entries import Entry, Evidence
-from leaderboard.submission.gallery import FOLD, Origin
 from now_builder.formats.captions import TOKENIZERS
 
 RowEvidence = Evidence | Literal["reported", "reference"]

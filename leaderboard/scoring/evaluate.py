@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Bool
 
 from leaderboard.core.errors import Problems
+from leaderboard.core.tracks import FOLD, ScoredSplit, Track
 from leaderboard.core.uncertainty import bootstrap_rsum, wilson
 from leaderboard.metrics import (
     CUTOFFS,
@@ -49,7 +50,7 @@ from leaderboard.submission.archive import (
     open_submission,
     ranks_of_right,
 )
-from leaderboard.submission.gallery import FOLD, Gallery, ScoredSplit, Track, read_gallery
+from leaderboard.submission.gallery import Gallery, read_gallery
 from leaderboard.submission.untrusted import refusal
 
 MAX_TIE_WIDTH = 5.0

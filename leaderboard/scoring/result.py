@@ -7,10 +7,10 @@ import numpy as np
 from jaxtyping import Integer
 from pydantic import ConfigDict, Field
 
+from leaderboard.core.tracks import Origin, ScoredSplit, Track
 from leaderboard.core.uncertainty import REPLICATES, SEED
 from leaderboard.metrics import Labels, Ranks
 from leaderboard.submission.archive import Description, Precision
-from leaderboard.submission.gallery import Origin, ScoredSplit, Track
 from now_builder.config import Sha256, Strict
 
 VERSION = "2"

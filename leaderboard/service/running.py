@@ -15,6 +15,7 @@ from typing import get_args
 from sqlalchemy import Engine, select, text
 from sqlalchemy.exc import SQLAlchemyError
 
+from leaderboard.core.tracks import LAYOUT, TRACKS, ScoredSplit, Track
 from leaderboard.scoring.evaluate import Standard, read_standard
 from leaderboard.service import index, quotas
 from leaderboard.service.access import Doorkeeper, Operator
@@ -24,7 +25,6 @@ from leaderboard.service.metering import Meters
 from leaderboard.service.pages import Pages
 from leaderboard.service.quotas import Quotas
 from leaderboard.submission.archive import max_submission
-from leaderboard.submission.gallery import LAYOUT, TRACKS, ScoredSplit, Track
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.precomp import captions_path
 from now_builder.formats.release import data_folder

@@ -15,15 +15,9 @@ from jaxtyping import Bool, Float, Integer, Shaped
 from pydantic import AfterValidator, Field, ValidationError
 
 from leaderboard.core.errors import Problem, Problems, SubmissionError
+from leaderboard.core.tracks import ScoredSplit, Track, check_scored_split, check_track
 from leaderboard.metrics import Matrix, Ranks, count_ranks
-from leaderboard.submission.gallery import (
-    Gallery,
-    ScoredSplit,
-    Track,
-    check_scored_split,
-    check_track,
-    read_gallery,
-)
+from leaderboard.submission.gallery import Gallery, read_gallery
 from leaderboard.submission.untrusted import (
     FLOATS,
     WHOLE,

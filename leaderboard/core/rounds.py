@@ -1,0 +1,104 @@
+"""The files of a blind round: ``round.json`` for all, ``blind.json`` for its judge."""
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from leaderboard.core.tracks import ScoredSplit
+from now_builder.config import Strict, build
+from now_builder.errors import FormatError
+from now_builder.formats.io import read_json, sha256_of
+
+ROUND_FILE, TRUTH_FILE = "round.json", "blind.json"
+
+
+class BlindRound(Strict):
+    """``round.json``: what all know of a blind round, in each of its folders.
+
+    Attributes:
+        round: Its name.
+        split: The split whose images and captions were permuted.
+        pairs: Of it.
+        commitment: The sha256 of ``blind.json``, which only the judge has until the round is
+            closed: what it says cannot be changed any more.
+        closed: Whether ``blind.json`` lies in this folder for all to see.
+    """
+
+    format: Literal["now-blind-round/1"] = "now-blind-round/1"
+    round: str = Field(min_length=1, max_length=80)
+    split: ScoredSplit
+    pairs: int = Field(ge=1)
+    commitment: str = Field(pattern=r"^[0-9a-f]{64}$")
+    closed: bool = False
+
+
+class BlindTruth(Strict):
+    """``blind.json``: what only the judge of a blind round has.
+
+    Attributes:
+        round: Its name.
+        split: The split whose images and captions were permuted.
+        secret: What the draw and both orders follow from.
+        keys: Key, in the release that it was drawn from, of each row.
+        owner: Row of each caption's image.
+    """
+
+    format: Literal["now-blind/1"] = "now-blind/1"
+    round: str = Field(min_length=1, max_length=80)
+    split: ScoredSplit
+    secret: str
+    keys: tuple[str, ...]
+    owner: tuple[int, ...]
+
+
+def round_of(release: Path, split: str) -> BlindRound | None:
+    """Give the blind round whose split this is, None where it is an ordinary one.
+
+    Raises:
+        FormatError: If ``blind.json`` lies there alone.
+        ConfigError: If ``round.json`` is not one of ours.
+    """
+    found = read_round(release)
+    return found if found is not None and found.split == split else None
+
+
+def read_round(release: Path) -> BlindRound | None:
+    """Read ``round.json``, None where there is none.
+
+    Raises:
+        FormatError: If ``blind.json`` lies there alone.
+        ConfigError: If it is not one of ours.
+    """
+    path = release / ROUND_FILE
+    if path.exists():
+        return build(BlindRound, _tree(path), str(path))
+    if (release / TRUTH_FILE).exists():
+        raise FormatError(path, f"no such file beside {TRUTH_FILE}; `blind make` writes both")
+    return None
+
+
+def read_truth(release: Path, blind: BlindRound) -> BlindTruth | None:
+    """Read the pairing of a blind round, None in the folder of its participants.
+
+    Raises:
+        FormatError: If it is not what was committed to.
+        ConfigError: If the file is not one of ours.
+    """
+    path = release / TRUTH_FILE
+    if not path.exists():
+        return None
+    if sha256_of(path) != blind.commitment:
+        raise FormatError(
+            path,
+            f"not the pairing that {ROUND_FILE} commits to: found sha256 {sha256_of(path)[:16]}…, "
+            f"expected {blind.commitment[:16]}…",
+        )
+    return build(BlindTruth, _tree(path), str(path))
+
+
+def _tree(path: Path) -> dict[str, object]:
+    tree = read_json(path, "no such file")
+    if not isinstance(tree, dict):
+        raise FormatError(path, f"found a {type(tree).__name__}, expected an object")
+    return tree
