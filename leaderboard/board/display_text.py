@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from leaderboard.board.reported import Board
+from leaderboard.board.reported import BoardName
 from leaderboard.board.tables import Kind, Row, Section
 from leaderboard.scoring.result import Result
 from leaderboard.store.entries import Entry
 from now_builder.formats.captions import TOKENIZERS
 
-TITLES: Mapping[Board, str] = {
+TITLES: Mapping[BoardName, str] = {
     "jieba": "NoW Jieba",
     "bpe": "NoW BPE",
     "bert": "NoW BERT",
@@ -18,7 +18,7 @@ TITLES: Mapping[Board, str] = {
     "coco-5k": "MS-COCO 5K",
     "cc152k": "CC152K",
 }
-ABOUT: Mapping[Board, str] = {
+ABOUT: Mapping[BoardName, str] = {
     "jieba": "Screenshots of web pages and their meta descriptions, tokenised by Jieba.",
     "bpe": "Screenshots of web pages and their meta descriptions, tokenised by BPE.",
     "bert": "Screenshots of web pages and their meta descriptions, tokenised by BERT’s WordPiece.",
@@ -76,7 +76,7 @@ class Note:
     warning: bool = False
 
 
-def section_title(kind: Kind, board: Board, *, with_reported: bool) -> str:
+def section_title(kind: Kind, board: BoardName, *, with_reported: bool) -> str:
     """Name a section in words."""
     if board not in TOKENIZERS:
         return _capital(kind.noise.title)
@@ -90,7 +90,7 @@ def section_title(kind: Kind, board: Board, *, with_reported: bool) -> str:
     return where if kind.noise.protocol == "web" else f"{where}, {kind.noise.title}"
 
 
-def full_title(section: Section, board: Board) -> str:
+def full_title(section: Section, board: BoardName) -> str:
     """Name a section so that no other has the same name, for tables that leave the site."""
     title = section_title(section.kind, board, with_reported=section.with_reported)
     mark = f" {section.fingerprint[:8]}" if section.fingerprint else ""

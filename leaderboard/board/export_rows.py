@@ -4,13 +4,12 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from leaderboard.board.exports import PUBLISHED, ExportRow
-from leaderboard.board.reported import Board, ReportedRow
-from leaderboard.board.tables import Board as BoardOfRows
-from leaderboard.board.tables import Row, Section, make_board
+from leaderboard.board.reported import BoardName, ReportedRow
+from leaderboard.board.tables import Board, Row, Section, make_board
 from leaderboard.store.entries import Entry
 
 
-def export_rows(board: Board, entries: Iterable[Entry]) -> list[ExportRow]:
+def export_rows(board: BoardName, entries: Iterable[Entry]) -> list[ExportRow]:
     """Give a board's rows, best first in each group that may be compared.
 
     Args:
@@ -20,7 +19,7 @@ def export_rows(board: Board, entries: Iterable[Entry]) -> list[ExportRow]:
     return rows_of(make_board(board, entries))
 
 
-def rows_of(board: BoardOfRows) -> list[ExportRow]:
+def rows_of(board: Board) -> list[ExportRow]:
     """Give the rows of a board that is made already."""
     return [
         export_row(row, section, board.name)
@@ -30,7 +29,7 @@ def rows_of(board: BoardOfRows) -> list[ExportRow]:
     ]
 
 
-def export_row(row: Row, section: Section, board: Board) -> ExportRow:
+def export_row(row: Row, section: Section, board: BoardName) -> ExportRow:
     """Make the row of a scored entry or of a published figure.
 
     Raises:

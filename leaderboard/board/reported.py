@@ -10,8 +10,8 @@ from pydantic import Field, model_validator
 from now_builder.config import Strict, build
 from now_builder.errors import FormatError
 
-Board = Literal["jieba", "bpe", "bert", "flickr30k", "coco-1k", "coco-5k", "cc152k"]
-BOARDS: tuple[Board, ...] = get_args(Board)
+BoardName = Literal["jieba", "bpe", "bert", "flickr30k", "coco-1k", "coco-5k", "cc152k"]
+BOARDS: tuple[BoardName, ...] = get_args(BoardName)
 
 Protocol = Literal["none", "captions", "images", "either", "web", "unknown", "unstated"]
 Recall3 = tuple[float, float, float]
@@ -22,13 +22,13 @@ _TABLES = ("now.toml", "flickr30k.toml", "coco.toml", "cc152k.toml")
 
 # Where a test query counts for 0.1 points or more, one-decimal recalls are exact; elsewhere they
 # are rounded, and so is their sum.
-_EXACT: frozenset[Board] = frozenset({"jieba", "bpe", "bert", "cc152k"})
+_EXACT: frozenset[BoardName] = frozenset({"jieba", "bpe", "bert", "cc152k"})
 _EXACT_TOLERANCE = 0.05
 _ROUNDED_TOLERANCE = 0.1
 _SLACK = 1e-6
 
 
-class Noise(Strict):
+class NoiseCondition(Strict):
     """What was wrong with the training pairs. Rows under different noise must not be compared.
 
     Attributes:
@@ -37,24 +37,26 @@ class Noise(Strict):
             is harder; ``either`` is the same where an image has one caption, on top of the noise
             of the web; ``web`` is noise as found; ``unknown`` where the table, its released code
             and the tables that it cites do not agree; ``unstated`` where a submission says nothing.
-        ratio: Share of the pairs, in [0, 1); None for noise as found.
+        mismatch: Share of wrong pairs, in [0, 1); None for noise as found.
     """
 
     protocol: Protocol
-    ratio: float | None = Field(default=None, ge=0, lt=1)
+    mismatch: float | None = Field(default=None, ge=0, lt=1)
 
     @model_validator(mode="after")
-    def _agree(self) -> "Noise":
-        silent = self.ratio is None
-        expected = {"none": self.ratio == 0, "web": silent, "unstated": silent}
-        if not expected.get(self.protocol, bool(self.ratio)):
-            raise ValueError(f"protocol {self.protocol!r} does not go with ratio {self.ratio}")
+    def _agree(self) -> "NoiseCondition":
+        silent = self.mismatch is None
+        expected = {"none": self.mismatch == 0, "web": silent, "unstated": silent}
+        if not expected.get(self.protocol, bool(self.mismatch)):
+            raise ValueError(
+                f"protocol {self.protocol!r} does not go with mismatch {self.mismatch}"
+            )
         return self
 
     @property
     def title(self) -> str:
         """The condition in words."""
-        share = f"{100 * (self.ratio or 0):.0f} %"
+        share = f"{100 * (self.mismatch or 0):.0f} %"
         return {
             "none": "no noise added",
             "web": "noise of the web",
@@ -114,8 +116,8 @@ class _Figures(Strict):
 
 
 class _Table(Strict):
-    board: Board
-    noise: Noise
+    board: BoardName
+    noise: NoiseCondition
     source: str
     table: str
     rows: tuple[_Figures, ...]
@@ -142,9 +144,9 @@ class ReportedRow(Strict):
         corrections: Where the row is printed otherwise.
     """
 
-    board: Board
+    board: BoardName
     method: str
-    noise: Noise
+    noise: NoiseCondition
     i2t: Recall3 | None
     t2i: Recall3 | None
     rsum: float
@@ -175,7 +177,7 @@ def read_sources() -> dict[str, Source]:
 
 
 @cache
-def read_reported(board: Board | None = None) -> tuple[ReportedRow, ...]:
+def read_reported(board: BoardName | None = None) -> tuple[ReportedRow, ...]:
     """Read the packaged rows of one board, or of all.
 
     Raises:

@@ -9,8 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from leaderboard.board.reported import Board as BoardName
-from leaderboard.board.reported import Noise, ReportedRow, read_reported
+from leaderboard.board.reported import BoardName, NoiseCondition, ReportedRow, read_reported
 from leaderboard.core.tracks import FOLD, Origin
 from leaderboard.core.uncertainty import least_deviation, rank_intervals, tied_with_first
 from leaderboard.metrics import CUTOFFS, hits_per_image
@@ -97,7 +96,7 @@ class Kind:
     split: str
     fingerprint: str | None
     origin: Origin
-    noise: Noise
+    noise: NoiseCondition
     n_images: int
     n_pairs: int
     folds: int = 1
@@ -105,9 +104,9 @@ class Kind:
     @property
     def name(self) -> str:
         """A name for addresses, which no other section of the board has."""
-        ratio = "" if self.noise.ratio is None else f"-{round(100 * self.noise.ratio)}"
+        mismatch = "" if self.noise.mismatch is None else f"-{round(100 * self.noise.mismatch)}"
         where = self.fingerprint[:16] if self.fingerprint else "reported"
-        return f"{self.split}-{where}-{self.noise.protocol}{ratio}-{self.n_images}"
+        return f"{self.split}-{where}-{self.noise.protocol}{mismatch}-{self.n_images}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,15 +258,17 @@ def reference(name: str, rsum: float) -> Row:
     return Row(evidence="reference", method=name, rsum=rsum, low=rsum, high=rsum)
 
 
-def noise_of(result: Result) -> Noise:
+def noise_of(result: Result) -> NoiseCondition:
     """Say what was wrong with the training pairs, as finely as rows are told apart by it."""
     noise = result.training.noise
-    ratio = min(round(noise.ratio, 2), 0.99) if noise else 0.0
-    if noise is not None and ratio:
-        return Noise(protocol=noise.protocol, ratio=ratio)
+    mismatch = min(round(noise.ratio, 2), 0.99) if noise else 0.0
+    if noise is not None and mismatch:
+        return NoiseCondition(protocol=noise.protocol, mismatch=mismatch)
     if result.track not in {"flickr30k", "coco"}:
-        return Noise(protocol="web")
-    return Noise(protocol="none", ratio=0.0) if noise else Noise(protocol="unstated")
+        return NoiseCondition(protocol="web")
+    if noise is not None:
+        return NoiseCondition(protocol="none", mismatch=0.0)
+    return NoiseCondition(protocol="unstated")
 
 
 def _kind(result: Result, board: BoardName) -> Kind:
@@ -296,8 +297,8 @@ def _is_published(kind: Kind, board: BoardName) -> bool:
     )
 
 
-def _reported_by_noise(board: BoardName) -> dict[Noise, list[ReportedRow]]:
-    groups: dict[Noise, list[ReportedRow]] = defaultdict(list)
+def _reported_by_noise(board: BoardName) -> dict[NoiseCondition, list[ReportedRow]]:
+    groups: dict[NoiseCondition, list[ReportedRow]] = defaultdict(list)
     for row in read_reported(board):
         groups[row.noise].append(row)
     return groups
@@ -310,7 +311,7 @@ def _order(section: Section, board: BoardName) -> tuple[object, ...]:
         board in TOKENIZERS and section.with_reported,
         not section.with_reported,
         _PROTOCOLS.index(noise.protocol),
-        noise.ratio or 0.0,
+        noise.mismatch or 0.0,
         -kind.n_images,
         kind.fingerprint or "",
     )
@@ -375,7 +376,7 @@ def _least_half_width(ways: Iterable[tuple[tuple[float, float, float], int]]) ->
 
 
 def _references(kind: Kind, scored: Sequence[Row]) -> list[Row]:
-    """References on which all results that have them agree (a truth file may differ)."""
+    """References on which all results that have them agree (their attributes may differ)."""
     if not scored or kind.folds > 1:
         images, pairs = kind.n_images // kind.folds, kind.n_pairs // kind.folds
         return [reference("chance", chance_rsum(images, pairs))]

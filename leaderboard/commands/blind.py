@@ -1,16 +1,13 @@
 """Commands of a blind round."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from leaderboard.commands.options import (
     ReleaseArgument,
 )
-
-if TYPE_CHECKING:
-    pass
 
 
 def make(

@@ -4,23 +4,20 @@ import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from leaderboard.commands.options import (
     AsJson,
+    AttributesFile,
     ReleaseArgument,
     ReleaseFolder,
     SubmissionFile,
     TokenFile,
-    TruthFile,
 )
 from leaderboard.commands.service import print_filed, send
 from now_builder.errors import ConfigError
-
-if TYPE_CHECKING:
-    pass
 
 
 def submit(
@@ -31,7 +28,7 @@ def submit(
     store: Annotated[
         Path | None, typer.Option(help="Folder of results; made where missing.")
     ] = None,
-    truth: TruthFile = None,
+    attributes: AttributesFile = None,
     url: Annotated[str | None, typer.Option(help="Send it to this board instead.")] = None,
     token_file: TokenFile = None,
     anonymous_until: Annotated[
@@ -53,7 +50,7 @@ def submit(
     from leaderboard.scoring.evaluate import score  # noqa: PLC0415
     from leaderboard.store.entries import file_result  # noqa: PLC0415
 
-    entry, new = file_result(store, score(submission, release, truth))
+    entry, new = file_result(store, score(submission, release, attributes))
     print_filed(entry.name, entry.result.to_json(), as_json, new=new)
 
 
@@ -124,16 +121,14 @@ def export(
     Rows under different training noise, or scored on different data, get tables of their own.
     The keys of --format tex are those of --format bib.
     """
-    from typing import get_args  # noqa: PLC0415
-
     from leaderboard.board.export_rows import export_rows  # noqa: PLC0415
     from leaderboard.board.exports import FORMATS  # noqa: PLC0415
-    from leaderboard.board.reported import Board  # noqa: PLC0415
+    from leaderboard.board.reported import BOARDS  # noqa: PLC0415
     from leaderboard.store.entries import read_results  # noqa: PLC0415
 
-    found: Board | None = next((name for name in get_args(Board) if name == board), None)
+    found = next((name for name in BOARDS if name == board), None)
     if found is None:
-        raise ConfigError(f"export: found {board!r}, expected one of {', '.join(get_args(Board))}")
+        raise ConfigError(f"export: found {board!r}, expected one of {', '.join(BOARDS)}")
     if kind not in FORMATS:
         raise ConfigError(f"--format: found {kind!r}, expected one of {', '.join(FORMATS)}")
     typer.echo(FORMATS[kind](export_rows(found, read_results(results or []))), nl=False)

@@ -3,21 +3,18 @@
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from leaderboard.commands.options import (
     AsJson,
+    AttributesFile,
     ReleaseFolder,
     SubmissionFile,
-    TruthFile,
 )
 from now_builder.config import read_toml, with_overrides
 from now_builder.errors import ConfigError
-
-if TYPE_CHECKING:
-    pass
 
 
 def pack(
@@ -98,7 +95,7 @@ def validate(submission: SubmissionFile, release: ReleaseFolder) -> None:
 def score(
     submission: SubmissionFile,
     release: ReleaseFolder,
-    truth: TruthFile = None,
+    attributes: AttributesFile = None,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="Also write the result JSON here.")
     ] = None,
@@ -114,7 +111,7 @@ def score(
     from leaderboard.scoring.evaluate import score  # noqa: PLC0415
     from leaderboard.store.entries import write_result  # noqa: PLC0415
 
-    result = score(submission, release, truth)
+    result = score(submission, release, attributes)
     if output is not None:
         write_result(output, result)
         sys.stderr.write(f"wrote {output}\n")

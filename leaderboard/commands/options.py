@@ -15,10 +15,10 @@ ReleaseFolder = Annotated[
         "--release", help="The release it was made on: a folder of now-builder, or the authors'."
     ),
 ]
-TruthFile = Annotated[
+AttributesFile = Annotated[
     Path | None,
     typer.Option(
-        "--truth",
+        "--attributes",
         help="CSV or Parquet with key or url, and lang and/or topic: also shows what knowing only "
         "these would give.",
     ),

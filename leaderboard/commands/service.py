@@ -12,18 +12,18 @@ import typer
 
 from leaderboard.commands.options import (
     AsJson,
+    AttributesFile,
     BoardUrl,
     DatabaseUrl,
     EntryName,
     TokenFile,
-    TruthFile,
 )
 from now_builder.errors import ConfigError
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-    from leaderboard.service.client import Board
+    from leaderboard.service.client import BoardClient
 
 
 def serve(
@@ -32,7 +32,7 @@ def serve(
         Path | None,
         typer.Option(help="Accept submissions and score them on this release; else read-only."),
     ] = None,
-    truth: TruthFile = None,
+    attributes: AttributesFile = None,
     token_file: Annotated[
         Path | None,
         typer.Option(help="File with the operator's bearer token; else NOW_LEADERBOARD_TOKEN."),
@@ -72,7 +72,7 @@ def serve(
     operator = make_operator(read_token(token_file)) if named else None
     if operator is None:
         sys.stderr.write(f"{TOKEN_VARIABLE} is not set: only users' own tokens are let in\n")
-    judge = make_judge(release, truth, Quotas(attempts=attempts, scored=scored))
+    judge = make_judge(release, attributes, Quotas(attempts=attempts, scored=scored))
     serve(Settings(store, judge, database, operator), host, port)
 
 
@@ -83,8 +83,8 @@ def status(
     as_json: AsJson = False,
 ) -> None:
     """Show your entries on a board, or one entry."""
-    with closing(_board(url, token_file)) as board:
-        entries = board.mine() if name is None else [board.entry(name)]
+    with closing(_client(url, token_file)) as client:
+        entries = client.mine() if name is None else [client.entry(name)]
     if as_json:
         typer.echo(json.dumps(entries if name is None else entries[0], indent=2))
         return
@@ -103,15 +103,15 @@ def withdraw(
     token_file: TokenFile = None,
 ) -> None:
     """Take an entry of yours off a board; a tombstone with the reason stays."""
-    with closing(_board(url, token_file)) as board:
-        board.withdraw(name, reason)
+    with closing(_client(url, token_file)) as client:
+        client.withdraw(name, reason)
     typer.echo(f"{name}: withdrawn")
 
 
 def quota(url: BoardUrl, token_file: TokenFile = None, as_json: AsJson = False) -> None:
     """Show what is left of today's uploads and scored submissions on a board."""
-    with closing(_board(url, token_file)) as board:
-        me = board.me()
+    with closing(_client(url, token_file)) as client:
+        me = client.me()
     if as_json:
         typer.echo(json.dumps(me, indent=2))
         return
@@ -125,12 +125,12 @@ def quota(url: BoardUrl, token_file: TokenFile = None, as_json: AsJson = False) 
     )
 
 
-def _board(url: str, token_file: Path | None) -> "Board":
+def _client(url: str, token_file: Path | None) -> "BoardClient":
     try:
-        from leaderboard.service.client import Board, read_token  # noqa: PLC0415
+        from leaderboard.service.client import BoardClient, read_token  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise ConfigError(f"--url needs {error.name}: pip install 'noise-of-web[server]'") from None
-    return Board(url, read_token(token_file))
+    return BoardClient(url, read_token(token_file))
 
 
 def send(
@@ -144,13 +144,13 @@ def send(
 
     console = Console(stderr=True)
     with (
-        closing(_board(url, token_file)) as board,
+        closing(_client(url, token_file)) as client,
         Progress(console=console, transient=True) as bars,
     ):
         size = path.stat().st_size if path.is_file() else 0
         bar = bars.add_task(path.name, total=size)
         try:
-            filed = board.submit(path, anonymous_until, partial(_advance, bars, bar))
+            filed = client.submit(path, anonymous_until, partial(_advance, bars, bar))
         except BoardError as error:
             bars.stop()
             for problem in error.problems:

@@ -73,21 +73,21 @@ class Standard:
 
 
 def read_standard(
-    release: Path, split: ScoredSplit, track: Track, truth: Path | None = None
+    release: Path, split: ScoredSplit, track: Track, attributes: Path | None = None
 ) -> Standard:
     """Read what the submissions to a split are measured against.
 
     Raises:
-        FormatError: If the release or the truth file cannot be read.
+        FormatError: If the release or the attributes cannot be read.
     """
     gallery = read_gallery(release, split, track)
-    return Standard(gallery, references(release, gallery, split, truth))
+    return Standard(gallery, references(release, gallery, split, attributes))
 
 
 def score(
     path: Path,
     release: Path,
-    truth: Path | None = None,
+    attributes: Path | None = None,
     *,
     name: str | None = None,
     standard: Callable[[Path, ScoredSplit, Track, Path | None], Standard] = read_standard,
@@ -97,18 +97,18 @@ def score(
     Args:
         path: The submission.
         release: The very one that it was made for; of a blind round, the judge's folder.
-        truth: CSV or Parquet with languages and topics, for :attr:`Result.references`.
+        attributes: CSV or Parquet with languages and topics, for :attr:`Result.references`.
         name: What messages call the submission; its path if not given.
         standard: :func:`read_standard`, or a cache of it where many are scored on one release.
 
     Raises:
         SubmissionError: With all that is wrong: it cannot be read, or is of another release, split
             or order.
-        FormatError: If the release or the truth file cannot be read.
+        FormatError: If the release or the attributes cannot be read.
     """
     with open_submission(path, name) as submission:
         meta = submission.meta
-        against = standard(release, meta.split, meta.track, truth)
+        against = standard(release, meta.split, meta.track, attributes)
         scored = _read(submission, against.gallery, release)
         return _result(submission, scored, against.gallery, against.references)
 

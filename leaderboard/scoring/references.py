@@ -20,7 +20,7 @@ Labels = Sequence[str | None]
 
 
 def references(
-    release: Path, gallery: Gallery, split: str, truth: Path | None = None
+    release: Path, gallery: Gallery, split: str, attributes: Path | None = None
 ) -> dict[str, float]:
     """Give the rSum of scorers that know nothing (``chance``), ``lang``, ``lang+topic``.
 
@@ -31,17 +31,17 @@ def references(
         release: Its ``pairs.parquet`` has the languages.
         gallery: The split.
         split: ``dev`` or ``test``.
-        truth: CSV or Parquet with ``url`` or ``key``, and any of ``lang``, ``topic`` and
+        attributes: CSV or Parquet with ``url`` or ``key``, and any of ``lang``, ``topic`` and
             ``caption_topic`` (the topic of the caption, where it may differ).
 
     Raises:
-        FormatError: If the truth file cannot be used or lacks a pair of the split.
+        FormatError: If the attributes cannot be used or lacks a pair of the split.
     """
     found = {"chance": chance_rsum(*gallery.shape)}
     pairs = _pairs(release, split) if gallery.origin == "rebuilt" else []
-    if truth is not None and not pairs:
-        raise FormatError(release, "no pairs.parquet to join the truth file through")
-    columns = _joined(truth, pairs) if truth is not None else {}
+    if attributes is not None and not pairs:
+        raise FormatError(release, "no pairs.parquet to join the attributes through")
+    columns = _joined(attributes, pairs) if attributes is not None else {}
     lang = columns.get("lang", [pair.lang for pair in pairs])
     if any(label is not None for label in lang):
         found["lang"] = label_rsum(lang, lang)
@@ -86,36 +86,36 @@ def _pairs(release: Path, split: str) -> list[Pair]:
     return sorted(pairs, key=lambda pair: pair.pair_index)
 
 
-def _joined(truth: Path, pairs: Sequence[Pair]) -> dict[str, list[str | None]]:
-    """Look up each pair's row of the truth file; give its label columns in pair order."""
-    table = _read(truth)
+def _joined(attributes: Path, pairs: Sequence[Pair]) -> dict[str, list[str | None]]:
+    """Look up each pair's row of the attributes; give its label columns in pair order."""
+    table = _read(attributes)
     name = next((name for name in ("key", "url") if name in table), None)
     if name is None:
-        raise FormatError(truth, f"columns {sorted(table)}, expected key or url among them")
+        raise FormatError(attributes, f"columns {sorted(table)}, expected key or url among them")
     rows = {value: row for row, value in enumerate(table[name])}
     wanted = [getattr(pair, name) for pair in pairs]
     missing = [value for value in wanted if value not in rows]
     if missing:
         raise FormatError(
-            truth,
+            attributes,
             f"no row for {len(missing)} of {len(wanted)} pairs, the first {name} {missing[0]!r}",
         )
     labels = [column for column in ("lang", "topic", "caption_topic") if column in table]
     return {column: [table[column][rows[value]] for value in wanted] for column in labels}
 
 
-def _read(truth: Path) -> Mapping[str, list[str | None]]:
+def _read(attributes: Path) -> Mapping[str, list[str | None]]:
     try:
-        if truth.suffix.lower() == ".csv":
+        if attributes.suffix.lower() == ".csv":
             kinds = pa.csv.ConvertOptions(strings_can_be_null=True)
-            table = pa.csv.read_csv(truth, convert_options=kinds)
+            table = pa.csv.read_csv(attributes, convert_options=kinds)
         else:
-            table = pa.parquet.read_table(truth)
+            table = pa.parquet.read_table(attributes)
     except FileNotFoundError:
-        raise FormatError(truth, "no such file") from None
+        raise FormatError(attributes, "no such file") from None
     except (pa.ArrowInvalid, OSError) as error:
         first = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise FormatError(truth, f"not a readable CSV or Parquet file ({first})") from None
+        raise FormatError(attributes, f"not a readable CSV or Parquet file ({first})") from None
     return {
         name: [None if value is None else str(value) for value in table[name].to_pylist()]
         for name in table.column_names

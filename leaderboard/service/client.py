@@ -74,7 +74,7 @@ def read_token(path: Path | None) -> str:
         raise ConfigError(f"--token-file {path}: cannot be read ({error})") from None
 
 
-class Board:
+class BoardClient:
     """A board at an address.
 
     Args:

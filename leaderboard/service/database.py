@@ -32,12 +32,12 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
-from leaderboard.service.fair_semaphore import Turns
+from leaderboard.service.fair_semaphore import FairSemaphore
 from leaderboard.store.entries import PRIVATE, prepare_store
 from now_builder.errors import ConfigError
 
 SQLITE, POSTGRESQL = "sqlite", "postgresql"
-# So many threads speak to the database at once; others wait for their turn.
+# Connections open at the same time; further threads wait in order.
 POOL = 16
 WAIT_SECONDS = 30.0
 _LOCK_KEY = 0x6E6F77  # "now": the advisory lock that a migration holds in PostgreSQL
@@ -248,7 +248,7 @@ def reading(engine: Engine) -> Iterator[Session]:
     Raises:
         TimeoutError: If no connection became free in time.
     """
-    with _gate(engine, "places"), Session(engine) as session:
+    with _semaphore(engine, "connections"), Session(engine) as session:
         yield session
 
 
@@ -277,13 +277,17 @@ def insert_missing(session: Session, table: type[Base], values: dict[str, Any]) 
 @contextmanager
 def _begin(engine: Engine) -> Iterator[Connection]:
     writer = engine.execution_options(immediate=True)
-    with _gate(engine, "writers"), _gate(engine, "places"), writer.begin() as connection:
+    with (
+        _semaphore(engine, "writers"),
+        _semaphore(engine, "connections"),
+        writer.begin() as connection,
+    ):
         yield connection
 
 
-def _gate(engine: Engine, name: str) -> Turns:
-    gate: Turns = engine.get_execution_options()[name]
-    return gate
+def _semaphore(engine: Engine, name: str) -> FairSemaphore:
+    semaphore: FairSemaphore = engine.get_execution_options()[name]
+    return semaphore
 
 
 def _parse(url: str) -> URL:
@@ -314,8 +318,8 @@ def _engine(url: URL) -> Engine:
             pool_timeout=WAIT_SECONDS,
             pool_pre_ping=url.drivername != SQLITE,
             execution_options={
-                "places": Turns(POOL, WAIT_SECONDS),
-                "writers": Turns(1 if url.drivername == SQLITE else POOL, WAIT_SECONDS),
+                "connections": FairSemaphore(POOL, WAIT_SECONDS),
+                "writers": FairSemaphore(1 if url.drivername == SQLITE else POOL, WAIT_SECONDS),
             },
         )
     except (ModuleNotFoundError, NoSuchModuleError):

@@ -198,7 +198,7 @@ def _score_and_file(service: Service, upload: Upload, filing: NewFiling) -> tupl
     judge, store = judge_of(service), service.settings.store
     with service.meters.scoring.time(), _refusing(service):
         result = score(
-            upload.path, judge.release, judge.truth, name="submission", standard=judge.standard
+            upload.path, judge.release, judge.attributes, name="submission", standard=judge.standard
         )
     entry, new = file_result(store, result, filing)
     if not new and submitter_of(store, entry) != upload.who.handle:

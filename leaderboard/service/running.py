@@ -39,27 +39,29 @@ class Judge:
 
     Attributes:
         release: The release that submissions must be made on.
-        truth: Languages and topics for the references, if at hand.
+        attributes: File with languages and topics of pages, for the references.
         max_bytes: The most that a body may hold.
         quotas: What a user may do in a day.
         standard: What each split is measured against, read once.
     """
 
     release: Path
-    truth: Path | None
+    attributes: Path | None
     max_bytes: int
     quotas: Quotas
     standard: Callable[[Path, ScoredSplit, Track, Path | None], Standard]
 
 
-def make_judge(release: Path, truth: Path | None = None, limits: Quotas | None = None) -> Judge:
+def make_judge(
+    release: Path, attributes: Path | None = None, limits: Quotas | None = None
+) -> Judge:
     """Prepare for scoring against a release.
 
     Raises:
         FormatError: If there is no such release.
     """
     standard = lru_cache(maxsize=32)(read_standard)
-    return Judge(release, truth, _largest(release), limits or Quotas(), standard)
+    return Judge(release, attributes, _largest(release), limits or Quotas(), standard)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,8 @@ from pydantic import BaseModel, ConfigDict
 
 from leaderboard.board.export_rows import rows_of
 from leaderboard.board.exports import FORMATS, TITLES, ExportRow
-from leaderboard.board.reported import Board
-from leaderboard.board.tables import Board as BoardOfRows
-from leaderboard.board.tables import boards_of
+from leaderboard.board.reported import BoardName
+from leaderboard.board.tables import Board, boards_of
 from leaderboard.core.uncertainty import Comparison, Discordance
 from leaderboard.scoring.result import Flag
 from leaderboard.service.index import Indexed
@@ -206,7 +205,7 @@ def view_entry(entry: Entry) -> EntryView:
     )
 
 
-def view_link(board: Board, entries: Iterable[Entry]) -> BoardLink:
+def view_link(board: BoardName, entries: Iterable[Entry]) -> BoardLink:
     """Name a board."""
     count = sum(board in boards_of(entry.result) for entry in entries)
     return BoardLink(board=board, title=TITLES[board], entries=count, href=f"/v1/boards/{board}")
@@ -234,7 +233,7 @@ def view_own(rows: Iterable[Indexed]) -> OwnEntries:
     )
 
 
-def export_board(board: BoardOfRows, entries: Mapping[str, Entry], wanted: Filter) -> str:
+def export_board(board: Board, entries: Mapping[str, Entry], wanted: Filter) -> str:
     """Write the rows that pass a filter; places are those among all rows."""
     shown = [row for row in rows_of(board) if wanted.passes(row, entries.get(row.entry or ""))]
     return FORMATS[wanted.format](shown)

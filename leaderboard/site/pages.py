@@ -17,11 +17,10 @@ from pathlib import Path
 from jinja2 import Environment
 from markupsafe import Markup
 
-from leaderboard.board import display_text as labels
+from leaderboard.board import display_text
 from leaderboard.board.export_rows import export_row, rows_of
 from leaderboard.board.exports import FORMATS, badge_json, badge_of, badge_svg, to_bibtex
-from leaderboard.board.reported import BOARDS, short_name
-from leaderboard.board.reported import Board as BoardName
+from leaderboard.board.reported import BOARDS, BoardName, short_name
 from leaderboard.board.tables import (
     SORT_KEYS,
     Board,
@@ -382,7 +381,7 @@ def _count(board: Board) -> tuple[int, int]:
 def _tiers(board: Board) -> list[str]:
     """Name the kinds of evidence on a board."""
     found = {row.evidence for section in board.sections for row in section.rows}
-    return [tier for tier in labels.EVIDENCE if tier in found]
+    return [tier for tier in display_text.EVIDENCE if tier in found]
 
 
 def _footnotes(section: Section) -> dict[str, int]:
@@ -478,7 +477,7 @@ def _templates() -> Environment:
         boards_known=BOARDS,
         cutoffs=CUTOFFS,
         formats=list(FORMATS),
-        labels=labels,
+        display_text=display_text,
         compare_path=compare_path,
         short_name=short_name,
     )

@@ -173,9 +173,9 @@ def archive(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def truth(tmp_path_factory):
+def attributes(tmp_path_factory):
     """Languages and topics of the test split, as a CSV file by URL."""
-    path = tmp_path_factory.mktemp("truth") / "truth.csv"
+    path = tmp_path_factory.mktemp("attributes") / "attributes.csv"
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["url", "matched", "lang", "topic"])
@@ -380,7 +380,7 @@ def database(database_url):
 
 
 @dataclass(frozen=True)
-class Board:
+class RunningBoard:
     """A running board, and what tests do to it."""
 
     url: str
@@ -447,7 +447,7 @@ def make_board(serving, tmp_path, release):
         judge = make_judge(release, None, Quotas(**limits))
         app = make_app(Settings(tmp_path / "store", judge, database, make_operator(OPERATOR_TOKEN)))
         url, stop = serving(app)
-        return Board(url, app, http, stop)
+        return RunningBoard(url, app, http, stop)
 
     with httpx.Client(timeout=60) as http:
         yield make
