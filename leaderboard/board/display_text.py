@@ -1,4 +1,4 @@
-"""What the pages call things: boards, sections, evidence, flags and the marks of a row."""
+"""Display text of the pages: names of boards, sections, evidence and flags, notes on rows."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -66,10 +66,10 @@ _FLAG_UNKNOWN = "Something that a reader should look at."
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A short remark beside a method's name.
+    """A short note beside a method's name.
 
     Attributes:
-        warning: Whether it should catch the eye.
+        warning: whether to highlight it.
     """
 
     text: str
@@ -77,7 +77,7 @@ class Note:
 
 
 def section_title(kind: Kind, board: BoardName, *, with_reported: bool) -> str:
-    """Name a section in words."""
+    """Return the title of a section."""
     if board not in TOKENIZERS:
         return _capital(kind.noise.title)
     where = {
@@ -91,14 +91,14 @@ def section_title(kind: Kind, board: BoardName, *, with_reported: bool) -> str:
 
 
 def full_title(section: Section, board: BoardName) -> str:
-    """Name a section so that no other has the same name, for tables that leave the site."""
+    """Return a title that is unique among sections, for use outside the site."""
     title = section_title(section.kind, board, with_reported=section.with_reported)
     mark = f" {section.fingerprint[:8]}" if section.fingerprint else ""
     return f"{title}{mark}, {section.split}, {size_of(section.kind)}"
 
 
 def size_of(kind: Kind) -> str:
-    """Say how large the gallery is."""
+    """Describe the size of the gallery."""
     if kind.folds > 1:
         return f"{kind.folds} folds of {kind.n_images // kind.folds:,} images"
     if kind.n_images == kind.n_pairs:
@@ -107,12 +107,12 @@ def size_of(kind: Kind) -> str:
 
 
 def flag_means(code: str) -> str:
-    """Say what a flag means to a reader."""
+    """Explain a flag to readers."""
     return FLAG_MEANS.get(code, _FLAG_UNKNOWN)
 
 
 def row_notes(row: Row) -> list[Note]:
-    """Say in a few words what a reader must know before comparing a row."""
+    """Return the notes that a reader needs before comparing a row."""
     if row.entry is not None:
         found = [Note(flag.code.replace("-", " "), warning=True) for flag in row.flags]
         return found + _entry_notes(row.entry)
@@ -151,7 +151,7 @@ def _notes(result: Result) -> list[Note]:
 
 
 def filter_classes(row: Row) -> str:
-    """Give the classes that filters look for; what a row does not say of itself passes none."""
+    """Return the CSS classes that the page's filters select; unknown properties match no filter."""
     found: list[str] = [row.evidence]
     size = row.reported.ensemble if row.reported else None
     if row.entry is not None:

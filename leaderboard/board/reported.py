@@ -1,4 +1,4 @@
-"""Reported rows: what papers print about a method, with its source and known misprints."""
+"""Reported rows: figures printed in papers, with their source and known misprints."""
 
 import tomllib
 from functools import cache
@@ -29,7 +29,7 @@ _SLACK = 1e-6
 
 
 class NoiseCondition(Strict):
-    """What was wrong with the training pairs. Rows under different noise must not be compared.
+    """The noise of the training pairs. Rows under different noise are not comparable.
 
     Attributes:
         protocol: ``captions`` gives single captions to other images, so that an image mostly
@@ -55,7 +55,7 @@ class NoiseCondition(Strict):
 
     @property
     def title(self) -> str:
-        """The condition in words."""
+        """The condition as text."""
         share = f"{100 * (self.mismatch or 0):.0f} %"
         return {
             "none": "no noise added",
@@ -72,9 +72,9 @@ class Source(Strict):
     """A publication.
 
     Attributes:
-        key: For citations.
-        authors: ``Family, Given``; empty where the publication names none.
-        url: Where the figures were read.
+        key: citation key.
+        authors: ``Family, Given``; empty if the publication names none.
+        url: address where the figures were read.
     """
 
     key: str
@@ -88,13 +88,13 @@ class Source(Strict):
 
 
 class Correction(Strict):
-    """A row as another table, or another cell of the same, prints it: what the board does not use.
+    """A row as printed elsewhere, in another table or cell; the board does not use it.
 
     Attributes:
-        source: Key of the publication that prints it so.
-        i2t: As printed; None where the recalls are not at issue, or not printed.
-        rsum: As printed.
-        why: What the source says, which of the two the board uses, and the reason.
+        source: key of the publication that prints it.
+        i2t: recalls as printed; None if they are not at issue or not printed.
+        rsum: rSum as printed.
+        why: what the source says, which figure the board uses, and the reason.
     """
 
     source: str
@@ -135,13 +135,13 @@ class ReportedRow(Strict):
     """A row of a published table.
 
     Attributes:
-        i2t: Image to text, R@1, R@5, R@10 in percent; None where only the sum is known.
-        t2i: Text to image, likewise.
-        rsum: As printed; the sum of the recalls where the table prints none.
-        source: Where the figures were read, which may be a later paper that cites the method.
-        table: Of that source.
-        ensemble: Networks whose similarities are averaged; None where it is not said.
-        corrections: Where the row is printed otherwise.
+        i2t: image to text, R@1, R@5, R@10 in percent; None if only the sum is known.
+        t2i: text to image, likewise.
+        rsum: rSum as printed; the sum of the recalls if the table prints none.
+        source: publication of the figures, possibly a later paper that cites the method.
+        table: table of that publication.
+        ensemble: number of networks whose similarities are averaged; None if unknown.
+        corrections: other figures printed for the row.
     """
 
     board: BoardName
@@ -158,7 +158,7 @@ class ReportedRow(Strict):
 
     @property
     def recalls(self) -> tuple[float, ...]:
-        """The six recalls, or nothing where only their sum is known."""
+        """The six recalls; empty if only their sum is known."""
         return self.i2t + self.t2i if self.i2t and self.t2i else ()
 
     @property
@@ -199,7 +199,7 @@ def read_reported(board: BoardName | None = None) -> tuple[ReportedRow, ...]:
 
 
 def parse_reported(tree: dict[str, object], origin: str) -> list[ReportedRow]:
-    """Make the rows of one file.
+    """Parse the rows of one file.
 
     Args:
         tree: Parsed TOML: tables, each with its board, noise, source and rows.
@@ -270,7 +270,7 @@ def _figures(recalls: Recall3) -> str:
 
 
 def short_name(source: Source) -> str:
-    """Name a publication as a text would: its first author, or its title, and the year."""
+    """Return a short citation: first author, or title, and year."""
     name = source.authors[0].partition(",")[0] if source.authors else source.title.partition(":")[0]
     others = " et al." if len(source.authors) > 1 else ""
     return f"{name}{others} {source.year}"

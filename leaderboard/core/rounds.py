@@ -1,4 +1,4 @@
-"""The files of a blind round: ``round.json`` for all, ``blind.json`` for its judge."""
+"""The files of a blind round: ``round.json``, public, and ``blind.json``, secret while it runs."""
 
 from pathlib import Path
 from typing import Literal
@@ -14,15 +14,15 @@ ROUND_FILE, TRUTH_FILE = "round.json", "blind.json"
 
 
 class BlindRound(Strict):
-    """``round.json``: what all know of a blind round, in each of its folders.
+    """``round.json``: public description of a blind round, in each of its folders.
 
     Attributes:
-        round: Its name.
-        split: The split whose images and captions were permuted.
-        pairs: Of it.
-        commitment: The sha256 of ``blind.json``, which only the judge has until the round is
-            closed: what it says cannot be changed any more.
-        closed: Whether ``blind.json`` lies in this folder for all to see.
+        round: name of the round.
+        split: split whose images and captions were permuted.
+        pairs: number of pairs.
+        commitment: sha256 of ``blind.json``, which only the judge has until the round is
+            closed; it proves that the pairing was not changed afterwards.
+        closed: whether ``blind.json`` has been published in this folder.
     """
 
     format: Literal["now-blind-round/1"] = "now-blind-round/1"
@@ -34,14 +34,14 @@ class BlindRound(Strict):
 
 
 class BlindTruth(Strict):
-    """``blind.json``: what only the judge of a blind round has.
+    """``blind.json``: the pairing of a blind round, known only to its judge.
 
     Attributes:
-        round: Its name.
-        split: The split whose images and captions were permuted.
-        secret: What the draw and both orders follow from.
-        keys: Key, in the release that it was drawn from, of each row.
-        owner: Row of each caption's image.
+        round: name of the round.
+        split: split whose images and captions were permuted.
+        secret: key of the draw and of both orders.
+        keys: key of each row in the release that the round was drawn from.
+        owner: row of each caption's image.
     """
 
     format: Literal["now-blind/1"] = "now-blind/1"
@@ -53,22 +53,22 @@ class BlindTruth(Strict):
 
 
 def round_of(release: Path, split: str) -> BlindRound | None:
-    """Give the blind round whose split this is, None where it is an ordinary one.
+    """Return the blind round of a split; None for an ordinary split.
 
     Raises:
-        FormatError: If ``blind.json`` lies there alone.
-        ConfigError: If ``round.json`` is not one of ours.
+        FormatError: If there is a ``blind.json`` without it.
+        ConfigError: If ``round.json`` is invalid.
     """
     found = read_round(release)
     return found if found is not None and found.split == split else None
 
 
 def read_round(release: Path) -> BlindRound | None:
-    """Read ``round.json``, None where there is none.
+    """Read ``round.json``; None if there is none.
 
     Raises:
-        FormatError: If ``blind.json`` lies there alone.
-        ConfigError: If it is not one of ours.
+        FormatError: If there is a ``blind.json`` without it.
+        ConfigError: If it is invalid.
     """
     path = release / ROUND_FILE
     if path.exists():
@@ -79,11 +79,11 @@ def read_round(release: Path) -> BlindRound | None:
 
 
 def read_truth(release: Path, blind: BlindRound) -> BlindTruth | None:
-    """Read the pairing of a blind round, None in the folder of its participants.
+    """Read the pairing of a blind round; None in the participants' folder.
 
     Raises:
-        FormatError: If it is not what was committed to.
-        ConfigError: If the file is not one of ours.
+        FormatError: If its sha256 is not the commitment.
+        ConfigError: If the file is invalid.
     """
     path = release / TRUTH_FILE
     if not path.exists():

@@ -1,4 +1,4 @@
-"""What can be judged: tracks, splits, and where the field keeps its data sets."""
+"""Tracks and splits that can be scored, and the layout of the field's data sets."""
 
 from typing import Literal, get_args
 
@@ -13,21 +13,21 @@ ScoredSplit = Literal["dev", "test"]
 Origin = Literal["rebuilt", "archive", "field", "blind", "closed"]
 
 FOLD = 1000
-"""Images of a fold in MS-COCO's 1K protocol."""
+"""Images per fold in MS-COCO's 1K protocol."""
 
 LAYOUT: dict[FieldTrack, tuple[PrecompName, int]] = {
     "flickr30k": ("f30k_precomp", 5),
     "coco": ("coco_precomp", 5),
     "cc152k": ("cc152k_precomp", 1),
 }
-"""Folder and captions of an image, by track."""
+"""Folder and number of captions per image, by track."""
 
 
 def check_scored_split(split: str) -> ScoredSplit:
-    """Take a split's name from outside.
+    """Check the name of a split.
 
     Raises:
-        ConfigError: If it is not dev or test.
+        ConfigError: If it is neither ``dev`` nor ``test``.
     """
     if split in ("dev", "test"):
         return "dev" if split == "dev" else "test"
@@ -35,7 +35,7 @@ def check_scored_split(split: str) -> ScoredSplit:
 
 
 def check_track(track: str) -> Track:
-    """Take a track's name from outside.
+    """Check the name of a track.
 
     Raises:
         ConfigError: If there is no such track.

@@ -1,4 +1,4 @@
-"""What scorers that know nothing, or one thing, would reach on the same split."""
+"""Reference scores: what trivial scorers reach on the same split."""
 
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
@@ -22,20 +22,20 @@ Labels = Sequence[str | None]
 def references(
     release: Path, gallery: Gallery, split: str, attributes: Path | None = None
 ) -> dict[str, float]:
-    """Give the rSum of scorers that know nothing (``chance``), ``lang``, ``lang+topic``.
+    """Return the rSum of trivial scorers: ``chance``, ``lang``, ``lang+topic``.
 
-    A scorer that knows a label gives 1 to the pairs whose halves share it and 0 to all others;
-    its ties count by expectation.
+    A scorer that knows a label gives 1 to pairs whose image and caption share it, else 0;
+    ties count by expectation.
 
     Args:
-        release: Its ``pairs.parquet`` has the languages.
-        gallery: The split.
+        release: folder of the release; its ``pairs.parquet`` has the languages.
+        gallery: gallery of the split.
         split: ``dev`` or ``test``.
         attributes: CSV or Parquet with ``url`` or ``key``, and any of ``lang``, ``topic`` and
             ``caption_topic`` (the topic of the caption, where it may differ).
 
     Raises:
-        FormatError: If the attributes cannot be used or lacks a pair of the split.
+        FormatError: If the attributes cannot be read or lack a pair of the split.
     """
     found = {"chance": chance_rsum(*gallery.shape)}
     pairs = _pairs(release, split) if gallery.origin == "rebuilt" else []
@@ -54,11 +54,11 @@ def references(
 
 
 def chance_rsum(images: int, captions: int) -> float:
-    """Give the rSum of the scorer that knows nothing: its similarities are all equal.
+    """Return the rSum of constant similarities.
 
     Args:
-        images: Of the split.
-        captions: Of the split: as many of each image.
+        images: number of images.
+        captions: number of captions, the same for each image.
     """
     wrong = captions - captions // images
     found = Fraction(0)
@@ -70,12 +70,12 @@ def chance_rsum(images: int, captions: int) -> float:
 
 
 def label_rsum(images: Labels, captions: Labels) -> float:
-    """Give the rSum of the scorer that only sees whether two labels are equal."""
+    """Return the rSum of the scorer that compares labels."""
     return recalls(equality(images, captions)).rsum
 
 
 def equality(images: Labels, captions: Labels) -> Float[np.ndarray, "images captions"]:
-    """Give 1 where the label of an image equals that of a caption, else 0; none equals none."""
+    """Return 1 where an image and a caption have the same label, else 0; None equals None."""
     _, numbers = np.unique([repr(label) for label in [*images, *captions]], return_inverse=True)
     rows, columns = numbers[: len(images)], numbers[len(images) :]
     return np.asarray(rows[:, None] == columns[None, :]).astype(np.float32)
@@ -87,7 +87,7 @@ def _pairs(release: Path, split: str) -> list[Pair]:
 
 
 def _joined(attributes: Path, pairs: Sequence[Pair]) -> dict[str, list[str | None]]:
-    """Look up each pair's row of the attributes; give its label columns in pair order."""
+    """Look up each pair's attributes; return the label columns in pair order."""
     table = _read(attributes)
     name = next((name for name in ("key", "url") if name in table), None)
     if name is None:

@@ -1,4 +1,4 @@
-"""What a submission is judged against: the images and captions of a split, and which belong."""
+"""Galleries: images and captions of a split, and which belong together."""
 
 import hashlib
 from collections.abc import Hashable, Iterable
@@ -17,15 +17,15 @@ from now_builder.formats.release import is_ours, read_split_captions
 
 @dataclass(frozen=True, slots=True)
 class Gallery:
-    """A split as the judge sees it.
+    """Images, captions and pairing of a split.
 
     Attributes:
-        image_keys: Of the rows.
-        caption_keys: Of the columns.
-        owner: Row of each caption's image.
-        image_labels: Equal for identical images.
-        caption_labels: Equal for identical captions.
-        fingerprint: Of keys and captions in order.
+        image_keys: keys of the rows.
+        caption_keys: keys of the columns.
+        owner: row of each caption's image.
+        image_labels: integers, equal for identical images.
+        caption_labels: integers, equal for identical captions.
+        fingerprint: sha256 of keys and captions in order.
         origin: ``rebuilt`` by this toolkit, the authors' ``archive``, a layout of the ``field``, or
             a ``blind`` round whose pairing only the judge has, or one that is ``closed``: its
             pairing has been published.
@@ -41,21 +41,21 @@ class Gallery:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Images, captions."""
+        """Numbers of images and captions."""
         return len(self.image_keys), len(self.caption_keys)
 
 
 def read_gallery(
     release: Path, split: ScoredSplit, track: Track, *, unpaired: bool = False
 ) -> Gallery:
-    """Read one split of a release: ours, the authors', a blind round's, or the field's layout.
+    """Read one split of a release, the authors' archive, a blind round or the field's layout.
 
     Args:
-        release: Its folder.
-        split: Which.
-        track: Tokenizer, or data set.
-        unpaired: Take what participants of a blind round get too; the gallery's ``owner`` then
-            means nothing.
+        release: folder of the release.
+        split: name of the split.
+        track: tokenizer or data set.
+        unpaired: also accept the participants' folder of a blind round; the gallery's ``owner``
+            then has no meaning.
 
     Raises:
         FormatError: If a file is missing, counts disagree, or the pairing is not in this folder.
@@ -118,6 +118,6 @@ def _read_field(release: Path, split: ScoredSplit, name: PrecompName, each: int)
 
 
 def _labels(values: Iterable[Hashable]) -> Integer[np.ndarray, " _"]:
-    """Number equal values alike."""
+    """Number values so that equal values get equal numbers."""
     numbers: dict[Hashable, int] = {}
     return np.array([numbers.setdefault(value, len(numbers)) for value in values], dtype=np.int64)

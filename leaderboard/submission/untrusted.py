@@ -1,4 +1,4 @@
-"""Reads zip, .npy and JSON from strangers: every size is known before a byte is believed."""
+"""Safe readers of untrusted zip, .npy and JSON: every size is checked before allocation."""
 
 import json
 import math
@@ -29,7 +29,7 @@ _END = struct.Struct("<4s4H2LH")
 _LOCATOR64 = b"PK\x06\x07"
 _CHUNK = 2**20
 
-# What zipfile, zlib and struct are known to raise on bytes that are no zip.
+# Errors of zipfile, zlib and struct on invalid bytes.
 _BROKEN = (
     zipfile.BadZipFile,
     zlib.error,
@@ -45,10 +45,10 @@ _BROKEN = (
 
 @runtime_checkable
 class Readable(Protocol):
-    """A stream of bytes that may end before it promised to."""
+    """A stream of bytes that may end early."""
 
     def read(self, size: int, /) -> bytes:
-        """Give at most ``size`` bytes; none at the end."""
+        """Read at most ``size`` bytes; none at the end."""
 
 
 def refusal(code: str, field: str, found: str, expected: str, mend: str = "") -> SubmissionError:
@@ -57,20 +57,20 @@ def refusal(code: str, field: str, found: str, expected: str, mend: str = "") ->
 
 
 def shown(value: object) -> str:
-    """Print a stranger's value in a message: short, one line, no control or bidi characters."""
+    """Format an untrusted value for a message: short, one line, no control or bidi characters."""
     text = ascii(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 class Archive:
-    """A zip with an allowed list of members, read by streams under a hard counter.
+    """A zip with a list of allowed members, streamed with size limits.
 
     Args:
-        file: Open for reading, seekable.
-        allowed: The names that may occur.
+        file: seekable file, open for reading.
+        allowed: names of the allowed members.
 
     Raises:
-        SubmissionError: If it is no plain zip: something before or after it, comments, zip64, too
+        SubmissionError: If it is not a plain zip: data before or after it, comments, zip64, too
             many, repeated, foreign, encrypted, linked or oddly compressed members, bombs.
     """
 
@@ -96,11 +96,11 @@ class Archive:
         """Open a member for reading.
 
         Args:
-            name: Of the member.
-            limit: The most bytes that it may hold.
+            name: name of the member.
+            limit: maximum size in bytes.
 
         Raises:
-            SubmissionError: If it is missing, larger, or turns out to be torn.
+            SubmissionError: If it is missing, too large, or truncated.
         """
         if name not in self.sizes:
             found = ", ".join(sorted(self.sizes)) or "nothing"
@@ -111,10 +111,10 @@ class Archive:
             yield stream
 
     def read(self, name: str, limit: int) -> bytes:
-        """Read a small member whole.
+        """Read a whole small member.
 
         Raises:
-            SubmissionError: If it is missing, larger than ``limit``, or torn.
+            SubmissionError: If it is missing, larger than ``limit``, or truncated.
         """
         with self.open(name, limit) as stream:
             content = stream.read(limit + 1)
@@ -194,13 +194,13 @@ WHOLE = {f"{order}i{size}" for order in "<>" for size in (4, 8)}
 
 @dataclass(frozen=True, slots=True)
 class ArrayHeader:
-    """What a ``.npy`` file says of itself.
+    """Header of a ``.npy`` file.
 
     Attributes:
-        dtype: A float of 2, 4 or 8 bytes, or a whole number of 4 or 8.
-        fortran_order: Whether columns are contiguous.
-        shape: As written.
-        length: Bytes before the values.
+        dtype: float of 2, 4 or 8 bytes, or integer of 4 or 8.
+        fortran_order: whether columns are contiguous.
+        shape: shape as written.
+        length: number of bytes before the values.
     """
 
     dtype: np.dtype[Any]
@@ -213,12 +213,12 @@ def read_array_header(stream: Readable, name: str, kinds: AbstractSet[str] = FLO
     """Read a ``.npy`` header by pattern; nothing in it is evaluated.
 
     Args:
-        stream: At its beginning.
-        name: For messages.
-        kinds: What may be in it: :data:`FLOATS` or :data:`WHOLE`.
+        stream: stream at its beginning.
+        name: name of the file in messages.
+        kinds: allowed types: :data:`FLOATS` or :data:`WHOLE`.
 
     Raises:
-        SubmissionError: If it is not a ``.npy`` file of such numbers.
+        SubmissionError: If it is not a ``.npy`` file of these types.
     """
     magic = stream.read(8)
     if magic[:6] != b"\x93NUMPY" or magic[6:] not in (b"\x01\x00", b"\x02\x00", b"\x03\x00"):
@@ -257,16 +257,16 @@ def read_array_header(stream: Readable, name: str, kinds: AbstractSet[str] = FLO
 def read_matrix(
     stream: Readable, name: str, size: int, shape: tuple[int, int]
 ) -> Float[np.ndarray, "images captions"]:
-    """Read a finite float matrix, the header checked before any of it is allocated.
+    """Read a finite float matrix; the header is checked before allocation.
 
     Args:
-        stream: The whole ``.npy`` file.
-        name: For messages.
-        size: Bytes that the stream is said to hold.
-        shape: The expected images and captions.
+        stream: the whole ``.npy`` file.
+        name: name of the file in messages.
+        size: expected number of bytes in the stream.
+        shape: expected numbers of images and captions.
 
     Returns:
-        In native byte order, as stored otherwise.
+        The matrix, in native byte order.
 
     Raises:
         SubmissionError: If type, shape or size differ, or a value is not finite.
@@ -283,18 +283,18 @@ def read_matrix(
 def read_lists(
     stream: Readable, name: str, size: int, queries: int, candidates: int
 ) -> Integer[np.ndarray, "queries depth"]:
-    """Read ranked lists: by query the rows of its best candidates, the best first.
+    """Read ranked lists: for each query the rows of its best candidates, best first.
 
     Args:
-        stream: The whole ``.npy`` file.
-        name: For messages.
-        size: Bytes that the stream is said to hold.
-        queries: Expected lists.
-        candidates: Numbers in them are from 0 to one less.
+        stream: the whole ``.npy`` file.
+        name: name of the file in messages.
+        size: expected number of bytes in the stream.
+        queries: expected number of lists.
+        candidates: number of candidates; lists hold numbers from 0 to ``candidates - 1``.
 
     Raises:
         SubmissionError: If type, shape or size differ, a list is shorter than 10 (or than there are
-            candidates), or a candidate is none of the split or stands in a list twice.
+            candidates), or a candidate is out of range or occurs twice in a list.
     """
     header = read_array_header(stream, name, WHOLE)
     least = min(MIN_LIST, candidates)
@@ -320,7 +320,7 @@ def read_lists(
 def _read_values(
     stream: Readable, name: str, size: int, header: ArrayHeader
 ) -> Shaped[np.ndarray, "rows columns"]:
-    """Read what a header announces; the two sizes must agree before any of it is allocated."""
+    """Read the values; the announced sizes must agree before allocation."""
     expected = header.length + math.prod(header.shape) * header.dtype.itemsize
     if size != expected:
         raise refusal("array.size", name, f"{size} bytes", f"{expected} by its header")
@@ -343,7 +343,7 @@ def _read_values(
 def check_finite(
     matrix: Float[np.ndarray, "images captions"], name: str
 ) -> Float[np.ndarray, "images captions"]:
-    """Give the matrix back.
+    """Return the matrix if all its values are finite.
 
     Raises:
         SubmissionError: Naming the first value that is not finite.
@@ -368,7 +368,7 @@ def read_json(content: bytes, name: str) -> Any:
     """Parse JSON strictly: no repeated key, NaN, infinity, depth or lone surrogate.
 
     Raises:
-        SubmissionError: Saying which of these was found.
+        SubmissionError: If one of these is found.
     """
     depth = 0
     for bracket in re.finditer(rb"[\[\]{}]", _STRING.sub(b"", content)):
@@ -412,7 +412,7 @@ _BIDI = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\
 
 
 def plain_text(text: str) -> str:
-    """Give text as one line in Unicode NFC with single spaces.
+    """Return text as one line in Unicode NFC with single spaces.
 
     Raises:
         ValueError: If it holds control or bidi characters or a lone surrogate.
