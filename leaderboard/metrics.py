@@ -302,8 +302,8 @@ def hits_per_image(
     images, captions = len(i2t.greater), len(t2i.greater)
     owner = np.arange(captions) if owner is None else owner
     of_image, of_caption = (sum(expected_hits(way, k) for k in CUTOFFS) for way in (i2t, t2i))
-    told = np.bincount(owner, weights=of_caption, minlength=images) * images / captions
-    return np.asarray(of_image + told)
+    per_caption = np.bincount(owner, weights=of_caption, minlength=images) * images / captions
+    return np.asarray(of_image + per_caption)
 
 
 def expected_hits(ranks: Ranks, cutoff: int) -> Float[np.ndarray, " queries"]:

@@ -194,14 +194,15 @@ def make_board(
         entries: entries of any board.
         flags: by entry name, flags found by comparison with other entries.
     """
-    told = flags or {}
+    flags = flags or {}
     own = sorted(
         (entry for entry in entries if name in boards_of(entry.result)), key=lambda e: e.name
     )
     groups: dict[Kind, list[Row]] = defaultdict(list)
     for entry in own:
         if entry.withdrawal is None:
-            row = replace(_scored(entry, name), flags=entry.result.flags + told.get(entry.name, ()))
+            found = entry.result.flags + flags.get(entry.name, ())
+            row = replace(_scored(entry, name), flags=found)
             groups[_kind(entry.result, name)].append(row)
     left = _reported_by_noise(name)
     missing = set(left)

@@ -182,7 +182,7 @@ def rebuild_db(
             f"{counts.entries} entries ({counts.added} added, {counts.removed} removed),"
             f" {counts.users} users made"
         )
-        for name in counts.doubled:
+        for name in counts.duplicates:
             sys.stderr.write(f"{name}: left out, for an earlier entry is of the same upload\n")
 
 

@@ -199,10 +199,10 @@ def _splits(report: DatasetReport) -> Table:
         "split", "languages", "pairs", "images", "not unique", "same look", "sites", "domains"
     )
     for split in report.splits:
-        told = [f"{name} {count}" for name, count in (split.languages or ())[:4]]
+        languages = [f"{name} {count}" for name, count in (split.languages or ())[:4]]
         table.add_row(
             split.split,
-            Text(", ".join(told) or "–"),
+            Text(", ".join(languages) or "–"),
             *map(str, (split.pairs, split.images, split.image_queries)),
             *map(_or_dash, (split.looks, split.sites, split.domains)),
         )

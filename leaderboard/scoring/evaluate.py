@@ -178,7 +178,7 @@ def _result(
     return _coarse(result) if gallery.origin == "blind" else result
 
 
-_TOLD = "the judge of the blind round has the measure"
+_KEPT_BY_JUDGE = "the judge of the blind round has the measure"
 
 
 def _coarse(result: Result) -> Result:
@@ -189,7 +189,7 @@ def _coarse(result: Result) -> Result:
     """
     said = result.model_dump(include={*Description.model_fields})
     found = _to_one_digit(result.model_dump(exclude={*said, "ranks", "flags"}))
-    flags = tuple(Flag(code=flag.code, message=_TOLD) for flag in result.flags)
+    flags = tuple(Flag(code=flag.code, message=_KEPT_BY_JUDGE) for flag in result.flags)
     return Result.model_validate({**said, **found, "flags": flags, "ranks": None})
 
 
@@ -247,19 +247,19 @@ def _of_duplicates(
 
 def _right_in_lists(lists: tuple[Lists, Lists], gallery: Gallery) -> tuple[Ranks, Ranks]:
     (i2t, t2i), images, texts = lists, gallery.image_labels, gallery.caption_labels
-    owner, told = gallery.owner, _own_texts(gallery)
+    owner, texts_of = gallery.owner, _own_texts(gallery)
     rows = np.arange(len(images))[:, None]
     return (
-        ranks_of_right(told[rows, texts[i2t]] | (images[owner[i2t]] == images[:, None])),
-        ranks_of_right(told[t2i, texts[:, None]] | (images[t2i] == images[owner][:, None])),
+        ranks_of_right(texts_of[rows, texts[i2t]] | (images[owner[i2t]] == images[:, None])),
+        ranks_of_right(texts_of[t2i, texts[:, None]] | (images[t2i] == images[owner][:, None])),
     )
 
 
 def _own_texts(gallery: Gallery) -> Bool[np.ndarray, "images texts"]:
     """Return whether an image has a caption of that text."""
-    told = np.zeros((len(gallery.image_labels), int(gallery.caption_labels.max()) + 1), np.bool_)
-    told[gallery.owner, gallery.caption_labels] = True
-    return told
+    found = np.zeros((len(gallery.image_labels), int(gallery.caption_labels.max()) + 1), np.bool_)
+    found[gallery.owner, gallery.caption_labels] = True
+    return found
 
 
 @dataclass(frozen=True, slots=True)

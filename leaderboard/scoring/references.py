@@ -47,8 +47,8 @@ def references(
         found["lang"] = label_rsum(lang, lang)
     if "topic" in columns:
         seen = [f"{a}/{b}" for a, b in zip(lang, columns["topic"], strict=True)]
-        told = columns.get("caption_topic", columns["topic"])
-        read = [f"{a}/{b}" for a, b in zip(lang, told, strict=True)]
+        topics = columns.get("caption_topic", columns["topic"])
+        read = [f"{a}/{b}" for a, b in zip(lang, topics, strict=True)]
         found["lang+topic"] = label_rsum(seen, read)
     return found
 

@@ -1,4 +1,4 @@
-"""Errors over HTTP as RFC 9457 says: one shape for every refusal."""
+"""HTTP errors as problem documents of RFC 9457."""
 
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
@@ -15,21 +15,21 @@ from leaderboard.submission.untrusted import shown
 MEDIA_TYPE = "application/problem+json"
 
 
-class Asked(BaseModel):
-    """What a request may hold; a field that is none of it is an error, not ignored."""
+class RequestBody(BaseModel):
+    """Content of a request; unknown fields are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class ProblemItem(BaseModel):
-    """One thing that was wrong.
+    """One problem of a submission or request.
 
     Attributes:
-        code: Stable, for programs: ``zip.traversal``, ``fingerprint.mismatch`` …
-        field: Where.
-        found: What was there.
-        expected: What should have been.
-        mend: What to do.
+        code: stable code for programs: ``zip.traversal``, ``fingerprint.mismatch`` …
+        field: location of the problem.
+        found: value found.
+        expected: value expected.
+        mend: how to fix it.
     """
 
     code: str
@@ -40,10 +40,10 @@ class ProblemItem(BaseModel):
 
 
 class ProblemDocument(BaseModel):
-    """The body of every answer that is an error.
+    """The body of every error response.
 
     Attributes:
-        problems: All that was wrong with a submission or a request, where there is a list.
+        problems: all problems of a submission or request.
     """
 
     type: str = "about:blank"
@@ -54,13 +54,13 @@ class ProblemDocument(BaseModel):
 
 
 class Refusal(HTTPException):
-    """An error answer.
+    """An error response.
 
     Args:
-        status: Of HTTP.
-        detail: One sentence for people.
-        problems: What was wrong, one by one.
-        headers: To send with it.
+        status: HTTP status.
+        detail: one sentence for people.
+        problems: list of problems.
+        headers: additional headers.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Refusal(HTTPException):
 
 
 def handle_errors(app: FastAPI) -> None:
-    """Make an app answer every error with a :class:`ProblemDocument`."""
+    """Register handlers that turn every error into a :class:`ProblemDocument`."""
     app.exception_handler(HTTPException)(_refused)
     app.exception_handler(RequestValidationError)(_invalid)
 
@@ -86,7 +86,7 @@ def problem_response(
     problems: Sequence[ProblemItem] = (),
     headers: Mapping[str, str] | None = None,
 ) -> Response:
-    """Make the answer."""
+    """Make an error response."""
     document = ProblemDocument(
         title=HTTPStatus(status).phrase, status=status, detail=detail, problems=tuple(problems)
     )
@@ -97,7 +97,7 @@ def problem_response(
 
 
 def describe_errors(tree: dict[str, Any]) -> dict[str, Any]:
-    """Give an OpenAPI description in which every error is a :class:`ProblemDocument`."""
+    """Return an OpenAPI description in which every error is a :class:`ProblemDocument`."""
     schema = ProblemDocument.model_json_schema(ref_template="#/components/schemas/{model}")
     schemas = tree["components"]["schemas"]
     schemas |= schema.pop("$defs") | {"ProblemDocument": schema}

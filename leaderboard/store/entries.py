@@ -127,8 +127,8 @@ class Entry:
         """The result with disclosed fields filled in."""
         if self.disclosure is None:
             return self.result
-        told = {name: getattr(self.disclosure, name) for name in HIDDEN}
-        return self.result.model_copy(update=told)
+        public = {name: getattr(self.disclosure, name) for name in HIDDEN}
+        return self.result.model_copy(update=public)
 
 
 HIDDEN = ("authors", "affiliation", "links")
@@ -201,8 +201,8 @@ def _file(store: Path, name: str, result: Result, new: NewFiling) -> Filing:
         anonymous_until=new.anonymous_until,
     )
     if hidden:
-        told = {field: getattr(result, field) for field in HIDDEN}
-        secret = Disclosure(name=name, submitter=new.submitter, **told)
+        hidden_fields = {field: getattr(result, field) for field in HIDDEN}
+        secret = Disclosure(name=name, submitter=new.submitter, **hidden_fields)
         _write_record(store / PRIVATE / f"{name}.json", secret)
     _write_record(store / "filings" / f"{name}.json", filing)
     return filing
@@ -214,9 +214,9 @@ def submitter_of(store: Path, entry: Entry) -> str | None:
     Returns:
         A handle; None if there is no record.
     """
-    told = entry.disclosure or entry.filing
-    if told is not None and told.submitter is not None:
-        return told.submitter
+    known = entry.disclosure or entry.filing
+    if known is not None and known.submitter is not None:
+        return known.submitter
     secret = store / PRIVATE / f"{entry.name}.json"
     return read_record(secret, Disclosure).submitter if secret.exists() else None
 

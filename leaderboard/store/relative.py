@@ -20,7 +20,7 @@ from leaderboard.scoring.result import Flag, RankRecord, Result
 from leaderboard.store.entries import Entry
 
 _NEVER = datetime.max.replace(tzinfo=UTC)
-# Rounding of one product less than the margin within which the exact figure is asked for.
+# Correlations this close to the threshold are computed exactly: the product rounds.
 _MARGIN = 1e-6
 
 

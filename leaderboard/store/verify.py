@@ -96,10 +96,12 @@ def _can_be(record: RankRecord) -> bool:
         return False
     sizes = (images, captions), (captions, images)
     ways = [(record.i2t, record.t2i), *([record.duplicate_aware] if record.duplicate_aware else [])]
-    told = record.explained or ((), ())
+    explained = record.explained or ((), ())
     return all(
         _fits(way, *size) for both in ways for way, size in zip(both, sizes, strict=True)
-    ) and all(len(ties) in {0, queries} for ties, (queries, _) in zip(told, sizes, strict=True))
+    ) and all(
+        len(ties) in {0, queries} for ties, (queries, _) in zip(explained, sizes, strict=True)
+    )
 
 
 def _fits(way: QueryRanks, queries: int, candidates: int) -> bool:

@@ -122,12 +122,12 @@ def recall_tree(found: Recalls) -> dict[str, object]:
 
 
 def _way(way: OneWay) -> dict[str, object]:
-    told = asdict(way)
+    fields = asdict(way)
     return {
         "queries": way.n_queries,
         **{f"R@{cutoff}": way.recall(cutoff) for cutoff in CUTOFFS},
         **{
-            name: told[field]
+            name: fields[field]
             for name, field in (("medR", "median_rank"), ("meanR", "mean_rank"), ("MRR", "mrr"))
         },
     }

@@ -244,8 +244,8 @@ def test_of_one_upload_scored_twice_the_earlier_entry_counts(tmp_path, store, re
     fresh = _fresh(tmp_path)
     counts = rebuild(fresh, store)
     assert counts.entries == 1
-    assert later.name in counts.doubled
-    assert len(counts.doubled) == 2
+    assert later.name in counts.duplicates
+    assert len(counts.duplicates) == 2
     assert find_by_payload(fresh, results[0].payload_sha256).name == first.name
     fresh.dispose()
 
