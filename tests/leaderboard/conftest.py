@@ -1,7 +1,9 @@
 """A small release of ours, a small archive in the published layout; databases of both kinds."""
 
+import asyncio
 import contextlib
 import csv
+import multiprocessing
 import os
 import pwd
 import shutil
@@ -288,6 +290,25 @@ def now_leaderboard(monkeypatch, capsys):
 
 
 @pytest.fixture(scope="session")
+def forked():
+    """Start scripts in processes of their own, forked from one that has imported the service.
+
+    A script gets its arguments as ``argv`` and is killed or ends by itself.
+    """
+    context = multiprocessing.get_context("forkserver")
+    modules = ("service.accounts", "service.migrations", "service.quotas", "store.entries")
+    context.set_forkserver_preload([f"leaderboard.{name}" for name in modules])
+
+    def start(script, *argv):
+        process = context.Process(target=exec, args=(script, {"argv": argv}))
+        process.start()
+        return process
+
+    start.Queue, start.Barrier = context.SimpleQueue, context.Barrier
+    return start
+
+
+@pytest.fixture(scope="session")
 def postgres_server():
     """A PostgreSQL server of our own: its address, with NAME where a database's name goes.
 
@@ -424,11 +445,20 @@ def serving():
         yield start
 
 
+class _QuickServer(uvicorn.Server):
+    """A server that notices at once that it should stop."""
+
+    async def main_loop(self):
+        await self.on_tick(0)
+        while not self.should_exit:  # noqa: ASYNC110 - set by another thread
+            await asyncio.sleep(0.01)
+
+
 @contextmanager
 def _served(app):
     listener = socket.create_server(("127.0.0.1", 0))
     config = uvicorn.Config(app, log_level="error", access_log=False, server_header=False)
-    server = uvicorn.Server(config)
+    server = _QuickServer(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
     while not server.started:
