@@ -9,7 +9,7 @@ from leaderboard.scoring.result import Result
 from leaderboard.store.entries import Entry
 from now_builder.formats.captions import TOKENIZERS
 
-TITLES: Mapping[BoardName, str] = {
+TITLES: Mapping[str, str] = {
     "jieba": "NoW Jieba",
     "bpe": "NoW BPE",
     "bert": "NoW BERT",

@@ -12,25 +12,18 @@ from typing import Literal
 from urllib.parse import quote
 from xml.sax.saxutils import escape
 
+from leaderboard.board import display_text
 from leaderboard.board.reported import Source, short_name
+from leaderboard.submission.untrusted import BIDI
 
 Colour = Literal["blue", "green", "grey"]
 
 # White on each of them has a contrast of 5 : 1 or more.
 COLOURS: Mapping[Colour, str] = {"blue": "#0b5cad", "green": "#2a6f2a", "grey": "#555555"}
-TITLES = {
-    "jieba": "NoW Jieba",
-    "bpe": "NoW BPE",
-    "bert": "NoW BERT",
-    "flickr30k": "Flickr30K",
-    "coco-1k": "MS-COCO 1K, five folds",
-    "coco-5k": "MS-COCO 5K",
-    "cc152k": "CC152K",
-}
+TITLES: Mapping[str, str] = {**display_text.TITLES, "coco-1k": "MS-COCO 1K, five folds"}
 PUBLISHED = "published test split"
 RECALLS = ("i2t_r1", "i2t_r5", "i2t_r10", "t2i_r1", "t2i_r5", "t2i_r10")
 
-_BIDI = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 _NUMBER = re.compile(r"[+-]?\d+(\.\d+)?")
 _FORMULA = "=+\\-@＝＋－＠"
 # A formula may also begin after what other programs and countries take for the end of a cell.
@@ -298,7 +291,7 @@ def _line(text: str) -> str:
 def _unseen(char: str) -> bool:
     return (
         unicodedata.category(char) in {"Cc", "Cs", "Zl", "Zp"}
-        or char in _BIDI
+        or char in BIDI
         or ord(char) & 0xFFFE == 0xFFFE
     )
 

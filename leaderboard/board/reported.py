@@ -265,10 +265,6 @@ def _correction_text(correction: Correction) -> str:
     return f"{where} {printed}. {correction.why}"
 
 
-def _figures(recalls: Recall3) -> str:
-    return " ".join(f"{value:.1f}" for value in recalls)
-
-
 def short_name(source: Source) -> str:
     """Return a short citation: first author, or title, and year."""
     name = source.authors[0].partition(",")[0] if source.authors else source.title.partition(":")[0]

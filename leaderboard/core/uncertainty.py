@@ -79,11 +79,6 @@ def bootstrap_rsum(
     return Bootstrap(float(low), float(high), float(rsums.std()))
 
 
-def closed_form_deviation(per_image: Float[np.ndarray, " pairs"]) -> float:
-    """Return the standard error of rSum in closed form, the limit of the bootstrap."""
-    return float(100 * per_image.std() / sqrt(len(per_image)))
-
-
 def least_deviation(recalls: list[Mapping[int, float]], n_pairs: int) -> float:
     """Return a lower bound on the standard error of an rSum of which only the recalls are known.
 

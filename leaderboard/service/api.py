@@ -21,7 +21,6 @@ from leaderboard.service.metering import MEDIA_TYPE as METRICS
 from leaderboard.service.problems import Refusal, RequestBody, describe_errors
 from leaderboard.service.running import Service
 from leaderboard.service.views import (
-    MEDIA_TYPES,
     Boards,
     BoardView,
     ComparisonView,
@@ -34,6 +33,7 @@ from leaderboard.service.views import (
     view_link,
     view_own,
 )
+from leaderboard.site.pages import MEDIA_TYPES
 from leaderboard.store import entries as store
 from leaderboard.store.entries import Entry
 from leaderboard.submission.archive import Prose, Submission

@@ -171,15 +171,6 @@ class Filter(_View):
         return all(want is None or want == is_ for want, is_ in zip(asked, known, strict=True))
 
 
-MEDIA_TYPES = {
-    "json": "application/json",
-    "csv": "text/csv; charset=utf-8",
-    "md": "text/markdown; charset=utf-8",
-    "tex": "application/x-tex; charset=utf-8",
-    "bib": "application/x-bibtex; charset=utf-8",
-}
-
-
 def view_entry(entry: Entry) -> EntryView:
     """Make the view of an entry."""
     result, filing = entry.shown, entry.filing

@@ -54,7 +54,7 @@ LEADERS = 3
 Page = tuple[str, str]
 """A file's text and its media type."""
 
-_MEDIA_TYPES = {
+MEDIA_TYPES = {
     "html": "text/html; charset=utf-8",
     "json": "application/json",
     "csv": "text/csv; charset=utf-8",
@@ -129,7 +129,7 @@ class Site:
             if found := pattern.fullmatch(path):
                 text = render(**found.groupdict())
                 kind = path.rpartition(".")[2]
-                return None if text is None else (text, _MEDIA_TYPES[kind])
+                return None if text is None else (text, MEDIA_TYPES[kind])
         return None
 
     def paths(self) -> list[str]:

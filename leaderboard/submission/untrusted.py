@@ -1,5 +1,6 @@
 """Safe readers of untrusted zip, .npy and JSON: every size is checked before allocation."""
 
+import io
 import json
 import math
 import re
@@ -12,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from dataclasses import dataclass
+from tokenize import TokenError
 from typing import Any, BinaryIO, Protocol, runtime_checkable
 
 import numpy as np
@@ -24,6 +26,7 @@ MAX_RATIO = 200
 MAX_HEADER = 4096
 MAX_DEPTH = 24
 MIN_LIST = 10
+_MAX_COUNT = 2**40
 
 _END = struct.Struct("<4s4H2LH")
 _LOCATOR64 = b"PK\x06\x07"
@@ -40,6 +43,20 @@ _BROKEN = (
     EOFError,
     OSError,
     OverflowError,
+)
+
+
+# Errors of numpy and of the parser behind it on a header that is not a plain dictionary.
+_UNREADABLE = (
+    SyntaxError,
+    ValueError,
+    TypeError,
+    LookupError,
+    ArithmeticError,
+    RecursionError,
+    MemoryError,
+    TokenError,
+    Warning,
 )
 
 
@@ -181,13 +198,6 @@ def _check_member(info: zipfile.ZipInfo, allowed: Sequence[str]) -> None:
         )
 
 
-_ENTRY = re.compile(
-    r"'descr'\s*:\s*'(?P<descr>[<>|=]?[A-Za-z]\d{0,4})'"
-    r"|'fortran_order'\s*:\s*(?P<order>True|False)"
-    r"|'shape'\s*:\s*\((?P<shape>[0-9, ]{0,80})\)"
-)
-_ANY = re.sub("[?]P<[a-z]+>", "?:", f"(?:{_ENTRY.pattern})")
-_HEADER = re.compile(rf"\{{\s*+{_ANY}\s*+,\s*+{_ANY}\s*+,\s*+{_ANY}\s*+,?\s*+\}}\s*+")
 FLOATS = {f"{order}f{size}" for order in "<>" for size in (2, 4, 8)}
 WHOLE = {f"{order}i{size}" for order in "<>" for size in (4, 8)}
 
@@ -210,7 +220,7 @@ class ArrayHeader:
 
 
 def read_array_header(stream: Readable, name: str, kinds: AbstractSet[str] = FLOATS) -> ArrayHeader:
-    """Read a ``.npy`` header by pattern; nothing in it is evaluated.
+    """Read a ``.npy`` header.
 
     Args:
         stream: stream at its beginning.
@@ -228,30 +238,21 @@ def read_array_header(stream: Readable, name: str, kinds: AbstractSet[str] = FLO
     if len(size) < 2 or length > MAX_HEADER:
         found = f"a header of {length} bytes"
         raise refusal("array.header", name, found, f"{MAX_HEADER} at most")
-    text = stream.read(length).decode("latin-1")
-    fields = {
-        kind: value
-        for match in _ENTRY.finditer(text)
-        for kind, value in match.groupdict().items()
-        if value is not None
-    }
-    if len(text) != length or not _HEADER.fullmatch(text) or len(fields) != 3:
-        raise refusal(
-            "array.header",
-            name,
-            f"header {shown(text)}",
-            f"a plain {'float' if kinds is FLOATS else 'integer'} array",
-        )
-    if fields["descr"] not in kinds:
+    text = stream.read(length)
+    try:
+        # versions 2 and 3 differ only in the encoding, and a plain header is ASCII
+        file = io.BytesIO(length.to_bytes(4, "little") + text)
+        shape, fortran_order, dtype = np.lib.format.read_array_header_2_0(file)
+    except _UNREADABLE:
+        shape, fortran_order, dtype = (-1,), False, np.dtype("V")
+    if not all(0 <= count < _MAX_COUNT for count in shape):
+        kind = "float" if kinds is FLOATS else "integer"
+        raise refusal("array.header", name, f"header {shown(text)}", f"a plain {kind} array")
+    if dtype.str not in kinds:
         wanted = "float16, float32 or float64" if kinds is FLOATS else "int32 or int64"
         mend = f"similarity.astype('{'float32' if kinds is FLOATS else 'int32'}')"
-        raise refusal("array.dtype", name, f"dtype {fields['descr']!r}", wanted, mend)
-    return ArrayHeader(
-        np.dtype(fields["descr"]),
-        fields["order"] == "True",
-        tuple(int(part) for part in fields["shape"].split(",") if part.strip().isdigit()),
-        8 + len(size) + length,
-    )
+        raise refusal("array.dtype", name, f"dtype {dtype.str!r}", wanted, mend)
+    return ArrayHeader(dtype, fortran_order, shape, 8 + len(size) + length)
 
 
 def read_matrix(
@@ -408,7 +409,7 @@ def _finite(text: str) -> float:
     return value
 
 
-_BIDI = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+BIDI = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 
 
 def plain_text(text: str) -> str:
@@ -419,6 +420,6 @@ def plain_text(text: str) -> str:
     """
     text = " ".join(unicodedata.normalize("NFC", text).split())
     for character in text:
-        if character in _BIDI or unicodedata.category(character) in {"Cc", "Cs"}:
+        if character in BIDI or unicodedata.category(character) in {"Cc", "Cs"}:
             raise ValueError(f"control character U+{ord(character):04X}")
     return text

@@ -158,6 +158,11 @@ def make_similarity(n_pairs=SIZES["test"], strength=2.0, seed=0):
     return (noise + strength * np.eye(n_pairs)).astype(np.float32)
 
 
+def closed_form_deviation(per_image):
+    """Return the standard error of rSum without resampling: the limit of the bootstrap."""
+    return 100 * per_image.std() / len(per_image) ** 0.5
+
+
 @pytest.fixture(scope="session")
 def release(tmp_path_factory):
     return make_release(tmp_path_factory.mktemp("ours") / "release")
