@@ -220,11 +220,11 @@ HOSTILE = {
     "a size that lies": (_shorter(), "similarity.npy|zip"),
     "a wrong checksum": (_with()[:40] + b"X" + _with()[41:], "submission.json|zip"),
     "an object array": (_with(matrix=_OBJECT), "expected float16"),
-    "a structured array": (_with(matrix=_STRUCTURED), "plain float array"),
+    "a structured array": (_with(matrix=_STRUCTURED), "dtype .*float16"),
     "a void array": (_with(matrix=_header(_SHAPE.replace("<f4", "|V0") % "6, 6")), "V0"),
     "complex numbers": (_with(matrix=_npy(_similarity("<c8"))), "float16"),
     "whole numbers": (_with(matrix=_npy(np.eye(SIZE, dtype=int))), "float16"),
-    "dates": (_with(matrix=_npy(np.zeros((SIZE, SIZE), "<M8[s]"))), "plain float array"),
+    "dates": (_with(matrix=_npy(np.zeros((SIZE, SIZE), "<M8[s]"))), "float16"),
     "a long double": (_with(matrix=_header(_SHAPE.replace("<f4", "<f16") % "6, 6")), "f16"),
     "a vast shape": (_with(matrix=_header(_SHAPE % "500000, 500000")), "500000"),
     "a vaster shape": (_with(matrix=_header(_SHAPE % ("9" * 30 + ", 6"))), "999"),
@@ -366,7 +366,7 @@ from pathlib import Path
 import numpy as np
 from leaderboard.submission.gallery import Gallery
 from leaderboard.submission.archive import open_submission
-from now_builder.errors import SubmissionError
+from leaderboard.core.errors import SubmissionError
 rows = np.arange(6)
 gallery = Gallery(["x"] * 6, ["x"] * 6, rows, rows, rows, "a" * 64, "rebuilt")
 resource.setrlimit(resource.RLIMIT_AS, (700 * 2**20, 700 * 2**20))
@@ -410,7 +410,7 @@ from pathlib import Path
 import numpy as np
 from leaderboard.submission.gallery import Gallery
 from leaderboard.submission.archive import PAYLOADS, open_submission
-from now_builder.errors import SubmissionError
+from leaderboard.core.errors import SubmissionError
 rows = np.arange(6)
 gallery = Gallery(["x"] * 6, ["x"] * 6, rows, rows, rows, "a" * 64, "rebuilt")
 sound = [Path(name).read_bytes() for name in sys.argv[2:]]
