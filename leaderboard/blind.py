@@ -139,9 +139,6 @@ def close_round(out: Path) -> Path:
     Anyone can then check that its sha256 is the published commitment, and score
     every submission again; scores of later submissions are meaningless.
 
-    Args:
-        out: folder made by :func:`make_round`.
-
     Raises:
         FormatError: If a folder is missing, or the pairing does not match the commitment.
     """

@@ -66,11 +66,7 @@ _FLAG_UNKNOWN = "Something that a reader should look at."
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A short note beside a method's name.
-
-    Attributes:
-        warning: whether to highlight it.
-    """
+    """A short note beside a method's name."""
 
     text: str
     warning: bool = False

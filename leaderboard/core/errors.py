@@ -14,8 +14,6 @@ class Problem:
     Attributes:
         code: stable name for programs, such as ``matrix.shape``.
         field: location: a member of the zip, or a field of ``submission.json``.
-        found: the value found.
-        expected: the value expected.
         mend: how to fix it, if not obvious.
     """
 

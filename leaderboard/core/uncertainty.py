@@ -20,13 +20,7 @@ _DRAWN_AT_ONCE = 2**22
 
 @dataclass(frozen=True, slots=True)
 class Bootstrap:
-    """Bootstrap of rSum over pairs.
-
-    Attributes:
-        low: lower end of the 95 % interval.
-        high: upper end.
-        deviation: standard deviation over the replicates.
-    """
+    """Bootstrap of rSum over pairs."""
 
     low: float
     high: float
@@ -35,10 +29,6 @@ class Bootstrap:
 
 def wilson(hits: float, n_pairs: int) -> tuple[float, float]:
     """Return the 95 % interval of a recall, in percent.
-
-    Args:
-        hits: expected number of hits, 0 to ``n_pairs``.
-        n_pairs: number of queries.
 
     Source:
         Wilson, Probable Inference, the Law of Succession, and Statistical Inference, JASA 1927.

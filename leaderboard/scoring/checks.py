@@ -58,13 +58,7 @@ _TINY = 1e-300
 
 @dataclass(frozen=True, slots=True)
 class SplitScore:
-    """Score of an entry on one split.
-
-    Attributes:
-        rsum: rSum, 0 to 600.
-        deviation: standard error of ``rsum``.
-        n_pairs: number of pairs.
-    """
+    """Score of an entry on one split."""
 
     rsum: float
     deviation: float

@@ -61,12 +61,7 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True, slots=True)
 class Standard:
-    """What submissions to a split are scored against.
-
-    Attributes:
-        gallery: images, captions and pairing of the split.
-        references: rSum of trivial scorers.
-    """
+    """What submissions to a split are scored against."""
 
     gallery: Gallery
     references: dict[str, float]

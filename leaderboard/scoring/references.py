@@ -54,12 +54,7 @@ def references(
 
 
 def chance_rsum(images: int, captions: int) -> float:
-    """Return the rSum of constant similarities.
-
-    Args:
-        images: number of images.
-        captions: number of captions, the same for each image.
-    """
+    """Return the rSum of constant similarities."""
     wrong = captions - captions // images
     found = Fraction(0)
     for cutoff in CUTOFFS:

@@ -167,12 +167,7 @@ class QueryRanks(_Record):
 
 
 def query_ranks(ranks: Ranks, order: Labels) -> QueryRanks:
-    """Make the record of the ranks of one direction.
-
-    Args:
-        ranks: ranks of one direction.
-        order: order of the queries in the record.
-    """
+    """Make the record of the ranks of one direction."""
 
     def packed(values: Integer[np.ndarray, " queries"], usual: int) -> Counts:
         return () if (values == usual).all() else tuple(values[order].tolist())

@@ -27,11 +27,7 @@ _CHALLENGE = {"WWW-Authenticate": "Bearer"}
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """The operator of the machine, identified by a token; only its hash is kept.
-
-    Attributes:
-        token_hash: sha256 of the token.
-    """
+    """The operator of the machine, identified by a token; only its hash is kept."""
 
     token_hash: bytes
 
@@ -83,11 +79,7 @@ class Authenticator:
 
 
 class Access:
-    """Access rule of a route: a dependency that returns the caller.
-
-    Args:
-        scopes: a token needs one of them.
-    """
+    """Access rule of a route: a dependency that returns the caller."""
 
     def __init__(self, *scopes: Scope) -> None:
         self.scopes = frozenset(scopes)

@@ -88,11 +88,7 @@ class Events(BaseModel):
 
 
 class Rerun(RequestBody):
-    """A request to file a reproduction.
-
-    Attributes:
-        commit: commit of the code.
-    """
+    """A request to file a reproduction."""
 
     by: Name
     commit: Annotated[str, Field(pattern=r"^[0-9a-f]{7,64}$")] | None = None

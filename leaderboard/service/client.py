@@ -45,10 +45,7 @@ class Filed:
     """An accepted submission.
 
     Attributes:
-        name: name of the entry.
-        page: URL of its page.
         new: whether this upload created it.
-        result: content of ``result.json``.
     """
 
     name: str

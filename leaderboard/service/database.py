@@ -155,13 +155,7 @@ class EntryRow(Base):
 
 
 class Usage(Base):
-    """A user's use of a day's quotas.
-
-    Attributes:
-        day: day in UTC.
-        attempts: number of uploads, including refused ones.
-        scored: number of submissions to a test split, accepted or reserved.
-    """
+    """A user's use of a day's quotas."""
 
     __tablename__ = "usage"
     __table_args__ = (

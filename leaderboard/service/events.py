@@ -89,14 +89,7 @@ def append(
 def read(
     engine: Engine, *, after: int = 0, limit: int = 100, kind: str | None = None
 ) -> list[Event]:
-    """Read a page of events, oldest first.
-
-    Args:
-        engine: the database.
-        after: number of the last event of the previous page.
-        limit: maximum number of events.
-        kind: only events of this kind.
-    """
+    """Read a page of events, oldest first."""
     query = select(EventRow).where(EventRow.id > after).order_by(EventRow.id).limit(limit)
     if kind is not None:
         query = query.where(EventRow.kind == kind)

@@ -32,10 +32,6 @@ class Body:
     """The body of a request with limits of size and time; its headers are not trusted.
 
     Small bodies are always accepted; a route allows more once it knows the caller.
-
-    Args:
-        receive: ASGI function that returns chunks.
-        headers: headers of the request.
     """
 
     def __init__(self, receive: Receive, headers: Headers) -> None:
@@ -112,10 +108,6 @@ class Guard:
     """ASGI middleware around the whole service.
 
     Responses are buffered, not streamed, so that their hash can be the ETag.
-
-    Args:
-        app: the service.
-        meters: metrics that count requests.
     """
 
     def __init__(self, app: ASGIApp, meters: Meters) -> None:

@@ -53,8 +53,6 @@ class Counts:
     """Outcome of rebuilding the index.
 
     Attributes:
-        entries: number of rows.
-        added: number of new rows.
         removed: number of deleted rows, whose file is gone.
         users: number of users created, without tokens.
         duplicates: names of entries left out because an earlier one is of the same upload.

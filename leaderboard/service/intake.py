@@ -43,13 +43,7 @@ UNLIMITED = Quotas(attempts=2**31 - 1, scored=2**31 - 1)
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """A completely received body.
-
-    Attributes:
-        path: temporary file, deleted after the response.
-        sha256: sha256 of the body.
-        who: user who sent it.
-    """
+    """A completely received body."""
 
     path: Path
     sha256: str

@@ -21,12 +21,7 @@ _PAGES = 128
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A state of the store.
-
-    Attributes:
-        version: identifier of the state.
-        entries: entries by name, including withdrawn ones.
-    """
+    """A state of the store."""
 
     version: tuple[int, ...]
     entries: dict[str, Entry]

@@ -26,10 +26,6 @@ class ProblemItem(BaseModel):
 
     Attributes:
         code: stable code for programs: ``zip.traversal``, ``fingerprint.mismatch`` …
-        field: location of the problem.
-        found: value found.
-        expected: value expected.
-        mend: how to fix it.
     """
 
     code: str
@@ -54,14 +50,7 @@ class ProblemDocument(BaseModel):
 
 
 class Refusal(HTTPException):
-    """An error response.
-
-    Args:
-        status: HTTP status.
-        detail: one sentence for people.
-        problems: list of problems.
-        headers: additional headers.
-    """
+    """An error response."""
 
     def __init__(
         self,

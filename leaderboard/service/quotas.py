@@ -41,13 +41,7 @@ class Reservation:
 
 @dataclass(frozen=True, slots=True)
 class Remaining:
-    """What is left of a day's quotas.
-
-    Attributes:
-        attempts: number of uploads left.
-        scored: number of scored submissions left.
-        resets_at: start of the next day.
-    """
+    """What is left of a day's quotas."""
 
     attempts: int
     scored: int
@@ -55,13 +49,7 @@ class Remaining:
 
 
 class QuotaError(NowError):
-    """An exhausted quota.
-
-    Args:
-        which: the quota.
-        limit: size of the quota.
-        resets_at: start of the next day.
-    """
+    """An exhausted quota."""
 
     def __init__(self, which: Quota, limit: int, resets_at: datetime) -> None:
         noun = "uploads" if which == "attempts" else "scored submissions"

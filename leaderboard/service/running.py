@@ -85,10 +85,7 @@ class Service:
     """A running service.
 
     Attributes:
-        settings: its settings.
-        authenticator: identifies users by their tokens.
         pages: the site, rendered once for each state of the store.
-        meters: metrics.
         scorers: pool of the scoring threads, first come first served.
         incoming: folder of uploads that are being received or scored.
 

@@ -68,11 +68,6 @@ async def _mistaken(_request: Request, error: Exception) -> Response:
 def serve(settings: Settings, host: str, port: int) -> None:
     """Serve until interrupted; uploads being received or scored are finished first.
 
-    Args:
-        settings: settings of the board.
-        host: address to listen on.
-        port: port to listen on.
-
     Raises:
         ConfigError: If another process serves the store, or the database cannot be used.
     """

@@ -25,8 +25,6 @@ class EntryView(_View):
 
     Attributes:
         submitter: handle; None if anonymous or unknown.
-        page: URL of the entry's page.
-        result: URL of ``result.json``.
     """
 
     name: str
@@ -146,10 +144,6 @@ class Filter(_View):
     """Filter and format of a board's rows; None matches all.
 
     Attributes:
-        format: format of the response.
-        tier: evidence.
-        ensemble: whether similarities of several networks were averaged.
-        postprocessing: declared post-processing.
         external_data: whether external data was used; known only for scored rows.
     """
 

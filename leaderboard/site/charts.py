@@ -103,12 +103,7 @@ class Chart:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Recall at K of one direction of one entry.
-
-    Attributes:
-        recalls: recall in percent, by K.
-        intervals: Wilson's 95 % intervals, by K.
-    """
+    """Recall at K of one direction of one entry."""
 
     style: Style
     label: str

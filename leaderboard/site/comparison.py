@@ -55,13 +55,7 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class PairView:
-    """A page's comparison of two entries.
-
-    Attributes:
-        first: the entry with the higher rSum.
-        significant: whether the paired test finds them different.
-        differences: field of the descriptions, and both values.
-    """
+    """A page's comparison of two entries."""
 
     first: Row
     second: Row

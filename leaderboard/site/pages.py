@@ -274,11 +274,6 @@ def export_site(
 ) -> int:
     """Write the site as a static folder; an old one is replaced atomically.
 
-    Args:
-        folder: folder to write.
-        entries: entries, including withdrawn ones.
-        reports: reports on the data sets that they were scored on.
-
     Returns:
         The number of files.
 

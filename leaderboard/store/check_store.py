@@ -50,13 +50,7 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9-]*\.json")
 
 @dataclass(slots=True)
 class _Store:
-    """The readable part of a store.
-
-    Attributes:
-        files: plain files by relative path, with slashes.
-        records: content of the files.
-        problems: problems found.
-    """
+    """The readable part of a store."""
 
     root: Path
     files: set[str] = field(default_factory=set)

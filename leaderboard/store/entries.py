@@ -59,9 +59,6 @@ class Reproduction(Strict):
 
     Attributes:
         by: name of who ran it.
-        rsum: rSum of the new run.
-        payload_sha256: sha256 of its submission.
-        code_commit: commit of the code.
         config_sha256: sha256 of the run's resolved settings.
     """
 
@@ -156,8 +153,6 @@ class NewFiling:
     """Who files a submission, and how.
 
     Attributes:
-        submitter: handle.
-        submitted_at: time of the submission, UTC.
         anonymous_until: hide authors and submitter until this day.
     """
 

@@ -30,9 +30,6 @@ def relative_flags(entries: Iterable[Entry]) -> dict[str, tuple[Flag, ...]]:
     Of two near-identical entries the later one is flagged. Withdrawn ones count too: a copy of what
     was withdrawn is one. Entries whose ranks are all equal (all perfect, all tied) resemble each
     other trivially, and are left out.
-
-    Args:
-        entries: entries of a store.
     """
     found: dict[str, list[Flag]] = defaultdict(list)
     groups: dict[tuple[str, str, str], list[Entry]] = defaultdict(list)

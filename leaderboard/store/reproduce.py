@@ -17,8 +17,6 @@ class Claim:
     """Who ran an entry again, and with what.
 
     Attributes:
-        by: name of who ran it.
-        commit: commit of the code.
         run: run folder; the sha256 of its ``run.toml`` is recorded.
     """
 
@@ -34,14 +32,6 @@ def reproduce(
 
     Whether the two agree is left to the reader: both figures, and the interval of their
     difference, are shown.
-
-    Args:
-        store: folder of the store.
-        name: name of the entry.
-        submission: submission of the second run; not the entry's own file.
-        release: release of both.
-        claim: who ran what.
-        at: time of the reproduction, UTC.
 
     Raises:
         FormatError: If there is no such entry, or the file is the entry's own.

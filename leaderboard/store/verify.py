@@ -16,13 +16,7 @@ _TOLERANCE = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A figure that differs when recomputed.
-
-    Attributes:
-        field: dotted name of the field.
-        found: value in the file.
-        expected: value as recomputed.
-    """
+    """A figure that differs when recomputed."""
 
     field: str
     found: object

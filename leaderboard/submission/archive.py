@@ -336,10 +336,6 @@ def _check_array(name: str, array: Shaped[np.ndarray, "_ _"], meta: Submission) 
 def read_matrix_file(path: Path, shape: tuple[int, int]) -> Float[np.ndarray, "images captions"]:
     """Read a similarity matrix from a ``.npy`` file.
 
-    Args:
-        path: the file.
-        shape: expected numbers of images and captions.
-
     Raises:
         FormatError: If there is no such file.
         SubmissionError: If it is no ``.npy`` of floats, of another shape or size, or not finite.
@@ -402,12 +398,7 @@ class Scored:
 
 
 class OpenSubmission:
-    """A submission whose description has been read, but not its payload.
-
-    Attributes:
-        meta: the description.
-        sha256: sha256 of the whole file.
-    """
+    """A submission whose description has been read, but not its payload."""
 
     def __init__(self, path: Path, archive: Archive) -> None:
         self._archive = archive
@@ -437,9 +428,6 @@ class OpenSubmission:
 
     def read(self, gallery: Gallery) -> Scored:
         """Read the payload and compute the ranks of all queries.
-
-        Args:
-            gallery: the judge's gallery.
 
         Raises:
             SubmissionError: With all problems: size, type, order, values.

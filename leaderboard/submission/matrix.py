@@ -20,10 +20,6 @@ from now_builder.errors import FormatError
 class MatrixFile:
     """A matrix on disk, as :class:`leaderboard.metrics.Rows`.
 
-    Args:
-        file: file open for reading, in C order, as :func:`open_matrix` checks.
-        header: header of the file.
-
     Attributes:
         shape: numbers of images and captions.
         itemsize: bytes per value.

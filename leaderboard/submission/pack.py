@@ -41,11 +41,6 @@ class Sources:
 def pack_files(path: Path, meta: Submission, sources: Sources) -> None:
     """Check arrays against the keys of a description, reorder and pack them.
 
-    Args:
-        path: the zip to write.
-        meta: description from :func:`leaderboard.submission.archive.new_submission`.
-        sources: files of the arrays.
-
     Raises:
         FormatError: If a file is missing, or a list of keys is not that of the split.
         SubmissionError: If an array does not fit the split.

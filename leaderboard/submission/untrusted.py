@@ -82,10 +82,6 @@ def shown(value: object) -> str:
 class Archive:
     """A zip with a list of allowed members, streamed with size limits.
 
-    Args:
-        file: seekable file, open for reading.
-        allowed: names of the allowed members.
-
     Raises:
         SubmissionError: If it is not a plain zip: data before or after it, comments, zip64, too
             many, repeated, foreign, encrypted, linked or oddly compressed members, bombs.
@@ -111,10 +107,6 @@ class Archive:
     @contextmanager
     def open(self, name: str, limit: int) -> Iterator[Readable]:
         """Open a member for reading.
-
-        Args:
-            name: name of the member.
-            limit: maximum size in bytes.
 
         Raises:
             SubmissionError: If it is missing, too large, or truncated.
@@ -207,9 +199,6 @@ class ArrayHeader:
     """Header of a ``.npy`` file.
 
     Attributes:
-        dtype: float of 2, 4 or 8 bytes, or integer of 4 or 8.
-        fortran_order: whether columns are contiguous.
-        shape: shape as written.
         length: number of bytes before the values.
     """
 
@@ -221,11 +210,6 @@ class ArrayHeader:
 
 def read_array_header(stream: Readable, name: str, kinds: AbstractSet[str] = FLOATS) -> ArrayHeader:
     """Read a ``.npy`` header.
-
-    Args:
-        stream: stream at its beginning.
-        name: name of the file in messages.
-        kinds: allowed types: :data:`FLOATS` or :data:`WHOLE`.
 
     Raises:
         SubmissionError: If it is not a ``.npy`` file of these types.
@@ -259,12 +243,6 @@ def read_matrix(
     stream: Readable, name: str, size: int, shape: tuple[int, int]
 ) -> Float[np.ndarray, "images captions"]:
     """Read a finite float matrix; the header is checked before allocation.
-
-    Args:
-        stream: the whole ``.npy`` file.
-        name: name of the file in messages.
-        size: expected number of bytes in the stream.
-        shape: expected numbers of images and captions.
 
     Returns:
         The matrix, in native byte order.

@@ -22,10 +22,6 @@ def settings(connection: Connection) -> Config:
 def upgrade(connection: Connection, shown: str) -> None:
     """Migrate a database to the newest tables.
 
-    Args:
-        connection: connection inside a transaction.
-        shown: name of the database in errors.
-
     Raises:
         ConfigError: If it was made by a newer version.
     """
