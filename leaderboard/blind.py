@@ -1,9 +1,9 @@
 """Blind rounds: a test split in a secret order, with a folder for participants and the judge's."""
 
 import hmac
+import logging
 import secrets
 import shutil
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -48,6 +48,7 @@ PARTICIPANTS, JUDGE, CLOSED = "participants", "judge", "closed"
 LEAST_PAIRS = 20
 """Smallest number of pairs: with fewer, chance alone often hits within the first ten."""
 
+_LOG = logging.getLogger(__name__)
 _FEW = 500
 _LEAST_SECRET = 32
 _BATCH = 128
@@ -194,9 +195,7 @@ def _read_release(release: Path, plan: RoundPlan) -> tuple[Manifest, list[Pair]]
             f" {LEAST_PAIRS} and no more than there are"
         )
     if wanted < _FEW:
-        sys.stderr.write(
-            f"warning: {wanted} pairs; below {_FEW} the intervals of scores are wide\n"
-        )
+        _LOG.warning("%d pairs; below %d the intervals of scores are wide", wanted, _FEW)
     return manifest, test
 
 

@@ -139,11 +139,6 @@ class Section:
         return self.kind.split
 
     @property
-    def n_pairs(self) -> int:
-        """Number of captions."""
-        return self.kind.n_pairs
-
-    @property
     def fingerprint(self) -> str | None:
         """Fingerprint of the split; None if all rows are reported."""
         return self.kind.fingerprint

@@ -113,8 +113,7 @@ def _list_tokens(
     with _open(database, store) as engine:
         from leaderboard.service.accounts import list_tokens  # noqa: PLC0415
 
-        rows = [asdict(token) for token in list_tokens(engine, handle)]
-        _print([row | {"scopes": sorted(row["scopes"])} for row in rows], as_json)
+        _print([asdict(token) for token in list_tokens(engine, handle)], as_json)
 
 
 @tokens.command("revoke")

@@ -182,8 +182,6 @@ def schema(
     kind: Annotated[str, typer.Argument(help="submission or result.")] = "submission",
 ) -> None:
     """Print the JSON schema of submission.json, or of a result."""
-    import json  # noqa: PLC0415
-
     from pydantic import BaseModel  # noqa: PLC0415
 
     from leaderboard.scoring.result import Result  # noqa: PLC0415

@@ -64,7 +64,7 @@ class TokenInfo:
 
     prefix: str
     handle: str
-    scopes: frozenset[str]
+    scopes: list[str]
     label: str
     created_at: datetime
     expires_at: datetime | None
@@ -286,7 +286,7 @@ def _token_info(token: Token, handle: str) -> TokenInfo:
     return TokenInfo(
         prefix=token.prefix,
         handle=handle,
-        scopes=frozenset(token.scopes.split()),
+        scopes=token.scopes.split(),
         label=token.label,
         created_at=token.created_at,
         expires_at=token.expires_at,

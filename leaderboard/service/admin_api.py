@@ -47,23 +47,10 @@ class Disabled(RequestBody):
     disabled: bool
 
 
-class TokenView(BaseModel):
-    """A token, without its secret."""
-
-    prefix: str
-    handle: str
-    scopes: tuple[str, ...]
-    label: str
-    created_at: datetime
-    expires_at: datetime | None
-    revoked_at: datetime | None
-    last_used_at: datetime | None
-
-
 class Tokens(BaseModel):
     """Tokens, the oldest first."""
 
-    tokens: tuple[TokenView, ...]
+    tokens: tuple[accounts.TokenInfo, ...]
 
 
 class NewToken(RequestBody):
@@ -121,8 +108,7 @@ def disable_user(who: Admin, handle: str, wanted: Disabled, service: CurrentServ
 @admin.get("/tokens")
 def tokens(_who: Admin, service: CurrentService, handle: str | None = None) -> Tokens:
     """List tokens, of one user or of all."""
-    found = accounts.list_tokens(service.database, handle)
-    return Tokens(tokens=tuple(_token(token) for token in found))
+    return Tokens(tokens=tuple(accounts.list_tokens(service.database, handle)))
 
 
 @admin.post("/tokens", status_code=201)
@@ -177,7 +163,3 @@ async def add_reproduction(
 def _user(user: accounts.UserInfo) -> UserView:
     tree = asdict(user)
     return UserView(**{field: tree[field] for field in UserView.model_fields})
-
-
-def _token(token: accounts.TokenInfo) -> TokenView:
-    return TokenView(**{**asdict(token), "scopes": tuple(sorted(token.scopes))})

@@ -1,8 +1,8 @@
 """Index of a store's entries in the database, which can be rebuilt from the folder."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
-from datetime import date, datetime
+from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 from sqlalchemy import Engine, select, update
@@ -19,33 +19,6 @@ from leaderboard.store.entries import (
     submitter_of,
 )
 from now_builder.errors import FormatError
-
-
-@dataclass(frozen=True, slots=True)
-class IndexedEntry:
-    """Index row of an entry.
-
-    Attributes:
-        name: name of the entry in the store.
-        user_id: id of the submitter; None if unknown.
-        payload_sha256: sha256 of the submission's zip.
-        anonymous_until: day until which the submitter is hidden.
-        withdrawn_at: time of the withdrawal.
-    """
-
-    name: str
-    user_id: int | None
-    payload_sha256: str
-    track: str
-    split: str
-    fingerprint: str
-    rsum: float
-    ranked: bool
-    method: str
-    evidence: str
-    submitted_at: datetime | None
-    anonymous_until: date | None
-    withdrawn_at: datetime | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,25 +63,25 @@ def record_entry(session: Session, entry: Entry, user_id: int | None) -> bool:
     return insert_missing(session, EntryRow, values)
 
 
-def find_by_payload(engine: Engine, payload_sha256: str) -> IndexedEntry | None:
+def find_by_payload(engine: Engine, payload_sha256: str) -> EntryRow | None:
     """Find the entry of an upload, withdrawn or not."""
     with reading(engine) as session:
         query = select(EntryRow).where(EntryRow.payload_sha256 == payload_sha256)
-        return _indexed(session.scalar(query))
+        return session.scalar(query)
 
 
-def find_entry(engine: Engine, name: str) -> IndexedEntry | None:
+def find_entry(engine: Engine, name: str) -> EntryRow | None:
     """Find an entry by its name, withdrawn or not."""
     with reading(engine) as session:
-        return _indexed(session.get(EntryRow, name))
+        return session.get(EntryRow, name)
 
 
-def entries_of(engine: Engine, user_id: int) -> list[IndexedEntry]:
+def entries_of(engine: Engine, user_id: int) -> list[EntryRow]:
     """List a user's entries, newest first, including withdrawn ones."""
     newest = EntryRow.submitted_at.desc().nulls_last()
     query = select(EntryRow).where(EntryRow.user_id == user_id).order_by(newest, EntryRow.name)
     with reading(engine) as session:
-        return [row for row in map(_indexed, session.scalars(query)) if row is not None]
+        return list(session.scalars(query))
 
 
 def mark_withdrawn(session: Session, name: str, at: datetime) -> bool:
@@ -214,9 +187,3 @@ def _record_all(
 def _submitter(store: Path, entry: Entry) -> str | None:
     said = submitter_of(store, entry)
     return said if said is not None and (said == OPERATOR or is_handle(said)) else None
-
-
-def _indexed(row: EntryRow | None) -> IndexedEntry | None:
-    if row is None:
-        return None
-    return IndexedEntry(**{field.name: getattr(row, field.name) for field in fields(IndexedEntry)})

@@ -18,9 +18,9 @@ from leaderboard.core.errors import SubmissionError
 from leaderboard.scoring.evaluate import score, validate
 from leaderboard.service import events, index, quotas
 from leaderboard.service.accounts import Principal
-from leaderboard.service.database import writing
+from leaderboard.service.database import EntryRow, writing
 from leaderboard.service.guard import LOG, body_of
-from leaderboard.service.problems import ProblemItem, Refusal
+from leaderboard.service.problems import Refusal
 from leaderboard.service.quotas import QuotaError, Quotas
 from leaderboard.service.running import Judge, Service
 from leaderboard.store.entries import (
@@ -207,7 +207,7 @@ def _score_and_file(service: Service, upload: Upload, filing: NewFiling) -> tupl
     return entry, new
 
 
-def _same(service: Service, known: index.IndexedEntry, upload: Upload) -> Entry:
+def _same(service: Service, known: EntryRow, upload: Upload) -> Entry:
     if known.user_id != upload.who.user_id:
         raise _taken(service)
     if known.withdrawn_at is not None:
@@ -238,11 +238,7 @@ def _over_quota(error: QuotaError) -> Refusal:
 
 
 def _refused(error: SubmissionError) -> Refusal:
-    problems = [
-        ProblemItem(code=p.code, field=p.field, found=p.found, expected=p.expected, mend=p.mend)
-        for p in error.problems
-    ]
-    return Refusal(422, "; ".join(str(problem) for problem in error.problems), problems)
+    return Refusal(422, "; ".join(str(problem) for problem in error.problems), error.problems)
 
 
 def _unfit(error: NowError) -> Refusal:

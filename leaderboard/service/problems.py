@@ -10,6 +10,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict
 from starlette.exceptions import HTTPException
 
+from leaderboard.core.errors import Problem
 from leaderboard.submission.untrusted import shown
 
 MEDIA_TYPE = "application/problem+json"
@@ -19,20 +20,6 @@ class RequestBody(BaseModel):
     """Content of a request; unknown fields are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class ProblemItem(BaseModel):
-    """One problem of a submission or request.
-
-    Attributes:
-        code: stable code for programs: ``zip.traversal``, ``fingerprint.mismatch`` …
-    """
-
-    code: str
-    field: str
-    found: str
-    expected: str
-    mend: str
 
 
 class ProblemDocument(BaseModel):
@@ -46,7 +33,7 @@ class ProblemDocument(BaseModel):
     title: str
     status: int
     detail: str
-    problems: tuple[ProblemItem, ...] = ()
+    problems: tuple[Problem, ...] = ()
 
 
 class Refusal(HTTPException):
@@ -56,7 +43,7 @@ class Refusal(HTTPException):
         self,
         status: int,
         detail: str,
-        problems: Sequence[ProblemItem] = (),
+        problems: Sequence[Problem] = (),
         headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(status, detail, dict(headers or {}))
@@ -72,7 +59,7 @@ def handle_errors(app: FastAPI) -> None:
 def problem_response(
     status: int,
     detail: str,
-    problems: Sequence[ProblemItem] = (),
+    problems: Sequence[Problem] = (),
     headers: Mapping[str, str] | None = None,
 ) -> Response:
     """Make an error response."""
@@ -111,7 +98,7 @@ async def _invalid(_request: Request, error: Exception) -> Response:
     if not isinstance(error, RequestValidationError):
         raise error
     problems = [
-        ProblemItem(
+        Problem(
             code=f"request.{item['type']}",
             field=".".join(str(part) for part in item["loc"]),
             found=shown(item.get("input")),

@@ -12,7 +12,7 @@ from leaderboard.board.reported import BoardName
 from leaderboard.board.tables import Board, boards_of
 from leaderboard.core.uncertainty import Comparison, Discordance
 from leaderboard.scoring.result import Flag
-from leaderboard.service.index import IndexedEntry
+from leaderboard.service.database import EntryRow
 from leaderboard.store.entries import Entry, Reproduction, Withdrawal
 
 
@@ -208,7 +208,7 @@ def view_comparison(found: Comparison, a: str, b: str) -> ComparisonView:
     )
 
 
-def view_own(rows: Iterable[IndexedEntry]) -> OwnEntries:
+def view_own(rows: Iterable[EntryRow]) -> OwnEntries:
     """Make the view of a user's entries."""
     return OwnEntries(
         submissions=tuple(

@@ -456,11 +456,11 @@ def _render(template: str, **values: object) -> str:
 def _templates() -> Environment:
     templates = template_environment("leaderboard.site")
     filters: Mapping[str, object] = {
-        "figure": _figure,
+        "figure": "{:.1f}".format,
         "signed": _signed,
         "p_value": _p_value,
         "share": _share,
-        "thousands": _thousands,
+        "thousands": "{:,}".format,
         "points": _points,
     }
     templates.filters.update(filters)
@@ -485,10 +485,6 @@ def _text(name: str) -> str:
     return files("leaderboard.site").joinpath("templates", name).read_text(encoding="utf-8")
 
 
-def _figure(value: float) -> str:
-    return f"{value:.1f}"
-
-
 def _signed(value: float) -> str:
     return f"{value:+.1f}".replace("-", "−")
 
@@ -500,10 +496,6 @@ def _p_value(value: float) -> str:
 def _share(value: float, axis: float, base: float = 0.0) -> str:
     """Return the position of a value on the axis, in percent."""
     return f"{max(0.0, min(100.0, 100 * (value - base) / (axis - base))):.2f}"
-
-
-def _thousands(value: int) -> str:
-    return f"{value:,}"
 
 
 def _points(points: Sequence[tuple[float, float]]) -> str:
