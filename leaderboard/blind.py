@@ -1,16 +1,16 @@
-"""Blind rounds: a test split in a secret order, what its participants get, what its judge keeps."""
+"""Blind rounds: a test split in a secret order, with a folder for participants and the judge's."""
 
 import hmac
+import logging
 import secrets
 import shutil
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-from leaderboard.submission.gallery import (
+from leaderboard.core.rounds import (
     ROUND_FILE,
     TRUTH_FILE,
     BlindRound,
@@ -46,8 +46,9 @@ from now_builder.formats.split import Shares, Split, SplitPlan
 
 PARTICIPANTS, JUDGE, CLOSED = "participants", "judge", "closed"
 LEAST_PAIRS = 20
-"""A smaller split is no test: chance alone finds the right one of so few among the first ten."""
+"""Smallest number of pairs: with fewer, chance alone often hits within the first ten."""
 
+_LOG = logging.getLogger(__name__)
 _FEW = 500
 _LEAST_SECRET = 32
 _BATCH = 128
@@ -56,13 +57,13 @@ _TRAINING: tuple[Split, ...] = ("train", "dev")
 
 @dataclass(frozen=True, slots=True)
 class RoundPlan:
-    """What is asked for.
+    """Settings of a blind round.
 
     Attributes:
-        pairs: To draw from the test split; all of them if None.
-        name: Of the round.
-        secret_file: Whose text the draw and the orders follow from; one is made if None.
-        with_train: Whether participants get the release's train and dev too.
+        pairs: number of pairs to draw from the test split; None draws all.
+        name: name of the round.
+        secret_file: file with the key of the draw and of the orders; None makes a random one.
+        with_train: whether participants get the release's train and dev too.
     """
 
     pairs: int | None = None
@@ -73,7 +74,7 @@ class RoundPlan:
 
 @dataclass(frozen=True, slots=True)
 class _Draw:
-    """What was drawn: rows of the release's test split, in the order of the round."""
+    """Drawn rows of the release's test split, in the order of the round."""
 
     images: list[int]
     captions: list[int]
@@ -82,7 +83,7 @@ class _Draw:
 
 @dataclass(frozen=True, slots=True)
 class _Folder:
-    """A folder of a round in the making."""
+    """One folder of a round, with what is needed to write it."""
 
     path: Path
     release: Path
@@ -92,16 +93,16 @@ class _Folder:
 
 
 def make_round(release: Path, out: Path, plan: RoundPlan | None = None) -> BlindRound:
-    """Draw pairs of a release's test split and write both halves of a blind round.
+    """Draw pairs of a release's test split and write both folders of a blind round.
 
-    ``OUT/participants`` is a release of its own: images in one secret order, captions in another,
-    keys that say nothing. ``OUT/judge`` has the pairing besides. The same release, secret and name
+    ``OUT/participants`` is itself a release: images in one secret order, captions in another,
+    neutral keys. ``OUT/judge`` also has the pairing. The same release, secret and name
     give the same bytes.
 
     Args:
-        release: Of now_builder, whole.
-        out: Folder to write; appears whole or not at all.
-        plan: What is asked for.
+        release: complete release of now_builder.
+        out: folder to write, atomically.
+        plan: settings of the round.
 
     Raises:
         FormatError: If the release is the authors' archive, damaged, or itself a blind round.
@@ -119,7 +120,7 @@ def make_round(release: Path, out: Path, plan: RoundPlan | None = None) -> Blind
         judge.mkdir(mode=0o700)
         write_json(judge / TRUTH_FILE, draw.truth.model_dump(mode="json"))
         (judge / TRUTH_FILE).chmod(0o600)
-        told = BlindRound(
+        blind = BlindRound(
             round=plan.name,
             split="test",
             pairs=len(draw.images),
@@ -129,44 +130,41 @@ def make_round(release: Path, out: Path, plan: RoundPlan | None = None) -> Blind
         training = _TRAINING if plan.with_train else ()
         of_all = replace(of_judge, path=temporary / PARTICIPANTS, training=training)
         for folder in (of_judge, of_all):
-            _write(folder, told)
-    return told
+            _write(folder, blind)
+    return blind
 
 
 def close_round(out: Path) -> Path:
-    """Publish the pairing of a round: ``OUT/closed``, what participants had and ``blind.json``.
+    """Publish the pairing of a round: ``OUT/closed``, the participants' folder and ``blind.json``.
 
-    Anyone can now check that its sha256 is the commitment that participants were given, and score
-    every submission again; scores of submissions made from now on say nothing.
-
-    Args:
-        out: Folder made by :func:`make_round`.
+    Anyone can then check that its sha256 is the published commitment, and score
+    every submission again; scores of later submissions are meaningless.
 
     Raises:
-        FormatError: If a half is missing, or the judge's pairing is not what was committed to.
+        FormatError: If a folder is missing, or the pairing does not match the commitment.
     """
-    told = read_round(out / PARTICIPANTS)
-    if told is None or not (out / JUDGE / TRUTH_FILE).exists():
+    blind = read_round(out / PARTICIPANTS)
+    if blind is None or not (out / JUDGE / TRUTH_FILE).exists():
         raise FormatError(out, f"no {PARTICIPANTS}/{ROUND_FILE} and {JUDGE}/{TRUTH_FILE} in it")
-    read_truth(out / JUDGE, told)
+    read_truth(out / JUDGE, blind)
     closed = out / CLOSED
     with replacing_folder(closed) as temporary:
         shutil.copytree(out / PARTICIPANTS, temporary, dirs_exist_ok=True)
         shutil.copyfile(out / JUDGE / TRUTH_FILE, temporary / TRUTH_FILE)
-        _write_told(temporary, told.model_copy(update={"closed": True}))
+        _write_round(temporary, blind.model_copy(update={"closed": True}))
     return closed
 
 
 def keyed_order(keys: Sequence[str], secret: str, purpose: str) -> list[int]:
-    """Give a permutation that only who has the secret can give: uniform, the same every time.
+    """Return a uniform permutation that depends only on the secret, the keys and the purpose.
 
     Args:
-        keys: What is to be ordered; their own order does not matter.
-        secret: Text.
-        purpose: Orders for different purposes have nothing to do with each other.
+        keys: keys to order; their own order does not matter.
+        secret: text of the secret.
+        purpose: orders for different purposes are independent.
 
     Returns:
-        Places of ``keys``, sorted by their HMAC-SHA256 under the secret.
+        Indices of ``keys``, sorted by their HMAC-SHA256 under the secret.
     """
 
     def rank(place: int) -> bytes:
@@ -197,9 +195,7 @@ def _read_release(release: Path, plan: RoundPlan) -> tuple[Manifest, list[Pair]]
             f" {LEAST_PAIRS} and no more than there are"
         )
     if wanted < _FEW:
-        sys.stderr.write(
-            f"warning: {wanted} pairs; below {_FEW} the intervals of scores are wide\n"
-        )
+        _LOG.warning("%d pairs; below %d the intervals of scores are wide", wanted, _FEW)
     return manifest, test
 
 
@@ -217,7 +213,7 @@ def _read_secret(path: Path) -> str:
 
 
 def _draw(test: Sequence[Pair], secret: str, plan: RoundPlan) -> _Draw:
-    """Draw pairs, then order their images and their captions, each by a keyed order of its own."""
+    """Draw pairs, then order their images and captions by independent keyed orders."""
     keys = [pair.key for pair in test]
     drawn = keyed_order(keys, secret, "draw")[: plan.pairs]
     images, captions = (
@@ -235,27 +231,27 @@ def _draw(test: Sequence[Pair], secret: str, plan: RoundPlan) -> _Draw:
     return _Draw(images, captions, truth)
 
 
-def _write(folder: _Folder, told: BlindRound) -> None:
-    """Write one half: everything that ties a page to a name is left out or made up."""
+def _write(folder: _Folder, blind: BlindRound) -> None:
+    """Write one folder, without anything that identifies a page."""
     prints = _write_captions(folder)
     pairs = _write_images(folder)
     _copy_vocabularies(folder)
     for split in folder.training:
         _copy_split(folder, split)
         prints[split] = folder.manifest.fingerprints[split]
-    # of the release's own table only the rows of train and dev
+    # only the rows of train and dev of the release's own table
     kept = [pair for pair in stream_pairs(folder.release) if pair.split in folder.training]
     write_pairs(folder.path / "pairs.parquet", [*kept, *pairs])
     # rejects name pages of the test pool, and the pairs that they repeat
     write_rejects(folder.path / "rejects.parquet", [])
-    write_text(folder.path / "README.txt", _readme(told))
-    _write_told(folder.path, told)
+    write_text(folder.path / "README.txt", _readme(blind))
+    _write_round(folder.path, blind)
     counts = {split: folder.manifest.counts[split] for split in folder.training}
     _write_manifest(folder, {**counts, "test": len(pairs)}, prints)
 
 
-def _write_told(folder: Path, told: BlindRound) -> None:
-    write_json(folder / ROUND_FILE, told.model_dump(mode="json"))
+def _write_round(folder: Path, blind: BlindRound) -> None:
+    write_json(folder / ROUND_FILE, blind.model_dump(mode="json"))
 
 
 def _keys(draw: _Draw) -> list[str]:
@@ -278,7 +274,7 @@ def _write_captions(folder: _Folder) -> dict[str, dict[str, str]]:
 
 
 def _write_images(folder: _Folder) -> list[Pair]:
-    """Copy features in the order of the images; give the rows that say which are identical."""
+    """Copy features in the order of the images; return rows with the features' hashes."""
     from now_builder.formats.features import (  # noqa: PLC0415 - h5py is heavy
         FeatureBatch,
         open_features,
@@ -331,7 +327,7 @@ def _copy(source: Path, target: Path) -> None:
 def _write_manifest(
     folder: _Folder, counts: dict[Split, int], prints: dict[str, dict[str, str]]
 ) -> None:
-    """Describe the files; nothing of how, when and from what the release was made."""
+    """Write a manifest that lists the files, without settings and versions of the release."""
     names = sorted(
         path.relative_to(folder.path).as_posix()
         for path in folder.path.rglob("*")
@@ -359,9 +355,9 @@ def _write_manifest(
     write_manifest(folder.path, manifest)
 
 
-def _readme(told: BlindRound) -> str:
+def _readme(blind: BlindRound) -> str:
     return f"""\
-Blind round {told.round}: {told.pairs} pairs of images and captions, each in a secret order of its
+Blind round {blind.round}: {blind.pairs} pairs of images and captions, each in a secret order of its
 own. Which caption belongs to which image only the judge knows: caption 5 is NOT that of image 5.
 
     now100k_precomp/test.h5             regions of the images, a row an image

@@ -1,4 +1,4 @@
-"""Recall both ways from one pass over a similarity matrix, where a tie counts by expectation."""
+"""Recall in both directions from one pass over a similarity matrix; ties count by expectation."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ class Rows(Protocol):
         """Bytes of a value."""
 
     def own(self, owner: Labels) -> Float[np.ndarray, " _"]:
-        """Give the value of each caption with its image, ``owner[j]``."""
+        """Return the similarity of each caption with its own image, ``owner[j]``."""
 
     def blocks(self, step: int) -> Iterator[tuple[int, Matrix]]:
         """Yield the first row and the values of every ``step`` rows, in order."""
@@ -40,13 +40,13 @@ class Rows(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """Where the right candidate of each query stands: integers, so exact for any block size.
+    """Rank of the right candidate of each query, as counts: exact for any block size.
 
     Attributes:
-        greater: Candidates with a strictly higher similarity than the best right one.
-        equal: Wrong candidates with exactly the same similarity.
-        later: Those among ``equal`` that come later in the gallery than every right one of them.
-        right: Right candidates at that similarity: 1, or more where several are right.
+        greater: number of candidates with a strictly higher similarity than the best right one.
+        equal: number of wrong candidates with exactly the same similarity.
+        later: number of those in ``equal`` that come later in the gallery than every right one.
+        right: number of right candidates at that similarity, 1 or more.
     """
 
     greater: Integer[np.ndarray, " queries"]
@@ -57,17 +57,19 @@ class Ranks:
 
 @dataclass(frozen=True, slots=True)
 class OneWay:
-    """The figures of one direction.
+    """Metrics of one direction.
 
     Attributes:
-        n_queries: Whose right candidate was looked for.
-        hits: Expected number of queries with a right candidate in the first K, exactly.
-        most: The same if every tie were won (the optimistic bound).
-        least: The same if every tie were lost (the pessimistic bound).
-        median_rank: From 1; the half-integer median of an even number is rounded down, as the
-            field does. Ties stand in the middle of their places. None where lists end before it.
-        mean_rank: From 1, ties in the middle of their places. None where a list ends too early.
-        mrr: Mean reciprocal rank in [0, 1], ties by expectation. None where a list ends too early.
+        n_queries: number of queries.
+        hits: exact expected number of queries with a right candidate among the first K, by K.
+        most: the same if every tie were won (optimistic bound).
+        least: the same if every tie were lost (pessimistic bound).
+        median_rank: median rank, from 1; the half-integer median of an even number is rounded down,
+            as the field does. Ties count as the middle of their places. None if ranked lists end
+            before it.
+        mean_rank: mean rank, from 1, ties as the middle of their places. None if a list ends too
+            early.
+        mrr: mean reciprocal rank in [0, 1], ties by expectation. None if a list ends too early.
     """
 
     n_queries: int
@@ -93,19 +95,19 @@ class OneWay:
 
 @dataclass(frozen=True, slots=True)
 class Recalls:
-    """The figures of both directions.
+    """Metrics of both directions.
 
     Attributes:
-        i2t: Queries are images.
-        t2i: Queries are captions.
-        rsum: The six recalls added up, 0 to 600.
-        rsum_optimistic: If every tie were won.
-        rsum_pessimistic: If every tie were lost.
-        rsum_argsort: What a stable ``argsort(...)[::-1]`` gives, for comparison with old logs: a
+        i2t: metrics of image queries.
+        t2i: metrics of caption queries.
+        rsum: sum of the six recalls, 0 to 600.
+        rsum_optimistic: rSum if every tie were won.
+        rsum_pessimistic: rSum if every tie were lost.
+        rsum_argsort: rSum by a stable ``argsort(...)[::-1]``, for comparison with old logs: a
             tie goes to the candidate that comes later.
-        per_image: Expected hits of each image and, on average, of its captions, over all cutoffs,
+        per_image: expected hits of each image and, on average, of its captions, over all cutoffs,
             0 to 6; the mean times 100 is ``rsum``.
-        ranks: Of images as queries, and of captions.
+        ranks: ranks of image queries and of caption queries.
     """
 
     i2t: OneWay
@@ -119,11 +121,11 @@ class Recalls:
 
 
 def recalls(similarity: Matrix | Rows, owner: Labels | None = None) -> Recalls:
-    """Score a similarity matrix.
+    """Compute the recalls, rank statistics and rSum of a similarity matrix.
 
     Args:
-        similarity: Rows are images, columns are captions; higher is more alike.
-        owner: Row of each caption's image; without it row i and column i belong together. An
+        similarity: images x captions; a higher value means more similar.
+        owner: row of each caption's image; by default row i and column i belong together. An
             image's rank is that of its best own caption.
 
     Raises:
@@ -142,11 +144,11 @@ def recalls(similarity: Matrix | Rows, owner: Labels | None = None) -> Recalls:
 
 
 def count_ranks(similarity: Matrix | Rows, owner: Labels | None = None) -> tuple[Ranks, Ranks]:
-    """Count what stands above and beside each query's own, by row (i2t) and by column (t2i).
+    """Count candidates above and tied with each query's right one, by row (i2t) and column (t2i).
 
     Args:
-        similarity: Rows are images, columns are captions.
-        owner: Row of each caption's image; without it row i and column i belong together.
+        similarity: images x captions.
+        owner: row of each caption's image; by default row i and column i belong together.
 
     Raises:
         ValueError: If the matrix is empty or, without owners, not square; if an image has no
@@ -174,15 +176,15 @@ def count_ranks(similarity: Matrix | Rows, owner: Labels | None = None) -> tuple
 def count_duplicate_aware(
     similarity: Matrix, image_labels: Labels, caption_labels: Labels, owner: Labels | None = None
 ) -> tuple[Ranks, Ranks]:
-    """Count ranks where a caption that equals an own one, or an image the own one, is right too.
+    """Count ranks where candidates identical to a right caption or image are right too.
 
     The order of ties is not counted here (:attr:`Ranks.later` is 0).
 
     Args:
-        similarity: Rows are images, columns are captions.
-        image_labels: Equal for identical images.
-        caption_labels: Equal for identical captions.
-        owner: Row of each caption's image; without it row i and column i belong together.
+        similarity: images x captions.
+        image_labels: integers, equal for identical images.
+        caption_labels: integers, equal for identical captions.
+        owner: row of each caption's image; by default row i and column i belong together.
 
     Raises:
         ValueError: As :func:`count_ranks`.
@@ -216,10 +218,10 @@ def explained_ties(
     """Count the ties that no scorer can avoid: with an identical caption (i2t) or image (t2i).
 
     Args:
-        similarity: Rows are images, columns are captions.
-        image_labels: Equal for identical images.
-        caption_labels: Equal for identical captions.
-        owner: Row of each caption's image; without it row i and column i belong together.
+        similarity: images x captions.
+        image_labels: integers, equal for identical images.
+        caption_labels: integers, equal for identical captions.
+        owner: row of each caption's image; by default row i and column i belong together.
 
     Returns:
         For each query, how many of its :attr:`Ranks.equal` are of that kind; i2t, then t2i.
@@ -239,11 +241,11 @@ def explained_ties(
 
 
 def tie_width(ranks: tuple[Ranks, Ranks], explained: tuple[Labels, Labels] | None = None) -> float:
-    """How many rSum points ties decide: the optimistic value less the pessimistic one.
+    """Return the rSum points that ties decide: the optimistic value less the pessimistic one.
 
     Args:
-        ranks: Of images as queries, and of captions.
-        explained: Ties to leave out of account, per query of either direction.
+        ranks: ranks of image queries and of caption queries.
+        explained: ties to ignore, per query of each direction.
     """
     width = Fraction(0)
     for way, forgiven in zip(ranks, explained or (0, 0), strict=True):
@@ -257,13 +259,14 @@ def tie_width(ranks: tuple[Ranks, Ranks], explained: tuple[Labels, Labels] | Non
 def summarise(
     i2t: Ranks, t2i: Ranks, owner: Labels | None = None, depth: int | None = None
 ) -> Recalls:
-    """Turn ranks into recalls, rank statistics and rSum.
+    """Compute recalls, rank statistics and rSum from ranks.
 
     Args:
-        i2t: Of images as queries.
-        t2i: Of captions.
-        owner: Row of each caption's image, where an image has not one caption, in order.
-        depth: Where ranked lists end: a ``greater`` that high is only a lower bound.
+        i2t: ranks of image queries.
+        t2i: ranks of caption queries.
+        owner: row of each caption's image; by default the captions are those of the images in
+            order.
+        depth: length of ranked lists: a ``greater`` that high is only a lower bound.
     """
     ways = (
         _one_way(i2t, len(t2i.greater), depth),
@@ -285,12 +288,13 @@ def summarise(
 def hits_per_image(
     i2t: Ranks, t2i: Ranks, owner: Labels | None = None
 ) -> Float[np.ndarray, " images"]:
-    """Give the expected hits of each image and, on average, of its captions, over all cutoffs.
+    """Return the expected hits of each image and, on average, of its captions, over all cutoffs.
 
     Args:
-        i2t: Of images as queries.
-        t2i: Of captions.
-        owner: Row of each caption's image, where an image has not one caption, in order.
+        i2t: ranks of image queries.
+        t2i: ranks of caption queries.
+        owner: row of each caption's image; by default the captions are those of the images in
+            order.
 
     Returns:
         0 to 6; the mean times 100 is rSum.
@@ -298,12 +302,12 @@ def hits_per_image(
     images, captions = len(i2t.greater), len(t2i.greater)
     owner = np.arange(captions) if owner is None else owner
     of_image, of_caption = (sum(expected_hits(way, k) for k in CUTOFFS) for way in (i2t, t2i))
-    told = np.bincount(owner, weights=of_caption, minlength=images) * images / captions
-    return np.asarray(of_image + told)
+    per_caption = np.bincount(owner, weights=of_caption, minlength=images) * images / captions
+    return np.asarray(of_image + per_caption)
 
 
 def expected_hits(ranks: Ranks, cutoff: int) -> Float[np.ndarray, " queries"]:
-    r"""Give each query's chance, over all orders of the tied, of a right candidate in the first K.
+    r"""Return each query's probability, over orders of ties, of a right candidate in the first K.
 
     .. math:: 1 - \binom{e}{q} / \binom{e + m}{q}, \quad q = \mathrm{clip}(K - g, 0, e + m)
 
@@ -319,12 +323,12 @@ def expected_hits(ranks: Ranks, cutoff: int) -> Float[np.ndarray, " queries"]:
 
 
 def fold_recalls(similarity: Matrix, owner: Labels, size: int) -> list[Recalls]:
-    """Score runs of ``size`` images with their own captions, each on its own: MS-COCO's 1K folds.
+    """Score consecutive folds of ``size`` images with their captions: MS-COCO's 1K protocol.
 
     Args:
-        similarity: Rows are images, columns are captions.
-        owner: Row of each caption's image.
-        size: Images of a fold; what is left over at the end is left out.
+        similarity: images x captions.
+        owner: row of each caption's image.
+        size: images per fold; an incomplete last fold is ignored.
 
     Raises:
         ValueError: As :func:`count_ranks`.
@@ -360,7 +364,7 @@ def _one_way(ranks: Ranks, n_candidates: int, depth: int | None) -> OneWay:
 
 
 def _mrr(ranks: Ranks, n_candidates: int) -> float:
-    """Average 1 / rank over all orders of the tied; the first of several right ones counts."""
+    """Average 1 / rank over all orders of ties; the first of several right ones counts."""
     harmonic = np.concatenate([[0.0], np.cumsum(1 / np.arange(1, n_candidates + 1))])
     last = ranks.greater + ranks.equal + 1
     mean = (harmonic[last] - harmonic[ranks.greater]) / (ranks.equal + 1)
@@ -376,9 +380,9 @@ def _mrr(ranks: Ranks, n_candidates: int) -> float:
 
 
 def _mean_reciprocal(greater: int, wrong: int, right: int) -> float:
-    """Average 1 / place of the first of several right candidates among wrong ones tied with them.
+    """Average 1 / place of the first of several right candidates tied with wrong ones.
 
-    The first right one stands at place q of the tied with the chance
+    The first right one is at place q of the ties with probability
     C(wrong + right - q, right - 1) / C(wrong + right, right), built up factor by factor.
     """
     places = np.arange(1, wrong + 1)
@@ -416,7 +420,7 @@ def _checked(shape: tuple[int, int], owner: Labels | None) -> Labels:
 
 
 class _Dense:
-    """A matrix in memory as rows."""
+    """A matrix in memory, read as :class:`Rows`."""
 
     def __init__(self, similarity: Matrix) -> None:
         self._similarity = similarity
@@ -432,7 +436,7 @@ class _Dense:
 
 
 class _Twins:
-    """Which candidates are as good as the own ones: identical images, identical captions."""
+    """Candidates identical to the right ones: same image, or same caption."""
 
     def __init__(self, images: Labels, captions: Labels, owner: Labels) -> None:
         self._images, self._captions, self._owner = images, captions, owner
@@ -445,7 +449,7 @@ class _Twins:
     def blocks(
         self,
     ) -> Iterator[tuple[slice, Bool[np.ndarray, "_ captions"], Bool[np.ndarray, "_ captions"]]]:
-        """Yield rows, and by row and caption whether image, and whether text, is the same."""
+        """Yield slices of rows with two masks: same image, same caption."""
         step = max(8, 4 * _BLOCK_BYTES // len(self._captions))
         for start in range(0, len(self._images), step):
             span = slice(start, start + step)
@@ -469,8 +473,8 @@ Target: TypeAlias = tuple[Float[np.ndarray, " _"], Integer[np.ndarray, " _"]]
 def _count(matrix: Rows, row_target: Target, column_target: Target) -> tuple[_Counts, _Counts]:
     """Compare each row and each column with its target, in one pass over blocks of rows.
 
-    A target is a value and the place from which equal ones count as later. Rows are counted one by
-    one; columns are added up as bytes, which a block is too low to overflow.
+    A target is a value and the place after which equal ones count as later. Rows are counted one by
+    one; columns are summed as bytes, which cannot overflow for the number of rows in a block.
     """
     n_rows, n_columns = matrix.shape
     kind = np.float64 if matrix.itemsize > 4 else np.float32

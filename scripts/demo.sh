@@ -35,7 +35,7 @@ stage pc2-baseline train "$out/release" "$out/run" --config pc2-demo
 stage pc2-baseline division "$out/run" --truth "$out/truth.parquet"
 stage pc2-baseline predict "$out/run" --split test -o "$out/submission.zip"
 stage now-leaderboard score "$out/submission.zip" --release "$out/release" \
-  --truth "$out/truth.parquet" -o "$out/result.json"
+  --attributes "$out/truth.parquet" -o "$out/result.json"
 stage now-leaderboard verify "$out/result.json"
 stage now-leaderboard export-site "$out/site" --results "$out/result.json"
 

@@ -1,15 +1,15 @@
-"""What the pages call things: boards, sections, evidence, flags and the marks of a row."""
+"""Display text of the pages: names of boards, sections, evidence and flags, notes on rows."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from leaderboard.board.reported import Board
+from leaderboard.board.reported import BoardName
 from leaderboard.board.tables import Kind, Row, Section
 from leaderboard.scoring.result import Result
 from leaderboard.store.entries import Entry
 from now_builder.formats.captions import TOKENIZERS
 
-TITLES: Mapping[Board, str] = {
+TITLES: Mapping[str, str] = {
     "jieba": "NoW Jieba",
     "bpe": "NoW BPE",
     "bert": "NoW BERT",
@@ -18,7 +18,7 @@ TITLES: Mapping[Board, str] = {
     "coco-5k": "MS-COCO 5K",
     "cc152k": "CC152K",
 }
-ABOUT: Mapping[Board, str] = {
+ABOUT: Mapping[BoardName, str] = {
     "jieba": "Screenshots of web pages and their meta descriptions, tokenised by Jieba.",
     "bpe": "Screenshots of web pages and their meta descriptions, tokenised by BPE.",
     "bert": "Screenshots of web pages and their meta descriptions, tokenised by BERT’s WordPiece.",
@@ -66,18 +66,14 @@ _FLAG_UNKNOWN = "Something that a reader should look at."
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A short remark beside a method's name.
-
-    Attributes:
-        warning: Whether it should catch the eye.
-    """
+    """A short note beside a method's name."""
 
     text: str
     warning: bool = False
 
 
-def section_title(kind: Kind, board: Board, *, with_reported: bool) -> str:
-    """Name a section in words."""
+def section_title(kind: Kind, board: BoardName, *, with_reported: bool) -> str:
+    """Return the title of a section."""
     if board not in TOKENIZERS:
         return _capital(kind.noise.title)
     where = {
@@ -90,15 +86,15 @@ def section_title(kind: Kind, board: Board, *, with_reported: bool) -> str:
     return where if kind.noise.protocol == "web" else f"{where}, {kind.noise.title}"
 
 
-def full_title(section: Section, board: Board) -> str:
-    """Name a section so that no other has the same name, for tables that leave the site."""
+def full_title(section: Section, board: BoardName) -> str:
+    """Return a title that is unique among sections, for use outside the site."""
     title = section_title(section.kind, board, with_reported=section.with_reported)
     mark = f" {section.fingerprint[:8]}" if section.fingerprint else ""
     return f"{title}{mark}, {section.split}, {size_of(section.kind)}"
 
 
 def size_of(kind: Kind) -> str:
-    """Say how large the gallery is."""
+    """Describe the size of the gallery."""
     if kind.folds > 1:
         return f"{kind.folds} folds of {kind.n_images // kind.folds:,} images"
     if kind.n_images == kind.n_pairs:
@@ -107,12 +103,12 @@ def size_of(kind: Kind) -> str:
 
 
 def flag_means(code: str) -> str:
-    """Say what a flag means to a reader."""
+    """Explain a flag to readers."""
     return FLAG_MEANS.get(code, _FLAG_UNKNOWN)
 
 
 def row_notes(row: Row) -> list[Note]:
-    """Say in a few words what a reader must know before comparing a row."""
+    """Return the notes that a reader needs before comparing a row."""
     if row.entry is not None:
         found = [Note(flag.code.replace("-", " "), warning=True) for flag in row.flags]
         return found + _entry_notes(row.entry)
@@ -151,7 +147,7 @@ def _notes(result: Result) -> list[Note]:
 
 
 def filter_classes(row: Row) -> str:
-    """Give the classes that filters look for; what a row does not say of itself passes none."""
+    """Return the CSS classes that the page's filters select; unknown properties match no filter."""
     found: list[str] = [row.evidence]
     size = row.reported.ensemble if row.reported else None
     if row.entry is not None:

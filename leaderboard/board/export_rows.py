@@ -4,24 +4,24 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from leaderboard.board.exports import PUBLISHED, ExportRow
-from leaderboard.board.reported import Board, ReportedRow
-from leaderboard.board.tables import Board as BoardOfRows
-from leaderboard.board.tables import Row, Section, make_board
+from leaderboard.board.reported import BoardName, ReportedRow
+from leaderboard.board.tables import Board, Row, Section, make_board
 from leaderboard.store.entries import Entry
 
 
-def export_rows(board: Board, entries: Iterable[Entry]) -> list[ExportRow]:
-    """Give a board's rows, best first in each group that may be compared.
+def export_rows(board: BoardName, entries: Iterable[Entry]) -> list[ExportRow]:
+    """Return the rows of a board, best first within each comparable section.
 
     Args:
-        board: Its id. ``coco-1k`` takes the folds of a result on MS-COCO, ``coco-5k`` the whole.
-        entries: Of a store; those of other boards, and the withdrawn, are left out.
+        board: name of the board; ``coco-1k`` takes the folds of a result on MS-COCO, ``coco-5k``
+            the whole.
+        entries: entries of a store; those of other boards and withdrawn ones are ignored.
     """
     return rows_of(make_board(board, entries))
 
 
-def rows_of(board: BoardOfRows) -> list[ExportRow]:
-    """Give the rows of a board that is made already."""
+def rows_of(board: Board) -> list[ExportRow]:
+    """Return the export rows of a board."""
     return [
         export_row(row, section, board.name)
         for section in board.sections
@@ -30,11 +30,11 @@ def rows_of(board: BoardOfRows) -> list[ExportRow]:
     ]
 
 
-def export_row(row: Row, section: Section, board: Board) -> ExportRow:
-    """Make the row of a scored entry or of a published figure.
+def export_row(row: Row, section: Section, board: BoardName) -> ExportRow:
+    """Make the export row of a scored entry or of a reported row.
 
     Raises:
-        ValueError: If it is a reference.
+        ValueError: If the row is a reference.
     """
     if row.reported is not None:
         known = row.low < row.high
@@ -70,7 +70,7 @@ def export_row(row: Row, section: Section, board: Board) -> ExportRow:
 
 
 def from_reported(row: ReportedRow) -> ExportRow:
-    """Make the row of a published figure."""
+    """Make the export row of a reported row."""
     return ExportRow(
         board=row.board,
         noise=row.noise.title,

@@ -12,25 +12,18 @@ from typing import Literal
 from urllib.parse import quote
 from xml.sax.saxutils import escape
 
+from leaderboard.board import display_text
 from leaderboard.board.reported import Source, short_name
+from leaderboard.submission.untrusted import BIDI
 
 Colour = Literal["blue", "green", "grey"]
 
 # White on each of them has a contrast of 5 : 1 or more.
 COLOURS: Mapping[Colour, str] = {"blue": "#0b5cad", "green": "#2a6f2a", "grey": "#555555"}
-TITLES = {
-    "jieba": "NoW Jieba",
-    "bpe": "NoW BPE",
-    "bert": "NoW BERT",
-    "flickr30k": "Flickr30K",
-    "coco-1k": "MS-COCO 1K, five folds",
-    "coco-5k": "MS-COCO 5K",
-    "cc152k": "CC152K",
-}
+TITLES: Mapping[str, str] = {**display_text.TITLES, "coco-1k": "MS-COCO 1K, five folds"}
 PUBLISHED = "published test split"
 RECALLS = ("i2t_r1", "i2t_r5", "i2t_r10", "t2i_r1", "t2i_r5", "t2i_r10")
 
-_BIDI = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 _NUMBER = re.compile(r"[+-]?\d+(\.\d+)?")
 _FORMULA = "=+\\-@＝＋－＠"
 # A formula may also begin after what other programs and countries take for the end of a cell.
@@ -60,21 +53,21 @@ _SAFE_IN_URL = ":/?#@!&*+,;=%~-._"
 
 @dataclass(frozen=True, slots=True)
 class ExportRow:
-    """A row of a board as it leaves it. No text in it is trusted.
+    """A row of an exported board. Its text is untrusted.
 
     Attributes:
         board: Its id.
         noise: The training noise in words. Rows under different noise, or scored on different data,
             get tables of their own.
-        data: What was scored on, in words.
+        data: description of the data scored on
         evidence: ``scored``, ``reproduced``, ``blind``, ``reported`` or ``reference``.
-        place_interval: The first and the last place that the row may have.
-        low: Lower end of the 95 % interval of rSum.
+        place_interval: first and last place that the row may have.
+        low: lower end of the 95 % interval of rSum.
         recalls: Six, as in ``RECALLS``, in percent; none where only the sum is known.
-        date: ISO 8601, of the scoring.
+        date: day of the scoring, ISO 8601.
         entry: Name of the scored entry.
-        source: Of a reported row.
-        table: Of the source.
+        source: publication of a reported row.
+        table: table of that publication.
     """
 
     board: str
@@ -101,7 +94,7 @@ class ExportRow:
 
 @dataclass(frozen=True, slots=True)
 class Badge:
-    """A short text on a coloured ground, to the right of what it is about."""
+    """A badge: label on the left, message on a coloured ground."""
 
     label: str
     message: str
@@ -120,7 +113,7 @@ def to_csv(rows: Iterable[ExportRow]) -> str:
 
 
 def to_json(rows: Iterable[ExportRow]) -> str:
-    """Write the rows with all their text as it is; a number that is none becomes null."""
+    """Write the rows as JSON with their text unchanged; non-finite numbers become null."""
     records = [
         _record(row)
         | {
@@ -204,7 +197,7 @@ FORMATS: Mapping[str, Callable[[Iterable[ExportRow]], str]] = {
 
 
 def badge_of(row: ExportRow) -> Badge:
-    """Say on a badge what a row reached: blue where a file was scored, grey where it was not."""
+    """Make the badge of a row: blue or green if a file was scored, else grey."""
     place = f", place {row.place}" if row.place else ""
     scored: Colour = "green" if row.evidence in {"reproduced", "blind"} else "blue"
     return Badge(
@@ -258,7 +251,7 @@ def _encodable(text: str) -> str:
 
 
 def _record(row: ExportRow) -> dict[str, object]:
-    """Flatten a row into named values; a number that is none becomes None."""
+    """Flatten a row into named values; non-finite numbers become None."""
     place_low, place_high = row.place_interval or (None, None)
     recalls = [_finite(value) for value in row.recalls] or [None] * len(RECALLS)
     record = {
@@ -291,14 +284,14 @@ CSV_COLUMNS = tuple(_record(ExportRow("", "", "", "", 0.0)))
 
 
 def _line(text: str) -> str:
-    """Put text on one line, without what is not to be seen or turns its neighbours round."""
+    """Return text on one line, without control characters and direction marks."""
     return " ".join("".join(" " if _unseen(char) else char for char in text).split())
 
 
 def _unseen(char: str) -> bool:
     return (
         unicodedata.category(char) in {"Cc", "Cs", "Zl", "Zp"}
-        or char in _BIDI
+        or char in BIDI
         or ord(char) & 0xFFFE == 0xFFFE
     )
 
@@ -329,14 +322,14 @@ def _xml(text: str) -> str:
 
 
 def _url(url: str | None) -> str | None:
-    """Give an address with no character that means something where it will stand, or None."""
+    """Return an http(s) address, percent-encoded for every output format, else None."""
     if url is None or not re.match(r"https?://[^/?#]", url):
         return None
     return quote(_encodable(url), safe=_SAFE_IN_URL)
 
 
 def _tables(rows: Iterable[ExportRow]) -> Iterable[tuple[str, list[ExportRow]]]:
-    """Give each table's title and rows, in the order in which they come first."""
+    """Group rows by table; yield titles and rows in the order of first appearance."""
     tables: dict[tuple[str, str, str], list[ExportRow]] = {}
     for row in rows:
         tables.setdefault((row.board, row.noise, row.data), []).append(row)
@@ -345,7 +338,7 @@ def _tables(rows: Iterable[ExportRow]) -> Iterable[tuple[str, list[ExportRow]]]:
 
 
 def _mark(row: ExportRow, notes: list[str], pattern: str) -> str:
-    """Keep a row's footnote and give the mark that points at it."""
+    """Append a row's footnote to ``notes`` and return the mark that refers to it."""
     note = row.footnote or ""
     if row.source:
         where = f"{short_name(row.source)}, {row.table}" if row.table else short_name(row.source)

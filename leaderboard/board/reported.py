@@ -1,4 +1,4 @@
-"""Reported rows: what papers print about a method, with its source and known misprints."""
+"""Reported rows: figures printed in papers, with their source and known misprints."""
 
 import tomllib
 from functools import cache
@@ -10,8 +10,8 @@ from pydantic import Field, model_validator
 from now_builder.config import Strict, build
 from now_builder.errors import FormatError
 
-Board = Literal["jieba", "bpe", "bert", "flickr30k", "coco-1k", "coco-5k", "cc152k"]
-BOARDS: tuple[Board, ...] = get_args(Board)
+BoardName = Literal["jieba", "bpe", "bert", "flickr30k", "coco-1k", "coco-5k", "cc152k"]
+BOARDS: tuple[BoardName, ...] = get_args(BoardName)
 
 Protocol = Literal["none", "captions", "images", "either", "web", "unknown", "unstated"]
 Recall3 = tuple[float, float, float]
@@ -22,14 +22,14 @@ _TABLES = ("now.toml", "flickr30k.toml", "coco.toml", "cc152k.toml")
 
 # Where a test query counts for 0.1 points or more, one-decimal recalls are exact; elsewhere they
 # are rounded, and so is their sum.
-_EXACT: frozenset[Board] = frozenset({"jieba", "bpe", "bert", "cc152k"})
+_EXACT: frozenset[BoardName] = frozenset({"jieba", "bpe", "bert", "cc152k"})
 _EXACT_TOLERANCE = 0.05
 _ROUNDED_TOLERANCE = 0.1
 _SLACK = 1e-6
 
 
-class Noise(Strict):
-    """What was wrong with the training pairs. Rows under different noise must not be compared.
+class NoiseCondition(Strict):
+    """The noise of the training pairs. Rows under different noise are not comparable.
 
     Attributes:
         protocol: ``captions`` gives single captions to other images, so that an image mostly
@@ -37,24 +37,26 @@ class Noise(Strict):
             is harder; ``either`` is the same where an image has one caption, on top of the noise
             of the web; ``web`` is noise as found; ``unknown`` where the table, its released code
             and the tables that it cites do not agree; ``unstated`` where a submission says nothing.
-        ratio: Share of the pairs, in [0, 1); None for noise as found.
+        mismatch: Share of wrong pairs, in [0, 1); None for noise as found.
     """
 
     protocol: Protocol
-    ratio: float | None = Field(default=None, ge=0, lt=1)
+    mismatch: float | None = Field(default=None, ge=0, lt=1)
 
     @model_validator(mode="after")
-    def _agree(self) -> "Noise":
-        silent = self.ratio is None
-        expected = {"none": self.ratio == 0, "web": silent, "unstated": silent}
-        if not expected.get(self.protocol, bool(self.ratio)):
-            raise ValueError(f"protocol {self.protocol!r} does not go with ratio {self.ratio}")
+    def _agree(self) -> "NoiseCondition":
+        silent = self.mismatch is None
+        expected = {"none": self.mismatch == 0, "web": silent, "unstated": silent}
+        if not expected.get(self.protocol, bool(self.mismatch)):
+            raise ValueError(
+                f"protocol {self.protocol!r} does not go with mismatch {self.mismatch}"
+            )
         return self
 
     @property
     def title(self) -> str:
-        """The condition in words."""
-        share = f"{100 * (self.ratio or 0):.0f} %"
+        """The condition as text."""
+        share = f"{100 * (self.mismatch or 0):.0f} %"
         return {
             "none": "no noise added",
             "web": "noise of the web",
@@ -70,9 +72,9 @@ class Source(Strict):
     """A publication.
 
     Attributes:
-        key: For citations.
-        authors: ``Family, Given``; empty where the publication names none.
-        url: Where the figures were read.
+        key: citation key.
+        authors: ``Family, Given``; empty if the publication names none.
+        url: address where the figures were read.
     """
 
     key: str
@@ -86,13 +88,13 @@ class Source(Strict):
 
 
 class Correction(Strict):
-    """A row as another table, or another cell of the same, prints it: what the board does not use.
+    """A row as printed elsewhere, in another table or cell; the board does not use it.
 
     Attributes:
-        source: Key of the publication that prints it so.
-        i2t: As printed; None where the recalls are not at issue, or not printed.
-        rsum: As printed.
-        why: What the source says, which of the two the board uses, and the reason.
+        source: key of the publication that prints it.
+        i2t: recalls as printed; None if they are not at issue or not printed.
+        rsum: rSum as printed.
+        why: what the source says, which figure the board uses, and the reason.
     """
 
     source: str
@@ -114,8 +116,8 @@ class _Figures(Strict):
 
 
 class _Table(Strict):
-    board: Board
-    noise: Noise
+    board: BoardName
+    noise: NoiseCondition
     source: str
     table: str
     rows: tuple[_Figures, ...]
@@ -133,18 +135,18 @@ class ReportedRow(Strict):
     """A row of a published table.
 
     Attributes:
-        i2t: Image to text, R@1, R@5, R@10 in percent; None where only the sum is known.
-        t2i: Text to image, likewise.
-        rsum: As printed; the sum of the recalls where the table prints none.
-        source: Where the figures were read, which may be a later paper that cites the method.
-        table: Of that source.
-        ensemble: Networks whose similarities are averaged; None where it is not said.
-        corrections: Where the row is printed otherwise.
+        i2t: image to text, R@1, R@5, R@10 in percent; None if only the sum is known.
+        t2i: text to image, likewise.
+        rsum: rSum as printed; the sum of the recalls if the table prints none.
+        source: publication of the figures, possibly a later paper that cites the method.
+        table: table of that publication.
+        ensemble: number of networks whose similarities are averaged; None if unknown.
+        corrections: other figures printed for the row.
     """
 
-    board: Board
+    board: BoardName
     method: str
-    noise: Noise
+    noise: NoiseCondition
     i2t: Recall3 | None
     t2i: Recall3 | None
     rsum: float
@@ -156,7 +158,7 @@ class ReportedRow(Strict):
 
     @property
     def recalls(self) -> tuple[float, ...]:
-        """The six recalls, or nothing where only their sum is known."""
+        """The six recalls; empty if only their sum is known."""
         return self.i2t + self.t2i if self.i2t and self.t2i else ()
 
     @property
@@ -175,7 +177,7 @@ def read_sources() -> dict[str, Source]:
 
 
 @cache
-def read_reported(board: Board | None = None) -> tuple[ReportedRow, ...]:
+def read_reported(board: BoardName | None = None) -> tuple[ReportedRow, ...]:
     """Read the packaged rows of one board, or of all.
 
     Raises:
@@ -197,7 +199,7 @@ def read_reported(board: Board | None = None) -> tuple[ReportedRow, ...]:
 
 
 def parse_reported(tree: dict[str, object], origin: str) -> list[ReportedRow]:
-    """Make the rows of one file.
+    """Parse the rows of one file.
 
     Args:
         tree: Parsed TOML: tables, each with its board, noise, source and rows.
@@ -263,12 +265,8 @@ def _correction_text(correction: Correction) -> str:
     return f"{where} {printed}. {correction.why}"
 
 
-def _figures(recalls: Recall3) -> str:
-    return " ".join(f"{value:.1f}" for value in recalls)
-
-
 def short_name(source: Source) -> str:
-    """Name a publication as a text would: its first author, or its title, and the year."""
+    """Return a short citation: first author, or title, and year."""
     name = source.authors[0].partition(",")[0] if source.authors else source.title.partition(":")[0]
     others = " et al." if len(source.authors) > 1 else ""
     return f"{name}{others} {source.year}"

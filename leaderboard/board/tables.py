@@ -1,4 +1,4 @@
-"""The board: which results stand side by side, in what order, and how sure that order is."""
+"""Boards: results grouped into comparable sections and ranked, with the uncertainty of ranks."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,14 +9,13 @@ from typing import Literal
 
 import numpy as np
 
-from leaderboard.board.reported import Board as BoardName
-from leaderboard.board.reported import Noise, ReportedRow, read_reported
+from leaderboard.board.reported import BoardName, NoiseCondition, ReportedRow, read_reported
+from leaderboard.core.tracks import FOLD, Origin
 from leaderboard.core.uncertainty import least_deviation, rank_intervals, tied_with_first
 from leaderboard.metrics import CUTOFFS, hits_per_image
 from leaderboard.scoring.references import chance_rsum
 from leaderboard.scoring.result import Flag, Folds, RankRecord, Result
 from leaderboard.store.entries import Entry, Evidence
-from leaderboard.submission.gallery import FOLD, Origin
 from now_builder.formats.captions import TOKENIZERS
 
 RowEvidence = Evidence | Literal["reported", "reference"]
@@ -45,21 +44,21 @@ _SIZES: dict[BoardName, tuple[int, int]] = {
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A line of the board.
+    """A row of a board.
 
     Attributes:
-        flags: Of its result, and those that other entries give it.
+        flags: flags of the result, and those found by comparison with other entries.
         evidence: ``blind``, ``reproduced`` or ``scored`` from a file here, ``reported`` by a paper,
             or a ``reference``: what knowing nothing, or one thing, would give.
-        low: Lower end of the 95 % interval of rSum; of the least plausible one where there are no
+        low: lower end of the 95 % interval of rSum; of the narrowest plausible one if there are no
             ranks.
-        high: Upper end.
-        recalls: Six, in percent; none where only the sum is known.
-        place: From 1; equal scores share one. None where it is not ranked.
-        places: The first and the last place that it holds under resampling. None without ranks.
-        tied: Whether it is not significantly below the best scored row; None without ranks.
-        entry: The result behind a scored row.
-        reported: The figures behind a reported one.
+        high: upper end of that interval.
+        recalls: six recalls in percent; empty if only their sum is known.
+        place: place on the board, from 1; equal scores share a place. None if not ranked.
+        places: first and last place held under resampling. None without ranks.
+        tied: whether the row is not significantly below the best scored row. None without ranks.
+        entry: entry of a scored row.
+        reported: figures of a reported row.
     """
 
     evidence: RowEvidence
@@ -78,7 +77,7 @@ class Row:
 
     @property
     def date(self) -> str | None:
-        """When it came onto the board, or the year in which a paper printed it."""
+        """Day of the submission, or the year of the publication."""
         if self.reported is not None:
             return str(self.reported.source.year)
         filing = self.entry.filing if self.entry else None
@@ -87,39 +86,39 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What rows must share to be compared.
+    """What comparable rows have in common.
 
     Attributes:
-        fingerprint: Of the split; None where only reported rows are there.
-        folds: How many folds the figures are averaged over.
+        fingerprint: fingerprint of the split; None if all rows are reported.
+        folds: number of folds that the figures are averaged over.
     """
 
     split: str
     fingerprint: str | None
     origin: Origin
-    noise: Noise
+    noise: NoiseCondition
     n_images: int
     n_pairs: int
     folds: int = 1
 
     @property
     def name(self) -> str:
-        """A name for addresses, which no other section of the board has."""
-        ratio = "" if self.noise.ratio is None else f"-{round(100 * self.noise.ratio)}"
+        """Name of the section in URLs, unique on the board."""
+        mismatch = "" if self.noise.mismatch is None else f"-{round(100 * self.noise.mismatch)}"
         where = self.fingerprint[:16] if self.fingerprint else "reported"
-        return f"{self.split}-{where}-{self.noise.protocol}{ratio}-{self.n_images}"
+        return f"{self.split}-{where}-{self.noise.protocol}{mismatch}-{self.n_images}"
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """Rows that may be compared with each other.
+    """Rows that are comparable with each other.
 
     Attributes:
-        with_reported: Whether reported rows are among them.
-        published: Whether it is the test split that reported figures of this board are of.
-        rows: Best first.
-        axis: Where the bars end, in rSum points.
-        base: Where they begin: not at 0 where all rows that compete stand far above it.
+        with_reported: whether reported rows are among the rows.
+        published: whether this is the test split of the board's reported figures.
+        rows: rows, best first.
+        axis: end of the bars' axis, in rSum points.
+        base: start of that axis; greater than 0 if all ranked rows are far above 0.
     """
 
     kind: Kind
@@ -131,27 +130,22 @@ class Section:
 
     @property
     def name(self) -> str:
-        """A name for addresses, which no other section of the board has."""
+        """Name of the section in URLs, unique on the board."""
         return self.kind.name
 
     @property
     def split(self) -> str:
-        """The split that it was measured on."""
+        """Name of the split."""
         return self.kind.split
 
     @property
-    def n_pairs(self) -> int:
-        """Captions, each with its image."""
-        return self.kind.n_pairs
-
-    @property
     def fingerprint(self) -> str | None:
-        """Of the split; None where only reported rows are there."""
+        """Fingerprint of the split; None if all rows are reported."""
         return self.kind.fingerprint
 
     @property
     def comparable(self) -> tuple[Row, ...]:
-        """Rows whose ranks are public, best first: any two of them can be compared by query."""
+        """Rows with public ranks, best first; any two of them can be compared query by query."""
         return tuple(row for row in self.rows if _ranks(row, self.kind) is not None)
 
     def row_of(self, name: str) -> Row | None:
@@ -173,7 +167,7 @@ class Board:
 
 
 def boards_of(result: Result) -> tuple[BoardName, ...]:
-    """Name the boards that a result stands on, the one of its own ranks first."""
+    """Return the boards that show a result; the first is that of its own ranks."""
     if result.track != "coco":
         return (result.track,)
     if result.n_images <= FOLD:
@@ -184,24 +178,26 @@ def boards_of(result: Result) -> tuple[BoardName, ...]:
 def make_board(
     name: BoardName, entries: Iterable[Entry], flags: Mapping[str, tuple[Flag, ...]] | None = None
 ) -> Board:
-    """Group the results of a board by split, release and noise; rank each group by exact rSum.
+    """Group entries by split, release and noise condition; rank each group by exact rSum.
 
-    Results on as many images and captions of the published layout as the reported ones stand among
-    these; all others are on other data and stand apart. Withdrawn entries stand nowhere.
+    Results on the published layout and as many images and captions as the reported rows are ranked
+    among them; others, which are on other data, get their own sections. Withdrawn entries are not
+    ranked.
 
     Args:
-        name: Of the board.
-        entries: Of any boards.
-        flags: By entry, what other entries show about it.
+        name: name of the board.
+        entries: entries of any board.
+        flags: by entry name, flags found by comparison with other entries.
     """
-    told = flags or {}
+    flags = flags or {}
     own = sorted(
         (entry for entry in entries if name in boards_of(entry.result)), key=lambda e: e.name
     )
     groups: dict[Kind, list[Row]] = defaultdict(list)
     for entry in own:
         if entry.withdrawal is None:
-            row = replace(_scored(entry, name), flags=entry.result.flags + told.get(entry.name, ()))
+            found = entry.result.flags + flags.get(entry.name, ())
+            row = replace(_scored(entry, name), flags=found)
             groups[_kind(entry.result, name)].append(row)
     left = _reported_by_noise(name)
     missing = set(left)
@@ -222,9 +218,9 @@ def make_board(
 
 
 def sorted_rows(section: Section, key: SortKey | None = None) -> tuple[Row, ...]:
-    """Give the rows by place, or by another column: the best, or the newest, first.
+    """Sort the rows by place, or by another column with the best or newest first.
 
-    What lacks the column comes last.
+    Rows without a value in that column come last.
     """
     if key is None:
         return section.rows
@@ -242,7 +238,7 @@ def sorted_rows(section: Section, key: SortKey | None = None) -> tuple[Row, ...]
 
 
 def axis_of(highest: float) -> float:
-    """Choose a round number of rSum points, at most 600, where bars that long may end."""
+    """Return the smallest round number of rSum points that is at least ``highest``, at most 600."""
     for end in (60.0, 120.0, 180.0, 240.0, 300.0, 360.0, 420.0, 480.0, 540.0):
         if highest <= end:
             return end
@@ -255,19 +251,21 @@ def _base_of(lowest: float, axis: float) -> float:
 
 
 def reference(name: str, rsum: float) -> Row:
-    """Make the row of a scorer that knows nothing, or one thing."""
+    """Make the row of a reference scorer."""
     return Row(evidence="reference", method=name, rsum=rsum, low=rsum, high=rsum)
 
 
-def noise_of(result: Result) -> Noise:
-    """Say what was wrong with the training pairs, as finely as rows are told apart by it."""
+def noise_of(result: Result) -> NoiseCondition:
+    """Return the noise condition under which a result was trained."""
     noise = result.training.noise
-    ratio = min(round(noise.ratio, 2), 0.99) if noise else 0.0
-    if noise is not None and ratio:
-        return Noise(protocol=noise.protocol, ratio=ratio)
+    mismatch = min(round(noise.ratio, 2), 0.99) if noise else 0.0
+    if noise is not None and mismatch:
+        return NoiseCondition(protocol=noise.protocol, mismatch=mismatch)
     if result.track not in {"flickr30k", "coco"}:
-        return Noise(protocol="web")
-    return Noise(protocol="none", ratio=0.0) if noise else Noise(protocol="unstated")
+        return NoiseCondition(protocol="web")
+    if noise is not None:
+        return NoiseCondition(protocol="none", mismatch=0.0)
+    return NoiseCondition(protocol="unstated")
 
 
 def _kind(result: Result, board: BoardName) -> Kind:
@@ -296,8 +294,8 @@ def _is_published(kind: Kind, board: BoardName) -> bool:
     )
 
 
-def _reported_by_noise(board: BoardName) -> dict[Noise, list[ReportedRow]]:
-    groups: dict[Noise, list[ReportedRow]] = defaultdict(list)
+def _reported_by_noise(board: BoardName) -> dict[NoiseCondition, list[ReportedRow]]:
+    groups: dict[NoiseCondition, list[ReportedRow]] = defaultdict(list)
     for row in read_reported(board):
         groups[row.noise].append(row)
     return groups
@@ -310,7 +308,7 @@ def _order(section: Section, board: BoardName) -> tuple[object, ...]:
         board in TOKENIZERS and section.with_reported,
         not section.with_reported,
         _PROTOCOLS.index(noise.protocol),
-        noise.ratio or 0.0,
+        noise.mismatch or 0.0,
         -kind.n_images,
         kind.fingerprint or "",
     )
@@ -375,7 +373,7 @@ def _least_half_width(ways: Iterable[tuple[tuple[float, float, float], int]]) ->
 
 
 def _references(kind: Kind, scored: Sequence[Row]) -> list[Row]:
-    """References on which all results that have them agree (a truth file may differ)."""
+    """Make rows of the references on which all results agree (their attributes may differ)."""
     if not scored or kind.folds > 1:
         images, pairs = kind.n_images // kind.folds, kind.n_pairs // kind.folds
         return [reference("chance", chance_rsum(images, pairs))]
@@ -387,17 +385,17 @@ def _references(kind: Kind, scored: Sequence[Row]) -> list[Row]:
 
 
 def _ranks(row: Row, kind: Kind) -> RankRecord | None:
-    """Give the ranks that a row's own figures follow from, if they are public and to be ranked."""
+    """Return the ranks behind a ranked row's figures if they are public, else None."""
     if row.entry is None or not row.ranked or kind.folds > 1:
         return None
     return row.entry.result.ranks
 
 
 def _with_places(rows: list[Row], kind: Kind) -> list[Row]:
-    """Say of each row with ranks which places it holds and whether it is level with the best.
+    """Add place intervals, and whether it is tied with the best, to each row with ranks.
 
-    Places are those among the rows with ranks, and behind every other row whose interval lies above
-    the whole of its own, or may.
+    Place intervals are those among rows with ranks, shifted by the other rows whose interval lies
+    above the whole of a row's own (for the first place) or overlaps it (for the last).
     """
     known = [record for row in rows if (record := _ranks(row, kind))]
     if not known:

@@ -1,1 +1,1 @@
-"""What the command now-leaderboard can be asked to do: a function a command."""
+"""Commands of now-leaderboard, one function each."""

@@ -1,4 +1,4 @@
-"""Commands for who runs a service: its users, tokens, log and index."""
+"""Commands of a service's operator: users, tokens, log and index."""
 
 import json
 import sys
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 
 
 admin = typer.Typer(
-    help="The service's users, tokens and log, for who runs it: needs the database, not the "
+    help="The service's users, tokens and log, for its operator: needs the database, not the "
     "service.",
     no_args_is_help=True,
 )
-users = typer.Typer(help="Those who may submit.", no_args_is_help=True)
-tokens = typer.Typer(help="What lets them in: shown once, kept as a hash.", no_args_is_help=True)
+users = typer.Typer(help="Users who may submit.", no_args_is_help=True)
+tokens = typer.Typer(help="Users' tokens: shown once, stored as a hash.", no_args_is_help=True)
 admin.add_typer(users, name="user")
 admin.add_typer(tokens, name="token")
 
 StoreFolder = Annotated[
-    Path | None, typer.Option("--store", help="Folder of results, whose own database is meant.")
+    Path | None, typer.Option("--store", help="Folder of results, to use its own database.")
 ]
 Handle = Annotated[str, typer.Argument(metavar="HANDLE", help="The user's name on the board.")]
 
@@ -44,7 +44,7 @@ def _add_user(
     database: DatabaseUrl = None,
     store: StoreFolder = None,
 ) -> None:
-    """Make a user; give them a token with: admin token add HANDLE."""
+    """Create a user; make a token for them with: admin token add HANDLE."""
     with _open(database, store) as engine:
         from leaderboard.service.accounts import create_user  # noqa: PLC0415
 
@@ -66,11 +66,11 @@ def _list_users(
 @users.command("disable")
 def _disable_user(
     handle: Handle,
-    undo: Annotated[bool, typer.Option("--undo", help="Let their tokens in again.")] = False,
+    undo: Annotated[bool, typer.Option("--undo", help="Enable them again.")] = False,
     database: DatabaseUrl = None,
     store: StoreFolder = None,
 ) -> None:
-    """Let none of a user's tokens in from now on; their entries stay."""
+    """Disable all tokens of a user; their entries stay."""
     with _open(database, store) as engine:
         from leaderboard.service.accounts import set_disabled  # noqa: PLC0415
 
@@ -86,18 +86,18 @@ def _add_token(
         typer.Option(help="submit, read or admin; may be repeated. Else submit and read."),
     ] = None,
     label: Annotated[str, typer.Option(help="What it is for.")] = "",
-    days: Annotated[int, typer.Option(help="Lets nobody in after so many.", min=1, max=3650)] = 365,
+    days: Annotated[int, typer.Option(help="Days until it expires.", min=1, max=3650)] = 365,
     database: DatabaseUrl = None,
     store: StoreFolder = None,
 ) -> None:
-    """Make a token and print it, this once: only its hash is kept."""
+    """Make a token and print it, only once: its hash is stored."""
     with _open(database, store) as engine:
         from leaderboard.service.accounts import create_token  # noqa: PLC0415
 
         expires = datetime.now(UTC) + timedelta(days=days)
         scopes = scope or ["submit", "read"]
         typer.echo(create_token(engine, handle, scopes, label=label, expires_at=expires))
-        sys.stderr.write(f"lets {handle} in until {expires:%F}; it is not shown again\n")
+        sys.stderr.write(f"token of {handle}, valid until {expires:%F}; it is not shown again\n")
 
 
 @tokens.command("list")
@@ -109,23 +109,22 @@ def _list_tokens(
     database: DatabaseUrl = None,
     store: StoreFolder = None,
 ) -> None:
-    """List tokens by what is no secret of them."""
+    """List tokens, without their secrets."""
     with _open(database, store) as engine:
         from leaderboard.service.accounts import list_tokens  # noqa: PLC0415
 
-        rows = [asdict(token) for token in list_tokens(engine, handle)]
-        _print([row | {"scopes": sorted(row["scopes"])} for row in rows], as_json)
+        _print([asdict(token) for token in list_tokens(engine, handle)], as_json)
 
 
 @tokens.command("revoke")
 def _revoke_token(
     prefix: Annotated[
-        str, typer.Argument(metavar="PREFIX", help="The eight characters that the list shows.")
+        str, typer.Argument(metavar="PREFIX", help="The eight characters shown by the list.")
     ],
     database: DatabaseUrl = None,
     store: StoreFolder = None,
 ) -> None:
-    """Let a token in no more."""
+    """Revoke a token."""
     with _open(database, store) as engine:
         from leaderboard.service.accounts import revoke_token  # noqa: PLC0415
 
@@ -136,18 +135,18 @@ def _revoke_token(
 @admin.command("events")
 def _events(
     after: Annotated[
-        int, typer.Option(help="Only what follows this number.", min=0, max=2**31)
+        int, typer.Option(help="Only events after this number.", min=0, max=2**31)
     ] = 0,
-    limit: Annotated[int, typer.Option(help="The most to print.", min=1, max=10**6)] = 100,
-    kind: Annotated[str | None, typer.Option(help="Only these: entry.filed, …")] = None,
+    limit: Annotated[int, typer.Option(help="Maximum number of events.", min=1, max=10**6)] = 100,
+    kind: Annotated[str | None, typer.Option(help="Only this kind: entry.filed, …")] = None,
     check: Annotated[
-        bool, typer.Option("--check", help="Instead: is every event as it was written?")
+        bool, typer.Option("--check", help="Check instead that no event was changed.")
     ] = False,
     as_json: AsJson = False,
     database: DatabaseUrl = None,
     store: StoreFolder = None,
 ) -> None:
-    """Print the log, oldest first. Each event carries a hash of itself and of all before it."""
+    """Print the log, oldest first. Each event has a hash of itself and all previous ones."""
     with _open(database, store) as engine:
         from leaderboard.service import events  # noqa: PLC0415
 
@@ -157,20 +156,18 @@ def _events(
             return
         chain = events.check_chain(engine)
         if chain.broken_at is not None:
-            raise ConfigError(
-                f"event {chain.broken_at} is not as it was written, or one before is gone"
-            )
-        typer.echo(f"{chain.n_events} events, all as they were written; the last is {chain.head}")
+            raise ConfigError(f"event {chain.broken_at} was changed, or a previous one is missing")
+        typer.echo(f"{chain.n_events} events, none changed; the last is {chain.head}")
 
 
 def rebuild_db(
     store: Annotated[Path, typer.Argument(metavar="STORE", help="Folder of results.")],
     database: DatabaseUrl = None,
 ) -> None:
-    """Make the database's entries again from the folder, which is the truth.
+    """Rebuild the database's entries from the folder, which is authoritative.
 
-    Users who filed them are made where missing, without a token. Users, tokens, quotas and the
-    log that are there stay.
+    Missing submitters are created, without a token. Existing users, tokens, quotas and the
+    log are kept.
     """
     if not store.is_dir():
         raise ConfigError(f"{store}: no such folder, expected a store")
@@ -182,8 +179,8 @@ def rebuild_db(
             f"{counts.entries} entries ({counts.added} added, {counts.removed} removed),"
             f" {counts.users} users made"
         )
-        for name in counts.doubled:
-            sys.stderr.write(f"{name}: left out, for an earlier entry is of the same upload\n")
+        for name in counts.duplicates:
+            sys.stderr.write(f"{name}: left out, an earlier entry is of the same upload\n")
 
 
 @contextmanager
@@ -196,7 +193,7 @@ def _open(url: str | None, store: Path | None) -> "Iterator[Engine]":
         ) from None
 
     if not url and store is None:
-        raise ConfigError("which database? give --database (NOW_LEADERBOARD_DATABASE) or --store")
+        raise ConfigError("no database: expected --database (NOW_LEADERBOARD_DATABASE) or --store")
     engine = open_database(url or default_url(store or Path()))
     try:
         yield engine
@@ -205,7 +202,7 @@ def _open(url: str | None, store: Path | None) -> "Iterator[Engine]":
 
 
 def _print(rows: list[dict[str, Any]], as_json: bool) -> None:
-    """Print rows as JSON, or as lines of what is set in them."""
+    """Print rows as JSON, or as lines of their non-empty fields."""
     if as_json:
         typer.echo(json.dumps(rows, default=_plain, indent=2))
         return

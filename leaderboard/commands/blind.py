@@ -1,7 +1,7 @@
-"""Commands of a blind round."""
+"""Commands for blind rounds."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -9,26 +9,23 @@ from leaderboard.commands.options import (
     ReleaseArgument,
 )
 
-if TYPE_CHECKING:
-    pass
-
 
 def make(
     release: ReleaseArgument,
     out: Annotated[Path, typer.Argument(help="Folder to write: participants/ and judge/.")],
     pairs: Annotated[
-        int | None, typer.Option(help="Test pairs to draw; all of them if not given.")
+        int | None, typer.Option(help="Number of test pairs to draw; all by default.")
     ] = None,
-    round_: Annotated[str, typer.Option("--round", help="Its name.")] = "round",
+    round_: Annotated[str, typer.Option("--round", help="Name of the round.")] = "round",
     secret_file: Annotated[
         Path | None,
         typer.Option(
-            help="Text of 32 characters or more that the draw and the orders follow from, another "
-            "one for each round; one is made if not given."
+            help="File with a secret of 32 characters or more, which determines the draw and the "
+            "orders; a new one for each round. By default one is made."
         ),
     ] = None,
     with_train: Annotated[
-        bool, typer.Option(help="Give participants the release's train and dev too.")
+        bool, typer.Option(help="Include the release's train and dev for participants.")
     ] = False,
 ) -> None:
     """Write a blind round: images and captions of the test split, each in a secret order.
@@ -39,8 +36,8 @@ def make(
     from leaderboard.blind import RoundPlan, make_round  # noqa: PLC0415
 
     plan = RoundPlan(pairs, round_, secret_file, with_train)
-    told = make_round(release, out, plan)
-    typer.echo(f"{out}: {told.round}, {told.pairs} pairs, commitment {told.commitment}")
+    blind = make_round(release, out, plan)
+    typer.echo(f"{out}: {blind.round}, {blind.pairs} pairs, commitment {blind.commitment}")
 
 
 def close(
@@ -52,4 +49,4 @@ def close(
     """
     from leaderboard.blind import close_round  # noqa: PLC0415
 
-    typer.echo(f"{close_round(out)}: publish it; scores from now on are no blind ones")
+    typer.echo(f"{close_round(out)}: publish it; later scores are not blind")

@@ -1,26 +1,23 @@
-"""Commands that keep a board: results filed, checked, run again, shown."""
+"""Commands that keep a board: file, check, reproduce and show results."""
 
 import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from leaderboard.commands.options import (
     AsJson,
+    AttributesFile,
     ReleaseArgument,
     ReleaseFolder,
     SubmissionFile,
     TokenFile,
-    TruthFile,
 )
 from leaderboard.commands.service import print_filed, send
 from now_builder.errors import ConfigError
-
-if TYPE_CHECKING:
-    pass
 
 
 def submit(
@@ -29,21 +26,21 @@ def submit(
         Path | None, typer.Option(help="With --store: the release it was made on.")
     ] = None,
     store: Annotated[
-        Path | None, typer.Option(help="Folder of results; made where missing.")
+        Path | None, typer.Option(help="Folder of results, created if missing.")
     ] = None,
-    truth: TruthFile = None,
+    attributes: AttributesFile = None,
     url: Annotated[str | None, typer.Option(help="Send it to this board instead.")] = None,
     token_file: TokenFile = None,
     anonymous_until: Annotated[
         str | None,
-        typer.Option(metavar="YYYY-MM-DD", help="With --url: show who it is from that day on."),
+        typer.Option(metavar="YYYY-MM-DD", help="With --url: hide the submitter until this day."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Send a submission to a board (--url), or score it here into a folder (--store, --release).
 
-    Either way the result is one immutable JSON, named by its content; the same file sent again is
-    the same entry, so sending again is safe. A refusal lists every problem and how to mend it.
+    The result is an immutable JSON file, named by its content; the same file sent again is
+    the same entry, so retries are safe. A refusal lists every problem and how to fix it.
     """
     if url is not None and store is None:
         send(submission, url, token_file, anonymous_until, as_json)
@@ -53,24 +50,24 @@ def submit(
     from leaderboard.scoring.evaluate import score  # noqa: PLC0415
     from leaderboard.store.entries import file_result  # noqa: PLC0415
 
-    entry, new = file_result(store, score(submission, release, truth))
+    entry, new = file_result(store, score(submission, release, attributes))
     print_filed(entry.name, entry.result.to_json(), as_json, new=new)
 
 
 def reproduce(
-    name: Annotated[str, typer.Argument(help="Of the entry: 12 hexadecimal digits.")],
+    name: Annotated[str, typer.Argument(help="Name of the entry: 12 hexadecimal digits.")],
     submission: SubmissionFile,
-    store: Annotated[Path, typer.Option(help="Where the entry is filed.")],
+    store: Annotated[Path, typer.Option(help="Folder of results with the entry.")],
     release: ReleaseFolder,
-    by: Annotated[str, typer.Option(help="Who ran it again.")],
-    commit: Annotated[str | None, typer.Option(help="Commit of the code that was run.")] = None,
+    by: Annotated[str, typer.Option(help="Name of who ran it again.")],
+    commit: Annotated[str | None, typer.Option(help="Commit of the code.")] = None,
     run: Annotated[
-        Path | None, typer.Option(help="Run folder; the hash of its run.toml is kept.")
+        Path | None, typer.Option(help="Run folder; the hash of its run.toml is recorded.")
     ] = None,
 ) -> None:
-    """File your own run of somebody's entry: the board then shows it as reproduced.
+    """File your own run of another's entry, which is then shown as reproduced.
 
-    Judge for yourself whether they agree: the difference is printed with its interval.
+    The difference is printed with its interval; whether the two agree is left to the reader.
     """
     from leaderboard.commands.terminal import comparison_as_text  # noqa: PLC0415
     from leaderboard.store.entries import now  # noqa: PLC0415
@@ -88,13 +85,13 @@ def export_site(
         typer.Option(help="A result JSON, or a folder of them (a store). May be repeated."),
     ],
     more: Annotated[
-        list[Path] | None, typer.Argument(metavar="[RESULTS]...", help="More of the same.")
+        list[Path] | None, typer.Argument(metavar="[RESULTS]...", help="More of them.")
     ] = None,
 ) -> None:
     """Write the board as static pages for any host: results beside the paper's rows.
 
-    Open SITE/index.html. Nothing is loaded from elsewhere, all of it works without script; the same
-    results give the same bytes. What dataset-report filed in a store becomes a page too.
+    Open SITE/index.html. Nothing is loaded from elsewhere, everything works without scripts; the
+    same results give the same bytes. Reports filed by dataset-report become pages too.
     """
     from leaderboard.site.pages import export_site  # noqa: PLC0415
     from leaderboard.store.dataset import read_reports  # noqa: PLC0415
@@ -114,26 +111,26 @@ def export(
     results: Annotated[
         list[Path] | None,
         typer.Option(
-            "--results", "--store", help="A result JSON, or a store. None: the reported rows alone."
+            "--results",
+            "--store",
+            help="A result JSON, or a store. Without it, only the reported rows.",
         ),
     ] = None,
     kind: Annotated[str, typer.Option("--format", help="csv, json, md, tex or bib.")] = "csv",
 ) -> None:
     """Print a board as a table for a spreadsheet, a program, a README or a paper.
 
-    Rows under different training noise, or scored on different data, get tables of their own.
-    The keys of --format tex are those of --format bib.
+    Rows under different training noise, or scored on different data, get separate tables.
+    Citation keys of --format tex are those of --format bib.
     """
-    from typing import get_args  # noqa: PLC0415
-
     from leaderboard.board.export_rows import export_rows  # noqa: PLC0415
     from leaderboard.board.exports import FORMATS  # noqa: PLC0415
-    from leaderboard.board.reported import Board  # noqa: PLC0415
+    from leaderboard.board.reported import BOARDS  # noqa: PLC0415
     from leaderboard.store.entries import read_results  # noqa: PLC0415
 
-    found: Board | None = next((name for name in get_args(Board) if name == board), None)
+    found = next((name for name in BOARDS if name == board), None)
     if found is None:
-        raise ConfigError(f"export: found {board!r}, expected one of {', '.join(get_args(Board))}")
+        raise ConfigError(f"export: found {board!r}, expected one of {', '.join(BOARDS)}")
     if kind not in FORMATS:
         raise ConfigError(f"--format: found {kind!r}, expected one of {', '.join(FORMATS)}")
     typer.echo(FORMATS[kind](export_rows(found, read_results(results or []))), nl=False)
@@ -146,7 +143,7 @@ def dataset_report(
         Path | None, typer.Option(help="Also file it in this folder of results, for the board.")
     ] = None,
 ) -> None:
-    """Count duplicates and leaks of a release, and what they leave a perfect scorer to reach."""
+    """Count duplicates and leaks of a release, and the rSum that a perfect scorer can reach."""
     from leaderboard.commands.terminal import dataset_text  # noqa: PLC0415
     from leaderboard.store.dataset import dataset_report, file_report  # noqa: PLC0415
 
@@ -157,20 +154,20 @@ def dataset_report(
 
 
 def check_store(
-    store: Annotated[Path, typer.Argument(help="Folder of results, as it would be.")],
+    store: Annotated[Path, typer.Argument(help="Folder of results, as proposed.")],
     base: Annotated[
-        Path | None, typer.Option(help="The same folder as it is: nothing of it may change.")
+        Path | None, typer.Option(help="The same folder as it is: none of its files may change.")
     ] = None,
     blind: Annotated[
         bool,
-        typer.Option("--blind", help="Take new results of blind rounds: for who judged them."),
+        typer.Option("--blind", help="Accept new results of blind rounds: for their judge."),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Judge what a pull request would make of a folder of results; exit code 1 on any problem.
+    """Check a folder of results changed by a pull request; exit code 1 on any problem.
 
-    Every file is read strictly, every new result recomputed from its ranks. Nothing in the folder
-    is run.
+    Every file is validated, every new result recomputed from its ranks. Nothing in the folder
+    is executed.
     """
     from leaderboard.store.check_store import check_store  # noqa: PLC0415
 

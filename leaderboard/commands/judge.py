@@ -1,23 +1,20 @@
-"""Commands that judge: a matrix to figures, and figures against figures."""
+"""Commands that pack, score, compare and verify."""
 
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from leaderboard.commands.options import (
     AsJson,
+    AttributesFile,
     ReleaseFolder,
     SubmissionFile,
-    TruthFile,
 )
 from now_builder.config import read_toml, with_overrides
 from now_builder.errors import ConfigError
-
-if TYPE_CHECKING:
-    pass
 
 
 def pack(
@@ -26,7 +23,7 @@ def pack(
         typer.Argument(
             metavar="SIMILARITY.npy",
             help="Floats, rows are images, columns are captions, in the order of the split. Or, "
-            "with --t2i, whole numbers: by image the columns of its best captions, best first.",
+            "with --t2i, integers: for each image the columns of its best captions, best first.",
         ),
     ],
     output: Annotated[Path, typer.Option("-o", "--output", help="The submission to write (.zip).")],
@@ -38,42 +35,40 @@ def pack(
             "cc152k)."
         ),
     ],
-    method: Annotated[str, typer.Option(help="The name that the board shows.")],
-    split: Annotated[
-        str, typer.Option(help="test, or dev to see a score while choosing.")
-    ] = "test",
+    method: Annotated[str, typer.Option(help="Name shown on the board.")],
+    split: Annotated[str, typer.Option(help="test, or dev for model selection.")] = "test",
     t2i: Annotated[
         Path | None,
         typer.Option(
             metavar="T2I.npy",
-            help="Where captions are scored otherwise than images: that matrix, images x captions "
-            "too; or by caption the rows of its best images.",
+            help="If caption queries have other similarities than image queries: their matrix, "
+            "images x captions too; or for each caption the rows of its best images.",
         ),
     ] = None,
     image_ids: Annotated[
         Path | None,
         typer.Option(
-            help="Keys of the matrix's rows, one a line, where they are in another order than "
-            "the split: the rows are put in order."
+            help="Keys of the matrix's rows, one a line, if they are in another order than "
+            "the split: the rows are reordered."
         ),
     ] = None,
     caption_ids: Annotated[Path | None, typer.Option(help="The same for its columns.")] = None,
     about: Annotated[
         Path | None,
         typer.Option(
-            help="TOML with more to show: authors, affiliation, [links], [training], "
+            help="TOML with details to show: authors, affiliation, [links], [training], "
             "[postprocessing], [compute].",
         ),
     ] = None,
     set_: Annotated[
         list[str] | None,
-        typer.Option("--set", help="One such field: training.ensemble_size=2. May be repeated."),
+        typer.Option("--set", help="One such field, as training.ensemble_size=2. May be repeated."),
     ] = None,
 ) -> None:
-    """Pack a matrix from any framework as a submission: it is checked, described and zipped.
+    """Check, describe and zip a matrix from any framework as a submission.
 
-    The release's fingerprint and keys go into it, so that a matrix made on another release, or in
-    another order, is an error and not a low score. Use float32: float16 makes ties.
+    It records the release's fingerprint and keys, so that a matrix made on another release, or in
+    another order, is an error instead of a low score. Use float32: float16 makes ties.
     """
     from leaderboard.submission.archive import new_submission, with_details  # noqa: PLC0415
     from leaderboard.submission.pack import Sources, pack_files  # noqa: PLC0415
@@ -85,7 +80,7 @@ def pack(
 
 
 def validate(submission: SubmissionFile, release: ReleaseFolder) -> None:
-    """Say whether a submission would be accepted, without scoring it: fields, order, numbers."""
+    """Check a submission without scoring it: fields, order, numbers."""
     from leaderboard.scoring.evaluate import validate  # noqa: PLC0415
 
     meta, n_pairs = validate(submission, release)
@@ -98,23 +93,21 @@ def validate(submission: SubmissionFile, release: ReleaseFolder) -> None:
 def score(
     submission: SubmissionFile,
     release: ReleaseFolder,
-    truth: TruthFile = None,
+    attributes: AttributesFile = None,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Also write the result JSON here.")
+        Path | None, typer.Option("-o", "--output", help="Also write the result JSON to this file.")
     ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the result as JSON, for machines.")
-    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Score a submission: R@1/5/10 both ways, rSum, intervals, ties, references.
 
-    Nothing is stored but what -o names; export-site makes a page of it, submit files it.
+    Nothing is stored except with -o; export-site shows the result, submit files it.
     """
     from leaderboard.commands.terminal import as_text  # noqa: PLC0415
     from leaderboard.scoring.evaluate import score  # noqa: PLC0415
     from leaderboard.store.entries import write_result  # noqa: PLC0415
 
-    result = score(submission, release, truth)
+    result = score(submission, release, attributes)
     if output is not None:
         write_result(output, result)
         sys.stderr.write(f"wrote {output}\n")
@@ -126,11 +119,12 @@ def recall(
         Path, typer.Argument(metavar="MATRIX.npy", help="Floats, images x captions, in C order.")
     ],
     captions_per_image: Annotated[
-        int, typer.Option(help="They stand one after another: 5 in Flickr30K and MS-COCO.", min=1)
+        int,
+        typer.Option(help="Consecutive captions of an image: 5 in Flickr30K and MS-COCO.", min=1),
     ] = 1,
     as_json: AsJson = False,
 ) -> None:
-    """Give the recalls of any matrix, without a release. It is read in blocks, of any size."""
+    """Compute the recalls of any matrix, without a release. It is read in blocks, of any size."""
     from leaderboard.commands.terminal import recall_text  # noqa: PLC0415
     from leaderboard.submission.matrix import recall_file, recall_tree  # noqa: PLC0415
 
@@ -140,13 +134,13 @@ def recall(
 
 def compare(
     first: Annotated[Path, typer.Argument(metavar="A.json", help="A result.")],
-    second: Annotated[Path, typer.Argument(metavar="B.json", help="One on the same split.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")] = False,
+    second: Annotated[Path, typer.Argument(metavar="B.json", help="A result on the same split.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Say by how much A is better than B, query by query, and how sure that is.
+    """Compare results A and B query by query: difference of rSum, interval, tests.
 
-    The interval is a paired bootstrap over images, p is of a sign-flip test; each recall has
-    McNemar's exact test. Training seeds are not in it: run several.
+    The interval is by a paired bootstrap over images, p by a sign-flip test; each recall has
+    McNemar's exact test. It does not cover training seeds: run several.
     """
     from leaderboard.commands.terminal import comparison_as_json, comparison_as_text  # noqa: PLC0415
     from leaderboard.scoring.pairing import compare_results  # noqa: PLC0415
@@ -161,13 +155,13 @@ def compare(
 def verify(
     results: Annotated[list[Path], typer.Argument(metavar="RESULT.json...", help="Result files.")],
     submission: Annotated[
-        Path | None, typer.Option(help="Score it again, and compare; needs --release.")
+        Path | None, typer.Option(help="Score it again and compare; needs --release.")
     ] = None,
     release: Annotated[
-        Path | None, typer.Option(help="Its fingerprint must be that of the result.")
+        Path | None, typer.Option(help="Release whose fingerprint must be that of the result.")
     ] = None,
 ) -> None:
-    """Recompute every figure of results from the ranks in them; exit code 1 if one differs."""
+    """Recompute every figure of results from their ranks; exit code 1 if one differs."""
     from leaderboard.store.entries import read_result  # noqa: PLC0415
     from leaderboard.store.verify import count_figures, verify  # noqa: PLC0415
 
@@ -188,8 +182,6 @@ def schema(
     kind: Annotated[str, typer.Argument(help="submission or result.")] = "submission",
 ) -> None:
     """Print the JSON schema of submission.json, or of a result."""
-    import json  # noqa: PLC0415
-
     from pydantic import BaseModel  # noqa: PLC0415
 
     from leaderboard.scoring.result import Result  # noqa: PLC0415

@@ -15,12 +15,12 @@ ReleaseFolder = Annotated[
         "--release", help="The release it was made on: a folder of now-builder, or the authors'."
     ),
 ]
-TruthFile = Annotated[
+AttributesFile = Annotated[
     Path | None,
     typer.Option(
-        "--truth",
-        help="CSV or Parquet with key or url, and lang and/or topic: also shows what knowing only "
-        "these would give.",
+        "--attributes",
+        help="CSV or Parquet of page attributes: key or url, and lang and/or topic; adds the "
+        "scores of knowing only these.",
     ),
 ]
 BoardUrl = Annotated[
@@ -31,10 +31,10 @@ BoardUrl = Annotated[
 ]
 TokenFile = Annotated[
     Path | None,
-    typer.Option("--token-file", help="File with your token; else NOW_LEADERBOARD_TOKEN."),
+    typer.Option("--token-file", help="File with your token; by default NOW_LEADERBOARD_TOKEN."),
 ]
-EntryName = Annotated[str, typer.Argument(metavar="NAME", help="Of an entry.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
+EntryName = Annotated[str, typer.Argument(metavar="NAME", help="Name of an entry.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 DatabaseUrl = Annotated[
     str | None,
     typer.Option(
@@ -42,7 +42,7 @@ DatabaseUrl = Annotated[
         envvar="NOW_LEADERBOARD_DATABASE",
         show_envvar=True,
         help="sqlite:///FILE or postgresql://USER@HOST/NAME; a password is best left to the "
-        "variable. Else the store's own, in its private folder.",
+        "variable. By default the store's own, in its private folder.",
     ),
 ]
-ReleaseArgument = Annotated[Path, typer.Argument(metavar="RELEASE", help="Its folder.")]
+ReleaseArgument = Annotated[Path, typer.Argument(metavar="RELEASE", help="Folder of the release.")]

@@ -1,4 +1,4 @@
-"""Commands of a service, and of those who submit to one."""
+"""Commands that run a service, and that submit to one."""
 
 import json
 import os
@@ -12,37 +12,39 @@ import typer
 
 from leaderboard.commands.options import (
     AsJson,
+    AttributesFile,
     BoardUrl,
     DatabaseUrl,
     EntryName,
     TokenFile,
-    TruthFile,
 )
 from now_builder.errors import ConfigError
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-    from leaderboard.service.client import Board
+    from leaderboard.service.client import BoardClient
 
 
 def serve(
-    store: Annotated[Path, typer.Option(help="Folder of results; made where missing.")],
+    store: Annotated[Path, typer.Option(help="Folder of results, created if missing.")],
     release: Annotated[
         Path | None,
-        typer.Option(help="Accept submissions and score them on this release; else read-only."),
+        typer.Option(
+            help="Accept submissions and score them on this release; without it, read-only."
+        ),
     ] = None,
-    truth: TruthFile = None,
+    attributes: AttributesFile = None,
     token_file: Annotated[
         Path | None,
         typer.Option(help="File with the operator's bearer token; else NOW_LEADERBOARD_TOKEN."),
     ] = None,
     database: DatabaseUrl = None,
     scored: Annotated[
-        int, typer.Option(min=0, help="Test submissions that a user may have scored in a day.")
+        int, typer.Option(min=0, help="Test submissions scored per user and day.")
     ] = 5,
     attempts: Annotated[
-        int, typer.Option(min=0, help="Uploads of a user in a day, refused ones among them.")
+        int, typer.Option(min=0, help="Uploads per user and day, including refused ones.")
     ] = 50,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on.", min=1, max=65535)] = 8000,
@@ -52,10 +54,12 @@ def serve(
     Submit with: now-leaderboard submit X.zip --url http://127.0.0.1:8000, or with: curl -T X.zip
     -H "Authorization: Bearer $NOW_LEADERBOARD_TOKEN" http://127.0.0.1:8000/v1/submissions
 
-    The operator's token may do everything; submitters get tokens of their own by: admin token add.
+    The operator's token may do everything; make tokens for submitters with: admin token add.
     """
     if release is None and (token_file or database):
-        raise ConfigError("--token-file and --database need --release: else nobody may submit")
+        raise ConfigError(
+            "--token-file and --database need --release: without it nobody may submit"
+        )
     try:
         from leaderboard.service.access import make_operator  # noqa: PLC0415
         from leaderboard.service.quotas import Quotas  # noqa: PLC0415
@@ -71,20 +75,20 @@ def serve(
     named = token_file is not None or os.environ.get(TOKEN_VARIABLE)
     operator = make_operator(read_token(token_file)) if named else None
     if operator is None:
-        sys.stderr.write(f"{TOKEN_VARIABLE} is not set: only users' own tokens are let in\n")
-    judge = make_judge(release, truth, Quotas(attempts=attempts, scored=scored))
+        sys.stderr.write(f"{TOKEN_VARIABLE} is not set: only users' own tokens are valid\n")
+    judge = make_judge(release, attributes, Quotas(attempts=attempts, scored=scored))
     serve(Settings(store, judge, database, operator), host, port)
 
 
 def status(
     url: BoardUrl,
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="One entry only.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Only this entry.")] = None,
     token_file: TokenFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Show your entries on a board, or one entry."""
-    with closing(_board(url, token_file)) as board:
-        entries = board.mine() if name is None else [board.entry(name)]
+    with closing(_client(url, token_file)) as client:
+        entries = client.mine() if name is None else [client.entry(name)]
     if as_json:
         typer.echo(json.dumps(entries if name is None else entries[0], indent=2))
         return
@@ -99,19 +103,19 @@ def status(
 def withdraw(
     name: EntryName,
     url: BoardUrl,
-    reason: Annotated[str, typer.Option(help="Shown in its place; public.")],
+    reason: Annotated[str, typer.Option(help="Public reason, shown in its place.")],
     token_file: TokenFile = None,
 ) -> None:
-    """Take an entry of yours off a board; a tombstone with the reason stays."""
-    with closing(_board(url, token_file)) as board:
-        board.withdraw(name, reason)
+    """Withdraw an entry of yours from a board; a tombstone with the reason stays."""
+    with closing(_client(url, token_file)) as client:
+        client.withdraw(name, reason)
     typer.echo(f"{name}: withdrawn")
 
 
 def quota(url: BoardUrl, token_file: TokenFile = None, as_json: AsJson = False) -> None:
     """Show what is left of today's uploads and scored submissions on a board."""
-    with closing(_board(url, token_file)) as board:
-        me = board.me()
+    with closing(_client(url, token_file)) as client:
+        me = client.me()
     if as_json:
         typer.echo(json.dumps(me, indent=2))
         return
@@ -125,18 +129,18 @@ def quota(url: BoardUrl, token_file: TokenFile = None, as_json: AsJson = False) 
     )
 
 
-def _board(url: str, token_file: Path | None) -> "Board":
+def _client(url: str, token_file: Path | None) -> "BoardClient":
     try:
-        from leaderboard.service.client import Board, read_token  # noqa: PLC0415
+        from leaderboard.service.client import BoardClient, read_token  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise ConfigError(f"--url needs {error.name}: pip install 'noise-of-web[server]'") from None
-    return Board(url, read_token(token_file))
+    return BoardClient(url, read_token(token_file))
 
 
 def send(
     path: Path, url: str, token_file: Path | None, anonymous_until: str | None, as_json: bool
 ) -> None:
-    """Send a submission to a board, with a bar; print what it became, or each problem."""
+    """Send a submission to a board with a progress bar; print its entry, or each problem."""
     from rich.console import Console  # noqa: PLC0415
     from rich.progress import Progress  # noqa: PLC0415
 
@@ -144,13 +148,13 @@ def send(
 
     console = Console(stderr=True)
     with (
-        closing(_board(url, token_file)) as board,
+        closing(_client(url, token_file)) as client,
         Progress(console=console, transient=True) as bars,
     ):
         size = path.stat().st_size if path.is_file() else 0
         bar = bars.add_task(path.name, total=size)
         try:
-            filed = board.submit(path, anonymous_until, partial(_advance, bars, bar))
+            filed = client.submit(path, anonymous_until, partial(_advance, bars, bar))
         except BoardError as error:
             bars.stop()
             for problem in error.problems:
@@ -165,7 +169,7 @@ def _advance(bars: "Progress", bar: "TaskID", sent: int) -> None:
 
 
 def print_filed(name: str, result: str, as_json: bool, *, new: bool) -> None:
-    """Print an entry: its result for machines, or a line."""
+    """Print an entry: its result as JSON, or one line."""
     if as_json:
         typer.echo(result.rstrip("\n"))
         return

@@ -1,4 +1,4 @@
-"""A result as text for a terminal."""
+"""Results, comparisons and reports as text for a terminal."""
 
 import json
 from dataclasses import asdict
@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from leaderboard.core.uncertainty import SIGNIFICANT, Comparison
-from leaderboard.metrics import CUTOFFS, Recalls, tie_width
+from leaderboard.metrics import CUTOFFS, OneWay, Recalls, tie_width
 from leaderboard.scoring.result import Direction, Result
 from leaderboard.store.dataset import DatasetReport
 
@@ -21,34 +21,23 @@ REFERENCES = {
 }
 
 
-def as_text(result: Result, width: int = 100) -> str:
-    """Lay a result out for people: recalls with intervals, rSum beside its references."""
-    console = Console(file=StringIO(), width=width, color_system=None, legacy_windows=False)
+def as_text(result: Result) -> str:
+    """Format a result: recalls with intervals, rSum beside its references."""
     place = "ranked" if result.ranked else f"not ranked: {result.reason}"
-    console.print(
-        Text(
-            f"{result.method.name}: rSum {result.rsum:.1f}"
-            f" (95 % interval {result.rsum_interval[0]:.1f} to {result.rsum_interval[1]:.1f})"
-            f" on {result.n_pairs} pairs of {result.split}, track {result.track}; {place}"
-        )
+    head = Text(
+        f"{result.method.name}: rSum {result.rsum:.1f}"
+        f" (95 % interval {result.rsum_interval[0]:.1f} to {result.rsum_interval[1]:.1f})"
+        f" on {result.n_pairs} pairs of {result.split}, track {result.track}; {place}"
     )
-    console.print(_recalls(result))
-    console.print(_references(result))
-    for note in _notes(result):
-        console.print(Text(note))
-    text = console.file.getvalue()  # type: ignore[attr-defined]
-    return "\n".join(line.rstrip() for line in text.splitlines())
+    return _printed(100, head, _recalls(result), _references(result), *map(Text, _notes(result)))
 
 
-def comparison_as_text(found: Comparison, names: tuple[str, str], width: int = 100) -> str:
-    """Lay a paired comparison out for people."""
-    console = Console(file=StringIO(), width=width, color_system=None, legacy_windows=False)
-    told = "told apart" if found.p < SIGNIFICANT else "not told apart"
-    console.print(
-        Text(
-            f"{names[0]} less {names[1]}: {found.difference:+.1f} rSum points (95 % interval"
-            f" {found.low:+.1f} to {found.high:+.1f}), sign-flip p {found.p:.2g}: {told}"
-        )
+def comparison_as_text(found: Comparison, names: tuple[str, str]) -> str:
+    """Format a paired comparison."""
+    verdict = "significant" if found.p < SIGNIFICANT else "not significant"
+    head = Text(
+        f"{names[0]} less {names[1]}: {found.difference:+.1f} rSum points (95 % interval"
+        f" {found.low:+.1f} to {found.high:+.1f}), sign-flip p {found.p:.2g}: {verdict}"
     )
     table = Table(box=None, pad_edge=False)
     for column in ("", "only the first hits", "only the second hits", "undecided", "McNemar p"):
@@ -57,13 +46,11 @@ def comparison_as_text(found: Comparison, names: tuple[str, str], width: int = 1
         for cutoff, each in getattr(found, field).items():
             counts = (each.first_only, each.second_only, each.undecided)
             table.add_row(f"{name} R@{cutoff}", *map(str, counts), f"{each.p:.2g}")
-    console.print(table)
-    text = console.file.getvalue()  # type: ignore[attr-defined]
-    return "\n".join(line.rstrip() for line in text.splitlines())
+    return _printed(100, head, table)
 
 
 def comparison_as_json(found: Comparison) -> str:
-    """Give a paired comparison as JSON text."""
+    """Return a paired comparison as JSON text."""
     return json.dumps(asdict(found), indent=2)
 
 
@@ -78,17 +65,16 @@ def _recalls(result: Result) -> Table:
             f"{value:.1f} [{low:.1f}, {high:.1f}]"
             for value, (low, high) in zip(way.values(), way.interval.values(), strict=True)
         ]
-        ranks = [
-            _figure(way.median_rank, 0),
-            _figure(way.mean_rank, 1),
-            _figure(way.mrr, 3),
-        ]
-        table.add_row(name, *(Text(cell) for cell in [*cells, *ranks]))
+        table.add_row(name, *(Text(cell) for cell in [*cells, *_rank_statistics(way)]))
     return table
 
 
+def _rank_statistics(way: Direction | OneWay) -> tuple[str, str, str]:
+    return _figure(way.median_rank, 0), _figure(way.mean_rank, 1), _figure(way.mrr, 3)
+
+
 def _figure(value: float | None, digits: int) -> str:
-    """Print a rank statistic, or that the lists end too early for it."""
+    """Format a rank statistic; a dash if the lists end too early for it."""
     return "–" if value is None else f"{value:.{digits}f}"
 
 
@@ -128,16 +114,14 @@ def _notes(result: Result) -> list[str]:
 
 
 def recall_text(found: Recalls) -> str:
-    """Lay the recalls of a bare matrix out for people."""
+    """Format the recalls of a bare matrix."""
     table = _table("", "queries", "R@1", "R@5", "R@10", "medR", "meanR", "MRR")
     for name, way in (("image to caption", found.i2t), ("caption to image", found.t2i)):
         table.add_row(
             name,
             str(way.n_queries),
             *(f"{way.recall(cutoff):.2f}" for cutoff in CUTOFFS),
-            _figure(way.median_rank, 0),
-            _figure(way.mean_rank, 1),
-            _figure(way.mrr, 3),
+            *_rank_statistics(way),
         )
     parts: list[RenderableType] = [Text(f"rSum {found.rsum:.2f}"), table]
     if tie_width(found.ranks):
@@ -146,10 +130,10 @@ def recall_text(found: Recalls) -> str:
     return _printed(100, *parts)
 
 
-def dataset_text(report: DatasetReport, width: int = 110) -> str:
-    """Lay a dataset report out for people: tracks, splits, leaks."""
+def dataset_text(report: DatasetReport) -> str:
+    """Format a dataset report: tracks, splits, leaks."""
     return _printed(
-        width,
+        110,
         Text(f"{report.name} ({report.origin}), fingerprint {report.fingerprint[:16]}"),
         Text("\nCaptions, by their tokens"),
         _tracks(report),
@@ -199,10 +183,10 @@ def _splits(report: DatasetReport) -> Table:
         "split", "languages", "pairs", "images", "not unique", "same look", "sites", "domains"
     )
     for split in report.splits:
-        told = [f"{name} {count}" for name, count in (split.languages or ())[:4]]
+        languages = [f"{name} {count}" for name, count in (split.languages or ())[:4]]
         table.add_row(
             split.split,
-            Text(", ".join(told) or "–"),
+            Text(", ".join(languages) or "–"),
             *map(str, (split.pairs, split.images, split.image_queries)),
             *map(_or_dash, (split.looks, split.sites, split.domains)),
         )

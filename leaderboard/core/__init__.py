@@ -1,1 +1,1 @@
-"""What judging rests on: how far figures could be off by chance."""
+"""Problems, tracks, blind rounds and statistics, on which scoring rests."""

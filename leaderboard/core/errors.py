@@ -1,4 +1,4 @@
-"""What is wrong with a submission: problems with stable codes, and the error that carries them."""
+"""Problems of a submission, with stable codes, and the error that reports them."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,14 +9,12 @@ from now_builder.errors import NowError
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong with a submission.
+    """One problem of a submission.
 
     Attributes:
-        code: Stable name for machines, such as ``matrix.shape``.
-        field: Where it is: a member of the zip, a field of ``submission.json``.
-        found: What is there.
-        expected: What should be.
-        mend: How to get there, where that is not plain.
+        code: stable name for programs, such as ``matrix.shape``.
+        field: location: a member of the zip, or a field of ``submission.json``.
+        mend: how to fix it, if not obvious.
     """
 
     code: str
@@ -26,17 +24,17 @@ class Problem:
     mend: str = ""
 
     def __str__(self) -> str:
-        """Say it in a line."""
+        """Format the problem as one line."""
         mend = f" ({self.mend})" if self.mend else ""
         return f"{self.field}: found {self.found}, expected {self.expected}{mend}"
 
 
 class SubmissionError(NowError):
-    """A submission that the evaluator refuses.
+    """An invalid submission.
 
     Args:
-        problems: All that was found wrong, one or more.
-        name: What messages call the submission.
+        problems: all problems found, at least one.
+        name: name of the submission in messages.
     """
 
     def __init__(self, *problems: Problem, name: str = "") -> None:
@@ -46,24 +44,24 @@ class SubmissionError(NowError):
 
 
 class Problems:
-    """Collects what is wrong, so that a submitter hears of all of it at once."""
+    """Collects problems, so that all of them are reported at once."""
 
     def __init__(self) -> None:
         self.found: list[Problem] = []
 
     @contextmanager
     def noted(self) -> Iterator[None]:
-        """Keep what a refusal inside says, and go on after it."""
+        """Collect the problems of a :class:`SubmissionError` raised inside."""
         try:
             yield
         except SubmissionError as error:
             self.found += error.problems
 
     def refuse_any(self) -> None:
-        """Refuse, if anything was found.
+        """Raise an error if any problem was collected.
 
         Raises:
-            SubmissionError: With all of it.
+            SubmissionError: With all collected problems.
         """
         if self.found:
             raise SubmissionError(*self.found)

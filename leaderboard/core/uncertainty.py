@@ -1,4 +1,4 @@
-"""How far scores and their differences could be off by the choice of test pairs."""
+"""Uncertainty of scores and of their differences due to the choice of test pairs."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -20,13 +20,7 @@ _DRAWN_AT_ONCE = 2**22
 
 @dataclass(frozen=True, slots=True)
 class Bootstrap:
-    """What resampling pairs says of rSum.
-
-    Attributes:
-        low: Lower end of the 95 % interval.
-        high: Upper end.
-        deviation: Standard deviation over the replicates.
-    """
+    """Bootstrap of rSum over pairs."""
 
     low: float
     high: float
@@ -34,11 +28,7 @@ class Bootstrap:
 
 
 def wilson(hits: float, n_pairs: int) -> tuple[float, float]:
-    """Give the 95 % interval of a recall, in percent.
-
-    Args:
-        hits: Expected number of hits, 0 to ``n_pairs``.
-        n_pairs: Queries.
+    """Return the 95 % interval of a recall, in percent.
 
     Source:
         Wilson, Probable Inference, the Law of Succession, and Statistical Inference, JASA 1927.
@@ -53,16 +43,16 @@ def wilson(hits: float, n_pairs: int) -> tuple[float, float]:
 def bootstrap_rsum(
     per_image: Float[np.ndarray, " pairs"], replicates: int = REPLICATES, seed: int = SEED
 ) -> Bootstrap:
-    """Resample pairs with both of their queries; the gallery, and so every rank, stays.
+    """Bootstrap rSum over pairs; the gallery, and so every rank, stays fixed.
 
-    A pair's image and caption are hit or missed together, so the two directions are not resampled
-    apart. Pairs of equal hits are interchangeable: it is enough to draw how often each value
+    A pair's image and caption are correlated, so the two directions are resampled
+    together. Pairs of equal hits are interchangeable: it is enough to draw how often each value
     occurs, which is the same distribution at a cost that does not grow with the split.
 
     Args:
-        per_image: Hits of each image with its captions over both directions and all cutoffs, 0-6.
-        replicates: Resamples.
-        seed: Of PCG64.
+        per_image: hits of each image with its captions over both directions and all cutoffs, 0-6.
+        replicates: number of resamples.
+        seed: seed of PCG64.
 
     Source:
         Efron, Bootstrap Methods: Another Look at the Jackknife, 1979; percentile interval.
@@ -79,20 +69,15 @@ def bootstrap_rsum(
     return Bootstrap(float(low), float(high), float(rsums.std()))
 
 
-def closed_form_deviation(per_image: Float[np.ndarray, " pairs"]) -> float:
-    """Give the standard error of rSum without resampling: the bootstrap's limit."""
-    return float(100 * per_image.std() / sqrt(len(per_image)))
-
-
 def least_deviation(recalls: list[Mapping[int, float]], n_pairs: int) -> float:
-    """Give the least plausible standard error of an rSum of which only the recalls are known.
+    """Return a lower bound on the standard error of an rSum of which only the recalls are known.
 
     The cutoffs of a direction are nested (a hit at 1 is a hit at 5), so their covariances follow
     from the recalls; the directions are taken as independent, though they help each other.
 
     Args:
-        recalls: Of each direction: percent by cutoff.
-        n_pairs: Queries of each direction.
+        recalls: for each direction, percent by cutoff.
+        n_pairs: number of queries of each direction.
     """
     variance = 0.0
     for way in recalls:
@@ -105,13 +90,13 @@ def least_deviation(recalls: list[Mapping[int, float]], n_pairs: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Discordance:
-    """One recall of two entries: the queries that only one of them hits.
+    """Queries that only one of two entries hits, at one cutoff.
 
     Attributes:
-        first_only: Queries that the first surely hits and the second surely misses.
-        second_only: The other way round.
-        undecided: Queries that either of them hits by the luck of a tie; left out of the test.
-        p: McNemar's exact two-sided p.
+        first_only: number of queries that the first surely hits and the second surely misses.
+        second_only: number of queries with the roles exchanged.
+        undecided: number of queries where a tie decides; left out of the test.
+        p: McNemar's exact two-sided p-value.
     """
 
     first_only: int
@@ -122,15 +107,15 @@ class Discordance:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Two entries on the same queries: the first less the second.
+    """Comparison of two entries on the same queries: the first less the second.
 
     Attributes:
-        difference: In rSum points.
-        low: Lower end of its 95 % interval, by a bootstrap over images.
-        high: Upper end.
-        p: Two-sided p of the paired sign-flip test.
-        i2t: The single recalls, by cutoff.
-        t2i: The same; the captions of one image are taken as independent, which they are not, so
+        difference: difference in rSum points.
+        low: lower end of its 95 % interval, by a bootstrap over images.
+        high: upper end.
+        p: two-sided p-value of the paired sign-flip test.
+        i2t: McNemar's test of each recall, by cutoff.
+        t2i: the same; the captions of one image are taken as independent, which they are not, so
             that with several captions an image this p is somewhat too small.
     """
 
@@ -147,15 +132,15 @@ def compare(
     second: tuple[Ranks, Ranks],
     owner: Labels | None = None,
 ) -> Comparison:
-    """Say how much better the first entry is than the second, and how sure that is.
+    """Compare two entries: difference of rSum with its interval, and tests.
 
     Args:
-        first: Ranks of images as queries and of captions, as published with the result.
-        second: Of the other entry, on the same queries.
-        owner: Row of each caption's image; one caption an image, in order, if not given.
+        first: ranks of image queries and of caption queries, as published with the result.
+        second: ranks of the other entry, on the same queries.
+        owner: row of each caption's image; by default one caption per image, in order.
 
     Raises:
-        ValueError: If the two were not asked the same number of queries.
+        ValueError: If the numbers of queries differ.
     """
     sizes = [[len(way.greater) for way in entry] for entry in (first, second)]
     if sizes[0] != sizes[1]:
@@ -179,18 +164,18 @@ def compare(
 def sign_flip(
     differences: Float[np.ndarray, " images"], flips: int = REPLICATES, seed: int = SEED
 ) -> float:
-    r"""Give the two-sided p of a paired difference under random exchange of the two entries.
+    r"""Return the two-sided p-value of a paired difference by a sign-flip test.
 
     Images of equal absolute difference are interchangeable: how many of them stay positive is
     drawn at once, so that the cost does not grow with the split. The observed order counts as one
     of the flips, so that p is never 0. Where Hoeffding's bound
-    :math:`2 \exp(-(\sum d)^2 / 2 \sum d^2)` on the exact p is below what so many flips can show,
-    the bound is given, and nothing drawn.
+    :math:`2 \exp(-(\sum d)^2 / 2 \sum d^2)` on the exact p is below what that many flips can show,
+    the bound is returned, and nothing drawn.
 
     Args:
-        differences: Hits of each image by the first entry less those by the second.
-        flips: Random exchanges.
-        seed: Of PCG64.
+        differences: hits of each image by the first entry less those by the second.
+        flips: number of random exchanges.
+        seed: seed of PCG64.
 
     Source:
         Phipson and Smyth, Permutation P-values Should Never Be Zero, 2010; Hoeffding, Probability
@@ -213,11 +198,11 @@ def sign_flip(
 
 
 def mcnemar(first_only: int, second_only: int) -> float:
-    """Give McNemar's exact two-sided p: twice the smaller binomial tail, 1 at most.
+    """Return McNemar's exact two-sided p-value: twice the smaller binomial tail, at most 1.
 
     Args:
-        first_only: Queries that only the first entry hits.
-        second_only: Queries that only the second hits.
+        first_only: number of queries that only the first entry hits.
+        second_only: number of queries that only the second entry hits.
 
     Source:
         McNemar, Note on the Sampling Error of the Difference between Correlated Proportions, 1947.
@@ -231,7 +216,7 @@ def mcnemar(first_only: int, second_only: int) -> float:
 
 
 def holm(p_values: Float[np.ndarray, " tests"]) -> Float[np.ndarray, " tests"]:
-    """Adjust p-values so that the chance of a single false find among all stays below the level.
+    """Adjust p-values to control the family-wise error rate.
 
     Source:
         Holm, A Simple Sequentially Rejective Multiple Test Procedure, 1979.
@@ -246,15 +231,15 @@ def holm(p_values: Float[np.ndarray, " tests"]) -> Float[np.ndarray, " tests"]:
 def rank_intervals(
     per_image: Float[np.ndarray, "entries images"], replicates: int = 1000, seed: int = SEED
 ) -> Integer[np.ndarray, "entries 2"]:
-    """Give the places, from 1, that each entry holds in 95 % of resampled test sets.
+    """Return the first and last place that each entry holds in 95 % of resampled test sets.
 
-    All entries are scored on the same resample. Among equals the best place counts for the low end
-    and the worst for the high end.
+    Places are counted from 1. All entries are scored on the same resample. Among ties the best
+    place counts for the low end and the worst for the high end.
 
     Args:
-        per_image: Hits of each entry for each image with its captions, 0 to 6.
-        replicates: Resamples.
-        seed: Of PCG64.
+        per_image: hits of each entry for each image with its captions, 0 to 6.
+        replicates: number of resamples.
+        seed: seed of PCG64.
 
     Source:
         Hall and Miller, Using the Bootstrap to Quantify the Authority of an Empirical Ranking,
@@ -281,13 +266,13 @@ def rank_intervals(
 def tied_with_first(
     per_image: Float[np.ndarray, "entries images"],
 ) -> Bool[np.ndarray, " entries"]:
-    """Say which entries are not significantly below the best: sign-flip test, Holm over all others.
+    """Return which entries are not significantly below the best: sign-flip tests with Holm.
 
     With more than about 500 entries the flips cannot show a p that survives Holm; then only
-    entries far enough below for Hoeffding's bound are told apart, and the answer errs to "tied".
+    entries far enough below for Hoeffding's bound are found different; the answer errs to "tied".
 
     Args:
-        per_image: Hits of each entry for each image with its captions, 0 to 6.
+        per_image: hits of each entry for each image with its captions, 0 to 6.
     """
     first = int(np.argmax(np.rint(per_image.sum(axis=1) * 2**20)))
     others = np.delete(np.arange(len(per_image)), first)

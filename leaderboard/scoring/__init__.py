@@ -1,1 +1,1 @@
-"""From a submission and a release to a result: figures, references, flags."""
+"""Scoring: from a submission and a release to a result with figures, references and flags."""

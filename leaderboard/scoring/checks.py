@@ -1,4 +1,4 @@
-"""Signs that a matrix says more of its rows' order, or of its test set, than a method could."""
+"""Checks for matrices that use the order of rows, or the whole test set, as no method could."""
 
 from dataclasses import dataclass
 from math import exp, log, log1p, sqrt
@@ -13,17 +13,17 @@ from leaderboard.scoring.result import Flag
 Declared = Literal["none", "per_query", "transductive"]
 
 LEAST_QUERIES = 50
-"""Images below which nothing is said: chance alone would show any of the signs."""
+"""Number of images below which nothing is checked: chance alone could raise any flag."""
 
 IDENTITY_GAP = 8.0
-"""``identity-like``: how far own pairs may stand above the best wrong ones of a typical row, in
+"""``identity-like``: how far own pairs may lie above the best wrong ones of a typical row, in
 units of those above the middle of the row."""
 
 FAR_TREND = 0.8
-"""``index-local``: correlation of the similarity of far rows with how near they stand."""
+"""``index-local``: correlation of the similarity of far rows with their nearness."""
 
 NEAR_BAND = 1.0
-"""``index-local``: how far above the rest nearly all direct neighbours may stand, in its
+"""``index-local``: how far above the rest nearly all direct neighbours may lie, in its
 deviations."""
 
 SPREAD_OF_FIRSTS = 0.5
@@ -43,10 +43,10 @@ TIED_QUERIES = 0.2
 """``many-ties``: share of queries whose right candidate has an equal."""
 
 NEAR_IDENTICAL = 0.999
-"""Rank correlation from which two entries are as good as the same."""
+"""Rank correlation from which two entries count as near-identical."""
 
 GAP_Z = 4.0
-"""Standard errors that dev and test may lie apart."""
+"""Standard errors by which test may exceed dev."""
 
 _SAMPLE = 2**16
 _LARGEST = 2000
@@ -58,13 +58,7 @@ _TINY = 1e-300
 
 @dataclass(frozen=True, slots=True)
 class SplitScore:
-    """What one entry scored on one split.
-
-    Attributes:
-        rsum: 0 to 600.
-        deviation: Its standard error.
-        n_pairs: Size of the gallery.
-    """
+    """Score of an entry on one split."""
 
     rsum: float
     deviation: float
@@ -73,16 +67,16 @@ class SplitScore:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """The first images with their captions, and what several checks read off them.
+    """The first images with their captions, and statistics shared by the checks.
 
     Attributes:
-        owner: Row of each caption's image.
-        own: Similarity of each caption with its image.
-        rest: Similarities, where each own pair stands at the mean of its row's others.
-        rows: Means of the rest.
-        columns: The same.
-        spread: Standard deviation of the rest.
-        ends: Least and largest similarity, own pairs too.
+        owner: row of each caption's image.
+        own: similarity of each caption with its image.
+        rest: similarities, with each own pair replaced by the mean of its row's others.
+        rows: row means of ``rest``.
+        columns: column means of ``rest``.
+        spread: standard deviation of ``rest``.
+        ends: smallest and largest similarity, own pairs included.
     """
 
     owner: Integer[np.ndarray, " captions"]
@@ -100,17 +94,17 @@ def check_matrix(
     hits_at_1: tuple[float, float],
     declared: Declared,
 ) -> tuple[Flag, ...]:
-    """Look for forged, normalised, assigned and coarse similarities.
+    """Flag forged, normalised, assigned and coarse similarities.
 
-    Own pairs and neighbours are looked at among the first 2,000 images, the rest in the whole.
+    Own pairs and neighbours are checked among the first 2,000 images, the rest in the whole.
     Declared post-processing gives no flag of its kind: ``per_query`` explains a matrix normalised
     one way, ``transductive`` also one normalised both ways or assigned one to one.
 
     Args:
-        similarity: Rows are images, columns are captions; finite.
-        owner: Row of each caption's image.
-        hits_at_1: Expected hits at 1 of images and of captions as queries: numbers of queries.
-        declared: What the entry says was done to the similarities over queries or galleries.
+        similarity: images x captions; finite.
+        owner: row of each caption's image.
+        hits_at_1: expected hits at 1 of image queries and of caption queries: numbers of queries.
+        declared: post-processing that the entry declares.
     """
     if len(similarity) < LEAST_QUERIES:
         return ()
@@ -126,17 +120,17 @@ def check_matrix(
 
 
 def near_identical(first: tuple[Ranks, Ranks], second: tuple[Ranks, Ranks]) -> float:
-    """Give Spearman's correlation of all ranks, both directions behind each other.
+    """Return Spearman's correlation of all ranks, both directions concatenated.
 
-    From :data:`NEAR_IDENTICAL` on, two entries are as good as the same. Where one of them has all
+    From :data:`NEAR_IDENTICAL` on, two entries count as near-identical. If one of them has all
     ranks equal it is 1 if they agree, else 0.
 
     Args:
-        first: Ranks of images as queries and of captions; ties stand in the middle.
-        second: Of the other entry, on the same queries.
+        first: ranks of image queries and of caption queries; ties count as the middle.
+        second: ranks of the other entry, on the same queries.
 
     Raises:
-        ValueError: If the two were not asked the same number of queries.
+        ValueError: If the numbers of queries differ.
     """
     ranks = middles(first), middles(second)
     if len(ranks[0]) != len(ranks[1]):
@@ -149,13 +143,13 @@ def near_identical(first: tuple[Ranks, Ranks], second: tuple[Ranks, Ranks]) -> f
 
 
 def dev_test_gap(dev: SplitScore, test: SplitScore) -> float | None:
-    """Give how many standard errors test lies above dev; worth a flag beyond :data:`GAP_Z`.
+    """Return by how many standard errors test exceeds dev; flagged beyond :data:`GAP_Z`.
 
-    Recall falls as the gallery grows, by an amount that depends on the method, and no factor mends
-    that. Splits of different size are therefore not compared.
+    Recall falls as the gallery grows, by an amount that depends on the method and cannot be
+    corrected for. Splits of different size are therefore not compared.
 
     Returns:
-        None where the splits differ in size, or neither has a standard error.
+        None if the splits differ in size, or neither has a standard error.
     """
     deviation = sqrt(dev.deviation**2 + test.deviation**2)
     if dev.n_pairs != test.n_pairs or not deviation:
@@ -186,13 +180,13 @@ def _identity_like(part: _Part) -> Flag | None:
     figure = "infinitely" if gap == float("inf") else f"{gap:.0f} times"
     return _flag(
         "identity-like",
-        f"own pairs stand {figure} as far above the best wrong ones as those above the rest,"
+        f"own pairs are {figure} as far above the best wrong ones as those above the rest,"
         f" expected {IDENTITY_GAP:g} times at most: the rest is nearly constant",
     )
 
 
 def _own_gap(part: _Part) -> float:
-    """Give the gap between own pairs and the best wrong ones, in units of that to the rest.
+    """Return the gap between own pairs and the best wrong ones, in units of that to the rest.
 
     An exponential's or a sigmoid's values lie far apart by nature. Where logarithms (log odds if
     they end at 1) spread the rest about evenly to both sides, the gap of those counts if lesser.
@@ -242,7 +236,7 @@ def _index_local(part: _Part) -> Flag | None:
         return None
     return _flag(
         "index-local",
-        f"similarity depends on how near two rows stand: correlation {trend:.2f} between far rows,"
+        f"similarity depends on how near two rows are: correlation {trend:.2f} between far rows,"
         f" expected {FAR_TREND:g} at most; direct neighbours at least {band:.1f} deviations above"
         f" the rest, expected {NEAR_BAND:g} at most",
     )
@@ -266,7 +260,7 @@ def _far_trend(part: _Part) -> float:
 
 
 def _centred_where(values: Matrix, where: Bool[np.ndarray, "_ _"]) -> Matrix:
-    """Take row and column means over the chosen places off, and leave 0 in the others."""
+    """Subtract row and column means over the chosen places; the others become 0."""
     centred = np.where(where, values, 0.0)
     for _ in range(_ROUNDS):
         for axis in (0, 1):
@@ -294,7 +288,7 @@ def _one_to_one(similarity: Matrix, hits_at_1: tuple[float, float]) -> Flag | No
 def _spread_of_firsts(
     first: Integer[np.ndarray, " queries"], candidates: int, hits: float
 ) -> float:
-    """Give 0 where wrong queries choose by chance, 1 where no two choose alike."""
+    """Return 0 if wrong queries choose by chance, 1 if no two choose the same candidate."""
     queries = len(first)
     wrong = queries - hits
     chance = hits + max(0.0, candidates - hits) * (1 - exp(-wrong / candidates))
@@ -326,7 +320,7 @@ def _normalised(similarity: Matrix, part: _Part, declared: Declared) -> Flag | N
 
 
 def _evenness(similarity: Matrix, part: _Part) -> tuple[float, float]:
-    """Give the spread of row and of column sums, in units of what unrelated values would give."""
+    """Return the spread of row and column sums relative to that of unrelated values."""
     found = []
     for axis, means in ((1, part.rows), (0, part.columns)):
         sums = similarity.mean(axis=axis, dtype=np.float64)
@@ -337,7 +331,7 @@ def _evenness(similarity: Matrix, part: _Part) -> tuple[float, float]:
 
 
 def _norm_of_roots(values: Matrix) -> float | None:
-    r"""Give the largest singular value of the square roots, where no value is below 0 or above 1.
+    r"""Return the largest singular value of the square roots; None if a value is outside [0, 1].
 
     A dual softmax is :math:`p_{ij} = e^{2 x_{ij}} / (r_i c_j)` with the row sums r and the column
     sums c of :math:`e^x`, so that :math:`\sum_j \sqrt{p_{ij}} \sqrt{c_j} = \sqrt{r_i}` and the
@@ -389,12 +383,12 @@ def _many_ties(similarity: Matrix, owner: Labels) -> Flag | None:
 
 
 def middles(ranks: tuple[Ranks, Ranks]) -> Float[np.ndarray, " queries"]:
-    """Give all ranks of an entry, from 0, ties in the middle of their places."""
+    """Return all ranks of an entry, from 0, ties as the middle of their places."""
     return np.concatenate([way.greater + way.equal / 2 for way in ranks])
 
 
 def centred_places(values: Float[np.ndarray, " queries"]) -> Float[np.ndarray, " queries"]:
-    """Give the place of each value, equals in the middle of theirs, less the mean place."""
+    """Return the place of each value less the mean place, ties as the middle of their places."""
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
     places = np.cumsum(counts) - (counts - 1) / 2
     return np.asarray(places[inverse] - (len(values) + 1) / 2)

@@ -1,4 +1,4 @@
-"""The evaluator: a submission and a release in, a result out; the same input, the same bytes."""
+"""The evaluator: scores a submission on a release; deterministic to the byte."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Bool
 
 from leaderboard.core.errors import Problems
+from leaderboard.core.tracks import FOLD, ScoredSplit, Track
 from leaderboard.core.uncertainty import bootstrap_rsum, wilson
 from leaderboard.metrics import (
     CUTOFFS,
@@ -49,44 +50,39 @@ from leaderboard.submission.archive import (
     open_submission,
     ranks_of_right,
 )
-from leaderboard.submission.gallery import FOLD, Gallery, ScoredSplit, Track, read_gallery
+from leaderboard.submission.gallery import Gallery, read_gallery
 from leaderboard.submission.untrusted import refusal
 
 MAX_TIE_WIDTH = 5.0
-"""rSum points that ties may decide in a ranked result."""
+"""Largest number of rSum points that ties may decide in a ranked result."""
 
 Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, slots=True)
 class Standard:
-    """What the submissions to a split are measured against.
-
-    Attributes:
-        gallery: The split.
-        references: rSum of scorers that know nothing, or one thing.
-    """
+    """What submissions to a split are scored against."""
 
     gallery: Gallery
     references: dict[str, float]
 
 
 def read_standard(
-    release: Path, split: ScoredSplit, track: Track, truth: Path | None = None
+    release: Path, split: ScoredSplit, track: Track, attributes: Path | None = None
 ) -> Standard:
-    """Read what the submissions to a split are measured against.
+    """Read what submissions to a split are scored against.
 
     Raises:
-        FormatError: If the release or the truth file cannot be read.
+        FormatError: If the release or the attributes cannot be read.
     """
     gallery = read_gallery(release, split, track)
-    return Standard(gallery, references(release, gallery, split, truth))
+    return Standard(gallery, references(release, gallery, split, attributes))
 
 
 def score(
     path: Path,
     release: Path,
-    truth: Path | None = None,
+    attributes: Path | None = None,
     *,
     name: str | None = None,
     standard: Callable[[Path, ScoredSplit, Track, Path | None], Standard] = read_standard,
@@ -94,32 +90,33 @@ def score(
     """Score a submission against a release.
 
     Args:
-        path: The submission.
-        release: The very one that it was made for; of a blind round, the judge's folder.
-        truth: CSV or Parquet with languages and topics, for :attr:`Result.references`.
-        name: What messages call the submission; its path if not given.
-        standard: :func:`read_standard`, or a cache of it where many are scored on one release.
+        path: the submission.
+        release: the release that it was made on; for a blind round, the judge's folder.
+        attributes: CSV or Parquet with languages and topics of pages, for
+            :attr:`Result.references`.
+        name: name of the submission in messages; its path by default.
+        standard: :func:`read_standard`, or a cached version if many are scored on one release.
 
     Raises:
-        SubmissionError: With all that is wrong: it cannot be read, or is of another release, split
+        SubmissionError: With all problems: it cannot be read, or is of another release, split
             or order.
-        FormatError: If the release or the truth file cannot be read.
+        FormatError: If the release or the attributes cannot be read.
     """
     with open_submission(path, name) as submission:
         meta = submission.meta
-        against = standard(release, meta.split, meta.track, truth)
+        against = standard(release, meta.split, meta.track, attributes)
         scored = _read(submission, against.gallery, release)
         return _result(submission, scored, against.gallery, against.references)
 
 
 def validate(path: Path, release: Path) -> tuple[Submission, int]:
-    """Check all that :func:`score` checks.
+    """Check everything that :func:`score` checks.
 
     Returns:
-        The description, and the number of pairs.
+        The description and the number of pairs.
 
     Raises:
-        SubmissionError: With all that is wrong: it cannot be read, or is of another release, split
+        SubmissionError: With all problems: it cannot be read, or is of another release, split
             or order.
         FormatError: If the release cannot be read.
     """
@@ -131,7 +128,7 @@ def validate(path: Path, release: Path) -> tuple[Submission, int]:
 
 
 def _read(submission: OpenSubmission, gallery: Gallery, release: Path) -> Scored:
-    """Read the payload; refuse with all problems at once."""
+    """Read the payload; report all problems at once."""
     meta = submission.meta
     problems = Problems()
     if meta.dataset_fingerprint != gallery.fingerprint:
@@ -176,18 +173,18 @@ def _result(
     return _coarse(result) if gallery.origin == "blind" else result
 
 
-_TOLD = "the judge of the blind round has the measure"
+_KEPT_BY_JUDGE = "the judge of the blind round has the measure"
 
 
 def _coarse(result: Result) -> Result:
-    """Say of a blind round's pairing no more than a table of scores does.
+    """Round the result of a blind round, so that it does not reveal the pairing.
 
     Exact figures are sums over queries: a matrix with ties of different widths, or with ranks
-    chosen by row, would read the pairing off them in a few submissions.
+    chosen by row, could recover the pairing from them in a few submissions.
     """
     said = result.model_dump(include={*Description.model_fields})
     found = _to_one_digit(result.model_dump(exclude={*said, "ranks", "flags"}))
-    flags = tuple(Flag(code=flag.code, message=_TOLD) for flag in result.flags)
+    flags = tuple(Flag(code=flag.code, message=_KEPT_BY_JUDGE) for flag in result.flags)
     return Result.model_validate({**said, **found, "flags": flags, "ranks": None})
 
 
@@ -202,7 +199,7 @@ def _to_one_digit(value: Any, name: str = "") -> Any:
 
 
 def _record(scored: Scored, gallery: Gallery) -> RankRecord:
-    """Put down all ranks; captions in the order of their images."""
+    """Record all ranks, captions in the order of their images."""
     rows, columns = np.arange(len(gallery.image_keys)), np.argsort(gallery.owner, kind="stable")
     orders = (rows, columns)
     i2t, t2i = (query_ranks(way, to) for way, to in zip(scored.ranks, orders, strict=True))
@@ -226,7 +223,7 @@ Explained = tuple[np.ndarray, np.ndarray]
 def _of_duplicates(
     scored: Scored, gallery: Gallery
 ) -> tuple[tuple[Ranks, Ranks] | None, Explained | None]:
-    """Rank again where what is identical counts as right; find the ties that it forces."""
+    """Compute duplicate-aware ranks, and the ties that duplicates force."""
     labels = gallery.image_labels, gallery.caption_labels
     if all(len(np.unique(group)) == len(group) for group in labels):
         return None, None
@@ -245,29 +242,29 @@ def _of_duplicates(
 
 def _right_in_lists(lists: tuple[Lists, Lists], gallery: Gallery) -> tuple[Ranks, Ranks]:
     (i2t, t2i), images, texts = lists, gallery.image_labels, gallery.caption_labels
-    owner, told = gallery.owner, _own_texts(gallery)
+    owner, texts_of = gallery.owner, _own_texts(gallery)
     rows = np.arange(len(images))[:, None]
     return (
-        ranks_of_right(told[rows, texts[i2t]] | (images[owner[i2t]] == images[:, None])),
-        ranks_of_right(told[t2i, texts[:, None]] | (images[t2i] == images[owner][:, None])),
+        ranks_of_right(texts_of[rows, texts[i2t]] | (images[owner[i2t]] == images[:, None])),
+        ranks_of_right(texts_of[t2i, texts[:, None]] | (images[t2i] == images[owner][:, None])),
     )
 
 
 def _own_texts(gallery: Gallery) -> Bool[np.ndarray, "images texts"]:
-    """Say whether an image has a caption of that text."""
-    told = np.zeros((len(gallery.image_labels), int(gallery.caption_labels.max()) + 1), np.bool_)
-    told[gallery.owner, gallery.caption_labels] = True
-    return told
+    """Return whether an image has a caption of that text."""
+    found = np.zeros((len(gallery.image_labels), int(gallery.caption_labels.max()) + 1), np.bool_)
+    found[gallery.owner, gallery.caption_labels] = True
+    return found
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What follows from ranks alone.
+    """The figures that follow from ranks alone.
 
     Attributes:
-        fields: Of a :class:`Result`, by name.
-        strict: Recalls with the own candidate right.
-        duplicate_aware: Recalls with identical ones right too.
+        fields: fields of a :class:`Result`, by name.
+        strict: recalls with only the own candidate right.
+        duplicate_aware: recalls with identical candidates right too.
     """
 
     fields: dict[str, object]
@@ -276,7 +273,7 @@ class Figures:
 
 
 def figures_of(record: RankRecord) -> Figures:
-    """Work out every figure of a result that follows from its ranks."""
+    """Compute every figure of a result that follows from its ranks."""
     owner = record.owner()
     strict = summarise(*record.read(), owner, record.depth)
     aware = strict
@@ -349,7 +346,7 @@ def _duplicates(gallery: Gallery, aware: Recalls) -> Duplicates:
 
 
 def ceiling_rsum(gallery: Gallery) -> float:
-    """Give the rSum of a scorer that knows all but cannot tell identical ones apart."""
+    """Return the rSum of a perfect scorer that gives identical items equal scores."""
     labels = gallery.image_labels, gallery.caption_labels
     if all(len(np.unique(group)) == len(group) for group in labels):
         return 600.0
@@ -359,7 +356,7 @@ def ceiling_rsum(gallery: Gallery) -> float:
 
 
 def _flags(scored: Scored, gallery: Gallery, declared: Declared) -> tuple[Flag, ...]:
-    """Check each matrix; what both show is said once."""
+    """Check each matrix; keep one flag of each code."""
     i2t, t2i = (float(expected_hits(way, 1).sum()) for way in scored.ranks)
     flags: dict[str, Flag] = {}
     for matrix in scored.matrices:
@@ -369,7 +366,7 @@ def _flags(scored: Scored, gallery: Gallery, declared: Declared) -> tuple[Flag, 
 
 
 def _folds(scored: Scored, gallery: Gallery) -> Folds | None:
-    """Average MS-COCO's 1K folds, where the split is that large and its captions in order."""
+    """Average MS-COCO's 1K folds; None if the split is small or has one caption per image."""
     images, captions = gallery.shape
     if scored.lists is not None or captions == images or images < 2 * FOLD:
         return None

@@ -1,4 +1,4 @@
-"""Two results side by side: whether they may be compared, and by how much they differ."""
+"""Paired comparison of two results."""
 
 from leaderboard.core.uncertainty import Comparison, compare
 from leaderboard.scoring.result import Result
@@ -9,7 +9,7 @@ def compare_results(first: Result, second: Result) -> Comparison:
     """Compare two results on the same queries.
 
     Raises:
-        ConfigError: If they are of another track, split or release, or one holds no ranks.
+        ConfigError: If track, split or release differ, or one of them holds no ranks.
     """
     for field, one, other in (
         ("track", first.track, second.track),

@@ -1,4 +1,4 @@
-"""What scorers that know nothing, or one thing, would reach on the same split."""
+"""Reference scores: what trivial scorers reach on the same split."""
 
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
@@ -17,46 +17,41 @@ Labels = Sequence[str | None]
 
 
 def references(
-    release: Path, gallery: Gallery, split: str, truth: Path | None = None
+    release: Path, gallery: Gallery, split: str, attributes: Path | None = None
 ) -> dict[str, float]:
-    """Give the rSum of scorers that know nothing (``chance``), ``lang``, ``lang+topic``.
+    """Return the rSum of trivial scorers: ``chance``, ``lang``, ``lang+topic``.
 
-    A scorer that knows a label gives 1 to the pairs whose halves share it and 0 to all others;
-    its ties count by expectation.
+    A scorer that knows a label gives 1 to pairs whose image and caption share it, else 0;
+    ties count by expectation.
 
     Args:
-        release: Its ``pairs.parquet`` has the languages.
-        gallery: The split.
+        release: folder of the release; its ``pairs.parquet`` has the languages.
+        gallery: gallery of the split.
         split: ``dev`` or ``test``.
-        truth: CSV or Parquet with ``url`` or ``key``, and any of ``lang``, ``topic`` and
+        attributes: CSV or Parquet with ``url`` or ``key``, and any of ``lang``, ``topic`` and
             ``caption_topic`` (the topic of the caption, where it may differ).
 
     Raises:
-        FormatError: If the truth file cannot be used or lacks a pair of the split.
+        FormatError: If the attributes cannot be read or lack a pair of the split.
     """
     found = {"chance": chance_rsum(*gallery.shape)}
     pairs = _pairs(release, split) if gallery.origin == "rebuilt" else []
-    if truth is not None and not pairs:
-        raise FormatError(release, "no pairs.parquet to join the truth file through")
-    columns = _joined(truth, pairs) if truth is not None else {}
+    if attributes is not None and not pairs:
+        raise FormatError(release, "no pairs.parquet to join the attributes through")
+    columns = _joined(attributes, pairs) if attributes is not None else {}
     lang = columns.get("lang", [pair.lang for pair in pairs])
     if any(label is not None for label in lang):
         found["lang"] = label_rsum(lang, lang)
     if "topic" in columns:
         seen = [f"{a}/{b}" for a, b in zip(lang, columns["topic"], strict=True)]
-        told = columns.get("caption_topic", columns["topic"])
-        read = [f"{a}/{b}" for a, b in zip(lang, told, strict=True)]
+        topics = columns.get("caption_topic", columns["topic"])
+        read = [f"{a}/{b}" for a, b in zip(lang, topics, strict=True)]
         found["lang+topic"] = label_rsum(seen, read)
     return found
 
 
 def chance_rsum(images: int, captions: int) -> float:
-    """Give the rSum of the scorer that knows nothing: its similarities are all equal.
-
-    Args:
-        images: Of the split.
-        captions: Of the split: as many of each image.
-    """
+    """Return the rSum of constant similarities."""
     wrong = captions - captions // images
     found = Fraction(0)
     for cutoff in CUTOFFS:
@@ -67,12 +62,12 @@ def chance_rsum(images: int, captions: int) -> float:
 
 
 def label_rsum(images: Labels, captions: Labels) -> float:
-    """Give the rSum of the scorer that only sees whether two labels are equal."""
+    """Return the rSum of the scorer that compares labels."""
     return recalls(equality(images, captions)).rsum
 
 
 def equality(images: Labels, captions: Labels) -> Float[np.ndarray, "images captions"]:
-    """Give 1 where the label of an image equals that of a caption, else 0; none equals none."""
+    """Return 1 where an image and a caption have the same label, else 0; None equals None."""
     _, numbers = np.unique([repr(label) for label in [*images, *captions]], return_inverse=True)
     rows, columns = numbers[: len(images)], numbers[len(images) :]
     return np.asarray(rows[:, None] == columns[None, :]).astype(np.float32)
@@ -83,40 +78,40 @@ def _pairs(release: Path, split: str) -> list[Pair]:
     return sorted(pairs, key=lambda pair: pair.pair_index)
 
 
-def _joined(truth: Path, pairs: Sequence[Pair]) -> dict[str, list[str | None]]:
-    """Look up each pair's row of the truth file; give its label columns in pair order."""
-    table = _read(truth)
+def _joined(attributes: Path, pairs: Sequence[Pair]) -> dict[str, list[str | None]]:
+    """Look up each pair's attributes; return the label columns in pair order."""
+    table = _read(attributes)
     name = next((name for name in ("key", "url") if name in table), None)
     if name is None:
-        raise FormatError(truth, f"columns {sorted(table)}, expected key or url among them")
+        raise FormatError(attributes, f"columns {sorted(table)}, expected key or url among them")
     rows = {value: row for row, value in enumerate(table[name])}
     wanted = [getattr(pair, name) for pair in pairs]
     missing = [value for value in wanted if value not in rows]
     if missing:
         raise FormatError(
-            truth,
+            attributes,
             f"no row for {len(missing)} of {len(wanted)} pairs, the first {name} {missing[0]!r}",
         )
     labels = [column for column in ("lang", "topic", "caption_topic") if column in table]
     return {column: [table[column][rows[value]] for value in wanted] for column in labels}
 
 
-def _read(truth: Path) -> Mapping[str, list[str | None]]:
+def _read(attributes: Path) -> Mapping[str, list[str | None]]:
     import pyarrow as pa  # noqa: PLC0415 - 45 MB that only tables need
     import pyarrow.csv  # noqa: PLC0415 - the same
     import pyarrow.parquet  # noqa: PLC0415 - the same
 
     try:
-        if truth.suffix.lower() == ".csv":
+        if attributes.suffix.lower() == ".csv":
             kinds = pa.csv.ConvertOptions(strings_can_be_null=True)
-            table = pa.csv.read_csv(truth, convert_options=kinds)
+            table = pa.csv.read_csv(attributes, convert_options=kinds)
         else:
-            table = pa.parquet.read_table(truth)
+            table = pa.parquet.read_table(attributes)
     except FileNotFoundError:
-        raise FormatError(truth, "no such file") from None
+        raise FormatError(attributes, "no such file") from None
     except (pa.ArrowInvalid, OSError) as error:
         first = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise FormatError(truth, f"not a readable CSV or Parquet file ({first})") from None
+        raise FormatError(attributes, f"not a readable CSV or Parquet file ({first})") from None
     return {
         name: [None if value is None else str(value) for value in table[name].to_pylist()]
         for name in table.column_names

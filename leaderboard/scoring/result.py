@@ -1,4 +1,4 @@
-"""``result.json``: every figure of a scored submission, and the ranks that they follow from."""
+"""``result.json``: every figure of a scored submission, and the ranks behind them."""
 
 import json
 from typing import Annotated, Literal
@@ -7,14 +7,14 @@ import numpy as np
 from jaxtyping import Integer
 from pydantic import ConfigDict, Field
 
+from leaderboard.core.tracks import Origin, ScoredSplit, Track
 from leaderboard.core.uncertainty import REPLICATES, SEED
 from leaderboard.metrics import Labels, Ranks
 from leaderboard.submission.archive import Description, Precision
-from leaderboard.submission.gallery import Origin, ScoredSplit, Track
 from now_builder.config import Sha256, Strict
 
 VERSION = "2"
-"""Of the evaluator: raised whenever a score could change."""
+"""Version of the evaluator, raised whenever a score could change."""
 
 Percent = Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)]
 Points = Annotated[float, Field(ge=0, le=600, allow_inf_nan=False)]
@@ -35,7 +35,7 @@ class AtCutoffs(_Record):
     r10: Percent = Field(alias="R@10")
 
     def values(self) -> tuple[float, float, float]:
-        """Give them in order."""
+        """Return them in order."""
         return self.r1, self.r5, self.r10
 
 
@@ -47,24 +47,25 @@ class Intervals(_Record):
     r10: tuple[Percent, Percent] = Field(alias="R@10")
 
     def values(self) -> tuple[tuple[float, float], ...]:
-        """Give them in order."""
+        """Return them in order."""
         return self.r1, self.r5, self.r10
 
 
 class Direction(AtCutoffs):
-    """One direction's figures.
+    """Figures of one direction.
 
     Attributes:
-        hits: Expected hits as exact fractions, by cutoff; none in a blind round, whose pairing they
-            could spell.
-        optimistic: If every tie were won.
-        pessimistic: If every tie were lost.
-        interval: Wilson's, 95 %.
-        duplicate_aware: If every pair of an identical caption or image were right too.
-        median_rank: From 1, rounded as the field does. None where ranked lists end before it.
-        mean_rank: From 1. None where a ranked list ends before the right candidate.
-        mrr: In [0, 1]. None likewise.
-        tied_queries: Queries whose right candidate ties with a wrong one.
+        hits: expected hits as exact fractions, by cutoff; empty in a blind round, whose pairing
+            they could reveal.
+        optimistic: recalls if every tie were won.
+        pessimistic: recalls if every tie were lost.
+        interval: Wilson's 95 % intervals.
+        duplicate_aware: recalls if identical captions and images are right too.
+        median_rank: median rank, from 1, rounded as the field does. None if ranked lists end before
+            it.
+        mean_rank: mean rank, from 1. None if a ranked list ends before the right candidate.
+        mrr: mean reciprocal rank, in [0, 1]. None likewise.
+        tied_queries: number of queries whose right candidate ties with a wrong one.
     """
 
     hits: dict[str, str]
@@ -79,10 +80,10 @@ class Direction(AtCutoffs):
 
 
 class Ties(_Record):
-    """What ties decide, in rSum points: the optimistic value less the pessimistic one.
+    """The rSum points that ties decide: the optimistic value less the pessimistic one.
 
     Attributes:
-        unexplained_width: Without ties between identical captions or identical images.
+        unexplained_width: the same without ties between identical captions or images.
     """
 
     width: Points
@@ -93,10 +94,10 @@ class Duplicates(_Record):
     """Identical captions and images in the split.
 
     Attributes:
-        captions: Captions that occur more than once.
-        images: Images whose features occur more than once.
-        ceiling_rsum: What a perfect scorer that cannot tell them apart reaches.
-        rsum: This submission's rSum where every one of them counts as right.
+        captions: number of captions that occur more than once.
+        images: number of images whose features occur more than once.
+        ceiling_rsum: rSum of a perfect scorer that gives identical items equal scores.
+        rsum: rSum of this submission if every one of them counts as right.
     """
 
     captions: Count
@@ -106,7 +107,7 @@ class Duplicates(_Record):
 
 
 class Evaluator(_Record):
-    """What computed the result."""
+    """The evaluator that computed the result."""
 
     name: Literal["now-leaderboard"] = "now-leaderboard"
     version: str = VERSION
@@ -115,13 +116,13 @@ class Evaluator(_Record):
 
 
 class Release(_Record):
-    """What the submission was scored against.
+    """The data that the submission was scored on.
 
     Attributes:
         origin: ``rebuilt`` by this toolkit; ``archive``: the published layout without keys;
             ``field``: another data set as the field stores it; ``blind``: a round whose pairing
-            only its judge had; ``closed``: the same after it was published.
-        fingerprint: Of the (split, track).
+            only its judge has; ``closed``: the same after publication.
+        fingerprint: fingerprint of the (split, track).
     """
 
     origin: Origin
@@ -129,11 +130,11 @@ class Release(_Record):
 
 
 class Flag(_Record):
-    """Something that a reader should look at; it never changes the score.
+    """A warning to readers; it never changes the score.
 
     Attributes:
-        code: Stable name for machines, such as ``one-to-one``.
-        message: What was measured, and from where it is flagged.
+        code: stable name for programs, such as ``one-to-one``.
+        message: the measured value and the threshold.
     """
 
     code: Annotated[str, Field(pattern=r"^[a-z0-9-]{1,40}$")]
@@ -141,13 +142,13 @@ class Flag(_Record):
 
 
 class QueryRanks(_Record):
-    """The ranks of one direction's queries; what is the same for all is left out.
+    """Ranks of the queries of one direction; a field that is constant is left out.
 
     Attributes:
-        greater: Candidates above each query's best right one.
-        equal: Wrong candidates beside it; empty where there is none anywhere.
-        later: Of these, those later in the gallery; empty likewise.
-        right: Right candidates at its similarity; empty where there is one everywhere.
+        greater: number of candidates above each query's best right one.
+        equal: number of wrong candidates tied with it; empty if there are none.
+        later: number of those that come later in the gallery; empty likewise.
+        right: number of right candidates at its similarity; empty if always 1.
     """
 
     greater: Counts
@@ -156,7 +157,7 @@ class QueryRanks(_Record):
     right: Counts = ()
 
     def read(self) -> Ranks:
-        """Give them as arrays."""
+        """Return them as arrays."""
         n = len(self.greater)
         filled = ((self.equal, 0), (self.later, 0), (self.right, 1))
         return Ranks(
@@ -166,12 +167,7 @@ class QueryRanks(_Record):
 
 
 def query_ranks(ranks: Ranks, order: Labels) -> QueryRanks:
-    """Put ranks down.
-
-    Args:
-        ranks: Of one direction.
-        order: Of the queries in the record.
-    """
+    """Make the record of the ranks of one direction."""
 
     def packed(values: Integer[np.ndarray, " queries"], usual: int) -> Counts:
         return () if (values == usual).all() else tuple(values[order].tolist())
@@ -185,15 +181,15 @@ def query_ranks(ranks: Ranks, order: Labels) -> QueryRanks:
 
 
 class RankRecord(_Record):
-    """Every rank that the figures follow from; captions stand in the order of their images.
+    """Every rank behind the figures; captions are in the order of their images.
 
     Attributes:
-        i2t: Of images as queries.
-        t2i: Of captions.
-        duplicate_aware: The same where identical captions and images count as right; None where
-            the split has none, or it is the same.
-        explained: Ties of each query that identical captions or images force; None where none.
-        depth: Where ranked lists end; a ``greater`` that high is only a lower bound.
+        i2t: ranks of image queries.
+        t2i: ranks of caption queries.
+        duplicate_aware: the same if identical captions and images count as right; None if
+            the split has none.
+        explained: ties of each query that identical captions or images force; None if none.
+        depth: length of ranked lists; a ``greater`` that high is only a lower bound.
     """
 
     i2t: QueryRanks
@@ -203,11 +199,11 @@ class RankRecord(_Record):
     depth: Count | None = None
 
     def read(self) -> tuple[Ranks, Ranks]:
-        """Give the ranks of both directions as arrays."""
+        """Return the ranks of both directions as arrays."""
         return self.i2t.read(), self.t2i.read()
 
     def owner(self) -> Labels:
-        """Give the image of each caption."""
+        """Return the row of each caption's image."""
         images, captions = len(self.i2t.greater), len(self.t2i.greater)
         return np.arange(captions) // (captions // images)
 
@@ -226,21 +222,21 @@ class Result(Description, _Record):
     """``result.json``: every figure of a scored submission. Immutable.
 
     Attributes:
-        rsum: 0 to 600, ties by expectation, rounded once from the exact value.
-        n_pairs: Captions, each with its image.
-        n_images: As many, or a fifth where an image has five captions.
-        ranked: Whether it stands on the board with a place.
-        reason: Why not, if not.
-        rsum_interval: 95 %, bootstrap over images with their captions, both directions jointly.
-        rsum_deviation: Standard error by the same.
-        rsum_argsort: What a stable ``argsort(...)[::-1]`` gives: the field's value.
-        references: rSum of scorers that know nothing (``chance``), the language, language and
-            topic.
-        flags: What a reader should look at.
-        folds: The other protocol, where the data set has two.
-        precision: The float type that the matrix was stored in; None of ranked lists.
-        payload_sha256: Of the submission's zip.
-        ranks: What all this follows from. None in a blind round: they would tell the pairing.
+        rsum: rSum, 0 to 600, ties by expectation, rounded once from the exact value.
+        n_pairs: number of captions, each with its image.
+        n_images: number of images: the same, or a fifth if an image has five captions.
+        ranked: whether it gets a place on the board.
+        reason: why it is not ranked.
+        rsum_interval: 95 % interval, bootstrap over images with their captions, directions jointly.
+        rsum_deviation: standard error by the same bootstrap.
+        rsum_argsort: rSum by a stable ``argsort(...)[::-1]``: the field's value.
+        references: rSum of trivial scorers that know nothing (``chance``), the language, language
+            and topic.
+        flags: warnings to readers.
+        folds: figures of the other protocol, if the data set has two.
+        precision: float type of the stored matrix; None for ranked lists.
+        payload_sha256: sha256 of the submission's zip.
+        ranks: the ranks behind all figures. None in a blind round: they would reveal the pairing.
     """
 
     format: Literal["now-result/2"] = "now-result/2"
@@ -270,7 +266,7 @@ class Result(Description, _Record):
     ranks: RankRecord | None
 
     def to_json(self) -> str:
-        """Give the text of the result file: the ranks last, each list of them on a line."""
+        """Return the text of the result file, with the ranks last, one list per line."""
         tree = self.model_dump(mode="json", by_alias=True)
         ranks = tree.pop("ranks")
         inherited = {name: tree.pop(name) for name in Description.model_fields}
@@ -285,7 +281,7 @@ class Result(Description, _Record):
 
 
 def _on_lines(ranks: object) -> str:
-    """Print objects on lines of their own and lists of numbers on one: git shows them well."""
+    """Format each object on a line of its own, which keeps git diffs readable."""
     if not isinstance(ranks, dict):
         return json.dumps(ranks, separators=(",", ":"))
     lines = (

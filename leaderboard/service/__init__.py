@@ -1,1 +1,1 @@
-"""The board over HTTP: what stands between strangers and the store."""
+"""The board over HTTP: accounts, quotas, uploads, pages and an API."""

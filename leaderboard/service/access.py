@@ -1,4 +1,4 @@
-"""Who may call a route: every one declares it, and an app with one that does not cannot be made."""
+"""Access rules: every route declares who may call it; the app refuses to start otherwise."""
 
 import hashlib
 import hmac
@@ -12,7 +12,7 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from sqlalchemy import Engine
 from starlette.routing import BaseRoute
 
-from leaderboard.service.accounts import OPERATOR, SCOPES, Principal, TokenError, authenticate
+from leaderboard.service import accounts
 from leaderboard.service.problems import Refusal
 from now_builder.errors import ConfigError
 
@@ -20,31 +20,27 @@ Scope = Literal["admin", "read", "submit"]
 MIN_TOKEN = 16
 _BEARER = HTTPBearer(
     auto_error=False,
-    description="A token that an administrator made: `now-leaderboard admin token`.",
+    description="A token made by an administrator: `now-leaderboard admin token`.",
 )
 _CHALLENGE = {"WWW-Authenticate": "Bearer"}
 
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """Who has the machine: one token from its environment, of which only the hash is kept.
-
-    Attributes:
-        token_hash: Its sha256.
-    """
+    """The operator of the machine, identified by a token; only its hash is kept."""
 
     token_hash: bytes
 
     def holds(self, token: str) -> bool:
-        """Whether a token is the operator's."""
+        """Return whether a token is the operator's."""
         return hmac.compare_digest(_hash(token), self.token_hash)
 
 
 def make_operator(token: str) -> Operator:
-    """Remember a token by its hash.
+    """Make an operator from a token.
 
     Raises:
-        ConfigError: If it is too short to be a secret.
+        ConfigError: If the token is too short.
     """
     if len(token) < MIN_TOKEN:
         raise ConfigError(f"token: found {len(token)} characters, expected {MIN_TOKEN} or more")
@@ -52,41 +48,38 @@ def make_operator(token: str) -> Operator:
 
 
 @dataclass(frozen=True, slots=True)
-class Doorkeeper:
-    """Tells whose token a request shows.
+class Authenticator:
+    """Identifies users by their tokens.
 
     Attributes:
-        database: Of users; None on a read-only board, which lets nobody in.
-        operator: May do everything, if there is one.
-        operator_id: The number of the operator's row.
+        database: database of users; None on a read-only board, which refuses every token.
+        operator: the operator, who may do everything, if any.
+        operator_id: id of the operator's row.
     """
 
     database: Engine | None
     operator: Operator | None = None
     operator_id: int = 0
 
-    def admit(self, token: str) -> Principal:
-        """Tell whose token this is.
+    def authenticate(self, token: str) -> accounts.Principal:
+        """Return the owner of a token.
 
         Raises:
-            Refusal: If nobody's.
+            Refusal: If the token is invalid.
         """
         if self.database is None:
             raise Refusal(403, "this board is read-only: it was started without --release")
         if self.operator is not None and self.operator.holds(token):
-            return Principal(self.operator_id, OPERATOR, frozenset(SCOPES), OPERATOR)
+            name, scopes = accounts.OPERATOR, frozenset(accounts.SCOPES)
+            return accounts.Principal(self.operator_id, name, scopes, name)
         try:
-            return authenticate(self.database, token)
-        except TokenError as error:
+            return accounts.authenticate(self.database, token)
+        except accounts.TokenError as error:
             raise Refusal(401, str(error), headers=_CHALLENGE) from None
 
 
 class Access:
-    """The rule of a route, as a dependency that gives who asks.
-
-    Args:
-        scopes: A token needs one of them.
-    """
+    """Access rule of a route: a dependency that returns the caller."""
 
     def __init__(self, *scopes: Scope) -> None:
         self.scopes = frozenset(scopes)
@@ -95,14 +88,14 @@ class Access:
         self,
         request: Request,
         shown: Annotated[HTTPAuthorizationCredentials | None, Depends(_BEARER)],
-    ) -> Principal:
-        """Check the token.
+    ) -> accounts.Principal:
+        """Check the token of a request.
 
         Raises:
-            Refusal: 401 without a valid token, 403 if it may not do this.
+            Refusal: 401 without a valid token, 403 without a required scope.
         """
-        keeper: Doorkeeper = request.app.state.service.keeper
-        who = keeper.admit(shown.credentials if shown else "")
+        authenticator: Authenticator = request.app.state.service.authenticator
+        who = authenticator.authenticate(shown.credentials if shown else "")
         if not who.scopes & self.scopes:
             wanted = " or ".join(sorted(self.scopes))
             raise Refusal(403, f"this token may not do that: it lacks the scope {wanted}")
@@ -110,21 +103,21 @@ class Access:
 
 
 class Public:
-    """The rule of a route that anybody may call."""
+    """Access rule of a public route."""
 
     async def __call__(self) -> None:
-        """Let pass."""
+        """Allow the request."""
 
 
 PUBLIC = Depends(Public())
-Reader = Annotated[Principal, Depends(Access("read"))]
-Submitter = Annotated[Principal, Depends(Access("submit"))]
-Owner = Annotated[Principal, Depends(Access("admin", "submit"))]
-Admin = Annotated[Principal, Depends(Access("admin"))]
+Reader = Annotated[accounts.Principal, Depends(Access("read"))]
+Submitter = Annotated[accounts.Principal, Depends(Access("submit"))]
+Owner = Annotated[accounts.Principal, Depends(Access("admin", "submit"))]
+Admin = Annotated[accounts.Principal, Depends(Access("admin"))]
 
 
 def rule_of(route: BaseRoute) -> Access | Public | None:
-    """Give the rule that a route declares."""
+    """Return the access rule of a route, if it declares exactly one."""
     if not isinstance(route, APIRoute):
         return None
     rules = [
@@ -134,10 +127,10 @@ def rule_of(route: BaseRoute) -> Access | Public | None:
 
 
 def check_routes(routes: Iterable[BaseRoute]) -> None:
-    """Refuse to serve what nobody thought about.
+    """Check that every route declares an access rule.
 
     Raises:
-        ValueError: Naming the routes that declare no rule, or two.
+        ValueError: If routes declare no rule, or two; it names them.
     """
     bare = sorted(getattr(route, "path", "?") for route in routes if rule_of(route) is None)
     if bare:

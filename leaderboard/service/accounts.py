@@ -1,4 +1,4 @@
-"""Users and their tokens: made, shown once, checked, revoked."""
+"""Users and their tokens: create, list, check, revoke."""
 
 import hashlib
 import hmac
@@ -32,13 +32,13 @@ _USED = timedelta(minutes=1)
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Who a request comes from.
+    """The authenticated caller of a request.
 
     Attributes:
-        user_id: The user's number.
-        handle: The user's name.
-        scopes: What the token allows, of SCOPES; ``admin`` does not imply the others.
-        prefix: The token's name, which is no secret.
+        user_id: id of the user.
+        handle: name of the user.
+        scopes: scopes of the token, from SCOPES; ``admin`` does not imply the others.
+        prefix: public prefix of the token, which names it.
     """
 
     user_id: int
@@ -60,11 +60,11 @@ class UserInfo:
 
 @dataclass(frozen=True, slots=True)
 class TokenInfo:
-    """A token, for lists; nothing here lets anyone in."""
+    """A token, for lists, without its secret."""
 
     prefix: str
     handle: str
-    scopes: frozenset[str]
+    scopes: list[str]
     label: str
     created_at: datetime
     expires_at: datetime | None
@@ -73,10 +73,10 @@ class TokenInfo:
 
 
 class TokenError(NowError):
-    """A token that lets nobody in; the message does not tell why.
+    """An invalid token; the message does not reveal why.
 
     Args:
-        reason: Why, for the log and the metrics alone.
+        reason: reason, only for the log and the metrics.
     """
 
     def __init__(self, reason: Refusal) -> None:
@@ -87,16 +87,16 @@ class TokenError(NowError):
 def create_user(
     engine: Engine, handle: str, display_name: str = "", *, actor: str = OPERATOR
 ) -> UserInfo:
-    """Make a user.
+    """Create a user.
 
     Args:
-        engine: The database.
-        handle: Lower-case letters, digits, single hyphens between; at most 39.
-        display_name: At most 120 characters; the handle where empty.
-        actor: Who does it, for the log.
+        engine: the database.
+        handle: lower-case letters, digits, single hyphens between; at most 39.
+        display_name: at most 120 characters; the handle if empty.
+        actor: who does it, for the log.
 
     Raises:
-        ConfigError: If the handle is not one or is taken.
+        ConfigError: If the handle is invalid or taken.
     """
     if not is_handle(handle):
         raise ConfigError(
@@ -115,13 +115,13 @@ def create_user(
 
 
 def is_handle(text: str) -> bool:
-    """Whether a text may be a user's handle."""
+    """Return whether a text is a valid handle."""
     fits = len(text) <= 39 and _HANDLE.fullmatch(text) is not None
     return fits and text not in {OPERATOR, SERVICE}
 
 
 def add_user(session: Session, handle: str, display_name: str = "") -> User:
-    """Add the row of a user who has no token."""
+    """Add the row of a user without tokens."""
     user = User(handle=handle, display_name=display_name or handle, created_at=datetime.now(UTC))
     session.add(user)
     session.flush()
@@ -131,7 +131,7 @@ def add_user(session: Session, handle: str, display_name: str = "") -> User:
 def set_disabled(
     engine: Engine, handle: str, *, disabled: bool = True, actor: str = OPERATOR
 ) -> None:
-    """Let none of a user's tokens in from now on, or let them in again.
+    """Disable a user's tokens, or enable them again.
 
     Raises:
         ConfigError: If there is no such user.
@@ -158,15 +158,15 @@ def create_token(
     expires_at: datetime | None = None,
     actor: str = OPERATOR,
 ) -> str:
-    """Make a token and give it, this once: only its hash is kept.
+    """Create a token and return it; only its hash is stored.
 
     Args:
-        engine: The database.
-        handle: Whose.
-        scopes: Of SCOPES, one or more.
-        label: What it is for; at most 120 characters.
-        expires_at: From when on it lets nobody in; never where None.
-        actor: Who does it, for the log.
+        engine: the database.
+        handle: owner of the token.
+        scopes: one or more of SCOPES.
+        label: purpose of the token; at most 120 characters.
+        expires_at: time of expiry; None for never.
+        actor: who does it, for the log.
 
     Raises:
         ConfigError: If there is no such user, a scope is unknown or the time has passed.
@@ -196,10 +196,10 @@ def create_token(
 
 
 def authenticate(engine: Engine, token: str, now: datetime | None = None) -> Principal:
-    """Tell whose token this is.
+    """Return the owner of a token.
 
     Raises:
-        TokenError: If it lets nobody in; what it says outside is the same for every reason.
+        TokenError: If the token is invalid; the message is the same for every reason.
     """
     now = now or datetime.now(UTC)
     parts = TOKEN.fullmatch(token)
@@ -221,7 +221,7 @@ def authenticate(engine: Engine, token: str, now: datetime | None = None) -> Pri
 
 
 def revoke_token(engine: Engine, prefix: str, *, actor: str = OPERATOR) -> None:
-    """Let a token in no more; one that is revoked already stays as it is.
+    """Revoke a token; revoking it again changes nothing.
 
     Raises:
         ConfigError: If there is no such token.
@@ -286,7 +286,7 @@ def _token_info(token: Token, handle: str) -> TokenInfo:
     return TokenInfo(
         prefix=token.prefix,
         handle=handle,
-        scopes=frozenset(token.scopes.split()),
+        scopes=token.scopes.split(),
         label=token.label,
         created_at=token.created_at,
         expires_at=token.expires_at,

@@ -1,4 +1,4 @@
-"""The routes of administrators: users, tokens, the log, reproductions."""
+"""Routes of administrators: users, tokens, the log, reproductions."""
 
 from dataclasses import asdict
 from datetime import datetime
@@ -10,8 +10,8 @@ from pydantic import AwareDatetime, BaseModel, Field
 
 from leaderboard.service import accounts, events, intake
 from leaderboard.service.access import Admin
-from leaderboard.service.api import UPLOAD_FAILS, ZIP_BODY, Here, fails, scoring
-from leaderboard.service.problems import Asked
+from leaderboard.service.api import UPLOAD_FAILS, ZIP_BODY, CurrentService, fails, scoring
+from leaderboard.service.problems import RequestBody
 from leaderboard.store.entries import Reproduction
 from leaderboard.store.reproduce import Claim
 from leaderboard.submission.archive import Name
@@ -34,40 +34,27 @@ class Users(BaseModel):
     users: tuple[UserView, ...]
 
 
-class NewUser(Asked):
-    """A user to be."""
+class NewUser(RequestBody):
+    """A request to create a user."""
 
     handle: str
     display_name: str = ""
 
 
-class Disabled(Asked):
-    """Whether a user's tokens let nobody in."""
+class Disabled(RequestBody):
+    """A request to disable or enable a user."""
 
     disabled: bool
-
-
-class TokenView(BaseModel):
-    """A token; nothing here lets anyone in."""
-
-    prefix: str
-    handle: str
-    scopes: tuple[str, ...]
-    label: str
-    created_at: datetime
-    expires_at: datetime | None
-    revoked_at: datetime | None
-    last_used_at: datetime | None
 
 
 class Tokens(BaseModel):
     """Tokens, the oldest first."""
 
-    tokens: tuple[TokenView, ...]
+    tokens: tuple[accounts.TokenInfo, ...]
 
 
-class NewToken(Asked):
-    """A token to be."""
+class NewToken(RequestBody):
+    """A request to create a token."""
 
     handle: str
     scopes: tuple[Literal["admin", "read", "submit"], ...]
@@ -76,7 +63,7 @@ class NewToken(Asked):
 
 
 class Secret(BaseModel):
-    """A new token, shown this once."""
+    """A new token, shown only once."""
 
     token: str
 
@@ -87,51 +74,46 @@ class Events(BaseModel):
     events: tuple[events.Event, ...]
 
 
-class Ran(Asked):
-    """Who ran an entry again.
-
-    Attributes:
-        commit: Of the code.
-    """
+class Rerun(RequestBody):
+    """A request to file a reproduction."""
 
     by: Name
     commit: Annotated[str, Field(pattern=r"^[0-9a-f]{7,64}$")] | None = None
 
     def claim(self) -> Claim:
-        """Give it as the evaluator takes it."""
+        """Return it as a :class:`Claim`."""
         return Claim(self.by, self.commit)
 
 
 @admin.get("/users")
-def users(_who: Admin, service: Here) -> Users:
+def users(_who: Admin, service: CurrentService) -> Users:
     """List users."""
     return Users(users=tuple(_user(user) for user in accounts.list_users(service.database)))
 
 
 @admin.post("/users", status_code=201)
-def create_user(who: Admin, new: NewUser, service: Here) -> UserView:
-    """Make a user."""
+def create_user(who: Admin, new: NewUser, service: CurrentService) -> UserView:
+    """Create a user."""
     return _user(
         accounts.create_user(service.database, new.handle, new.display_name, actor=who.handle)
     )
 
 
 @admin.put("/users/{handle}/disabled", status_code=204)
-def disable_user(who: Admin, handle: str, wanted: Disabled, service: Here) -> None:
-    """Let none of a user's tokens in, or let them in again."""
+def disable_user(who: Admin, handle: str, wanted: Disabled, service: CurrentService) -> None:
+    """Disable a user's tokens, or enable them again."""
     accounts.set_disabled(service.database, handle, disabled=wanted.disabled, actor=who.handle)
 
 
 @admin.get("/tokens")
-def tokens(_who: Admin, service: Here, handle: str | None = None) -> Tokens:
+def tokens(_who: Admin, service: CurrentService, handle: str | None = None) -> Tokens:
     """List tokens, of one user or of all."""
-    found = accounts.list_tokens(service.database, handle)
-    return Tokens(tokens=tuple(_token(token) for token in found))
+    return Tokens(tokens=tuple(accounts.list_tokens(service.database, handle)))
 
 
 @admin.post("/tokens", status_code=201)
-def create_token(who: Admin, new: NewToken, service: Here) -> Secret:
-    """Make a token; the answer is the only place where it is ever shown."""
+def create_token(who: Admin, new: NewToken, service: CurrentService) -> Secret:
+    """Create a token; only this response shows it."""
     token = accounts.create_token(
         service.database,
         new.handle,
@@ -144,15 +126,15 @@ def create_token(who: Admin, new: NewToken, service: Here) -> Secret:
 
 
 @admin.delete("/tokens/{prefix}", status_code=204)
-def revoke_token(who: Admin, prefix: str, service: Here) -> None:
-    """Let a token in no more."""
+def revoke_token(who: Admin, prefix: str, service: CurrentService) -> None:
+    """Revoke a token."""
     accounts.revoke_token(service.database, prefix, actor=who.handle)
 
 
 @admin.get("/events")
 def read_events(
     _who: Admin,
-    service: Here,
+    service: CurrentService,
     after: Annotated[int, Query(ge=0)] = 0,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     kind: str | None = None,
@@ -169,9 +151,9 @@ def read_events(
     openapi_extra=ZIP_BODY,
 )
 async def add_reproduction(
-    request: Request, who: Admin, name: str, ran: Annotated[Ran, Query()], service: Here
+    request: Request, who: Admin, name: str, ran: Annotated[Rerun, Query()], service: CurrentService
 ) -> Reproduction:
-    """Score somebody else's run of an entry, the body, and file it beside the entry."""
+    """Score the body, an independent run of an entry, and file it as a reproduction."""
     async with intake.received(request, service, who) as upload:
         return await scoring(
             service, partial(intake.file_reproduction, service, upload, name, ran.claim())
@@ -181,7 +163,3 @@ async def add_reproduction(
 def _user(user: accounts.UserInfo) -> UserView:
     tree = asdict(user)
     return UserView(**{field: tree[field] for field in UserView.model_fields})
-
-
-def _token(token: accounts.TokenInfo) -> TokenView:
-    return TokenView(**{**asdict(token), "scopes": tuple(sorted(token.scopes))})

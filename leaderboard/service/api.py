@@ -1,4 +1,4 @@
-"""The routes of the board: submitting, looking, comparing."""
+"""Routes of the board: submissions, entries, boards, comparisons, pages."""
 
 import asyncio
 from collections.abc import Callable
@@ -18,10 +18,9 @@ from leaderboard.service import events, index, intake, quotas
 from leaderboard.service.access import PUBLIC, Owner, Reader, Submitter
 from leaderboard.service.database import writing
 from leaderboard.service.metering import MEDIA_TYPE as METRICS
-from leaderboard.service.problems import Asked, Refusal, describe_errors
+from leaderboard.service.problems import Refusal, RequestBody, describe_errors
 from leaderboard.service.running import Service
 from leaderboard.service.views import (
-    MEDIA_TYPES,
     Boards,
     BoardView,
     ComparisonView,
@@ -34,6 +33,7 @@ from leaderboard.service.views import (
     view_link,
     view_own,
 )
+from leaderboard.site.pages import MEDIA_TYPES
 from leaderboard.store import entries as store
 from leaderboard.store.entries import Entry
 from leaderboard.submission.archive import Prose, Submission
@@ -44,16 +44,16 @@ Answer = TypeVar("Answer")
 
 
 async def service_of(request: Request) -> Service:
-    """Give the running board of a request."""
+    """Return the service behind a request."""
     service: Service = request.app.state.service
     return service
 
 
-Here = Annotated[Service, Depends(service_of)]
+CurrentService = Annotated[Service, Depends(service_of)]
 
 
 def fails(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Name the errors of a route for its description."""
+    """Return the OpenAPI responses of a route's errors."""
     return {status: {"description": HTTPStatus(status).phrase} for status in statuses}
 
 
@@ -68,7 +68,7 @@ UPLOAD_FAILS = fails(400, 401, 403, 408, 413, 422, 429)
 
 
 class Quota(BaseModel):
-    """What is left today; None is no limit."""
+    """Remaining quota of today; None means no limit."""
 
     attempts: int | None
     scored: int | None
@@ -84,7 +84,7 @@ class Me(BaseModel):
 
 
 class Valid(BaseModel):
-    """A file that would be scored."""
+    """A valid submission."""
 
     valid: bool = True
     track: str
@@ -92,17 +92,17 @@ class Valid(BaseModel):
     method: str
 
 
-class Reason(Asked):
-    """Why an entry is withdrawn; shown on its page."""
+class Reason(RequestBody):
+    """Why an entry is withdrawn; shown publicly."""
 
     reason: Prose
 
 
 async def _until(anonymous_until: date | None = None) -> date | None:
-    """Check the day until which a submitter wants to stay anonymous.
+    """Check the day until which a submitter stays anonymous.
 
     Raises:
-        Refusal: If it is not ahead, or too far.
+        Refusal: If it is not in the future, or too far ahead.
     """
     today = datetime.now(UTC).date()
     if anonymous_until is not None and not today < anonymous_until <= today + MAX_ANONYMOUS:
@@ -126,19 +126,19 @@ async def _until(anonymous_until: date | None = None) -> date | None:
 async def submit(
     request: Request,
     who: Submitter,
-    service: Here,
+    service: CurrentService,
     until: Annotated[date | None, Depends(_until)],
 ) -> Response:
     """Score a submission and file it.
 
-    The body is the zip. The answer comes when the result is on disk; the same file sent again
-    gives the same entry, so a lost answer is mended by sending again.
+    The body is the zip. The answer is sent when the result is on disk; the same file sent again
+    gives the same entry, so it is safe to send it again if the answer is lost.
     """
     intake.judge_of(service)
     await run_in_threadpool(intake.count_attempt, service, who)
     async with (
         intake.received(request, service, who) as upload,
-        request.app.state.one_by_one.lock(upload.sha256),
+        request.app.state.upload_locks.lock(upload.sha256),
     ):
         entry, new = await scoring(service, partial(intake.file_upload, service, upload, until))
     return Response(
@@ -153,8 +153,8 @@ async def submit(
 
 
 @api.post("/validate", responses=UPLOAD_FAILS, openapi_extra=ZIP_BODY)
-async def validate(request: Request, who: Submitter, service: Here) -> Valid:
-    """Say whether a submission would be scored; nothing is stored, but it counts as an attempt."""
+async def validate(request: Request, who: Submitter, service: CurrentService) -> Valid:
+    """Check a submission without scoring it; it counts as an attempt."""
     intake.judge_of(service)
     await run_in_threadpool(intake.count_attempt, service, who)
     async with intake.received(request, service, who) as upload:
@@ -163,13 +163,13 @@ async def validate(request: Request, who: Submitter, service: Here) -> Valid:
 
 
 async def scoring(service: Service, work: Callable[[], Answer]) -> Answer:
-    """Do work on one of the few threads that score."""
+    """Run work on one of the scoring threads."""
     return await asyncio.get_running_loop().run_in_executor(service.scorers, work)
 
 
 @api.get("/me", responses=fails(401, 403))
-def me(who: Reader, service: Here) -> Me:
-    """Tell whose token this is, and what is left of today's quotas."""
+def me(who: Reader, service: CurrentService) -> Me:
+    """Return the token's owner, its scopes and what is left of today's quotas."""
     limits = intake.quotas_of(service, who)
     left = quotas.remaining(service.database, who.user_id, limits, datetime.now(UTC))
     free = limits is intake.UNLIMITED
@@ -185,13 +185,13 @@ def me(who: Reader, service: Here) -> Me:
 
 
 @api.get("/submissions", responses=fails(401, 403))
-def mine(who: Reader, service: Here) -> OwnEntries:
-    """List the entries of who asks, the newest first."""
+def mine(who: Reader, service: CurrentService) -> OwnEntries:
+    """List the caller's entries, newest first."""
     return view_own(index.entries_of(service.database, who.user_id))
 
 
 @api.get("/entries/{name}", dependencies=[PUBLIC], responses=fails(404))
-def entry(name: str, service: Here) -> EntryView:
+def entry(name: str, service: CurrentService) -> EntryView:
     """Describe an entry."""
     return view_entry(_entry(service, name))
 
@@ -199,8 +199,8 @@ def entry(name: str, service: Here) -> EntryView:
 @api.get(
     "/entries/{name}/result", dependencies=[PUBLIC], response_model=Result, responses=fails(404)
 )
-def result(name: str, service: Here) -> Response:
-    """Give an entry's ``result.json``, byte for byte as it was filed."""
+def result(name: str, service: CurrentService) -> Response:
+    """Return an entry's ``result.json``, byte for byte as filed."""
     return Response(_entry(service, name).result.to_json(), media_type="application/json")
 
 
@@ -212,10 +212,10 @@ def _entry(service: Service, name: str) -> Entry:
 
 
 @api.post("/entries/{name}/withdraw", responses=fails(401, 403, 404, 422))
-def withdraw(who: Owner, name: str, said: Reason, service: Here) -> EntryView:
+def withdraw(who: Owner, name: str, said: Reason, service: CurrentService) -> EntryView:
     """Withdraw an entry: it leaves the board, and a tombstone with the reason stays.
 
-    A second time changes nothing.
+    Withdrawing again changes nothing.
     """
     _entry(service, name)
     row = index.find_entry(service.database, name)
@@ -229,7 +229,7 @@ def withdraw(who: Owner, name: str, said: Reason, service: Here) -> EntryView:
 
 
 @api.get("/boards", dependencies=[PUBLIC])
-def boards(service: Here) -> Boards:
+def boards(service: CurrentService) -> Boards:
     """List the boards."""
     entries = service.pages.snapshot().live()
     return Boards(boards=tuple(view_link(board, entries) for board in BOARDS))
@@ -238,8 +238,8 @@ def boards(service: Here) -> Boards:
 @api.get(
     "/boards/{board}", dependencies=[PUBLIC], response_model=BoardView, responses=fails(404, 422)
 )
-def board(board: str, wanted: Annotated[Filter, Query()], service: Here) -> Response:
-    """Give a board's rows: reported and scored ones, placed where they compare.
+def board(board: str, wanted: Annotated[Filter, Query()], service: CurrentService) -> Response:
+    """Return the rows of a board, reported and scored, with their places.
 
     Formats: JSON, CSV, Markdown, LaTeX, and BibTeX of the sources.
     """
@@ -252,21 +252,21 @@ def board(board: str, wanted: Annotated[Filter, Query()], service: Here) -> Resp
 
 
 @api.get("/compare", dependencies=[PUBLIC], responses=fails(404, 422))
-def compare(a: str, b: str, service: Here) -> ComparisonView:
-    """Say by how much entry ``a`` is better than ``b``, query by query, and how sure that is."""
+def compare(a: str, b: str, service: CurrentService) -> ComparisonView:
+    """Compare entry ``a`` with ``b`` query by query: difference of rSum, interval and tests."""
     one, other = _entry(service, a), _entry(service, b)
     return view_comparison(compare_results(one.result, other.result), a, b)
 
 
 @api.get("/schema/submission.json", dependencies=[PUBLIC])
 def submission_schema() -> dict[str, Any]:
-    """Give the JSON schema of ``submission.json``."""
+    """Return the JSON schema of ``submission.json``."""
     return Submission.model_json_schema()
 
 
 @api.get("/schema/result.json", dependencies=[PUBLIC])
 def result_schema() -> dict[str, Any]:
-    """Give the JSON schema of ``result.json``."""
+    """Return the JSON schema of ``result.json``."""
     return Result.model_json_schema(by_alias=True)
 
 
@@ -274,15 +274,15 @@ root = APIRouter()
 
 
 class Health(BaseModel):
-    """A board that works."""
+    """A working board."""
 
     status: str = "ok"
     version: str = __version__
 
 
 @root.get("/healthz", dependencies=[PUBLIC], responses=fails(503))
-def health(service: Here) -> Health:
-    """Say whether the board works: its database answers, its store can be written."""
+def health(service: CurrentService) -> Health:
+    """Check that the database answers and the store can be written."""
     problem = service.problem()
     if problem is not None:
         raise Refusal(503, problem)
@@ -291,8 +291,8 @@ def health(service: Here) -> Health:
 
 
 @root.get("/metrics", dependencies=[PUBLIC], response_class=Response)
-def metrics(service: Here) -> Response:
-    """Give the service's counters in Prometheus' text format."""
+def metrics(service: CurrentService) -> Response:
+    """Return the service's metrics in Prometheus' text format."""
     service.meters.entries.set(len(service.pages.snapshot().entries))
     return Response(service.meters.text(), media_type=METRICS)
 
@@ -304,8 +304,8 @@ def openapi(request: Request) -> dict[str, Any]:
 
 
 @root.get("/{path:path}", dependencies=[PUBLIC], include_in_schema=False)
-def page(path: str, request: Request, service: Here) -> Response:
-    """Give a page of the site; where there is none, one that says so to who reads pages."""
+def page(path: str, request: Request, service: CurrentService) -> Response:
+    """Return a page of the site; for missing addresses browsers get a page, others an error."""
     found = service.pages.get(path or "index.html")
     if found is None:
         if "text/html" not in request.headers.get("Accept", "") or path.startswith("v1/"):

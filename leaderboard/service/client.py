@@ -1,4 +1,4 @@
-"""Talks to a board over HTTP: submit, status, withdraw, quota."""
+"""Client of a board over HTTP: submit, status, withdraw, quota."""
 
 import os
 import time
@@ -24,12 +24,12 @@ Progress = Callable[[int], object]
 
 
 class BoardError(NowError):
-    """A board that cannot be reached or says no.
+    """A board that cannot be reached, or an error response.
 
     Args:
-        message: One line.
-        status: Of HTTP; None where there was no answer.
-        problems: What the board found wrong, a line each.
+        message: one line.
+        status: HTTP status; None without a response.
+        problems: problems that the board found, one line each.
     """
 
     def __init__(
@@ -42,13 +42,10 @@ class BoardError(NowError):
 
 @dataclass(frozen=True, slots=True)
 class Filed:
-    """An acknowledged submission.
+    """An accepted submission.
 
     Attributes:
-        name: Of the entry.
-        page: Address for people.
-        new: Whether this very upload made it.
-        result: ``result.json``.
+        new: whether this upload created it.
     """
 
     name: str
@@ -74,16 +71,16 @@ def read_token(path: Path | None) -> str:
         raise ConfigError(f"--token-file {path}: cannot be read ({error})") from None
 
 
-class Board:
-    """A board at an address.
+class BoardClient:
+    """Client of the board at a URL.
 
     Args:
         url: ``https://host`` or, on this machine, ``http://127.0.0.1:8000``.
-        token: Shown at every request; never sent on to another host.
-        pause: Waits so many seconds before another try.
+        token: bearer token; never sent to another host.
+        pause: function that sleeps, in seconds, before another try.
 
     Raises:
-        ConfigError: If the address or the token cannot be one.
+        ConfigError: If the URL or the token is malformed.
     """
 
     def __init__(self, url: str, token: str, pause: Callable[[float], object] = time.sleep) -> None:
@@ -104,12 +101,12 @@ class Board:
     def submit(
         self, path: Path, anonymous_until: str | None = None, progress: Progress | None = None
     ) -> Filed:
-        """Upload a submission; the same file sent twice is one entry, so tries are safe.
+        """Upload a submission; the same file sent twice is one entry, so retries are safe.
 
         Args:
-            path: The zip.
-            anonymous_until: ``YYYY-MM-DD``: who submitted it is shown from that day on.
-            progress: Told how many bytes are sent, from the start again at each try.
+            path: the zip.
+            anonymous_until: ``YYYY-MM-DD``: day from which the submitter is shown.
+            progress: called with the number of bytes sent, from 0 again at each try.
 
         Raises:
             BoardError: If the board refuses it, with every problem, or cannot be reached.
@@ -132,7 +129,7 @@ class Board:
         )
 
     def me(self) -> dict[str, Any]:
-        """Ask who the token belongs to, what it may do, and what is left of the quotas."""
+        """Return the token's owner, its scopes and what is left of the quotas."""
         return self._tree("GET", "/v1/me")
 
     def mine(self) -> list[dict[str, Any]]:
@@ -140,7 +137,7 @@ class Board:
         return list(self._tree("GET", "/v1/submissions")["submissions"])
 
     def entry(self, name: str) -> dict[str, Any]:
-        """Describe an entry."""
+        """Return the description of an entry."""
         return self._tree("GET", f"/v1/entries/{quote(name, safe='')}")
 
     def withdraw(self, name: str, reason: str) -> dict[str, Any]:
@@ -155,10 +152,10 @@ class Board:
         return dict(answer.json())
 
     def _answer(self, send: Callable[[], httpx.Response]) -> httpx.Response:
-        """Send until there is an answer, waiting longer each time.
+        """Send until there is a response, with exponential backoff.
 
         Raises:
-            BoardError: If the answer is a refusal, or none came.
+            BoardError: If the response is an error, or none came.
         """
         problem = ""
         for attempt in range(TRIES):
@@ -196,7 +193,7 @@ def _line(item: Mapping[str, object]) -> str:
 
 
 def printable(text: str) -> str:
-    """Give a stranger's text without what could move a terminal's cursor."""
+    """Replace unprintable characters, which could control a terminal."""
     return "".join(character if character.isprintable() else "?" for character in text)
 
 

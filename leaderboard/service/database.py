@@ -1,4 +1,4 @@
-"""The service's tables, and how a database is opened, brought up to date, read and written."""
+"""Tables of the service; open, migrate, read and write its database."""
 
 import os
 from collections.abc import Iterator
@@ -32,12 +32,12 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
-from leaderboard.service.fair_semaphore import Turns
+from leaderboard.service.fair_semaphore import FairSemaphore
 from leaderboard.store.entries import PRIVATE, prepare_store
 from now_builder.errors import ConfigError
 
 SQLITE, POSTGRESQL = "sqlite", "postgresql"
-# So many threads speak to the database at once; others wait for their turn.
+# Connections open at the same time; further threads wait in order.
 POOL = 16
 WAIT_SECONDS = 30.0
 _LOCK_KEY = 0x6E6F77  # "now": the advisory lock that a migration holds in PostgreSQL
@@ -45,22 +45,22 @@ _EXPECTED = "expected sqlite:///FILE or postgresql://USER@HOST/NAME"
 
 
 class Instant(TypeDecorator[datetime]):
-    """A moment in UTC; SQLite keeps no zone, so that it is put back on reading."""
+    """A time in UTC; SQLite stores no time zone, so it is added on reading."""
 
     impl = DateTime(timezone=True)
     cache_ok = True
 
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        """Refuse moments of no zone."""
+        """Convert to UTC; refuse times without a zone."""
         del dialect
         if value is None:
             return None
         if value.tzinfo is None:
-            raise ValueError(f"{value}: a moment needs a zone")
+            raise ValueError(f"{value}: expected a time with a zone")
         return value.astimezone(UTC)
 
     def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        """Give the zone back."""
+        """Add the time zone."""
         del dialect
         if value is None:
             return None
@@ -68,7 +68,7 @@ class Instant(TypeDecorator[datetime]):
 
 
 class Base(DeclarativeBase):
-    """What all tables share: names of constraints that are the same in both databases."""
+    """Base of all tables, with constraint names for both databases."""
 
     metadata = MetaData(
         naming_convention={
@@ -83,11 +83,11 @@ class Base(DeclarativeBase):
 
 
 class User(Base):
-    """Someone who may submit.
+    """A user who may submit.
 
     Attributes:
-        handle: The name that the board shows.
-        disabled_at: No token of theirs is let in from then on.
+        handle: name shown on the board.
+        disabled_at: time from which none of the user's tokens is valid.
     """
 
     __tablename__ = "users"
@@ -100,13 +100,13 @@ class User(Base):
 
 
 class Token(Base):
-    """A token's hash and its bounds; the token itself is kept nowhere.
+    """Hash and limits of a token; the token itself is not stored.
 
     Attributes:
-        prefix: The part of it that is no secret: names it in lists.
-        sha256: Of the whole token.
-        scopes: Words of accounts.SCOPES, sorted, a space between.
-        last_used_at: To the minute.
+        prefix: public prefix, which names the token in lists.
+        sha256: sha256 of the whole token.
+        scopes: words of accounts.SCOPES, sorted, separated by spaces.
+        last_used_at: time of last use, to the minute.
     """
 
     __tablename__ = "tokens"
@@ -124,13 +124,13 @@ class Token(Base):
 
 
 class EntryRow(Base):
-    """What the service asks of an entry; the store's folder has the rest and is the truth.
+    """Index row of an entry; the store's folder is authoritative.
 
     Attributes:
-        name: The store's name of it.
-        user_id: Who filed it; None where the folder does not say.
-        payload_sha256: Of the submission's zip: a second upload of it is the same entry.
-        withdrawn_at: A tombstone since then.
+        name: name of the entry in the store.
+        user_id: id of the submitter; None if unknown.
+        payload_sha256: sha256 of the submission's zip; uploads of the same zip are one entry.
+        withdrawn_at: time of the withdrawal.
     """
 
     __tablename__ = "entries"
@@ -155,13 +155,7 @@ class EntryRow(Base):
 
 
 class Usage(Base):
-    """What a user took of a day's quotas.
-
-    Attributes:
-        day: In UTC.
-        attempts: Uploads, also refused ones.
-        scored: Accepted on a test split, or about to be.
-    """
+    """A user's use of a day's quotas."""
 
     __tablename__ = "usage"
     __table_args__ = (
@@ -176,15 +170,15 @@ class Usage(Base):
 
 
 class EventRow(Base):
-    """One link of the log; triggers refuse to change or to delete it.
+    """An event of the log; triggers prevent changes and deletion.
 
     Attributes:
-        actor: A handle, or ``operator`` for who has the machine, or ``service``.
-        kind: Such as ``entry.filed``.
-        subject: What it was done to: an entry's name, a handle, a token's prefix.
-        detail: A JSON object.
-        previous: The hash of the event before; unique, so that the chain never forks.
-        hash: Of all the fields above.
+        actor: a handle, ``operator`` or ``service``.
+        kind: kind of event, such as ``entry.filed``.
+        subject: object of the action: an entry's name, a handle, a token's prefix.
+        detail: details, a JSON object.
+        previous: hash of the previous event; unique, so that the chain cannot fork.
+        hash: sha256 of all the fields above.
     """
 
     __tablename__ = "events"
@@ -201,22 +195,22 @@ class EventRow(Base):
 
 
 def default_url(store: Path) -> str:
-    """Name the store's own database: a file in its private folder, which is made if need be."""
+    """Return the URL of the store's own database, a file in its private folder."""
     prepare_store(store)
     return f"sqlite:///{(store / PRIVATE / 'board.sqlite').absolute()}"
 
 
 def open_database(url: str) -> Engine:
-    """Open a database; one that is missing is made, an older one is brought up to date.
+    """Open a database; create or migrate it if needed.
 
-    An answer given after :func:`writing` survives the death of the process. A power cut may take
-    SQLite's last transactions; the store's folder, which is synced, then gives them back.
+    Data committed by :func:`writing` survives the death of the process. A power cut may lose
+    SQLite's last transactions, which are then restored from the store's folder.
 
     Args:
         url: ``sqlite:///FILE`` or ``postgresql://USER:PASSWORD@HOST:PORT/NAME``.
 
     Raises:
-        ConfigError: If the address is not one, the server is not there, or the database cannot
+        ConfigError: If the URL is invalid, the server is not reachable, or the database cannot
             be written or was made by a newer version.
     """
     engine = _engine(_parse(url))
@@ -227,7 +221,7 @@ def open_database(url: str) -> Engine:
         with _begin(engine) as connection:
             if connection.dialect.name == POSTGRESQL:
                 connection.execute(text(f"SELECT pg_advisory_xact_lock({_LOCK_KEY})"))
-            _refuse_strangers(connection, shown)
+            _check_tables(connection, shown)
             upgrade(connection, shown)
             # A file that is read-only shows that only when written.
             connection.execute(text("UPDATE alembic_version SET version_num = version_num"))
@@ -243,18 +237,18 @@ def open_database(url: str) -> Engine:
 
 @contextmanager
 def reading(engine: Engine) -> Iterator[Session]:
-    """Yield a session to read with; what it changes is dropped.
+    """Yield a read-only session; changes are rolled back.
 
     Raises:
         TimeoutError: If no connection became free in time.
     """
-    with _gate(engine, "places"), Session(engine) as session:
+    with _semaphore(engine, "connections"), Session(engine) as session:
         yield session
 
 
 @contextmanager
 def writing(engine: Engine) -> Iterator[Session]:
-    """Yield a session whose changes are all kept at the end, or none if an error passes.
+    """Yield a session in a transaction, committed at the end, rolled back on an error.
 
     SQLite has one writer: threads of this process queue for it here, other processes by its lock.
 
@@ -267,7 +261,7 @@ def writing(engine: Engine) -> Iterator[Session]:
 
 
 def insert_missing(session: Session, table: type[Base], values: dict[str, Any]) -> bool:
-    """Insert a row unless one that it may not stand beside is there; whether it was inserted."""
+    """Insert a row unless it violates a constraint; return whether it was inserted."""
     postgres = session.get_bind().dialect.name == POSTGRESQL
     insert = postgresql.insert if postgres else sqlite.insert
     adding = insert(table).values(values).on_conflict_do_nothing().returning(literal(1))
@@ -277,13 +271,17 @@ def insert_missing(session: Session, table: type[Base], values: dict[str, Any]) 
 @contextmanager
 def _begin(engine: Engine) -> Iterator[Connection]:
     writer = engine.execution_options(immediate=True)
-    with _gate(engine, "writers"), _gate(engine, "places"), writer.begin() as connection:
+    with (
+        _semaphore(engine, "writers"),
+        _semaphore(engine, "connections"),
+        writer.begin() as connection,
+    ):
         yield connection
 
 
-def _gate(engine: Engine, name: str) -> Turns:
-    gate: Turns = engine.get_execution_options()[name]
-    return gate
+def _semaphore(engine: Engine, name: str) -> FairSemaphore:
+    semaphore: FairSemaphore = engine.get_execution_options()[name]
+    return semaphore
 
 
 def _parse(url: str) -> URL:
@@ -314,8 +312,8 @@ def _engine(url: URL) -> Engine:
             pool_timeout=WAIT_SECONDS,
             pool_pre_ping=url.drivername != SQLITE,
             execution_options={
-                "places": Turns(POOL, WAIT_SECONDS),
-                "writers": Turns(1 if url.drivername == SQLITE else POOL, WAIT_SECONDS),
+                "connections": FairSemaphore(POOL, WAIT_SECONDS),
+                "writers": FairSemaphore(1 if url.drivername == SQLITE else POOL, WAIT_SECONDS),
             },
         )
     except (ModuleNotFoundError, NoSuchModuleError):
@@ -329,7 +327,7 @@ def _engine(url: URL) -> Engine:
 
 
 def _make_file(url: URL) -> None:
-    """Make the file, which only its owner may read: SQLite itself would let the group in."""
+    """Create the file with permissions for its owner only, which SQLite does not do."""
     if url.database is None or url.query.get("uri"):
         return
     path = Path(url.database)
@@ -341,7 +339,7 @@ def _make_file(url: URL) -> None:
 
 
 def _set_pragmas(connection: Any, _record: object) -> None:
-    # Transactions are begun by _begin_sqlite, not by the driver's guesses.
+    # Transactions are begun by _begin_sqlite, not implicitly by the driver.
     connection.isolation_level = None
     cursor = connection.cursor()
     for pragma in ("journal_mode=WAL", "foreign_keys=ON", "synchronous=NORMAL"):
@@ -354,8 +352,8 @@ def _begin_sqlite(connection: Connection) -> None:
     connection.exec_driver_sql("BEGIN IMMEDIATE" if immediate else "BEGIN")
 
 
-def _refuse_strangers(connection: Connection, shown: str) -> None:
-    """Leave a database of something else alone."""
+def _check_tables(connection: Connection, shown: str) -> None:
+    """Refuse a database that has other tables."""
     tables = set(inspect(connection).get_table_names())
     if tables and "alembic_version" not in tables:
         raise ConfigError(f"database {shown}: holds other tables ({min(tables)}), expected none")

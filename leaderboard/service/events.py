@@ -1,4 +1,4 @@
-"""The service's log: events chained by their hashes, to which one can only add."""
+"""The service's log: append-only events, chained by their hashes."""
 
 import hashlib
 import json
@@ -18,16 +18,16 @@ _LOCK_KEY = 0x6E6F78
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """What happened.
+    """An event of the log.
 
     Attributes:
-        number: Rises with time; may leave gaps.
-        at: In UTC.
-        actor: A handle, or ``operator`` for who has the machine, or ``service``.
-        kind: Such as ``entry.filed``.
-        subject: What it was done to: an entry's name, a handle, a token's prefix.
-        detail: More of it; never a secret.
-        hash: Of this and, through it, of all before.
+        number: increases with time; may have gaps.
+        at: time in UTC.
+        actor: a handle, ``operator`` or ``service``.
+        kind: kind of event, such as ``entry.filed``.
+        subject: object of the action: an entry's name, a handle, a token's prefix.
+        detail: details; never a secret.
+        hash: sha256 of this event and, through the chain, of all previous ones.
     """
 
     number: int
@@ -41,13 +41,13 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """What a look at all events found.
+    """Outcome of checking all events.
 
     Attributes:
-        n_events: How many there are.
-        head: The last hash; note it elsewhere to find out later whether the end was cut off.
-        broken_at: The first event that is not what was appended, or does not follow on the one
-            before; None if all are well.
+        n_events: number of events.
+        head: last hash; record it elsewhere to detect truncation later.
+        broken_at: first event that was changed, or does not follow the
+            previous one; None if there is none.
     """
 
     n_events: int
@@ -64,10 +64,10 @@ def append(
 ) -> str:
     """Add an event inside a transaction of :func:`leaderboard.service.database.writing`.
 
-    Append last in a transaction: in PostgreSQL those that append wait for one another here.
+    Append last in a transaction: in PostgreSQL appending takes a global lock.
 
     Returns:
-        Its hash.
+        Hash of the event.
     """
     if session.get_bind().dialect.name == POSTGRESQL:
         session.execute(text(f"SELECT pg_advisory_xact_lock({_LOCK_KEY})"))
@@ -89,14 +89,7 @@ def append(
 def read(
     engine: Engine, *, after: int = 0, limit: int = 100, kind: str | None = None
 ) -> list[Event]:
-    """Read a page of events, oldest first.
-
-    Args:
-        engine: The database.
-        after: Number of the last event of the page before.
-        limit: The most to give.
-        kind: Only these.
-    """
+    """Read a page of events, oldest first."""
     query = select(EventRow).where(EventRow.id > after).order_by(EventRow.id).limit(limit)
     if kind is not None:
         query = query.where(EventRow.kind == kind)
@@ -105,7 +98,7 @@ def read(
 
 
 def check_chain(engine: Engine) -> Chain:
-    """Compute every hash again, and look whether each event follows on the one before."""
+    """Recompute every hash, and check that each event follows the previous one."""
     n_events, head, broken_at = 0, FIRST, None
     with reading(engine) as session:
         query = select(EventRow).order_by(EventRow.id).execution_options(yield_per=1000)

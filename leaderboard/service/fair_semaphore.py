@@ -1,21 +1,21 @@
-"""A gate that lets so many threads through at a time, in the order in which they came."""
+"""A semaphore that serves waiting threads in the order in which they came."""
 
 import threading
 from collections import deque
 from types import TracebackType
 
 
-class Turns:
-    """A semaphore that is fair: a lock or a pool of the libraries lets whoever runs push in.
+class FairSemaphore:
+    """A first-in, first-out semaphore; those of ``threading`` and of connection pools are not fair.
 
     Args:
-        places: How many may be inside at a time.
-        patience: Seconds after which one who waits is sent away.
+        permits: Threads that may hold it at the same time.
+        timeout: Seconds to wait for a permit before :class:`TimeoutError` is raised.
     """
 
-    def __init__(self, places: int, patience: float) -> None:
-        self._free = places
-        self._patience = patience
+    def __init__(self, permits: int, timeout: float) -> None:
+        self._free = permits
+        self._timeout = timeout
         self._waiting: deque[threading.Lock] = deque()
         self._lock = threading.Lock()
 
@@ -24,15 +24,15 @@ class Turns:
             if self._free > 0:
                 self._free -= 1
                 return
-            turn = threading.Lock()
-            turn.acquire()
-            self._waiting.append(turn)
-        if turn.acquire(timeout=self._patience):
+            permit = threading.Lock()
+            permit.acquire()
+            self._waiting.append(permit)
+        if permit.acquire(timeout=self._timeout):
             return
         with self._lock:
-            if turn in self._waiting:
-                self._waiting.remove(turn)
-                raise TimeoutError(f"no turn within {self._patience:g} s")
+            if permit in self._waiting:
+                self._waiting.remove(permit)
+                raise TimeoutError(f"no permit within {self._timeout:g} s")
 
     def __exit__(
         self,

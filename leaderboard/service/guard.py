@@ -1,4 +1,4 @@
-"""Stands before every route: headers, ETag, HEAD, one log line and the metrics of each request."""
+"""Middleware of every route: limits of bodies, headers, ETag, HEAD, log line and metrics."""
 
 import asyncio
 import contextlib
@@ -20,7 +20,7 @@ from leaderboard.site.pages import policy
 LOG = logging.getLogger("leaderboard.http")
 BODY_SECONDS = 120.0
 MAX_SMALL = 2**16
-# A refused body of an ordinary announced size is read and dropped by the server beneath.
+# A refused body of this announced size or less is read and dropped by uvicorn.
 _MAX_IGNORED = 2**26
 _MAX_DRAINED, _DRAIN_SECONDS = 2**22, 1.0
 _BODY = "now_leaderboard.body"
@@ -29,13 +29,9 @@ _PAGES = "/{path:path}"
 
 
 class Body:
-    """The body of a request, counted and timed: what its headers say is not believed.
+    """The body of a request with limits of size and time; its headers are not trusted.
 
-    Small ones are for everybody; a route that takes more says so once it knows who asks.
-
-    Args:
-        receive: Gives the pieces.
-        headers: Of the request.
+    Small bodies are always accepted; a route allows more once it knows the caller.
     """
 
     def __init__(self, receive: Receive, headers: Headers) -> None:
@@ -47,7 +43,7 @@ class Body:
         self.complete = self._length is None and "Transfer-Encoding" not in headers
 
     def allow(self, limit: int) -> None:
-        """Take that many bytes.
+        """Allow that many bytes.
 
         Raises:
             Refusal: If the headers announce more.
@@ -57,10 +53,10 @@ class Body:
             raise _too_large(limit)
 
     async def receive(self) -> Message:
-        """Give the next piece.
+        """Receive the next chunk.
 
         Raises:
-            Refusal: If there were too many bytes, or they come too slowly.
+            Refusal: If the body is too long or too slow.
         """
         if self.complete:
             return await self._receive()
@@ -79,7 +75,7 @@ class Body:
         return message
 
     def unread(self) -> bool:
-        """Whether so much may still come that the connection is better closed than read on."""
+        """Return whether the rest is so long that the connection should be closed."""
         if self.complete:
             return False
         return (
@@ -87,7 +83,7 @@ class Body:
         )
 
     async def drain(self) -> None:
-        """Read and drop a little: a client cut off while it sends never sees the answer."""
+        """Read and drop some of the rest: a client cut off while sending sees no response."""
         dropped = 0
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_DRAIN_SECONDS):
@@ -99,7 +95,7 @@ class Body:
 
 
 def body_of(request: Request) -> Body:
-    """Give the body of a request that came through a :class:`Guard`."""
+    """Return the body of a request that passed a :class:`Guard`."""
     body: Body = request.scope[_BODY]
     return body
 
@@ -109,13 +105,9 @@ def _too_large(limit: int) -> Refusal:
 
 
 class Guard:
-    """An ASGI layer around the whole service.
+    """ASGI middleware around the whole service.
 
-    Answers are whole when they pass here (none is streamed), so that an ETag can be their hash.
-
-    Args:
-        app: The service.
-        meters: Where requests are counted.
+    Responses are buffered, not streamed, so that their hash can be the ETag.
     """
 
     def __init__(self, app: ASGIApp, meters: Meters) -> None:
@@ -123,7 +115,7 @@ class Guard:
         self._meters = meters
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request."""
+        """Handle a request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -162,7 +154,7 @@ class Guard:
         method = method if method in _METHODS else "other"
         self._meters.requests.labels(route, method, str(status)).inc()
         self._meters.seconds.labels(route).observe(seconds)
-        # A path that led nowhere may hold anything, a pasted token too.
+        # An unknown path may contain anything, even a token.
         path = scope["path"] if route == _PAGES and status == 200 else route
         line = {
             "at": datetime.now(UTC).isoformat(timespec="milliseconds"),
@@ -176,7 +168,7 @@ class Guard:
 
 
 class _Answer:
-    """Collects what an app sends."""
+    """Collects the response of an app."""
 
     def __init__(self) -> None:
         self.start: Message = {}
@@ -190,7 +182,7 @@ class _Answer:
 
 
 def _with_etag(request: Headers, start: Message, body: bytes) -> bytes:
-    """Name the body by its hash; give nothing to whoever has it already."""
+    """Add an ETag; return an empty body if the client already has it."""
     headers = MutableHeaders(raw=start["headers"])
     headers.setdefault("Cache-Control", "no-cache")
     tag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
@@ -219,6 +211,6 @@ def _harden(start: Message, request: Headers) -> None:
 
 
 def _log_fault(error: Exception) -> None:
-    """Log where it happened; its message may quote what a user sent."""
+    """Log the location of an error but not its message, which may contain user input."""
     where = [f"{f.filename}:{f.lineno}" for f in traceback.extract_tb(error.__traceback__)[-6:]]
     LOG.error(json.dumps({"fault": type(error).__name__, "where": where}))

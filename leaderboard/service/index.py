@@ -1,8 +1,8 @@
-"""The entries of a store as rows: what the service asks often, made again from the folder."""
+"""Index of a store's entries in the database, which can be rebuilt from the folder."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
-from datetime import date, datetime
+from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 from sqlalchemy import Engine, select, update
@@ -22,56 +22,27 @@ from now_builder.errors import FormatError
 
 
 @dataclass(frozen=True, slots=True)
-class Indexed:
-    """An entry's row.
-
-    Attributes:
-        name: The store's name of it.
-        user_id: Who filed it; None where the folder does not say.
-        payload_sha256: Of the submission's zip.
-        anonymous_until: The board does not say who filed it before that day.
-        withdrawn_at: A tombstone since then.
-    """
-
-    name: str
-    user_id: int | None
-    payload_sha256: str
-    track: str
-    split: str
-    fingerprint: str
-    rsum: float
-    ranked: bool
-    method: str
-    evidence: str
-    submitted_at: datetime | None
-    anonymous_until: date | None
-    withdrawn_at: datetime | None
-
-
-@dataclass(frozen=True, slots=True)
 class Counts:
-    """What making the index again did.
+    """Outcome of rebuilding the index.
 
     Attributes:
-        entries: Rows that it has now.
-        added: Of them, not there before.
-        removed: Rows whose file is gone.
-        users: Users made, who have no token yet.
-        doubled: Names of entries that are not in it, for an earlier one is of the same upload.
+        removed: number of deleted rows, whose file is gone.
+        users: number of users created, without tokens.
+        duplicates: names of entries left out because an earlier one is of the same upload.
     """
 
     entries: int
     added: int
     removed: int
     users: int
-    doubled: tuple[str, ...]
+    duplicates: tuple[str, ...]
 
 
 def record_entry(session: Session, entry: Entry, user_id: int | None) -> bool:
     """Add an entry's row inside a transaction of :func:`leaderboard.service.database.writing`.
 
     Returns:
-        Whether it is new; one of that name or of the same upload changes nothing.
+        Whether it is new; an entry of the same name or upload changes nothing.
     """
     result, filing, withdrawal = entry.result, entry.filing, entry.withdrawal
     values = {
@@ -92,29 +63,29 @@ def record_entry(session: Session, entry: Entry, user_id: int | None) -> bool:
     return insert_missing(session, EntryRow, values)
 
 
-def find_by_payload(engine: Engine, payload_sha256: str) -> Indexed | None:
-    """Find the entry that an upload became, withdrawn or not."""
+def find_by_payload(engine: Engine, payload_sha256: str) -> EntryRow | None:
+    """Find the entry of an upload, withdrawn or not."""
     with reading(engine) as session:
         query = select(EntryRow).where(EntryRow.payload_sha256 == payload_sha256)
-        return _indexed(session.scalar(query))
+        return session.scalar(query)
 
 
-def find_entry(engine: Engine, name: str) -> Indexed | None:
+def find_entry(engine: Engine, name: str) -> EntryRow | None:
     """Find an entry by its name, withdrawn or not."""
     with reading(engine) as session:
-        return _indexed(session.get(EntryRow, name))
+        return session.get(EntryRow, name)
 
 
-def entries_of(engine: Engine, user_id: int) -> list[Indexed]:
-    """List a user's entries, the newest first, withdrawn ones among them."""
+def entries_of(engine: Engine, user_id: int) -> list[EntryRow]:
+    """List a user's entries, newest first, including withdrawn ones."""
     newest = EntryRow.submitted_at.desc().nulls_last()
     query = select(EntryRow).where(EntryRow.user_id == user_id).order_by(newest, EntryRow.name)
     with reading(engine) as session:
-        return [row for row in map(_indexed, session.scalars(query)) if row is not None]
+        return list(session.scalars(query))
 
 
 def mark_withdrawn(session: Session, name: str, at: datetime) -> bool:
-    """Make a row a tombstone; whether it was not one before."""
+    """Mark a row as withdrawn; return whether it was not before."""
     found = session.scalar(
         update(EntryRow)
         .where(EntryRow.name == name, EntryRow.withdrawn_at.is_(None))
@@ -125,12 +96,12 @@ def mark_withdrawn(session: Session, name: str, at: datetime) -> bool:
 
 
 def rebuild(engine: Engine, store: Path) -> Counts:
-    """Make every row again from the folder; users of filings are made where missing.
+    """Rebuild every row from the folder; missing users are created.
 
-    Users, tokens, usage and events stay as they are. The service may run meanwhile.
+    Users, tokens, usage and events are kept. The service may be running.
 
     Raises:
-        FormatError: If there is no such folder or a file of it is not what it should be.
+        FormatError: If there is no such folder, or a file of it is invalid.
     """
     if not store.is_dir():
         raise FormatError(store, "no such folder, expected a store")
@@ -138,13 +109,13 @@ def rebuild(engine: Engine, store: Path) -> Counts:
 
 
 def update_index(engine: Engine, store: Path) -> Counts:
-    """Read only what the index lacks or what changed, and drop rows whose file is gone.
+    """Add or update rows of new or changed entries, and delete rows whose file is gone.
 
-    For every start of the service, before :func:`leaderboard.service.quotas.reconcile`.
+    Run at every start of the service, before :func:`leaderboard.service.quotas.reconcile`.
 
     Raises:
-        FormatError: If a file of the store is not what it should be, or the store of an index that
-            has entries is missing.
+        FormatError: If a file of the store is invalid, or the store of a non-empty index
+            is missing.
     """
     return _index(engine, store, whole=False)
 
@@ -161,9 +132,11 @@ def _index(engine: Engine, store: Path, *, whole: bool) -> Counts:
         session.flush()
         entries = [read_entry(store, read_result(files[name])) for name in files.keys() - kept]
         owners = {name: row.user_id for name, row in rows.items()}
-        made, doubled = _record_all(session, store, sorted(entries, key=_age), owners)
+        made, duplicates = _record_all(session, store, sorted(entries, key=_age), owners)
         after = set(session.scalars(select(EntryRow.name)))
-        counts = Counts(len(after), len(after - set(rows)), len(set(rows) - after), made, doubled)
+        counts = Counts(
+            len(after), len(after - set(rows)), len(set(rows) - after), made, duplicates
+        )
         if whole or counts.added or counts.removed:
             detail = {"entries": counts.entries, "added": counts.added, "removed": counts.removed}
             events.append(session, OPERATOR if whole else SERVICE, "index.made", "entries", detail)
@@ -175,7 +148,7 @@ def _name_of(result: Path) -> str:
 
 
 def _unchanged(rows: dict[str, EntryRow], files: Iterable[str], store: Path) -> set[str]:
-    """Name the rows that still say what the folder says; a result itself never changes."""
+    """Return the names of rows that are up to date; results themselves never change."""
     withdrawn = {path.stem for path in (store / "withdrawals").glob("*.json")}
     again = {path.stem.partition("-")[0] for path in (store / "reproductions").glob("*.json")}
     return {
@@ -190,7 +163,7 @@ def _unchanged(rows: dict[str, EntryRow], files: Iterable[str], store: Path) -> 
 
 
 def _age(entry: Entry) -> tuple[bool, float, str]:
-    """Of two entries of one upload the earlier one counts; those of no date come last."""
+    """Return a sort key: of entries of one upload the earliest counts, undated ones last."""
     at = entry.filing and entry.filing.submitted_at
     return at is None, at.timestamp() if at else 0.0, entry.name
 
@@ -198,25 +171,19 @@ def _age(entry: Entry) -> tuple[bool, float, str]:
 def _record_all(
     session: Session, store: Path, entries: Iterable[Entry], owners: dict[str, int | None]
 ) -> tuple[int, tuple[str, ...]]:
-    """Add rows; give how many users were made, and the entries that are of an upload again."""
+    """Add rows; return the number of users created, and duplicate entries."""
     users = {user.handle: user.id for user in session.scalars(select(User))}
-    known, doubled = len(users), []
+    known, duplicates = len(users), []
     for entry in entries:
         handle = _submitter(store, entry)
         if handle is not None and handle not in users:
             users[handle] = add_user(session, handle).id
         owner = owners.get(entry.name) if handle is None else users[handle]
         if not record_entry(session, entry, owner):
-            doubled.append(entry.name)
-    return len(users) - known, tuple(doubled)
+            duplicates.append(entry.name)
+    return len(users) - known, tuple(duplicates)
 
 
 def _submitter(store: Path, entry: Entry) -> str | None:
     said = submitter_of(store, entry)
     return said if said is not None and (said == OPERATOR or is_handle(said)) else None
-
-
-def _indexed(row: EntryRow | None) -> Indexed | None:
-    if row is None:
-        return None
-    return Indexed(**{field.name: getattr(row, field.name) for field in fields(Indexed)})

@@ -1,4 +1,4 @@
-"""From the bytes of an upload to an entry: received, judged, filed, acknowledged, in this order."""
+"""From an upload to an entry: receive, check, reserve quota, score, file."""
 
 import asyncio
 import hashlib
@@ -18,9 +18,9 @@ from leaderboard.core.errors import SubmissionError
 from leaderboard.scoring.evaluate import score, validate
 from leaderboard.service import events, index, quotas
 from leaderboard.service.accounts import Principal
-from leaderboard.service.database import writing
+from leaderboard.service.database import EntryRow, writing
 from leaderboard.service.guard import LOG, body_of
-from leaderboard.service.problems import ProblemItem, Refusal
+from leaderboard.service.problems import Refusal
 from leaderboard.service.quotas import QuotaError, Quotas
 from leaderboard.service.running import Judge, Service
 from leaderboard.store.entries import (
@@ -43,13 +43,7 @@ UNLIMITED = Quotas(attempts=2**31 - 1, scored=2**31 - 1)
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """A body that was received whole.
-
-    Attributes:
-        path: Where it lies, until it is answered.
-        sha256: Of it.
-        who: Sent it.
-    """
+    """A completely received body."""
 
     path: Path
     sha256: str
@@ -57,7 +51,7 @@ class Upload:
 
 
 def judge_of(service: Service) -> Judge:
-    """Give the judge.
+    """Return the judge.
 
     Raises:
         Refusal: If the board is read-only.
@@ -68,15 +62,17 @@ def judge_of(service: Service) -> Judge:
 
 
 def quotas_of(service: Service, who: Principal) -> Quotas:
-    """Give a user's quotas; who has the machine needs none."""
-    return UNLIMITED if who.user_id == service.keeper.operator_id else judge_of(service).quotas
+    """Return a user's quotas; the operator has none."""
+    return (
+        UNLIMITED if who.user_id == service.authenticator.operator_id else judge_of(service).quotas
+    )
 
 
 def count_attempt(service: Service, who: Principal) -> None:
-    """Count an upload before a byte of it is read.
+    """Count an upload, before reading any of it.
 
     Raises:
-        Refusal: If there were too many today.
+        Refusal: If today's quota is used up.
     """
     try:
         quotas.take_attempt(
@@ -89,7 +85,7 @@ def count_attempt(service: Service, who: Principal) -> None:
 
 @asynccontextmanager
 async def received(request: Request, service: Service, who: Principal) -> AsyncIterator[Upload]:
-    """Stream the body to a file that lives as long as the context.
+    """Stream the body to a temporary file.
 
     Raises:
         Refusal: If it is too long, too slow, or ends early.
@@ -110,19 +106,19 @@ async def received(request: Request, service: Service, who: Principal) -> AsyncI
         os.unlink(path)  # noqa: PTH108 - a moment's work; async code may not call pathlib's
 
 
-class OneByOne:
-    """Lets one of several uploads of the same bytes pass at a time."""
+class UploadLocks:
+    """Locks that serialise uploads of the same bytes."""
 
     def __init__(self) -> None:
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     def lock(self, sha256: str) -> asyncio.Lock:
-        """Give the lock of some bytes; it lives while somebody holds or awaits it."""
+        """Return the lock of an upload's bytes; it exists while it is held or awaited."""
         return self._locks.setdefault(sha256, asyncio.Lock())
 
 
 def check_upload(service: Service, upload: Upload) -> Submission:
-    """Check all that scoring checks.
+    """Check everything that scoring checks.
 
     Raises:
         Refusal: With every problem.
@@ -133,7 +129,7 @@ def check_upload(service: Service, upload: Upload) -> Submission:
 
 @contextmanager
 def _refusing(service: Service) -> Iterator[None]:
-    """Turn what is wrong with a submission, or with the release, into an answer."""
+    """Turn errors of a submission, or of the release, into a :class:`Refusal`."""
     try:
         yield
     except SubmissionError as error:
@@ -146,10 +142,10 @@ def _refusing(service: Service) -> Iterator[None]:
 def file_upload(
     service: Service, upload: Upload, anonymous_until: date | None = None
 ) -> tuple[Entry, bool]:
-    """Make an entry of an upload; a second upload of the same bytes is the same entry.
+    """Score and file an upload; a second upload of the same bytes is the same entry.
 
-    Whatever moment the process is killed at, there is a whole entry, which the next start finds,
-    or none: files are synced before the row, the row before the answer.
+    If the process is killed at any moment, there is either a whole entry, which the next start
+    finds, or none: files are synced before the row, and the row before the response.
 
     Returns:
         The entry, and whether it is new.
@@ -175,7 +171,7 @@ def file_upload(
 
 
 def file_reproduction(service: Service, upload: Upload, name: str, claim: Claim) -> Reproduction:
-    """Score somebody else's run of an entry and file it beside the entry.
+    """Score an independent run of an entry and file it as a reproduction.
 
     Raises:
         Refusal: If there is no such entry, or the file is refused or is the entry's own.
@@ -198,11 +194,11 @@ def _score_and_file(service: Service, upload: Upload, filing: NewFiling) -> tupl
     judge, store = judge_of(service), service.settings.store
     with service.meters.scoring.time(), _refusing(service):
         result = score(
-            upload.path, judge.release, judge.truth, name="submission", standard=judge.standard
+            upload.path, judge.release, judge.attributes, name="submission", standard=judge.standard
         )
     entry, new = file_result(store, result, filing)
     if not new and submitter_of(store, entry) != upload.who.handle:
-        # Filed by the command while no row said so yet.
+        # Filed by the command line before it was indexed.
         raise _taken(service)
     with writing(service.database) as session:
         if index.record_entry(session, entry, upload.who.user_id):
@@ -211,7 +207,7 @@ def _score_and_file(service: Service, upload: Upload, filing: NewFiling) -> tupl
     return entry, new
 
 
-def _same(service: Service, known: index.Indexed, upload: Upload) -> Entry:
+def _same(service: Service, known: EntryRow, upload: Upload) -> Entry:
     if known.user_id != upload.who.user_id:
         raise _taken(service)
     if known.withdrawn_at is not None:
@@ -242,11 +238,7 @@ def _over_quota(error: QuotaError) -> Refusal:
 
 
 def _refused(error: SubmissionError) -> Refusal:
-    problems = [
-        ProblemItem(code=p.code, field=p.field, found=p.found, expected=p.expected, mend=p.mend)
-        for p in error.problems
-    ]
-    return Refusal(422, "; ".join(str(problem) for problem in error.problems), problems)
+    return Refusal(422, "; ".join(str(problem) for problem in error.problems), error.problems)
 
 
 def _unfit(error: NowError) -> Refusal:

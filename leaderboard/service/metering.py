@@ -1,4 +1,4 @@
-"""What a running board counts, for Prometheus; nothing in it names a user."""
+"""Prometheus metrics of a service; no label identifies a user."""
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
@@ -7,15 +7,15 @@ _SECONDS = (0.005, 0.02, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 30.0, 120.0)
 
 
 class Meters:
-    """The counters of one service.
+    """Metrics of one service.
 
     Attributes:
-        requests: By route, method and status.
-        seconds: From the first header to the last byte of the answer, by route.
-        submissions: By outcome: new, same, taken, refused, over_quota.
-        scoring: Seconds that the evaluator took.
-        uploads: Bodies being received, waiting or being scored.
-        entries: Results on the board.
+        requests: number of requests, by route, method and status.
+        seconds: time from first header to last byte of the response, by route.
+        submissions: number of uploads by outcome: new, same, taken, refused, over_quota.
+        scoring: seconds per scored submission.
+        uploads: number of uploads being received, waiting or being scored.
+        entries: number of results on the board.
     """
 
     def __init__(self) -> None:
@@ -48,5 +48,5 @@ class Meters:
         self.entries = Gauge("now_entries", "Results on the board.", registry=self._registry)
 
     def text(self) -> bytes:
-        """Give all of it in Prometheus' text format."""
+        """Return all metrics in Prometheus' text format."""
         return generate_latest(self._registry)

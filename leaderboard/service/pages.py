@@ -1,4 +1,4 @@
-"""The site as it stands: read and rendered once for each state of the store."""
+"""Pages of a live store, read and rendered once for each state."""
 
 import threading
 import time
@@ -13,7 +13,7 @@ from leaderboard.store.dataset import read_reports
 from leaderboard.store.entries import PRIVATE, RESULTS, Entry, disclose_due, read_entry, read_result
 
 Page = tuple[bytes, str]
-# Clocks of file systems tick: a folder touched just now may be touched again unnoticed.
+# File systems' timestamps are coarse: a second change of a folder may not alter its time.
 _SETTLED_SECONDS = 0.1
 NAME_LENGTH = 12
 _PAGES = 128
@@ -21,27 +21,22 @@ _PAGES = 128
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One state of the store.
-
-    Attributes:
-        version: Differs for each state.
-        entries: By name, withdrawn ones among them.
-    """
+    """A state of the store."""
 
     version: tuple[int, ...]
     entries: dict[str, Entry]
 
     def live(self) -> list[Entry]:
-        """Give the entries that are on the board."""
+        """Return the entries that are not withdrawn."""
         return [entry for entry in self.entries.values() if entry.withdrawal is None]
 
 
 class Pages:
-    """Gives pages and entries of a store, which other processes may write to as well.
+    """Pages and entries of a store that other processes may write to.
 
     Args:
-        store: Folder of results.
-        discloses: Whether to publish, at the first request of a day, who is behind the anonymous
+        store: folder of results.
+        discloses: whether to disclose, at the first request of a day, the anonymous
             entries whose date has come.
     """
 
@@ -56,11 +51,11 @@ class Pages:
         self._said: dict[str, tuple[str, ...]] = {}
 
     def get(self, path: str) -> Page | None:
-        """Give a page's bytes and media type, or None."""
+        """Return a page's bytes and media type; None if there is no such page."""
         return self._page(self.state()[1], path)
 
     def state(self) -> tuple[Snapshot, Site]:
-        """Give the store's state and the site that shows it."""
+        """Return the store's state and its site."""
         snapshot = self.snapshot()
         with self._rendering:
             if self._site is None or self._site[0] is not snapshot:
@@ -69,7 +64,7 @@ class Pages:
             return self._site
 
     def snapshot(self) -> Snapshot:
-        """Give the store's state, read again where it has changed."""
+        """Return the store's state, read again if it has changed."""
         with self._lock:
             self._disclose(datetime.now(UTC).date())
             version = self._version()
@@ -83,14 +78,14 @@ class Pages:
             self._disclosed = today
 
     def _version(self) -> tuple[int, ...]:
-        """Tell states apart by the times of the folders: what is filed is renamed into them."""
+        """Identify a state by the folders' modification times: files are renamed into them."""
         folders = [path for path in self._store.glob("[a-z]*/") if path.name != PRIVATE]
         times = sorted(folder.stat().st_mtime_ns for folder in [self._store, *folders])
         settled = time.time_ns() - times[-1] > _SETTLED_SECONDS * 1e9
         return tuple(times) if settled else (*times, time.time_ns())
 
     def _read(self) -> dict[str, Entry]:
-        """Read the entries that are new, or of which something new is said."""
+        """Read the entries that are new or have new records."""
         said: dict[str, list[str]] = defaultdict(list)
         for path in self._store.glob("[a-z]*/[0-9a-f]*.json"):
             if path.parent.name not in {PRIVATE, RESULTS}:

@@ -1,4 +1,4 @@
-"""Errors over HTTP as RFC 9457 says: one shape for every refusal."""
+"""HTTP errors as problem documents of RFC 9457."""
 
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
@@ -10,64 +10,40 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict
 from starlette.exceptions import HTTPException
 
+from leaderboard.core.errors import Problem
 from leaderboard.submission.untrusted import shown
 
 MEDIA_TYPE = "application/problem+json"
 
 
-class Asked(BaseModel):
-    """What a request may hold; a field that is none of it is an error, not ignored."""
+class RequestBody(BaseModel):
+    """Content of a request; unknown fields are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class ProblemItem(BaseModel):
-    """One thing that was wrong.
-
-    Attributes:
-        code: Stable, for programs: ``zip.traversal``, ``fingerprint.mismatch`` …
-        field: Where.
-        found: What was there.
-        expected: What should have been.
-        mend: What to do.
-    """
-
-    code: str
-    field: str
-    found: str
-    expected: str
-    mend: str
-
-
 class ProblemDocument(BaseModel):
-    """The body of every answer that is an error.
+    """The body of every error response.
 
     Attributes:
-        problems: All that was wrong with a submission or a request, where there is a list.
+        problems: all problems of a submission or request.
     """
 
     type: str = "about:blank"
     title: str
     status: int
     detail: str
-    problems: tuple[ProblemItem, ...] = ()
+    problems: tuple[Problem, ...] = ()
 
 
 class Refusal(HTTPException):
-    """An error answer.
-
-    Args:
-        status: Of HTTP.
-        detail: One sentence for people.
-        problems: What was wrong, one by one.
-        headers: To send with it.
-    """
+    """An error response."""
 
     def __init__(
         self,
         status: int,
         detail: str,
-        problems: Sequence[ProblemItem] = (),
+        problems: Sequence[Problem] = (),
         headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(status, detail, dict(headers or {}))
@@ -75,7 +51,7 @@ class Refusal(HTTPException):
 
 
 def handle_errors(app: FastAPI) -> None:
-    """Make an app answer every error with a :class:`ProblemDocument`."""
+    """Register handlers that turn every error into a :class:`ProblemDocument`."""
     app.exception_handler(HTTPException)(_refused)
     app.exception_handler(RequestValidationError)(_invalid)
 
@@ -83,10 +59,10 @@ def handle_errors(app: FastAPI) -> None:
 def problem_response(
     status: int,
     detail: str,
-    problems: Sequence[ProblemItem] = (),
+    problems: Sequence[Problem] = (),
     headers: Mapping[str, str] | None = None,
 ) -> Response:
-    """Make the answer."""
+    """Make an error response."""
     document = ProblemDocument(
         title=HTTPStatus(status).phrase, status=status, detail=detail, problems=tuple(problems)
     )
@@ -97,7 +73,7 @@ def problem_response(
 
 
 def describe_errors(tree: dict[str, Any]) -> dict[str, Any]:
-    """Give an OpenAPI description in which every error is a :class:`ProblemDocument`."""
+    """Return an OpenAPI description in which every error is a :class:`ProblemDocument`."""
     schema = ProblemDocument.model_json_schema(ref_template="#/components/schemas/{model}")
     schemas = tree["components"]["schemas"]
     schemas |= schema.pop("$defs") | {"ProblemDocument": schema}
@@ -122,7 +98,7 @@ async def _invalid(_request: Request, error: Exception) -> Response:
     if not isinstance(error, RequestValidationError):
         raise error
     problems = [
-        ProblemItem(
+        Problem(
             code=f"request.{item['type']}",
             field=".".join(str(part) for part in item["loc"]),
             found=shown(item.get("input")),

@@ -1,4 +1,4 @@
-"""Two quotas per user and day: uploads tried, and uploads scored on a test split."""
+"""Daily quotas of a user: uploads, and submissions scored on a test split."""
 
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
@@ -15,11 +15,11 @@ Quota = Literal["attempts", "scored"]
 
 @dataclass(frozen=True, slots=True)
 class Quotas:
-    """How much a user may do in a day of UTC.
+    """Quotas of a user per day (UTC).
 
     Attributes:
-        attempts: Uploads of any kind, also refused ones.
-        scored: Uploads accepted on a test split; other splits are free.
+        attempts: number of uploads, including refused ones.
+        scored: number of submissions scored on a test split; other splits are free.
     """
 
     attempts: int = 50
@@ -28,11 +28,11 @@ class Quotas:
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """One scored submission set aside, to be used by an entry or to be given back.
+    """A reserved scored submission, to be used by an entry or released.
 
     Attributes:
-        user_id: Whose.
-        at: When; let the entry's ``submitted_at`` be this, so that it counts for the same day.
+        user_id: id of the user.
+        at: time of the reservation; use it as the entry's ``submitted_at``, for the same day.
     """
 
     user_id: int
@@ -41,13 +41,7 @@ class Reservation:
 
 @dataclass(frozen=True, slots=True)
 class Remaining:
-    """What is left of a day's quotas.
-
-    Attributes:
-        attempts: Of uploads.
-        scored: Of uploads on a test split.
-        resets_at: When the next day begins.
-    """
+    """What is left of a day's quotas."""
 
     attempts: int
     scored: int
@@ -55,13 +49,7 @@ class Remaining:
 
 
 class QuotaError(NowError):
-    """A quota that is used up.
-
-    Args:
-        which: The quota.
-        limit: How much of it a day has.
-        resets_at: When the next day begins.
-    """
+    """An exhausted quota."""
 
     def __init__(self, which: Quota, limit: int, resets_at: datetime) -> None:
         noun = "uploads" if which == "attempts" else "scored submissions"
@@ -75,17 +63,17 @@ def take_attempt(engine: Engine, user_id: int, quotas: Quotas, now: datetime) ->
     """Count an upload.
 
     Raises:
-        QuotaError: If there were as many as a day has.
+        QuotaError: If the quota is used up.
     """
     with writing(engine) as session:
         _take(session, "attempts", user_id, quotas.attempts, now)
 
 
 def reserve_scored(engine: Engine, user_id: int, quotas: Quotas, now: datetime) -> Reservation:
-    """Set a scored submission aside, before its result is filed.
+    """Reserve a scored submission, before its result is filed.
 
     Raises:
-        QuotaError: If there were as many as a day has.
+        QuotaError: If the quota is used up.
     """
     with writing(engine) as session:
         _take(session, "scored", user_id, quotas.scored, now)
@@ -93,7 +81,7 @@ def reserve_scored(engine: Engine, user_id: int, quotas: Quotas, now: datetime) 
 
 
 def release_scored(engine: Engine, reservation: Reservation) -> None:
-    """Give a reservation back whose submission was refused."""
+    """Release the reservation of a refused submission."""
     with writing(engine) as session:
         session.execute(
             update(Usage)
@@ -107,7 +95,7 @@ def release_scored(engine: Engine, reservation: Reservation) -> None:
 
 
 def remaining(engine: Engine, user_id: int, quotas: Quotas, now: datetime) -> Remaining:
-    """Tell what is left today."""
+    """Return what is left of today's quotas."""
     with reading(engine) as session:
         usage = session.get(Usage, (user_id, _day(now)))
     attempts, scored = (usage.attempts, usage.scored) if usage else (0, 0)
@@ -116,13 +104,13 @@ def remaining(engine: Engine, user_id: int, quotas: Quotas, now: datetime) -> Re
 
 
 def reconcile(engine: Engine, now: datetime) -> int:
-    """Return reservations that a killed process left: scored is the day's count of entries.
+    """Release reservations left by a killed process: set scored to the day's number of entries.
 
-    For the start of the service, after :func:`leaderboard.service.index.update_index` and before
-    it accepts anything; it serves a database alone.
+    Run at the start of the service, after :func:`leaderboard.service.index.update_index` and before
+    it accepts uploads; no other process may serve the database.
 
     Returns:
-        How many users' days were not as they should be.
+        Number of corrected rows.
     """
     changed = 0
     with writing(engine) as session:

@@ -1,4 +1,4 @@
-"""What a running board holds: store, database, judge, pages, threads."""
+"""State of a running service: store, database, judge, pages, threads."""
 
 import fcntl
 import os
@@ -15,16 +15,16 @@ from typing import get_args
 from sqlalchemy import Engine, select, text
 from sqlalchemy.exc import SQLAlchemyError
 
+from leaderboard.core.tracks import LAYOUT, TRACKS, ScoredSplit, Track
 from leaderboard.scoring.evaluate import Standard, read_standard
 from leaderboard.service import index, quotas
-from leaderboard.service.access import Doorkeeper, Operator
+from leaderboard.service.access import Authenticator, Operator
 from leaderboard.service.accounts import OPERATOR, add_user
 from leaderboard.service.database import User, default_url, open_database, reading, writing
 from leaderboard.service.metering import Meters
 from leaderboard.service.pages import Pages
 from leaderboard.service.quotas import Quotas
 from leaderboard.submission.archive import max_submission
-from leaderboard.submission.gallery import LAYOUT, TRACKS, ScoredSplit, Track
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.precomp import captions_path
 from now_builder.formats.release import data_folder
@@ -35,42 +35,44 @@ _INCOMING, _LOCK = "incoming", "serve.lock"
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """What a server needs to accept submissions.
+    """What a service needs to accept and score submissions.
 
     Attributes:
-        release: The release that submissions must be made on.
-        truth: Languages and topics for the references, if at hand.
-        max_bytes: The most that a body may hold.
-        quotas: What a user may do in a day.
-        standard: What each split is measured against, read once.
+        release: release that submissions must be made on.
+        attributes: file with languages and topics of pages, for the references.
+        max_bytes: maximum size of a body.
+        quotas: daily quotas of a user.
+        standard: cached :func:`leaderboard.scoring.evaluate.read_standard`.
     """
 
     release: Path
-    truth: Path | None
+    attributes: Path | None
     max_bytes: int
     quotas: Quotas
     standard: Callable[[Path, ScoredSplit, Track, Path | None], Standard]
 
 
-def make_judge(release: Path, truth: Path | None = None, limits: Quotas | None = None) -> Judge:
-    """Prepare for scoring against a release.
+def make_judge(
+    release: Path, attributes: Path | None = None, limits: Quotas | None = None
+) -> Judge:
+    """Make the judge of a release.
 
     Raises:
         FormatError: If there is no such release.
     """
     standard = lru_cache(maxsize=32)(read_standard)
-    return Judge(release, truth, _largest(release), limits or Quotas(), standard)
+    return Judge(release, attributes, _max_bytes(release), limits or Quotas(), standard)
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a board is started with.
+    """Settings of a service.
 
     Attributes:
-        store: Folder of results; the truth.
-        judge: Accepts submissions; a board without one is read-only and needs no database.
-        database: Address; a file in the store's private folder where None.
-        operator: Who may do everything with one token from the environment.
+        store: folder of results, which is authoritative.
+        judge: judge of submissions; without one the board is read-only and needs no database.
+        database: URL of the database; None for a file in the store's private folder.
+        operator: operator, who may do everything with the token from the environment.
     """
 
     store: Path
@@ -80,15 +82,12 @@ class Settings:
 
 
 class Service:
-    """A running board.
+    """A running service.
 
     Attributes:
-        settings: As given.
-        keeper: Tells whose token a request shows.
-        pages: The site, rendered once for each state of the store.
-        meters: What is counted.
-        scorers: The few threads that score; the queue before them is fair.
-        incoming: Folder of uploads that are being received or scored.
+        pages: the site, rendered once for each state of the store.
+        scorers: pool of the scoring threads, first come first served.
+        incoming: folder of uploads that are being received or scored.
 
     Raises:
         ConfigError: If another process serves this store, or the database cannot be used.
@@ -98,7 +97,7 @@ class Service:
         self.settings = settings
         self.meters = Meters()
         self.pages = Pages(settings.store, discloses=settings.judge is not None)
-        self.keeper = Doorkeeper(None)
+        self.authenticator = Authenticator(None)
         self.incoming = settings.store / "private" / _INCOMING
         settings.store.mkdir(parents=True, exist_ok=True)
         with ExitStack() as opened:
@@ -110,24 +109,24 @@ class Service:
 
     def _open(self, settings: Settings, opened: ExitStack) -> None:
         self.incoming.parent.mkdir(mode=0o700, exist_ok=True)
-        opened.callback(os.close, _only_one(self.incoming.with_name(_LOCK)))
+        opened.callback(os.close, _lock_file(self.incoming.with_name(_LOCK)))
         _empty(self.incoming)
         database = open_database(settings.database or default_url(settings.store))
         opened.callback(database.dispose)
         index.update_index(database, settings.store)
         quotas.reconcile(database, datetime.now(UTC))
-        self.keeper = Doorkeeper(database, settings.operator, _operator_id(database))
+        self.authenticator = Authenticator(database, settings.operator, _operator_id(database))
 
     @property
     def database(self) -> Engine:
-        """Give the database of a board that accepts submissions."""
-        if self.keeper.database is None:
+        """Return the database of a board that accepts submissions."""
+        if self.authenticator.database is None:
             raise ValueError("a read-only board has no database")
-        return self.keeper.database
+        return self.authenticator.database
 
     def problem(self) -> str | None:
-        """Say why the board cannot work now: a database that does not answer, a full disk."""
-        if self.keeper.database is None:
+        """Return why the board cannot work now (database, disk), or None."""
+        if self.authenticator.database is None:
             return None
         try:
             with reading(self.database) as session:
@@ -143,22 +142,22 @@ class Service:
         return None
 
     def close(self) -> None:
-        """Finish what is being scored, then let go of everything."""
+        """Finish what is being scored, then release all resources."""
         self._opened.close()
 
 
 def _operator_id(database: Engine) -> int:
-    """Give the row of who has the machine; no token of the database is theirs."""
+    """Return the id of the operator's row, created if missing; it has no tokens."""
     with writing(database) as session:
         user = session.scalar(select(User).where(User.handle == OPERATOR))
         return (user or add_user(session, OPERATOR)).id
 
 
-def _only_one(path: Path) -> int:
-    """Hold a lock for as long as this process lives: two services would score one file twice.
+def _lock_file(path: Path) -> int:
+    """Lock a file for the life of this process: two services would score one file twice.
 
     Raises:
-        ConfigError: If another one has it.
+        ConfigError: If another process holds it.
     """
     lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
@@ -170,13 +169,13 @@ def _only_one(path: Path) -> int:
 
 
 def _empty(folder: Path) -> None:
-    """Drop the uploads that a killed process left."""
+    """Delete uploads left by a killed process."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(mode=0o700)
 
 
-def _largest(release: Path) -> int:
-    """Give the most bytes that a submission to any split of a release may have.
+def _max_bytes(release: Path) -> int:
+    """Return the largest size of a submission to any split of a release, in bytes.
 
     Raises:
         FormatError: If no track is in it.
@@ -199,7 +198,7 @@ def _largest(release: Path) -> int:
 
 
 def _captions(release: Path, split: ScoredSplit, track: Track) -> tuple[Path, int]:
-    """Find a split's captions, and how many of them an image has."""
+    """Return a split's caption file, and its number of captions per image."""
     for name, (folder, each) in LAYOUT.items():
         if track == name:
             return captions_path(release, split, folder), each

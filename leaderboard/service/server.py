@@ -1,4 +1,4 @@
-"""The board over HTTP: put together, and served until the process is told to stop."""
+"""The board's HTTP server."""
 
 import logging
 import sys
@@ -14,7 +14,7 @@ from leaderboard.service.access import check_routes
 from leaderboard.service.admin_api import admin
 from leaderboard.service.api import api, root
 from leaderboard.service.guard import LOG, Guard
-from leaderboard.service.intake import OneByOne
+from leaderboard.service.intake import UploadLocks
 from leaderboard.service.problems import handle_errors, problem_response
 from leaderboard.service.running import Service, Settings
 from now_builder import __version__
@@ -29,9 +29,9 @@ Errors are `application/problem+json` (RFC 9457) and list every problem of a ref
 
 
 def make_app(settings: Settings) -> FastAPI:
-    """Open a board and make its service: read-only without a judge.
+    """Make the app of a board; it is read-only without a judge.
 
-    The app closes what it opened when its lifespan ends.
+    The app releases its resources when its lifespan ends.
 
     Raises:
         ConfigError: If another process serves the store, or the database cannot be used.
@@ -54,7 +54,7 @@ def make_app(settings: Settings) -> FastAPI:
         redirect_slashes=False,
     )
     app.router.routes.extend(routes)
-    app.state.service, app.state.one_by_one = service, OneByOne()
+    app.state.service, app.state.upload_locks = service, UploadLocks()
     handle_errors(app)
     app.exception_handler(ConfigError)(_mistaken)
     app.add_middleware(Guard, meters=service.meters)
@@ -66,12 +66,7 @@ async def _mistaken(_request: Request, error: Exception) -> Response:
 
 
 def serve(settings: Settings, host: str, port: int) -> None:
-    """Serve until interrupted; what is being received or scored then is finished first.
-
-    Args:
-        settings: Of the board.
-        host: Address to listen on.
-        port: Port to listen on.
+    """Serve until interrupted; uploads being received or scored are finished first.
 
     Raises:
         ConfigError: If another process serves the store, or the database cannot be used.

@@ -1,4 +1,4 @@
-"""What the API shows of entries and boards, as models that the OpenAPI description names."""
+"""Models of the API's responses about entries and boards, and how to make them."""
 
 from collections.abc import Iterable, Mapping
 from datetime import date, datetime
@@ -8,12 +8,11 @@ from pydantic import BaseModel, ConfigDict
 
 from leaderboard.board.export_rows import rows_of
 from leaderboard.board.exports import FORMATS, TITLES, ExportRow
-from leaderboard.board.reported import Board
-from leaderboard.board.tables import Board as BoardOfRows
-from leaderboard.board.tables import boards_of
+from leaderboard.board.reported import BoardName
+from leaderboard.board.tables import Board, boards_of
 from leaderboard.core.uncertainty import Comparison, Discordance
 from leaderboard.scoring.result import Flag
-from leaderboard.service.index import Indexed
+from leaderboard.service.database import EntryRow
 from leaderboard.store.entries import Entry, Reproduction, Withdrawal
 
 
@@ -22,12 +21,10 @@ class _View(BaseModel):
 
 
 class EntryView(_View):
-    """An entry, without its figures in full: ``result`` has them.
+    """Summary of an entry; ``result`` links to all figures.
 
     Attributes:
-        submitter: None while the entry is anonymous, or where nobody is on record.
-        page: Address for people.
-        result: Address of ``result.json``.
+        submitter: handle; None if anonymous or unknown.
     """
 
     name: str
@@ -50,7 +47,7 @@ class EntryView(_View):
 
 
 class OwnView(_View):
-    """An entry as its owner sees it in the list."""
+    """An entry in its owner's list."""
 
     name: str
     track: str
@@ -65,7 +62,7 @@ class OwnView(_View):
 
 
 class OwnEntries(_View):
-    """The entries of who asks, the newest first."""
+    """The caller's entries, newest first."""
 
     submissions: tuple[OwnView, ...]
 
@@ -102,7 +99,7 @@ class BoardRow(_View):
 
 
 class BoardView(_View):
-    """A board: groups of rows under one noise, scored on one data set, the best first in each."""
+    """Rows of a board, best first within each comparable section."""
 
     rows: tuple[BoardRow, ...]
 
@@ -126,11 +123,11 @@ class ComparisonView(_View):
     """Entry ``a`` less entry ``b`` on the same queries, in rSum points.
 
     Attributes:
-        low: Lower end of the 95 % interval, by a paired bootstrap over images.
-        high: Upper end.
-        p: Of the paired sign-flip test, two-sided.
+        low: lower end of the 95 % interval, by a paired bootstrap over images.
+        high: upper end of that interval.
+        p: two-sided p-value of the paired sign-flip test.
         i2t: McNemar's exact test of each recall, by cutoff.
-        t2i: The same.
+        t2i: the same for caption queries.
     """
 
     a: str
@@ -144,14 +141,10 @@ class ComparisonView(_View):
 
 
 class Filter(_View):
-    """Which rows of a board to show, and how; None asks for all.
+    """Filter and format of a board's rows; None matches all.
 
     Attributes:
-        format: Of the answer.
-        tier: Evidence.
-        ensemble: Whether similarities of several networks were averaged.
-        postprocessing: What was done to the similarities.
-        external_data: Whether other data was used; only scored rows say so.
+        external_data: whether external data was used; known only for scored rows.
     """
 
     format: Literal["json", "csv", "md", "tex", "bib"] = "json"
@@ -161,7 +154,7 @@ class Filter(_View):
     external_data: bool | None = None
 
     def passes(self, row: ExportRow, entry: Entry | None) -> bool:
-        """Whether a row is to be shown; one that does not say what is asked is not."""
+        """Return whether a row matches; unknown properties match only None."""
         known = (
             row.evidence,
             None if row.ensemble is None else row.ensemble > 1,
@@ -172,19 +165,10 @@ class Filter(_View):
         return all(want is None or want == is_ for want, is_ in zip(asked, known, strict=True))
 
 
-MEDIA_TYPES = {
-    "json": "application/json",
-    "csv": "text/csv; charset=utf-8",
-    "md": "text/markdown; charset=utf-8",
-    "tex": "application/x-tex; charset=utf-8",
-    "bib": "application/x-bibtex; charset=utf-8",
-}
-
-
 def view_entry(entry: Entry) -> EntryView:
-    """Show an entry."""
+    """Make the view of an entry."""
     result, filing = entry.shown, entry.filing
-    told = entry.disclosure or filing
+    known = entry.disclosure or filing
     return EntryView(
         name=entry.name,
         track=result.track,
@@ -196,7 +180,7 @@ def view_entry(entry: Entry) -> EntryView:
         rsum_interval=result.rsum_interval,
         ranked=result.ranked,
         flags=result.flags,
-        submitter=told.submitter if told else None,
+        submitter=known.submitter if known else None,
         submitted_at=filing.submitted_at if filing else None,
         anonymous_until=filing.anonymous_until if filing else None,
         withdrawal=entry.withdrawal,
@@ -206,14 +190,14 @@ def view_entry(entry: Entry) -> EntryView:
     )
 
 
-def view_link(board: Board, entries: Iterable[Entry]) -> BoardLink:
-    """Name a board."""
+def view_link(board: BoardName, entries: Iterable[Entry]) -> BoardLink:
+    """Make the link to a board."""
     count = sum(board in boards_of(entry.result) for entry in entries)
     return BoardLink(board=board, title=TITLES[board], entries=count, href=f"/v1/boards/{board}")
 
 
 def view_comparison(found: Comparison, a: str, b: str) -> ComparisonView:
-    """Show a comparison."""
+    """Make the view of a comparison."""
     return ComparisonView(
         a=a,
         b=b,
@@ -224,8 +208,8 @@ def view_comparison(found: Comparison, a: str, b: str) -> ComparisonView:
     )
 
 
-def view_own(rows: Iterable[Indexed]) -> OwnEntries:
-    """Show a user's entries."""
+def view_own(rows: Iterable[EntryRow]) -> OwnEntries:
+    """Make the view of a user's entries."""
     return OwnEntries(
         submissions=tuple(
             OwnView(**{field: getattr(row, field) for field in OwnView.model_fields})
@@ -234,7 +218,7 @@ def view_own(rows: Iterable[Indexed]) -> OwnEntries:
     )
 
 
-def export_board(board: BoardOfRows, entries: Mapping[str, Entry], wanted: Filter) -> str:
-    """Write the rows that pass a filter; places are those among all rows."""
+def export_board(board: Board, entries: Mapping[str, Entry], wanted: Filter) -> str:
+    """Export the rows that match a filter; places are those among all rows."""
     shown = [row for row in rows_of(board) if wanted.passes(row, entries.get(row.entry or ""))]
     return FORMATS[wanted.format](shown)

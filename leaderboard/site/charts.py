@@ -1,4 +1,4 @@
-"""Geometry of the pages' charts: recall over K, ranks, and the best so far, with their figures."""
+"""Geometry of the pages' charts: recall over K, histogram of ranks, and progress over time."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -31,7 +31,7 @@ Points = tuple[tuple[float, float], ...]
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """A mark on an axis, in units of the drawing."""
+    """A tick of an axis, in units of the drawing."""
 
     at: float
     text: str
@@ -39,7 +39,7 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line through points, with its band as a closed outline."""
+    """A line through points, with its band as a closed polygon."""
 
     style: Style
     label: str
@@ -60,7 +60,7 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Dot:
-    """A point that stands for a row."""
+    """A point that represents a row."""
 
     style: Style
     x: float
@@ -71,14 +71,14 @@ class Dot:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A drawing, and the same as a table.
+    """A chart, and its data as a table.
 
     Attributes:
-        name: Unique on its page.
-        title: What it shows, for those who do not see it.
-        legend: Style and text.
-        head: Columns of the table.
-        table: Its rows, the first cell of each is its head.
+        name: name, unique on its page.
+        title: description for screen readers.
+        legend: style and text of each entry.
+        head: column names of the table.
+        table: rows of the table; the first cell is the row's head.
     """
 
     name: str
@@ -103,12 +103,7 @@ class Chart:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Recall at K of one direction of one entry.
-
-    Attributes:
-        recalls: In percent, by K.
-        intervals: Wilson's 95 %, by K.
-    """
+    """Recall at K of one direction of one entry."""
 
     style: Style
     label: str
@@ -119,7 +114,7 @@ class Curve:
 def curves_of(
     record: RankRecord, styles: tuple[Style, Style], labels: tuple[str, str]
 ) -> list[Curve]:
-    """Work out recall at K of both directions, as far as the gallery and the lists go."""
+    """Compute recall at K of both directions, up to the length of gallery and lists."""
     ways = record.read()
     candidates = len(ways[1].greater), len(ways[0].greater)
     return [
@@ -140,7 +135,7 @@ def _curve(ranks: Ranks, last: int, style: Style, label: str) -> Curve:
 
 
 def _hits(ranks: Ranks, cutoff: int) -> Float[np.ndarray, " queries"]:
-    """As :func:`expected_hits`, without its loop over places where one candidate is right."""
+    """Compute :func:`expected_hits`, faster for queries with one right candidate."""
     hits = np.clip((cutoff - ranks.greater) / (ranks.equal + 1), 0.0, 1.0)
     several = (ranks.right > 1) & (ranks.equal > 0)
     if several.any():
@@ -190,7 +185,7 @@ def _recall(curve: Curve, k: int) -> str:
 
 
 def rank_chart(name: str, record: RankRecord, labels: tuple[str, str]) -> Chart:
-    """Draw how many queries find their own at which rank; ties stand in the middle."""
+    """Draw a histogram of the ranks of right candidates; ties count as the middle."""
     ways = record.read()
     most = max(len(way.greater) for way in ways)
     edges = [edge for edge in _EDGES if edge < most] + [most]
@@ -244,14 +239,14 @@ def _short(value: int) -> str:
 
 
 def progress_chart(name: str, section: Section, today: date | None = None) -> Chart | None:
-    """Draw the best rSum so far over time; None where all rows have the same date.
+    """Draw the best rSum so far over time; None if all rows have the same date.
 
-    Rows far below the best are in the table alone.
+    Rows far below the best are only in the table.
 
     Args:
-        name: Unique on its page.
-        section: Its rows; reported ones stand in the middle of the year of their source.
-        today: Where the line ends; at the last row if not given.
+        name: name, unique on its page.
+        section: section to draw; reported rows are placed in the middle of their year.
+        today: end of the line; by default the last row's date.
     """
     dated = sorted(
         ((_when(row), row) for row in section.rows if row.date and row.ranked),
@@ -294,7 +289,7 @@ def _legend(dated: Sequence[tuple[float, Row]]) -> tuple[tuple[Style, str], ...]
 
 
 def _years(dated: Sequence[tuple[float, Row]], x: Callable[[float], float]) -> tuple[Tick, ...]:
-    """Mark the years of reported rows where there are no others, each where its rows stand."""
+    """Make a tick per year if all rows are reported."""
     if any(row.reported is None for _, row in dated):
         return ()
     years = range(floor(dated[0][0]), floor(dated[-1][0]) + 1)
@@ -334,7 +329,7 @@ def _year(day: date) -> float:
 
 
 def _time_ticks(first: float, last: float, x: Callable[[float], float]) -> tuple[Tick, ...]:
-    """Mark years, or quarters or months where the time is short."""
+    """Make ticks by year, or by quarter, month or week for short times."""
     for parts in (1, 4, 12, 52):
         every = max(1, round((last - first) * parts / _MOST_TICKS)) if parts == 1 else 1
         at = [n for n in range(floor(first * parts) + 1, floor(last * parts) + 1) if n % every == 0]

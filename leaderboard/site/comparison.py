@@ -1,4 +1,4 @@
-"""Two entries on the same queries, side by side: how far apart, how sure, and what differs."""
+"""Comparison of two entries on the same queries, as shown on a page."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -26,7 +26,7 @@ _DESCRIBED = {
 
 @dataclass(frozen=True, slots=True)
 class Better:
-    """On how many queries of a direction which of two entries ranks the own counterpart higher."""
+    """Number of queries on which each of two entries ranks the right candidate higher."""
 
     first: int
     same: int
@@ -55,24 +55,18 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class PairView:
-    """What a page says of two entries.
-
-    Attributes:
-        first: The one with the higher rSum.
-        told_apart: Whether the paired test finds them different.
-        differences: Field, and what either says.
-    """
+    """A page's comparison of two entries."""
 
     first: Row
     second: Row
     figures: Comparison
-    told_apart: bool
+    significant: bool
     ways: tuple[Way, ...]
     differences: tuple[tuple[str, str, str], ...]
 
 
 def make_comparison(section: Section, row: Row, other: Row) -> PairView | None:
-    """Compare two rows of a section; None where one of them has no public ranks."""
+    """Compare two rows of a section; None if one of them has no public ranks."""
     known = section.comparable
     if row not in known or other not in known or row.entry is None or other.entry is None:
         return None
@@ -84,7 +78,7 @@ def make_comparison(section: Section, row: Row, other: Row) -> PairView | None:
         first=first,
         second=second,
         figures=figures,
-        told_apart=figures.p < SIGNIFICANT,
+        significant=figures.p < SIGNIFICANT,
         ways=_ways(first, second, records, figures),
         differences=tuple(_differences(*results)),
     )
@@ -140,12 +134,13 @@ def _better(first: Ranks, second: Ranks) -> Better:
 
 
 def _differences(first: Result, second: Result) -> list[tuple[str, str, str]]:
-    """Name the fields of two descriptions that differ, dotted, with what either says."""
-    told = [_flat(result.model_dump(mode="json", include=_DESCRIBED)) for result in (first, second)]
+    """List the differing fields of two descriptions, dotted, with both values."""
+    results = (first, second)
+    trees = [_flat(each.model_dump(mode="json", include=_DESCRIBED)) for each in results]
     return [
-        (field, told[0].get(field, ""), told[1].get(field, ""))
-        for field in dict.fromkeys([*told[0], *told[1]])
-        if field != "method.name" and told[0].get(field, "") != told[1].get(field, "")
+        (field, trees[0].get(field, ""), trees[1].get(field, ""))
+        for field in dict.fromkeys([*trees[0], *trees[1]])
+        if field != "method.name" and trees[0].get(field, "") != trees[1].get(field, "")
     ]
 
 

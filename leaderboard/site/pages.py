@@ -1,4 +1,4 @@
-"""The site: every page and file of the board by its path, rendered when it is asked for."""
+"""The site: every page and file of the board by its path, rendered on request."""
 
 import base64
 import csv
@@ -17,11 +17,10 @@ from pathlib import Path
 from jinja2 import Environment
 from markupsafe import Markup
 
-from leaderboard.board import display_text as labels
+from leaderboard.board import display_text
 from leaderboard.board.export_rows import export_row, rows_of
 from leaderboard.board.exports import FORMATS, badge_json, badge_of, badge_svg, to_bibtex
-from leaderboard.board.reported import BOARDS, short_name
-from leaderboard.board.reported import Board as BoardName
+from leaderboard.board.reported import BOARDS, BoardName, short_name
 from leaderboard.board.tables import (
     SORT_KEYS,
     Board,
@@ -47,7 +46,7 @@ from now_builder.html import template_environment
 
 GENERATOR = "now-leaderboard"
 ALL_PAIRS = 12
-"""Rows of a section up to which the static site compares each with each."""
+"""Number of rows of a section up to which the static site compares all pairs."""
 
 NEWEST = 8
 LEADERS = 3
@@ -55,7 +54,7 @@ LEADERS = 3
 Page = tuple[str, str]
 """A file's text and its media type."""
 
-_MEDIA_TYPES = {
+MEDIA_TYPES = {
     "html": "text/html; charset=utf-8",
     "json": "application/json",
     "csv": "text/csv; charset=utf-8",
@@ -70,7 +69,7 @@ _BOARD = f"(?P<board>{'|'.join(BOARDS)})"
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where an entry stands."""
+    """Board, section and row of an entry."""
 
     board: Board
     section: Section
@@ -78,12 +77,13 @@ class Place:
 
 
 class Site:
-    """All pages of a board, none of them rendered before it is asked for.
+    """All pages of the leaderboard, rendered on request.
 
     Args:
-        entries: In any order, withdrawn ones among them; the same entries give the same bytes.
-        today: Where lines over time end; at the last row if not given.
-        reports: Of the data sets that they were scored on, as far as there are any.
+        entries: entries in any order, including withdrawn ones; pages are deterministic to the
+            byte.
+        today: end of lines over time; by default the last row's date.
+        reports: reports on the data sets that they were scored on.
     """
 
     def __init__(
@@ -120,20 +120,20 @@ class Site:
         )
 
     def get(self, path: str) -> Page | None:
-        """Render a file, None where there is none of that path.
+        """Render a file; None if there is none at that path.
 
         Args:
-            path: Relative to the root of the site, such as ``boards/jieba.html``.
+            path: path relative to the root of the site, such as ``boards/jieba.html``.
         """
         for pattern, render in self._routes:
             if found := pattern.fullmatch(path):
                 text = render(**found.groupdict())
                 kind = path.rpartition(".")[2]
-                return None if text is None else (text, _MEDIA_TYPES[kind])
+                return None if text is None else (text, MEDIA_TYPES[kind])
         return None
 
     def paths(self) -> list[str]:
-        """Name every file of the static site; of comparisons, those that a page links to."""
+        """List every file of the static site; of comparisons, those that a page links to."""
         found = ["index.html", "progress.html", "404.html"]
         for name in BOARDS:
             found.append(f"boards/{name}.html")
@@ -155,7 +155,7 @@ class Site:
         return found + sorted(pairs)
 
     def board(self, name: BoardName) -> Board:
-        """Give a board."""
+        """Return a board, made on first use."""
         with self._making:
             if name not in self._boards:
                 self._boards[name] = make_board(name, self._entries.values(), self._flags)
@@ -166,10 +166,10 @@ class Site:
         return relative_flags(self._entries.values())
 
     def not_found(self, depth: int = 0) -> str:
-        """Render the page that says that there is no such page.
+        """Render the page for missing addresses.
 
         Args:
-            depth: How many folders deep the address was that was asked for.
+            depth: number of folders in the requested address.
         """
         return _render("404.html.j2", root="../" * depth)
 
@@ -272,18 +272,13 @@ class Site:
 def export_site(
     folder: Path, entries: Iterable[Entry], reports: Iterable[DatasetReport] = ()
 ) -> int:
-    """Write the site as a folder that any host can serve; the old one is replaced whole.
-
-    Args:
-        folder: To write.
-        entries: Withdrawn ones among them.
-        reports: Of the data sets that they were scored on.
+    """Write the site as a static folder; an old one is replaced atomically.
 
     Returns:
         The number of files.
 
     Raises:
-        ConfigError: If ``folder`` is something other than a site written here.
+        ConfigError: If ``folder`` exists and was not written by this function.
     """
     _check_replaceable(folder)
     site = Site(entries, reports=reports)
@@ -300,12 +295,12 @@ def export_site(
 
 
 def data_path(report: DatasetReport) -> str:
-    """Give the address of a data set's report."""
+    """Return the path of a data set's report."""
     return f"data/{report.fingerprint[:16]}.html"
 
 
 def compare_path(name: str, other: str) -> str:
-    """Give the address of the comparison of two entries."""
+    """Return the path of the comparison of two entries."""
     first, second = sorted((name, other))
     return f"compare/{first}..{second}.html"
 
@@ -325,7 +320,7 @@ def _check_replaceable(site: Path) -> None:
 
 
 def policy() -> str:
-    """Give the content security policy of every page: its own style and script, nothing else."""
+    """Return the content security policy of every page: its own style and script, nothing else."""
     return (
         f"default-src 'none'; style-src '{_digest('style.css')}';"
         f" script-src '{_digest('board.js')}'; base-uri 'none'; form-action 'none'"
@@ -337,7 +332,7 @@ def _digest(name: str) -> str:
 
 
 def _linked_pairs(section: Section) -> Iterator[tuple[str, str]]:
-    """Name the pairs of a section that pages link to: all, or with the first and with the next."""
+    """Yield the pairs of a section that pages link to: all, or with the first and with the next."""
     names = [row.entry.name for row in section.comparable if row.entry]
     if len(names) <= ALL_PAIRS:
         yield from combinations(names, 2)
@@ -347,7 +342,7 @@ def _linked_pairs(section: Section) -> Iterator[tuple[str, str]]:
 
 
 def _neighbours(place: Place) -> list[Row]:
-    """Give the first of the section and the rows beside an entry, each once, best first."""
+    """Return the first row of the section and the rows beside an entry, best first."""
     rows = place.section.comparable
     at = next((n for n, row in enumerate(rows) if row is place.row), None)
     if at is None:
@@ -357,7 +352,7 @@ def _neighbours(place: Place) -> list[Row]:
 
 
 def _leaders(board: Board) -> list[tuple[Section, tuple[Row, ...], int]]:
-    """Of the first test section and the reported one: who leads, how many more are level."""
+    """Return the leading rows of two test sections, and how many more are tied with them."""
     parts = [part for part in board.sections if part.split == "test" and _placed(part)]
     chosen = parts[:1] + [part for part in parts[1:] if part.with_reported][:1]
     found = []
@@ -369,7 +364,7 @@ def _leaders(board: Board) -> list[tuple[Section, tuple[Row, ...], int]]:
 
 
 def _placed(section: Section) -> list[Row]:
-    """Leave out references, which may stand above every row, and what is not ranked."""
+    """Return the ranked rows, without references."""
     return [row for row in section.rows if row.place is not None]
 
 
@@ -380,13 +375,13 @@ def _count(board: Board) -> tuple[int, int]:
 
 
 def _tiers(board: Board) -> list[str]:
-    """Name the kinds of evidence on a board."""
+    """List the kinds of evidence on a board."""
     found = {row.evidence for section in board.sections for row in section.rows}
-    return [tier for tier in labels.EVIDENCE if tier in found]
+    return [tier for tier in display_text.EVIDENCE if tier in found]
 
 
 def _footnotes(section: Section) -> dict[str, int]:
-    """Number the footnotes of a section's reported rows, in the order of their places."""
+    """Number the footnotes of a section's reported rows, in the order of rows."""
     texts = [row.reported.footnote for row in section.rows if row.reported]
     return {text: n for n, text in enumerate(dict.fromkeys(filter(None, texts)), 1)}
 
@@ -436,7 +431,7 @@ def _links(result: Result) -> list[tuple[str, str]]:
 
 
 def _ranks_csv(result: Result) -> str | None:
-    """Write the ranks of every query; captions stand in the order of their images."""
+    """Write the ranks of every query as CSV, captions in the order of their images."""
     if result.ranks is None:
         return None
     out = io.StringIO(newline="")
@@ -461,11 +456,11 @@ def _render(template: str, **values: object) -> str:
 def _templates() -> Environment:
     templates = template_environment("leaderboard.site")
     filters: Mapping[str, object] = {
-        "figure": _figure,
+        "figure": "{:.1f}".format,
         "signed": _signed,
         "p_value": _p_value,
         "share": _share,
-        "thousands": _thousands,
+        "thousands": "{:,}".format,
         "points": _points,
     }
     templates.filters.update(filters)
@@ -478,7 +473,7 @@ def _templates() -> Environment:
         boards_known=BOARDS,
         cutoffs=CUTOFFS,
         formats=list(FORMATS),
-        labels=labels,
+        display_text=display_text,
         compare_path=compare_path,
         short_name=short_name,
     )
@@ -490,10 +485,6 @@ def _text(name: str) -> str:
     return files("leaderboard.site").joinpath("templates", name).read_text(encoding="utf-8")
 
 
-def _figure(value: float) -> str:
-    return f"{value:.1f}"
-
-
 def _signed(value: float) -> str:
     return f"{value:+.1f}".replace("-", "−")
 
@@ -503,12 +494,8 @@ def _p_value(value: float) -> str:
 
 
 def _share(value: float, axis: float, base: float = 0.0) -> str:
-    """Give a place on the axis in percent, as SVG wants it."""
+    """Return the position of a value on the axis, in percent."""
     return f"{max(0.0, min(100.0, 100 * (value - base) / (axis - base))):.2f}"
-
-
-def _thousands(value: int) -> str:
-    return f"{value:,}"
 
 
 def _points(points: Sequence[tuple[float, float]]) -> str:

@@ -1,4 +1,4 @@
-"""Judges a store that a pull request would make: every file, and nothing of the old one changed."""
+"""Check a store changed by a pull request: every file, and that nothing old was changed."""
 
 import os
 import re
@@ -39,24 +39,18 @@ KINDS: dict[str, type[Record]] = {
     "disclosures": Disclosure,
     DATASETS: DatasetReport,
 }
-"""What a folder of a store holds."""
+"""Kind of record in each folder of a store."""
 
 LOOSE = frozenset({".gitignore", "README.md"})
-"""Files that may lie beside the folders."""
+"""Files allowed beside the folders."""
 
-# no capitals, so no two names that some file systems take for one
+# no capitals: some file systems ignore case
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]*\.json")
 
 
 @dataclass(slots=True)
 class _Store:
-    """A store as far as it could be read.
-
-    Attributes:
-        files: Plain files by path, relative, with slashes.
-        records: What they hold.
-        problems: What is wrong.
-    """
+    """The readable part of a store."""
 
     root: Path
     files: set[str] = field(default_factory=set)
@@ -68,17 +62,17 @@ class _Store:
 
 
 def check_store(store: Path, base: Path | None = None, *, blind: bool = False) -> list[Problem]:
-    """Find everything that a board must not take over from a folder of strangers.
+    """Find everything in an untrusted folder that a board must not accept.
 
-    Data alone is read, and strictly; nothing in the folder is run, and no link is followed.
+    Only data is read, and validated; nothing in the folder is executed, and no link is followed.
 
     Args:
-        store: The folder as it would be.
-        base: The folder as it is: its files must all be there, unchanged.
-        blind: Take new results of blind rounds, whose figures cannot be recomputed: for the judge.
+        store: the folder as proposed.
+        base: the folder as it is: all its files must exist, unchanged.
+        blind: accept new results of blind rounds, which cannot be recomputed: for the judge.
 
     Returns:
-        Problems, by path; none if all is well.
+        Problems, sorted by path; empty if there are none.
 
     Raises:
         FormatError: If there is no such folder, or it is a link.
@@ -106,7 +100,7 @@ def check_store(store: Path, base: Path | None = None, *, blind: bool = False) -
 
 
 def _walk(found: _Store) -> None:
-    """Take plain files where they may lie; note all else."""
+    """Collect allowed plain files; note everything else."""
     for path, entry in _entries(found.root):
         folder, name = PurePosixPath(path).parent.as_posix(), entry.name
         mode = entry.stat(follow_symlinks=False).st_mode
@@ -131,7 +125,7 @@ def _walk(found: _Store) -> None:
 
 
 def _entries(root: Path) -> Iterator[tuple[str, os.DirEntry[str]]]:
-    """List a store and the folders that it may have, no deeper."""
+    """List a store and its known folders, no deeper."""
     for entry in sorted(os.scandir(root), key=lambda one: one.name):
         yield _shown(entry.name), entry
         inside = entry.is_dir(follow_symlinks=False) and entry.name in KINDS
@@ -144,7 +138,7 @@ def _shown(name: str) -> str:
 
 
 def _compare(found: _Store, base: Path) -> set[str]:
-    """Note what of the base was changed or taken away; give what is the same."""
+    """Note changed or deleted files of the base; return unchanged ones."""
     before = _Store(base)
     _walk(before)
     same = set()
@@ -181,7 +175,7 @@ def _check_result(found: _Store, path: str, result: Result) -> None:
 
 
 def _check_about(found: _Store, path: str, record: About, entries: AbstractSet[str]) -> None:
-    """Check what is said of an entry: named by it, and that it is there."""
+    """Check the name of a record, and that its entry exists."""
     wanted = f"{record.name}.json"
     if isinstance(record, Reproduction):
         wanted = f"{record.name}-{record.payload_sha256[:12]}.json"

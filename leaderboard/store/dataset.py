@@ -12,10 +12,11 @@ import numpy as np
 from jaxtyping import Integer, UInt64
 from pydantic import Field
 
+from leaderboard.core.rounds import read_round
 from leaderboard.scoring.evaluate import ceiling_rsum
 from leaderboard.scoring.result import Count, Percent, Points
 from leaderboard.store.entries import read_record
-from leaderboard.submission.gallery import Gallery, read_round
+from leaderboard.submission.gallery import Gallery
 from now_builder.config import Sha256, Strict
 from now_builder.errors import FormatError
 from now_builder.formats.captions import from_line, to_line

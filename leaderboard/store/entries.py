@@ -1,4 +1,4 @@
-"""The store: a folder of immutable results and of what is said about them, fit for git."""
+"""The store: a folder of immutable results and records about them, suitable for git."""
 
 import hashlib
 import threading
@@ -22,7 +22,7 @@ MAX_RECORD = 8 * 2**20
 RESULTS, PRIVATE = "results", "private"
 Record = TypeVar("Record", bound=Strict)
 
-# Only one of two threads that file the same result may find it new.
+# Of two threads that file the same result, only one may create it.
 _FILING = threading.Lock()
 
 EntryName = Annotated[str, Field(pattern=r"^[0-9a-f]{12}$")]
@@ -30,12 +30,12 @@ Evidence = Literal["scored", "reproduced", "blind"]
 
 
 class Filing(Strict):
-    """``filings/<name>.json``: how a result came onto the board.
+    """``filings/<name>.json``: who submitted a result, and when.
 
     Attributes:
-        submitter: Handle; None while the entry is anonymous.
-        submitted_at: UTC.
-        anonymous_until: The day from which authors and submitter are shown.
+        submitter: handle; None while the entry is anonymous.
+        submitted_at: time of the submission, UTC.
+        anonymous_until: day from which authors and submitter are shown.
     """
 
     format: Literal["now-filing/1"] = "now-filing/1"
@@ -46,7 +46,7 @@ class Filing(Strict):
 
 
 class Withdrawal(Strict):
-    """``withdrawals/<name>.json``: a tombstone; the result stays, off the board."""
+    """``withdrawals/<name>.json``: tombstone of an entry whose result stays in the store."""
 
     format: Literal["now-withdrawal/1"] = "now-withdrawal/1"
     name: EntryName
@@ -55,14 +55,11 @@ class Withdrawal(Strict):
 
 
 class Reproduction(Strict):
-    """``reproductions/<name>-<sha256>.json``: somebody else trained it again.
+    """``reproductions/<name>-<sha256>.json``: an independent run of an entry.
 
     Attributes:
-        by: Who.
-        rsum: Of the new run's submission.
-        payload_sha256: Of that submission.
-        code_commit: Of the code.
-        config_sha256: Of the resolved settings of the run.
+        by: name of who ran it.
+        config_sha256: sha256 of the run's resolved settings.
     """
 
     format: Literal["now-reproduction/1"] = "now-reproduction/1"
@@ -76,9 +73,9 @@ class Reproduction(Strict):
 
 
 class Disclosure(Strict):
-    """``disclosures/<name>.json``: what an anonymous entry kept to itself until its date.
+    """``disclosures/<name>.json``: the hidden fields of an anonymous entry, public from its date.
 
-    Before that date it lies in ``private/``, which git leaves out.
+    Before that date the file is in ``private/``, which git ignores.
     """
 
     format: Literal["now-disclosure/1"] = "now-disclosure/1"
@@ -91,15 +88,15 @@ class Disclosure(Strict):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A result and what is said about it.
+    """A result and the records about it.
 
     Attributes:
-        name: The first 12 hexadecimal digits of the sha256 of its JSON text.
-        result: As it is filed.
-        filing: None of a result file that no board took.
-        withdrawal: Why it is off the board; None where it is on it.
-        reproductions: By others.
-        disclosure: What an anonymous result leaves out, once it may be told.
+        name: first 12 hexadecimal digits of the sha256 of the result's JSON text.
+        result: the result as filed.
+        filing: None for a result file outside a store.
+        withdrawal: tombstone; None if the entry is on the board.
+        reproductions: independent runs.
+        disclosure: the fields that an anonymous result hides, once public.
     """
 
     name: str
@@ -111,38 +108,38 @@ class Entry:
 
     @property
     def evidence(self) -> Evidence:
-        """How far it can be trusted: a file was scored, run again, or judged blind."""
+        """Evidence for the result: scored from a file, reproduced, or scored in a blind round."""
         if self.result.release.origin == "blind":
             return "blind"
         return "reproduced" if self.reproductions else "scored"
 
     @property
     def anonymous(self) -> bool:
-        """Whether its authors are still hidden."""
+        """Whether the authors are still hidden."""
         hidden = self.filing is not None and self.filing.anonymous_until is not None
         return hidden and self.disclosure is None
 
     @property
     def shown(self) -> Result:
-        """The result with what has been disclosed since."""
+        """The result with disclosed fields filled in."""
         if self.disclosure is None:
             return self.result
-        told = {name: getattr(self.disclosure, name) for name in HIDDEN}
-        return self.result.model_copy(update=told)
+        public = {name: getattr(self.disclosure, name) for name in HIDDEN}
+        return self.result.model_copy(update=public)
 
 
 HIDDEN = ("authors", "affiliation", "links")
-"""Fields of a description that an anonymous result leaves out."""
+"""Fields of a description that an anonymous result hides."""
 
 
 def anonymised(result: Result) -> Result:
-    """Leave out who did it."""
+    """Return the result without the fields that identify its authors."""
     blank = Description(method=result.method)
     return result.model_copy(update={name: getattr(blank, name) for name in HIDDEN})
 
 
 def entry_of(result: Result) -> Entry:
-    """Name a result by its content."""
+    """Make the entry of a result, named by its content."""
     return Entry(hashlib.sha256(result.to_json().encode()).hexdigest()[:12], result)
 
 
@@ -153,12 +150,10 @@ def write_result(path: Path, result: Result) -> None:
 
 @dataclass(frozen=True, slots=True)
 class NewFiling:
-    """How a submission is to be filed.
+    """Who files a submission, and how.
 
     Attributes:
-        submitter: Handle.
-        submitted_at: UTC.
-        anonymous_until: Hide authors and submitter until this day.
+        anonymous_until: hide authors and submitter until this day.
     """
 
     submitter: str
@@ -167,14 +162,14 @@ class NewFiling:
 
 
 def file_result(store: Path, result: Result, filing: NewFiling | None = None) -> tuple[Entry, bool]:
-    """Put a result into the store: what is said about it first, the result itself last.
+    """File a result in the store: the records about it first, the result itself last.
 
-    All of it is on the disk when this returns. A result that is already there changes nothing.
+    Everything is on disk when this returns. Filing an existing result changes nothing.
 
     Args:
-        store: The folder; made where missing.
-        result: As it was scored.
-        filing: By whom and when; without it only the result is filed.
+        store: folder of the store, created if missing.
+        result: result of :func:`leaderboard.score`.
+        filing: submitter and time; without it only the result is filed.
 
     Returns:
         The entry, and whether it is new.
@@ -201,28 +196,28 @@ def _file(store: Path, name: str, result: Result, new: NewFiling) -> Filing:
         anonymous_until=new.anonymous_until,
     )
     if hidden:
-        told = {field: getattr(result, field) for field in HIDDEN}
-        secret = Disclosure(name=name, submitter=new.submitter, **told)
+        hidden_fields = {field: getattr(result, field) for field in HIDDEN}
+        secret = Disclosure(name=name, submitter=new.submitter, **hidden_fields)
         _write_record(store / PRIVATE / f"{name}.json", secret)
     _write_record(store / "filings" / f"{name}.json", filing)
     return filing
 
 
 def submitter_of(store: Path, entry: Entry) -> str | None:
-    """Tell who filed an entry, also of an anonymous one: for the board itself, not to be shown.
+    """Return who filed an entry, even an anonymous one; for internal use, not for display.
 
     Returns:
-        A handle; None where nobody is on record.
+        A handle; None if there is no record.
     """
-    told = entry.disclosure or entry.filing
-    if told is not None and told.submitter is not None:
-        return told.submitter
+    known = entry.disclosure or entry.filing
+    if known is not None and known.submitter is not None:
+        return known.submitter
     secret = store / PRIVATE / f"{entry.name}.json"
     return read_record(secret, Disclosure).submitter if secret.exists() else None
 
 
 def withdraw(store: Path, name: str, reason: str, at: datetime) -> Withdrawal:
-    """Take an entry off the board; a tombstone says when and why. A second time changes nothing.
+    """Withdraw an entry; a tombstone records when and why. Withdrawing again changes nothing.
 
     Raises:
         FormatError: If there is no such entry.
@@ -235,7 +230,7 @@ def withdraw(store: Path, name: str, reason: str, at: datetime) -> Withdrawal:
 
 
 def add_reproduction(store: Path, reproduction: Reproduction) -> None:
-    """File what somebody's own run of an entry came to.
+    """File a reproduction of an entry.
 
     Raises:
         FormatError: If there is no such entry.
@@ -246,7 +241,7 @@ def add_reproduction(store: Path, reproduction: Reproduction) -> None:
 
 
 def disclose_due(store: Path, today: date) -> list[str]:
-    """Publish who is behind the anonymous entries whose date has come; give their names."""
+    """Disclose the anonymous entries whose date has come; return their names."""
     due = []
     for path in sorted((store / PRIVATE).glob("[0-9a-f]*.json")):
         filing = read_record(store / "filings" / path.name, Filing)
@@ -259,7 +254,7 @@ def disclose_due(store: Path, today: date) -> list[str]:
 
 
 def result_path(store: Path, entry: Entry) -> Path:
-    """Where the result of an entry lies."""
+    """Return the path of an entry's result file."""
     return store / RESULTS / f"{entry.result.track}-{entry.result.split}-{entry.name}.json"
 
 
@@ -285,7 +280,7 @@ def read_result(path: Path) -> Result:
 
 
 def read_record(path: Path, kind: type[Record]) -> Record:
-    """Read a file of the store, strictly.
+    """Read and validate a file of the store.
 
     Raises:
         FormatError: If it is missing or not of that kind.
@@ -307,10 +302,10 @@ def read_record(path: Path, kind: type[Record]) -> Record:
 
 
 def read_entry(store: Path, result: Result) -> Entry:
-    """Join what a store says about a result.
+    """Make the entry of a result with all records about it.
 
     Raises:
-        FormatError: If a file about it is not what it should be.
+        FormatError: If a record is invalid.
     """
     entry = entry_of(result)
     file = f"{entry.name}.json"
@@ -335,7 +330,7 @@ def read_store(store: Path) -> list[Entry]:
     """Read every entry of a store, by name.
 
     Raises:
-        FormatError: If a file is not what it should be.
+        FormatError: If a file is invalid.
     """
     return read_results([store])
 
@@ -344,7 +339,7 @@ def read_results(paths: Iterable[Path]) -> list[Entry]:
     """Read result files, folders of them, and stores; a result found twice is one entry.
 
     Returns:
-        By name, so that the order of files does not matter.
+        Entries sorted by name, whatever the order of files.
 
     Raises:
         FormatError: If a path is missing, or a file is not a result.
@@ -369,12 +364,12 @@ def _entries(path: Path) -> Iterator[Entry]:
 
 
 def now() -> datetime:
-    """Give the time, to the second, as records hold it."""
+    """Return the current UTC time in whole seconds, as stored in records."""
     return datetime.now(UTC).replace(microsecond=0)
 
 
 def prepare_store(store: Path) -> None:
-    """Make the folder, and keep what is private out of git."""
+    """Create the folder, and a ``.gitignore`` for its private part."""
     (store / PRIVATE).mkdir(parents=True, exist_ok=True)
     ignore = store / ".gitignore"
     if not ignore.exists():

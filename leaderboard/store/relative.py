@@ -1,4 +1,4 @@
-"""Flags that take two entries: as good as a copy of another, or test far above dev."""
+"""Flags from comparing two entries: near-identical ranks, or test far above dev."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -20,19 +20,16 @@ from leaderboard.scoring.result import Flag, RankRecord, Result
 from leaderboard.store.entries import Entry
 
 _NEVER = datetime.max.replace(tzinfo=UTC)
-# Rounding of one product less than the margin within which the exact figure is asked for.
+# Correlations this close to the threshold are computed exactly: the product rounds.
 _MARGIN = 1e-6
 
 
 def relative_flags(entries: Iterable[Entry]) -> dict[str, tuple[Flag, ...]]:
-    """Flag entries for what other entries show; names without a flag are left out.
+    """Flag entries by comparison with other entries; names without a flag are left out.
 
     Of two near-identical entries the later one is flagged. Withdrawn ones count too: a copy of what
-    was withdrawn is one. Entries whose ranks are all equal (all perfect, all tied) are like each
-    other for want of anything to differ in, and are left out.
-
-    Args:
-        entries: Of a store.
+    was withdrawn is one. Entries whose ranks are all equal (all perfect, all tied) resemble each
+    other trivially, and are left out.
     """
     found: dict[str, list[Flag]] = defaultdict(list)
     groups: dict[tuple[str, str, str], list[Entry]] = defaultdict(list)
@@ -54,7 +51,7 @@ def _age(entry: Entry) -> tuple[datetime, str]:
 
 
 def _copies(group: Sequence[Entry]) -> Iterable[tuple[str, Flag]]:
-    """Find the entries whose ranks are as good as those of an earlier one."""
+    """Find the entries whose ranks are near-identical to those of an earlier one."""
     known = [(e, e.result.ranks) for e in group if e.result.ranks and _vary(e.result.ranks)]
     if len(known) < 2:
         return
@@ -77,7 +74,7 @@ def _copy_flag(earlier: Entry, correlation: float) -> Flag:
 
 
 def _correlations(records: Sequence[RankRecord]) -> Float[np.ndarray, "entries entries"]:
-    """Correlate the places of all ranks, every pair of entries at once."""
+    """Correlate the ranks of every pair of entries."""
     places = [centred_places(middles(record.read())) for record in records]
     stacked = np.stack([one / np.linalg.norm(one) for one in places])
     return np.asarray(stacked @ stacked.T)
@@ -88,7 +85,7 @@ def _vary(record: RankRecord) -> bool:
 
 
 def _gaps(tests: Sequence[Entry], devs: Sequence[Entry]) -> Iterable[tuple[str, Flag]]:
-    """Find test scores that lie above dev by more than sampling allows."""
+    """Find test scores that exceed dev by more than sampling error allows."""
     of_method: dict[tuple[object, ...], list[Result]] = defaultdict(list)
     for entry in devs:
         of_method[_method(entry)].append(entry.result)
@@ -109,7 +106,7 @@ def _gaps(tests: Sequence[Entry], devs: Sequence[Entry]) -> Iterable[tuple[str, 
 
 
 def _method(entry: Entry) -> tuple[object, ...]:
-    """What a dev and a test entry of one method share; the split's fingerprints differ."""
+    """Return what a dev and a test entry of one method have in common."""
     result = entry.result
     who = entry.filing.submitter if entry.filing else None
     return result.track, result.release.origin, result.method.name, result.method.version, who

@@ -1,4 +1,4 @@
-"""Somebody else's run of an entry: scored, compared with it, and filed beside it."""
+"""Reproductions: score an independent run of an entry, compare and file it."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -14,12 +14,10 @@ from now_builder.formats.io import sha256_of
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What is said of a second run.
+    """Who ran an entry again, and with what.
 
     Attributes:
-        by: Who ran it.
-        commit: Of the code.
-        run: Its run folder; the hash of the ``run.toml`` in it is kept.
+        run: run folder; the sha256 of its ``run.toml`` is recorded.
     """
 
     by: str
@@ -30,23 +28,15 @@ class Claim:
 def reproduce(
     store: Path, name: str, submission: Path, release: Path, claim: Claim, at: datetime
 ) -> tuple[Reproduction, Comparison]:
-    """Score a second run's submission, compare it with an entry and file what it came to.
+    """Score the submission of a second run, compare it with the entry and file it.
 
-    Whether the two agree is for the reader to say: both figures, and the interval of their
-    difference, are kept and shown.
-
-    Args:
-        store: Where the entry is.
-        name: Of the entry.
-        submission: Of the second run; not the entry's own file.
-        release: That both were made on.
-        claim: Who ran what.
-        at: When, UTC.
+    Whether the two agree is left to the reader: both figures, and the interval of their
+    difference, are shown.
 
     Raises:
         FormatError: If there is no such entry, or the file is the entry's own.
         SubmissionError: If the submission cannot be scored.
-        ConfigError: If it is of another track, split or release.
+        ConfigError: If track, split or release differ.
     """
     path = find_result(store, name)
     entry, again = read_result(path), score(submission, release)

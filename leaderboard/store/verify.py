@@ -1,4 +1,4 @@
-"""Recomputes a result: from its own ranks, or from submission and release."""
+"""Recompute results: from their own ranks, or from submission and release."""
 
 import math
 from dataclasses import dataclass
@@ -16,39 +16,33 @@ _TOLERANCE = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A figure that does not come out again.
-
-    Attributes:
-        field: Of the result, dotted.
-        found: In the file.
-        expected: As recomputed.
-    """
+    """A figure that differs when recomputed."""
 
     field: str
     found: object
     expected: object
 
     def __str__(self) -> str:
-        """Say it in a line."""
+        """Format the difference as one line."""
         return f"{self.field}: found {self.found!r:.80}, expected {self.expected!r:.80}"
 
 
 def verify(
     path: Path, result: Result, submission: Path | None = None, release: Path | None = None
 ) -> list[Difference]:
-    """Recompute every figure of a result that can be recomputed.
+    """Recompute every figure of a result and compare.
 
     Args:
-        path: Of the result: a name with a hash in it must be that of its content.
-        result: As read from there.
-        submission: Scored again, if given; needs ``release``.
-        release: Its fingerprint is compared, if given.
+        path: file of the result; a hash in its name must be that of its content.
+        result: the result read from it.
+        submission: if given, it is scored again; needs ``release``.
+        release: if given, its fingerprint is compared.
 
     Returns:
-        What differs; nothing where all is well.
+        All differences; empty if there are none.
 
     Raises:
-        FormatError: If the result has no ranks (it is of a blind round) and no submission is given.
+        FormatError: If the result has no ranks (that of a blind round) and no submission is given.
         SubmissionError: If the submission cannot be scored.
     """
     found = _name(path, result) + _version(result)
@@ -90,16 +84,18 @@ def _recomputed(result: Result) -> list[Difference]:
 
 
 def _can_be(record: RankRecord) -> bool:
-    """Whether ranks can be those of a matrix: as many as queries, and no more than candidates."""
+    """Return whether a matrix with these ranks can exist: one per query, within the candidates."""
     images, captions = len(record.i2t.greater), len(record.t2i.greater)
     if images == 0 or captions == 0 or captions % images:
         return False
     sizes = (images, captions), (captions, images)
     ways = [(record.i2t, record.t2i), *([record.duplicate_aware] if record.duplicate_aware else [])]
-    told = record.explained or ((), ())
+    explained = record.explained or ((), ())
     return all(
         _fits(way, *size) for both in ways for way, size in zip(both, sizes, strict=True)
-    ) and all(len(ties) in {0, queries} for ties, (queries, _) in zip(told, sizes, strict=True))
+    ) and all(
+        len(ties) in {0, queries} for ties, (queries, _) in zip(explained, sizes, strict=True)
+    )
 
 
 def _fits(way: QueryRanks, queries: int, candidates: int) -> bool:
@@ -114,7 +110,7 @@ def _fits(way: QueryRanks, queries: int, candidates: int) -> bool:
 
 
 def count_figures(result: Result) -> int:
-    """Count the numbers of a result that :func:`verify` compares, without the ranks themselves."""
+    """Count the figures of a result that :func:`verify` compares."""
     return _count(result.model_dump(exclude={*Description.model_fields, "ranks", "references"}))
 
 

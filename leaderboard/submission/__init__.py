@@ -1,1 +1,1 @@
-"""Submissions: what they hold, how they are written, and how those of strangers are read."""
+"""Submissions: their content, how to write them, and how to read untrusted ones safely."""

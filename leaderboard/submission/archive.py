@@ -1,4 +1,4 @@
-"""Submissions: a zip of a description and a matrix, written here and read with care."""
+"""Submissions: a zip of a description and similarities; writer and safe reader."""
 
 import platform
 import zipfile
@@ -15,15 +15,9 @@ from jaxtyping import Bool, Float, Integer, Shaped
 from pydantic import AfterValidator, Field, ValidationError
 
 from leaderboard.core.errors import Problem, Problems, SubmissionError
+from leaderboard.core.tracks import ScoredSplit, Track, check_scored_split, check_track
 from leaderboard.metrics import Matrix, Ranks, count_ranks
-from leaderboard.submission.gallery import (
-    Gallery,
-    ScoredSplit,
-    Track,
-    check_scored_split,
-    check_track,
-    read_gallery,
-)
+from leaderboard.submission.gallery import Gallery, read_gallery
 from leaderboard.submission.untrusted import (
     FLOATS,
     WHOLE,
@@ -57,7 +51,7 @@ PAYLOADS: dict[Payload, tuple[str, ...]] = {
     "matrix_pair": ("similarity_i2t.npy", "similarity_t2i.npy"),
     "ranked": ("ranked_i2t.npy", "ranked_t2i.npy"),
 }
-"""The members of the zip beside ``submission.json``."""
+"""Members of the zip besides ``submission.json``, by payload."""
 
 _PRECISIONS: dict[int, Precision] = {2: "float16", 4: "float32", 8: "float64"}
 
@@ -86,7 +80,7 @@ Key = Annotated[str, Field(min_length=1, max_length=80)]
 
 
 class Method(Strict):
-    """What was run."""
+    """The method."""
 
     name: Name
     version: Line | None = None
@@ -94,7 +88,7 @@ class Method(Strict):
 
 
 class Links(Strict):
-    """Where more can be read; nothing here is ever fetched."""
+    """Links to further information; they are never fetched."""
 
     paper: Link | None = None
     code: Link | None = None
@@ -104,13 +98,13 @@ class Links(Strict):
 
 
 class Training(Strict):
-    """How it was trained, as far as the board's reader must know.
+    """How the method was trained, as far as readers of the board must know.
 
     Attributes:
-        noise: What was shuffled besides; results of different noise cannot be compared.
-        ensemble_size: Networks whose similarities were averaged (2 for two peers).
-        checkpoint_selection: What chose the epoch; ``test`` is flagged on the board.
-        uses_test_images: Whether unpaired test images were seen in training.
+        noise: injected noise; results under different noise are not comparable.
+        ensemble_size: number of networks whose similarities were averaged (2 for two peers).
+        checkpoint_selection: split that selected the epoch; ``test`` is flagged on the board.
+        uses_test_images: whether unpaired test images were used in training.
     """
 
     external_data: Prose | None = None
@@ -123,10 +117,10 @@ class Training(Strict):
 
 
 class Postprocessing(Strict):
-    """What was done to the similarities after the model.
+    """Post-processing of the model's similarities.
 
     Attributes:
-        kind: ``per_query`` looks at one row or column alone; ``transductive`` at the whole matrix
+        kind: ``per_query`` uses one row or column at a time; ``transductive`` the whole matrix
             (dual softmax, Sinkhorn, one-to-one assignment).
     """
 
@@ -135,7 +129,7 @@ class Postprocessing(Strict):
 
 
 class Compute(Strict):
-    """What it cost."""
+    """Computational cost."""
 
     hardware: Line | None = None
     hours: Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)] | None = None
@@ -143,7 +137,7 @@ class Compute(Strict):
 
 
 class Environment(Strict):
-    """Versions that were in use; filled in by :func:`new_submission`."""
+    """Installed versions; filled in by :func:`new_submission`."""
 
     toolkit: Line | None = None
     python: Line | None = None
@@ -152,7 +146,7 @@ class Environment(Strict):
 
 
 class Description(Strict):
-    """What a submitter says of the work; it goes on into the result as it is."""
+    """The submitter's description of the work, copied into the result."""
 
     method: Method
     authors: Annotated[tuple[Name, ...], Field(max_length=200)] = ()
@@ -168,14 +162,14 @@ class Submission(Description):
     """``submission.json``.
 
     Attributes:
-        dataset_fingerprint: Of the (split, track) of the release; it must be the judge's own.
-        axes: Of every matrix: rows, then columns.
+        dataset_fingerprint: fingerprint of the release's (split, track); must equal the judge's.
+        axes: axes of every matrix: rows, then columns.
         payload: ``matrix``: ``similarity.npy``. ``matrix_pair``: ``similarity_i2t.npy``, whose rows
             are ranked, and ``similarity_t2i.npy``, whose columns are, both images x captions.
             ``ranked``: ``ranked_i2t.npy`` (by image the columns of its best captions, best first)
             and ``ranked_t2i.npy`` (by caption the rows of its best images), ten or more each.
-        image_ids: Key of each row, optional; a wrong order is then an error.
-        caption_ids: Key of each column.
+        image_ids: key of each row, optional; if given, a wrong order is an error.
+        caption_ids: key of each column, likewise.
     """
 
     schema_version: Literal["now-submission/1"] = FORMAT
@@ -195,19 +189,19 @@ def new_submission(
     method: str | Method,
     training: Training | None = None,
 ) -> Submission:
-    """Describe a matrix made on a release: fingerprint, keys and environment are filled in.
+    """Describe a submission to a release: fingerprint, keys and environment are filled in.
 
     Args:
-        release: Ours, the authors' archive, or the field's layout of another data set.
-        track: Tokenizer, or data set.
+        release: a release, the authors' archive, or another data set in the field's layout.
+        track: tokenizer or data set.
         split: ``dev`` or ``test``.
-        method: Its name, or name, version and abstract.
-        training: Seeds, ensemble size, checkpoint selection …
+        method: name of the method, or its name, version and abstract.
+        training: seeds, ensemble size, checkpoint selection, …
 
     Raises:
         FormatError: If the release lacks the split or track.
         ConfigError: If there is no such split or track.
-        SubmissionError: If a field is not what the schema allows.
+        SubmissionError: If a field violates the schema.
     """
     gallery = read_gallery(release, check_scored_split(split), check_track(track), unpaired=True)
     return parse(
@@ -226,7 +220,7 @@ def new_submission(
 
 
 def environment() -> Environment:
-    """Say which versions are installed here."""
+    """Return the installed versions."""
     return Environment(
         toolkit=__version__,
         python=platform.python_version(),
@@ -243,11 +237,11 @@ def _version(package: str) -> str | None:
 
 
 def with_details(meta: Submission, details: Mapping[str, object]) -> Submission:
-    """Add what a submitter says of the work: authors, links, training, compute.
+    """Add authors, links, training, compute and other details to a description.
 
     Args:
-        meta: See :func:`new_submission`.
-        details: Fields of :class:`Description`, sections merged with those of ``meta``.
+        meta: description, see :func:`new_submission`.
+        details: fields of :class:`Description`; sections are merged with those of ``meta``.
 
     Raises:
         SubmissionError: Naming each field that is unknown or not allowed.
@@ -262,7 +256,7 @@ def with_details(meta: Submission, details: Mapping[str, object]) -> Submission:
 
 
 def parse(tree: object, name: str) -> Submission:
-    """Make a submission from plain values.
+    """Validate plain values as a submission.
 
     Raises:
         SubmissionError: Naming each field that is unknown, missing or not allowed.
@@ -273,7 +267,7 @@ def parse(tree: object, name: str) -> Submission:
 
 @contextmanager
 def refusing_fields(name: str) -> Iterator[None]:
-    """Turn the problems of a pydantic model into one :class:`SubmissionError`."""
+    """Turn pydantic's validation errors into one :class:`SubmissionError`."""
     try:
         yield
     except ValidationError as error:
@@ -291,7 +285,7 @@ def refusing_fields(name: str) -> Iterator[None]:
 
 
 def _wanted(message: str) -> str:
-    """Say what pydantic expects in the words of a problem."""
+    """Turn pydantic's message into the ``expected`` of a problem."""
     return message.removeprefix("Value error, ").removeprefix("Input should be ")
 
 
@@ -304,11 +298,11 @@ def pack_arrays(path: Path, arrays: Sequence[Shaped[np.ndarray, "_ _"]], meta: S
     """Write a submission atomically; the same arrays and description give the same bytes.
 
     Args:
-        path: The zip to write.
-        arrays: What ``meta.payload`` names, in that order: matrices with rows of images and columns
-            of captions in the order of the split, kept in their precision (float32 is best,
-            float16 makes ties), or ranked lists of whole numbers.
-        meta: See :func:`new_submission`.
+        path: the zip to write.
+        arrays: the arrays that ``meta.payload`` names, in that order: matrices with rows of images
+            and columns of captions in the order of the split, kept in their precision (float32 is
+            best, float16 makes ties), or ranked lists of whole numbers.
+        meta: description, see :func:`new_submission`.
 
     Raises:
         SubmissionError: If an array is empty, not finite, or too large for a zip, or a matrix does
@@ -342,10 +336,6 @@ def _check_array(name: str, array: Shaped[np.ndarray, "_ _"], meta: Submission) 
 def read_matrix_file(path: Path, shape: tuple[int, int]) -> Float[np.ndarray, "images captions"]:
     """Read a similarity matrix from a ``.npy`` file.
 
-    Args:
-        path: The file.
-        shape: The expected images and captions.
-
     Raises:
         FormatError: If there is no such file.
         SubmissionError: If it is no ``.npy`` of floats, of another shape or size, or not finite.
@@ -369,7 +359,7 @@ def read_lists_file(
 
 @contextmanager
 def opened_array(path: Path) -> Iterator[BinaryIO]:
-    """Open a file; a refusal of what is in it names the file.
+    """Open a file; errors about its content name it.
 
     Raises:
         FormatError: If there is no such file.
@@ -387,13 +377,13 @@ def _member(name: str) -> zipfile.ZipInfo:
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """What a payload comes to.
+    """Ranks and arrays of a payload.
 
     Attributes:
-        ranks: Of images as queries, and of captions.
-        matrices: One, or that of the images' queries and that of the captions'; none of lists.
-        lists: Of images as queries, and of captions; None of matrices.
-        precision: The float type that a matrix was stored in; None of ranked lists.
+        ranks: ranks of image queries and of caption queries.
+        matrices: one, or one each for image queries and caption queries; empty for lists.
+        lists: ranked lists of image queries and of caption queries; None for matrices.
+        precision: float type of the stored matrix; None for ranked lists.
     """
 
     ranks: tuple[Ranks, Ranks]
@@ -403,17 +393,12 @@ class Scored:
 
     @property
     def depth(self) -> int | None:
-        """Where the shorter of the ranked lists end."""
+        """Length of the shorter ranked lists."""
         return None if self.lists is None else min(rows.shape[1] for rows in self.lists)
 
 
 class OpenSubmission:
-    """A submission whose description has been read and whose payload has not.
-
-    Attributes:
-        meta: The description.
-        sha256: Of the whole file.
-    """
+    """A submission whose description has been read, but not its payload."""
 
     def __init__(self, path: Path, archive: Archive) -> None:
         self._archive = archive
@@ -427,7 +412,7 @@ class OpenSubmission:
         self.sha256 = sha256_of(path)
 
     def _check_members(self, present: list[str], meta: Submission | None) -> None:
-        """Check that the members are those of the payload; headers alone where it is not known."""
+        """Check the members against the payload; only their headers if it is unknown."""
         wanted = PAYLOADS[meta.payload] if meta is not None else tuple(present)
         missing = [name for name in wanted if name not in present]
         foreign = [name for name in present if name not in wanted]
@@ -442,13 +427,10 @@ class OpenSubmission:
                 read_array_header(stream, name, kinds)
 
     def read(self, gallery: Gallery) -> Scored:
-        """Read the payload and rank every query's own.
-
-        Args:
-            gallery: Of the judge.
+        """Read the payload and compute the ranks of all queries.
 
         Raises:
-            SubmissionError: With all that is wrong: size, type, order, values.
+            SubmissionError: With all problems: size, type, order, values.
         """
         problems = Problems()
         for field, keys in (
@@ -481,17 +463,17 @@ class OpenSubmission:
 
 
 def _ranks_of_lists(i2t: Lists, t2i: Lists, gallery: Gallery) -> tuple[Ranks, Ranks]:
-    """Find the own candidate in each list; where it is not in it, the list's end is its rank."""
+    """Find the own candidate in each list; if it is missing, its rank is the list's length."""
     images = gallery.owner[i2t] == np.arange(len(i2t))[:, None]
     captions = t2i == gallery.owner[:, None]
     return ranks_of_right(images), ranks_of_right(captions)
 
 
 def ranks_of_right(right: Bool[np.ndarray, "queries depth"]) -> Ranks:
-    """Give the place of the first right candidate in ranked lists, without ties.
+    """Return the rank of the first right candidate in ranked lists, without ties.
 
     Args:
-        right: Whether the candidate at each place is a right one.
+        right: whether the candidate at each place is right.
     """
     queries, depth = right.shape
     none = np.zeros(queries, np.int64)
@@ -501,15 +483,15 @@ def ranks_of_right(right: Bool[np.ndarray, "queries depth"]) -> Ranks:
 
 @contextmanager
 def open_submission(path: Path, name: str | None = None) -> Iterator[OpenSubmission]:
-    """Open a file from outside. No pickle, HDF5 or torch file is ever opened.
+    """Open an untrusted submission. Pickle, HDF5 and torch files are never opened.
 
     Args:
-        path: The file.
-        name: What messages call it; its path if not given.
+        path: the file.
+        name: name of the submission in messages; its path by default.
 
     Raises:
         FormatError: If there is no such file.
-        SubmissionError: With all that is wrong: file, field, what was found, what was expected.
+        SubmissionError: With all problems: field, value found, value expected.
     """
     allowed = (META, *(member for members in PAYLOADS.values() for member in members))
     with _naming(name or str(path)), _opened(path) as file:
@@ -534,12 +516,12 @@ def _opened(path: Path) -> BinaryIO:
 
 
 def max_matrix(shape: tuple[int, int]) -> int:
-    """Give the most bytes that an array of a split may have as a file."""
+    """Return the largest size of an array file of a split, in bytes."""
     return shape[0] * shape[1] * 8 + 5000
 
 
 def max_submission(shape: tuple[int, int]) -> int:
-    """Give the most bytes that a submission to a split may have: two matrices of float64."""
+    """Return the largest size of a submission to a split, two float64 matrices, in bytes."""
     return 2 * max_matrix(shape) + MAX_META + 5000
 
 

@@ -1,4 +1,4 @@
-"""A similarity matrix in a ``.npy`` file, read in blocks: memory does not grow with it."""
+"""Score a similarity matrix in a ``.npy`` file, read in blocks of constant memory."""
 
 import os
 from collections.abc import Iterator
@@ -18,15 +18,11 @@ from now_builder.errors import FormatError
 
 
 class MatrixFile:
-    """Rows of a matrix on disk, for :func:`leaderboard.metrics.recalls`.
-
-    Args:
-        file: Open for reading, in C order, as :func:`open_matrix` checks.
-        header: Of the file.
+    """A matrix on disk, as :class:`leaderboard.metrics.Rows`.
 
     Attributes:
-        shape: Images, captions.
-        itemsize: Bytes of a value.
+        shape: numbers of images and captions.
+        itemsize: bytes per value.
     """
 
     def __init__(self, file: BinaryIO, header: ArrayHeader) -> None:
@@ -35,7 +31,7 @@ class MatrixFile:
         self.itemsize = header.dtype.itemsize
 
     def own(self, owner: Labels) -> Float[np.ndarray, " captions"]:
-        """Give the value of each caption with its image, read one by one."""
+        """Return the similarity of each caption with its own image, read one by one."""
         places = owner.astype(np.int64) * self.shape[1] + np.arange(len(owner))
         found = b"".join(self._read(int(place), 1) for place in places)
         return self._values(found)
@@ -62,11 +58,11 @@ class MatrixFile:
 
 @contextmanager
 def open_matrix(path: Path) -> Iterator[MatrixFile]:
-    """Open a ``.npy`` file of a matrix; none of its values is read yet.
+    """Open a ``.npy`` file of a matrix without reading its values.
 
     Raises:
         FormatError: If there is no such file.
-        SubmissionError: If it is no matrix of floats in C order, or not as long as it says.
+        SubmissionError: If it is not a matrix of floats in C order, or its size is wrong.
     """
     with opened_array(path) as file:
         yield MatrixFile(file, _checked(file, read_array_header(file, "matrix")))
@@ -89,12 +85,12 @@ def recall_file(path: Path, captions_per_image: int = 1) -> Recalls:
     """Score a matrix on disk.
 
     Args:
-        path: ``.npy``, images x captions.
-        captions_per_image: The captions of an image stand one after another.
+        path: ``.npy`` file, images x captions.
+        captions_per_image: number of consecutive captions of an image.
 
     Raises:
         FormatError: If there is no such file, or a value is not finite.
-        SubmissionError: If it is no matrix of floats in C order, or of a shape that does not fit.
+        SubmissionError: If it is not a matrix of floats in C order, or has a wrong shape.
     """
     with open_matrix(path) as matrix:
         images, captions = matrix.shape
@@ -111,7 +107,7 @@ def recall_file(path: Path, captions_per_image: int = 1) -> Recalls:
 
 
 def recall_tree(found: Recalls) -> dict[str, object]:
-    """Give figures as plain values, for JSON."""
+    """Return metrics as plain values, for JSON."""
     bounds = ("rsum", "rsum_optimistic", "rsum_pessimistic", "rsum_argsort")
     return {
         **{name: getattr(found, name) for name in bounds},
@@ -122,12 +118,12 @@ def recall_tree(found: Recalls) -> dict[str, object]:
 
 
 def _way(way: OneWay) -> dict[str, object]:
-    told = asdict(way)
+    fields = asdict(way)
     return {
         "queries": way.n_queries,
         **{f"R@{cutoff}": way.recall(cutoff) for cutoff in CUTOFFS},
         **{
-            name: told[field]
+            name: fields[field]
             for name, field in (("medR", "median_rank"), ("meanR", "mean_rank"), ("MRR", "mrr"))
         },
     }

@@ -1,4 +1,4 @@
-"""From arrays on disk, in any order of rows and columns, to a submission."""
+"""Pack arrays on disk, in any order of rows and columns, as a submission."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,13 +23,13 @@ from now_builder.formats.io import read_lines
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """The files that a submission is made of.
+    """The files that a submission is made from.
 
     Attributes:
-        i2t: A matrix, or ranked lists of the images.
-        t2i: The other matrix, or ranked lists of the captions; None where one matrix serves both.
-        image_ids: Keys of rows, one a line, where they are not those of the split in order.
-        caption_ids: Keys of columns.
+        i2t: matrix, or ranked lists of image queries.
+        t2i: other matrix, or ranked lists of caption queries; None if one matrix serves both.
+        image_ids: file of row keys, one a line; None if in the order of the split.
+        caption_ids: file of column keys, likewise.
     """
 
     i2t: Path
@@ -39,17 +39,12 @@ class Sources:
 
 
 def pack_files(path: Path, meta: Submission, sources: Sources) -> None:
-    """Check arrays against the keys of a description, put them in its order and pack them.
-
-    Args:
-        path: The zip to write.
-        meta: With the keys of the split, see :func:`leaderboard.submission.archive.new_submission`.
-        sources: The arrays.
+    """Check arrays against the keys of a description, reorder and pack them.
 
     Raises:
-        FormatError: If a file is missing, or a list of keys is not one of the split's.
+        FormatError: If a file is missing, or a list of keys is not that of the split.
         SubmissionError: If an array does not fit the split.
-        ConfigError: If lists of one direction are given without the other's.
+        ConfigError: If ranked lists of only one direction are given.
     """
     rows = _order(sources.image_ids, meta.image_ids or ())
     columns = _order(sources.caption_ids, meta.caption_ids or ())
@@ -76,7 +71,7 @@ def _are_lists(path: Path) -> bool:
 
 
 def _order(path: Path | None, keys: Sequence[str]) -> Integer[np.ndarray, " _"]:
-    """Say where each key of the split stands in a file of keys."""
+    """Return the position of each key of the split in a file of keys."""
     if path is None:
         return np.arange(len(keys))
     found = read_lines(path, "no such file")
@@ -99,5 +94,5 @@ def _in_order(
 def _renumbered(
     lists: Lists, queries: Integer[np.ndarray, " _"], candidates: Integer[np.ndarray, " _"]
 ) -> Shaped[np.ndarray, "queries depth"]:
-    """Put lists into the order of the split, and number what is in them by it."""
+    """Reorder lists, and renumber their candidates, by the order of the split."""
     return np.asarray(np.argsort(candidates)[lists[queries]].astype(np.int32))

@@ -1,5 +1,6 @@
-"""Reads zip, .npy and JSON from strangers: every size is known before a byte is believed."""
+"""Safe readers of untrusted zip, .npy and JSON: every size is checked before allocation."""
 
+import io
 import json
 import math
 import re
@@ -12,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from dataclasses import dataclass
+from tokenize import TokenError
 from typing import Any, BinaryIO, Protocol, runtime_checkable
 
 import numpy as np
@@ -24,12 +26,13 @@ MAX_RATIO = 200
 MAX_HEADER = 4096
 MAX_DEPTH = 24
 MIN_LIST = 10
+_MAX_COUNT = 2**40
 
 _END = struct.Struct("<4s4H2LH")
 _LOCATOR64 = b"PK\x06\x07"
 _CHUNK = 2**20
 
-# What zipfile, zlib and struct are known to raise on bytes that are no zip.
+# Errors of zipfile, zlib and struct on invalid bytes.
 _BROKEN = (
     zipfile.BadZipFile,
     zlib.error,
@@ -43,12 +46,26 @@ _BROKEN = (
 )
 
 
+# Errors of numpy and of the parser behind it on a header that is not a plain dictionary.
+_UNREADABLE = (
+    SyntaxError,
+    ValueError,
+    TypeError,
+    LookupError,
+    ArithmeticError,
+    RecursionError,
+    MemoryError,
+    TokenError,
+    Warning,
+)
+
+
 @runtime_checkable
 class Readable(Protocol):
-    """A stream of bytes that may end before it promised to."""
+    """A stream of bytes that may end early."""
 
     def read(self, size: int, /) -> bytes:
-        """Give at most ``size`` bytes; none at the end."""
+        """Read at most ``size`` bytes; none at the end."""
 
 
 def refusal(code: str, field: str, found: str, expected: str, mend: str = "") -> SubmissionError:
@@ -57,20 +74,16 @@ def refusal(code: str, field: str, found: str, expected: str, mend: str = "") ->
 
 
 def shown(value: object) -> str:
-    """Print a stranger's value in a message: short, one line, no control or bidi characters."""
+    """Format an untrusted value for a message: short, one line, no control or bidi characters."""
     text = ascii(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 class Archive:
-    """A zip with an allowed list of members, read by streams under a hard counter.
-
-    Args:
-        file: Open for reading, seekable.
-        allowed: The names that may occur.
+    """A zip with a list of allowed members, streamed with size limits.
 
     Raises:
-        SubmissionError: If it is no plain zip: something before or after it, comments, zip64, too
+        SubmissionError: If it is not a plain zip: data before or after it, comments, zip64, too
             many, repeated, foreign, encrypted, linked or oddly compressed members, bombs.
     """
 
@@ -95,12 +108,8 @@ class Archive:
     def open(self, name: str, limit: int) -> Iterator[Readable]:
         """Open a member for reading.
 
-        Args:
-            name: Of the member.
-            limit: The most bytes that it may hold.
-
         Raises:
-            SubmissionError: If it is missing, larger, or turns out to be torn.
+            SubmissionError: If it is missing, too large, or truncated.
         """
         if name not in self.sizes:
             found = ", ".join(sorted(self.sizes)) or "nothing"
@@ -111,10 +120,10 @@ class Archive:
             yield stream
 
     def read(self, name: str, limit: int) -> bytes:
-        """Read a small member whole.
+        """Read a whole small member.
 
         Raises:
-            SubmissionError: If it is missing, larger than ``limit``, or torn.
+            SubmissionError: If it is missing, larger than ``limit``, or truncated.
         """
         with self.open(name, limit) as stream:
             content = stream.read(limit + 1)
@@ -181,26 +190,16 @@ def _check_member(info: zipfile.ZipInfo, allowed: Sequence[str]) -> None:
         )
 
 
-_ENTRY = re.compile(
-    r"'descr'\s*:\s*'(?P<descr>[<>|=]?[A-Za-z]\d{0,4})'"
-    r"|'fortran_order'\s*:\s*(?P<order>True|False)"
-    r"|'shape'\s*:\s*\((?P<shape>[0-9, ]{0,80})\)"
-)
-_ANY = re.sub("[?]P<[a-z]+>", "?:", f"(?:{_ENTRY.pattern})")
-_HEADER = re.compile(rf"\{{\s*+{_ANY}\s*+,\s*+{_ANY}\s*+,\s*+{_ANY}\s*+,?\s*+\}}\s*+")
 FLOATS = {f"{order}f{size}" for order in "<>" for size in (2, 4, 8)}
 WHOLE = {f"{order}i{size}" for order in "<>" for size in (4, 8)}
 
 
 @dataclass(frozen=True, slots=True)
 class ArrayHeader:
-    """What a ``.npy`` file says of itself.
+    """Header of a ``.npy`` file.
 
     Attributes:
-        dtype: A float of 2, 4 or 8 bytes, or a whole number of 4 or 8.
-        fortran_order: Whether columns are contiguous.
-        shape: As written.
-        length: Bytes before the values.
+        length: number of bytes before the values.
     """
 
     dtype: np.dtype[Any]
@@ -210,15 +209,10 @@ class ArrayHeader:
 
 
 def read_array_header(stream: Readable, name: str, kinds: AbstractSet[str] = FLOATS) -> ArrayHeader:
-    """Read a ``.npy`` header by pattern; nothing in it is evaluated.
-
-    Args:
-        stream: At its beginning.
-        name: For messages.
-        kinds: What may be in it: :data:`FLOATS` or :data:`WHOLE`.
+    """Read a ``.npy`` header.
 
     Raises:
-        SubmissionError: If it is not a ``.npy`` file of such numbers.
+        SubmissionError: If it is not a ``.npy`` file of these types.
     """
     magic = stream.read(8)
     if magic[:6] != b"\x93NUMPY" or magic[6:] not in (b"\x01\x00", b"\x02\x00", b"\x03\x00"):
@@ -228,45 +222,30 @@ def read_array_header(stream: Readable, name: str, kinds: AbstractSet[str] = FLO
     if len(size) < 2 or length > MAX_HEADER:
         found = f"a header of {length} bytes"
         raise refusal("array.header", name, found, f"{MAX_HEADER} at most")
-    text = stream.read(length).decode("latin-1")
-    fields = {
-        kind: value
-        for match in _ENTRY.finditer(text)
-        for kind, value in match.groupdict().items()
-        if value is not None
-    }
-    if len(text) != length or not _HEADER.fullmatch(text) or len(fields) != 3:
-        raise refusal(
-            "array.header",
-            name,
-            f"header {shown(text)}",
-            f"a plain {'float' if kinds is FLOATS else 'integer'} array",
-        )
-    if fields["descr"] not in kinds:
+    text = stream.read(length)
+    try:
+        # versions 2 and 3 differ only in the encoding, and a plain header is ASCII
+        file = io.BytesIO(length.to_bytes(4, "little") + text)
+        shape, fortran_order, dtype = np.lib.format.read_array_header_2_0(file)
+    except _UNREADABLE:
+        shape, fortran_order, dtype = (-1,), False, np.dtype("V")
+    if not all(0 <= count < _MAX_COUNT for count in shape):
+        kind = "float" if kinds is FLOATS else "integer"
+        raise refusal("array.header", name, f"header {shown(text)}", f"a plain {kind} array")
+    if dtype.str not in kinds:
         wanted = "float16, float32 or float64" if kinds is FLOATS else "int32 or int64"
         mend = f"similarity.astype('{'float32' if kinds is FLOATS else 'int32'}')"
-        raise refusal("array.dtype", name, f"dtype {fields['descr']!r}", wanted, mend)
-    return ArrayHeader(
-        np.dtype(fields["descr"]),
-        fields["order"] == "True",
-        tuple(int(part) for part in fields["shape"].split(",") if part.strip().isdigit()),
-        8 + len(size) + length,
-    )
+        raise refusal("array.dtype", name, f"dtype {dtype.str!r}", wanted, mend)
+    return ArrayHeader(dtype, fortran_order, shape, 8 + len(size) + length)
 
 
 def read_matrix(
     stream: Readable, name: str, size: int, shape: tuple[int, int]
 ) -> Float[np.ndarray, "images captions"]:
-    """Read a finite float matrix, the header checked before any of it is allocated.
-
-    Args:
-        stream: The whole ``.npy`` file.
-        name: For messages.
-        size: Bytes that the stream is said to hold.
-        shape: The expected images and captions.
+    """Read a finite float matrix; the header is checked before allocation.
 
     Returns:
-        In native byte order, as stored otherwise.
+        The matrix, in native byte order.
 
     Raises:
         SubmissionError: If type, shape or size differ, or a value is not finite.
@@ -283,18 +262,18 @@ def read_matrix(
 def read_lists(
     stream: Readable, name: str, size: int, queries: int, candidates: int
 ) -> Integer[np.ndarray, "queries depth"]:
-    """Read ranked lists: by query the rows of its best candidates, the best first.
+    """Read ranked lists: for each query the rows of its best candidates, best first.
 
     Args:
-        stream: The whole ``.npy`` file.
-        name: For messages.
-        size: Bytes that the stream is said to hold.
-        queries: Expected lists.
-        candidates: Numbers in them are from 0 to one less.
+        stream: the whole ``.npy`` file.
+        name: name of the file in messages.
+        size: expected number of bytes in the stream.
+        queries: expected number of lists.
+        candidates: number of candidates; lists hold numbers from 0 to ``candidates - 1``.
 
     Raises:
         SubmissionError: If type, shape or size differ, a list is shorter than 10 (or than there are
-            candidates), or a candidate is none of the split or stands in a list twice.
+            candidates), or a candidate is out of range or occurs twice in a list.
     """
     header = read_array_header(stream, name, WHOLE)
     least = min(MIN_LIST, candidates)
@@ -320,7 +299,7 @@ def read_lists(
 def _read_values(
     stream: Readable, name: str, size: int, header: ArrayHeader
 ) -> Shaped[np.ndarray, "rows columns"]:
-    """Read what a header announces; the two sizes must agree before any of it is allocated."""
+    """Read the values; the announced sizes must agree before allocation."""
     expected = header.length + math.prod(header.shape) * header.dtype.itemsize
     if size != expected:
         raise refusal("array.size", name, f"{size} bytes", f"{expected} by its header")
@@ -343,7 +322,7 @@ def _read_values(
 def check_finite(
     matrix: Float[np.ndarray, "images captions"], name: str
 ) -> Float[np.ndarray, "images captions"]:
-    """Give the matrix back.
+    """Return the matrix if all its values are finite.
 
     Raises:
         SubmissionError: Naming the first value that is not finite.
@@ -368,7 +347,7 @@ def read_json(content: bytes, name: str) -> Any:
     """Parse JSON strictly: no repeated key, NaN, infinity, depth or lone surrogate.
 
     Raises:
-        SubmissionError: Saying which of these was found.
+        SubmissionError: If one of these is found.
     """
     depth = 0
     for bracket in re.finditer(rb"[\[\]{}]", _STRING.sub(b"", content)):
@@ -408,17 +387,17 @@ def _finite(text: str) -> float:
     return value
 
 
-_BIDI = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+BIDI = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 
 
 def plain_text(text: str) -> str:
-    """Give text as one line in Unicode NFC with single spaces.
+    """Return text as one line in Unicode NFC with single spaces.
 
     Raises:
         ValueError: If it holds control or bidi characters or a lone surrogate.
     """
     text = " ".join(unicodedata.normalize("NFC", text).split())
     for character in text:
-        if character in _BIDI or unicodedata.category(character) in {"Cc", "Cs"}:
+        if character in BIDI or unicodedata.category(character) in {"Cc", "Cs"}:
             raise ValueError(f"control character U+{ord(character):04X}")
     return text

@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
+from leaderboard.core.rounds import round_of
+from leaderboard.core.tracks import LAYOUT
 from leaderboard.submission.archive import Compute, Training, new_submission, pack
-from leaderboard.submission.gallery import LAYOUT, round_of
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.release import check_split
 from pc2_baseline.config import DataSettings

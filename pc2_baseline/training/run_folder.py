@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from leaderboard.submission.gallery import round_of
+from leaderboard.core.rounds import round_of
 from now_builder.config import Strict, build, read_toml, to_toml
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.captions import Vocabulary

@@ -72,7 +72,7 @@ def road(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         "--set", "train.warmup_epochs=1", "--set", "train.epochs=1")  # fmt: skip
     run("pc2-baseline", "predict", out / "run", "--split", "test", "-o", out / "submission.zip")
     run("now-leaderboard", "score", out / "submission.zip", "--release", out / "release",
-        "--truth", out / "truth.parquet", "-o", out / "result.json")  # fmt: skip
+        "--attributes", out / "truth.parquet", "-o", out / "result.json")  # fmt: skip
     run("now-leaderboard", "export-site", out / "site", "--results", out / "result.json")
     yield out
     shutil.rmtree(out, ignore_errors=True)

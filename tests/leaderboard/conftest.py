@@ -1,7 +1,9 @@
 """A small release of ours, a small archive in the published layout; databases of both kinds."""
 
+import asyncio
 import contextlib
 import csv
+import multiprocessing
 import os
 import pwd
 import shutil
@@ -156,6 +158,11 @@ def make_similarity(n_pairs=SIZES["test"], strength=2.0, seed=0):
     return (noise + strength * np.eye(n_pairs)).astype(np.float32)
 
 
+def closed_form_deviation(per_image):
+    """Return the standard error of rSum without resampling: the limit of the bootstrap."""
+    return 100 * per_image.std() / len(per_image) ** 0.5
+
+
 @pytest.fixture(scope="session")
 def release(tmp_path_factory):
     return make_release(tmp_path_factory.mktemp("ours") / "release")
@@ -173,9 +180,9 @@ def archive(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def truth(tmp_path_factory):
+def attributes(tmp_path_factory):
     """Languages and topics of the test split, as a CSV file by URL."""
-    path = tmp_path_factory.mktemp("truth") / "truth.csv"
+    path = tmp_path_factory.mktemp("attributes") / "attributes.csv"
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["url", "matched", "lang", "topic"])
@@ -288,6 +295,25 @@ def now_leaderboard(monkeypatch, capsys):
 
 
 @pytest.fixture(scope="session")
+def forked():
+    """Start scripts in processes of their own, forked from one that has imported the service.
+
+    A script gets its arguments as ``argv`` and is killed or ends by itself.
+    """
+    context = multiprocessing.get_context("forkserver")
+    modules = ("service.accounts", "service.migrations", "service.quotas", "store.entries")
+    context.set_forkserver_preload([f"leaderboard.{name}" for name in modules])
+
+    def start(script, *argv):
+        process = context.Process(target=exec, args=(script, {"argv": argv}))
+        process.start()
+        return process
+
+    start.Queue, start.Barrier = context.SimpleQueue, context.Barrier
+    return start
+
+
+@pytest.fixture(scope="session")
 def postgres_server():
     """A PostgreSQL server of our own: its address, with NAME where a database's name goes.
 
@@ -380,7 +406,7 @@ def database(database_url):
 
 
 @dataclass(frozen=True)
-class Board:
+class RunningBoard:
     """A running board, and what tests do to it."""
 
     url: str
@@ -424,11 +450,20 @@ def serving():
         yield start
 
 
+class _QuickServer(uvicorn.Server):
+    """A server that notices at once that it should stop."""
+
+    async def main_loop(self):
+        await self.on_tick(0)
+        while not self.should_exit:  # noqa: ASYNC110 - set by another thread
+            await asyncio.sleep(0.01)
+
+
 @contextmanager
 def _served(app):
     listener = socket.create_server(("127.0.0.1", 0))
     config = uvicorn.Config(app, log_level="error", access_log=False, server_header=False)
-    server = uvicorn.Server(config)
+    server = _QuickServer(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
     while not server.started:
@@ -447,7 +482,7 @@ def make_board(serving, tmp_path, release):
         judge = make_judge(release, None, Quotas(**limits))
         app = make_app(Settings(tmp_path / "store", judge, database, make_operator(OPERATOR_TOKEN)))
         url, stop = serving(app)
-        return Board(url, app, http, stop)
+        return RunningBoard(url, app, http, stop)
 
     with httpx.Client(timeout=60) as http:
         yield make

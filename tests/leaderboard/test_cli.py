@@ -15,7 +15,9 @@ def matrix(tmp_path):
     return tmp_path / "s.npy"
 
 
-def test_the_whole_way_from_a_matrix_to_a_page(tmp_path, now_leaderboard, matrix, release, truth):
+def test_the_whole_way_from_a_matrix_to_a_page(
+    tmp_path, now_leaderboard, matrix, release, attributes
+):
     about = tmp_path / "about.toml"
     about.write_text('authors = ["Ann"]\n[training]\nseeds = [1, 2]\n')
     x, result, store = tmp_path / "x.zip", tmp_path / "r.json", tmp_path / "store"
@@ -26,7 +28,7 @@ def test_the_whole_way_from_a_matrix_to_a_page(tmp_path, now_leaderboard, matrix
     assert (code, progress) == (0, "")
     code, text, _ = now_leaderboard("validate", x, *options)
     assert (code, "Mine" in text) == (0, True)
-    options += ["--truth", truth]
+    options += ["--attributes", attributes]
     code, text, _ = now_leaderboard("score", x, *options, "-o", result)
     assert code == 0
     assert "rSum 491.7 (95 % interval" in text
@@ -58,7 +60,7 @@ def test_an_unranked_result_still_exits_0(tmp_path, now_leaderboard, release):
         ("score none.zip --release {release}", "none.zip: no such file"),
         ("score {packed} --release nowhere", "nowhere: no such release folder"),
         ("score {packed} --release {archive}", "test_caps_jieba.txt: no such file"),
-        ("score {packed} --release {release} --truth no.csv", "no.csv"),
+        ("score {packed} --release {release} --attributes no.csv", "no.csv"),
         ("validate {matrix} --release {release}", "plain zip"),
         ("pack none.npy -o y.zip --track bpe --method M --release {release}", "none.npy"),
         ("pack {matrix} -o y.zip --track x --method M --release {release}", "found 'x'"),

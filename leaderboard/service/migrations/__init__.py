@@ -1,4 +1,4 @@
-"""Changes of the tables over time: each database is brought to the newest one when opened."""
+"""Database migrations, applied when a database is opened."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from now_builder.errors import ConfigError
 
 
 def settings(connection: Connection) -> Config:
-    """Give Alembic's settings for a connection, inside whose transaction it then works."""
+    """Return Alembic's settings for a connection; it works inside its transaction."""
     config = Config()
     config.set_main_option("script_location", str(Path(__file__).parent).replace("%", "%%"))
     config.attributes["connection"] = connection
@@ -20,14 +20,10 @@ def settings(connection: Connection) -> Config:
 
 
 def upgrade(connection: Connection, shown: str) -> None:
-    """Bring a database to the newest tables.
-
-    Args:
-        connection: Inside a transaction.
-        shown: What an error calls the database.
+    """Migrate a database to the newest tables.
 
     Raises:
-        ConfigError: If it was made by a newer version than this one.
+        ConfigError: If it was made by a newer version.
     """
     config = settings(connection)
     known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}

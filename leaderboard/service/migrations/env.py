@@ -1,4 +1,4 @@
-"""Alembic's way in: works on the connection that it is given, inside its transaction."""
+"""Alembic's entry point: runs on a given connection, inside its transaction."""
 
 from alembic import context
 

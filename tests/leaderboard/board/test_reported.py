@@ -6,7 +6,7 @@ import pytest
 
 from leaderboard.board.reported import (
     BOARDS,
-    Noise,
+    NoiseCondition,
     parse_reported,
     read_reported,
     read_sources,
@@ -15,8 +15,8 @@ from leaderboard.board.reported import (
 from now_builder.errors import ConfigError, FormatError
 
 
-def _rows(board, protocol, ratio=None, **wanted):
-    noise = Noise(protocol=protocol, ratio=ratio)
+def _rows(board, protocol, mismatch=None, **wanted):
+    noise = NoiseCondition(protocol=protocol, mismatch=mismatch)
     return [
         row
         for row in read_reported(board)
@@ -120,14 +120,14 @@ def test_a_row_that_cannot_be_checked_is_refused(fields, message):
     "noise",
     [
         {"protocol": "captions"},
-        {"protocol": "images", "ratio": 0.0},
-        {"protocol": "none", "ratio": 0.2},
-        {"protocol": "web", "ratio": 0.7},
-        {"protocol": "captions", "ratio": 1.0},
-        {"protocol": "rows", "ratio": 0.2},
+        {"protocol": "images", "mismatch": 0.0},
+        {"protocol": "none", "mismatch": 0.2},
+        {"protocol": "web", "mismatch": 0.7},
+        {"protocol": "captions", "mismatch": 1.0},
+        {"protocol": "rows", "mismatch": 0.2},
     ],
 )
-def test_noise_whose_protocol_and_ratio_disagree_is_refused(noise):
+def test_noise_whose_protocol_and_mismatch_disagree_is_refused(noise):
     tree = _table(**RECALLS)
     tree["tables"][0]["noise"] = noise
     with pytest.raises(ConfigError, match="noise"):
@@ -135,7 +135,9 @@ def test_noise_whose_protocol_and_ratio_disagree_is_refused(noise):
 
 
 def test_the_two_protocols_do_not_share_a_condition():
-    captions, images = (Noise(protocol=name, ratio=0.2) for name in ("captions", "images"))
+    captions, images = (
+        NoiseCondition(protocol=name, mismatch=0.2) for name in ("captions", "images")
+    )
     assert captions != images
     assert captions.title == "20 % noise, captions shuffled one by one"
     assert images.title == "20 % noise, images shuffled with all their captions"
@@ -159,11 +161,11 @@ MISPRINTS = [
 ]
 
 
-@pytest.mark.parametrize(("board", "protocol", "ratio", "method", "right", "wrong"), MISPRINTS)
+@pytest.mark.parametrize(("board", "protocol", "mismatch", "method", "right", "wrong"), MISPRINTS)
 def test_known_misprints_are_put_right_with_a_footnote(
-    board, protocol, ratio, method, right, wrong
+    board, protocol, mismatch, method, right, wrong
 ):
-    row = _row(board, protocol, ratio, method=method, source="huang2021ncr")
+    row = _row(board, protocol, mismatch, method=method, source="huang2021ncr")
     assert row.rsum == right
     assert row.rsum == pytest.approx(sum(row.recalls), abs=0.05)
     correction = row.corrections[0]
@@ -184,7 +186,7 @@ def test_a_footnote_says_who_prints_what():
 
 
 def test_runs_cited_under_the_wrong_noise_stand_under_their_own():
-    for ratio, method, rsum in [
+    for mismatch, method, rsum in [
         (0.4, "NCR", 467.1),
         (0.6, "NCR", 184.6),
         (0.4, "DECL-SGR", 465.1),
@@ -193,11 +195,11 @@ def test_runs_cited_under_the_wrong_noise_stand_under_their_own():
         (0.4, "L2RM", 490.5),
         (0.6, "L2RM", 467.6),
     ]:
-        row = _row("flickr30k", "images", ratio, method=method)
+        row = _row("flickr30k", "images", mismatch, method=method)
         (correction,) = row.corrections
         assert row.rsum == correction.rsum == rsum
         assert correction.source == "duan2024pc2"
-        assert not _rows("flickr30k", "captions", ratio, method=method)
+        assert not _rows("flickr30k", "captions", mismatch, method=method)
 
 
 def test_a_row_whose_own_source_does_not_add_up_keeps_what_it_prints():

@@ -93,7 +93,7 @@ def test_other_noise_another_split_and_a_blind_round_are_tables_of_their_own(fil
         (part.split, part.kind.noise.protocol, part.with_reported) for part in board.sections
     ] == [("test", "web", False), ("test", "either", False), ("test", "web", True),
           ("dev", "web", False)]  # fmt: skip
-    assert board.sections[1].kind.noise.ratio == 0.2
+    assert board.sections[1].kind.noise.mismatch == 0.2
     assert [part.kind.origin for part in make_board("bert", filed.values()).sections] == [
         "blind",
         "archive",

@@ -14,7 +14,6 @@ from leaderboard.core import uncertainty
 from leaderboard.core.uncertainty import (
     REPLICATES,
     bootstrap_rsum,
-    closed_form_deviation,
     compare,
     holm,
     least_deviation,
@@ -25,6 +24,7 @@ from leaderboard.core.uncertainty import (
     wilson,
 )
 from leaderboard.metrics import Ranks, count_ranks, recalls
+from tests.leaderboard.conftest import closed_form_deviation
 
 
 @pytest.mark.parametrize(

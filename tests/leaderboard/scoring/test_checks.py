@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from leaderboard.core.uncertainty import closed_form_deviation
 from leaderboard.metrics import count_ranks, expected_hits, recalls
 from leaderboard.scoring import checks
 from leaderboard.scoring.checks import (
@@ -17,6 +16,7 @@ from leaderboard.scoring.checks import (
 from leaderboard.scoring.evaluate import _flags
 from leaderboard.submission.archive import Scored
 from leaderboard.submission.gallery import Gallery
+from tests.leaderboard.conftest import closed_form_deviation
 
 SIZE = 300
 

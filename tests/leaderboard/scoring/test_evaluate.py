@@ -28,9 +28,9 @@ def _similarity(seed=0):
     return (noise + 2 * np.eye(N)).astype(np.float32)
 
 
-def _scored(path, release, similarity, track="jieba", truth=None):
+def _scored(path, release, similarity, track="jieba", attributes=None):
     pack(path, similarity, new_submission(release, track, "test", "Mine"))
-    return score(path, release, truth)
+    return score(path, release, attributes)
 
 
 def test_a_packed_matrix_scores_what_the_metrics_say(packed, release):
@@ -62,9 +62,9 @@ def test_the_result_has_the_fields_that_others_read(packed, release):
     )
 
 
-def test_scoring_twice_gives_the_same_bytes_and_reads_back(tmp_path, packed, release, truth):
-    result = score(packed, release, truth)
-    assert result.to_json() == score(packed, release, truth).to_json()
+def test_scoring_twice_gives_the_same_bytes_and_reads_back(tmp_path, packed, release, attributes):
+    result = score(packed, release, attributes)
+    assert result.to_json() == score(packed, release, attributes).to_json()
     write_result(tmp_path / "r.json", result)
     assert read_result(tmp_path / "r.json") == result
     assert Result.model_validate_json(result.to_json(), strict=True) == result
@@ -119,12 +119,12 @@ def test_ties_that_nothing_forces_cost_the_place(tmp_path, release):
     assert not result.ranked
 
 
-def test_the_references_are_those_of_the_labels(release, gallery, truth):
+def test_the_references_are_those_of_the_labels(release, gallery, attributes):
     """24 pairs in three languages of 8, each with two topics of 4 pairs.
 
     Language alone: R@1 = 1/8, R@5 = 5/8, R@10 = 1, so 2 · 175 %. With topics: 1/4, 1, 1.
     """
-    found = references(release, gallery, "test", truth)
+    found = references(release, gallery, "test", attributes)
     assert found == {"chance": 200 * 16 / N, "lang": 350, "lang+topic": 450}
     assert references(release, gallery, "test") == {"chance": 200 * 16 / N, "lang": 350}
 
@@ -137,16 +137,18 @@ def test_a_caption_of_another_topic_is_not_found_by_topic():
     assert label_rsum(images, captions) == expected
 
 
-def test_a_truth_file_may_be_parquet_and_have_keys(tmp_path, release, gallery, truth):
+def test_a_file_of_attributes_may_be_parquet_and_have_keys(tmp_path, release, gallery, attributes):
     import pandas as pd  # noqa: PLC0415
 
     from now_builder.formats.release import read_pairs  # noqa: PLC0415
 
-    table = pd.read_csv(truth)
+    table = pd.read_csv(attributes)
     keys = {pair.url: pair.key for pair in read_pairs(release) if pair.split == "test"}
     table["key"] = table.pop("url").map(keys)
-    table.sample(frac=1, random_state=0).to_parquet(tmp_path / "truth.parquet")
-    assert references(release, gallery, "test", tmp_path / "truth.parquet")["lang+topic"] == 450
+    table.sample(frac=1, random_state=0).to_parquet(tmp_path / "attributes.parquet")
+    assert (
+        references(release, gallery, "test", tmp_path / "attributes.parquet")["lang+topic"] == 450
+    )
 
 
 @pytest.mark.parametrize(
@@ -157,8 +159,10 @@ def test_a_truth_file_may_be_parquet_and_have_keys(tmp_path, release, gallery, t
         ('url,topic\n"a', "not a readable"),
     ],
 )
-def test_a_truth_file_that_cannot_be_joined_is_named(tmp_path, release, gallery, text, message):
-    path = tmp_path / "truth.csv"
+def test_a_file_of_attributes_that_cannot_be_joined_is_named(
+    tmp_path, release, gallery, text, message
+):
+    path = tmp_path / "attributes.csv"
     path.write_text(text)
     with pytest.raises(FormatError, match=message):
         references(release, gallery, "test", path)
@@ -166,9 +170,9 @@ def test_a_truth_file_that_cannot_be_joined_is_named(tmp_path, release, gallery,
         references(release, gallery, "test", tmp_path / "none.parquet")
 
 
-def test_the_archive_has_nothing_to_join_a_truth_file_with(archive, truth):
+def test_the_archive_has_nothing_to_join_a_file_of_attributes_with(archive, attributes):
     with pytest.raises(FormatError, match=r"no pairs\.parquet"):
-        references(archive, read_gallery(archive, "test", "bert"), "test", truth)
+        references(archive, read_gallery(archive, "test", "bert"), "test", attributes)
 
 
 def test_a_result_is_filed_once_and_under_its_content(tmp_path, packed, release):
@@ -200,14 +204,22 @@ def test_a_result_with_an_impossible_figure_is_refused(tmp_path, packed, release
         read_result(tmp_path / "r.json")
 
 
-def test_a_killed_scoring_leaves_no_half_result(tmp_path, packed, release, truth):
+def test_a_killed_scoring_leaves_no_half_result(tmp_path, packed, release, attributes):
     """Kill the command again and again, at later and later moments, until it gets through."""
     output = tmp_path / "out" / "result.json"
-    expected = score(packed, release, truth).to_json()
+    expected = score(packed, release, attributes).to_json()
     command = [sys.executable, "-c", "from leaderboard.cli import main; main()", "score"]
-    command += [str(packed), "--release", str(release), "--truth", str(truth), "-o", str(output)]
+    command += [
+        str(packed),
+        "--release",
+        str(release),
+        "--attributes",
+        str(attributes),
+        "-o",
+        str(output),
+    ]
     killed = 0
-    for wait in (0.2, 0.4, 0.5, 0.6, 0.7, 0.8, 1.0, 60):
+    for wait in (0.3, 0.6, 0.9, 60):
         process = subprocess.Popen(
             command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=os.environ
         )

@@ -156,7 +156,7 @@ def test_tokens_of_one_user_or_of_all(database, token):
     create_token(database, "bob", ["admin"])
     assert [listed.handle for listed in list_tokens(database)] == ["ann", "bob"]
     (ann,) = list_tokens(database, "ann")
-    assert (ann.prefix, ann.label, ann.scopes) == (token[4:12], "laptop", {"read", "submit"})
+    assert (ann.prefix, ann.label, ann.scopes) == (token[4:12], "laptop", ["read", "submit"])
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from leaderboard.cli import main
-from leaderboard.service.client import TRIES, Board, BoardError
+from leaderboard.service.client import TRIES, BoardClient, BoardError
 from leaderboard.store.entries import read_store
 from now_builder.errors import ConfigError
 
@@ -110,7 +110,7 @@ def test_what_is_not_there_yet_is_asked_again_and_the_same_file_is_one_entry(
 
     thread = threading.Thread(target=stand_in, daemon=True)
     thread.start()
-    board = Board(f"http://127.0.0.1:{listener.getsockname()[1]}", token, waits.append)
+    board = BoardClient(f"http://127.0.0.1:{listener.getsockname()[1]}", token, waits.append)
 
     def wait(seconds):
         waits.append(seconds)
@@ -133,7 +133,7 @@ def test_what_never_answers_ends_in_one_line():
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     waits = []
-    board = Board(f"http://127.0.0.1:{port}", "t" * 20, waits.append)
+    board = BoardClient(f"http://127.0.0.1:{port}", "t" * 20, waits.append)
     with pytest.raises(BoardError, match=f"cannot be reached.*{TRIES} tries"):
         board.me()
     board.close()
@@ -143,7 +143,7 @@ def test_what_never_answers_ends_in_one_line():
 @pytest.mark.parametrize("token", ["é", "a b", "a\nb"])
 def test_a_token_that_is_none_is_refused_before_it_is_sent(token):
     with pytest.raises(ConfigError, match="token"):
-        Board("http://127.0.0.1:1", token)
+        BoardClient("http://127.0.0.1:1", token)
 
 
 @pytest.fixture

@@ -2,8 +2,6 @@
 
 import re
 import sqlite3
-import subprocess
-import sys
 import threading
 import time
 from datetime import UTC, date, datetime, timedelta, timezone
@@ -139,16 +137,18 @@ def test_sqlite_is_set_for_many_readers_and_one_writer(tmp_path):
     assert found == ["wal", 1, 1, 30_000]
 
 
-def test_a_database_is_made_once_by_many_at_a_time(tmp_path):
+def test_a_database_is_made_once_by_many_at_a_time(tmp_path, forked):
     url = f"sqlite:///{tmp_path / 'board.sqlite'}"
     script = (
-        "import sys; from leaderboard.service.database import open_database as o; o(sys.argv[1])"
+        "from leaderboard.service.database import open_database\n"
+        "argv[1].wait()\n"
+        "open_database(argv[0])"
     )
-    command_ = [sys.executable, "-c", script, url]
-    processes = [subprocess.Popen(command_, stderr=subprocess.PIPE) for _ in range(3)]
-    assert [(process.communicate()[1], process.returncode) for process in processes] == [
-        (b"", 0)
-    ] * 3
+    barrier = forked.Barrier(3)
+    processes = [forked(script, url, barrier) for _ in range(3)]
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0, 0, 0]
 
 
 @pytest.mark.parametrize(
@@ -193,7 +193,7 @@ def test_moments_come_back_as_they_went_in(database):
     assert row.submitted_at == NOON.replace(microsecond=123456)
     assert row.submitted_at.tzinfo is UTC
     assert row.anonymous_until == date(2026, 9, 1)
-    with pytest.raises(StatementError, match="needs a zone"):
+    with pytest.raises(StatementError, match="a time with a zone"):
         _add(database, name="b" * 12, submitted_at=datetime(2026, 3, 1, 12))  # noqa: DTZ001
 
 
@@ -248,21 +248,22 @@ def test_a_writer_waits_for_one_in_another_process(tmp_path):
     engine.dispose()
 
 
-def test_what_was_acknowledged_survives_a_kill(database):
+def test_what_was_acknowledged_survives_a_kill(database, forked):
     script = (
-        "import os, signal, sys\n"
+        "import os, signal\n"
         "from leaderboard.service.accounts import create_user\n"
         "from leaderboard.service.database import User, open_database, writing\n"
         "from datetime import UTC, datetime\n"
-        "engine = open_database(sys.argv[1])\n"
+        "engine = open_database(argv[0])\n"
         "create_user(engine, 'kept')\n"
         "with writing(engine) as session:\n"
         "    session.add(User(handle='lost', display_name='', created_at=datetime.now(UTC)))\n"
         "    session.flush()\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
     )
-    killed = subprocess.run([sys.executable, "-c", script, _url(database)], check=False)
-    assert killed.returncode == -9
+    process = forked(script, _url(database))
+    process.join()
+    assert process.exitcode == -9
     assert [user.handle for user in list_users(database)] == ["kept"]
 
 

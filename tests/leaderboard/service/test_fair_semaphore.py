@@ -1,11 +1,11 @@
-"""Threads get their turn in the order in which they came."""
+"""Threads get the semaphore in the order in which they came."""
 
 import threading
 import time
 
 import pytest
 
-from leaderboard.service.fair_semaphore import Turns
+from leaderboard.service.fair_semaphore import FairSemaphore
 
 
 def _start(work, *arguments):
@@ -22,18 +22,18 @@ def _until(holds):
 
 
 def test_first_come_first_served_and_no_pushing_in():
-    turns, order = Turns(1, 10.0), []
+    semaphore, order = FairSemaphore(1, 10.0), []
 
     def work(number):
-        with turns:
+        with semaphore:
             order.append(number)
 
     threads = []
-    with turns:
+    with semaphore:
         for number in range(20):
             threads.append(_start(work, number))
-            _until(lambda number=number: len(turns._waiting) == number + 1)
-    with turns:
+            _until(lambda number=number: len(semaphore._waiting) == number + 1)
+    with semaphore:
         order.append("back again at once")
     for thread in threads:
         thread.join()
@@ -41,12 +41,12 @@ def test_first_come_first_served_and_no_pushing_in():
 
 
 def test_never_more_inside_than_there_are_places():
-    turns, inside, most, lock = Turns(3, 10.0), 0, 0, threading.Lock()
+    semaphore, inside, most, lock = FairSemaphore(3, 10.0), 0, 0, threading.Lock()
 
     def work():
         nonlocal inside, most
         for _ in range(50):
-            with turns:
+            with semaphore:
                 with lock:
                     inside += 1
                     most = max(most, inside)
@@ -58,23 +58,23 @@ def test_never_more_inside_than_there_are_places():
     for thread in threads:
         thread.join()
     assert (inside, most) == (0, 3)
-    assert turns._free == 3
+    assert semaphore._free == 3
 
 
 def test_who_waits_too_long_is_sent_away_and_takes_nobodys_turn():
-    turns = Turns(1, 0.01)
-    with turns:
-        with pytest.raises(TimeoutError, match=r"no turn within 0\.01 s"):
-            turns.__enter__()
-        assert not turns._waiting
-    with turns:
-        assert turns._free == 0
-    assert turns._free == 1
+    semaphore = FairSemaphore(1, 0.01)
+    with semaphore:
+        with pytest.raises(TimeoutError, match=r"no permit within 0\.01 s"):
+            semaphore.__enter__()
+        assert not semaphore._waiting
+    with semaphore:
+        assert semaphore._free == 0
+    assert semaphore._free == 1
 
 
 def test_an_error_inside_gives_the_place_back():
-    turns = Turns(1, 0.01)
-    with pytest.raises(ZeroDivisionError), turns:
+    semaphore = FairSemaphore(1, 0.01)
+    with pytest.raises(ZeroDivisionError), semaphore:
         raise ZeroDivisionError
-    with turns:
+    with semaphore:
         pass

@@ -1,7 +1,5 @@
 """Quotas hold against threads, processes and kills."""
 
-import subprocess
-import sys
 import threading
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
@@ -122,63 +120,52 @@ def test_32_threads_never_take_too_many(database, ann):
 
 
 _PROCESS = """
-import sys
 from datetime import UTC, datetime
 from leaderboard.service.database import open_database
 from leaderboard.service.quotas import QuotaError, Quotas, take_attempt
-engine, taken = open_database(sys.argv[1]), 0
-user_id, day = int(sys.argv[2]), datetime(2026, 3, 1, tzinfo=UTC)
-print("ready", flush=True)
-sys.stdin.readline()
+url, user_id, barrier, found = argv
+engine, taken = open_database(url), 0
+day = datetime(2026, 3, 1, tzinfo=UTC)
+barrier.wait()
 for _ in range(50):
     try:
         take_attempt(engine, user_id, Quotas(attempts=61), day)
         taken += 1
     except QuotaError:
         pass
-print(taken)
+found.put(taken)
 """
 
 
-def test_4_processes_never_take_too_many(database, ann):
+def test_4_processes_never_take_too_many(database, ann, forked):
     url = database.url.render_as_string(hide_password=False)
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", _PROCESS, url, str(ann)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for _ in range(4)
-    ]
+    barrier, found = forked.Barrier(4), forked.Queue()
+    processes = [forked(_PROCESS, url, ann, barrier, found) for _ in range(4)]
     for process in processes:
-        assert process.stdout.readline() == "ready\n"
-    for process in processes:
-        process.stdin.write("go\n")
-        process.stdin.flush()
-    taken = [int(process.communicate()[0]) for process in processes]
-    assert sum(taken) == 61
+        process.join()
+    assert sum(found.get() for _ in processes) == 61
     with reading(database) as session:
         assert session.get(Usage, (ann, datetime(2026, 3, 1, tzinfo=UTC).date())).attempts == 61
 
 
 _KILLED = """
-import os, signal, sys
+import os, signal
 from datetime import datetime
 from leaderboard.service.database import open_database
 from leaderboard.service.quotas import Quotas, reserve_scored
-now = datetime.fromisoformat(sys.argv[3])
-reserve_scored(open_database(sys.argv[1]), int(sys.argv[2]), Quotas(), now)
+url, user_id, now = argv
+reserve_scored(open_database(url), user_id, Quotas(), datetime.fromisoformat(now))
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def test_what_a_killed_process_reserved_is_returned(database, ann):
+def test_what_a_killed_process_reserved_is_returned(database, ann, forked):
     url = database.url.render_as_string(hide_password=False)
     reserve_scored(database, ann, FEW, NOON)
     _file(database, ann, NOON, name="a" * 12)
-    command = [sys.executable, "-c", _KILLED, url, str(ann), NOON.isoformat()]
-    assert subprocess.run(command, check=False).returncode == -9
+    process = forked(_KILLED, url, ann, NOON.isoformat())
+    process.join()
+    assert process.exitcode == -9
     assert _left(database, ann) == (7, 1)
     assert reconcile(database, NOON) == 1
     assert _left(database, ann) == (7, 2)

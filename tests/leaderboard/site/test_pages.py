@@ -442,7 +442,7 @@ def test_a_killed_export_leaves_the_old_site_or_the_new(tmp_path, filed):
         file_result(store, filed[name].result)
     new = Site(read_results([store])).get("index.html")[0]
     command = [sys.executable, "-c", "from leaderboard.cli import main; main()", "export-site"]
-    for wait in (0.7, 1.2, 1.7, 60):
+    for wait in (0.7, 1.3, 60):
         process = subprocess.Popen(
             [*command, str(site), "--results", str(store)],
             stdout=subprocess.DEVNULL,

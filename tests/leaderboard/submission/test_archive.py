@@ -220,11 +220,11 @@ HOSTILE = {
     "a size that lies": (_shorter(), "similarity.npy|zip"),
     "a wrong checksum": (_with()[:40] + b"X" + _with()[41:], "submission.json|zip"),
     "an object array": (_with(matrix=_OBJECT), "expected float16"),
-    "a structured array": (_with(matrix=_STRUCTURED), "plain float array"),
+    "a structured array": (_with(matrix=_STRUCTURED), "dtype .*float16"),
     "a void array": (_with(matrix=_header(_SHAPE.replace("<f4", "|V0") % "6, 6")), "V0"),
     "complex numbers": (_with(matrix=_npy(_similarity("<c8"))), "float16"),
     "whole numbers": (_with(matrix=_npy(np.eye(SIZE, dtype=int))), "float16"),
-    "dates": (_with(matrix=_npy(np.zeros((SIZE, SIZE), "<M8[s]"))), "plain float array"),
+    "dates": (_with(matrix=_npy(np.zeros((SIZE, SIZE), "<M8[s]"))), "float16"),
     "a long double": (_with(matrix=_header(_SHAPE.replace("<f4", "<f16") % "6, 6")), "f16"),
     "a vast shape": (_with(matrix=_header(_SHAPE % "500000, 500000")), "500000"),
     "a vaster shape": (_with(matrix=_header(_SHAPE % ("9" * 30 + ", 6"))), "999"),
@@ -319,13 +319,13 @@ def _tries(path, content):
     assert np.isfinite(similarity).all()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.binary(max_size=400))
 def test_no_bytes_do_more_than_be_refused(tmp_path_factory, content):
     _tries(tmp_path_factory.getbasetemp() / "fuzz.zip", content)
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 10**4), st.integers(0, 255)), min_size=1, max_size=6),
     st.booleans(),
@@ -338,7 +338,7 @@ def test_no_damaged_submission_does_more_than_be_refused(tmp_path_factory, chang
     _tries(tmp_path_factory.getbasetemp() / "fuzz.zip", bytes(content))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.binary(max_size=200), st.integers(0, 128))
 def test_no_matrix_bytes_do_more_than_be_refused(tmp_path_factory, tail, kept):
     matrix = _npy(_similarity())[:kept] + tail
@@ -354,7 +354,7 @@ _JSON = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.dictionaries(st.sampled_from(list(Submission.model_fields)), _JSON, max_size=5))
 def test_no_description_does_more_than_be_refused(tmp_path_factory, changes):
     _tries(tmp_path_factory.getbasetemp() / "fuzz.zip", _with(**changes))
@@ -366,7 +366,7 @@ from pathlib import Path
 import numpy as np
 from leaderboard.submission.gallery import Gallery
 from leaderboard.submission.archive import open_submission
-from now_builder.errors import SubmissionError
+from leaderboard.core.errors import SubmissionError
 rows = np.arange(6)
 gallery = Gallery(["x"] * 6, ["x"] * 6, rows, rows, rows, "a" * 64, "rebuilt")
 resource.setrlimit(resource.RLIMIT_AS, (700 * 2**20, 700 * 2**20))
@@ -410,7 +410,7 @@ from pathlib import Path
 import numpy as np
 from leaderboard.submission.gallery import Gallery
 from leaderboard.submission.archive import PAYLOADS, open_submission
-from now_builder.errors import SubmissionError
+from leaderboard.core.errors import SubmissionError
 rows = np.arange(6)
 gallery = Gallery(["x"] * 6, ["x"] * 6, rows, rows, rows, "a" * 64, "rebuilt")
 sound = [Path(name).read_bytes() for name in sys.argv[2:]]

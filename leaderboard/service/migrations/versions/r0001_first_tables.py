@@ -1,4 +1,4 @@
-"""The first tables: users, tokens, entries, usage, and events that nothing changes."""
+"""First tables: users, tokens, entries, usage, and append-only events."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -13,7 +13,7 @@ _REFUSAL = "events are never changed"
 
 
 def upgrade() -> None:
-    """Make them."""
+    """Create the tables."""
     op.create_table(
         "users",
         sa.Column("id", sa.Integer, nullable=False),
@@ -58,7 +58,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Drop them, with all that they hold."""
+    """Drop the tables with all their rows."""
     for table in ("events", "usage", "entries", "tokens", "users"):
         op.drop_table(table)
     if op.get_bind().dialect.name == "postgresql":
@@ -112,7 +112,7 @@ def _make_events() -> None:
 
 
 def _guard_sqlite() -> None:
-    # INSERT OR REPLACE deletes without a word to a trigger on deletion.
+    # INSERT OR REPLACE deletes without firing a trigger on deletion.
     same = "id = NEW.id OR previous = NEW.previous OR hash = NEW.hash"
     replacing = f"INSERT ON events WHEN EXISTS (SELECT 1 FROM events WHERE {same})"  # noqa: S608
     for name, when in (

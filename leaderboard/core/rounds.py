@@ -1,0 +1,104 @@
+"""The files of a blind round: ``round.json``, public, and ``blind.json``, secret while it runs."""
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from leaderboard.core.tracks import ScoredSplit
+from now_builder.config import Strict, build
+from now_builder.errors import FormatError
+from now_builder.formats.io import read_json, sha256_of
+
+ROUND_FILE, TRUTH_FILE = "round.json", "blind.json"
+
+
+class BlindRound(Strict):
+    """``round.json``: public description of a blind round, in each of its folders.
+
+    Attributes:
+        round: name of the round.
+        split: split whose images and captions were permuted.
+        pairs: number of pairs.
+        commitment: sha256 of ``blind.json``, which only the judge has until the round is
+            closed; it proves that the pairing was not changed afterwards.
+        closed: whether ``blind.json`` has been published in this folder.
+    """
+
+    format: Literal["now-blind-round/1"] = "now-blind-round/1"
+    round: str = Field(min_length=1, max_length=80)
+    split: ScoredSplit
+    pairs: int = Field(ge=1)
+    commitment: str = Field(pattern=r"^[0-9a-f]{64}$")
+    closed: bool = False
+
+
+class BlindTruth(Strict):
+    """``blind.json``: the pairing of a blind round, known only to its judge.
+
+    Attributes:
+        round: name of the round.
+        split: split whose images and captions were permuted.
+        secret: key of the draw and of both orders.
+        keys: key of each row in the release that the round was drawn from.
+        owner: row of each caption's image.
+    """
+
+    format: Literal["now-blind/1"] = "now-blind/1"
+    round: str = Field(min_length=1, max_length=80)
+    split: ScoredSplit
+    secret: str
+    keys: tuple[str, ...]
+    owner: tuple[int, ...]
+
+
+def round_of(release: Path, split: str) -> BlindRound | None:
+    """Return the blind round of a split; None for an ordinary split.
+
+    Raises:
+        FormatError: If there is a ``blind.json`` without it.
+        ConfigError: If ``round.json`` is invalid.
+    """
+    found = read_round(release)
+    return found if found is not None and found.split == split else None
+
+
+def read_round(release: Path) -> BlindRound | None:
+    """Read ``round.json``; None if there is none.
+
+    Raises:
+        FormatError: If there is a ``blind.json`` without it.
+        ConfigError: If it is invalid.
+    """
+    path = release / ROUND_FILE
+    if path.exists():
+        return build(BlindRound, _tree(path), str(path))
+    if (release / TRUTH_FILE).exists():
+        raise FormatError(path, f"no such file beside {TRUTH_FILE}; `blind make` writes both")
+    return None
+
+
+def read_truth(release: Path, blind: BlindRound) -> BlindTruth | None:
+    """Read the pairing of a blind round; None in the participants' folder.
+
+    Raises:
+        FormatError: If its sha256 is not the commitment.
+        ConfigError: If the file is invalid.
+    """
+    path = release / TRUTH_FILE
+    if not path.exists():
+        return None
+    if sha256_of(path) != blind.commitment:
+        raise FormatError(
+            path,
+            f"not the pairing that {ROUND_FILE} commits to: found sha256 {sha256_of(path)[:16]}…, "
+            f"expected {blind.commitment[:16]}…",
+        )
+    return build(BlindTruth, _tree(path), str(path))
+
+
+def _tree(path: Path) -> dict[str, object]:
+    tree = read_json(path, "no such file")
+    if not isinstance(tree, dict):
+        raise FormatError(path, f"found a {type(tree).__name__}, expected an object")
+    return tree
