@@ -141,6 +141,10 @@ class Element:
     fixed: bool = False
 
 
+TRANSFER_HEADERS = frozenset({"content-encoding", "content-length", "transfer-encoding"})
+"""Headers that describe a body as it was sent, not as it is once decoded."""
+
+
 @dataclass(frozen=True, slots=True)
 class Exchange:
     """One document as it was asked for and answered, but for its body.

@@ -18,13 +18,12 @@ from warcio.warcwriter import WARCWriter
 
 from now_builder.errors import FormatError
 from now_builder.formats.io import replacing
-from now_builder.formats.shard import Capture, CaptureRow, Exchange
+from now_builder.formats.shard import TRANSFER_HEADERS, Capture, CaptureRow, Exchange
 
 _HTTP = "HTTP/1.1"
 _AS_SENT = "X-Crawler-"
 """Before the name of a header that is true of what was sent, not of the body as it is stored."""
 
-_REWRITTEN = {"content-encoding", "content-length", "transfer-encoding"}
 _INFO = {
     "format": "WARC File Format 1.1",
     "conformsTo": "https://iipc.github.io/warc-specifications/specifications/warc-format/warc-1.1/",
@@ -155,7 +154,7 @@ def _response(
     if exchange.cut:
         headers = headers | {"WARC-Truncated": "unspecified"}
     said = [
-        (f"{_AS_SENT}{name}" if name.lower() in _REWRITTEN else name, value)
+        (f"{_AS_SENT}{name}" if name.lower() in TRANSFER_HEADERS else name, value)
         for name, value in exchange.answer
     ]
     status = f"{exchange.status} {exchange.reason}"

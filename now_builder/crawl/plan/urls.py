@@ -204,14 +204,3 @@ def extend_plan(plan: Sequence[Planned], urls: Iterable[str], shard_size: int) -
 
 def _bucket(site: str, buckets: int) -> int:
     return int.from_bytes(hashlib.sha256(site.encode()).digest()[:8], "big") % buckets
-
-
-def duplicates(plan: Iterable[Planned]) -> dict[str, str]:
-    """Map the key of each repeated URL to the key of the first with the same canonical form."""
-    first: dict[str, str] = {}
-    repeated = {}
-    for line in plan:
-        key = first.setdefault(line.url_canonical, line.key)
-        if key != line.key:
-            repeated[line.key] = key
-    return repeated
