@@ -1,4 +1,4 @@
-"""What a user can set in a crawl."""
+"""Settings of a crawl."""
 
 from pathlib import Path
 from typing import Literal

@@ -4,7 +4,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from tokenize import TokenError
 from typing import Any
@@ -18,8 +18,9 @@ from pydantic import Field
 from now_builder.config import Strict, build
 from now_builder.errors import FormatError
 from now_builder.formats.captions import Vocabulary, from_line, read_vocabulary, to_line
-from now_builder.formats.io import read_json, read_lines, replacing, sha256_of, write_json
+from now_builder.formats.io import read_json, read_lines, sha256_of, write_json
 from now_builder.formats.split import SPLITS, Split, SplitPlan
+from now_builder.formats.tables import upgrade, write_rows
 
 FORMAT = "now-release/1"
 DATA_FOLDER = "now100k_precomp"
@@ -144,9 +145,7 @@ def read_rejects(release: Path) -> list[Reject]:
 
 
 def _write_rows(path: Path, rows: Sequence[Any], kind: type) -> None:
-    with replacing(path) as temporary:
-        table = pa.Table.from_pylist([asdict(row) for row in rows], schema=_schema(kind))
-        pq.write_table(table, temporary)
+    write_rows(path, rows, _schema(kind))
 
 
 def _read_rows(path: Path, kind: type) -> list[dict[str, Any]]:
@@ -170,19 +169,8 @@ def _stream_rows(path: Path, kind: type) -> Iterator[dict[str, Any]]:
 
 
 def _checked_rows(path: Path, kind: type, table: pa.Table) -> list[dict[str, Any]]:
-    schema = _schema(kind)
-    for name, value in _LATER.items():
-        if name in schema.names and name not in table.column_names:
-            cells = pa.array([value] * len(table), schema.field(name).type)
-            table = table.append_column(name, cells)
-    try:
-        table = table.select(schema.names).cast(schema)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
-        raise FormatError(path, f"columns of another type ({error})") from None
-    for f in fields(kind):
-        if f.type in {str, int} and table[f.name].null_count:
-            raise FormatError(path, f"column {f.name} has {table[f.name].null_count} empty cells")
-    rows: list[dict[str, Any]] = table.to_pylist()
+    required = {f.name for f in fields(kind) if f.type in {str, int}}
+    rows: list[dict[str, Any]] = upgrade(path, table, _schema(kind), _LATER, required).to_pylist()
     return rows
 
 

@@ -85,8 +85,8 @@ def draw(topic: str, rng: Random, width: Number, variant: int | None = None) -> 
     Args:
         topic: A key of :data:`TOPICS`.
         rng: Draws all that varies.
-        width: Of the picture, whose height is 100.
-        variant: Which of the drawings; by default any.
+        width: Width of the picture, whose height is 100.
+        variant: Number of the drawing; by default any.
     """
     drawing = TOPICS[topic]
     variant = rng.randrange(VARIANTS) if variant is None else variant

@@ -27,7 +27,7 @@ class SimwebSummary:
     awkward: int
 
     def __str__(self) -> str:
-        """Say it in one line."""
+        """Return the summary as one line."""
         return (
             f"{self.folder}: {self.pages} pages on {self.sites} sites and {self.topics} topics; "
             f"{self.captions} with a description, {self.mismatched} of them mismatched; "
@@ -63,7 +63,7 @@ def make(folder: Path, settings: SimwebSettings) -> SimwebSummary:
 
 
 def truth(world: World) -> pd.DataFrame:
-    """Give the truth about every URL, in the order of the list."""
+    """Return the truth about every URL, in the order of the list."""
     rows = [
         {
             "url": page.url,

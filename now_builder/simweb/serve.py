@@ -1,4 +1,4 @@
-"""Serve a simulated web on loopback: HTTP/1.1, sites told apart by the Host header."""
+"""Serve a simulated web on loopback by HTTP/1.1; the Host header names the site."""
 
 import asyncio
 import contextlib
@@ -146,7 +146,7 @@ async def _accept(
 async def _exchange(
     answers: Answers, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 ) -> bool:
-    """Read a request and answer it; tells whether the connection can take another."""
+    """Read a request and answer it; return whether the connection can take another."""
     head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), _IDLE_S)
     lines = head.decode("latin-1").split("\r\n")
     parts = lines[0].split(" ")

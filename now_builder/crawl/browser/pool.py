@@ -301,7 +301,7 @@ class BrowserPool:
                 self._close(launched)
 
     def _retire(self, launched: _Launched) -> None:
-        """Give a browser no more pages."""
+        """Take a browser out of the pool, so that it gets no more pages."""
         self._places = [None if place is launched else place for place in self._places]
 
     def _close(self, launched: _Launched) -> None:
