@@ -113,7 +113,7 @@ def _schema(kind: type) -> pa.Schema:
 
 def write_pairs(path: Path, pairs: Sequence[Pair]) -> None:
     """Write ``pairs.parquet`` atomically."""
-    _write_rows(path, pairs, Pair)
+    write_rows(path, pairs, _schema(Pair))
 
 
 def read_pairs(release: Path) -> list[Pair]:
@@ -136,16 +136,12 @@ def stream_pairs(release: Path) -> Iterator[Pair]:
 
 def write_rejects(path: Path, rejects: Sequence[Reject]) -> None:
     """Write ``rejects.parquet`` atomically."""
-    _write_rows(path, rejects, Reject)
+    write_rows(path, rejects, _schema(Reject))
 
 
 def read_rejects(release: Path) -> list[Reject]:
     """Read ``RELEASE/rejects.parquet``."""
     return [Reject(**row) for row in _read_rows(release / "rejects.parquet", Reject)]
-
-
-def _write_rows(path: Path, rows: Sequence[Any], kind: type) -> None:
-    write_rows(path, rows, _schema(kind))
 
 
 def _read_rows(path: Path, kind: type) -> list[dict[str, Any]]:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from now_builder.crawl.storage.shard_writer import open_path
 from now_builder.errors import ConfigError, FormatError
@@ -17,15 +17,18 @@ _MEMBERS = (".tar", ".warc.gz", ".cdxj")
 _ROWS = ".parquet"
 
 
-@runtime_checkable
-class ShardStorage(Protocol):
-    """The files of a captures folder, and their copies in the folder that a crawl works in.
+class ShardStorage:
+    """A captures folder of this machine, or a shared one, in which a crawl works directly.
 
-    Attributes:
-        folder: The folder to work in, with open shards, journals and locks.
+    Subclasses keep captures elsewhere and copy files to and from a working folder.
+
+    Args:
+        folder: The folder to work in, with open shards, journals and locks; made if missing.
     """
 
-    folder: Path
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
 
     def fetch_plan(self) -> None:
         """Copy plan and split into the working folder."""
@@ -34,7 +37,8 @@ class ShardStorage(Protocol):
         """Store plan and split, the plan last."""
 
     def complete_shards(self) -> set[int]:
-        """Return the numbers of the complete shards."""
+        """Return the numbers of the shards whose rows are stored."""
+        return set(complete_shards(self.folder))
 
     def fetch_rows(self, shards: Collection[int]) -> None:
         """Copy the rows of those of the shards that are complete into the working folder."""
@@ -46,44 +50,10 @@ class ShardStorage(Protocol):
         """Store finished shards; the rows, which make each complete, last."""
 
     def clear(self) -> None:
-        """Delete plan, split and shards."""
+        """Delete plan, split and shards outside the working folder."""
 
 
-class LocalStorage:
-    """A folder of this machine, or a shared one: it is also the working folder.
-
-    Args:
-        folder: The captures folder; made where it does not exist.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        folder.mkdir(parents=True, exist_ok=True)
-
-    def fetch_plan(self) -> None:
-        """Nothing to do."""
-
-    def store_plan(self) -> None:
-        """Nothing to do."""
-
-    def complete_shards(self) -> set[int]:
-        """Return the numbers of the shards whose rows exist."""
-        return set(complete_shards(self.folder))
-
-    def fetch_rows(self, shards: Collection[int]) -> None:
-        """Nothing to do."""
-
-    def fetch_members(self, shards: Collection[int]) -> None:
-        """Nothing to do."""
-
-    def store(self, shards: Collection[int]) -> None:
-        """Nothing to do."""
-
-    def clear(self) -> None:
-        """Nothing to do: the caller clears the working folder."""
-
-
-class RemoteStorage:
+class RemoteStorage(ShardStorage):
     """A file system that fsspec knows, such as ``s3://bucket/captures``, and a working folder.
 
     Open shards stay in the working folder, so that a lost machine costs these alone. A finished
@@ -107,8 +77,7 @@ class RemoteStorage:
             self._files, self._root = fsspec.core.url_to_fs(self.url)
         except (ImportError, ValueError) as error:
             raise ConfigError(f"{url}: {error}; pip install 'noise-of-web[cluster]'") from None
-        self.folder = scratch or _scratch(self.url)
-        self.folder.mkdir(parents=True, exist_ok=True)
+        super().__init__(scratch or _scratch(self.url))
 
     def fetch_plan(self) -> None:
         """Copy plan and split into the working folder, in place of any there."""
@@ -215,7 +184,7 @@ def open_storage(captures: Path | str, scratch: Path | None = None) -> ShardStor
         ConfigError: If fsspec, or its package for such URLs, is not installed.
     """
     text = str(captures)
-    return RemoteStorage(text, scratch) if is_remote(text) else LocalStorage(Path(text))
+    return RemoteStorage(text, scratch) if is_remote(text) else ShardStorage(Path(text))
 
 
 def is_remote(captures: Path | str) -> bool:

@@ -24,7 +24,7 @@ from now_builder.crawl.plan.planning import make_plan
 from now_builder.crawl.run import crawl
 from now_builder.crawl.settings import CrawlSettings
 from now_builder.crawl.status import crawl_status
-from now_builder.crawl.storage.shard_storage import LocalStorage
+from now_builder.crawl.storage.shard_storage import ShardStorage
 from now_builder.errors import ConfigError, CrawlError, FormatError
 from now_builder.formats.shard import read_captures, read_plan, read_rows
 from now_builder.formats.split import read_split, suffix_list
@@ -238,7 +238,7 @@ def test_added_urls_get_new_shards_and_the_split_stays(tmp_path: Path) -> None:
 
 def test_a_list_of_one_domain_is_split_by_page(tmp_path: Path) -> None:
     urls = ["http://a.test/page/1", "http://www.a.test/page/2"]
-    make_plan(LocalStorage(tmp_path), urls, CrawlSettings())
+    make_plan(ShardStorage(tmp_path), urls, CrawlSettings())
     assert read_split(tmp_path / "split.toml").by == "page"
 
 
