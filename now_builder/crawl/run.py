@@ -1,4 +1,4 @@
-"""The crawl: plan, visit, finish the shards; go on after anything."""
+"""Crawl a list of URLs: plan, visit, finish the shards; go on after any stop."""
 
 import time
 from collections import Counter

@@ -1,4 +1,4 @@
-"""A topic to a picture: which drawing, where, how often, how large and on what ground."""
+"""Draw a picture of a topic: which drawing, where, how often, how large, on what ground."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Settings to a folder: the URL list, the truth beside it, and what the server needs."""
+"""Write the folder of a simulated web: URL list, truth, and settings for the server."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +16,7 @@ URLS, TRUTH, SETTINGS = "urls.txt", "truth.parquet", "simweb.toml"
 
 @dataclass(frozen=True, slots=True)
 class SimwebSummary:
-    """What was made."""
+    """Counts of a simulated web."""
 
     folder: Path
     pages: int

@@ -1,4 +1,4 @@
-"""A page to the bytes of its HTML, in its encoding, with its description where its kind puts it."""
+"""Render the HTML of a page in its encoding, with the description where its kind puts it."""
 
 import json
 import re

@@ -64,7 +64,7 @@ def serve(
 
 @contextmanager
 def serving(folder: Path, host: str = "127.0.0.1") -> Iterator[str]:
-    """Serve a folder from a thread of this process; gives ``ADDRESS:PORT``.
+    """Serve a folder from a thread of this process; yield ``ADDRESS:PORT``.
 
     Args:
         folder: Made by ``make``.

@@ -1,4 +1,4 @@
-"""What a user can set in a simulated web."""
+"""Settings of a simulated web."""
 
 from pydantic import Field, field_validator
 

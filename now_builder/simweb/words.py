@@ -1,4 +1,4 @@
-"""The words of a language: what sites say of themselves, how texts are built, topics' words."""
+"""The words of a language: texts of sites, templates of texts, and words of topics."""
 
 import tomllib
 from dataclasses import dataclass

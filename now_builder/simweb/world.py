@@ -119,7 +119,7 @@ class Page:
 
     @property
     def caption(self) -> str | None:
-        """What a correct crawler stores: NFC, white space collapsed, controls dropped."""
+        """The caption to be stored: NFC, white space collapsed, controls dropped."""
         if self.description is None or self.kind not in {"page", *WITH_CAPTION}:
             return None
         composed = unicodedata.normalize("NFC", self.description)

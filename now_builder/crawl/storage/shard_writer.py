@@ -108,7 +108,7 @@ class OpenShard:
             self._take(line)
 
     def finish(self, rows: Sequence[CaptureRow]) -> None:
-        """Write the shard's tar and parquet and drop the folder; a WARC if a page asked for one.
+        """Write the shard's tar and parquet and drop the folder; also a WARC if wanted.
 
         Args:
             rows: All rows of the shard, in the order of the keys.
