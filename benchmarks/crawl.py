@@ -42,8 +42,8 @@ from now_builder.simweb.settings import SimwebSettings
 
 WAYS = ("plain", "bare", "ceiling", "ours")
 SETTLE_S = 3.0
-_SETTLE = Path(sys.modules["now_builder.crawl"].__path__[0], "settle.js").read_text("utf-8")
-_FREEZE = Path(sys.modules["now_builder.crawl"].__path__[0], "freeze.js").read_text("utf-8")
+_SETTLE = Path(sys.modules["now_builder.crawl.browser"].__path__[0], "settle.js").read_text("utf-8")
+_FREEZE = Path(sys.modules["now_builder.crawl.browser"].__path__[0], "freeze.js").read_text("utf-8")
 
 
 def launch_options(address: str) -> dict[str, Any]:
