@@ -20,7 +20,7 @@ from now_builder.errors import FormatError
 from now_builder.formats.captions import Vocabulary, from_line, read_vocabulary, to_line
 from now_builder.formats.io import read_json, read_lines, sha256_of, write_json
 from now_builder.formats.split import SPLITS, Split, SplitPlan
-from now_builder.formats.tables import upgrade, write_rows
+from now_builder.formats.tables import schema_of, upgrade, write_rows
 
 FORMAT = "now-release/1"
 DATA_FOLDER = "now100k_precomp"
@@ -107,13 +107,9 @@ _LATER = {"flags": ""}
 """Columns that older releases lack, and what stands for them."""
 
 
-def _schema(kind: type) -> pa.Schema:
-    return pa.schema([(f.name, pa.int32() if f.type is int else pa.string()) for f in fields(kind)])
-
-
 def write_pairs(path: Path, pairs: Sequence[Pair]) -> None:
     """Write ``pairs.parquet`` atomically."""
-    write_rows(path, pairs, _schema(Pair))
+    write_rows(path, pairs, schema_of(Pair))
 
 
 def read_pairs(release: Path) -> list[Pair]:
@@ -136,7 +132,7 @@ def stream_pairs(release: Path) -> Iterator[Pair]:
 
 def write_rejects(path: Path, rejects: Sequence[Reject]) -> None:
     """Write ``rejects.parquet`` atomically."""
-    write_rows(path, rejects, _schema(Reject))
+    write_rows(path, rejects, schema_of(Reject))
 
 
 def read_rejects(release: Path) -> list[Reject]:
@@ -149,7 +145,7 @@ def _read_rows(path: Path, kind: type) -> list[dict[str, Any]]:
 
 
 def _stream_rows(path: Path, kind: type) -> Iterator[dict[str, Any]]:
-    schema = _schema(kind)
+    schema = schema_of(kind)
     try:
         with pq.ParquetFile(path, buffer_size=_BUFFER) as file:
             there = [name for name in schema.names if name in file.schema_arrow.names]
@@ -166,7 +162,7 @@ def _stream_rows(path: Path, kind: type) -> Iterator[dict[str, Any]]:
 
 def _checked_rows(path: Path, kind: type, table: pa.Table) -> list[dict[str, Any]]:
     required = {f.name for f in fields(kind) if f.type in {str, int}}
-    rows: list[dict[str, Any]] = upgrade(path, table, _schema(kind), _LATER, required).to_pylist()
+    rows: list[dict[str, Any]] = upgrade(path, table, schema_of(kind), _LATER, required).to_pylist()
     return rows
 
 

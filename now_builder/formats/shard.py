@@ -6,7 +6,7 @@ import json
 import tarfile
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,7 +16,7 @@ from PIL import Image, UnidentifiedImageError
 
 from now_builder.errors import FormatError
 from now_builder.formats.io import replacing
-from now_builder.formats.tables import upgrade, write_rows
+from now_builder.formats.tables import schema_of, upgrade, write_rows
 
 Box = tuple[float, float, float, float]
 """A box in image pixels: left, top, right, bottom."""
@@ -201,39 +201,12 @@ def image_kind(screenshot: bytes) -> Literal["png", "webp"]:
 
 
 _ELEMENTS_FORMAT = "now-elements/1"
-_PLAN_SCHEMA = pa.schema(
-    [
-        ("key", pa.string()),
-        ("shard", pa.int32()),
-        ("url", pa.string()),
-        ("url_canonical", pa.string()),
-        ("site", pa.string()),
-        ("lot", pa.int32()),
-    ],
-    metadata={"format": "now-plan/1"},
-)
+_PLAN_SCHEMA = schema_of(Planned, "now-plan/1")
+_ROW_SCHEMA = schema_of(CaptureRow, "now-captures/1")
 _LATER: dict[str, Any] = {"lot": -1, "timings": None, "overlays": []}
 """Columns that older files lack, and their values for these."""
 
 _REQUIRED = {"key", "shard", "url", "url_canonical", "site", "status"}
-_INTEGERS = {"http_status", "attempts"}
-_LISTS = {"redirects", "overlays"}
-_ROW_SCHEMA = pa.schema(
-    [
-        (
-            f.name,
-            pa.int32()
-            if f.name in _INTEGERS
-            else pa.float64()
-            if f.name == "elapsed_s"
-            else pa.list_(pa.string())
-            if f.name in _LISTS
-            else pa.string(),
-        )
-        for f in fields(CaptureRow)
-    ],
-    metadata={"format": "now-captures/1"},
-)
 
 
 def plan_path(captures: Path) -> Path:

@@ -1,7 +1,7 @@
 """Parquet tables of rows: written whole, read strictly, older versions included."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,24 @@ import pyarrow.parquet as pq
 
 from now_builder.errors import FormatError
 from now_builder.formats.io import replacing
+
+_TYPES: dict[Any, pa.DataType] = {
+    int: pa.int32(),
+    int | None: pa.int32(),
+    float: pa.float64(),
+    list[str]: pa.list_(pa.string()),
+}
+
+
+def schema_of(kind: type, version: str | None = None) -> pa.Schema:
+    """Return the schema of a dataclass's rows; other types than numbers and lists are strings.
+
+    Args:
+        kind: The dataclass.
+        version: Name and version of the format, stored as metadata.
+    """
+    columns = [(f.name, _TYPES.get(f.type, pa.string())) for f in fields(kind)]
+    return pa.schema(columns, metadata={"format": version} if version else None)
 
 
 def write_rows(path: Path, rows: Sequence[Any], schema: pa.Schema) -> None:
