@@ -1,13 +1,10 @@
 """Host groups: no host is ever in the hands of two workers."""
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from now_builder.crawl.plan.host_groups import assign_host_groups, host_groups, join_into_tasks
 from now_builder.crawl.plan.urls import extend_plan
-from now_builder.distribution import read_share
-from now_builder.errors import ConfigError
 from now_builder.formats.shard import Planned
 
 URLS = st.lists(
@@ -72,13 +69,6 @@ def test_shares_are_all_of_the_host_groups_and_none_twice() -> None:
     every = host_groups(plan)
     shares = [every[k::5] for k in range(5)]
     assert sorted(group for share in shares for group in share) == every
-
-
-@pytest.mark.parametrize("text", ["", "3", "3/3", "-1/4", "a/b", "1/0"])
-def test_what_is_no_share_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match="K/N"):
-        read_share(text)
-    assert read_share("0/16") == (0, 16)
 
 
 def test_tasks_hold_whole_host_groups_and_leave_out_what_is_done() -> None:
