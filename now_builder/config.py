@@ -1,6 +1,5 @@
 """Typed, frozen, strict settings: read from TOML, changed by ``key=value``, saved with the run."""
 
-import re
 import tomllib
 from collections.abc import Iterable
 from pathlib import Path
@@ -95,19 +94,3 @@ def build(model: type[Model], tree: dict[str, Any], origin: str) -> Model:
 def to_toml(settings: BaseModel) -> str:
     """Write settings as TOML text; values that are ``None`` are left out."""
     return tomli_w.dumps(settings.model_dump(mode="json", exclude_none=True))
-
-
-def read_share(text: str) -> tuple[int, int]:
-    """Read ``K/N``, the K-th of N shares of the shards, counted from 0.
-
-    Raises:
-        ConfigError: If it is none.
-    """
-    found = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text.strip())
-    share = (int(found[1]), int(found[2])) if found else (1, 0)
-    if share[0] >= share[1]:
-        raise ConfigError(
-            f"--shards-from {text}: expected K/N with K from 0 to N-1, such as 3/16; in a Slurm "
-            "array from 0: $SLURM_ARRAY_TASK_ID/$SLURM_ARRAY_TASK_COUNT"
-        )
-    return share

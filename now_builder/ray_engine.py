@@ -1,7 +1,6 @@
-"""Tasks on a Ray cluster: a worker each, one task at a time, killed when it takes too long."""
+"""Run tasks on a Ray cluster: one at a time per worker, killed when it takes too long."""
 
 import logging
-import sys
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -12,7 +11,8 @@ from now_builder.errors import ConfigError
 
 Task = TypeVar("Task")
 
-_LOOK_S = 5.0
+_log = logging.getLogger(__name__)
+_POLL_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,10 +20,11 @@ class RayOptions:
     """How much of a cluster to take.
 
     Attributes:
-        address: Of a running cluster; ``None`` starts one on this machine, ``"auto"`` finds one.
-        workers: At once; 0 takes as many as the cluster's CPUs (or GPUs) hold.
-        cpus: Of one worker; ``gpus``: of one worker.
-        attempts: At one task, after which it is given up.
+        address: address of a cluster; ``None`` starts one on this machine, ``"auto"`` finds one.
+        workers: workers at once; 0 takes as many as the cluster's CPUs (or GPUs) hold.
+        cpus: CPUs of one worker.
+        gpus: GPUs of one worker.
+        attempts: attempts at one task, after which it is given up.
     """
 
     address: str | None = None
@@ -35,11 +36,11 @@ class RayOptions:
 
 @dataclass(slots=True)
 class Outcome(Generic[Task]):
-    """What became of the tasks.
+    """The results of all tasks.
 
     Attributes:
-        reports: What the tasks gave back.
-        poison: Tasks that failed again and again, and why.
+        reports: what the tasks returned.
+        poison: tasks that failed in every attempt, and why.
     """
 
     reports: list[Any] = field(default_factory=list)
@@ -56,15 +57,15 @@ class _Running(Generic[Task]):
 
 
 class RayEngine(Generic[Task]):
-    """Runs tasks on workers that live on.
+    """Runs tasks on workers that are reused.
 
     Each worker has one task in flight and no queue, so that a lost one costs that task alone; its
     task is given to another worker, at first as it was and then in parts.
 
     Args:
-        work: Runs in the worker; importable, idempotent.
-        limit_s: Wall-clock limit of a task; its worker is killed then.
-        parts: What a task is cut into when it has failed, to find the part at fault.
+        work: Does a task in the worker; importable and idempotent.
+        limit_s: Returns the wall-clock limit of a task, after which its worker is killed.
+        parts: Cuts a task that has failed into parts, to find the one at fault.
         options: How much of the cluster to take.
 
     Raises:
@@ -88,22 +89,22 @@ class RayEngine(Generic[Task]):
         self._idle: list[Any] = []
         self._outcome: Outcome[Task] = Outcome()
 
-    def run(self, tasks: Sequence[Task], told: Callable[[Any], object]) -> Outcome[Task]:
-        """Run all tasks; workers are gone at the end.
+    def run(self, tasks: Sequence[Task], on_report: Callable[[Any], object]) -> Outcome[Task]:
+        """Run all tasks, then stop the workers.
 
         Args:
-            tasks: To do, largest first is best.
-            told: Called with each report.
+            tasks: The tasks; largest first is best.
+            on_report: Called with what each task returned.
         """
         self._queue.extend((task, 1) for task in tasks)
-        workers = min(self._options.workers or self._room(), len(tasks))
+        workers = min(self._options.workers or self._capacity(), len(tasks))
         try:
             while self._queue or self._running:
                 while self._queue and len(self._running) < workers:
                     self._start(*self._queue.popleft())
-                done, _ = self._ray.wait(list(self._running), timeout=_LOOK_S)
+                done, _ = self._ray.wait(list(self._running), timeout=_POLL_S)
                 for reference in done:
-                    self._finish(reference, told)
+                    self._finish(reference, on_report)
                 for reference, running in list(self._running.items()):
                     if time.monotonic() - running.since > running.limit_s:
                         self._ray.kill(running.worker)
@@ -116,7 +117,7 @@ class RayEngine(Generic[Task]):
             self._ray.shutdown()
         return self._outcome
 
-    def _room(self) -> int:
+    def _capacity(self) -> int:
         """Count the workers that the cluster holds, one CPU left to Ray where there are several."""
         there = self._ray.cluster_resources()
         if self._options.gpus:
@@ -138,7 +139,7 @@ class RayEngine(Generic[Task]):
         )
         return remote.remote(self._work)
 
-    def _finish(self, reference: Any, told: Callable[[Any], object]) -> None:
+    def _finish(self, reference: Any, on_report: Callable[[Any], object]) -> None:
         try:
             report = self._ray.get(reference)
         except self._ray.exceptions.RayTaskError as error:
@@ -149,12 +150,12 @@ class RayEngine(Generic[Task]):
         else:
             self._idle.append(self._running.pop(reference).worker)
             self._outcome.reports.append(report)
-            told(report)
+            on_report(report)
 
     def _failed(self, reference: Any, why: str) -> None:
-        """Give a task to another worker, its parts one by one, or give it up."""
+        """Queue a failed task again, as it was or in parts, or give it up."""
         running = self._running.pop(reference)
-        sys.stderr.write(f"ray: task {running.task}, attempt {running.attempt}: {why}\n")
+        _log.warning("ray: task %s, attempt %d: %s", running.task, running.attempt, why)
         if running.attempt >= self._options.attempts:
             self._outcome.poison.append((running.task, why))
             return

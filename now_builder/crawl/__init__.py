@@ -1,1 +1,1 @@
-"""URL list to captures: the phone, the politeness and the caption."""
+"""Crawl a list of URLs: plan, politeness, browser, caption, storage; engines run it all."""

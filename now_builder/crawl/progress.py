@@ -1,4 +1,4 @@
-"""What a user sees of a crawl while it runs."""
+"""Show the progress of a crawl on stderr."""
 
 import sys
 import time
@@ -13,11 +13,11 @@ class Progress:
     """A bar on a terminal, a line every half minute elsewhere.
 
     Args:
-        pages: To visit in this run.
-        total: In the plan.
+        pages: Pages to visit in this run.
+        total: URLs in these shards.
 
     Attributes:
-        in_flight: Pages that are being visited now; kept by those who visit.
+        in_flight: pages that are being visited now; updated by the workers.
     """
 
     def __init__(self, pages: int, total: int) -> None:
@@ -43,7 +43,7 @@ class Progress:
         """Count a page that is done.
 
         Args:
-            error: Its reason class, ``None`` when ok.
+            error: Its error; ``None`` when ok.
         """
         self._done += 1
         self._ok += error is None

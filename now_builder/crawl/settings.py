@@ -1,4 +1,4 @@
-"""What a user can set in a crawl."""
+"""Settings of a crawl."""
 
 from pathlib import Path
 from typing import Literal
@@ -6,10 +6,11 @@ from typing import Literal
 from pydantic import Field
 
 from now_builder.config import Strict
+from now_builder.distribution import DistributedSettings
 
 
-class CrawlSettings(Strict):
-    """Settings of ``crawl``."""
+class _SettingsOfOneMachine(Strict):
+    """Settings of a crawl that hold for each of its machines."""
 
     concurrency: int = Field(
         0, ge=0, description="Pages in flight; 0 takes three a CPU core, since pages wait."
@@ -154,20 +155,11 @@ class CrawlSettings(Strict):
         "and whatever fsspec knows); by default a folder in the user's cache. Keep it between "
         "runs to go on where a run stopped.",
     )
-    engine: Literal["local", "ray"] = Field(
-        "local",
-        description="local: this machine. ray: the workers of a Ray cluster, CAPTURES on a file "
-        "system that they share or in a store such as s3://.",
-    )
-    ray_address: str = Field(
-        "",
-        description="Of a running cluster, such as auto or ray://head:10001; empty starts Ray on "
-        "this machine.",
-    )
-    workers: int = Field(
-        0, ge=0, description="Ray workers at once; 0 takes as many as the cluster's CPUs hold."
-    )
-    worker_cpus: float = Field(2.0, gt=0, description="CPUs of a Ray worker.")
+
+
+class CrawlSettings(DistributedSettings, _SettingsOfOneMachine):
+    """Settings of ``crawl``."""
+
     task_pages: int = Field(
         1000,
         ge=1,

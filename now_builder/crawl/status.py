@@ -1,6 +1,5 @@
-"""How far a crawl is, from its files alone, while it runs or after."""
+"""Status of a crawl, from its files alone, while it runs or after."""
 
-import fcntl
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,7 +8,8 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from now_builder.crawl.storage.places import rows_of
+from now_builder.crawl.storage.locks import is_locked
+from now_builder.crawl.storage.shard_storage import local_rows
 from now_builder.crawl.storage.shard_writer import rows_so_far
 from now_builder.crawl.timings import read_timings
 from now_builder.formats.shard import read_plan, rows_path
@@ -17,16 +17,21 @@ from now_builder.formats.shard import read_plan, rows_path
 
 @dataclass(slots=True)
 class CrawlStatus:
-    """Where a crawl stands.
+    """Counts of a crawl so far.
 
     Attributes:
-        pages: In the plan; ``finished`` of ``shards`` have their final files.
-        statuses: Rows by status, in shards finished or not.
-        errors: Rows by reason.
-        captions: Pages captured that have a description; ``partial``: that never came to rest.
-        seconds: Spent on pages, all workers together.
-        steps: Of these by step, and ``taken``: pages that took it.
-        running: Whether a crawl is at work now.
+        pages: URLs in the plan.
+        shards: shards of the plan.
+        finished: shards that have their final files.
+        statuses: rows by status, in shards finished or not.
+        errors: rows by reason.
+        langs: captured pages by language.
+        captions: captured pages that have a description.
+        partial: captured pages that never came to rest.
+        seconds: time spent on pages, all workers together.
+        steps: the same time by step.
+        taken: pages that took a step.
+        running: whether a crawl is at work now.
     """
 
     pages: int
@@ -48,7 +53,7 @@ class CrawlStatus:
         return self.pages - self.statuses.total()
 
     def __str__(self) -> str:
-        """Some lines for the terminal."""
+        """Return the status as lines for the terminal."""
         done = self.statuses.total()
         rows = [
             ("URLs", f"{self.pages}; {done} done, {self.to_do} to do"),
@@ -66,15 +71,15 @@ class CrawlStatus:
 
 
 def crawl_status(captures: Path | str) -> CrawlStatus:
-    """Count what a captures folder holds; changes nothing in it.
+    """Count what a captures folder holds, without changing it.
 
     Args:
-        captures: Folder, or a URL that fsspec knows; of that, finished shards alone are seen.
+        captures: Folder, or a URL that fsspec knows, of which only finished shards are counted.
 
     Raises:
         FormatError: If it holds no crawl.
     """
-    with rows_of(captures) as folder:
+    with local_rows(captures) as folder:
         return _status_of(folder)
 
 
@@ -94,7 +99,7 @@ def _status_of(captures: Path) -> CrawlStatus:
             rows = [{name: getattr(row, name) for name in wanted} for row in journal]
         for row in rows:
             _count(status, row)
-    status.running = _is_locked(captures)
+    status.running = is_locked(captures)
     return status
 
 
@@ -119,16 +124,3 @@ def _counts(counts: Counter[str], most: int | None = None) -> str:
 def _means(seconds: Mapping[str, float], taken: Mapping[str, int]) -> str:
     means = (f"{step} {total / taken[step]:.3f} s" for step, total in seconds.items())
     return ", ".join(means) or "not known"
-
-
-def _is_locked(captures: Path) -> bool:
-    try:
-        file = (captures / ".lock").open("rb")
-    except OSError:
-        return False
-    with file:
-        try:
-            fcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError:
-            return True
-    return False

@@ -1,4 +1,4 @@
-"""How long each step of a page took."""
+"""Time the steps of a visit to a page."""
 
 import json
 import time
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 
-class Steps:
+class StepTimer:
     """Seconds by step, in the order in which the steps were first taken; attempts add up."""
 
     def __init__(self) -> None:
@@ -23,17 +23,17 @@ class Steps:
             self._seconds[name] += time.monotonic() - begun
 
     def to_json(self) -> str:
-        """Write them as the column ``timings`` has them, to the millisecond."""
+        """Return the JSON of the column ``timings``, to the millisecond."""
         return json.dumps({name: round(seconds, 3) for name, seconds in self._seconds.items()})
 
 
 def read_timings(timings: str | None) -> dict[str, float]:
-    """Read the column ``timings``; empty where nothing was timed."""
+    """Read a value of the column ``timings``; empty where nothing was timed."""
     return {} if timings is None else dict(json.loads(timings))
 
 
 def add_step(timings: str | None, name: str, seconds: float) -> str | None:
-    """Add a step that came after the row was made; what is known of it already stays."""
+    """Add a step to a value of the column ``timings``, unless it has that step already."""
     if timings is None:
         return None
     known = read_timings(timings)

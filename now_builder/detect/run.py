@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from now_builder.config import read_share
 from now_builder.detect.base import Detector, Page
 from now_builder.detect.labels.elements import dom_boxes
 from now_builder.detect.model.text_boxes import make_text_source
@@ -32,6 +31,7 @@ from now_builder.detect.pixels import (
 from now_builder.detect.regions.by_name import absolute
 from now_builder.detect.regions.loading import attributes_of, load, settle, threads_of
 from now_builder.detect.settings import DetectSettings
+from now_builder.distribution import read_share
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.features import (
     FeatureBatch,
@@ -43,7 +43,7 @@ from now_builder.formats.features import (
     write_part,
 )
 from now_builder.formats.shard import Capture, complete_shards, read_captures, read_rows
-from now_builder.ray_engine import RayEngine, RayOptions
+from now_builder.ray_engine import RayEngine
 
 _SHARD_LIMIT_S = 3600.0
 _AHEAD = 2
@@ -205,12 +205,6 @@ def _detect_on_ray(
 ) -> None:
     """Let the workers of a Ray cluster extract the pages that are left, a shard at a time."""
     shards = sorted({_shard(key) for key in left})
-    options = RayOptions(
-        address=settings.ray_address or None,
-        workers=settings.workers,
-        cpus=settings.worker_cpus,
-        gpus=settings.worker_gpus,
-    )
     threads = settings.threads or max(1, int(settings.worker_cpus))
     weights = settings.weights and settings.weights.resolve()
     regions = absolute(settings.regions)
@@ -221,7 +215,7 @@ def _detect_on_ray(
         partial(_work, captures.resolve(), features.resolve(), for_worker),
         lambda _: _SHARD_LIMIT_S,
         lambda shard: [shard],
-        options,
+        settings.ray_options(gpus=settings.worker_gpus),
     )
     with tqdm(total=len(shards), desc="detect", unit="shard", disable=None) as bar:
         poison = engine.run(shards, lambda _: bar.update()).poison

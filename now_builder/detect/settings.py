@@ -6,6 +6,7 @@ from typing import Literal
 from pydantic import Field
 
 from now_builder.config import Strict
+from now_builder.distribution import DistributedSettings
 
 
 class LabelSettings(Strict):
@@ -101,8 +102,8 @@ class TrainDetectorSettings(Strict):
     )
 
 
-class DetectSettings(Strict):
-    """Settings of ``detect``."""
+class _SettingsOfOneMachine(Strict):
+    """Settings of ``detect`` that hold for each of its machines."""
 
     weights: Path | None = Field(
         None,
@@ -149,18 +150,9 @@ class DetectSettings(Strict):
     ocr_confidence: float = Field(
         60.0, ge=0, le=100, description="Lines of which Tesseract is less sure are left out; in %."
     )
-    engine: Literal["local", "ray"] = Field(
-        "local",
-        description="local: this process. ray: the workers of a Ray cluster, all paths on a file "
-        "system that they share.",
-    )
-    ray_address: str = Field(
-        "",
-        description="Of a running cluster, such as auto or ray://head:10001; empty starts Ray on "
-        "this machine.",
-    )
-    workers: int = Field(
-        0, ge=0, description="Ray workers at once; 0 takes as many as the cluster's GPUs or CPUs."
-    )
-    worker_cpus: float = Field(2.0, gt=0, description="CPUs of a Ray worker.")
+
+
+class DetectSettings(DistributedSettings, _SettingsOfOneMachine):
+    """Settings of ``detect``."""
+
     worker_gpus: float = Field(0.0, ge=0, description="GPUs of a Ray worker: 1, or a part of one.")

@@ -4,7 +4,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from tokenize import TokenError
 from typing import Any
@@ -16,13 +16,14 @@ from pydantic import Field
 from now_builder.config import Strict, build
 from now_builder.errors import FormatError
 from now_builder.formats.captions import Vocabulary, from_line, read_vocabulary, to_line
-from now_builder.formats.io import read_json, read_lines, replacing, sha256_of, write_json
+from now_builder.formats.io import read_json, read_lines, sha256_of, write_json
 from now_builder.formats.split import SPLITS, Split, SplitPlan
+from now_builder.formats.tables import schema_of, stream_rows, write_rows
 
 FORMAT = "now-release/1"
 DATA_FOLDER = "now100k_precomp"
 _FOLDERS = (DATA_FOLDER, "h5100k_precomp")
-_ROWS, _BUFFER = 4096, 2**20
+_ROWS = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,15 +105,9 @@ _LATER = {"flags": ""}
 """Columns that older releases lack, and what stands for them."""
 
 
-def _schema(kind: type) -> Any:
-    import pyarrow as pa  # noqa: PLC0415 - 45 MB that only tables need
-
-    return pa.schema([(f.name, pa.int32() if f.type is int else pa.string()) for f in fields(kind)])
-
-
 def write_pairs(path: Path, pairs: Sequence[Pair]) -> None:
     """Write ``pairs.parquet`` atomically."""
-    _write_rows(path, pairs, Pair)
+    write_rows(path, pairs, schema_of(Pair))
 
 
 def read_pairs(release: Path) -> list[Pair]:
@@ -130,68 +125,19 @@ def stream_pairs(release: Path) -> Iterator[Pair]:
     Raises:
         FormatError: If it is missing or lacks a column.
     """
-    return (Pair(**row) for row in _stream_rows(release / "pairs.parquet", Pair))
+    return (Pair(**row) for row in stream_rows(release / "pairs.parquet", Pair, _LATER, _ROWS))
 
 
 def write_rejects(path: Path, rejects: Sequence[Reject]) -> None:
     """Write ``rejects.parquet`` atomically."""
-    _write_rows(path, rejects, Reject)
+    write_rows(path, rejects, schema_of(Reject))
 
 
 def read_rejects(release: Path) -> list[Reject]:
     """Read ``RELEASE/rejects.parquet``."""
-    return [Reject(**row) for row in _read_rows(release / "rejects.parquet", Reject)]
-
-
-def _write_rows(path: Path, rows: Sequence[Any], kind: type) -> None:
-    import pyarrow as pa  # noqa: PLC0415 - 45 MB that only tables need
-    import pyarrow.parquet as pq  # noqa: PLC0415 - the same
-
-    with replacing(path) as temporary:
-        table = pa.Table.from_pylist([asdict(row) for row in rows], schema=_schema(kind))
-        pq.write_table(table, temporary)
-
-
-def _read_rows(path: Path, kind: type) -> list[dict[str, Any]]:
-    return list(_stream_rows(path, kind))
-
-
-def _stream_rows(path: Path, kind: type) -> Iterator[dict[str, Any]]:
-    import pyarrow as pa  # noqa: PLC0415 - 45 MB that only tables need
-    import pyarrow.parquet as pq  # noqa: PLC0415 - the same
-
-    schema = _schema(kind)
-    try:
-        with pq.ParquetFile(path, buffer_size=_BUFFER) as file:
-            there = [name for name in schema.names if name in file.schema_arrow.names]
-            missing = [name for name in schema.names if name not in {*there, *_LATER}]
-            if missing:
-                raise FormatError(path, f"missing columns {missing}")
-            for batch in file.iter_batches(_ROWS, columns=there):
-                yield from _checked_rows(path, kind, pa.Table.from_batches([batch]))
-    except FileNotFoundError:
-        raise FormatError(path, "no such file") from None
-    except (pa.ArrowInvalid, OSError) as error:
-        raise FormatError(path, f"not a readable parquet file ({error})") from None
-
-
-def _checked_rows(path: Path, kind: type, table: Any) -> list[dict[str, Any]]:
-    import pyarrow as pa  # noqa: PLC0415 - 45 MB that only tables need
-
-    schema = _schema(kind)
-    for name, value in _LATER.items():
-        if name in schema.names and name not in table.column_names:
-            cells = pa.array([value] * len(table), schema.field(name).type)
-            table = table.append_column(name, cells)
-    try:
-        table = table.select(schema.names).cast(schema)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
-        raise FormatError(path, f"columns of another type ({error})") from None
-    for f in fields(kind):
-        if f.type in {str, int} and table[f.name].null_count:
-            raise FormatError(path, f"column {f.name} has {table[f.name].null_count} empty cells")
-    rows: list[dict[str, Any]] = table.to_pylist()
-    return rows
+    return [
+        Reject(**row) for row in stream_rows(release / "rejects.parquet", Reject, _LATER, _ROWS)
+    ]
 
 
 def write_manifest(release: Path, manifest: Manifest) -> None:

@@ -6,7 +6,7 @@ import json
 import tarfile
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,6 +14,8 @@ from PIL import Image, UnidentifiedImageError
 
 from now_builder.errors import FormatError
 from now_builder.formats.io import replacing
+from now_builder.formats.tables import read_rows as read_table
+from now_builder.formats.tables import schema_of, write_rows
 
 Box = tuple[float, float, float, float]
 """A box in image pixels: left, top, right, bottom."""
@@ -30,12 +32,13 @@ class Planned:
     """One line of ``plan.parquet``: the shard and key of a URL, assigned once.
 
     Attributes:
-        key: ``"00012_0345"``: shard and place in it; for life.
-        shard: Number of the shard.
-        url: The listed text, verbatim.
-        url_canonical: What is visited.
-        site: Host name.
-        lot: Shards of one lot share hosts and are crawled by one worker at a time; −1: none yet.
+        key: shard and place in it, such as ``"00012_0345"``; never changes.
+        shard: number of the shard.
+        url: the listed text, verbatim.
+        url_canonical: the URL that is visited.
+        site: host name.
+        lot: number of the shard's host group, which one worker at a time crawls; −1 if not yet
+            assigned. The column has the name under which existing plans store it.
     """
 
     key: str
@@ -51,23 +54,24 @@ class CaptureRow:
     """One URL's outcome, failures included: a row of ``00012.parquet``.
 
     Attributes:
-        error: Reason class (``timeout``, ``http_404``, ``robots`` …), ``None`` when ok.
-        caption: Meta description as served: entities decoded once, NFC, white space collapsed,
+        error: reason class (``timeout``, ``http_404``, ``robots`` …), ``None`` when ok.
+        caption: meta description as served: entities decoded once, NFC, white space collapsed,
             control characters dropped, nothing else. ``None`` if the page has none.
-        caption_source: ``name``, ``og``, ``twitter``, ``script`` … : where the caption was found.
-        candidates: JSON object: every description found, by source.
-        lang: Language of the page (BCP 47 primary tag), detected from caption and text.
-        lang_declared: What the page says of itself.
-        charset: Encoding used, and ``charset_source``: ``bom``, ``header``, ``meta``, ``xml``,
-            ``utf-8``, ``detected`` or ``default``.
+        caption_source: where the caption was found: ``name``, ``og``, ``twitter``, ``script`` …
+        candidates: JSON object of every description found, by source.
+        lang: language of the page (BCP 47 primary tag), detected from caption and text.
+        lang_declared: language that the page declares.
+        charset: encoding used.
+        charset_source: ``bom``, ``header``, ``meta``, ``xml``, ``utf-8``, ``detected`` or
+            ``default``.
         fetched_at: UTC, ISO 8601.
-        sha256: Of the screenshot's file bytes.
+        sha256: hash of the screenshot's file bytes.
         phash: 64-bit perceptual hash of the screenshot, hexadecimal.
         load_state: ``settled``, or ``partial`` when the page never came to rest.
-        duplicate_of: Key of the first URL with the same canonical form.
-        elapsed_s: Seconds spent on this page.
-        timings: JSON object: seconds by step, all attempts together.
-        overlays: Rules by which cookie and consent overlays were hidden; empty if none was.
+        duplicate_of: key of the first URL with the same canonical form.
+        elapsed_s: seconds spent on this page.
+        timings: JSON object of seconds by step, all attempts together.
+        overlays: rules by which cookie and consent overlays were hidden; empty if none was.
     """
 
     key: str
@@ -109,19 +113,19 @@ class Element:
     """One DOM element that has a box, as the browser laid it out.
 
     Attributes:
-        box: Border box in image px, clipped to the screen.
-        tag: Lower-case tag name.
-        role: Explicit ARIA role, else the implicit one of the tag, else ``""``.
-        text: The element's own text (its direct text nodes), at most 200 characters.
-        text_box: Union of the lines of that text, in image px, or ``None``.
-        visible: Can be seen: not hidden, transparent, clipped away, off screen or covered.
-        visible_fraction: Share of the border box on screen and not covered, in [0, 1].
-        interactive: Link, control, or has a pointer cursor or a tab stop.
-        parent: Index of the nearest recorded ancestor, −1 for none.
+        box: border box in image px, clipped to the screen.
+        tag: lower-case tag name.
+        role: explicit ARIA role, else the implicit one of the tag, else ``""``.
+        text: the element's own text (its direct text nodes), at most 200 characters.
+        text_box: union of the lines of that text, in image px, or ``None``.
+        visible: not hidden, transparent, clipped away, off screen or covered.
+        visible_fraction: share of the border box on screen and not covered, in [0, 1].
+        interactive: is a link or control, or has a pointer cursor or a tab stop.
+        parent: index of the nearest recorded ancestor, −1 for none.
         input_type: ``type`` of an ``<input>``.
-        loaded: For pictures: has pixels.
-        background: Has a CSS background image.
-        fixed: Position fixed or sticky.
+        loaded: has pixels, for pictures.
+        background: has a CSS background image.
+        fixed: has position fixed or sticky.
     """
 
     box: Box
@@ -139,17 +143,21 @@ class Element:
     fixed: bool = False
 
 
+TRANSFER_HEADERS = frozenset({"content-encoding", "content-length", "transfer-encoding"})
+"""Headers that describe a body as it was sent, not as it is once decoded."""
+
+
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """One document as it was asked for and answered, but for its body.
+    """The request for one document and the response, without its body.
 
     Attributes:
-        url: Without its fragment.
-        at: When the answer was there: UTC, ISO 8601.
-        request: Names and values of the headers, as the browser tells them.
-        reason: What stood behind the status; empty in HTTP/2 and later.
-        answer: Names and values of the headers as received.
-        cut: Whether the body is not whole, or not kept.
+        url: URL without its fragment.
+        at: time of the response: UTC, ISO 8601.
+        request: names and values of the request headers, as the browser reports them.
+        reason: reason phrase of the status; empty in HTTP/2 and later.
+        answer: names and values of the response headers as received.
+        cut: whether the body is not whole, or not kept.
     """
 
     url: str
@@ -168,9 +176,10 @@ class Capture:
 
     Attributes:
         screenshot: PNG or WebP bytes of 720 x 1280 px.
-        html: The source as served, undecoded.
-        elements: In document order.
-        exchanges: What led to the source, its own answer last; kept in the WARC, not in the tar.
+        html: bytes of the source as served.
+        elements: DOM elements in document order.
+        exchanges: requests and responses that led to the source, its own last; kept in the WARC,
+            not in the tar.
     """
 
     key: str
@@ -181,80 +190,41 @@ class Capture:
 
     @property
     def extension(self) -> str:
-        """``png`` or ``webp``, told from the bytes."""
+        """``png`` or ``webp``, as the bytes are."""
         return image_kind(self.screenshot)
 
 
 def image_kind(screenshot: bytes) -> Literal["png", "webp"]:
-    """Tell the kind of a screenshot from its bytes."""
+    """Return the kind of a screenshot, read from its bytes."""
     return "webp" if screenshot[8:12] == b"WEBP" else "png"
 
 
 _ELEMENTS_FORMAT = "now-elements/1"
+_PLAN, _CAPTURES = "now-plan/1", "now-captures/1"
 _LATER: dict[str, Any] = {"lot": -1, "timings": None, "overlays": []}
-"""Columns that older files lack, and what stands for them."""
+"""Columns that older files lack, and their values for these."""
 
 _REQUIRED = {"key", "shard", "url", "url_canonical", "site", "status"}
-_INTEGERS = {"http_status", "attempts"}
-_LISTS = {"redirects", "overlays"}
-
-
-def _plan_schema() -> Any:
-    import pyarrow as pa  # noqa: PLC0415 - 45 MB that only tables need
-
-    return pa.schema(
-        [
-            ("key", pa.string()),
-            ("shard", pa.int32()),
-            ("url", pa.string()),
-            ("url_canonical", pa.string()),
-            ("site", pa.string()),
-            ("lot", pa.int32()),
-        ],
-        metadata={"format": "now-plan/1"},
-    )
-
-
-def _row_schema() -> Any:
-    import pyarrow as pa  # noqa: PLC0415 - 45 MB that only tables need
-
-    return pa.schema(
-        [
-            (
-                f.name,
-                pa.int32()
-                if f.name in _INTEGERS
-                else pa.float64()
-                if f.name == "elapsed_s"
-                else pa.list_(pa.string())
-                if f.name in _LISTS
-                else pa.string(),
-            )
-            for f in fields(CaptureRow)
-        ],
-        metadata={"format": "now-captures/1"},
-    )
 
 
 def plan_path(captures: Path) -> Path:
-    """Where the plan of a captures folder stands."""
+    """Path of the plan of a captures folder."""
     return captures / "plan.parquet"
 
 
 def rows_path(captures: Path, shard: int) -> Path:
-    """The parquet of a shard; it exists when the shard is complete."""
+    """Path of the parquet of a shard; it exists when the shard is complete."""
     return captures / f"{shard:05d}.parquet"
 
 
 def members_path(captures: Path, shard: int) -> Path:
-    """The WebDataset tar of a shard."""
+    """Path of the WebDataset tar of a shard."""
     return captures / f"{shard:05d}.tar"
 
 
 def write_plan(captures: Path, plan: Sequence[Planned]) -> None:
     """Write ``plan.parquet`` atomically."""
-    with replacing(plan_path(captures)) as temporary:
-        _write_table(temporary, [asdict(line) for line in plan], _plan_schema())
+    write_rows(plan_path(captures), plan, schema_of(Planned, _PLAN))
 
 
 def read_plan(captures: Path) -> list[Planned]:
@@ -263,9 +233,7 @@ def read_plan(captures: Path) -> list[Planned]:
     Raises:
         FormatError: If it is missing or torn.
     """
-    return [
-        Planned(**line) for line in _read_table(plan_path(captures), _plan_schema()).to_pylist()
-    ]
+    return [Planned(**line) for line in _read(plan_path(captures), Planned, _PLAN)]
 
 
 def write_shard(
@@ -288,13 +256,13 @@ def write_packed(
     rows: Sequence[CaptureRow],
     packed: Iterable[Sequence[tuple[str, bytes]]],
 ) -> None:
-    """Write a shard as :func:`write_shard` does, of members that are packed already.
+    """Write a shard as :func:`write_shard` does, from members that are packed already.
 
     Args:
         captures: The captures folder.
         shard: Number of the shard.
         rows: One per planned URL of the shard.
-        packed: What :func:`to_members` gives, one per row with ``status=ok``; streamed.
+        packed: Results of :func:`to_members`, one per row with ``status=ok``; streamed.
     """
     with (
         replacing(members_path(captures, shard)) as temporary,
@@ -306,12 +274,11 @@ def write_packed(
                 info.size = len(content)
                 info.mode = 0o644
                 tar.addfile(info, io.BytesIO(content))
-    with replacing(rows_path(captures, shard)) as temporary:
-        _write_table(temporary, [asdict(row) for row in rows], _row_schema())
+    write_rows(rows_path(captures, shard), rows, schema_of(CaptureRow, _CAPTURES))
 
 
 def to_members(capture: Capture) -> list[tuple[str, bytes]]:
-    """Give the file names and bytes under which a capture is stored in the tar."""
+    """Return the file names and bytes under which a capture is stored in the tar."""
     elements = {
         "format": _ELEMENTS_FORMAT,
         "width": WIDTH,
@@ -351,7 +318,7 @@ def read_rows(captures: Path, shard: int | None = None) -> list[CaptureRow]:
     return [
         CaptureRow(**row)
         for number in shards
-        for row in _read_table(rows_path(captures, number), _row_schema()).to_pylist()
+        for row in _read(rows_path(captures, number), CaptureRow, _CAPTURES)
     ]
 
 
@@ -362,8 +329,8 @@ def read_captures(
 
     Args:
         captures: The captures folder.
-        skip: Keys not to decode.
-        shards: To read; by default all.
+        skip: Keys to leave out.
+        shards: Shards to read; by default all.
 
     Raises:
         FormatError: If a tar is missing, torn, or has a member of an unknown form.
@@ -402,12 +369,12 @@ def read_members(path: Path, skip: frozenset[str] = frozenset()) -> Iterator[Cap
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the bytes of one screenshot stand in a tar, so that it can be read alone.
+    """The position of a screenshot in a tar, so that it can be read alone.
 
     Attributes:
-        path: The tar.
-        offset: Of the first byte.
-        size: In bytes.
+        path: the tar.
+        offset: position of the first byte.
+        size: number of bytes.
     """
 
     path: Path
@@ -469,8 +436,8 @@ def from_members(path: Path, key: str, parts: dict[str, bytes]) -> Capture:
     """Read a capture from its members.
 
     Args:
-        path: For messages.
-        key: Of the page.
+        path: The file, for messages.
+        key: Key of the page.
         parts: Bytes by ending: ``png`` or ``webp``, ``html.gz``, ``elements.json``.
 
     Raises:
@@ -517,41 +484,8 @@ def _box(numbers: list[float]) -> Box:
     return left, top, right, bottom
 
 
-def _write_table(path: Path, rows: list[dict[str, Any]], schema: Any) -> None:
-    import pyarrow as pa  # noqa: PLC0415 - 45 MB that only tables need
-    import pyarrow.parquet as pq  # noqa: PLC0415 - the same
-
-    pq.write_table(pa.Table.from_pylist(rows, schema=schema), path)
-
-
-def _read_table(path: Path, schema: Any) -> Any:
-    import pyarrow as pa  # noqa: PLC0415 - 45 MB that only tables need
-    import pyarrow.parquet as pq  # noqa: PLC0415 - the same
-
-    try:
-        table = pq.read_table(path)
-    except FileNotFoundError:
-        raise FormatError(path, "no such file") from None
-    except (pa.ArrowInvalid, OSError) as error:
-        raise FormatError(path, f"not a readable parquet file ({error})") from None
-    found, expected = (table.schema.metadata or {}).get(b"format"), schema.metadata[b"format"]
-    if found != expected:
-        raise FormatError(path, f"format {found!r}, expected {expected.decode()!r}")
-    for name, value in _LATER.items():
-        if name in schema.names and name not in table.column_names:
-            cells = pa.array([value] * len(table), schema.field(name).type)
-            table = table.append_column(name, cells)
-    missing = [name for name in schema.names if name not in table.column_names]
-    if missing:
-        raise FormatError(path, f"missing columns {missing}")
-    try:
-        table = table.select(schema.names).cast(schema)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
-        raise FormatError(path, f"columns of another type ({error})") from None
-    for name in _REQUIRED & set(schema.names):
-        if table[name].null_count:
-            raise FormatError(path, f"column {name} has {table[name].null_count} empty cells")
-    return table
+def _read(path: Path, kind: type, version: str) -> list[dict[str, Any]]:
+    return read_table(path, schema_of(kind, version), _LATER, _REQUIRED)
 
 
 def open_screenshot(content: bytes, name: str) -> Image.Image:
@@ -559,7 +493,7 @@ def open_screenshot(content: bytes, name: str) -> Image.Image:
 
     Args:
         content: PNG, WebP or another kind that Pillow knows.
-        name: For messages.
+        name: Name of the picture, for messages.
 
     Raises:
         FormatError: If the bytes are not a picture.

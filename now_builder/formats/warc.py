@@ -1,4 +1,4 @@
-"""WARC: a shard's pages as they were asked for and answered, beside its tar, with an index."""
+"""WARC: the requests and responses of a shard's pages, beside its tar, with an index."""
 
 import gzip
 import io
@@ -18,13 +18,12 @@ from warcio.warcwriter import WARCWriter
 
 from now_builder.errors import FormatError
 from now_builder.formats.io import replacing
-from now_builder.formats.shard import Capture, CaptureRow, Exchange
+from now_builder.formats.shard import TRANSFER_HEADERS, Capture, CaptureRow, Exchange
 
 _HTTP = "HTTP/1.1"
 _AS_SENT = "X-Crawler-"
-"""Before the name of a header that is true of what was sent, not of the body as it is stored."""
+"""Prefix of a header that describes the body as it was sent, not as it is stored."""
 
-_REWRITTEN = {"content-encoding", "content-length", "transfer-encoding"}
 _INFO = {
     "format": "WARC File Format 1.1",
     "conformsTo": "https://iipc.github.io/warc-specifications/specifications/warc-format/warc-1.1/",
@@ -32,12 +31,12 @@ _INFO = {
 
 
 def warc_path(captures: Path, shard: int) -> Path:
-    """The WARC of a shard."""
+    """Path of the WARC of a shard."""
     return captures / f"{shard:05d}.warc.gz"
 
 
 def cdxj_path(captures: Path, shard: int) -> Path:
-    """The index of a shard's WARC."""
+    """Path of the index of a shard's WARC."""
     return captures / f"{shard:05d}.cdxj"
 
 
@@ -66,10 +65,10 @@ def write_warc(captures: Path, shard: int, pages: Iterable[tuple[CaptureRow, Cap
 
 
 def read_exchanges(captures: Path, shard: int) -> dict[str, tuple[Exchange, ...]]:
-    """Read back how the pages of a shard were asked for and answered, by key.
+    """Read the exchanges of the pages of a shard, by key.
 
     Raises:
-        FormatError: If there is a WARC that is torn.
+        FormatError: If the WARC is torn.
     """
     path = warc_path(captures, shard)
     if not path.exists():
@@ -117,7 +116,7 @@ def _info(writer: WARCWriter, name: str, row: CaptureRow) -> ArcWarcRecord:
 
 
 def _records(writer: WARCWriter, row: CaptureRow, capture: Capture) -> Iterator[ArcWarcRecord]:
-    """Give a page's records; the metadata, which has its key, comes last."""
+    """Yield a page's records; the metadata, which has its key, comes last."""
     page = row.final_url or row.url_canonical
     source = _record_id(row, "source", max(0, len(capture.exchanges) - 1))
     for place, exchange in enumerate(capture.exchanges):
@@ -151,18 +150,18 @@ def _records(writer: WARCWriter, row: CaptureRow, capture: Capture) -> Iterator[
 def _response(
     writer: WARCWriter, exchange: Exchange, body: bytes, headers: dict[str, str]
 ) -> ArcWarcRecord:
-    """Store an answer with its body as the browser had it, content and transfer decoding done."""
+    """Return the record of a response, its body with content and transfer encodings undone."""
     if exchange.cut:
         headers = headers | {"WARC-Truncated": "unspecified"}
-    said = [
-        (f"{_AS_SENT}{name}" if name.lower() in _REWRITTEN else name, value)
+    received = [
+        (f"{_AS_SENT}{name}" if name.lower() in TRANSFER_HEADERS else name, value)
         for name, value in exchange.answer
     ]
     status = f"{exchange.status} {exchange.reason}"
     return writer.create_warc_record(
         exchange.url, "response", io.BytesIO(body), len(body), warc_headers_dict=headers,
         http_headers=StatusAndHeaders(
-            status, [*said, ("Content-Length", str(len(body)))], protocol=_HTTP
+            status, [*received, ("Content-Length", str(len(body)))], protocol=_HTTP
         ),
     )  # fmt: skip
 
@@ -170,11 +169,11 @@ def _response(
 def _request(writer: WARCWriter, exchange: Exchange, headers: dict[str, str]) -> ArcWarcRecord:
     parts = urlsplit(exchange.url)
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    told = [pair for pair in exchange.request if pair[0].lower() != "host"]
+    sent = [pair for pair in exchange.request if pair[0].lower() != "host"]
     return writer.create_warc_record(
         exchange.url, "request", warc_headers_dict=headers,
         http_headers=StatusAndHeaders(
-            f"{target} {_HTTP}", [("Host", parts.netloc), *told], protocol=exchange.method
+            f"{target} {_HTTP}", [("Host", parts.netloc), *sent], protocol=exchange.method
         ),
     )  # fmt: skip
 
@@ -229,7 +228,7 @@ def _index_line(record: ArcWarcRecord, name: str, offset: int, length: int) -> s
 
 
 def _sort_key(url: str) -> str:
-    """Give a URL as indexes sort it: the host backwards, then the path."""
+    """Return the sort key of a URL in an index: the host backwards, then the path."""
     parts = urlsplit(url.lower())
     if parts.scheme not in ("http", "https"):
         return url.lower().replace(" ", "%20")

@@ -1,4 +1,4 @@
-"""What the simulated web answers to a request, awkward kinds included."""
+"""The responses of the simulated web, awkward kinds included."""
 
 import gzip
 from dataclasses import dataclass, field
@@ -21,13 +21,13 @@ class Answer:
     """An HTTP response and how it is sent.
 
     Attributes:
-        status: The code.
-        content_type: The header, or ``None`` for none.
-        body: The bytes; of an endless answer, what is said again and again.
-        headers: Further headers.
-        delay_s: Seconds before the first byte.
+        status: status code.
+        content_type: the header, or ``None`` for none.
+        body: the bytes; an endless response repeats them.
+        headers: further headers.
+        delay_s: seconds before the first byte.
         manner: ``truncated`` breaks off, ``endless`` never ends, ``silent`` never begins.
-        compress: Whether it may be sent with gzip.
+        compress: whether it may be sent with gzip.
     """
 
     status: int
@@ -41,11 +41,11 @@ class Answer:
 
 @dataclass(slots=True)
 class Answers:
-    """Finds the answer to a request; holds nothing but the routes.
+    """Finds the answer to a request by a table of routes.
 
     Attributes:
-        latency_s: What the server waits before every answer.
-        access_log: Gets a line for each request.
+        latency_s: seconds that the server waits before every answer.
+        access_log: file that gets a line for each request.
     """
 
     world: World
@@ -55,7 +55,7 @@ class Answers:
     _homes: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Lay the routes."""
+        """Fill the table of routes."""
         for site in self.world.sites:
             self._homes[site.host] = site.number
         for page in self.world.pages:
@@ -149,7 +149,7 @@ def compressed(body: bytes) -> bytes:
 
 
 def _targets(world: World, page: Page) -> list[tuple[str, str]]:
-    """Give the targets that belong to a page, and what each does."""
+    """Return the targets that belong to a page, and the role of each."""
     hops = {"redirect": 1, "redirect_chain": _HOPS, "redirect_loop": 3}.get(page.kind, 0)
     if hops:
         names = [token(world.settings.seed, "hop", page.number, hop) for hop in range(hops)]
@@ -164,7 +164,7 @@ def _targets(world: World, page: Page) -> list[tuple[str, str]]:
 
 
 def _special(world: World, page: Page) -> Answer | None:
-    """Give the answer of a kind that serves no page of its own."""
+    """Return the answer of a kind that serves no page of its own; ``None`` for others."""
     words = world.words(page)
     if page.kind in {"not_found", "server_error"}:
         status, key = (404, "missing") if page.kind == "not_found" else (500, "broken")

@@ -39,12 +39,12 @@ def description(words: Words, topic: str, rng: Random) -> str:
 
 
 def boilerplate(words: Words, site_name: str, number: int) -> str:
-    """Give the text that a site puts on all its pages.
+    """Return the text that a site puts on all its pages.
 
     Args:
         words: The site's language.
         site_name: Stands before it on every second site.
-        number: Of the site; chooses the text.
+        number: Number of the site, which chooses the text.
     """
     slogans = words.several("slogans")
     slogan = slogans[number // 2 % len(slogans)]
@@ -63,7 +63,7 @@ def garble(description: str, topic_free: str, rng: Random) -> str:
     """Damage a text as wrong encodings do.
 
     What can be undone with patience (UTF-8 read as another encoding) is made of a text without
-    topic; the other ways destroy what was said. So a garbled text never tells the topic.
+    topic; the other ways destroy the text. So a garbled text never reveals the topic.
 
     Args:
         description: A text about the topic.

@@ -1,4 +1,4 @@
-"""A topic to a picture: which drawing, where, how often, how large and on what ground."""
+"""Draw a picture of a topic: which drawing, where, how often, how large, on what ground."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -85,8 +85,8 @@ def draw(topic: str, rng: Random, width: Number, variant: int | None = None) -> 
     Args:
         topic: A key of :data:`TOPICS`.
         rng: Draws all that varies.
-        width: Of the picture, whose height is 100.
-        variant: Which of the drawings; by default any.
+        width: Width of the picture, whose height is 100.
+        variant: Number of the drawing; by default any.
     """
     drawing = TOPICS[topic]
     variant = rng.randrange(VARIANTS) if variant is None else variant

@@ -1,4 +1,4 @@
-"""Settings to a folder: the URL list, the truth beside it, and what the server needs."""
+"""Write the folder of a simulated web: URL list, truth, and settings for the server."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +16,7 @@ URLS, TRUTH, SETTINGS = "urls.txt", "truth.parquet", "simweb.toml"
 
 @dataclass(frozen=True, slots=True)
 class SimwebSummary:
-    """What was made."""
+    """Counts of a simulated web."""
 
     folder: Path
     pages: int
@@ -27,7 +27,7 @@ class SimwebSummary:
     awkward: int
 
     def __str__(self) -> str:
-        """Say it in one line."""
+        """Return the summary as one line."""
         return (
             f"{self.folder}: {self.pages} pages on {self.sites} sites and {self.topics} topics; "
             f"{self.captions} with a description, {self.mismatched} of them mismatched; "
@@ -63,7 +63,7 @@ def make(folder: Path, settings: SimwebSettings) -> SimwebSummary:
 
 
 def truth(world: World) -> pd.DataFrame:
-    """Give the truth about every URL, in the order of the list."""
+    """Return the truth about every URL, in the order of the list."""
     rows = [
         {
             "url": page.url,

@@ -48,7 +48,7 @@ class Pen:
         """Draw around the point (x, y), turned clockwise by ``angle`` degrees.
 
         Args:
-            x: To the right.
+            x: Shift to the right.
             y: Downwards.
             scale: Enlarges.
             angle: In degrees.
@@ -185,7 +185,7 @@ def shade(color: str, change: Number) -> str:
 
 
 def hls(hue: Number, light: Number, saturation: Number) -> str:
-    """Give ``#rrggbb`` of hue (wraps), lightness and saturation (clipped to [0, 1])."""
+    """Return ``#rrggbb`` of hue (wraps), lightness and saturation (clipped to [0, 1])."""
     light, saturation = min(max(light, 0), 1), min(max(saturation, 0), 1)
     red, green, blue = colorsys.hls_to_rgb(hue % 1, light, saturation)
     return f"#{round(red * 255):02x}{round(green * 255):02x}{round(blue * 255):02x}"
@@ -194,7 +194,7 @@ def hls(hue: Number, light: Number, saturation: Number) -> str:
 def around(
     count: int, radius: Number, start: Number = 0, center: Point = (0, 0)
 ) -> list[tuple[Number, Number, Number]]:
-    """Give points (x, y, angle in degrees) evenly on a circle, clockwise from the right."""
+    """Return points (x, y, angle in degrees) evenly on a circle, clockwise from the right."""
     angles = [start + 360 * place / count for place in range(count)]
     return [
         (

@@ -1,4 +1,4 @@
-"""A page to the bytes of its HTML, in its encoding, with its description where its kind puts it."""
+"""Render the HTML of a page in its encoding, with the description where its kind puts it."""
 
 import json
 import re
@@ -29,7 +29,7 @@ def render(world: World, page: Page, *, refreshed: bool = False) -> bytes:
 
     Args:
         world: The whole.
-        page: Which page.
+        page: The page.
         refreshed: Leave out the refresh of a page that refreshes itself.
     """
     view = View(world, page, Random(f"{world.settings.seed}/view/{page.number}"))
@@ -61,7 +61,7 @@ def encode(html: str, charset: str) -> bytes:
 
 
 def refreshed_target(page: Page) -> str:
-    """Give the target to which a page refreshes itself."""
+    """Return the target to which a page refreshes itself."""
     return page.target + ("&" if "?" in page.target else "?") + "r=1"
 
 

@@ -1,4 +1,4 @@
-"""Serve a simulated web on loopback: HTTP/1.1, sites told apart by the Host header."""
+"""Serve a simulated web on loopback by HTTP/1.1; the Host header names the site."""
 
 import asyncio
 import contextlib
@@ -64,7 +64,7 @@ def serve(
 
 @contextmanager
 def serving(folder: Path, host: str = "127.0.0.1") -> Iterator[str]:
-    """Serve a folder from a thread of this process; gives ``ADDRESS:PORT``.
+    """Serve a folder from a thread of this process; yield ``ADDRESS:PORT``.
 
     Args:
         folder: Made by ``make``.
@@ -146,7 +146,7 @@ async def _accept(
 async def _exchange(
     answers: Answers, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 ) -> bool:
-    """Read a request and answer it; tells whether the connection can take another."""
+    """Read a request and answer it; return whether the connection can take another."""
     head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), _IDLE_S)
     lines = head.decode("latin-1").split("\r\n")
     parts = lines[0].split(" ")

@@ -1,4 +1,4 @@
-"""What a user can set in a simulated web."""
+"""Settings of a simulated web."""
 
 from pydantic import Field, field_validator
 
@@ -7,7 +7,7 @@ from now_builder.config import Strict
 LANGUAGES = ("zh", "en", "ja", "ru", "es", "ko")
 """Languages that the simulated web can be written in."""
 
-_TOLD_APART = ("zh", "en", "ja", "ru", "ko")
+_BY_SCRIPT = ("zh", "en", "ja", "ru", "ko")
 """Each in a script of its own, so that a page shows its language."""
 
 TOPIC_COUNT = 36
@@ -29,7 +29,7 @@ class SimwebSettings(Strict):
         12, ge=2, le=TOPIC_COUNT, description="How many of the 36 topics are drawn from, by seed."
     )
     languages: list[str] = Field(
-        default_factory=lambda: list(_TOLD_APART),
+        default_factory=lambda: list(_BY_SCRIPT),
         min_length=1,
         description=f"Languages of the sites, of {', '.join(LANGUAGES)}.",
     )

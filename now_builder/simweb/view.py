@@ -1,4 +1,4 @@
-"""What a template is given: the texts, colours and pictures of one page."""
+"""The texts, colours and pictures of one page, for its template."""
 
 from dataclasses import dataclass, field
 from html import escape
@@ -31,10 +31,10 @@ class View:
     """One page as its template sees it; every call draws something new, always the same.
 
     Attributes:
-        world: The whole.
-        page: Which page.
-        rng: Draws for this page alone.
-        count: Pictures so far.
+        world: the simulated web.
+        page: the page.
+        rng: random numbers of this page alone.
+        count: number of pictures so far.
     """
 
     world: World
@@ -72,15 +72,15 @@ class View:
         return "".join(f"<p>{self.say('paragraphs')}</p>" for _ in range(count))
 
     def site_text(self, key: str) -> str:
-        """Give a text of the site, escaped; one of several by chance."""
+        """Return a text of the site, escaped; one of several by chance."""
         return escape(self.rng.choice(self.words.several(key)), quote=False)
 
     def number_text(self, key: str, most: int) -> str:
-        """Give a text of the site with a number in it."""
+        """Return a text of the site with a number in it."""
         return escape(self.words.site[key].format(n=self.rng.randint(2, most)), quote=False)
 
     def all_texts(self, key: str, most: int) -> list[str]:
-        """Give the first texts of the site, escaped."""
+        """Return the first texts of the site, escaped."""
         return [escape(item, quote=False) for item in self.words.several(key)[:most]]
 
     def icon(self, name: str, size: int = 22) -> str:
@@ -123,7 +123,7 @@ def picture(world: World, page: Page, number: int, size: tuple[int, int]) -> Pic
 
 
 def picture_target(world: World, page: Page, number: int, size: tuple[int, int]) -> str:
-    """Give the path of a picture's file; it tells the page and the size, not the topic."""
+    """Return the path of a picture's file; it names the page and the size, not the topic."""
     mark = token(world.settings.seed, "pic", page.number, number, length=10)
     return f"/pic/{mark}-{page.number:x}-{number}-{size[0]}x{size[1]}.svg"
 

@@ -1,4 +1,4 @@
-"""The words of a language: what sites say of themselves, how texts are built, topics' words."""
+"""The words of a language: texts of sites, templates of texts, and words of topics."""
 
 import tomllib
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ class Words:
         text: Templates, by where they stand (``descriptions``, ``titles`` …).
         separator: Stands between sentences.
         site: What every site has, topic or not: navigation, buttons, slogans.
-        topics: By name of the drawing.
+        topics: words of each topic, by name of the drawing.
     """
 
     lang: str
@@ -47,7 +47,7 @@ class Words:
     topics: dict[str, TopicWords]
 
     def several(self, key: str) -> list[str]:
-        """Give the alternatives of a site's text."""
+        """Return the alternatives of a site's text."""
         return self.site[key].split(_PART)
 
 

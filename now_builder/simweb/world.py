@@ -1,4 +1,4 @@
-"""Which sites and pages there are and what is true of them: a pure function of the settings."""
+"""The sites and pages and the truth about them: a pure function of the settings."""
 
 import hashlib
 import unicodedata
@@ -21,7 +21,7 @@ MISMATCH_SHARES: dict[Mismatch, float] = {
     "garbled": 0.15,
     "soup": 0.15,
 }
-"""How the mismatched pairs are mismatched."""
+"""Shares of the ways in which pairs are mismatched."""
 
 WITH_CAPTION = (
     "redirect", "redirect_chain", "slow", "dialog", "body_description", "late_description",
@@ -67,13 +67,13 @@ class Site:
     """A host name, its language, and how it looks; none of it depends on a topic.
 
     Attributes:
-        number: From 0.
+        number: counted from 0.
         host: ``siteNN.test``.
         lang: ``zh``, ``en`` …; Big5 sites write ``zh`` in traditional characters.
-        name: In its language.
-        charset: Label of its encoding.
-        declared: Where the encoding is declared.
-        gzip: Whether it compresses.
+        name: name in its language.
+        charset: label of its encoding.
+        declared: where the encoding is declared.
+        gzip: whether responses are compressed.
     """
 
     number: int
@@ -90,12 +90,12 @@ class Page:
     """A URL of the list, and the truth about it.
 
     Attributes:
-        number: From 0, by site; the list is in another order.
-        url: As listed.
-        site: Number of the site.
-        target: Path and query that the URL asks for.
+        number: counted from 0, by site; the list is in another order.
+        url: URL as listed.
+        site: number of the site.
+        target: path and query of the URL.
         kind: ``page`` or an awkward kind.
-        topic: Of pictures and text.
+        topic: topic of pictures and text.
         mismatch: ``None`` where the description fits, and where there is none by nature.
         caption_topic: Topic of the description, if it has one.
         description: The attribute's value, as a parser gives it; ``None`` without one.
@@ -119,7 +119,7 @@ class Page:
 
     @property
     def caption(self) -> str | None:
-        """What a correct crawler stores: NFC, white space collapsed, controls dropped."""
+        """The caption to be stored: NFC, white space collapsed, controls dropped."""
         if self.description is None or self.kind not in {"page", *WITH_CAPTION}:
             return None
         composed = unicodedata.normalize("NFC", self.description)
@@ -142,7 +142,7 @@ class World:
     pages: tuple[Page, ...]
 
     def words(self, page: Page) -> Words:
-        """Give the language of a page, in the characters that its encoding has."""
+        """Return the language of a page, in the characters that its encoding has."""
         lang = self.sites[page.site].lang
         return read_words("zh-Hant" if page.charset == "big5" else lang)
 
@@ -159,12 +159,12 @@ def build_world(settings: SimwebSettings) -> World:
 
 
 def token(*parts: object, length: int = 12) -> str:
-    """Give a name that says nothing of what it was made from."""
+    """Return a name that does not reveal what it was made from."""
     return hashlib.sha256("/".join(map(str, parts)).encode()).hexdigest()[:length]
 
 
 def listed(world: World) -> list[Page]:
-    """Give the pages in the order of the URL list: shuffled, duplicates after their originals."""
+    """Return the pages in the order of the URL list: shuffled, duplicates after their originals."""
     pages = list(world.pages)
     Random(f"{world.settings.seed}/order").shuffle(pages)
     return sorted(pages, key=lambda page: page.original is not None)
@@ -225,7 +225,7 @@ def _draw_pages(
 
 
 def _target(settings: SimwebSettings, site: Site, number: int) -> str:
-    """Give a path, in the manner of its site, that names no topic."""
+    """Return a path, in the manner of its site, that names no topic."""
     name = token(settings.seed, "path", number, length=8)
     digits = int(name, 16) % 900_000 + 100_000
     styles = (
@@ -276,7 +276,7 @@ def _make_awkward(pages: list[Page], sites: tuple[Site, ...], settings: SimwebSe
 
 
 def _charset_for(kind: str, number: int, settings: SimwebSettings) -> str | None:
-    """Give the encoding of the next page of a legacy kind, by turns; ``None`` for other kinds.
+    """Return the encoding of the next page of a legacy kind, in rotation; ``None`` for other kinds.
 
     Where no language of the settings was ever written so, that is ``utf-8``, which no page takes.
     """
@@ -305,7 +305,7 @@ def _made_awkward(page: Page, kind: str, charset: str | None, original: Page, wa
 
 
 def _describe(world: World) -> Iterator[Page]:
-    """Give each page its description, and exactly the asked share a mismatched one."""
+    """Assign each page its description, mismatched for exactly the given share."""
     rng = Random(f"{world.settings.seed}/mismatch")
     eligible = [
         page.number

@@ -10,11 +10,11 @@ _TEXT = 200
 _MILLISECONDS = 1500
 
 SCRIPT = files("now_builder.crawl.browser").joinpath("elements.js").read_text(encoding="utf-8")
-"""A function of its limits; it belongs into a world of its own, away from the page's scripts."""
+"""A function of its limits; to run in an isolated world, away from the page's scripts."""
 
 
-def expression() -> str:
-    """Give the call to evaluate in the page."""
+def elements_expression() -> str:
+    """Return the JavaScript expression to evaluate in the page."""
     return (
         f"({SCRIPT})({{width: {WIDTH}, height: {HEIGHT}, count: {_COUNT}, text: {_TEXT}, "
         f"milliseconds: {_MILLISECONDS}}})"
@@ -22,7 +22,7 @@ def expression() -> str:
 
 
 def read_elements(value: dict[str, Any]) -> list[Element]:
-    """Turn what the page gave back into records."""
+    """Parse the result of :func:`elements_expression`."""
     return [_element(item) for item in value["elements"]]
 
 

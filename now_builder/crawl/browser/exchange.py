@@ -1,4 +1,4 @@
-"""How the browser asked for a page's documents, and how it was answered."""
+"""Requests for a page's documents, and the responses to them, from DevTools events."""
 
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -8,17 +8,17 @@ from now_builder.formats.shard import Exchange
 
 
 class Exchanges:
-    """The documents that the main frame was answered with, in order."""
+    """Exchanges of the main frame, in order."""
 
     def __init__(self) -> None:
-        self._told: list[tuple[str, Exchange]] = []
+        self._noted: list[tuple[str, Exchange]] = []
 
     def note(self, event: dict[str, Any], *, whole: bool) -> None:
-        """Take in what the browser tells of an answer.
+        """Note a request and its response.
 
         Args:
-            event: ``Fetch.requestPaused`` at the stage of the response.
-            whole: Whether its body was read to the end.
+            event: ``Fetch.requestPaused`` at the response stage.
+            whole: Whether the body was read to the end.
         """
         request = event["request"]
         exchange = Exchange(
@@ -28,7 +28,7 @@ class Exchanges:
             request=tuple(
                 (name, str(value))
                 for name, value in request["headers"].items()
-                if name.lower() != "cookie"  # told as it would be now, not as it was sent
+                if name.lower() != "cookie"  # reported as it would be now, not as it was sent
             ),
             status=event["responseStatusCode"],
             reason=event.get("responseStatusText", ""),
@@ -39,16 +39,16 @@ class Exchanges:
             ),
             cut=not whole,
         )
-        self._told.append((event.get("networkId", ""), exchange))
+        self._noted.append((event.get("networkId", ""), exchange))
 
-    def way_to(self, document: str) -> tuple[Exchange, ...]:
-        """Give what led to a document, itself last; the bodies on the way are not kept.
+    def chain_to(self, document: str) -> tuple[Exchange, ...]:
+        """Return the exchanges that led to a document, its own last; other bodies are not kept.
 
         Args:
-            document: The id of its request, which is its loader's.
+            document: Id of its request, which is also its loader id.
         """
-        places = [place for place, (name, _) in enumerate(self._told) if name == document]
+        places = [place for place, (name, _) in enumerate(self._noted) if name == document]
         if not places:
             return ()
-        *before, last = (exchange for _, exchange in self._told[: places[-1] + 1])
+        *before, last = (exchange for _, exchange in self._noted[: places[-1] + 1])
         return (*(replace(exchange, cut=True) for exchange in before), last)

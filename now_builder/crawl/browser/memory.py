@@ -1,4 +1,4 @@
-"""How much memory the browsers hold; a process that holds too much is ended."""
+"""Measure the memory of the browsers, and kill a process that holds too much."""
 
 from collections import defaultdict
 from collections.abc import Collection
@@ -11,14 +11,14 @@ _GONE_S = 5.0
 
 
 def limit_memory(roots: Collection[int], process_mb: int) -> dict[int, float]:
-    """Give the memory of each browser, in MB, after ending what is too large in it.
+    """Kill processes that are too large, and return the memory of each browser, in MB.
 
-    What is ended is one process: that of a page in most cases, which then has crashed. Memory that
-    processes share counts in each of them.
+    A process is that of one page in most cases, which then has crashed. Memory that processes
+    share counts in each of them.
 
     Args:
         roots: Process ids of the browsers: children, near or far, of this process.
-        process_mb: Most that one process of theirs may hold.
+        process_mb: Most MB that one of their processes may hold.
     """
     held: dict[int, float] = defaultdict(float)
     above = dict[int, int]()
@@ -48,10 +48,10 @@ def _root(pid: int, above: dict[int, int], roots: Collection[int]) -> int | None
 
 
 def end_process(root: psutil.Process) -> None:
-    """End a browser and all that it started, if any of it is still there.
+    """Kill a browser and its descendants, as far as they still run.
 
     Args:
-        root: The browser; where its id is another process's by now, nothing happens.
+        root: Process of the browser; nothing happens if its id now belongs to another process.
     """
     with suppress(psutil.Error):
         family = [*root.children(recursive=True), root]

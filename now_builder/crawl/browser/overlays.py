@@ -7,6 +7,6 @@ _SCRIPT = _FOLDER.joinpath("overlays.js").read_text(encoding="utf-8")
 _RULES = _FOLDER.joinpath("overlays.json").read_text(encoding="utf-8")
 
 
-def hiding() -> str:
-    """Give the call that hides them in the page; it gives the names of the rules that held."""
+def hiding_expression() -> str:
+    """Return the JavaScript expression that hides them and yields the names of the rules used."""
     return f"({_SCRIPT})({_RULES})"

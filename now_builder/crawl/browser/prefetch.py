@@ -1,4 +1,4 @@
-"""A plain request before the browser's, so that what cannot become a capture never costs a page."""
+"""Plain requests before the browser's, so that what is no page never takes a browser."""
 
 import asyncio
 import ssl
@@ -6,11 +6,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 
-from now_builder.crawl.browser.outcome import BUSY, Trail, VisitError
 from now_builder.crawl.browser.tab import check_answer
+from now_builder.crawl.browser.visit import BUSY, VisitError, VisitRecord
 from now_builder.crawl.caption.describe import describe
 from now_builder.crawl.politeness.opt_outs import opt_outs
-from now_builder.crawl.politeness.proxy import Gate
+from now_builder.crawl.politeness.proxy import Proxy
 from now_builder.crawl.settings import CrawlSettings
 
 _REDIRECTS = 10
@@ -21,13 +21,13 @@ _FINAL = {"http_401", "http_404", "http_410", "http_451", "not_html", "download"
 
 
 class Prefetch:
-    """Looks at pages before a browser does.
+    """Checks pages by a plain request.
 
     Args:
-        settings: Of the crawl.
-        user_agent: The browser's.
+        settings: Settings of the crawl.
+        user_agent: User agent of the browser.
         obeyed: Opt-outs to obey.
-        pool: To parse in.
+        pool: Threads to parse in.
     """
 
     def __init__(
@@ -43,28 +43,28 @@ class Prefetch:
         self._pool = pool
         self._tls = ssl.create_default_context()
 
-    async def look(self, url: str, gate: Gate, trail: Trail) -> None:
-        """Return if the page deserves a browser, or if that cannot be told.
+    async def check(self, url: str, proxy: Proxy, record: VisitRecord) -> None:
+        """Return if the page is worth a browser, or if that is not known.
 
         Args:
             url: Canonical.
-            gate: The page's way out.
-            trail: Filled where the page ends here.
+            proxy: The proxy of this page's connections.
+            record: Filled where the page ends here.
 
         Raises:
             VisitError: If there would be nothing to capture: no HTML, an opt-out, no description.
         """
-        gate.begin(self._settings.max_bytes)
+        proxy.begin(self._settings.max_bytes)
         try:
             async with asyncio.timeout(_SHARE * self._settings.page_timeout_s):
-                response, body = await self._get(url, gate)
+                response, body = await self._get(url, proxy)
         except (httpx.HTTPError, httpx.InvalidURL, TimeoutError):
             return  # the browser will say it better
         try:
             check_answer(response.status_code, {k.lower(): v for k, v in response.headers.items()})
         except VisitError as problem:
             if problem.error in _FINAL:
-                _note(trail, response)
+                _note(record, response)
                 raise
             return
         content_type = response.headers.get("content-type")
@@ -77,20 +77,20 @@ class Prefetch:
             response.headers.get("tdm-reservation"),
         )
         if said & self._obeyed:
-            _note(trail, response)
+            _note(record, response)
             raise VisitError("opt_out", ", ".join(sorted(said & self._obeyed)))
         if len(body) < self._most and page.caption is None and not page.refreshes:
-            _note(trail, response)
+            _note(record, response)
             raise VisitError("no_description", "none in the source; scripts were not run")
 
     @property
     def _most(self) -> int:
         return self._settings.max_bytes // 2
 
-    async def _get(self, url: str, gate: Gate) -> tuple[httpx.Response, bytes]:
+    async def _get(self, url: str, proxy: Proxy) -> tuple[httpx.Response, bytes]:
         async with (
             httpx.AsyncClient(
-                proxy=gate.url,
+                proxy=proxy.url,
                 trust_env=False,
                 verify=self._tls,
                 timeout=self._settings.page_timeout_s,
@@ -108,8 +108,8 @@ class Prefetch:
             return response, bytes(body)
 
 
-def _note(trail: Trail, response: httpx.Response) -> None:
-    trail.redirects = [str(hop.url) for hop in response.history]
-    trail.final_url = str(response.url)
-    trail.http_status = response.status_code
-    trail.content_type = response.headers.get("content-type")
+def _note(record: VisitRecord, response: httpx.Response) -> None:
+    record.redirects = [str(hop.url) for hop in response.history]
+    record.final_url = str(response.url)
+    record.http_status = response.status_code
+    record.content_type = response.headers.get("content-type")

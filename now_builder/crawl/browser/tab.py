@@ -1,4 +1,4 @@
-"""One visit: a page in a context of its own, driven by the DevTools protocol."""
+"""Load one page in a browser tab and capture it, by the DevTools protocol."""
 
 import asyncio
 import base64
@@ -15,15 +15,15 @@ from urllib.parse import urlsplit
 from playwright.async_api import CDPSession, Page
 from playwright.async_api import Error as PlaywrightError
 
-from now_builder.crawl.browser.elements import expression, read_elements
+from now_builder.crawl.browser.elements import elements_expression, read_elements
 from now_builder.crawl.browser.exchange import Exchanges
-from now_builder.crawl.browser.outcome import Seen, Trail, VisitError
-from now_builder.crawl.browser.overlays import hiding
+from now_builder.crawl.browser.overlays import hiding_expression
+from now_builder.crawl.browser.visit import VisitError, VisitRecord, VisitResult
 from now_builder.crawl.caption.charset import whole_characters
 from now_builder.crawl.politeness.opt_outs import retry_after_s
-from now_builder.crawl.politeness.proxy import Gate
+from now_builder.crawl.politeness.proxy import Proxy
 from now_builder.crawl.settings import CrawlSettings
-from now_builder.formats.shard import HEIGHT, WIDTH
+from now_builder.formats.shard import HEIGHT, TRANSFER_HEADERS, WIDTH
 
 SCALE = 2
 SCREEN = {"width": WIDTH // SCALE, "height": HEIGHT // SCALE}
@@ -35,10 +35,9 @@ _REDIRECTS = {301, 302, 303, 307, 308}
 _MOST_DOCUMENTS = 10
 _QUIET_MS = 150
 _LATE_MS = 1500
-"""How long a page at rest is left to fetch scripts and pictures on the side."""
+"""How long a page at rest may still fetch scripts and pictures."""
 
 _CHUNK = 1 << 20
-_REWRITTEN = {"content-encoding", "content-length", "transfer-encoding"}
 
 _ANSWER, _LOAD, _LATE_LOAD, _SETTLE = 0.85, 0.6, 0.8, 0.87
 """Shares of the page's time by which it must answer, load (even a late answer), and rest."""
@@ -55,13 +54,13 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one page may take.
+    """Limits of one page.
 
     Attributes:
-        seconds: Wall-clock time, from ``begun``.
-        settle_s: Of these, for coming to rest after the load.
-        html_bytes: Size of the main document, unpacked.
-        begun: On the monotonic clock.
+        seconds: wall-clock time, from ``begun``.
+        settle_s: seconds of it in which a loaded page may come to rest.
+        html_bytes: size of the main document, unpacked.
+        begun: start of the visit on the monotonic clock, in seconds.
     """
 
     seconds: float
@@ -84,33 +83,36 @@ class _Document:
 
 
 class _Moved(Exception):  # noqa: N818 - no error: the page went on to another document
-    """The document went away while it was looked at."""
+    """The document was replaced while it was captured."""
 
 
 class Tab:
-    """A page and what its main frame has loaded.
+    """A page and the documents that its main frame has loaded.
 
     Args:
-        page: Fresh, in a fresh context.
-        gate: The page's way out.
-        trail: Filled as the visit goes on.
-        settings: Of the crawl.
+        page: A new page in a new context.
+        proxy: The proxy of this page's connections.
+        record: Filled as the visit goes on.
+        settings: Settings of the crawl.
     """
 
-    def __init__(self, page: Page, gate: Gate, trail: Trail, settings: CrawlSettings) -> None:
+    def __init__(
+        self, page: Page, proxy: Proxy, record: VisitRecord, settings: CrawlSettings
+    ) -> None:
         self._page = page
-        self._gate = gate
+        self._proxy = proxy
         self._limits: Limits
-        self._trail = trail
+        self._record = record
         self._hides = settings.overlays == "hide"
         # A PNG that is not kept need not be small: a third larger, for less of the browser's time.
         self._shot = {"format": "png", "optimizeForSpeed": settings.image != "png"}
         self._session: CDPSession
         self._frame = ""
         self._loader = ""
-        self._world = ("", 0)
+        self._isolated = ("", 0)
         self._documents: dict[str, _Document] = {}
         self._exchanges = Exchanges()
+        self._keeps_exchanges = settings.warc
         self._loaded = asyncio.Event()
         self._leaving = False
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -118,7 +120,7 @@ class Tab:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def prepare(self) -> None:
-        """Get ready to hear what the page does; before anything is asked of the network."""
+        """Subscribe to the page's events; to be called before anything is requested."""
         self._page.on(
             "crash", lambda _: self._end(VisitError("renderer_crashed", "out of memory?"))
         )
@@ -145,19 +147,19 @@ class Tab:
             self._session.send("Fetch.enable", {"patterns": [pattern], "handleAuthRequests": True}),
         )
 
-    async def visit(self, url: str, limits: Limits) -> Seen:
+    async def visit(self, url: str, limits: Limits) -> VisitResult:
         """Load a URL and capture its first screen; :meth:`prepare` comes first.
 
         Args:
             url: Canonical.
-            limits: What the page may take.
+            limits: Limits of the page.
 
         Raises:
-            VisitError: With the reason, where there is nothing to capture.
+            VisitError: If there is nothing to capture.
         """
         self._limits = limits
         try:
-            with self._trail.steps.step("navigate"):
+            with self._record.timer.step("navigate"):
                 await self._navigate(url)
             return await self._capture_at_rest()
         except PlaywrightError as error:
@@ -168,10 +170,10 @@ class Tab:
             await asyncio.gather(*self._tasks, return_exceptions=True)
             self._over.cancel()
 
-    # --- the way in ---
+    # --- navigation ---
 
     async def _navigate(self, url: str) -> None:
-        self._trail.final_url = url
+        self._record.final_url = url
         answer = await self._within(
             self._session.send("Page.navigate", {"url": url}),
             self._limits.left(_ANSWER),
@@ -183,7 +185,7 @@ class Tab:
             raise self._net_error(problem)
 
     def _net_error(self, problem: str) -> VisitError:
-        refused = self._gate.refusal(self._trail.final_url or "")
+        refused = self._proxy.refusal(self._record.final_url or "")
         if refused is not None:
             return VisitError(refused.reason, refused.detail)
         name = problem.removeprefix("net::")
@@ -193,7 +195,7 @@ class Tab:
             return VisitError("tls_error", name)
         return VisitError("net_error", name)
 
-    # --- what the browser tells ---
+    # --- events of the browser ---
 
     def _navigated(self, event: dict[str, Any]) -> None:
         frame = event["frame"]
@@ -234,7 +236,7 @@ class Tab:
             )
 
     async def _paused(self, event: dict[str, Any]) -> None:
-        """Deal with an answer to a navigation, before the browser sees it."""
+        """Handle the response to a navigation before the browser sees it."""
         request = {"requestId": event["requestId"]}
         with suppress(PlaywrightError):  # the page may be gone by now
             if event["frameId"] != self._frame or "responseStatusCode" not in event:
@@ -255,15 +257,15 @@ class Tab:
         url = event["request"]["url"].partition("#")[0]
         headers = _headers(event)
         status = event["responseStatusCode"]
-        refused = self._gate.refusal(url)
+        refused = self._proxy.refusal(url)
         if refused is not None:
             self._note(url, None, None)
             raise VisitError(refused.reason, refused.detail)
         self._note(url, status, headers.get("content-type"))
         if status in _REDIRECTS and "location" in headers:
-            if len(self._trail.redirects) >= 2 * _MOST_DOCUMENTS:
-                raise VisitError("redirect_loop", f"{len(self._trail.redirects)} redirects")
-            self._exchanges.note(event, whole=False)
+            if len(self._record.redirects) >= 2 * _MOST_DOCUMENTS:
+                raise VisitError("redirect_loop", f"{len(self._record.redirects)} redirects")
+            self._note_exchange(event, whole=False)
             await self._session.send("Fetch.continueRequest", request)
             return
         check_answer(status, headers)
@@ -274,17 +276,21 @@ class Tab:
         coded = headers.get("content-encoding") or headers.get("transfer-encoding")
         if whole and not body and coded:  # the browser does not say that it cannot be decoded
             raise VisitError("net_error", f"a body of nothing, announced as {coded[:40]}")
-        self._exchanges.note(event, whole=whole)
+        self._note_exchange(event, whole=whole)
         self._documents[event.get("networkId", "")] = _Document(
             url, body, whole, _values(event, "x-robots-tag"), headers.get("tdm-reservation")
         )
         await self._fulfil(request, event, body)
 
     def _note(self, url: str, status: int | None, content_type: str | None) -> None:
-        trail = self._trail
-        if trail.http_status is not None and trail.final_url is not None:
-            trail.redirects.append(trail.final_url)
-        trail.final_url, trail.http_status, trail.content_type = url, status, content_type
+        record = self._record
+        if record.http_status is not None and record.final_url is not None:
+            record.redirects.append(record.final_url)
+        record.final_url, record.http_status, record.content_type = url, status, content_type
+
+    def _note_exchange(self, event: dict[str, Any], *, whole: bool) -> None:
+        if self._keeps_exchanges:
+            self._exchanges.note(event, whole=whole)
 
     async def _read_body(self, request: dict[str, Any], host: str) -> tuple[bytes, bool]:
         """Read the document as it arrives; what drips on past the time for loading is cut off."""
@@ -299,7 +305,7 @@ class Tab:
                 done, _ = await asyncio.wait({reading}, timeout=self._load_time() if whole else 1.0)
                 if not done and whole:
                     whole = False
-                    self._gate.cut(host)
+                    self._proxy.cut(host)
                     done, _ = await asyncio.wait({reading}, timeout=1.0)
                 if not done:
                     return bytes(body), False
@@ -308,7 +314,7 @@ class Tab:
                 reading.cancel()
             data = chunk["data"]
             body += base64.b64decode(data) if chunk.get("base64Encoded") else data.encode()
-            if len(body) > self._limits.html_bytes or self._gate.exhausted:
+            if len(body) > self._limits.html_bytes or self._proxy.exhausted:
                 raise VisitError("too_large", f"more than {self._limits.html_bytes} bytes")
             if chunk["eof"]:
                 return bytes(body), whole
@@ -319,7 +325,7 @@ class Tab:
             "responseCode": event["responseStatusCode"],
             "body": base64.b64encode(body).decode(),
         }
-        headers = [h for h in event["responseHeaders"] if h["name"].lower() not in _REWRITTEN]
+        headers = [h for h in event["responseHeaders"] if h["name"].lower() not in TRANSFER_HEADERS]
         try:
             await self._session.send("Fetch.fulfillRequest", {**answer, "responseHeaders": headers})
         except PlaywrightError:  # a header that cannot be said again; the type is what counts
@@ -328,7 +334,7 @@ class Tab:
 
     # --- at rest ---
 
-    async def _capture_at_rest(self) -> Seen:
+    async def _capture_at_rest(self) -> VisitResult:
         while True:
             try:
                 settled = await self._settle()
@@ -345,19 +351,19 @@ class Tab:
         return max(self._limits.left(_LOAD), late)
 
     async def _settle(self) -> bool:
-        """Wait for the load and for rest, within the time that there is for each."""
-        with self._trail.steps.step("load"):
+        """Wait until the page is loaded and at rest, within the limits of each; return if it is."""
+        with self._record.timer.step("load"):
             loaded = await self._load()
         seconds = min(self._limits.settle_s, self._limits.left(_SETTLE))
         arguments = f"{{milliseconds: {1000 * seconds:.0f}, quiet: {_QUIET_MS}, late: {_LATE_MS}}}"
-        with self._trail.steps.step("settle"):
+        with self._record.timer.step("settle"):
             rest = await self._evaluate(
                 f"({_SETTLE_JS})({arguments})", seconds + 0.08 * self._limits.seconds
             )
         return bool(rest) and loaded
 
     async def _load(self) -> bool:
-        """Wait for the load; stop what is late, and say whether it was not."""
+        """Wait for the load and stop what is late; return whether all was loaded in time."""
         loaded = await self._within(
             _waited(self._loaded.wait(), self._load_time()), self._limits.left(), "timeout", "load"
         )
@@ -367,8 +373,8 @@ class Tab:
             )
         return loaded
 
-    async def _capture(self, *, settled: bool) -> Seen:
-        with self._trail.steps.step("freeze"):
+    async def _capture(self, *, settled: bool) -> VisitResult:
+        with self._record.timer.step("freeze"):
             state = await self._evaluate(f"({_FREEZE_JS})()", self._limits.left())
         if state["contentType"] not in _HTML:
             raise VisitError("not_html", state["contentType"])
@@ -378,31 +384,31 @@ class Tab:
         if document is None:
             raise VisitError("net_error", "the source of the last document is not known")
         overlays = await self._hide_overlays() if self._hides else []
-        with self._trail.steps.step("elements"):
-            found = await self._evaluate(expression(), self._limits.left())
-        with self._trail.steps.step("screenshot"):
+        with self._record.timer.step("elements"):
+            found = await self._evaluate(elements_expression(), self._limits.left())
+        with self._record.timer.step("screenshot"):
             screenshot = await self._screenshot()
         if self._documents.get(self._loader) is not document:
             raise _Moved
-        self._trail.final_url = state["url"]
-        return Seen(
+        self._record.final_url = state["url"]
+        return VisitResult(
             html=document.body,
             screenshot=screenshot,
             elements=read_elements(found),
             settled=settled
             and document.whole
             and not found["truncated"]
-            and not self._gate.exhausted,
+            and not self._proxy.exhausted,
             scripted=[str(text) for text in state["descriptions"]],
             robots_tags=document.robots_tags,
             tdm=document.tdm,
-            exchanges=self._exchanges.way_to(self._loader),
+            exchanges=self._exchanges.chain_to(self._loader),
             overlays=overlays,
         )
 
     async def _hide_overlays(self) -> list[str]:
-        with self._trail.steps.step("overlays"):
-            names = await self._evaluate(hiding(), self._limits.left())
+        with self._record.timer.step("overlays"):
+            names = await self._evaluate(hiding_expression(), self._limits.left())
         return [str(name) for name in names]
 
     async def _screenshot(self) -> bytes:
@@ -419,7 +425,7 @@ class Tab:
         return screenshot
 
     async def _evaluate(self, expression: str, seconds: float) -> Any:
-        """Evaluate in a world of our own, which the page's scripts cannot have tampered with."""
+        """Evaluate in an isolated world, with which the page's scripts cannot tamper."""
         return await self._within(self._evaluated(expression), seconds, "renderer_hung", "script")
 
     async def _evaluated(self, expression: str) -> Any:
@@ -434,7 +440,7 @@ class Tab:
                 },
             )
         except PlaywrightError as error:
-            self._world = ("", 0)
+            self._isolated = ("", 0)
             if "context" in error.message or "navigated" in error.message:
                 raise _Moved from None
             raise
@@ -445,19 +451,19 @@ class Tab:
         return whole_characters(value) if text and _HALF.search(text) else value
 
     async def _context(self) -> int:
-        """Give the world of our own in the document that is there now."""
-        loader, context = self._loader, self._world[1]
-        if not context or self._world[0] != loader:
+        """Return the id of the isolated world in the current document."""
+        loader, context = self._loader, self._isolated[1]
+        if not context or self._isolated[0] != loader:
             place = {"frameId": self._frame, "worldName": "noise-of-web"}
             world = await self._session.send("Page.createIsolatedWorld", place)
             context = int(world["executionContextId"])
-            self._world = (loader, context)
+            self._isolated = (loader, context)
         return context
 
     async def _within(
         self, work: Coroutine[Any, Any, Result], seconds: float, error: str, what: str
     ) -> Result:
-        """Await work for so long and no longer, and no longer than the page lives."""
+        """Await work for some seconds at most, and no longer than the page lives."""
         task = asyncio.create_task(work)
         try:
             both: list[asyncio.Future[Any]] = [task, self._over]
@@ -486,7 +492,7 @@ def _headers(event: dict[str, Any]) -> dict[str, str]:
 
 
 def _values(event: dict[str, Any], name: str) -> list[str]:
-    """Give the values of a header that may stand more than once."""
+    """Return the values of a header that may be repeated."""
     values = [
         item["value"] for item in event.get("responseHeaders", ()) if item["name"].lower() == name
     ]
@@ -494,13 +500,13 @@ def _values(event: dict[str, Any], name: str) -> list[str]:
 
 
 def _is_short(body: bytes, headers: dict[str, str]) -> bool:
-    """Whether less came than was announced; what is compressed cannot be told."""
+    """Whether a body is shorter than announced; unknown, so false, for a compressed one."""
     length = headers.get("content-length", "")
     return "content-encoding" not in headers and length.isdecimal() and len(body) < int(length)
 
 
 def check_answer(status: int, headers: dict[str, str]) -> None:
-    """Raise the reason if an answer is no page to look at."""
+    """Raise a VisitError if a response is not an HTML page."""
     if status in (204, 205):
         raise VisitError("not_html", f"status {status} has no content")
     if not 200 <= status < 300:

@@ -1,1 +1,1 @@
-"""Bytes of a page to its caption and language."""
+"""Find the caption and language of a page in its bytes."""

@@ -1,4 +1,4 @@
-"""Bytes to text, in the order in which browsers decide on an encoding."""
+"""Decode the bytes of a page as browsers do."""
 
 import codecs
 import re
@@ -45,10 +45,10 @@ _CHARSET = re.compile(rb"charset\s*+=\s*+[\"']?+\s*+([^\s\"';]++)", re.IGNORECAS
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """Text, and how its encoding was found.
+    """Decoded text, and how its encoding was found.
 
     Attributes:
-        text: Undecodable bytes are U+FFFD.
+        text: the text; undecodable bytes are U+FFFD.
         charset: WHATWG name, lower case.
         source: ``bom``, ``header``, ``meta``, ``xml`` (its declaration), ``utf-8`` (valid,
             undeclared), ``detected`` or ``default``.
@@ -90,10 +90,10 @@ def decode(content: bytes, content_type: str | None) -> Decoded:
 
 
 def whole_characters(value: Any) -> Any:
-    """Give a JSON value whose texts can be written: half a surrogate pair becomes U+FFFD.
+    """Replace each half of a surrogate pair in a JSON value by U+FFFD, so that it can be written.
 
     Args:
-        value: Of strings, numbers, lists and objects; scripts may put half a pair anywhere.
+        value: A tree of strings, numbers, lists and objects.
     """
     if isinstance(value, str):
         if value.isascii():
@@ -181,13 +181,13 @@ def _xml_charset(content: bytes) -> str | None:
 
 
 def _meant(label: bytes) -> str | None:
-    """Give the encoding of a label that stands in the page: what was read so is no UTF-16."""
+    """Return the encoding meant by a label in the page, which cannot be UTF-16 if it was read."""
     charset = _known(label)
     return _MEANT.get(charset, charset) if charset else None
 
 
 def _is_utf8(content: bytes) -> bool:
-    """Tell whether all of it is UTF-8, but for a last character that was cut off."""
+    """Whether all bytes are UTF-8, but for a last character that was cut off."""
     try:
         codecs.getincrementaldecoder("utf-8")().decode(content, final=False)
     except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""The source of a page to its caption: pure functions of bytes and the content-type header."""
+"""Find the caption in the source of a page: pure functions of bytes and content type."""
 
 import json
 import re
@@ -37,16 +37,18 @@ FALLBACKS = ("property", "og", "twitter", "dc", "itemprop", "http-equiv", "json-
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What a page says of itself.
+    """The descriptions in a page's source.
 
     Attributes:
-        caption: ``None`` if there is no description that is not empty.
+        caption: the chosen description; ``None`` if there is none that is not empty.
         source: ``name``, ``script`` or one of :data:`FALLBACKS`.
-        candidates: Every description found, by source, in document order, none twice.
-        title: White space collapsed.
-        lang: Declared language, as written.
-        metas: Name and content of each ``<meta>`` that has a name.
-        refreshes: Whether the page leads to another one by itself.
+        candidates: every description found, by source, in document order, without repeats.
+        charset: encoding of the page.
+        charset_source: how the encoding was found.
+        title: the title, white space collapsed.
+        lang: declared language, as written.
+        metas: name and content of each ``<meta>`` that has a name.
+        refreshes: whether the page leads to another one by itself.
     """
 
     caption: str | None
@@ -98,7 +100,7 @@ def with_scripted(page: Description, scripted: Sequence[str]) -> dict[str, list[
     """Add to a page's candidates what scripts put there: not in a source that has one by name.
 
     Args:
-        page: Described from its source.
+        page: Descriptions in its source.
         scripted: Contents of ``<meta name=description>`` in the live document.
     """
     texts = [caption for text in scripted if (caption := clean(text))]
@@ -122,7 +124,7 @@ def choose(
 
 
 class _Reader:
-    """What a parser tells as it goes along: no tree is built, so memory is that of the source."""
+    """Collects parser events; no tree is built, so memory is that of the source."""
 
     def __init__(self) -> None:
         self.metas: list[tuple[dict[str, str], bool]] = []

@@ -1,4 +1,4 @@
-"""The language of a page, from its caption and title, with what it declares as tie-breaker."""
+"""Detect the language of a page from its caption and title; a declaration breaks ties."""
 
 import re
 from functools import lru_cache
@@ -19,7 +19,7 @@ _SCRIPTS = (
     ("lo", re.compile(r"[\u0e81-\u0edf]")),
     ("zh", re.compile(r"[\u3400-\u4dbf\u4e00-\u9fff\U00020000-\U0003ffff]")),
 )
-"""Scripts that one language (nearly) owns; kana tells Japanese from Chinese, so it comes first."""
+"""Scripts that one language (nearly) owns; kana, which Chinese lacks, comes first."""
 
 _OTHER_SCRIPTS = frozenset(
     """am ar as be bg bn dv el fa gu he hi hy ja ka kk km kn ko ky lo mk ml mn mr my ne or pa ps ru
@@ -32,7 +32,7 @@ _SURE = 0.9
 _SHARE = 0.25
 _SHORT = 24
 _VARIETIES = {"wuu": "zh", "yue": "zh"}
-"""Written in the same characters: a detector cannot tell them on so little text."""
+"""Written in the same characters: a detector cannot separate them on so little text."""
 
 _PRIMARY = re.compile(r"^([a-z]{2,3})(?:[-_]|$)")
 
@@ -43,7 +43,7 @@ def _identifier() -> LanguageIdentifier:
 
 
 def detect_language(text: str, declared: str | None) -> str | None:
-    """Give the primary tag (BCP 47) of a short text, or ``None`` where nothing tells it.
+    """Return the primary tag (BCP 47) of a short text; ``None`` if it is not known.
 
     A script that one language owns decides. Otherwise the detector decides where it is sure or the
     text is long; else what the page declares, where that is a language tag.
@@ -68,6 +68,6 @@ def detect_language(text: str, declared: str | None) -> str | None:
 
 
 def primary_tag(declared: str | None) -> str | None:
-    """Give the primary tag of a declared language: ``zh-Hant-TW`` is ``zh``."""
+    """Return the primary tag of a declared language: ``zh-Hant-TW`` is ``zh``."""
     found = _PRIMARY.match((declared or "").strip().lower())
     return {"cn": "zh", "jp": "ja", "kr": "ko"}.get(found[1], found[1]) if found else None

@@ -1,1 +1,1 @@
-"""Who does the work: workers of one process, or of a Ray cluster."""
+"""Run a crawl: by the workers of one process, or of a Ray cluster."""

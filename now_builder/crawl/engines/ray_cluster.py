@@ -1,4 +1,4 @@
-"""The crawl on a Ray cluster: its lots handed out as tasks, its poison shards set aside."""
+"""Crawl on a Ray cluster: host groups are handed out as tasks, poison shards are set aside."""
 
 import json
 import os
@@ -12,14 +12,14 @@ from typing import Any
 
 from tqdm import tqdm
 
-from now_builder.crawl.plan.host_groups import lots, tasks
-from now_builder.crawl.run import crawl_shards
+from now_builder.crawl.engines.local import crawl_shards
+from now_builder.crawl.plan.host_groups import host_groups, join_into_tasks
 from now_builder.crawl.settings import CrawlSettings
-from now_builder.crawl.storage.places import Depot, is_elsewhere
+from now_builder.crawl.storage.shard_storage import ShardStorage, is_remote
 from now_builder.errors import CrawlError
 from now_builder.formats.io import write_json
 from now_builder.formats.shard import Planned, read_rows
-from now_builder.ray_engine import RayEngine, RayOptions
+from now_builder.ray_engine import RayEngine
 
 POISON = "poison.json"
 _LOCK_WAIT_S = 60.0
@@ -36,52 +36,49 @@ class _Report:
 
 
 def crawl_on_ray(
-    captures: str, where: Depot, plan: Sequence[Planned], settings: CrawlSettings
+    captures: str, storage: ShardStorage, plan: Sequence[Planned], settings: CrawlSettings
 ) -> int:
-    """Crawl what is left of a plan on the workers of a Ray cluster; give the pages visited.
+    """Crawl what is left of a plan on a Ray cluster and return the number of pages visited.
 
     Args:
         captures: Folder or URL that every worker reaches.
-        where: The same, here.
-        plan: All of it.
-        settings: Of the crawl.
+        storage: The same folder, as this process sees it.
+        plan: The whole plan.
+        settings: Settings of the crawl.
 
     Raises:
-        CrawlError: If shards were lost again and again; they stand in ``poison.json``.
+        CrawlError: If shards failed in every attempt; they are listed in ``poison.json``.
         ConfigError: If Ray is not installed or its cluster cannot be reached.
     """
-    pages = _pages_left(where, plan, settings)
-    options = RayOptions(
-        address=settings.ray_address or None,
-        workers=settings.workers,
-        cpus=settings.worker_cpus,
-        attempts=settings.task_attempts,
-    )
-    of_lot = lots(plan)
-    lot_of = {shard: number for number, lot in enumerate(of_lot) for shard in lot}
+    pages = _pages_left(storage, plan, settings)
+    groups = host_groups(plan)
+    group_of = {shard: number for number, group in enumerate(groups) for shard in group}
 
     def parts(task: Shards) -> list[Shards]:
-        """Cut a task into its lots."""
+        """Cut a task into its host groups."""
         cut: dict[int, list[int]] = {}
         for shard in task:
-            cut.setdefault(lot_of[shard], []).append(shard)
+            cut.setdefault(group_of[shard], []).append(shard)
         return [tuple(part) for part in cut.values()]
 
-    if not is_elsewhere(captures):
+    if not is_remote(captures):
         captures = str(Path(captures).resolve())
-    todo = tasks(of_lot, pages, _size(sum(pages.values()), settings))
+    tasks = join_into_tasks(groups, pages, _task_pages(sum(pages.values()), settings))
     engine = RayEngine(
-        partial(_work, captures, _for_workers(settings)), _Limits(plan, settings), parts, options
+        partial(_work, captures, _for_workers(settings)),
+        _Limits(plan, settings),
+        parts,
+        settings.ray_options(attempts=settings.task_attempts),
     )
     with tqdm(total=sum(pages.values()), unit="page", desc="crawl", disable=None) as bar:
 
-        def tell(report: _Report) -> None:
+        def on_report(report: _Report) -> None:
             bar.update(sum(pages[shard] for shard in report.shards))
             if bar.disable:
                 sys.stderr.write(f"crawl: {len(report.shards)} shards done on a worker\n")
 
-        outcome = engine.run(todo, tell)
-    _note_poison(where, outcome.poison)
+        outcome = engine.run(tasks, on_report)
+    _note_poison(storage, outcome.poison)
     return sum(report.visited for report in outcome.reports)
 
 
@@ -91,7 +88,7 @@ def _work(captures: str, settings: CrawlSettings, shards: Shards) -> _Report:
 
 
 def _for_workers(settings: CrawlSettings) -> CrawlSettings:
-    """Say all paths in full, and size a crawl by a worker's CPUs, not by those of its machine."""
+    """Make all paths absolute, and set the concurrency by a worker's CPUs, not its machine's."""
     changes: dict[str, Any] = {
         name: path.resolve()
         for name in ("never", "browser", "scratch")
@@ -101,21 +98,23 @@ def _for_workers(settings: CrawlSettings) -> CrawlSettings:
     return settings.model_copy(update=changes)
 
 
-def _pages_left(where: Depot, plan: Sequence[Planned], settings: CrawlSettings) -> dict[int, int]:
+def _pages_left(
+    storage: ShardStorage, plan: Sequence[Planned], settings: CrawlSettings
+) -> dict[int, int]:
     """Count the pages of the shards that are to be done."""
-    done = where.complete()
+    done = storage.complete_shards()
     if settings.retry_failed:
-        where.fetch_rows(sorted(done))
+        storage.fetch_rows(sorted(done))
         done = {
             shard
             for shard in done
-            if all(row.status != "failed" for row in read_rows(where.folder, shard))
+            if all(row.status != "failed" for row in read_rows(storage.folder, shard))
         }
     return dict(Counter(line.shard for line in plan if line.shard not in done))
 
 
-def _size(pages: int, settings: CrawlSettings) -> int:
-    """Choose how many pages a task has: some tasks for each worker, so that all end together."""
+def _task_pages(pages: int, settings: CrawlSettings) -> int:
+    """Choose the pages of a task: some tasks for each worker, so that all end together."""
     workers = settings.workers or (os.cpu_count() or 1)
     return min(settings.task_pages, max(1, pages // (_TASKS_A_WORKER * workers)))
 
@@ -131,7 +130,7 @@ class _Limits:
         self._settings = settings
 
     def __call__(self, shards: Shards) -> float:
-        """Give seconds, generously: what takes longer is stuck."""
+        """Return a generous limit in seconds: what takes longer is stuck."""
         page_s = (1 + self._settings.retries) * (self._settings.page_timeout_s + 5.0)
         pages = sum(self._pages[shard] for shard in shards)
         hosts: Counter[str] = sum((self._hosts[shard] for shard in shards), Counter())
@@ -142,9 +141,9 @@ class _Limits:
         )
 
 
-def _note_poison(where: Depot, poison: Sequence[tuple[Shards, str]]) -> None:
-    """Write down the shards that were given up, or that none was."""
-    path = where.folder / POISON
+def _note_poison(storage: ShardStorage, poison: Sequence[tuple[Shards, str]]) -> None:
+    """Write the shards that were given up to ``poison.json``, or remove that file."""
+    path = storage.folder / POISON
     path.unlink(missing_ok=True)
     if not poison:
         return

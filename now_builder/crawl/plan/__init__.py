@@ -1,1 +1,1 @@
-"""Which URLs are crawled, under which keys and in which shards."""
+"""Plan a crawl: the URLs, their keys, shards and host groups."""

@@ -1,4 +1,4 @@
-"""The plan of a crawl: made from the list, extended by what is new in it, never changed else."""
+"""The plan of a crawl: made from the list and extended by its new URLs, but never changed."""
 
 import fcntl
 from collections import Counter
@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from now_builder.config import build
-from now_builder.crawl.plan.host_groups import with_lots
+from now_builder.crawl.plan.host_groups import assign_host_groups
 from now_builder.crawl.plan.urls import extend_plan
 from now_builder.crawl.settings import CrawlSettings
-from now_builder.crawl.storage.places import Depot
+from now_builder.crawl.storage.shard_storage import ShardStorage
 from now_builder.errors import ConfigError
 from now_builder.formats.shard import Planned, plan_path, read_plan, write_plan
 from now_builder.formats.split import (
@@ -23,30 +23,33 @@ from now_builder.formats.split import (
 )
 
 
-def make_plan(depot: Depot, listed: Sequence[str], settings: CrawlSettings) -> list[Planned]:
+def make_plan(
+    storage: ShardStorage, listed: Sequence[str], settings: CrawlSettings
+) -> list[Planned]:
     """Read the plan and add what is new in the list; the split is fixed with the first plan.
 
-    Several workers may do so at once with the same list: they come to the same plan.
+    Several processes may do so at once with the same list: they get the same plan.
 
     Args:
-        depot: Where the plan is kept.
-        listed: URLs, verbatim.
-        settings: Of the crawl.
+        storage: Where the plan is kept.
+        listed: The URLs, verbatim.
+        settings: Settings of the crawl.
     """
-    with _one_at_a_time(depot.folder):
-        for torn in depot.folder.glob(".[ps]*.tmp"):
+    with _one_at_a_time(storage.folder):
+        for torn in storage.folder.glob(".[ps]*.tmp"):
             torn.unlink()
-        depot.fetch_plan()
-        planned = plan_path(depot.folder).exists()
-        plan = read_plan(depot.folder) if planned else []
+        storage.fetch_plan()
+        planned = plan_path(storage.folder).exists()
+        plan = read_plan(storage.folder) if planned else []
         new = Counter(listed) - Counter(line.url for line in plan)
         if not new and all(line.lot >= 0 for line in plan):
             return plan
-        extended = with_lots(extend_plan(plan, listed, settings.shard_size), depot.complete())
+        extended = extend_plan(plan, listed, settings.shard_size)
+        extended = assign_host_groups(extended, storage.complete_shards())
         if not planned:
-            write_split(depot.folder / "split.toml", _split(extended, settings))
-        write_plan(depot.folder, extended)
-        depot.store_plan()
+            write_split(storage.folder / "split.toml", _split(extended, settings))
+        write_plan(storage.folder, extended)
+        storage.store_plan()
         return extended
 
 

@@ -1,4 +1,4 @@
-"""A list of URLs to a plan: the shard and the key of each, assigned once."""
+"""Read lists of URLs, and plan them: the shard and key of each, assigned once."""
 
 import csv
 import hashlib
@@ -23,7 +23,7 @@ _ESCAPE = re.compile(r"%([0-9a-fA-F]{2})")
 _UNRESERVED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
 _SMALLEST_SHARD = 16
 _MOST_SHARDS = 100_000
-"""As many as the five digits of a key tell apart."""
+"""As many as the five digits of a key can number."""
 
 _SHARDS_OF_A_SHORT_LIST = 8
 
@@ -92,7 +92,7 @@ def read_hosts(path: Path) -> frozenset[str]:
 
 
 def canonical(url: str) -> str | None:
-    """Give the form in which a URL is visited and compared, or ``None`` if it is none.
+    """Return the form in which a URL is visited and compared; ``None`` if it is not a URL.
 
     Lower-case scheme and host (IDNA), no default port, no fragment, dots resolved, escapes in one
     form. Order and content of the query stay: two of them may well be two pages. A text without a
@@ -116,7 +116,7 @@ def canonical(url: str) -> str | None:
 
 
 def site_of(url_canonical: str) -> str:
-    """Give the host name of a canonical URL; ``""`` for a text that is none."""
+    """Return the host name of a canonical URL; ``""`` for a text that is not a URL."""
     try:
         return urlsplit(url_canonical).hostname or ""
     except ValueError:
@@ -204,14 +204,3 @@ def extend_plan(plan: Sequence[Planned], urls: Iterable[str], shard_size: int) -
 
 def _bucket(site: str, buckets: int) -> int:
     return int.from_bytes(hashlib.sha256(site.encode()).digest()[:8], "big") % buckets
-
-
-def duplicates(plan: Iterable[Planned]) -> dict[str, str]:
-    """Map the key of each repeated URL to the key of the first with the same canonical form."""
-    first: dict[str, str] = {}
-    repeated = {}
-    for line in plan:
-        key = first.setdefault(line.url_canonical, line.key)
-        if key != line.key:
-            repeated[line.key] = key
-    return repeated

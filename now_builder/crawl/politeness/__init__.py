@@ -1,1 +1,1 @@
-"""What may be asked of whom, and how often: robots.txt, opt-outs, rate limits, the proxy."""
+"""Obey robots.txt, opt-outs, rate limits and address rules; the proxy enforces the last."""

@@ -1,4 +1,4 @@
-"""What a page says of its own use: opt-outs in headers and meta tags, and when to come back."""
+"""Opt-outs in headers and meta tags, and the header Retry-After."""
 
 import re
 import time
@@ -8,7 +8,7 @@ from email.utils import parsedate_to_datetime
 from now_builder.crawl.politeness.robots import PRODUCT
 
 TDM = "tdm-reservation"
-"""TDM Reservation Protocol (W3C community report, 2024): rights to text and data mining kept."""
+"""TDM Reservation Protocol (W3C community report, 2024): text and data mining not allowed."""
 
 _VALUED = frozenset({"unavailable_after", "max-snippet", "max-image-preview", "max-video-preview"})
 """Directives that have a value of their own behind a colon."""
@@ -47,7 +47,7 @@ def opt_outs(
 
 
 def _of_header(header: str) -> set[str]:
-    """Read one header; what follows the name of a crawler is for that crawler alone."""
+    """Parse one header; what follows the name of a crawler is for that crawler alone."""
     found = set()
     ours = True
     for part in header.split(","):
@@ -60,7 +60,7 @@ def _of_header(header: str) -> set[str]:
 
 
 def retry_after_s(value: str | None) -> float | None:
-    """Read a ``Retry-After`` header: seconds, or a date; ``None`` if it is neither.
+    """Parse a ``Retry-After`` header (seconds or a date) to seconds; ``None`` if it is neither.
 
     Source:
         RFC 9110, section 10.2.3.

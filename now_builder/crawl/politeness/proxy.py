@@ -1,191 +1,25 @@
-"""The crawler's only way out: a loopback proxy that resolves, checks, pins and counts.
+"""A loopback proxy that dials checked addresses only, and counts bytes.
 
-The browser, robots.txt and every redirect and picture of a page go through it. Each page in flight
-has a gate of its own (a listening port), so that refusals and bytes are known by page.
+All requests of the crawler go through it: the browser's, those for robots.txt, every redirect and
+picture. Each page in flight has a proxy of its own (a listening port), so that refusals and bytes
+are known by page.
 """
 
 import asyncio
-import re
-import socket
-import time
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
-from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
-from typing import Literal
 from urllib.parse import urlsplit
 
-from now_builder.errors import ConfigError
-
-Address = IPv4Address | IPv6Address
-Refusal = Literal["private_address", "dns_error", "net_error", "too_large", "bad_request", "never"]
+from now_builder.crawl.politeness.resolver import Refused, Resolver
 
 _CHUNK = 1 << 16
 _HEAD = 1 << 18
-_KEEP_S = 300.0
-_LOOK_UPS = ThreadPoolExecutor(64, "look-up")
-"""The event loop's own pool is small: a few names that take long would hold up all others."""
-
 _DIAL_S = 10.0
-_EMBEDDING = (ip_network("64:ff9b::/96"), ip_network("64:ff9b:1::/48"), ip_network("::/96"))
-"""IPv6 ranges whose last 32 bits are an IPv4 address."""
-
-
-class Refused(Exception):  # noqa: N818 - a refusal is no error of ours
-    """A connection that was not made.
-
-    Args:
-        reason: Class of the refusal.
-        detail: For people.
-    """
-
-    def __init__(self, reason: Refusal, detail: str) -> None:
-        super().__init__(f"{reason}: {detail}")
-        self.reason: Refusal = reason
-        self.detail = detail
-
-
-@dataclass(frozen=True, slots=True)
-class Mapping:
-    """One ``--resolve``: a host, or ``*.`` and the end of one, and where it is found."""
-
-    pattern: str
-    address: Address
-    port: int | None
-
-    def covers(self, host: str) -> bool:
-        """Whether the mapping is for this host."""
-        if self.pattern.startswith("*."):
-            return host.endswith(self.pattern[1:])
-        return host == self.pattern
-
-
-def parse_mapping(text: str) -> Mapping:
-    """Read ``HOST:ADDR`` or ``HOST:ADDR:PORT``; an IPv6 address stands in brackets.
-
-    Raises:
-        ConfigError: If it is neither.
-    """
-    found = re.fullmatch(r"([^:\s]+):(\[[0-9a-fA-F:.]+\]|[0-9.]+)(?::(\d{1,5}))?", text.strip())
-    addresses = _literal(found[2]) if found else ()
-    port = int(found[3]) if found and found[3] else None
-    if found is None or not addresses or (port is not None and not 0 < port < 65536):
-        raise ConfigError(
-            f"--resolve {text}: expected HOST:ADDR or HOST:ADDR:PORT, such as *.test:127.0.0.1:8765"
-        )
-    return Mapping(found[1].lower(), addresses[0], port)
-
-
-def is_public(address: Address) -> bool:
-    """Whether an address is on the open internet, and no way round to one that is not."""
-    if isinstance(address, IPv6Address):
-        inner = address.ipv4_mapped or address.sixtofour
-        if inner is None and any(address in network for network in _EMBEDDING):
-            inner = IPv4Address(int(address) & 0xFFFFFFFF)
-        if inner is not None:
-            return is_public(inner)
-        if address.teredo is not None or address.is_site_local:
-            return False
-    return address.is_global and not (
-        address.is_multicast or address.is_reserved or address.is_unspecified
-    )
-
-
-class Resolver:
-    """Host names to checked addresses; a name is looked up once in five minutes.
-
-    Args:
-        mappings: ``--resolve``; the first that covers a host counts.
-        allow_private: Let loopback and private addresses pass.
-        never: Hosts that nothing is asked of, subdomains included; lower case.
-    """
-
-    def __init__(
-        self,
-        mappings: Sequence[Mapping],
-        *,
-        allow_private: bool,
-        never: frozenset[str] = frozenset(),
-    ) -> None:
-        self._never = never
-        self._mappings = mappings
-        self._allow_private = allow_private
-        self._known: dict[str, tuple[float, tuple[Address, ...]]] = {}
-        self._pending: dict[str, asyncio.Future[tuple[Address, ...]]] = {}
-
-    async def resolve(self, host: str, port: int) -> tuple[tuple[Address, ...], int]:
-        """Give the addresses to dial for a host, and the port.
-
-        Raises:
-            Refused: ``dns_error``, ``private_address`` if any address is not public, or ``never``.
-        """
-        host = host.lower().rstrip(".")
-        if self._never and (barred := self._barred(host)) is not None:
-            raise Refused("never", f"{barred} is on the list of hosts never to visit")
-        mapped = next((mapping for mapping in self._mappings if mapping.covers(host)), None)
-        if mapped is not None:
-            addresses: tuple[Address, ...] = (mapped.address,)
-            port = mapped.port or port
-        else:
-            addresses = _literal(host) or await self._look_up(host)
-        if not self._allow_private:
-            for address in addresses:
-                if not is_public(address):
-                    raise Refused("private_address", f"{host} is {address}")
-        return addresses, port
-
-    def is_local(self, host: str) -> bool:
-        """Whether a host is known to be mapped or private, so that politeness is not needed."""
-        host = host.lower().strip("[]")
-        if any(mapping.covers(host) for mapping in self._mappings):
-            return True
-        known = self._known.get(host)
-        addresses = _literal(host) or (known[1] if known else ())
-        return bool(addresses) and not all(is_public(address) for address in addresses)
-
-    def _barred(self, host: str) -> str | None:
-        """Give the listed host that a host is, or is below."""
-        parts = host.split(".")
-        above = (".".join(parts[place:]) for place in range(len(parts)))
-        return next((name for name in above if name in self._never), None)
-
-    async def _look_up(self, host: str) -> tuple[Address, ...]:
-        known = self._known.get(host)
-        if known and time.monotonic() - known[0] < _KEEP_S:
-            return known[1]
-        if host not in self._pending:
-            task = asyncio.ensure_future(_ask(host))
-            self._pending[host] = task
-            task.add_done_callback(lambda _: self._pending.pop(host, None))
-        addresses = await asyncio.shield(self._pending[host])
-        self._known[host] = (time.monotonic(), addresses)
-        return addresses
-
-
-def _literal(host: str) -> tuple[Address, ...]:
-    try:
-        return (ip_address(host.strip("[]").partition("%")[0]),)
-    except ValueError:
-        return ()
-
-
-async def _ask(host: str) -> tuple[Address, ...]:
-    loop = asyncio.get_running_loop()
-    look_up = partial(socket.getaddrinfo, host, None, type=socket.SOCK_STREAM)
-    try:
-        # getaddrinfo also reads the odd spellings of addresses (0x7f.1, 2130706433), as dialling
-        # would; what comes back is checked, so none of them gets round the check.
-        found = await asyncio.wait_for(loop.run_in_executor(_LOOK_UPS, look_up), _DIAL_S)
-    except (OSError, UnicodeError) as error:
-        raise Refused("dns_error", f"{host}: {error or 'timeout'}") from None
-    return tuple(dict.fromkeys(ip_address(item[4][0].partition("%")[0]) for item in found))  # type: ignore[union-attr]
 
 
 @dataclass(slots=True, eq=False)
 class _Pipe:
-    """One connection of a client and what it was dialled to."""
+    """A connection of a client and the one dialled for it."""
 
     client: asyncio.StreamWriter
     server: asyncio.StreamWriter | None = None
@@ -195,18 +29,18 @@ class _Pipe:
 
 @dataclass(slots=True)
 class _Page:
-    """What a gate knows of the page that it serves now."""
+    """The limits and refusals of the page that is served now."""
 
     limit: int
     received: int = 0
     refusals: dict[tuple[str, int], Refused] = field(default_factory=dict)
 
 
-class Gate:
-    """A listening port of the proxy, for one page at a time.
+class Proxy:
+    """A listening port that serves one page at a time.
 
     Args:
-        resolver: Shared by all gates.
+        resolver: Resolver shared by all proxies.
     """
 
     def __init__(self, resolver: Resolver) -> None:
@@ -216,7 +50,7 @@ class Gate:
         self._server: asyncio.Server | None = None
         self._page = _Page(limit=0)
 
-    async def __aenter__(self) -> "Gate":  # noqa: PYI034 - beartype reads no Self here
+    async def __aenter__(self) -> "Proxy":  # noqa: PYI034 - beartype reads no Self here
         """Listen on a free loopback port."""
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0, limit=_HEAD)
         return self
@@ -233,13 +67,13 @@ class Gate:
 
     @property
     def url(self) -> str:
-        """What a client is given as its proxy."""
+        """URL to give to a client as its proxy."""
         if self._server is None:
-            raise ValueError("the gate is not open")
+            raise ValueError("the proxy is not open")
         return f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
 
     def begin(self, limit: int) -> None:
-        """Serve a new page: drop what is left of the last one.
+        """Serve a new page: close the connections of the last one.
 
         Args:
             limit: Most bytes to receive for the page.
@@ -258,16 +92,16 @@ class Gate:
         return self._page.received > self._page.limit
 
     def refusal(self, url: str) -> Refused | None:
-        """Why the host of a URL was not reached at its port on this page, if so."""
+        """Return why the host of a URL was not reached on this page; ``None`` if it was."""
         parts = urlsplit(url)
         port = parts.port or (443 if parts.scheme == "https" else 80)
         return self._page.refusals.get(((parts.hostname or "").rstrip("."), port))
 
     def cut(self, host: str | None = None) -> None:
-        """End the connections to a host, or all; what has arrived is still delivered.
+        """Close the connections to a host, or all; what has arrived is still delivered.
 
         Args:
-            host: ``None`` for all.
+            host: The host; ``None`` for all.
         """
         for pipe in list(self._pipes):
             if host is None or pipe.host == host.lower().strip("[]"):
@@ -284,7 +118,7 @@ class Gate:
         try:
             await self._serve(reader, pipe)
         except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            pass  # either side went away, or sent no head; there is nobody to tell
+            pass  # either side went away, or sent no head
         finally:
             self._pipes.discard(pipe)
             if task is not None:

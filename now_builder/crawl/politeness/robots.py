@@ -1,4 +1,4 @@
-"""What a site allows: robots.txt, fetched once per origin and read by its rules."""
+"""robots.txt: fetched once per origin, and obeyed."""
 
 import asyncio
 import ssl
@@ -10,10 +10,10 @@ from urllib.parse import urlsplit
 import httpx
 from protego import Protego
 
-from now_builder.crawl.politeness.proxy import Gate
+from now_builder.crawl.politeness.proxy import Proxy
 
 PRODUCT = "noise-of-web"
-"""The token that robots.txt knows this crawler by."""
+"""Name of this crawler in robots.txt."""
 
 _LIMIT = 512_000
 _REDIRECTS = 5
@@ -31,10 +31,10 @@ class Decision:
     """Whether a URL may be visited.
 
     Attributes:
-        verdict: ``robots``: the site says no; ``robots_unreachable``: it could not be asked;
-            ``tls_error``: nor can anything else of it, for its certificate or TLS is not valid.
-        note: What the decision rests on: ``allowed``, ``disallowed``, ``none`` (no robots.txt) …
-        delay_s: Crawl delay that the site asks for, at most 30 s.
+        verdict: ``allowed``; ``robots``: disallowed; ``robots_unreachable``: robots.txt could not
+            be fetched; ``tls_error``: nor can any page, as the certificate or TLS is not valid.
+        note: reason of the decision: ``allowed``, ``disallowed``, ``none`` (no robots.txt) …
+        delay_s: crawl delay that the site asks for, at most 30 s.
     """
 
     verdict: Verdict
@@ -50,17 +50,17 @@ class _Rules:
 
 
 class Robots:
-    """Decisions by robots.txt; each origin is asked once.
+    """Decides by robots.txt; the file of each origin is fetched once.
 
     Args:
-        gate: The way out; its own, not that of a page.
-        user_agent: Sent with the request.
+        proxy: A proxy for these requests alone.
+        user_agent: User agent of the requests.
     """
 
-    def __init__(self, gate: Gate, user_agent: str) -> None:
-        self._gate = gate
+    def __init__(self, proxy: Proxy, user_agent: str) -> None:
+        self._proxy = proxy
         self._client = httpx.AsyncClient(
-            proxy=gate.url,
+            proxy=proxy.url,
             trust_env=False,
             timeout=_TIMEOUT_S,
             follow_redirects=True,
@@ -77,7 +77,7 @@ class Robots:
         await self._client.aclose()
 
     async def decide(self, url: str) -> Decision:
-        """Say whether a URL may be visited.
+        """Decide whether a URL may be visited.
 
         Source:
             RFC 9309: 4xx allows all, 5xx and an unreachable file allow nothing.
@@ -106,14 +106,14 @@ class Robots:
             async with asyncio.timeout(2 * _TIMEOUT_S):
                 status, body = await self._get(f"{origin}/robots.txt")
         except (httpx.HTTPError, httpx.InvalidURL, TimeoutError) as error:
-            refused = self._gate.refusal(origin)
+            refused = self._proxy.refusal(origin)
             if refused is not None:
                 raise refused from None
             problem = _tls_problem(error)
             if problem is not None:
                 return _Rules(None, problem, "tls_error")
             return _Rules(None, type(error).__name__, "robots_unreachable")
-        refused = self._gate.refusal(origin)
+        refused = self._proxy.refusal(origin)
         if refused is not None:
             raise refused
         if status >= 500 or status == 429:
@@ -133,7 +133,7 @@ class Robots:
 
 
 def _tls_problem(error: BaseException) -> str | None:
-    """Say what is wrong with a certificate or a handshake, if that is the cause of an error."""
+    """Return what is wrong with a certificate or a handshake, if that is the cause of an error."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, ssl.SSLCertVerificationError):

@@ -1,4 +1,4 @@
-"""Which page next: in the order of the shards, and never too fast for a public host."""
+"""Schedule pages in the order of the shards, with a rate limit for each public host."""
 
 import asyncio
 import heapq
@@ -20,14 +20,14 @@ class _Host:
     queued: bool = False
 
 
-class Pace:
-    """Hands out pages so that each public host gets its pauses.
+class Scheduler:
+    """Hands out pages within the rate limit of each public host.
 
     Args:
-        pages: What is to be visited.
+        pages: Pages to visit.
         delay_s: Seconds between two visits to a public host.
         limit: Pages in flight on a public host.
-        is_local: Whether a host is mapped or private: no pauses, no limit.
+        is_local: Whether a host is mapped or private, so that no rate limit applies.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Pace:
             self._queue(host)
 
     async def take(self) -> Planned | None:
-        """Give the next page, waiting until one may be visited; ``None`` when all are given out."""
+        """Return the next page as soon as one may be visited; ``None`` when all are handed out."""
         while self._left:
             self._wake()
             if self._ready:
@@ -68,18 +68,18 @@ class Pace:
         return None
 
     def done(self, page: Planned) -> None:
-        """Say that a page is finished, so that its host is free again."""
+        """Mark a page as finished, so that its host is free again."""
         host = self._hosts[page.site]
         host.in_flight -= 1
         self._queue(host)
         self._changed.set()
 
     def give_back(self, page: Planned, pause_s: float) -> None:
-        """Take a page back, to be given out again once its host has been left alone for a while.
+        """Take a page back, to be handed out again after a pause of its host.
 
         Args:
-            page: In flight.
-            pause_s: Seconds in which nothing of its host is given out, local hosts included.
+            page: A page in flight.
+            pause_s: Seconds in which no page of its host is handed out, local hosts included.
         """
         host = self._hosts[page.site]
         host.in_flight -= 1
@@ -95,7 +95,7 @@ class Pace:
         self._changed.set()
 
     def slow_down(self, site: str, delay_s: float) -> None:
-        """Note the pause that a host asks for."""
+        """Raise the delay between visits to what a host asks for."""
         host = self._hosts[site]
         host.delay_s = max(host.delay_s, delay_s)
 

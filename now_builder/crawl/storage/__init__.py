@@ -1,1 +1,1 @@
-"""Where pages are written while a shard grows, and where finished shards are kept."""
+"""Write the pages of open shards, and keep finished shards in a folder or an object store."""

@@ -1,4 +1,4 @@
-"""A shard in the making: a journal that survives a kill at any moment, then the finished files.
+"""Write an open shard: a journal that survives a kill at any moment, then the finished files.
 
 The folder ``00012.open`` holds ``members.bin``, to which each page's members are appended, and
 ``journal.jsonl``, whose line makes the page final. Both are synced page by page; what follows the
@@ -37,7 +37,7 @@ from now_builder.formats.warc import read_exchanges, write_warc
 
 _JOURNAL, _MEMBERS = "journal.jsonl", "members.bin"
 _PARTS = 3
-"""Of a page, without its exchanges."""
+"""Parts of a page, without its exchanges."""
 
 _SIDES = ("request", "answer")
 _OPEN, _NEW, _DROP = ".open", ".open.new", ".open.drop"
@@ -48,7 +48,8 @@ class OpenShard:
 
     Args:
         captures: The captures folder.
-        number: Of the shard.
+        number: Number of the shard.
+        folder: Folder of the open shard, if not the usual one.
     """
 
     def __init__(self, captures: Path, number: int, folder: Path | None = None) -> None:
@@ -80,10 +81,10 @@ class OpenShard:
         return cls(captures, number)
 
     def add(self, row: CaptureRow, capture: Capture | None) -> None:
-        """Make a page final: members first, then the line that counts.
+        """Make a page final: write its members, then the journal line that counts.
 
         Raises:
-            CrawlError: If the disk does not take it.
+            CrawlError: If the disk is full or cannot be written.
         """
         begun = time.monotonic()
         parts = [] if capture is None else _to_parts(capture)
@@ -107,7 +108,7 @@ class OpenShard:
             self._take(line)
 
     def finish(self, rows: Sequence[CaptureRow]) -> None:
-        """Write the shard's tar and parquet and drop the folder; a WARC if a page asked for one.
+        """Write the shard's tar and parquet and drop the folder; also a WARC if wanted.
 
         Args:
             rows: All rows of the shard, in the order of the keys.
@@ -171,7 +172,7 @@ class OpenShard:
 
 
 def rows_so_far(captures: Path, number: int) -> list[CaptureRow]:
-    """Read the rows of a shard in the making, also while a crawl is at work on it."""
+    """Read the rows of an open shard, also while a crawl is at work on it."""
     try:
         content = (open_path(captures, number) / _JOURNAL).read_bytes()
     except FileNotFoundError:
@@ -188,21 +189,21 @@ def rows_so_far(captures: Path, number: int) -> list[CaptureRow]:
 
 
 def open_path(captures: Path, number: int) -> Path:
-    """Where a shard in the making stands."""
+    """Path of the folder of an open shard."""
     return captures / f"{number:05d}{_OPEN}"
 
 
 def open_shards(captures: Path) -> list[int]:
-    """List the shards in the making."""
+    """List the numbers of the open shards."""
     return sorted(int(path.name[:5]) for path in captures.glob(f"[0-9]*{_OPEN}"))
 
 
 def sweep(captures: Path, shards: Collection[int] | None = None) -> None:
-    """Remove what killed runs left that counts for nothing.
+    """Remove temporary files of killed runs.
 
     Args:
         captures: The captures folder.
-        shards: Nobody else is at work on these; ``None``: on any.
+        shards: Shards that no other process works on; ``None`` if that holds for all.
     """
     for path in [*captures.glob("[0-9]*.open.*"), *captures.glob(".*.tmp")]:
         found = re.match(r"\.?(\d+)\.", path.name)
@@ -211,7 +212,7 @@ def sweep(captures: Path, shards: Collection[int] | None = None) -> None:
 
 
 def start_over(captures: Path) -> None:
-    """Remove plan, split and shards, and nothing that is not a crawl's."""
+    """Remove plan, split and shards; other files stay."""
     finished = [f"[0-9]*.{ending}" for ending in ("parquet", "tar", "warc.gz", "cdxj")]
     for pattern in ("plan.parquet", "split.toml", *finished):
         for file in captures.glob(pattern):
@@ -231,7 +232,7 @@ def _append(path: Path, start: int | None, content: bytes) -> None:
 
 
 def _to_parts(capture: Capture) -> list[bytes]:
-    """Give the members as they will stand in the tar, so that nothing is packed twice."""
+    """Return the members as the tar will hold them, so that nothing is packed twice."""
     parts = [content for _, content in to_members(capture)]
     if capture.exchanges:
         parts.append(json.dumps([asdict(exchange) for exchange in capture.exchanges]).encode())

@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from now_builder.crawl.browser import browser
+from now_builder.crawl.browser import pool
 from now_builder.crawl.run import crawl
 from now_builder.crawl.settings import CrawlSettings
 from now_builder.formats.shard import read_captures, read_rows
@@ -92,14 +92,14 @@ def test_no_process_outlives_a_crawl(
     tmp_path: Path, foster: set[psutil.Process], victim: str
 ) -> None:
     with Awkward() as server:
-        urls = write_list(tmp_path, [*many(12), server.url("/css")])
+        urls = write_list(tmp_path, [*many(6), server.url("/css")])
         process = subprocess.Popen(
             [*COMMAND, str(urls), str(tmp_path / "captures"), *options_for(server),
-             "--page-timeout-s", "8"],
+             "--page-timeout-s", "5"],
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )  # fmt: skip
         deadline = time.monotonic() + 60
-        while sum(server.hits.values()) < 8 and time.monotonic() < deadline:
+        while sum(server.hits.values()) < 5 and time.monotonic() < deadline:
             time.sleep(0.02)
         if victim == "the crawl":
             process.send_signal(signal.SIGKILL)
@@ -144,20 +144,20 @@ def test_a_browser_that_holds_too_much_is_replaced_and_nothing_is_lost(
     known: set[psutil.Process],
 ) -> None:
     started = []
-    launch = browser.Browsers._launch
+    launch = pool.BrowserPool._launch
 
-    async def counted(self: browser.Browsers) -> object:
+    async def counted(self: pool.BrowserPool) -> object:
         started.append(1)
         return await launch(self)
 
-    monkeypatch.setattr(browser.Browsers, "_launch", counted)
-    monkeypatch.setattr(browser, "_FEWEST_PAGES", 3)
-    monkeypatch.setattr(browser, "_LOOK_S", 0.05)
+    monkeypatch.setattr(pool.BrowserPool, "_launch", counted)
+    monkeypatch.setattr(pool, "_FEWEST_PAGES", 3)
+    monkeypatch.setattr(pool, "_WATCH_S", 0.05)
     with Awkward() as server:
-        urls = write_list(tmp_path, many(16))
+        urls = write_list(tmp_path, many(10))
         settings = settings_for(server, browser_memory_mb=limit_mb, concurrency=2)
         summary = crawl(urls, tmp_path / "captures", settings)
-    assert summary.statuses == {"ok": 16}
+    assert summary.statuses == {"ok": 10}
     assert {row.attempts for row in read_rows(tmp_path / "captures")} == {1}
     assert at_least <= len(started) <= at_most
     assert set(family()) <= known
@@ -167,15 +167,15 @@ def test_a_browser_that_does_not_close_is_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: set[psutil.Process]
 ) -> None:
     """The browser is stopped in its tracks just before it is asked to close."""
-    monkeypatch.setattr(browser, "_CLOSE_S", 1.0)
-    end = browser.Browsers._end
+    monkeypatch.setattr(pool, "_CLOSE_S", 1.0)
+    end = pool.BrowserPool._end
 
-    async def stopped(self: browser.Browsers, launched: browser._Launched) -> None:
+    async def stopped(self: pool.BrowserPool, launched: pool._Launched) -> None:
         assert launched.process is not None
         launched.process.suspend()
         await end(self, launched)
 
-    monkeypatch.setattr(browser.Browsers, "_end", stopped)
+    monkeypatch.setattr(pool.BrowserPool, "_end", stopped)
     with Awkward() as server:
         urls = write_list(tmp_path, many(2))
         crawl(urls, tmp_path / "captures", settings_for(server))

@@ -5,18 +5,18 @@ import time
 
 import pytest
 
-from now_builder.crawl.browser.outcome import Trail
-from now_builder.crawl.timings import Steps, add_step, read_timings
+from now_builder.crawl.browser.visit import VisitRecord
+from now_builder.crawl.timings import StepTimer, add_step, read_timings
 
 
-def fail(steps: Steps) -> None:
+def fail(steps: StepTimer) -> None:
     with steps.step("load"):
         time.sleep(0.02)
         _ = 1 / 0
 
 
 def test_attempts_add_up_and_an_error_is_timed_too() -> None:
-    steps = Steps()
+    steps = StepTimer()
     for _ in range(2):
         with pytest.raises(ZeroDivisionError):
             fail(steps)
@@ -37,10 +37,10 @@ def test_a_step_that_is_known_already_stays() -> None:
 
 
 def test_a_trail_gives_its_steps_as_a_column() -> None:
-    trail = Trail(final_url="http://a.test/")
-    with trail.steps.step("open"):
+    record = VisitRecord(final_url="http://a.test/")
+    with record.timer.step("open"):
         pass
-    columns = trail.columns()
+    columns = record.columns()
     assert columns["final_url"] == "http://a.test/"
     assert json.loads(columns["timings"]) == {"open": 0.0}
-    assert "steps" not in columns
+    assert "timer" not in columns

@@ -3,8 +3,6 @@
 import io
 import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -24,22 +22,15 @@ from now_builder.package.run import package
 from now_builder.package.settings import PackageSettings, ParquetSettings
 from now_builder.tokenize.run import tokenize
 from now_builder.tokenize.settings import TokenizeSettings
+from tests.kill_at_rename import run_until_rename
 
 datasets = pytest.importorskip("datasets")
 
 SPLITS = ("train", "dev", "test")
 
 KILLED = """
-import os, pathlib, signal, sys
 from now_builder.package.parquet import export_parquet
 from now_builder.package.settings import ParquetSettings
-rename, left = pathlib.Path.replace, [int(sys.argv[4])]
-def replace(self, target):
-    left[0] -= 1
-    if left[0] == 0:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return rename(self, target)
-pathlib.Path.replace = replace
 settings = ParquetSettings(captures=pathlib.Path(sys.argv[3]), file_mb=1)
 export_parquet(pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2]), settings)
 """
@@ -167,11 +158,7 @@ def test_a_killed_run_goes_on_where_it_was(
 ) -> None:
     whole, hurt = tmp_path / "whole", tmp_path / "hurt"
     export_parquet(release, whole, ParquetSettings(captures=small_crawl, file_mb=1))
-    done = subprocess.run(
-        [sys.executable, "-c", KILLED, release, hurt, small_crawl, str(point)],
-        capture_output=True,
-        check=False,
-    )
+    done = run_until_rename(point, KILLED, release, hurt, small_crawl)
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert not (hurt / "README.md").exists()
     kept = {path: path.stat().st_mtime_ns for path in (hurt / "data").glob("*-of-*.parquet")}

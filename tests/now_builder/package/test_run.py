@@ -5,8 +5,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -38,6 +36,7 @@ from now_builder.package.run import package, verify
 from now_builder.package.settings import PackageSettings
 from now_builder.tokenize.run import tokenize
 from now_builder.tokenize.settings import TokenizeSettings
+from tests.kill_at_rename import run_until_rename
 
 DATA = "now100k_precomp"
 SPLITS = ("train", "dev", "test")
@@ -45,17 +44,9 @@ TRACKS = ("jieba", "bpe", "bert")
 WITHOUT_FEATURES = 3
 
 KILLED = """
-import os, pathlib, signal, sys
 from now_builder.package.run import package
 from now_builder.package.settings import PackageSettings
-rename, left = pathlib.Path.replace, [int(sys.argv[5])]
-def replace(self, target):
-    left[0] -= 1
-    if left[0] == 0:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return rename(self, target)
-pathlib.Path.replace = replace
-settings = PackageSettings.model_validate_json(sys.argv[6])
+settings = PackageSettings.model_validate_json(sys.argv[5])
 package(*map(pathlib.Path, sys.argv[1:5]), settings, force="--force" in sys.argv)
 """
 
@@ -75,10 +66,8 @@ class World:
 
     def kill(self, release: Path, point: int, *flags: str, **settings) -> bool:
         chosen = PackageSettings(**settings).model_dump_json(exclude_none=True)
-        inputs = (self.captures, self.features, self.captions, release, str(point), chosen)
-        done = subprocess.run(
-            [sys.executable, "-c", KILLED, *inputs, *flags], capture_output=True, check=False
-        )
+        inputs = (self.captures, self.features, self.captions, release, chosen)
+        done = run_until_rename(point, KILLED, *inputs, *flags)
         assert done.returncode in {0, -signal.SIGKILL}, done.stderr
         return done.returncode != 0
 

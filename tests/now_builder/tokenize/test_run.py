@@ -24,21 +24,14 @@ from now_builder.tokenize.corpus import Corpus, TrainCaptions
 from now_builder.tokenize.jieba import JiebaTokenizer
 from now_builder.tokenize.run import tokenize
 from now_builder.tokenize.settings import TokenizeSettings
+from tests.kill_at_rename import run_until_rename
 
 LEARN = TokenizeSettings(bert="learn", processes=1)
 NAMES = ("jieba", "bpe", "bert")
 
 KILLED = """
-import os, pathlib, signal, sys
 from now_builder.tokenize.run import tokenize
 from now_builder.tokenize.settings import TokenizeSettings
-rename, left = pathlib.Path.replace, [int(sys.argv[3])]
-def replace(self, target):
-    left[0] -= 1
-    if left[0] == 0:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return rename(self, target)
-pathlib.Path.replace = replace
 tokenize(*map(pathlib.Path, sys.argv[1:3]), TokenizeSettings(bert="learn", processes=1))
 """
 
@@ -262,11 +255,7 @@ def test_killed_at_every_rename_it_ends_as_if_nothing_had_happened(
 ) -> None:
     folder, kills = tmp_path / "captions", 0
     for point in (1, 2, 1, 2, 3, 1):
-        done = subprocess.run(
-            [sys.executable, "-c", KILLED, small_crawl, folder, str(point)],
-            capture_output=True,
-            check=False,
-        )
+        done = run_until_rename(point, KILLED, small_crawl, folder)
         kills += done.returncode == -signal.SIGKILL
     assert kills >= 5
     tokenize(small_crawl, folder, LEARN)

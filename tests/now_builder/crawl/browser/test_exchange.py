@@ -13,17 +13,17 @@ def event(url: str, document: str, status: int = 200, **headers: str) -> dict[st
     }
 
 
-def test_the_way_to_a_document_ends_with_its_own_answer() -> None:
+def test_the_chain_to_a_document_ends_with_its_own_answer() -> None:
     told = Exchanges()
     told.note(event("http://a.test/", "1", 302, Location="/b"), whole=False)
     told.note(event("http://a.test/b", "1"), whole=True)
     told.note(event("http://a.test/c#part", "2", Link="one\ntwo"), whole=True)
     told.note(event("http://a.test/never-seen", "3"), whole=True)
-    way = told.way_to("2")
+    way = told.chain_to("2")
     assert [(one.url, one.status, one.cut) for one in way] == [
         ("http://a.test/", 302, True), ("http://a.test/b", 200, True),
         ("http://a.test/c", 200, False),
     ]  # fmt: skip
     assert way[2].answer == (("Link", "one"), ("Link", "two"))
     assert way[2].request == (("User-Agent", "phone"),)
-    assert told.way_to("unknown") == ()
+    assert told.chain_to("unknown") == ()

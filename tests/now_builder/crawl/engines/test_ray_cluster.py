@@ -53,12 +53,12 @@ class Killer(threading.Thread):
 
 
 def test_a_killed_worker_costs_nothing_that_was_final(tmp_path: Path) -> None:
-    lines = many(48)
+    lines = many(30)
     with Awkward() as server:
         urls = write_list(tmp_path, lines)
         settings = settings_for(server, **ON_RAY, concurrency=2)
         captures = tmp_path / "captures"
-        killer = Killer(captures, 10)
+        killer = Killer(captures, 7)
         killer.start()
         summary = crawl(urls, captures, settings)
         killer.join()
@@ -74,7 +74,7 @@ def test_a_killed_worker_costs_nothing_that_was_final(tmp_path: Path) -> None:
 
 
 def test_shards_that_no_worker_survives_are_set_aside_and_the_others_done(tmp_path: Path) -> None:
-    lines = [f"http://site{n:02d}.test/page/{n}" for n in range(12)]
+    lines = [f"http://site{n:02d}.test/page/{n}" for n in range(8)]
     with Awkward() as server:
         urls = write_list(tmp_path, lines)
         settings = settings_for(server, **(ON_RAY | {"shard_size": 1, "task_attempts": 2}))
@@ -102,7 +102,7 @@ def test_shares_and_ray_do_not_go_together(tmp_path: Path) -> None:
 
 def test_shares_crawled_at_once_into_one_folder_make_it_whole(tmp_path: Path) -> None:
     """As a Slurm array does; the last to come may find nothing to do."""
-    lines = many(36)
+    lines = many(18)
     captures = tmp_path / "captures"
     with Awkward() as server:
         urls = write_list(tmp_path, lines)

@@ -1,13 +1,10 @@
-"""Lots: no host is ever in the hands of two workers."""
+"""Host groups: no host is ever in the hands of two workers."""
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from now_builder.config import read_share
-from now_builder.crawl.plan.host_groups import lots, tasks, with_lots
+from now_builder.crawl.plan.host_groups import assign_host_groups, host_groups, join_into_tasks
 from now_builder.crawl.plan.urls import extend_plan
-from now_builder.errors import ConfigError
 from now_builder.formats.shard import Planned
 
 URLS = st.lists(
@@ -23,59 +20,58 @@ def hosts(plan: list[Planned], shards: set[int]) -> set[str]:
     return {line.site for line in plan if line.shard in shards}
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=25)
 @given(URLS, st.integers(1, 40))
-def test_two_lots_share_no_host_and_every_shard_is_in_one(urls: list[str], size: int) -> None:
-    plan = with_lots(extend_plan([], urls, size), set())
-    found = [set(lot) for lot in lots(plan)]
-    assert sorted(shard for lot in found for shard in lot) == sorted({line.shard for line in plan})
-    sites = [hosts(plan, lot) for lot in found]
+def test_two_host_groups_share_no_host_and_every_shard_is_in_one(
+    urls: list[str], size: int
+) -> None:
+    plan = assign_host_groups(extend_plan([], urls, size), set())
+    found = [set(group) for group in host_groups(plan)]
+    assert sorted(shard for group in found for shard in group) == sorted(
+        {line.shard for line in plan}
+    )
+    sites = [hosts(plan, group) for group in found]
     assert sum(map(len, sites)) == len(set().union(*sites))
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=25)
 @given(URLS, URLS, st.randoms())
-def test_lots_of_an_extended_plan_keep_hosts_of_unfinished_shards_together(
+def test_host_groups_of_an_extended_plan_keep_hosts_of_unfinished_shards_together(
     urls: list[str], later: list[str], rng
 ) -> None:
-    plan = with_lots(extend_plan([], urls, 16), set())
+    plan = assign_host_groups(extend_plan([], urls, 16), set())
     shards = {line.shard for line in plan}
     finished = {shard for shard in shards if rng.random() < 0.5}
-    extended = with_lots(extend_plan(plan, urls + later, 16), finished)
+    extended = assign_host_groups(extend_plan(plan, urls + later, 16), finished)
     assert [line.key for line in extended[: len(plan)]] == [line.key for line in plan]
     before = {line.shard: line.lot for line in plan}
     assert all(line.lot == before[line.shard] for line in extended if line.shard in finished)
-    lot_of_host: dict[str, int] = {}
+    group_of_host: dict[str, int] = {}
     for line in extended:
         if line.shard not in finished:
-            assert lot_of_host.setdefault(line.site, line.lot) == line.lot
+            assert group_of_host.setdefault(line.site, line.lot) == line.lot
 
 
 def test_a_finished_sample_does_not_tie_the_rest_of_the_list_together() -> None:
     sample = [f"http://site{n}.test/" for n in range(100)]
-    rest = [f"http://site{n}.test/{page}" for n in range(100) for page in range(50)]
-    plan = with_lots(extend_plan([], sample, 256), set())
+    rest = [f"http://site{n}.test/{page}" for n in range(100) for page in range(10)]
+    plan = assign_host_groups(extend_plan([], sample, 50), set())
     finished = {line.shard for line in plan}
-    extended = with_lots(extend_plan(plan, sample + rest, 256), finished)
+    extended = assign_host_groups(extend_plan(plan, sample + rest, 50), finished)
     new = {line.lot for line in extended if line.shard not in finished}
     assert len(new) > 8
 
 
-def test_shares_are_all_of_the_lots_and_no_lot_twice() -> None:
-    plan = with_lots(extend_plan([], [f"http://s{n}.test/" for n in range(900)], 16), set())
-    every = lots(plan)
+def test_shares_are_all_of_the_host_groups_and_none_twice() -> None:
+    plan = assign_host_groups(
+        extend_plan([], [f"http://s{n}.test/" for n in range(300)], 16), set()
+    )
+    every = host_groups(plan)
     shares = [every[k::5] for k in range(5)]
-    assert sorted(lot for share in shares for lot in share) == every
+    assert sorted(group for share in shares for group in share) == every
 
 
-@pytest.mark.parametrize("text", ["", "3", "3/3", "-1/4", "a/b", "1/0"])
-def test_what_is_no_share_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match="K/N"):
-        read_share(text)
-    assert read_share("0/16") == (0, 16)
-
-
-def test_tasks_hold_whole_lots_and_leave_out_what_is_done() -> None:
-    found = tasks([[0, 3], [1], [2], [4, 5]], {0: 5, 3: 5, 1: 4, 4: 4, 5: 9}, 8)
+def test_tasks_hold_whole_host_groups_and_leave_out_what_is_done() -> None:
+    found = join_into_tasks([[0, 3], [1], [2], [4, 5]], {0: 5, 3: 5, 1: 4, 4: 4, 5: 9}, 8)
     assert found == [(0, 3), (1, 4, 5)]
-    assert tasks([[0]], {}, 8) == []
+    assert join_into_tasks([[0]], {}, 8) == []

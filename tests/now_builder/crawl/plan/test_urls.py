@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from now_builder.crawl.plan.urls import canonical, duplicates, extend_plan, read_urls
+from now_builder.crawl.plan.urls import canonical, extend_plan, read_urls
+from now_builder.crawl.storage.shard_tracker import find_duplicates
 from now_builder.errors import ConfigError, FormatError
 
 
@@ -105,7 +106,7 @@ def test_a_short_list_gets_several_shards_and_sites_stay_together() -> None:
     assert all(len(numbers) <= 2 for numbers in shards.values())
 
 
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=10)
 @given(st.integers(1, 99), st.randoms())
 def test_keys_are_for_life_whatever_is_added_or_taken_away(cut: int, random) -> None:
     first = extend_plan([], URLS[:cut], 16)
@@ -120,7 +121,7 @@ def test_keys_are_for_life_whatever_is_added_or_taken_away(cut: int, random) -> 
 
 def test_repeated_urls_point_at_the_first_of_them() -> None:
     plan = extend_plan([], ["http://a.test", "http://A.test/#x", "http://a.test/b"], 8)
-    assert duplicates(plan) == {plan[1].key: plan[0].key}
+    assert find_duplicates(plan) == {plan[1].key: plan[0].key}
 
 
 def test_more_shards_than_keys_can_name_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,8 +13,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from now_builder.crawl.browser import browser
-from now_builder.crawl.politeness.proxy import Gate, Refused, Resolver, is_public, parse_mapping
+from now_builder.crawl.browser import pool
+from now_builder.crawl.politeness import resolver
+from now_builder.crawl.politeness.proxy import Proxy
+from now_builder.crawl.politeness.resolver import Refused, Resolver, is_public, parse_mapping
 from now_builder.crawl.run import crawl
 from now_builder.crawl.settings import CrawlSettings
 from now_builder.errors import ConfigError
@@ -61,16 +63,16 @@ def test_a_mapping_covers_its_host_or_the_hosts_below() -> None:
 
 
 def _through(
-    work: Callable[[Gate, httpx.AsyncClient], Awaitable[None]],
+    work: Callable[[Proxy, httpx.AsyncClient], Awaitable[None]],
     *mappings: str,
     allow_private: bool = False,
 ) -> None:
     async def run() -> None:
         resolver = Resolver([parse_mapping(text) for text in mappings], allow_private=allow_private)
-        async with Gate(resolver) as gate:
-            gate.begin(1_000_000)
-            async with httpx.AsyncClient(proxy=gate.url, trust_env=False, timeout=10) as client:
-                await work(gate, client)
+        async with Proxy(resolver) as proxy:
+            proxy.begin(1_000_000)
+            async with httpx.AsyncClient(proxy=proxy.url, trust_env=False, timeout=10) as client:
+                await work(proxy, client)
 
     asyncio.run(run())
 
@@ -80,10 +82,10 @@ def _through(
     ["127.0.0.1", "localhost", "10.0.0.1", "169.254.169.254", "2130706433", "0x7f.1"],
 )
 def test_a_private_host_is_refused_however_it_is_spelt(host: str) -> None:
-    async def work(gate: Gate, client: httpx.AsyncClient) -> None:
+    async def work(proxy: Proxy, client: httpx.AsyncClient) -> None:
         response = await client.get(f"http://{host}:1/")
         assert response.status_code == 403
-        refused = gate.refusal(f"http://{host}:1/")
+        refused = proxy.refusal(f"http://{host}:1/")
         assert refused is not None
         assert refused.reason == "private_address"
         with pytest.raises(httpx.ProxyError):
@@ -129,9 +131,9 @@ def test_a_name_is_looked_up_once_so_that_it_cannot_change_its_mind(
 
 
 def test_a_mapped_loopback_address_still_needs_allow_private() -> None:
-    async def work(gate: Gate, client: httpx.AsyncClient) -> None:
+    async def work(proxy: Proxy, client: httpx.AsyncClient) -> None:
         assert (await client.get("http://a.test/")).status_code == 403
-        assert gate.refusal("http://a.test/") is not None
+        assert proxy.refusal("http://a.test/") is not None
 
     _through(work, "*.test:127.0.0.1:1")
 
@@ -139,7 +141,7 @@ def test_a_mapped_loopback_address_still_needs_allow_private() -> None:
 def test_a_mapped_host_is_reached_with_its_own_name() -> None:
     with Awkward() as server:
 
-        async def work(_gate: Gate, client: httpx.AsyncClient) -> None:
+        async def work(_proxy: Proxy, client: httpx.AsyncClient) -> None:
             response = await client.get("http://some.test/plain?x=1#y")
             assert response.status_code == 404  # the query is part of the path
             response = await client.get("http://some.test/plain")
@@ -153,14 +155,14 @@ def test_a_mapped_host_is_reached_with_its_own_name() -> None:
 def test_a_page_gets_no_more_than_its_bytes() -> None:
     with Awkward() as server:
 
-        async def work(gate: Gate, client: httpx.AsyncClient) -> None:
+        async def work(proxy: Proxy, client: httpx.AsyncClient) -> None:
             received = (await client.get("http://a.test/endless")).content
             assert len(received) < 1_100_000
-            assert gate.exhausted
-            refused = gate.refusal("http://a.test/")
+            assert proxy.exhausted
+            refused = proxy.refusal("http://a.test/")
             assert refused is not None
             assert refused.reason == "too_large"
-            gate.begin(1_000_000)
+            proxy.begin(1_000_000)
             assert (await client.get("http://a.test/plain")).status_code == 200
 
         _through(work, *server.resolve, allow_private=True)
@@ -169,11 +171,11 @@ def test_a_page_gets_no_more_than_its_bytes() -> None:
 def test_heads_without_end_count_as_bytes_of_the_page() -> None:
     with Awkward() as server:
 
-        async def work(gate: Gate, client: httpx.AsyncClient) -> None:
+        async def work(proxy: Proxy, client: httpx.AsyncClient) -> None:
             with pytest.raises(httpx.HTTPError):
                 await client.get("http://a.test/endless-hints")
-            assert gate.exhausted
-            assert gate.received < 1_100_000
+            assert proxy.exhausted
+            assert proxy.received < 1_100_000
 
         _through(work, *server.resolve, allow_private=True)
 
@@ -207,8 +209,8 @@ def test_names_that_take_long_hold_up_no_others(monkeypatch: pytest.MonkeyPatch)
      b"GET ftp://a.test/ HTTP/1.1\r\n\r\n", b"CONNECT a.test:99999 HTTP/1.1\r\n\r\n"],
 )  # fmt: skip
 def test_what_is_no_request_for_a_proxy_is_answered_so(request_head: bytes) -> None:
-    async def work(gate: Gate, _client: httpx.AsyncClient) -> None:
-        port = int(gate.url.rpartition(":")[2])
+    async def work(proxy: Proxy, _client: httpx.AsyncClient) -> None:
+        port = int(proxy.url.rpartition(":")[2])
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(request_head)
         assert (await reader.read()).startswith(b"HTTP/1.1 502")
@@ -238,9 +240,7 @@ def test_a_redirect_to_a_private_address_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Loopback counts as public here, and nothing else does that is not: the server must be met."""
-    monkeypatch.setattr(
-        "now_builder.crawl.politeness.proxy.is_public", lambda address: str(address) == "127.0.0.1"
-    )
+    monkeypatch.setattr(resolver, "is_public", lambda address: str(address) == "127.0.0.1")
     paths = ["/to-private", "/to-metadata", "/spies", "/plain"]
     with Awkward() as server:
         lines = [server.url(path) for path in paths]
@@ -270,8 +270,8 @@ def test_https_goes_through_the_same_way_out(
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(tmp_path / "cert.pem", tmp_path / "key.pem")
     if certificate == "trusted":
-        arguments = (*browser._ARGUMENTS, "--ignore-certificate-errors")
-        monkeypatch.setattr(browser, "_ARGUMENTS", arguments)
+        arguments = (*pool._ARGUMENTS, "--ignore-certificate-errors")
+        monkeypatch.setattr(pool, "_ARGUMENTS", arguments)
     with Awkward(context) as server:
         lines = ["https://secure.test/plain", "https://secure.test/redirect"]
         (tmp_path / "urls.txt").write_text("\n".join(lines), encoding="utf-8")

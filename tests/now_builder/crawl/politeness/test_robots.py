@@ -5,7 +5,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from now_builder.crawl.politeness.proxy import Gate, Refused, Resolver, parse_mapping
+from now_builder.crawl.politeness.proxy import Proxy
+from now_builder.crawl.politeness.resolver import Refused, Resolver, parse_mapping
 from now_builder.crawl.politeness.robots import Robots
 
 
@@ -36,9 +37,9 @@ def ask(sites: Sites, work: Callable[[Robots], Awaitable[None]]) -> None:
         server = await asyncio.start_server(sites.serve, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
         mapping = parse_mapping(f"*.test:127.0.0.1:{port}")
-        async with Gate(Resolver([mapping], allow_private=True)) as gate:
-            gate.begin(1 << 40)
-            robots = Robots(gate, "noise-of-web/test")
+        async with Proxy(Resolver([mapping], allow_private=True)) as proxy:
+            proxy.begin(1 << 40)
+            robots = Robots(proxy, "noise-of-web/test")
             await work(robots)
             await robots.close()
         server.close()

@@ -4,7 +4,7 @@ import asyncio
 import itertools
 import time
 
-from now_builder.crawl.politeness.scheduler import Pace
+from now_builder.crawl.politeness.scheduler import Scheduler
 from now_builder.formats.shard import Planned
 
 
@@ -15,14 +15,14 @@ def lines(*sites: str) -> list[Planned]:
     ]
 
 
-def visit_all(pace: Pace, workers: int, visit_s: float) -> list[tuple[float, str]]:
+def visit_all(scheduler: Scheduler, workers: int, visit_s: float) -> list[tuple[float, str]]:
     begun: list[tuple[float, str]] = []
 
     async def work() -> None:
-        while (line := await pace.take()) is not None:
+        while (line := await scheduler.take()) is not None:
             begun.append((time.monotonic(), line.key))
             await asyncio.sleep(visit_s)
-            pace.done(line)
+            scheduler.done(line)
 
     async def run() -> None:
         async with asyncio.timeout(20):
@@ -33,15 +33,15 @@ def visit_all(pace: Pace, workers: int, visit_s: float) -> list[tuple[float, str
 
 
 def test_a_local_host_gets_all_workers_in_the_order_of_the_keys() -> None:
-    pace = Pace(lines(*["a.test"] * 12), 5.0, 1, lambda _: True)
-    begun = visit_all(pace, 4, 0.02)
+    scheduler = Scheduler(lines(*["a.test"] * 12), 5.0, 1, lambda _: True)
+    begun = visit_all(scheduler, 4, 0.02)
     assert [key for _, key in begun] == sorted(key for _, key in begun)
     assert begun[-1][0] - begun[0][0] < 1
 
 
 def test_a_public_host_gets_its_pauses() -> None:
-    pace = Pace(lines("a.org", "a.org", "a.org", "b.org"), 0.2, 1, lambda _: False)
-    begun = visit_all(pace, 3, 0.01)
+    scheduler = Scheduler(lines("a.org", "a.org", "a.org", "b.org"), 0.2, 1, lambda _: False)
+    begun = visit_all(scheduler, 3, 0.01)
     times = [at for at, key in sorted(begun, key=lambda pair: pair[1])]
     assert times[1] - times[0] >= 0.19
     assert times[2] - times[1] >= 0.19
@@ -49,36 +49,36 @@ def test_a_public_host_gets_its_pauses() -> None:
 
 
 def test_a_public_host_gets_one_page_at_a_time() -> None:
-    pace = Pace(lines(*["a.org"] * 4), 0.0, 1, lambda _: False)
-    begun = sorted(at for at, _ in visit_all(pace, 4, 0.1))
+    scheduler = Scheduler(lines(*["a.org"] * 4), 0.0, 1, lambda _: False)
+    begun = sorted(at for at, _ in visit_all(scheduler, 4, 0.1))
     assert all(later - earlier >= 0.09 for earlier, later in itertools.pairwise(begun))
 
 
 def test_a_crawl_delay_makes_the_pauses_longer() -> None:
-    pace = Pace(lines("a.org", "a.org"), 0.0, 1, lambda _: False)
-    pace.slow_down("a.org", 0.3)
-    begun = visit_all(pace, 2, 0.0)
+    scheduler = Scheduler(lines("a.org", "a.org"), 0.0, 1, lambda _: False)
+    scheduler.slow_down("a.org", 0.3)
+    begun = visit_all(scheduler, 2, 0.0)
     assert begun[1][0] - begun[0][0] >= 0.29
 
 
 def test_no_page_is_given_out_twice_or_forgotten() -> None:
     sites = [f"{n % 7}.org" for n in range(200)]
-    begun = visit_all(Pace(lines(*sites), 0.001, 2, lambda site: site == "3.org"), 8, 0.001)
+    begun = visit_all(Scheduler(lines(*sites), 0.001, 2, lambda site: site == "3.org"), 8, 0.001)
     assert sorted(key for _, key in begun) == [line.key for line in lines(*sites)]
 
 
 def test_a_page_that_is_given_back_comes_again_after_the_pause_and_before_its_neighbours() -> None:
-    pace = Pace(lines("a.test", "a.test", "b.test"), 0.0, 1, lambda _: True)
+    scheduler = Scheduler(lines("a.test", "a.test", "b.test"), 0.0, 1, lambda _: True)
 
     async def run() -> list[tuple[str, float]]:
-        first = await pace.take()
+        first = await scheduler.take()
         assert first is not None
         started = time.monotonic()
-        pace.give_back(first, 0.3)
+        scheduler.give_back(first, 0.3)
         taken = []
-        while (line := await pace.take()) is not None:
+        while (line := await scheduler.take()) is not None:
             taken.append((line.key, time.monotonic() - started))
-            pace.done(line)
+            scheduler.done(line)
         return taken
 
     taken = asyncio.run(run())

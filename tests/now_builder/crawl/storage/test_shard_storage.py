@@ -17,7 +17,7 @@ from moto.server import ThreadedMotoServer
 
 from now_builder.crawl.run import crawl
 from now_builder.crawl.status import crawl_status
-from now_builder.crawl.storage.places import There, rows_of
+from now_builder.crawl.storage.shard_storage import RemoteStorage, local_rows
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.shard import read_captures, read_plan, read_rows
 from tests.now_builder.crawl.awkward import Awkward
@@ -67,7 +67,7 @@ def download(url: str, folder: Path) -> Path:
 def test_a_crawl_into_a_store_holds_what_a_crawl_into_a_folder_does(
     bucket: str, tmp_path: Path
 ) -> None:
-    lines = [*many(20), "http://a.test/404", "http://site01.test/page/1"]
+    lines = [*many(12), "http://a.test/404", "http://site01.test/page/1"]
     with Awkward() as server:
         urls = write_list(tmp_path, lines)
         settings = settings_for(server, concurrency=3, shard_size=8, warc=True)
@@ -90,21 +90,21 @@ def test_a_crawl_into_a_store_holds_what_a_crawl_into_a_folder_does(
 
 
 def test_a_lost_machine_costs_its_open_shards_alone(bucket: str, tmp_path: Path) -> None:
-    lines = many(40)
+    lines = many(20)
     captures = f"{bucket}/captures"
     with Awkward() as server:
         urls = write_list(tmp_path, lines)
-        settings = settings_for(server, concurrency=2, shard_size=8, scratch=tmp_path / "one")
+        settings = settings_for(server, concurrency=2, shard_size=4, scratch=tmp_path / "one")
         command = [sys.executable, "-c", PROGRAM, str(urls), captures, settings.model_dump_json()]
         process = subprocess.Popen(
             command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
         )
-        wait_until(lambda: done(tmp_path / "one") >= 20, process)
+        wait_until(lambda: done(tmp_path / "one") >= 10, process)
         descendants = psutil.Process(process.pid).children(recursive=True)
         process.send_signal(signal.SIGKILL)
         process.wait()
         psutil.wait_procs(descendants, timeout=15)
-        with rows_of(captures) as folder:
+        with local_rows(captures) as folder:
             stored = pages_in(folder)
         assert 0 < stored < len(lines)
         shutil.rmtree(tmp_path / "one")
@@ -123,7 +123,7 @@ def pages_in(folder: Path) -> int:
 def test_a_machine_that_comes_back_goes_on_with_its_open_shards(
     bucket: str, tmp_path: Path
 ) -> None:
-    lines = many(24)
+    lines = many(14)
     captures = f"{bucket}/captures"
     with Awkward() as server:
         urls = write_list(tmp_path, lines)
@@ -132,7 +132,7 @@ def test_a_machine_that_comes_back_goes_on_with_its_open_shards(
         process = subprocess.Popen(
             command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
         )
-        wait_until(lambda: done(tmp_path / "one") >= 5, process)
+        wait_until(lambda: done(tmp_path / "one") >= 4, process)
         process.kill()
         process.wait()
         kept = done(tmp_path / "one")
@@ -153,7 +153,7 @@ def test_failures_in_a_store_are_retried(bucket: str, tmp_path: Path) -> None:
 
 
 def test_shares_crawled_apart_make_one_folder(bucket: str, tmp_path: Path) -> None:
-    lines = many(30)
+    lines = many(12)
     with Awkward() as server:
         urls = write_list(tmp_path, lines)
         for share in range(3):
@@ -187,7 +187,7 @@ def test_a_store_that_cannot_be_reached_is_said(bucket: str, tmp_path: Path) -> 
 
 
 def test_other_places_take_files_by_rename(tmp_path: Path) -> None:
-    place = There(f"local://{tmp_path}/store", tmp_path / "scratch")
+    place = RemoteStorage(f"local://{tmp_path}/store", tmp_path / "scratch")
     (place.folder / "split.toml").write_text("x", encoding="utf-8")
     (place.folder / "plan.parquet").write_bytes(b"y")
     place.store_plan()

@@ -1,12 +1,11 @@
-"""Which pages are done, which are to do, and which shards can be finished."""
+"""Track which pages of some shards are done and which shards can be finished."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
 import pyarrow.parquet as pq
 
-from now_builder.crawl.plan.urls import duplicates
-from now_builder.crawl.storage.places import Depot
+from now_builder.crawl.storage.shard_storage import ShardStorage
 from now_builder.crawl.storage.shard_writer import OpenShard, open_shards
 from now_builder.formats.shard import (
     Capture,
@@ -17,26 +16,41 @@ from now_builder.formats.shard import (
     rows_path,
 )
 
+_COPIED = (
+    "error", "final_url", "http_status", "charset", "charset_source", "title", "caption",
+    "caption_source", "candidates", "lang", "lang_declared", "tool",
+)  # fmt: skip
+"""Columns that a duplicate's row has from the row of the first page with the same URL."""
 
-class Ledger:
-    """Which pages are done and which shards can be finished.
+
+class ShardTracker:
+    """Tracks which pages are done, and finishes each shard whose pages are all known.
 
     Args:
-        depot: The captures folder; finished shards go there.
-        plan: All of it.
-        shards: That are to be done; of the others, rows of repeated URLs are looked up at most.
-        retry_failed: Take failed pages as not done.
+        storage: Where finished shards are kept.
+        plan: The whole plan.
+        shards: The shards to crawl; from others only the rows of repeated URLs are read.
+        retry_failed: Whether failed pages count as not done.
+
+    Attributes:
+        pending: The pages to visit.
+        total: Number of URLs in these shards.
     """
 
     def __init__(
-        self, depot: Depot, plan: Sequence[Planned], shards: Iterable[int], *, retry_failed: bool
+        self,
+        storage: ShardStorage,
+        plan: Sequence[Planned],
+        shards: Iterable[int],
+        *,
+        retry_failed: bool,
     ) -> None:
-        self._depot = depot
-        self._captures = captures = depot.folder
+        self._storage = storage
+        self._captures = captures = storage.folder
         self._plan = plan
         ours = frozenset(shards)
         self._duplicate_of = {
-            key: first for key, first in duplicates(plan).items() if int(key[:5]) in ours
+            key: first for key, first in find_duplicates(plan).items() if int(key[:5]) in ours
         }
         self._lines: dict[int, list[Planned]] = defaultdict(list)
         for line in plan:
@@ -74,7 +88,7 @@ class Ledger:
         """Number the pages of each site in the order of the plan."""
         seen: Counter[str] = Counter()
         ranks = {}
-        repeated = duplicates(self._plan)
+        repeated = find_duplicates(self._plan)
         for line in self._plan:
             if line.key not in repeated:
                 ranks[line.key] = seen[line.site]
@@ -86,19 +100,19 @@ class Ledger:
         self._shards[line.shard].add(row, capture)
 
     def added(self, line: Planned, row: CaptureRow) -> bool:
-        """Count a page that was made final; say whether a shard may now be finished."""
+        """Count a page that was made final; return whether a shard may now be finished."""
         self._left[line.shard] -= 1
         if line.key in self._wanted:
             self._firsts[line.key] = row
         return not self._left[line.shard] or line.key in self._wanted
 
     def finish_ready(self) -> None:
-        """Finish the shards of which everything is known."""
+        """Write and store the shards of which every row is known."""
         ready = [number for number in self._shards if self._is_ready(number)]
         for number in ready:
             shard = self._shards.pop(number)
             shard.finish([self._row(shard, line) for line in self._lines[number]])
-        self._depot.store(ready)
+        self._storage.store(ready)
 
     def _to_retry(self, complete: set[int]) -> set[int]:
         """Find the finished shards that hold failures, or duplicates of failures elsewhere."""
@@ -121,7 +135,7 @@ class Ledger:
                 del shard.rows[key]
 
     def _know_firsts(self, complete: set[int]) -> None:
-        """Learn what became of the first of each repeated URL, where that is known already."""
+        """Read the rows of the first of each repeated URL, where they exist already."""
         self._wanted = frozenset(self._duplicate_of.values())
         for number in {int(key[:5]) for key in self._wanted}:
             if number in self._shards:
@@ -146,17 +160,17 @@ class Ledger:
             line.url_canonical,
             line.site,
             "duplicate",
-            error=first.error,
-            final_url=first.final_url,
-            http_status=first.http_status,
-            charset=first.charset,
-            charset_source=first.charset_source,
-            title=first.title,
-            caption=first.caption,
-            caption_source=first.caption_source,
-            candidates=first.candidates,
-            lang=first.lang,
-            lang_declared=first.lang_declared,
             duplicate_of=first_key,
-            tool=first.tool,
+            **{name: getattr(first, name) for name in _COPIED},
         )
+
+
+def find_duplicates(plan: Iterable[Planned]) -> dict[str, str]:
+    """Map the key of each repeated URL to the key of the first with the same canonical form."""
+    first: dict[str, str] = {}
+    repeated = {}
+    for line in plan:
+        key = first.setdefault(line.url_canonical, line.key)
+        if key != line.key:
+            repeated[line.key] = key
+    return repeated

@@ -1,4 +1,4 @@
-"""Where finished shards are kept: a folder here, or any place that fsspec knows."""
+"""Keep finished shards in a local folder, or in any file system that fsspec knows."""
 
 import hashlib
 import os
@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from now_builder.crawl.storage.shard_writer import open_path
 from now_builder.errors import ConfigError, FormatError
@@ -17,43 +17,13 @@ _MEMBERS = (".tar", ".warc.gz", ".cdxj")
 _ROWS = ".parquet"
 
 
-@runtime_checkable
-class Depot(Protocol):
-    """A captures folder, and how its files get into and out of the one that is worked in.
+class ShardStorage:
+    """A captures folder of this machine, or a shared one, in which a crawl works directly.
 
-    Attributes:
-        folder: The folder to work in: open shards, journals, locks.
-    """
-
-    folder: Path
-
-    def fetch_plan(self) -> None:
-        """Bring plan and split."""
-
-    def store_plan(self) -> None:
-        """Take plan and split; the plan last."""
-
-    def complete(self) -> set[int]:
-        """List the shards that are complete."""
-
-    def fetch_rows(self, shards: Collection[int]) -> None:
-        """Bring the rows of those of some shards that are complete."""
-
-    def fetch_members(self, shards: Collection[int]) -> None:
-        """Bring what rows do not hold."""
-
-    def store(self, shards: Collection[int]) -> None:
-        """Take finished shards; the rows, which make each complete, last."""
-
-    def clear(self) -> None:
-        """Drop plan, split and shards."""
-
-
-class Here:
-    """A folder on this machine, or one that all machines share: nothing is to be moved.
+    Subclasses keep captures elsewhere and copy files to and from a working folder.
 
     Args:
-        folder: Made where it does not exist.
+        folder: The folder to work in, with open shards, journals and locks; made if missing.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -61,37 +31,40 @@ class Here:
         folder.mkdir(parents=True, exist_ok=True)
 
     def fetch_plan(self) -> None:
-        """Nothing to do."""
+        """Copy plan and split into the working folder."""
 
     def store_plan(self) -> None:
-        """Nothing to do."""
+        """Store plan and split, the plan last."""
 
-    def complete(self) -> set[int]:
-        """List the shards whose rows exist."""
+    def complete_shards(self) -> set[int]:
+        """Return the numbers of the shards whose rows are stored."""
         return set(complete_shards(self.folder))
 
     def fetch_rows(self, shards: Collection[int]) -> None:
-        """Nothing to do."""
+        """Copy the rows of those of the shards that are complete into the working folder."""
 
     def fetch_members(self, shards: Collection[int]) -> None:
-        """Nothing to do."""
+        """Copy the tars and WARCs of some shards into the working folder."""
 
     def store(self, shards: Collection[int]) -> None:
-        """Nothing to do."""
+        """Store finished shards; the rows, which make each complete, last."""
 
     def clear(self) -> None:
-        """Nothing to do: the folder that is worked in is the one to clear."""
+        """Delete plan, split and shards outside the working folder."""
 
 
-class There:
-    """A place that fsspec knows, such as ``s3://bucket/captures``, and a folder to work in.
+class RemoteStorage(ShardStorage):
+    """A file system that fsspec knows, such as ``s3://bucket/captures``, and a working folder.
 
-    Shards in the making stay in the folder, so that a lost machine costs these alone. A finished
-    one is copied, its rows last; they are one object, which appears whole or not at all.
+    Open shards stay in the working folder, so that a lost machine costs these alone. A finished
+    shard is copied, its rows last; they are one object, which appears whole or not at all.
 
     Args:
-        url: Of the place.
-        scratch: Folder to work in, kept between runs; by default one in the user's cache.
+        url: URL of the captures folder.
+        scratch: The working folder, kept between runs; by default one in the user's cache.
+
+    Raises:
+        ConfigError: If fsspec, or its package for such URLs, is not installed.
     """
 
     def __init__(self, url: str, scratch: Path | None) -> None:
@@ -104,11 +77,10 @@ class There:
             self._files, self._root = fsspec.core.url_to_fs(self.url)
         except (ImportError, ValueError) as error:
             raise ConfigError(f"{url}: {error}; pip install 'noise-of-web[cluster]'") from None
-        self.folder = scratch or _scratch(self.url)
-        self.folder.mkdir(parents=True, exist_ok=True)
+        super().__init__(scratch or _scratch(self.url))
 
     def fetch_plan(self) -> None:
-        """Bring plan and split, in place of any that are here."""
+        """Copy plan and split into the working folder, in place of any there."""
         there = self._exists(_PLAN[-1])
         for name in _PLAN:
             if there:
@@ -117,36 +89,36 @@ class There:
                 (self.folder / name).unlink(missing_ok=True)
 
     def store_plan(self) -> None:
-        """Take plan and split; the plan last."""
+        """Store plan and split, the plan last."""
         for name in _PLAN:
             self._store(name)
 
-    def complete(self) -> set[int]:
-        """List the shards whose rows exist there."""
-        with self._said():
+    def complete_shards(self) -> set[int]:
+        """Return the numbers of the shards whose rows are stored."""
+        with self._errors_explained():
             self._files.invalidate_cache()
             names = self._files.find(self._root, maxdepth=1)  # nothing there is no error
         stems = [name.rpartition("/")[2].removesuffix(_ROWS) for name in names]
         return {int(stem) for stem in stems if stem.isascii() and stem.isdigit()}
 
     def fetch_rows(self, shards: Collection[int]) -> None:
-        """Bring the rows of those of some shards that are complete; first take what is unsent."""
+        """Copy the rows of complete shards here, after storing what was finished but not stored."""
         self.store([shard for shard in shards if self._is_unsent(shard)])
-        complete = self.complete()
+        complete = self.complete_shards()
         for shard in shards:
             rows_path(self.folder, shard).unlink(missing_ok=True)
             if shard in complete:
                 self._fetch(f"{shard:05d}{_ROWS}")
 
     def fetch_members(self, shards: Collection[int]) -> None:
-        """Bring what rows do not hold."""
+        """Copy the tars and WARCs of some shards into the working folder."""
         for shard in shards:
             for ending in _MEMBERS:
                 if self._exists(f"{shard:05d}{ending}"):
                     self._fetch(f"{shard:05d}{ending}")
 
     def store(self, shards: Collection[int]) -> None:
-        """Take finished shards, the rows last, and drop here what is large."""
+        """Store finished shards, the rows last; delete the large files from the working folder."""
         for shard in shards:
             names = [f"{shard:05d}{ending}" for ending in _MEMBERS]
             names = [name for name in names if (self.folder / name).exists()]
@@ -156,17 +128,17 @@ class There:
                 (self.folder / name).unlink()
 
     def clear(self) -> None:
-        """Drop plan, split and shards there, the rows first."""
-        shards = self.complete()
+        """Delete plan, split and shards from the storage, the rows first."""
+        shards = self.complete_shards()
         names = [f"{shard:05d}{_ROWS}" for shard in shards]
         names += [f"{shard:05d}{ending}" for shard in shards for ending in _MEMBERS]
         for name in [*names, *reversed(_PLAN)]:
             if self._exists(name):
-                with self._said():
+                with self._errors_explained():
                     self._files.rm_file(f"{self._root}/{name}")
 
     def _is_unsent(self, shard: int) -> bool:
-        """Whether a shard was finished here but not taken: its members go once it is."""
+        """Whether a shard was finished here but not stored: its members are deleted once it is."""
         return (
             members_path(self.folder, shard).exists()
             and rows_path(self.folder, shard).exists()
@@ -174,21 +146,21 @@ class There:
         )
 
     def _exists(self, name: str) -> bool:
-        with self._said():
+        with self._errors_explained():
             self._files.invalidate_cache()
             return bool(self._files.exists(f"{self._root}/{name}"))
 
     def _fetch(self, name: str) -> None:
-        with self._said():
+        with self._errors_explained():
             temporary = self.folder / f".{name}.{os.getpid()}.tmp"
             self._files.get_file(f"{self._root}/{name}", str(temporary))
             temporary.replace(self.folder / name)
 
     def _store(self, name: str) -> None:
-        """Copy a file under its own name at once: for a store of objects, or by rename."""
-        with self._said():
+        """Copy a file so that it appears whole: as one object, or by rename."""
+        with self._errors_explained():
             path = f"{self._root}/{name}"
-            if not _is_folder(self._files):
+            if not _shows_partial_files(self._files):
                 self._files.put_file(str(self.folder / name), path)
                 return
             temporary = f"{self._root}/.{name}.tmp"
@@ -197,46 +169,46 @@ class There:
             self._files.mv(temporary, path)
 
     @contextmanager
-    def _said(self) -> Iterator[None]:
-        """Say where it was when the place does not answer as it should."""
+    def _errors_explained(self) -> Iterator[None]:
+        """Raise every error of the file system as a FormatError that names the URL."""
         try:
             yield
-        except Exception as error:  # noqa: BLE001 - each kind of place has errors of its own
+        except Exception as error:  # noqa: BLE001 - each file system has errors of its own
             raise FormatError(self.url, f"{type(error).__name__}: {error}") from None
 
 
-def depot(captures: Path | str, scratch: Path | None = None) -> Depot:
-    """Give the depot of a captures folder: a path, or a URL that fsspec knows.
+def open_storage(captures: Path | str, scratch: Path | None = None) -> ShardStorage:
+    """Return the storage of a captures folder, given by path or by a URL that fsspec knows.
 
     Raises:
-        ConfigError: If nothing here can reach such a URL.
+        ConfigError: If fsspec, or its package for such URLs, is not installed.
     """
     text = str(captures)
-    return There(text, scratch) if is_elsewhere(text) else Here(Path(text))
+    return RemoteStorage(text, scratch) if is_remote(text) else ShardStorage(Path(text))
 
 
-def is_elsewhere(captures: Path | str) -> bool:
+def is_remote(captures: Path | str) -> bool:
     """Whether captures are named by a URL, not by a path."""
     return "://" in str(captures)
 
 
 @contextmanager
-def rows_of(captures: Path | str) -> Iterator[Path]:
-    """Give a folder with the plan and the rows of all complete shards, wherever they are."""
-    if not is_elsewhere(captures):
+def local_rows(captures: Path | str) -> Iterator[Path]:
+    """Yield a folder with the plan and the rows of all complete shards, fetched where needed."""
+    if not is_remote(captures):
         yield Path(captures)
         return
     with TemporaryDirectory() as folder:
-        there = There(str(captures), Path(folder))
-        there.fetch_plan()
-        if not plan_path(there.folder).exists():
+        storage = RemoteStorage(str(captures), Path(folder))
+        storage.fetch_plan()
+        if not plan_path(storage.folder).exists():
             raise FormatError(captures, "holds no plan.parquet; `now-builder crawl` makes it")
-        there.fetch_rows(there.complete())
-        yield there.folder
+        storage.fetch_rows(storage.complete_shards())
+        yield storage.folder
 
 
-def _is_folder(files: Any) -> bool:
-    """Whether a place shows files while they are being written, as disks do."""
+def _shows_partial_files(files: Any) -> bool:
+    """Whether a file system shows files while they are being written, as disks do."""
     protocol = files.protocol if isinstance(files.protocol, tuple) else (files.protocol,)
     return bool({"file", "local", "sftp", "ssh", "smb", "hdfs", "arrow_hdfs"} & set(protocol))
 

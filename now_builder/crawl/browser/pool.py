@@ -1,8 +1,8 @@
-"""Chromium as a phone: launched, recycled, relaunched after a crash, and gone at the end."""
+"""A pool of Chromium browsers that act as a phone, replaced when spent or crashed."""
 
 import asyncio
+import logging
 import os
-import sys
 import time
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,12 +17,14 @@ from playwright.async_api import Error as PlaywrightError
 from now_builder import __version__
 from now_builder.chromium import find_chromium
 from now_builder.crawl.browser.memory import end_process, limit_memory
-from now_builder.crawl.browser.outcome import Seen, Trail, VisitError
 from now_builder.crawl.browser.tab import SCALE, SCREEN, Limits, Tab
-from now_builder.crawl.politeness.proxy import Gate
+from now_builder.crawl.browser.visit import VisitError, VisitRecord, VisitResult
+from now_builder.crawl.politeness.proxy import Proxy
 from now_builder.crawl.politeness.robots import PRODUCT
 from now_builder.crawl.settings import CrawlSettings
 from now_builder.errors import CrawlError
+
+_log = logging.getLogger(__name__)
 
 _PAGES_PER_BROWSER = 4
 _CLOSE_S = 10.0
@@ -31,20 +33,20 @@ _READY_S = 20.0
 
 _PROMPT_S = 3.0
 _STUCK = frozenset({"timeout", "renderer_hung"})
-"""Ends of a page after which its browser must answer promptly, or another page may be to blame."""
+"""Errors after which the browser must answer promptly, or another page may be at fault."""
 
 _LAUNCH_S = 60.0
 _SUSPECT_LAUNCH_S = 15.0
 """Time for a start after something did not answer: it may be the driver, which is then replaced."""
 
-_LOOK_S, _LONGEST_LOOK_S = 0.5, 2.0
-"""Between two looks at the browsers' memory: a page can take a gigabyte in a second."""
+_WATCH_S, _LONGEST_WATCH_S = 0.5, 2.0
+"""Pause between two measurements of memory: a page can take a gigabyte in a second."""
 
 _FEWEST_PAGES = 20
 """A browser too large is kept for so many pages, so that large pages do not cost a start each."""
 
 _NOWHERE = "http://127.0.0.1:9"
-"""The proxy of whatever the browser does beside our pages: nobody listens there."""
+"""The proxy of the browser's own requests: nobody listens there."""
 
 _DRIVER_ERRORS = (PlaywrightError, TimeoutError, OSError)
 
@@ -67,7 +69,7 @@ _NOT_PLAYWRIGHTS = ("--disable-ipc-flooding-protection", "--disable-popup-blocki
 
 @dataclass(slots=True, eq=False)
 class _Launched:
-    """A browser, its process, how much it has done, and the memory that it holds."""
+    """A running browser, its process, its pages so far, and its memory."""
 
     browser: Browser
     process: psutil.Process | None = None
@@ -77,11 +79,11 @@ class _Launched:
 
 
 def user_agent(version: str, url: str) -> str:
-    """Give a phone's user agent that says who we are.
+    """Return a phone's user agent that names this crawler.
 
     Args:
-        version: Of the browser, such as ``131.0.6778.33``.
-        url: Where a site's owner learns more.
+        version: Version of the browser, such as ``131.0.6778.33``.
+        url: Page with information for the owners of sites.
     """
     about = f" (+{url})" if url else ""
     return (
@@ -91,19 +93,19 @@ def user_agent(version: str, url: str) -> str:
     )
 
 
-class Browsers:
+class BrowserPool:
     """As many browsers as the pages in flight need; each visit has a context of its own.
 
     Args:
-        settings: Of the crawl.
-        concurrency: Pages in flight at most.
+        settings: Settings of the crawl.
+        concurrency: Most pages in flight.
     """
 
     def __init__(self, settings: CrawlSettings, concurrency: int) -> None:
         self._settings = settings
         self._places: list[_Launched | None] = [None] * -(-concurrency // _PAGES_PER_BROWSER)
         self._lock = asyncio.Lock()
-        self._cells = asyncio.Semaphore(len(self._places))
+        self._extra = asyncio.Semaphore(len(self._places))
         self._playwright: Playwright | None = None
         self._closing: set[asyncio.Task[None]] = set()
         self._alive: dict[int, _Launched] = {}
@@ -112,14 +114,14 @@ class Browsers:
         self._path = settings.browser or find_chromium()
         self.version = ""
 
-    async def __aenter__(self) -> "Browsers":  # noqa: PYI034 - beartype reads no Self here
-        """Start the driver and a first browser, so that what is missing is said at once."""
+    async def __aenter__(self) -> "BrowserPool":  # noqa: PYI034 - beartype reads no Self here
+        """Start the driver and a first browser, so that a missing one is reported at once."""
         if self._settings.browser is not None and not self._settings.browser.exists():
             raise CrawlError(f"--browser {self._settings.browser}: no such file")
         if _is_root():
-            sys.stderr.write(
+            _log.warning(
                 "crawl: running as root, so Chromium's own sandbox is off; run as an ordinary user "
-                "to have it (for example: sudo -u nobody -H now-builder crawl ...)\n"
+                "to have it (for example: sudo -u nobody -H now-builder crawl ...)"
             )
         try:
             self._places[0] = await self._launch()
@@ -130,7 +132,7 @@ class Browsers:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Close the browsers; what does not close is ended."""
+        """Close the browsers; kill those that do not close."""
         if self._watching is not None:
             self._watching.cancel()
             await asyncio.gather(self._watching, return_exceptions=True)
@@ -142,67 +144,73 @@ class Browsers:
 
     @property
     def user_agent(self) -> str:
-        """What pages and robots.txt are asked with."""
+        """The user agent of all requests."""
         return user_agent(self.version, self._settings.user_agent_url)
 
-    async def visit(self, url: str, gate: Gate, trail: Trail, *, alone: bool = False) -> Seen:
+    async def visit(
+        self, url: str, proxy: Proxy, record: VisitRecord, *, alone: bool = False
+    ) -> VisitResult:
         """Visit a URL in a context of its own.
 
         Args:
             url: Canonical.
-            gate: The page's way out.
-            trail: Filled as the visit goes on.
-            alone: In a browser of its own too, for a page in whose company one went down.
+            proxy: The proxy of this page's connections.
+            record: Filled as the visit goes on.
+            alone: Use a browser that no other page is in, after a crash of a shared one.
 
         Raises:
-            VisitError: With the reason, where there is nothing to capture.
+            VisitError: If there is nothing to capture.
             CrawlError: If no browser can be started.
         """
         if not alone:
-            with trail.steps.step("open"):
+            with record.timer.step("open"):
                 launched = await self._acquire()
-            return await self._visit_in(launched, url, gate, trail)
-        async with self._cells:
-            with trail.steps.step("open"):
+            return await self._visit_in(launched, url, proxy, record)
+        async with self._extra:
+            with record.timer.step("open"):
                 launched = await self._launch()
             launched.in_flight += 1
-            return await self._visit_in(launched, url, gate, trail)
+            return await self._visit_in(launched, url, proxy, record)
 
-    async def _visit_in(self, launched: _Launched, url: str, gate: Gate, trail: Trail) -> Seen:
-        gate.begin(self._settings.max_bytes)
+    async def _visit_in(
+        self, launched: _Launched, url: str, proxy: Proxy, record: VisitRecord
+    ) -> VisitResult:
+        proxy.begin(self._settings.max_bytes)
         context: BrowserContext | None = None
         try:
-            with trail.steps.step("open"):
-                async with self._blamed(launched):
-                    context = await self._context(launched, gate)
+            with record.timer.step("open"):
+                async with self._browser_at_fault(launched):
+                    context = await self._context(launched, proxy)
                     page = await context.new_page()
                     context.on("page", lambda popup: self._later(_close_popup(popup)))
-                    tab = Tab(page, gate, trail, self._settings)
+                    tab = Tab(page, proxy, record, self._settings)
                     await tab.prepare()
-            return await self._visit(tab, url, trail)
+            return await self._visit(tab, url, record)
         except VisitError as problem:
             if problem.error in _STUCK and launched in self._places:
-                async with self._blamed(launched, _PROMPT_S):
+                async with self._browser_at_fault(launched, _PROMPT_S):
                     await launched.browser.new_browser_cdp_session()
             raise
         finally:
-            gate.cut()
-            with trail.steps.step("close"):
+            proxy.cut()
+            with record.timer.step("close"):
                 await self._release(launched, context)
 
-    async def _visit(self, tab: Tab, url: str, trail: Trail) -> Seen:
+    async def _visit(self, tab: Tab, url: str, record: VisitRecord) -> VisitResult:
         seconds, html_bytes = self._settings.page_timeout_s, self._settings.max_bytes // 2
         limits = Limits(seconds, self._settings.settle_s, html_bytes, time.monotonic())
         try:
             async with asyncio.timeout(seconds):
                 return await tab.visit(url, limits)
         except TimeoutError:
-            error = "timeout" if trail.http_status is None else "renderer_hung"
+            error = "timeout" if record.http_status is None else "renderer_hung"
             raise VisitError(error, f"nothing within {seconds:g} s") from None
 
     @asynccontextmanager
-    async def _blamed(self, launched: _Launched, seconds: float = _READY_S) -> AsyncIterator[None]:
-        """Hold a browser, not the page, to account for what fails here; it gets no more pages."""
+    async def _browser_at_fault(
+        self, launched: _Launched, seconds: float = _READY_S
+    ) -> AsyncIterator[None]:
+        """Treat a failure as a crash of the browser, not of the page; it gets no more pages."""
         try:
             async with asyncio.timeout(seconds):
                 yield
@@ -219,7 +227,7 @@ class Browsers:
                 self._retire(launched)
         await self._stop_driver()
 
-    async def _context(self, launched: _Launched, gate: Gate) -> BrowserContext:
+    async def _context(self, launched: _Launched, proxy: Proxy) -> BrowserContext:
         return await launched.browser.new_context(
             viewport=SCREEN,  # type: ignore[arg-type]
             screen=SCREEN,  # type: ignore[arg-type]
@@ -231,11 +239,11 @@ class Browsers:
             reduced_motion="reduce",
             service_workers="block",
             accept_downloads=False,
-            proxy={"server": gate.url, "bypass": "<-loopback>"},
+            proxy={"server": proxy.url, "bypass": "<-loopback>"},
         )
 
     async def _acquire(self) -> _Launched:
-        """Give the least busy browser, a fresh one where the old one is spent or has crashed."""
+        """Return the least busy browser, replaced if it is spent or has crashed."""
         async with self._lock:
             number = min(
                 range(len(self._places)),
@@ -263,9 +271,9 @@ class Browsers:
         return launched.started >= most
 
     async def _watch(self) -> None:
-        """Keep an eye on the memory of the browsers; less often where a look takes long."""
+        """Watch the memory of the browsers; less often where measuring takes long."""
         loop = asyncio.get_running_loop()
-        pause_s = _LOOK_S
+        pause_s = _WATCH_S
         with ThreadPoolExecutor(1) as pool:  # one of its own: the loop's may be full of look-ups
             while True:
                 await asyncio.sleep(pause_s)
@@ -275,25 +283,25 @@ class Browsers:
                 )
                 for pid, launched in self._alive.items():
                     launched.held_mb = held.get(pid, 0.0)
-                pause_s = min(max(_LOOK_S, 20 * (time.monotonic() - begun)), _LONGEST_LOOK_S)
+                pause_s = min(max(_WATCH_S, 20 * (time.monotonic() - begun)), _LONGEST_WATCH_S)
 
     async def _release(self, launched: _Launched, context: BrowserContext | None) -> None:
         """Close a context.
 
         Raises:
-            VisitError: If that fails: then the browser is to blame for whatever happened.
+            VisitError: If that fails, which is the fault of the browser.
         """
         launched.in_flight -= 1
         try:
             if context is not None:
-                async with self._blamed(launched):
+                async with self._browser_at_fault(launched):
                     await context.close()
         finally:
             if not launched.in_flight and launched not in self._places:
                 self._close(launched)
 
     def _retire(self, launched: _Launched) -> None:
-        """Give a browser no more pages."""
+        """Take a browser out of the pool, so that it gets no more pages."""
         self._places = [None if place is launched else place for place in self._places]
 
     def _close(self, launched: _Launched) -> None:
@@ -353,7 +361,7 @@ class Browsers:
 
 
 def _kill_driver(driver: Playwright) -> None:
-    """End a driver that does not end; Playwright has no public name for its process."""
+    """Kill a driver that does not stop; Playwright has no public name for its process."""
     inner = getattr(driver, "_impl_obj", None)
     transport = getattr(getattr(inner, "_connection", None), "_transport", None)
     process = getattr(transport, "_proc", None)
@@ -374,7 +382,7 @@ def _launch_problem(path: Path | None, error: BaseException) -> str:
 
 
 async def _process_of(browser: Browser) -> psutil.Process | None:
-    """Ask a browser which process it is; ``None`` where it does not say."""
+    """Return the process of a browser; ``None`` if it does not say."""
     with suppress(PlaywrightError, psutil.Error):
         session = await browser.new_browser_cdp_session()
         found = await session.send("SystemInfo.getProcessInfo")

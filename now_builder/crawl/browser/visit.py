@@ -1,0 +1,92 @@
+"""The record of a visit to a page, and its result or error."""
+
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from now_builder.crawl.timings import StepTimer
+from now_builder.formats.shard import Element, Exchange
+
+BUSY = frozenset({"http_429", "http_503"})
+"""Answers that ask to come back later."""
+
+TRANSIENT = frozenset({"net_error", "renderer_crashed", "browser_crashed"})
+"""Errors that a further attempt may mend."""
+
+REFUSED = frozenset(
+    {
+        "private_address",
+        "robots",
+        "robots_unreachable",
+        "quota",
+        "never",
+        "opt_out",
+        "no_description",
+    }
+)
+"""Errors of pages that were not visited on purpose."""
+
+
+@dataclass(slots=True)
+class VisitRecord:
+    """How far a visit got; filled as it goes on, so that the row of a failure has it, too.
+
+    Attributes:
+        redirects: the URLs on the way, without the final one.
+        robots: the reason of the decision by robots.txt.
+        timer: seconds by step.
+    """
+
+    redirects: list[str] = field(default_factory=list)
+    final_url: str | None = None
+    http_status: int | None = None
+    content_type: str | None = None
+    robots: str | None = None
+    timer: StepTimer = field(default_factory=StepTimer)
+
+    def columns(self) -> dict[str, Any]:
+        """Return the record as columns of the page's row."""
+        known = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "timer"}
+        return known | {"timings": self.timer.to_json()}
+
+
+@dataclass(frozen=True, slots=True)
+class VisitResult:
+    """A page as the browser loaded it.
+
+    Attributes:
+        html: bytes of the main document as served, content encodings undone.
+        screenshot: PNG of 720 x 1280 px.
+        elements: DOM elements on the screen.
+        settled: whether the page was complete and came to rest.
+        scripted: contents of ``<meta name=description>`` in the live DOM.
+        robots_tags: values of ``X-Robots-Tag``.
+        tdm: value of ``TDM-Reservation``.
+        exchanges: requests and responses that led to the main document; empty without a WARC.
+        overlays: rules by which overlays were hidden.
+    """
+
+    html: bytes
+    screenshot: bytes
+    elements: list[Element]
+    settled: bool
+    scripted: list[str]
+    robots_tags: list[str] = field(default_factory=list)
+    tdm: str | None = None
+    exchanges: tuple[Exchange, ...] = ()
+    overlays: list[str] = field(default_factory=list)
+
+
+class VisitError(Exception):
+    """A visit without a result.
+
+    Args:
+        error: Reason class, such as ``timeout``.
+        message: Details for people.
+        retry_after_s: Seconds after which the site asks to come back.
+    """
+
+    def __init__(self, error: str, message: str = "", retry_after_s: float | None = None) -> None:
+        super().__init__(f"{error}: {message}")
+        self.error = error
+        self.message = message
+        self.retry_after_s = retry_after_s

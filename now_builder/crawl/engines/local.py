@@ -1,0 +1,155 @@
+"""Crawl some shards of a plan in this process: the one function behind every engine."""
+
+import asyncio
+import logging
+import os
+import signal
+import threading
+from collections.abc import Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack, contextmanager
+from pathlib import Path
+
+from now_builder.crawl.browser.pool import BrowserPool
+from now_builder.crawl.caption.language import detect_language
+from now_builder.crawl.engines.page import PageVisitor
+from now_builder.crawl.engines.workers import Workers
+from now_builder.crawl.plan.urls import read_hosts
+from now_builder.crawl.politeness.proxy import Proxy
+from now_builder.crawl.politeness.resolver import Resolver, parse_mapping
+from now_builder.crawl.politeness.robots import Robots
+from now_builder.crawl.politeness.scheduler import Scheduler
+from now_builder.crawl.progress import Progress
+from now_builder.crawl.settings import CrawlSettings
+from now_builder.crawl.storage.locks import lock_shards
+from now_builder.crawl.storage.shard_storage import open_storage
+from now_builder.crawl.storage.shard_tracker import ShardTracker
+from now_builder.crawl.storage.shard_writer import sweep
+from now_builder.errors import CrawlError
+from now_builder.formats.shard import Planned, read_plan
+
+_log = logging.getLogger(__name__)
+_UNLIMITED = 1 << 62
+_PAGES_PER_CORE = 3
+
+
+def crawl_shards(
+    captures: str, shards: Sequence[int], settings: CrawlSettings, wait_s: float = 0.0
+) -> int:
+    """Crawl some shards of a plan and return the number of pages visited.
+
+    It knows of no other worker and may be called again at any time, here or on another machine:
+    what is final stays, what is missing is done. The caller makes sure that a whole host group is
+    given to one worker at a time.
+
+    Args:
+        captures: Folder or URL with a plan.
+        shards: Numbers of the shards.
+        settings: Settings of the crawl.
+        wait_s: Seconds to wait for a worker that still holds one of the shards.
+
+    Raises:
+        CrawlError: If there is no browser, the disk is full, or another crawl is at work on these.
+    """
+    storage = open_storage(captures, settings.scratch)
+    with lock_shards(storage.folder, shards, wait_s):
+        with write_errors_explained(captures):
+            sweep(storage.folder, shards)
+            plan = read_plan(storage.folder)
+            storage.fetch_rows(_with_same_urls(plan, shards))
+            if settings.retry_failed:
+                storage.fetch_members(sorted(set(shards) & storage.complete_shards()))
+            tracker = ShardTracker(storage, plan, shards, retry_failed=settings.retry_failed)
+        resolver = make_resolver(settings)
+        visited = 0
+        if tracker.pending:
+            _ask_for_contact(tracker.pending, settings, resolver)
+            try:
+                visited = asyncio.run(_visit_pending(tracker, settings, resolver))
+            except asyncio.CancelledError:
+                raise CrawlError("stopped; run the same command again to go on") from None
+        tracker.finish_ready()
+        return visited
+
+
+def make_resolver(settings: CrawlSettings) -> Resolver:
+    """Return the resolver of a crawl's host names.
+
+    Raises:
+        ConfigError: If a mapping of ``resolve`` cannot be read.
+        FormatError: If the list ``never`` cannot be read.
+    """
+    never = read_hosts(settings.never) if settings.never else frozenset()
+    mappings = [parse_mapping(text) for text in settings.resolve]
+    return Resolver(mappings, allow_private=settings.allow_private, never=never)
+
+
+@contextmanager
+def write_errors_explained(captures: Path | str) -> Iterator[None]:
+    """Raise an error of the file system, such as a full disk, as a one-line CrawlError."""
+    try:
+        yield
+    except OSError as error:
+        raise CrawlError(f"{captures}: cannot be written ({error})") from None
+
+
+def _with_same_urls(plan: Sequence[Planned], shards: Collection[int]) -> list[int]:
+    """List some shards, and those in which the same URLs stand."""
+    ours = frozenset(shards)
+    urls = {line.url_canonical for line in plan if line.shard in ours}
+    return sorted({line.shard for line in plan if line.url_canonical in urls})
+
+
+async def _visit_pending(tracker: ShardTracker, settings: CrawlSettings, resolver: Resolver) -> int:
+    """Visit the pending pages; a SIGTERM ends it like a Ctrl-C, with nothing lost."""
+    _cancel_on_signals()
+    concurrency = settings.concurrency or _PAGES_PER_CORE * _cores()
+    concurrency = min(concurrency, len(tracker.pending))
+    async with AsyncExitStack() as stack:
+        pool = stack.enter_context(ThreadPoolExecutor(concurrency))
+        pool.submit(detect_language, "a model that takes a second to load, meanwhile", None)
+        browsers = await stack.enter_async_context(BrowserPool(settings, concurrency))
+        proxies = [await stack.enter_async_context(Proxy(resolver)) for _ in range(concurrency + 1)]
+        proxies[-1].begin(_UNLIMITED)
+        robots = Robots(proxies[-1], browsers.user_agent)
+        stack.push_async_callback(robots.close)
+        scheduler = Scheduler(
+            tracker.pending,
+            settings.per_host_delay_s,
+            settings.per_host_concurrency,
+            resolver.is_local,
+        )
+        progress = stack.enter_context(Progress(len(tracker.pending), tracker.total))
+        ranks = tracker.ranks() if settings.per_host_quota else {}
+        visitor = PageVisitor(settings, browsers, robots, scheduler, ranks, pool)
+        workers = Workers(visitor, tracker, scheduler, progress, settings, pool)
+        await workers.run(proxies[:-1])
+    return len(tracker.pending)
+
+
+def _cancel_on_signals() -> None:
+    """Treat the signals by which job schedulers announce the end as a Ctrl-C."""
+    task = asyncio.current_task()
+    if task is None or threading.current_thread() is not threading.main_thread():
+        return
+    for number in (signal.SIGTERM, signal.SIGUSR1):
+        if signal.getsignal(number) is signal.SIG_DFL:
+            asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+
+
+def _ask_for_contact(
+    pending: Sequence[Planned], settings: CrawlSettings, resolver: Resolver
+) -> None:
+    """Warn where public sites will be visited without a contact."""
+    public = any(not resolver.is_local(line.site) for line in pending)
+    if public and not settings.user_agent_url:
+        _log.warning(
+            "crawl: sites cannot learn who visits them; give a page that says so by "
+            "--user-agent-url https://..."
+        )
+
+
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

@@ -1,0 +1,220 @@
+"""One page's way: robots.txt, a plain request if wanted, the browser, the caption, the row."""
+
+import asyncio
+import hashlib
+import io
+import json
+import logging
+import traceback
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+import imagehash
+from PIL import Image
+
+from now_builder import __version__
+from now_builder.crawl.browser.pool import BrowserPool
+from now_builder.crawl.browser.prefetch import Prefetch
+from now_builder.crawl.browser.visit import REFUSED, VisitError, VisitRecord, VisitResult
+from now_builder.crawl.caption.describe import choose, describe, with_scripted
+from now_builder.crawl.caption.language import detect_language
+from now_builder.crawl.plan.urls import canonical
+from now_builder.crawl.politeness.opt_outs import opt_outs
+from now_builder.crawl.politeness.proxy import Proxy
+from now_builder.crawl.politeness.resolver import Refused
+from now_builder.crawl.politeness.robots import PRODUCT, Decision, Robots
+from now_builder.crawl.politeness.scheduler import Scheduler
+from now_builder.crawl.settings import CrawlSettings
+from now_builder.errors import NowError
+from now_builder.formats.shard import Capture, CaptureRow, Planned, Status
+
+_log = logging.getLogger(__name__)
+_MESSAGE = 500
+_GRACE_S = 150.0
+"""What a visit may take beyond the page: robots.txt, a browser to be started anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """What one visit to a page gave.
+
+    Attributes:
+        row: The page's row, final unless the visit is repeated.
+        capture: What was captured; ``None`` if the visit failed.
+        retry_after_s: Seconds after which the site asks to come back, if it does.
+    """
+
+    row: CaptureRow
+    capture: Capture | None
+    retry_after_s: float | None = None
+
+
+class PageVisitor:
+    """Visits pages, and turns whatever goes wrong with one into its row.
+
+    Args:
+        settings: Settings of the crawl.
+        browsers: The browsers to visit with.
+        robots: Decisions by robots.txt.
+        scheduler: Told of the crawl delay that a site asks for.
+        ranks: Number of each page among those of its host, by key; for the quota.
+        pool: Threads for what would hold up the other pages: parsing, hashing.
+    """
+
+    def __init__(
+        self,
+        settings: CrawlSettings,
+        browsers: BrowserPool,
+        robots: Robots,
+        scheduler: Scheduler,
+        ranks: Mapping[str, int],
+        pool: ThreadPoolExecutor,
+    ) -> None:
+        self._settings = settings
+        self._browsers = browsers
+        self._robots = robots
+        self._scheduler = scheduler
+        self._ranks = ranks
+        self._pool = pool
+        self._opt_outs = frozenset(
+            word.strip().lower() for word in settings.opt_outs.split(",") if word.strip()
+        )
+        self._prefetch = (
+            Prefetch(settings, browsers.user_agent, self._opt_outs, pool)
+            if settings.prefetch
+            else None
+        )
+
+    async def visit(
+        self, line: Planned, proxy: Proxy, record: VisitRecord, *, alone: bool
+    ) -> Attempt:
+        """Visit once; here, and only here, whatever goes wrong with a page becomes its row.
+
+        Args:
+            line: The page.
+            proxy: The proxy of this page's connections.
+            record: Filled as the visit goes on.
+            alone: Whether to use a browser that no other page is in.
+        """
+        row = CaptureRow(
+            line.key, line.url, line.url_canonical, line.site, "ok",
+            fetched_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
+            browser=f"Chromium {self._browsers.version}",
+            tool=f"{PRODUCT}/{__version__}",
+        )  # fmt: skip
+        capture: Capture | None = None
+        retry_after_s: float | None = None
+        try:
+            result = await self._load(line, proxy, record, alone=alone)
+            with record.timer.step("describe"):
+                row, capture = await asyncio.get_running_loop().run_in_executor(
+                    self._pool, _describe, row, result, record, self._settings, self._opt_outs
+                )
+        except VisitError as problem:
+            retry_after_s = problem.retry_after_s
+            row = _failed(row, problem.error, problem.message)
+        except Refused as problem:
+            row = _failed(row, problem.reason, problem.detail)
+        except TimeoutError as stuck:
+            # Every step has its own limit, so this is the browser's driver, not the page.
+            _log.warning("crawl: %s: stuck%s; new browsers", line.url_canonical, _where(stuck))
+            await self._browsers.reset()
+            row = _failed(row, "browser_crashed", f"stuck{_where(stuck)}")
+        except NowError:
+            raise  # not this page's failure: no browser, a full disk
+        except Exception as problem:  # noqa: BLE001 - the one place: a page's failure is a row
+            row = _failed(row, "internal_error", f"{type(problem).__name__}: {problem}")
+        return Attempt(replace(row, **record.columns()), capture, retry_after_s)
+
+    async def _load(
+        self, line: Planned, proxy: Proxy, record: VisitRecord, *, alone: bool
+    ) -> VisitResult:
+        """Ask the site, make a plain request if that is wanted, and load the page in a browser."""
+        async with asyncio.timeout(self._settings.page_timeout_s + _GRACE_S):
+            with record.timer.step("robots"):
+                record.robots = (await self._allowed(line, record)).note
+            if self._prefetch is not None:
+                with record.timer.step("prefetch"):
+                    await self._prefetch.check(line.url_canonical, proxy, record)
+            return await self._browsers.visit(line.url_canonical, proxy, record, alone=alone)
+
+    async def _allowed(self, line: Planned, record: VisitRecord) -> Decision:
+        """Decide whether a page may be visited.
+
+        Raises:
+            VisitError: If it is not to be visited.
+            Refused: If its host cannot be reached or must not be.
+        """
+        if canonical(line.url_canonical) is None:
+            raise VisitError("bad_url", "not an http(s) URL")
+        quota = self._settings.per_host_quota
+        if quota and self._ranks[line.key] >= quota and not self._scheduler.is_local(line.site):
+            raise VisitError("quota", f"more than {quota} pages of one host")
+        if not self._settings.robots:
+            return Decision("allowed", "ignored")
+        decision = await self._robots.decide(line.url_canonical)
+        if decision.delay_s:
+            self._scheduler.slow_down(line.site, decision.delay_s)
+        if decision.verdict != "allowed":
+            record.robots = decision.note
+            raise VisitError(decision.verdict, decision.note)
+        return decision
+
+
+def _failed(row: CaptureRow, error: str, message: str) -> CaptureRow:
+    status: Status = "refused" if error in REFUSED else "failed"
+    return replace(row, status=status, error=error, error_message=message[:_MESSAGE] or None)
+
+
+def _where(error: BaseException) -> str:
+    """Return the function and line in which a cancelled visit was waiting, for a message."""
+    cause = error.__cause__ or error.__context__
+    frames = traceback.extract_tb(cause.__traceback__) if cause is not None else []
+    ours = [frame for frame in frames if "now_builder" in frame.filename]
+    return f" in {ours[-1].name}, line {ours[-1].lineno}" if ours else ""
+
+
+def _describe(
+    row: CaptureRow,
+    result: VisitResult,
+    record: VisitRecord,
+    settings: CrawlSettings,
+    obeyed: frozenset[str],
+) -> tuple[CaptureRow, Capture]:
+    """Fill in what needs no browser: caption, language, hashes."""
+    fallback = settings.caption_fallback
+    page = describe(result.html, record.content_type, fallback=fallback)
+    said = opt_outs(result.robots_tags, page.metas, result.tdm) & obeyed
+    if said:
+        raise VisitError("opt_out", ", ".join(sorted(said)))
+    candidates = with_scripted(page, result.scripted)
+    caption, source = choose(candidates, fallback=fallback)
+    with Image.open(io.BytesIO(result.screenshot)) as picture:
+        phash = str(imagehash.phash(picture))
+        screenshot = result.screenshot if settings.image == "png" else _to_webp(picture)
+    described = replace(
+        row,
+        charset=page.charset,
+        charset_source=page.charset_source,
+        title=page.title,
+        caption=caption,
+        caption_source=source,
+        candidates=json.dumps(candidates, ensure_ascii=False),
+        lang=detect_language(" ".join(filter(None, (caption, page.title))), page.lang),
+        lang_declared=page.lang,
+        sha256=hashlib.sha256(screenshot).hexdigest(),
+        html_sha256=hashlib.sha256(result.html).hexdigest(),
+        phash=phash,
+        load_state="settled" if result.settled else "partial",
+        overlays=result.overlays,
+    )
+    return described, Capture(row.key, screenshot, result.html, result.elements, result.exchanges)
+
+
+def _to_webp(picture: Image.Image) -> bytes:
+    """Encode a picture as lossless WebP."""
+    encoded = io.BytesIO()
+    picture.convert("RGB").save(encoded, "WEBP", lossless=True, method=2)
+    return encoded.getvalue()

@@ -1,0 +1,175 @@
+"""Resolve host names to addresses that may be dialled."""
+
+import asyncio
+import re
+import socket
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+from typing import Literal
+
+from now_builder.errors import ConfigError
+
+Address = IPv4Address | IPv6Address
+Refusal = Literal["private_address", "dns_error", "net_error", "too_large", "bad_request", "never"]
+
+_KEEP_S = 300.0
+_LOOK_UPS = ThreadPoolExecutor(64, "look-up")
+"""The event loop's own pool is small: a few names that take long would hold up all others."""
+
+_LOOK_UP_S = 10.0
+_EMBEDDING = (ip_network("64:ff9b::/96"), ip_network("64:ff9b:1::/48"), ip_network("::/96"))
+"""IPv6 ranges whose last 32 bits are an IPv4 address."""
+
+
+class Refused(Exception):  # noqa: N818 - a refusal is no error of ours
+    """A connection that was not made.
+
+    Args:
+        reason: Class of the refusal.
+        detail: Details for people.
+    """
+
+    def __init__(self, reason: Refusal, detail: str) -> None:
+        super().__init__(f"{reason}: {detail}")
+        self.reason: Refusal = reason
+        self.detail = detail
+
+
+@dataclass(frozen=True, slots=True)
+class Mapping:
+    """One ``--resolve``: a host, or ``*.`` and the end of one, and its address."""
+
+    pattern: str
+    address: Address
+    port: int | None
+
+    def covers(self, host: str) -> bool:
+        """Whether the mapping is for this host."""
+        if self.pattern.startswith("*."):
+            return host.endswith(self.pattern[1:])
+        return host == self.pattern
+
+
+def parse_mapping(text: str) -> Mapping:
+    """Read ``HOST:ADDR`` or ``HOST:ADDR:PORT``; an IPv6 address stands in brackets.
+
+    Raises:
+        ConfigError: If the text is neither.
+    """
+    found = re.fullmatch(r"([^:\s]+):(\[[0-9a-fA-F:.]+\]|[0-9.]+)(?::(\d{1,5}))?", text.strip())
+    addresses = _literal(found[2]) if found else ()
+    port = int(found[3]) if found and found[3] else None
+    if found is None or not addresses or (port is not None and not 0 < port < 65536):
+        raise ConfigError(
+            f"--resolve {text}: expected HOST:ADDR or HOST:ADDR:PORT, such as *.test:127.0.0.1:8765"
+        )
+    return Mapping(found[1].lower(), addresses[0], port)
+
+
+def is_public(address: Address) -> bool:
+    """Whether an address is on the open internet, and no way round to one that is not."""
+    if isinstance(address, IPv6Address):
+        inner = address.ipv4_mapped or address.sixtofour
+        if inner is None and any(address in network for network in _EMBEDDING):
+            inner = IPv4Address(int(address) & 0xFFFFFFFF)
+        if inner is not None:
+            return is_public(inner)
+        if address.teredo is not None or address.is_site_local:
+            return False
+    return address.is_global and not (
+        address.is_multicast or address.is_reserved or address.is_unspecified
+    )
+
+
+class Resolver:
+    """Resolves host names to checked addresses; a name is looked up once in five minutes.
+
+    Args:
+        mappings: Addresses given by ``--resolve``; the first that covers a host counts.
+        allow_private: Whether loopback and private addresses are allowed.
+        never: Hosts that are never contacted, subdomains included; lower case.
+    """
+
+    def __init__(
+        self,
+        mappings: Sequence[Mapping],
+        *,
+        allow_private: bool,
+        never: frozenset[str] = frozenset(),
+    ) -> None:
+        self._never = never
+        self._mappings = mappings
+        self._allow_private = allow_private
+        self._known: dict[str, tuple[float, tuple[Address, ...]]] = {}
+        self._pending: dict[str, asyncio.Future[tuple[Address, ...]]] = {}
+
+    async def resolve(self, host: str, port: int) -> tuple[tuple[Address, ...], int]:
+        """Return the addresses to dial for a host, and the port.
+
+        Raises:
+            Refused: ``dns_error``, ``private_address`` if any address is not public, or ``never``.
+        """
+        host = host.lower().rstrip(".")
+        if self._never and (barred := self._barred(host)) is not None:
+            raise Refused("never", f"{barred} is on the list of hosts never to visit")
+        mapped = next((mapping for mapping in self._mappings if mapping.covers(host)), None)
+        if mapped is not None:
+            addresses: tuple[Address, ...] = (mapped.address,)
+            port = mapped.port or port
+        else:
+            addresses = _literal(host) or await self._look_up(host)
+        if not self._allow_private:
+            for address in addresses:
+                if not is_public(address):
+                    raise Refused("private_address", f"{host} is {address}")
+        return addresses, port
+
+    def is_local(self, host: str) -> bool:
+        """Whether a host is known to be mapped or private, so that rate limits do not apply."""
+        host = host.lower().strip("[]")
+        if any(mapping.covers(host) for mapping in self._mappings):
+            return True
+        known = self._known.get(host)
+        addresses = _literal(host) or (known[1] if known else ())
+        return bool(addresses) and not all(is_public(address) for address in addresses)
+
+    def _barred(self, host: str) -> str | None:
+        """Return the listed host that a host is, or is a subdomain of."""
+        parts = host.split(".")
+        above = (".".join(parts[place:]) for place in range(len(parts)))
+        return next((name for name in above if name in self._never), None)
+
+    async def _look_up(self, host: str) -> tuple[Address, ...]:
+        known = self._known.get(host)
+        if known and time.monotonic() - known[0] < _KEEP_S:
+            return known[1]
+        if host not in self._pending:
+            task = asyncio.ensure_future(_query(host))
+            self._pending[host] = task
+            task.add_done_callback(lambda _: self._pending.pop(host, None))
+        addresses = await asyncio.shield(self._pending[host])
+        self._known[host] = (time.monotonic(), addresses)
+        return addresses
+
+
+def _literal(host: str) -> tuple[Address, ...]:
+    try:
+        return (ip_address(host.strip("[]").partition("%")[0]),)
+    except ValueError:
+        return ()
+
+
+async def _query(host: str) -> tuple[Address, ...]:
+    loop = asyncio.get_running_loop()
+    look_up = partial(socket.getaddrinfo, host, None, type=socket.SOCK_STREAM)
+    try:
+        # getaddrinfo also reads the odd spellings of addresses (0x7f.1, 2130706433), as dialling
+        # would; what comes back is checked, so none of them gets round the check.
+        found = await asyncio.wait_for(loop.run_in_executor(_LOOK_UPS, look_up), _LOOK_UP_S)
+    except (OSError, UnicodeError) as error:
+        raise Refused("dns_error", f"{host}: {error or 'timeout'}") from None
+    return tuple(dict.fromkeys(ip_address(item[4][0].partition("%")[0]) for item in found))  # type: ignore[union-attr]

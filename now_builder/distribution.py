@@ -1,0 +1,60 @@
+"""Settings of a stage that several machines can share: by Ray, or as the K-th of N shares."""
+
+import re
+from typing import Literal
+
+from pydantic import Field
+
+from now_builder.config import Strict
+from now_builder.errors import ConfigError
+from now_builder.ray_engine import RayOptions
+
+
+class DistributedSettings(Strict):
+    """Settings that ``crawl`` and ``detect`` share."""
+
+    engine: Literal["local", "ray"] = Field(
+        "local",
+        description="local: this machine. ray: the workers of a Ray cluster, all paths on a file "
+        "system that they share (a crawl may also write to a store such as s3://).",
+    )
+    ray_address: str = Field(
+        "",
+        description="Of a running cluster, such as auto or ray://head:10001; empty starts Ray on "
+        "this machine.",
+    )
+    workers: int = Field(
+        0, ge=0, description="Ray workers at once; 0 takes as many as the cluster's CPUs or GPUs."
+    )
+    worker_cpus: float = Field(2.0, gt=0, description="CPUs of a Ray worker.")
+
+    def ray_options(self, *, gpus: float = 0.0, attempts: int = 3) -> RayOptions:
+        """Return how much of a Ray cluster to take.
+
+        Args:
+            gpus: GPUs of one worker.
+            attempts: Attempts at one task, after which it is given up.
+        """
+        return RayOptions(
+            address=self.ray_address or None,
+            workers=self.workers,
+            cpus=self.worker_cpus,
+            gpus=gpus,
+            attempts=attempts,
+        )
+
+
+def read_share(text: str) -> tuple[int, int]:
+    """Read ``K/N``, the K-th of N shares of the shards, counted from 0.
+
+    Raises:
+        ConfigError: If the text is not of that form, or K is not below N.
+    """
+    found = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text.strip())
+    share = (int(found[1]), int(found[2])) if found else (1, 0)
+    if share[0] >= share[1]:
+        raise ConfigError(
+            f"--shards-from {text}: expected K/N with K from 0 to N-1, such as 3/16; in a Slurm "
+            "array from 0: $SLURM_ARRAY_TASK_ID/$SLURM_ARRAY_TASK_COUNT"
+        )
+    return share
