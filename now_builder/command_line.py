@@ -225,7 +225,7 @@ def run(app: typer.Typer) -> NoReturn:
     """
     try:
         set_up_logging()
-        app()
+        app(prog_name=app.info.name)
     except NowError as error:
         sys.stderr.write(f"error: {error}\n")
         sys.exit(1)
