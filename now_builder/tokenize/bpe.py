@@ -10,9 +10,8 @@ from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
 
 from now_builder.formats.captions import SPECIALS
 from now_builder.formats.io import write_text
-from now_builder.tokenize.base import alphabet, batches
+from now_builder.tokenize.base import alphabet, encoded
 
-BATCH = 1000
 LONGEST = 16
 """Characters in a token at most: a sentence repeated on every page of a site is not a word."""
 
@@ -40,9 +39,8 @@ class BpeTokenizer:
 
     def cut(self, captions: Iterable[str]) -> Iterator[list[str]]:
         """Cut a stream of captions; joined and with bytes decoded, the tokens are the caption."""
-        for batch in batches(captions, BATCH):
-            for encoding in self._backend.encode_batch(batch, add_special_tokens=False):
-                yield encoding.tokens
+        for encoding in encoded(self._backend, captions):
+            yield encoding.tokens
 
     def save(self, path: Path) -> None:
         """Store the raw tokenizer: ``tokenizers.Tokenizer.from_file`` reads it."""

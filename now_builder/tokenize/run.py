@@ -25,7 +25,7 @@ from now_builder.formats.split import read_split
 from now_builder.tokenize.base import CaptionTokenizer
 from now_builder.tokenize.corpus import Corpus, TrainCaptions
 from now_builder.tokenize.settings import TokenizeSettings
-from now_builder.tokenize.workers import Crew, renumbered
+from now_builder.tokenize.workers import ShardCutter, renumbered
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +177,7 @@ def _make(corpus: Corpus, tokenizer: CaptionTokenizer, job: _Job) -> Vocabulary:
     parts = job.folder / f".{name}.{os.getpid()}.tmp"  # what a kill leaves, the next run removes
     parts.mkdir()
     try:
-        train = Crew(corpus, tokenizer, parts).cut_all(job.pages, job.processes)
+        train = ShardCutter(corpus, tokenizer, parts).cut_all(job.pages, job.processes)
         vocabulary = _vocabulary(tokenizer, train, job)
         ids = job.folder / f"{name}.txt"
         write_captions(ids, renumbered(parts, vocabulary.word2idx))
