@@ -188,11 +188,12 @@ def _option(name: str, item: Any, short: str | None) -> inspect.Parameter:
 
 
 class _Stderr(logging.Handler):
-    """Print a record as a line on what is standard error at that moment."""
+    """Print a record as a line on what is standard error at that moment; say what is a warning."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print a record."""
-        sys.stderr.write(f"{self.format(record)}\n")
+        kind = f"{record.levelname.lower()}: " if record.levelno >= logging.WARNING else ""
+        sys.stderr.write(f"{kind}{self.format(record)}\n")
 
 
 def set_up_logging() -> None:

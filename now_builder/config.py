@@ -39,7 +39,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def with_overrides(tree: dict[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
-    """Give a copy of a settings tree in which each ``section.key=value`` is set.
+    """Return a copy of a settings tree in which each ``section.key=value`` is set.
 
     Values are read as TOML (``0.3``, ``true``, ``[1, 2]``); what is not TOML is taken as text.
 
@@ -71,7 +71,7 @@ def _value(text: str) -> Any:
 
 
 def build(model: type[Model], tree: dict[str, Any], origin: str) -> Model:
-    """Make a settings object from a tree.
+    """Build a settings object from a tree.
 
     Args:
         model: The settings class.
@@ -101,7 +101,7 @@ def read_share(text: str) -> tuple[int, int]:
     """Read ``K/N``, the K-th of N shares of the shards, counted from 0.
 
     Raises:
-        ConfigError: If it is none.
+        ConfigError: If the text is no such share.
     """
     found = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text.strip())
     share = (int(found[1]), int(found[2])) if found else (1, 0)

@@ -1,6 +1,6 @@
 """BERT's WordPiece: the multilingual vocabulary by name, a folder's, or one learned here."""
 
-import sys
+import logging
 import urllib.error
 import urllib.request
 from collections.abc import Iterable, Iterator
@@ -14,6 +14,8 @@ from now_builder.errors import ConfigError
 from now_builder.formats.captions import SPECIALS
 from now_builder.formats.io import write_text
 from now_builder.tokenize.base import UNKNOWN, alphabet, encoded
+
+_log = logging.getLogger(__name__)
 
 MULTILINGUAL = "bert-base-multilingual-cased"
 _UNK = "[UNK]"
@@ -49,9 +51,9 @@ def make_bert(
 
     Args:
         choice: ``auto``, ``learn``, a hub name or a folder.
-        captions: Of the train pool, for one that is learned.
-        vocabulary: Its tokens at most.
-        min_frequency: How often its pairs must occur to be merged.
+        captions: Captions of the train pool, to learn one on.
+        vocabulary: Most tokens of one that is learned.
+        min_frequency: How often a pair of pieces must occur to be merged.
 
     Raises:
         ConfigError: If a name or folder was asked for and cannot be had.
@@ -63,9 +65,11 @@ def make_bert(
     try:
         return load_bert(MULTILINGUAL)
     except ConfigError as error:
-        sys.stderr.write(
-            f"WARNING: {error}\nWARNING: a WordPiece vocabulary is learned here instead of "
-            f"{MULTILINGUAL}; the bert track of this dataset is not that of the paper\n"
+        _log.warning(
+            "%s; a WordPiece vocabulary is learned here instead of %s: the bert track of this "
+            "dataset is not that of the paper",
+            error,
+            MULTILINGUAL,
         )
         return learn_wordpiece(captions, vocabulary, min_frequency)
 
@@ -128,8 +132,8 @@ def learn_wordpiece(captions: Iterable[str], vocabulary: int, min_frequency: int
     """Learn a cased WordPiece vocabulary; Chinese characters are words of their own.
 
     Args:
-        captions: Of the train pool; gone through three times.
-        vocabulary: Tokens at most.
+        captions: Captions of the train pool; gone through three times.
+        vocabulary: Most tokens.
         min_frequency: How often a pair of pieces must occur to be merged.
 
     Differs:

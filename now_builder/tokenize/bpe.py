@@ -13,7 +13,7 @@ from now_builder.formats.io import write_text
 from now_builder.tokenize.base import alphabet, encoded
 
 LONGEST = 16
-"""Characters in a token at most: a sentence repeated on every page of a site is not a word."""
+"""Most characters in a token: a sentence repeated on every page of a site is not a word."""
 
 _CJK = r"\p{Han}\p{Hiragana}\p{Katakana}\x{30FC}\x{3005}"
 _PIECE = (
@@ -51,8 +51,8 @@ def learn_bpe(captions: Iterable[str], vocabulary: int, min_frequency: int) -> B
     """Learn merges on captions, which are first split at spaces, punctuation and script changes.
 
     Args:
-        captions: Of the train pool; gone through twice.
-        vocabulary: Tokens at most: specials, the 256 bytes, up to half of it characters (the most
+        captions: Captions of the train pool; gone through twice.
+        vocabulary: Most tokens: specials, the 256 bytes, up to half of it characters (the most
             frequent ones), and merges.
         min_frequency: How often a pair must occur to be merged.
 

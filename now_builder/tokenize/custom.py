@@ -22,7 +22,7 @@ class CustomTokenizer:
     """A tokenizer read from a file; nothing is learned for it.
 
     Attributes:
-        vocabulary: Its tokens in the order of its own ids, without the special ones.
+        vocabulary: tokens in the order of the file's own ids, without the special ones.
     """
 
     def __init__(self, name: str, path: Path) -> None:

@@ -174,7 +174,7 @@ def test_a_record_of_ours_is_a_line_on_stderr(quiet, capsys, monkeypatch, level,
     logger.info("seen")
     logger.debug("more")
     logging.getLogger("somebody.else").info("not ours")
-    assert capsys.readouterr().err.splitlines() == ["1 of 2", "seen", "more"][:lines]
+    assert capsys.readouterr().err.splitlines() == ["warning: 1 of 2", "seen", "more"][:lines]
 
 
 def test_an_unknown_level_is_a_users_mistake(quiet, monkeypatch):

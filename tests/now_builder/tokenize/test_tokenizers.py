@@ -218,14 +218,14 @@ def test_a_folder_with_another_tokenizer_is_refused(bpe: BpeTokenizer, tmp_path:
 
 
 def test_without_the_hub_a_name_is_an_error_and_auto_says_loudly_what_it_does(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     with pytest.raises(ConfigError, match="no-such-model"):
         make_bert("no-such-model", CORPUS, 600, 2)
     made = make_bert("auto", CORPUS, 600, 2)
-    assert "WARNING" in capsys.readouterr().err
+    assert "learned here instead of bert-base-multilingual-cased" in caplog.text
     assert "learned here" in made.source
     assert "not bert-base-multilingual-cased" in made.source
 
