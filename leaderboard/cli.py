@@ -7,14 +7,12 @@ import typer
 
 from leaderboard.commands import admin, blind, board, judge, service
 from now_builder import __version__
-from now_builder.command_line import run
+from now_builder.command_line import Program, run
 
-app = typer.Typer(
+app = Program(
     name="now-leaderboard",
     help="Judge a similarity matrix (images x captions) on a Noise-of-Web release: recalls both "
     "ways, rSum with its interval, and a board that shows it beside the paper's rows.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
@@ -49,7 +47,7 @@ for panel, commands in COMMANDS.items():
         app.command(name, rich_help_panel=panel)(function)
 app.add_typer(admin.admin, name="admin", rich_help_panel="Run a service, or submit to one")
 
-blind_app = typer.Typer(no_args_is_help=True, help="Rounds whose pairing only the judge has.")
+blind_app = Program(name="now-leaderboard blind", help="Rounds whose pairing only the judge has.")
 blind_app.command("make")(blind.make)
 blind_app.command("close")(blind.close)
 app.add_typer(blind_app, name="blind", rich_help_panel="Keep a board")

@@ -1,6 +1,6 @@
 """All stages in a row: URL list to release."""
 
-import sys
+import logging
 from pathlib import Path
 
 from pydantic import Field
@@ -10,6 +10,8 @@ from now_builder.crawl.settings import CrawlSettings
 from now_builder.detect.settings import DetectSettings, TrainDetectorSettings
 from now_builder.package.settings import PackageSettings
 from now_builder.tokenize.settings import TokenizeSettings
+
+_log = logging.getLogger(__name__)
 
 
 class BuildSettings(Strict):
@@ -30,12 +32,12 @@ def build_release(
 ) -> Path:
     """Run crawl, detect, tokenize and package; train the tiny detector first if none is given.
 
-    A detectron2 model, too, is a detector that is given.
+    A detectron2 model counts as one that is given.
 
     Args:
         urls: URL list.
-        out: Folder for everything; each stage's output has its own name in it.
-        settings: One section per stage.
+        out: Folder to write ``captures``, ``features.h5``, ``captions`` and ``release`` into.
+        settings: Settings of each stage.
         force: Start every stage over.
 
     Returns:
@@ -50,19 +52,17 @@ def build_release(
 
     captures, features = out / "captures", out / "features.h5"
     captions, release = out / "captions", out / "release"
-    _say(f"crawl: {crawl(urls, captures, settings.crawl, force)}")
+    _log.info("crawl: %s", crawl(urls, captures, settings.crawl, force))
     detection = settings.detect
     if detection.weights is None and not detection.regions.startswith("detectron2:"):
         weights = out / "detector.safetensors"
-        _say("no --weights given: training the tiny detector on this crawl's own train pool")
-        _say(f"train-detector: {train_detector(captures, weights, settings.train_detector, force)}")
+        _log.info("no --weights given: training the tiny detector on this crawl's own train pool")
+        trained = train_detector(captures, weights, settings.train_detector, force)
+        _log.info("train-detector: %s", trained)
         detection = detection.model_copy(update={"weights": weights})
-    _say(f"detect: {detect(captures, features, detection, force)}")
-    _say(f"tokenize: {tokenize(captures, captions, settings.tokenize, force)}")
+    _log.info("detect: %s", detect(captures, features, detection, force))
+    _log.info("tokenize: %s", tokenize(captures, captions, settings.tokenize, force))
     manifest = package(captures, features, captions, release, settings.package, force)
-    _say(f"package: {release}: {manifest.counts} pairs, {sum(manifest.rejects.values())} rejects")
+    rejects = sum(manifest.rejects.values())
+    _log.info("package: %s: %s pairs, %d rejects", release, manifest.counts, rejects)
     return release
-
-
-def _say(line: str) -> None:
-    sys.stderr.write(f"{line}\n")

@@ -38,7 +38,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def with_overrides(tree: dict[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
-    """Give a copy of a settings tree in which each ``section.key=value`` is set.
+    """Return a copy of a settings tree in which each ``section.key=value`` is set.
 
     Values are read as TOML (``0.3``, ``true``, ``[1, 2]``); what is not TOML is taken as text.
 
@@ -70,7 +70,7 @@ def _value(text: str) -> Any:
 
 
 def build(model: type[Model], tree: dict[str, Any], origin: str) -> Model:
-    """Make a settings object from a tree.
+    """Build a settings object from a tree.
 
     Args:
         model: The settings class.

@@ -1,6 +1,7 @@
-"""What this machine lacks, and mends it where it may."""
+"""Check what the stages need on this machine, and install it where that is allowed."""
 
 import json
+import logging
 import os
 import shutil
 import subprocess
@@ -14,21 +15,23 @@ from urllib.parse import quote
 from now_builder.chromium import find_chromium
 from now_builder.tessdata import debian_package, find_tessdata
 
+_log = logging.getLogger(__name__)
+
 _PROBE_S = 60
 _INSTALL_S = 1800
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that a stage wants.
+    """The state of one thing that a stage needs.
 
     Attributes:
-        name: Of the thing.
-        found: Whether it is there and works.
-        needed: Whether the crawl cannot do without.
-        detail: What was found, or what its absence means.
-        remedy: How to get it.
-        packages: Debian packages that bring it; the first that can be had is enough.
+        name: name of the thing.
+        found: whether it is there and works.
+        needed: whether the crawl needs it.
+        detail: what was found, or what its absence means.
+        remedy: how to get it.
+        packages: Debian packages that bring it; the first that is available is enough.
     """
 
     name: str
@@ -83,7 +86,7 @@ _PYTHON = (
 )
 
 _READ = (("chi_sim", "Chinese"), ("eng", "English"))
-"""What `detect --text-source ocr` reads unless told otherwise."""
+"""What `detect --text-source ocr` reads by default."""
 
 _PROBE = """<meta charset=utf-8><body><script>
 const draw = (text) => {
@@ -101,7 +104,7 @@ document.body.textContent = "BEGIN" + JSON.stringify(
 
 
 def check() -> list[Finding]:
-    """Look for what the stages want: Chromium, glyphs as it draws them, OCR data, packages."""
+    """Look for what the stages need: Chromium, glyphs as it draws them, OCR data, packages."""
     path = find_chromium()
     browser = _check_chromium(path)
     glyphs = _drawn(path) if path is not None and browser.found else None
@@ -207,7 +210,7 @@ def _check_python() -> list[Finding]:
 
 
 def _drawn(chromium: Path) -> list[bool] | None:
-    """Let Chromium draw a sample of each script and tell which are not its empty box."""
+    """Let Chromium draw a sample of each script; return which of them are not its empty box."""
     samples = json.dumps([script.sample for script in _SCRIPTS], ensure_ascii=False)
     page = "data:text/html;charset=utf-8," + quote(_PROBE.replace("SAMPLES", samples))
     command = [str(chromium), "--headless", "--disable-gpu", "--dump-dom", page]
@@ -226,7 +229,7 @@ def _drawn(chromium: Path) -> list[bool] | None:
 
 
 def _apt() -> list[str]:
-    """Give the command that installs Debian packages here; empty where there is none."""
+    """Return the command that installs Debian packages here; empty where there is none."""
     if shutil.which("apt-get") is None:
         return []
     if _is_root():
@@ -238,7 +241,7 @@ def _apt() -> list[str]:
 
 
 def _quietly(command: list[str]) -> bool:
-    sys.stderr.write(f"doctor: {' '.join(command)}\n")
+    _log.info("doctor: %s", " ".join(command))
     try:
         done = subprocess.run(
             command,

@@ -1,16 +1,17 @@
 """The command line: train, evaluate, predict, division, ablate, make-noise, plant, presets."""
 
 import json
-from inspect import Parameter, Signature
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from now_builder.command_line import Fields, Program
 from now_builder.command_line import run as run_app
-from now_builder.config import build
 from now_builder.errors import ConfigError, TrainingError
-from pc2_baseline.config import Plan
+
+if TYPE_CHECKING:
+    from pc2_baseline.config import Plan
 
 
 def _examples(*commands: str) -> str:
@@ -18,10 +19,9 @@ def _examples(*commands: str) -> str:
     return "\n\n".join(["Examples:", *commands])
 
 
-app = typer.Typer(
+app = Program(
+    name="pc2-baseline",
     help="Train PC2 and its baselines on a release, and predict with them.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
     add_completion=False,
 )
 
@@ -296,32 +296,16 @@ def presets(as_json: AsJson = False) -> None:
         typer.echo(f"{name:12} {line}")
 
 
-def plant(release: Path, **plan: Any) -> None:
+@app.command()
+def plant(
+    release: Annotated[Path, typer.Argument(metavar="RELEASE", help="Folder to write.")],
+    plan: Annotated["Plan", Fields("pc2_baseline.config:Plan")],
+) -> None:
     """Make a small release of random pages, with truth.csv, for trying a method: in seconds."""
     from pc2_baseline.data.planted import plant as start  # noqa: PLC0415 - h5py is heavy
 
-    start(release, build(Plan, plan, "plant"))
+    start(release, plan)
     typer.echo(f"{release}")
-
-
-def _plant_options() -> Signature:
-    """Turn the fields of a plan into options by their descriptions."""
-    folder = Annotated[Path, typer.Argument(metavar="RELEASE", help="Folder to write.")]
-    options = [
-        Parameter(
-            name,
-            Parameter.KEYWORD_ONLY,
-            default=field.default,
-            annotation=Annotated[field.annotation, typer.Option(help=field.description)],
-        )
-        for name, field in Plan.model_fields.items()
-    ]
-    release = Parameter("release", Parameter.POSITIONAL_OR_KEYWORD, annotation=folder)
-    return Signature([release, *options])
-
-
-plant.__signature__ = _plant_options()  # type: ignore[attr-defined]
-app.command()(plant)
 
 
 def main() -> None:

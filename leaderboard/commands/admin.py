@@ -15,19 +15,22 @@ from leaderboard.commands.options import (
     AsJson,
     DatabaseUrl,
 )
+from now_builder.command_line import Program
 from now_builder.errors import ConfigError
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
 
 
-admin = typer.Typer(
+admin = Program(
+    name="now-leaderboard admin",
     help="The service's users, tokens and log, for its operator: needs the database, not the "
     "service.",
-    no_args_is_help=True,
 )
-users = typer.Typer(help="Users who may submit.", no_args_is_help=True)
-tokens = typer.Typer(help="Users' tokens: shown once, stored as a hash.", no_args_is_help=True)
+users = Program(name="now-leaderboard admin user", help="Users who may submit.")
+tokens = Program(
+    name="now-leaderboard admin token", help="Users' tokens: shown once, stored as a hash."
+)
 admin.add_typer(users, name="user")
 admin.add_typer(tokens, name="token")
 

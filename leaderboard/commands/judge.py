@@ -13,7 +13,6 @@ from leaderboard.commands.options import (
     ReleaseFolder,
     SubmissionFile,
 )
-from now_builder.config import read_toml, with_overrides
 from now_builder.errors import ConfigError
 
 
@@ -72,6 +71,7 @@ def pack(
     """
     from leaderboard.submission.archive import new_submission, with_details  # noqa: PLC0415
     from leaderboard.submission.pack import Sources, pack_files  # noqa: PLC0415
+    from now_builder.config import read_toml, with_overrides  # noqa: PLC0415
 
     details = with_overrides(read_toml(about) if about else {}, set_ or [])
     meta = with_details(new_submission(release, track, split, method), details)

@@ -1,15 +1,19 @@
-"""What a caption tokenizer is: learned on train-pool captions, it cuts any caption into tokens."""
+"""The interface of a caption tokenizer, and what several of them need."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from now_builder.formats.captions import SPECIALS, UNK
 
+if TYPE_CHECKING:
+    import tokenizers
+
+BATCH = 1000
 UNKNOWN = SPECIALS[UNK]
-"""What a tokenizer gives for a piece of text that it has no token for."""
+"""The token for a piece of text that a tokenizer has no token for."""
 
 
 @runtime_checkable
@@ -17,10 +21,9 @@ class CaptionTokenizer(Protocol):
     """A tokenizer that is ready to use, here or, pickled, in a worker process.
 
     Attributes:
-        name: Which of the pipelines this is.
-        source: Where its tokens come from, in words; it is stored with the vocabulary.
-        vocabulary: Its tokens in their order, if it brings them along; ``None``: those that occur
-            in the train pool.
+        name: name of the track.
+        source: description of where the tokens come from, stored with the vocabulary.
+        vocabulary: all tokens in order, or ``None`` to use those that occur in the train pool.
     """
 
     name: str
@@ -36,15 +39,17 @@ class CaptionTokenizer(Protocol):
         ...
 
 
-def batches(captions: Iterable[str], size: int) -> Iterator[list[str]]:
-    """Hand over a stream ``size`` captions at a time."""
+def encoded(
+    backend: "tokenizers.Tokenizer", captions: Iterable[str]
+) -> "Iterator[tokenizers.Encoding]":
+    """Encode a stream of captions in batches; nothing is put around them."""
     stream = iter(captions)
-    while batch := list(islice(stream, size)):
-        yield batch
+    while batch := list(islice(stream, BATCH)):
+        yield from backend.encode_batch(batch, add_special_tokens=False)
 
 
 def alphabet(captions: Iterable[str], limit: int) -> list[str]:
-    """Give the most frequent characters; ties are broken by code point, not by chance.
+    """Return the most frequent characters, sorted; ties are broken by code point.
 
     Differs:
         The trainer's own limit drops tied characters in the order of a randomly seeded hash map.

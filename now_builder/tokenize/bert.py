@@ -1,12 +1,10 @@
 """BERT's WordPiece: the multilingual vocabulary by name, a folder's, or one learned here."""
 
-import json
-import sys
+import logging
 import urllib.error
 import urllib.request
 from collections.abc import Iterable, Iterator
 from importlib.metadata import version
-from itertools import chain
 from pathlib import Path
 
 import tokenizers
@@ -15,11 +13,10 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 from now_builder.errors import ConfigError
 from now_builder.formats.captions import SPECIALS
 from now_builder.formats.io import write_text
-from now_builder.tokenize.base import UNKNOWN, alphabet, batches
+from now_builder.tokenize.base import UNKNOWN, alphabet, encoded
 
-BATCH = 1000
-REMEMBERED = 2**16
-"""Words whose tokens are kept."""
+_log = logging.getLogger(__name__)
+
 MULTILINGUAL = "bert-base-multilingual-cased"
 _UNK = "[UNK]"
 _FILES = ["vocab.txt", "tokenizer.json", "tokenizer_config.json"]
@@ -38,74 +35,13 @@ class BertTokenizer:
         self.source = source
 
     def cut(self, captions: Iterable[str]) -> Iterator[list[str]]:
-        """Cut a stream of captions, without ``[CLS]`` and ``[SEP]``.
-
-        Differs:
-            Where case and accents stay, text is split by a table of characters, and the tokens of
-            a word are looked up; both are asked of the library at first sight, since it is slow at
-            saying where in the text each token came from, which nobody asks here.
-        """
-        if not _splits_by_character(self._backend):
-            for batch in batches(captions, BATCH):
-                for encoding in self._backend.encode_batch(batch, add_special_tokens=False):
-                    yield [UNKNOWN if token == _UNK else token for token in encoding.tokens]
-            return
-        characters, words = _Characters(self._backend), _Words(self._backend)
-        added = [token.content for token in self._backend.get_added_tokens_decoder().values()]
-        for caption in captions:
-            if any(token in caption for token in added):
-                tokens = self._backend.encode(caption, add_special_tokens=False).tokens
-                yield [UNKNOWN if token == _UNK else token for token in tokens]
-            else:
-                found = caption.translate(characters).split(" ")
-                yield list(chain.from_iterable(map(words.__getitem__, found)))
+        """Cut a stream of captions, without ``[CLS]`` and ``[SEP]``."""
+        for encoding in encoded(self._backend, captions):
+            yield [UNKNOWN if token == _UNK else token for token in encoding.tokens]
 
     def save(self, path: Path) -> None:
         """Store the raw tokenizer: ``tokenizers.Tokenizer.from_file`` reads it."""
         write_text(path, self._backend.to_str(pretty=False) + "\n")
-
-
-def _splits_by_character(backend: tokenizers.Tokenizer) -> bool:
-    """Whether what becomes of a character never depends on its neighbours."""
-    settings = json.loads(backend.to_str())
-    normalizer, splitter = settings["normalizer"] or {}, settings["pre_tokenizer"] or {}
-    return (
-        normalizer.get("type") == "BertNormalizer"
-        and not normalizer["lowercase"]
-        and not normalizer["strip_accents"]
-        and splitter.get("type") == "BertPreTokenizer"
-        and not any(token["normalized"] for token in settings["added_tokens"])
-    )
-
-
-class _Characters(dict[int, str]):
-    """What ``str.translate`` makes of a character: spaces stand where words are to be split."""
-
-    def __init__(self, backend: tokenizers.Tokenizer) -> None:
-        super().__init__()
-        self._normalizer, self._splitter = backend.normalizer, backend.pre_tokenizer
-
-    def __missing__(self, code: int) -> str:
-        within = self._normalizer.normalize_str(f"a{chr(code)}a")
-        pieces = " ".join(word for word, _ in self._splitter.pre_tokenize_str(within))
-        self[code] = pieces.removeprefix("a").removesuffix("a")
-        return self[code]
-
-
-class _Words(dict[str, list[str]]):
-    """The tokens of a word; emptied when it is full, since a crawl has words without end."""
-
-    def __init__(self, backend: tokenizers.Tokenizer) -> None:
-        super().__init__({"": []})
-        self._model = backend.model
-
-    def __missing__(self, word: str) -> list[str]:
-        if len(self) >= REMEMBERED:
-            self.clear()
-            self[""] = []
-        tokens = [token.value for token in self._model.tokenize(word)]
-        self[word] = [UNKNOWN if token == _UNK else token for token in tokens]
-        return self[word]
 
 
 def make_bert(
@@ -115,9 +51,9 @@ def make_bert(
 
     Args:
         choice: ``auto``, ``learn``, a hub name or a folder.
-        captions: Of the train pool, for one that is learned.
-        vocabulary: Its tokens at most.
-        min_frequency: How often its pairs must occur to be merged.
+        captions: Captions of the train pool, to learn one on.
+        vocabulary: Most tokens of one that is learned.
+        min_frequency: How often a pair of pieces must occur to be merged.
 
     Raises:
         ConfigError: If a name or folder was asked for and cannot be had.
@@ -129,9 +65,11 @@ def make_bert(
     try:
         return load_bert(MULTILINGUAL)
     except ConfigError as error:
-        sys.stderr.write(
-            f"WARNING: {error}\nWARNING: a WordPiece vocabulary is learned here instead of "
-            f"{MULTILINGUAL}; the bert track of this dataset is not that of the paper\n"
+        _log.warning(
+            "%s; a WordPiece vocabulary is learned here instead of %s: the bert track of this "
+            "dataset is not that of the paper",
+            error,
+            MULTILINGUAL,
         )
         return learn_wordpiece(captions, vocabulary, min_frequency)
 
@@ -194,8 +132,8 @@ def learn_wordpiece(captions: Iterable[str], vocabulary: int, min_frequency: int
     """Learn a cased WordPiece vocabulary; Chinese characters are words of their own.
 
     Args:
-        captions: Of the train pool; gone through three times.
-        vocabulary: Tokens at most.
+        captions: Captions of the train pool; gone through three times.
+        vocabulary: Most tokens.
         min_frequency: How often a pair of pieces must occur to be merged.
 
     Differs:

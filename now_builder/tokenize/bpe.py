@@ -10,11 +10,10 @@ from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
 
 from now_builder.formats.captions import SPECIALS
 from now_builder.formats.io import write_text
-from now_builder.tokenize.base import alphabet, batches
+from now_builder.tokenize.base import alphabet, encoded
 
-BATCH = 1000
 LONGEST = 16
-"""Characters in a token at most: a sentence repeated on every page of a site is not a word."""
+"""Most characters in a token: a sentence repeated on every page of a site is not a word."""
 
 _CJK = r"\p{Han}\p{Hiragana}\p{Katakana}\x{30FC}\x{3005}"
 _PIECE = (
@@ -40,9 +39,8 @@ class BpeTokenizer:
 
     def cut(self, captions: Iterable[str]) -> Iterator[list[str]]:
         """Cut a stream of captions; joined and with bytes decoded, the tokens are the caption."""
-        for batch in batches(captions, BATCH):
-            for encoding in self._backend.encode_batch(batch, add_special_tokens=False):
-                yield encoding.tokens
+        for encoding in encoded(self._backend, captions):
+            yield encoding.tokens
 
     def save(self, path: Path) -> None:
         """Store the raw tokenizer: ``tokenizers.Tokenizer.from_file`` reads it."""
@@ -53,8 +51,8 @@ def learn_bpe(captions: Iterable[str], vocabulary: int, min_frequency: int) -> B
     """Learn merges on captions, which are first split at spaces, punctuation and script changes.
 
     Args:
-        captions: Of the train pool; gone through twice.
-        vocabulary: Tokens at most: specials, the 256 bytes, up to half of it characters (the most
+        captions: Captions of the train pool; gone through twice.
+        vocabulary: Most tokens: specials, the 256 bytes, up to half of it characters (the most
             frequent ones), and merges.
         min_frequency: How often a pair must occur to be merged.
 

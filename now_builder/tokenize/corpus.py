@@ -40,8 +40,9 @@ class TrainCaptions:
     """The captions of the train pool, for as many passes as a learner needs.
 
     Attributes:
-        total: How many the train pool has.
-        at_most: How many are given: a learner's memory grows with them.
+        corpus: captions of the crawl.
+        total: number of captions in the train pool.
+        at_most: most captions to yield, since a learner's memory grows with them.
     """
 
     corpus: Corpus

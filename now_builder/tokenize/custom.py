@@ -13,9 +13,8 @@ import tokenizers
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.captions import SPECIALS, TOKENIZERS
 from now_builder.formats.io import write_text
-from now_builder.tokenize.base import UNKNOWN, batches
+from now_builder.tokenize.base import UNKNOWN, encoded
 
-BATCH = 1000
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
 
 
@@ -23,7 +22,7 @@ class CustomTokenizer:
     """A tokenizer read from a file; nothing is learned for it.
 
     Attributes:
-        vocabulary: Its tokens in the order of its own ids, without the special ones.
+        vocabulary: tokens in the order of the file's own ids, without the special ones.
     """
 
     def __init__(self, name: str, path: Path) -> None:
@@ -51,10 +50,9 @@ class CustomTokenizer:
 
     def cut(self, captions: Iterable[str]) -> Iterator[list[str]]:
         """Cut a stream of captions; special tokens that a caption spells out are unknown."""
-        for batch in batches(captions, BATCH):
-            for encoding in self._backend.encode_batch(batch, add_special_tokens=False):
-                # Not its tokens: for one that is unknown, some models give the text.
-                yield [self._tokens[number] for number in encoding.ids]
+        for encoding in encoded(self._backend, captions):
+            # Not its tokens: for one that is unknown, some models give the text.
+            yield [self._tokens[number] for number in encoding.ids]
 
     def save(self, path: Path) -> None:
         """Store the file as it was brought."""

@@ -1,11 +1,11 @@
-"""Jieba: dictionary and HMM segmentation of Chinese, exactly as ``jieba.lcut`` does it."""
+"""Jieba: dictionary and HMM segmentation of Chinese, as ``jieba.lcut`` does it."""
 
+import warnings
 from collections.abc import Iterable, Iterator
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-
-from now_builder.tokenize.segmenter import Segmenter
+from typing import Any
 
 
 class JiebaTokenizer:
@@ -25,9 +25,9 @@ class JiebaTokenizer:
 
     def cut(self, captions: Iterable[str]) -> Iterator[list[str]]:
         """Cut a stream of captions; the dictionary is loaded once a process."""
-        cut = _segmenter().cut
+        library = _library()
         for caption in captions:
-            tokens = cut(caption)
+            tokens = library.lcut(caption)
             yield tokens if self.white_space else [item for item in tokens if item.strip()]
 
     def save(self, path: Path) -> None:
@@ -35,5 +35,12 @@ class JiebaTokenizer:
 
 
 @cache
-def _segmenter() -> Segmenter:
-    return Segmenter()
+def _library() -> Any:
+    """Load Jieba's dictionary, past its cache: that is a marshal file in a shared folder."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # jieba 0.42 has invalid escapes, asks pkg_resources
+        import jieba  # noqa: PLC0415
+    library = jieba.Tokenizer()
+    library.FREQ, library.total = library.gen_pfdict(library.get_dict_file())
+    library.initialized = True
+    return library

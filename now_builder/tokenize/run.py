@@ -1,9 +1,9 @@
 """Turn the captions of a crawl into ids under each tokenizer; vocabularies see the train pool."""
 
 import hashlib
+import logging
 import os
 import shutil
-import sys
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,18 +25,20 @@ from now_builder.formats.split import read_split
 from now_builder.tokenize.base import CaptionTokenizer
 from now_builder.tokenize.corpus import Corpus, TrainCaptions
 from now_builder.tokenize.settings import TokenizeSettings
-from now_builder.tokenize.workers import Crew, renumbered
+from now_builder.tokenize.workers import ShardCutter, renumbered
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class TokenizeSummary:
-    """What a run of ``tokenize`` left behind.
+    """Outcome of ``tokenize``.
 
     Attributes:
-        pages: Captions encoded.
-        learned_on: Captions of the train pool.
-        sizes: Tokens of each vocabulary, specials included.
-        made: The tokenizers that were run now; the others stood already.
+        pages: number of captions encoded.
+        learned_on: number of captions of the train pool.
+        sizes: number of tokens of each vocabulary, specials included.
+        made: names of the tokenizers that were run now; the others were finished before.
     """
 
     pages: int
@@ -177,7 +179,7 @@ def _make(corpus: Corpus, tokenizer: CaptionTokenizer, job: _Job) -> Vocabulary:
     parts = job.folder / f".{name}.{os.getpid()}.tmp"  # what a kill leaves, the next run removes
     parts.mkdir()
     try:
-        train = Crew(corpus, tokenizer, parts).cut_all(job.pages, job.processes)
+        train = ShardCutter(corpus, tokenizer, parts).cut_all(job.pages, job.processes)
         vocabulary = _vocabulary(tokenizer, train, job)
         ids = job.folder / f"{name}.txt"
         write_captions(ids, renumbered(parts, vocabulary.word2idx))
@@ -214,9 +216,9 @@ def _tokenizer(
     if name in files:
         from now_builder.tokenize.custom import CustomTokenizer  # noqa: PLC0415
 
-        sys.stderr.write(f"{name}: the vocabulary of {files[name]} as it is; nothing is learned\n")
+        _log.info("%s: the vocabulary of %s as it is; nothing is learned", name, files[name])
         return CustomTokenizer(name, files[name])
-    sys.stderr.write(f"{name}: learning from {learned_on} captions of the train pool\n")
+    _log.info("%s: learning from %d captions of the train pool", name, learned_on)
     train = TrainCaptions(corpus, learned_on, settings.learn_from)
     if name == "jieba":
         from now_builder.tokenize.jieba import JiebaTokenizer  # noqa: PLC0415

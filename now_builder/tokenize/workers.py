@@ -25,12 +25,14 @@ PARALLEL_FROM = 5_000
 
 
 @dataclass(frozen=True, slots=True)
-class Crew:
-    """What a process needs to cut shards.
+class ShardCutter:
+    """Cut the captions of a corpus shard by shard, here or in worker processes.
 
     Attributes:
-        parts: Folder of a file a shard: its tokens as JSON, then, a caption a line, its key and
-            the places of its tokens among these.
+        corpus: captions of a crawl.
+        tokenizer: tokenizer to cut them with.
+        parts: folder with a file for each shard: its distinct tokens as JSON, then a line for each
+            caption, with its key and the positions of its tokens in that list.
     """
 
     corpus: Corpus
@@ -41,11 +43,11 @@ class Crew:
         """Cut all shards; in memory are a shard a process, and the tokens of the train pool.
 
         Args:
-            pages: Captions in all, for the progress bar.
-            processes: Processes, 0 for one a core; a small corpus stays in this one.
+            pages: Total number of captions, for the progress bar.
+            processes: Number of processes; 0 takes one a core, or this one for a small corpus.
 
         Returns:
-            How often the train pool has each token: a sum, the same in whatever order they come.
+            How often each token occurs in the train pool, whatever the order of the shards.
 
         Raises:
             ConfigError: If a process was killed.
@@ -70,7 +72,7 @@ class Crew:
     def outcomes(
         self, pages: int, processes: int, stack: ExitStack
     ) -> Iterator[tuple[int, Counter[str]]]:
-        """Give, shard by shard, what :meth:`cut_shard` gives; ``stack`` ends the processes."""
+        """Yield the result of :meth:`cut_shard` for each shard; ``stack`` ends the processes."""
         processes = processes or (1 if pages < PARALLEL_FROM else os.cpu_count() or 1)
         if processes == 1:
             return map(self.cut_shard, self.corpus.shards)
@@ -97,7 +99,7 @@ class Crew:
 
 
 def renumbered(parts: Path, word2idx: Mapping[str, int]) -> Iterator[tuple[str, list[int]]]:
-    """Read the files of all shards in order; give key and ids of each caption."""
+    """Read the files of all shards in order; yield key and ids of each caption."""
     for part in sorted(parts.iterdir()):
         with part.open(encoding="utf-8") as lines:
             ids = [word2idx.get(token, UNK) for token in json.loads(next(lines))]
@@ -106,19 +108,19 @@ def renumbered(parts: Path, word2idx: Mapping[str, int]) -> Iterator[tuple[str, 
                 yield key, [ids[int(place)] for place in places.split(",") if place]
 
 
-_joined: list[Crew] = []
+_joined: list[ShardCutter] = []
 """What this worker process cuts with."""
 
 
-def _join(crew: Crew) -> None:
+def _join(cutter: ShardCutter) -> None:
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # processes are as many as are wanted already
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started this one stops it
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent stops it
     threading.Thread(target=_leave_with_parent, daemon=True).start()
-    _joined[:] = [crew]
+    _joined[:] = [cutter]
 
 
 def _leave_with_parent() -> None:
-    """End this process with the command: one that is killed tells its workers nothing."""
+    """End this process when the command ends, even if that was killed."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()

@@ -5,7 +5,6 @@ import io
 import json
 import re
 import shutil
-import subprocess
 import sys
 import tomllib
 import zipfile
@@ -292,20 +291,6 @@ def test_presets_are_listed():
     assert done.returncode == 0
     assert "pc2-paper" in done.stdout
     assert json.loads(call("presets", "--json").stdout) == presets()
-
-
-def test_help_is_quick_and_needs_no_torch():
-    code = (
-        "import sys\n"
-        "from typer.testing import CliRunner\n"
-        "from pc2_baseline.cli import app\n"
-        "for command in ('train', 'predict', 'division', 'ablate'):\n"
-        "    shown = CliRunner().invoke(app, [command, '--help'])\n"
-        "    assert shown.exit_code == 0 and f'pc2-baseline {command} ' in shown.stdout\n"
-        "heavy = {'torch', 'sklearn', 'pandas', 'h5py', 'matplotlib', 'tensorboard'}\n"
-        "assert not heavy & set(sys.modules)\n"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 @pytest.mark.parametrize(

@@ -38,15 +38,15 @@ tokenize(*map(pathlib.Path, sys.argv[1:3]), TokenizeSettings(bert="learn", proce
 
 WITH_WORKERS = """
 import os, pathlib, signal, sys, time
-from now_builder.tokenize import crew, run
+from now_builder.tokenize import run
 from now_builder.tokenize.settings import TokenizeSettings
-class Slow(crew.Crew):
+class Slow(run.ShardCutter):
     def cut_shard(self, shard):
         (self.parts / f"at-work-{shard}").touch()
         if "die" in sys.argv:
             os.kill(os.getpid(), signal.SIGKILL)
         time.sleep(60)
-run.Crew = Slow
+run.ShardCutter = Slow
 if __name__ == "__main__":
     settings = TokenizeSettings(bert="learn", processes=2)
     run.tokenize(*map(pathlib.Path, sys.argv[1:3]), settings)

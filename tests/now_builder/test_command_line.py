@@ -1,0 +1,208 @@
+"""What the three programs share: late commands, settings as options, log lines, ends."""
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from typing import Annotated
+
+import pytest
+import typer
+from pydantic import Field
+from typer.testing import CliRunner
+
+from now_builder.command_line import Fields, Program, set_up_logging
+from now_builder.config import Strict
+from now_builder.errors import ConfigError, NowError
+
+PROGRAMS = {
+    "now_builder": "crawl status label train-detector measure-detector detect tokenize package "
+    "export-parquet build verify report audit audit-stats doctor simweb",
+    "leaderboard": "pack validate score recall compare verify schema submit reproduce check-store "
+    "dataset-report export export-site blind serve status withdraw quota rebuild-db admin",
+    "pc2_baseline": "train predict evaluate make-noise division ablate presets plant",
+}
+SETTINGS = {
+    "crawl": "crawl", "label": "detect", "train-detector": "detect", "detect": "detect",
+    "tokenize": "tokenize", "package": "package", "export-parquet": "package",
+    "report": "inspect", "audit": "inspect", "simweb make": "simweb",
+}  # fmt: skip
+"""Commands of now-builder that have settings: whose."""
+
+WALK = """
+import contextlib, importlib, io, json, os, sys
+import typer
+from pydantic import AfterValidator, BaseModel, Field, TypeAdapter  # which Typer takes, too
+from typer.main import get_command
+
+program = sys.argv[1]
+main = importlib.import_module(f"{program}.cli")
+
+def words(command, before=()):
+    yield before
+    for name in getattr(command, "commands", ()):
+        yield from words(command.commands[name], (*before, name))
+
+def modules(line, pipe):
+    sys.argv = ["program", *line, "--help"]
+    with contextlib.redirect_stdout(io.StringIO()) as shown:
+        try:
+            main.main()
+        except SystemExit as ended:
+            code = ended.code
+    found = {"code": code, "modules": sorted(sys.modules), "text": shown.getvalue()}
+    os.write(pipe, json.dumps(found).encode())
+
+for line in words(get_command(main.app)):
+    ours, theirs = os.pipe()
+    if not os.fork():
+        os.close(ours)
+        modules(line, theirs)
+        os._exit(0)
+    os.close(theirs)
+    with open(ours) as pipe:
+        print(json.dumps([" ".join(line), json.load(pipe)]))
+    os.wait()
+"""
+
+
+class Size(Strict):
+    """Settings of a command for tests."""
+
+    width: int = Field(3, ge=1, description="How wide.")
+    with_: bool = Field(default=False, description="With it.")
+    name: str = Field(description="A name.")
+
+
+app = Program("sizes", "For tests.")
+
+
+@app.command("measure")
+def _measure(
+    thing: Annotated[str, typer.Argument(metavar="THING", help="What is measured.")],
+    size: Annotated[Size, Fields(f"{__name__}:Size", {"name": "-n"})],
+    force: Annotated[bool, typer.Option("--force", help="Start over.")] = False,  # noqa: FBT002
+) -> None:
+    """Measure a thing."""
+    typer.echo(f"{thing} {size!r} {force}")
+
+
+@app.command(rich_help_panel="Others")
+def plain_one() -> None:
+    """Do nothing in particular,
+    on two lines.
+
+    Never mentioned in the list.
+    """
+
+
+def helps(program: str) -> dict[str, dict]:
+    """Ask each command for its help, each in a process of its own that has loaded nothing else."""
+    done = subprocess.run(
+        [sys.executable, "-c", WALK, program], capture_output=True, text=True, check=True
+    )
+    return dict(json.loads(line) for line in done.stdout.splitlines())
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_help_imports_what_its_command_needs_and_nothing_else(program):
+    found = helps(program)
+    assert {word for line in found for word in line.split()[:1]} == set(PROGRAMS[program].split())
+    for line, shown in found.items():
+        assert shown["code"] == 0, line
+        assert "Usage: " in shown["text"], line
+        modules = set(shown["modules"])
+        heavy = {
+            "numpy", "pandas", "pyarrow", "h5py", "torch", "sklearn", "matplotlib", "PIL",
+            "playwright", "jieba", "transformers", "sqlalchemy", "fastapi", "httpx", "rich",
+        }  # fmt: skip
+        assert not heavy & modules, line
+        loaded = {name for name in modules if name.endswith((".settings", ".config"))}
+        expected = set()
+        if program == "now_builder" and line in SETTINGS:
+            expected = {f"now_builder.{SETTINGS[line]}.settings", "now_builder.config"}
+        if line == "plant":
+            expected = {"pc2_baseline.config", "now_builder.config"}
+        ours = {name for name in loaded if name.split(".")[0] in PROGRAMS}
+        assert ours == expected, line
+
+
+def test_a_settings_class_becomes_options():
+    shown = CliRunner().invoke(app, ["measure", "--help"]).output
+    for text in ("--width <int>", "How wide.  [default: 3]", "--with / --no-with", "-n, --name"):
+        assert text in shown
+    done = CliRunner().invoke(app, ["measure", "it", "-n", "x", "--with", "--width", "5"])
+    assert done.output == f"it {Size(width=5, with_=True, name='x')!r} False\n"
+    assert CliRunner().invoke(app, ["measure", "it"]).exit_code == 2, "a name is required"
+
+
+def test_a_setting_out_of_range_is_named_with_its_command():
+    done = CliRunner().invoke(app, ["measure", "it", "-n", "x", "--width", "0"])
+    assert isinstance(done.exception, ConfigError)
+    assert str(done.exception).startswith("sizes measure: width: ")
+
+
+def test_commands_are_listed_by_panel_with_the_first_paragraph_of_their_help():
+    shown = CliRunner().invoke(app, ["--help"]).output
+    assert "Commands:\n  measure  Measure a thing.\n" in shown
+    assert "Others:\n  plain-one  Do nothing in particular, on two lines.\n" in shown
+
+
+@pytest.fixture
+def quiet():
+    """Take the handlers off again that a test sets up."""
+    loggers = [logging.getLogger(name) for name in PROGRAMS]
+    before = [(logger.level, list(logger.handlers)) for logger in loggers]
+    yield
+    for logger, (level, handlers) in zip(loggers, before, strict=True):
+        logger.setLevel(level)
+        logger.handlers[:] = handlers
+
+
+@pytest.mark.parametrize(("level", "lines"), [(None, 2), ("debug", 3), ("WARNING", 1)])
+def test_a_record_of_ours_is_a_line_on_stderr(quiet, capsys, monkeypatch, level, lines):
+    monkeypatch.delenv("NOW_LOG", raising=False)
+    if level:
+        monkeypatch.setenv("NOW_LOG", level)
+    set_up_logging()
+    set_up_logging()
+    logger = logging.getLogger("leaderboard.anything")
+    logger.warning("%d of %d", 1, 2)
+    logger.info("seen")
+    logger.debug("more")
+    logging.getLogger("somebody.else").info("not ours")
+    assert capsys.readouterr().err.splitlines() == ["warning: 1 of 2", "seen", "more"][:lines]
+
+
+def test_an_unknown_level_is_a_users_mistake(quiet, monkeypatch):
+    monkeypatch.setenv("NOW_LOG", "loud")
+    with pytest.raises(NowError, match="NOW_LOG=loud: expected debug, info"):
+        set_up_logging()
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_ctrl_c_ends_in_one_line_and_exit_code_130(program):
+    """The program's own entry point runs, with one command more, which waits."""
+    code = textwrap.dedent(f"""
+        import time
+        from {program}.cli import app, main
+
+        @app.command("wait")
+        def wait() -> None:
+            print("waiting", flush=True)
+            time.sleep(60)
+
+        main()
+    """)
+    with subprocess.Popen(
+        [sys.executable, "-c", code, "wait"], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        text=True, start_new_session=True,
+    ) as process:  # fmt: skip
+        assert process.stdout.readline() == "waiting\n"
+        os.killpg(process.pid, signal.SIGINT)
+        _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert stderr == "stopped; run the same command again to go on\n"
