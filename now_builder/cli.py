@@ -189,7 +189,7 @@ def _train_detector(
     force: bool,
 ) -> None:
     """Train the APT-style detector: the browser's own elements are the labels, or a COCO file."""
-    typer.echo(_load("detect.training.train", "train_detector")(captures, weights, settings, force))
+    typer.echo(_load("detect.training.run", "train_detector")(captures, weights, settings, force))
 
 
 @app.command("measure-detector")

@@ -61,7 +61,7 @@ class TrainDetectorSettings(Strict):
         "or a hub name (timm/resnet50_clip.openai). Empty: from scratch.",
     )
     mode: Literal["shift", "film", "attn"] = Field(
-        "shift", description="How a region's look and text tune the class prompts."
+        "shift", description="How a region's pixels and text tune the class prompts."
     )
     text_dropout: float = Field(
         0.4, ge=0, le=1, description="Share of text boxes hidden in training, so it can do without."

@@ -9,6 +9,11 @@ from pathlib import Path
 import pytest
 from PIL import Image, ImageDraw, ImageFont
 
+from now_builder.detect.settings import TrainDetectorSettings
+from now_builder.detect.training.data import read_train_pages
+from now_builder.detect.training.finish import finish
+from now_builder.detect.training.loop import Training
+from now_builder.detect.training.run import train_detector
 from now_builder.formats.shard import (
     HEIGHT,
     WIDTH,
@@ -310,3 +315,31 @@ def drawn(tmp_path_factory):
     captures = tmp_path_factory.mktemp("drawn") / "captures"
     draw_captures(captures, pages=24, sites=8)
     return captures
+
+
+@pytest.fixture(scope="session")
+def few(tmp_path_factory):
+    """Eight drawn pages of four sites in one shard, six of them in the train pool."""
+    captures = tmp_path_factory.mktemp("few") / "captures"
+    draw_captures(captures, pages=8, sites=4, shards=1)
+    return captures
+
+
+@pytest.fixture(scope="session")
+def weights(few, tmp_path_factory):
+    """A detector after three steps: for what holds for any weights."""
+    path = tmp_path_factory.mktemp("weights") / "w.safetensors"
+    settings = TrainDetectorSettings(steps=3, batch_size=2, threads=1, device="cpu")
+    train_detector(few, path, settings)
+    return path
+
+
+@pytest.fixture(scope="session")
+def trained(drawn, tmp_path_factory):
+    """Weights after forty steps, and the loss of each step."""
+    path = tmp_path_factory.mktemp("trained") / "w.safetensors"
+    settings = TrainDetectorSettings(steps=40, batch_size=3, threads=1, device="cpu", held_out=0.2)
+    training = Training(path, settings, read_train_pages(drawn, 0.2))
+    totals = [sum(training.take_step().values()) for _ in range(40)]
+    finish(path, training.learner, training.pages)
+    return path, totals
