@@ -16,8 +16,7 @@ class TextBox:
     """A string on the screen, read from the DOM or by optical recognition.
 
     Attributes:
-        text: The string.
-        box: Its box in image px.
+        box: Box in image px.
         source: Where the string comes from; detectors must not depend on it.
     """
 
@@ -31,7 +30,6 @@ class Page:
     """What is known of a page besides its pixels.
 
     Attributes:
-        key: Key of the page.
         text_boxes: Visible strings; they may change which regions are kept, never their features.
         boxes: Boxes of visible elements, from the DOM, in image px.
     """
@@ -46,7 +44,6 @@ class Proposals:
     """Class-agnostic boxes of one page, best first, in detector input px.
 
     Attributes:
-        boxes: Boxes in detector input px.
         scores: Probability, in [0, 1], that a box holds anything at all.
     """
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
-from torchvision.ops import box_area, box_iou, nms
+from torchvision.ops import box_area, nms
 
 _WEIGHTS = (10.0, 10.0, 5.0, 5.0)
 _LARGEST_LOG = 4.135  # log(1000 / 16): a box may not grow beyond this in one regression
@@ -134,18 +134,3 @@ def anchors(
 def anchor_shapes(sizes: Sequence[float], ratios: Sequence[float]) -> Float[Tensor, "shapes 2"]:
     """Return widths and heights of anchors of area ``size²`` and ``ratio`` = height / width."""
     return torch.tensor([[s / r**0.5, s * r**0.5] for s in sizes for r in ratios])
-
-
-__all__ = [
-    "anchor_shapes",
-    "anchors",
-    "box_iou",
-    "clip",
-    "decode",
-    "encode",
-    "intersection",
-    "intersection_over_minimum",
-    "nms",
-    "select",
-    "windows",
-]

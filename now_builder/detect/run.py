@@ -57,7 +57,6 @@ class DetectSummary:
     """What a run of ``detect`` did.
 
     Attributes:
-        features: The feature file.
         pages: Pages in the feature file.
         fresh: Pages extracted in this run.
         seconds: Wall time of the extraction.
@@ -288,9 +287,7 @@ class Pipeline:
     and nothing has to be sent between them.
 
     Args:
-        detector: The detector.
         features: The feature file; parts are written beside it.
-        settings: Settings of the stage.
         batch_size: Pages at a time.
     """
 

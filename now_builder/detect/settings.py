@@ -126,7 +126,7 @@ class DetectSettings(Strict):
     shards_from: str = Field(
         "",
         description="K/N: do the K-th of N shares of the shards, K from 0, so that N GPUs or "
-        "machines work on one file; whoever is last writes it. Under torchrun: RANK/WORLD_SIZE.",
+        "machines work on one file; the last one writes it. Under torchrun: RANK/WORLD_SIZE.",
     )
     regions: str = Field(
         "proposals",

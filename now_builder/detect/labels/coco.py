@@ -26,8 +26,6 @@ class CocoPage:
 
     Attributes:
         file_name: Path of the image, relative to its folder.
-        width: Width of the image, px.
-        height: Height of the image, px.
         boxes: Left, top, right, bottom, in px of the image.
         classes: Index into the categories, one per box.
         ignored: Boxes that are neither a class nor background.

@@ -23,10 +23,7 @@ class Shown:
     """A page in the report.
 
     Attributes:
-        key: Key of the page.
-        url: URL of the page.
         picture: Thumbnail of its screenshot: a JPEG, base64.
-        labels: Labels of the page.
     """
 
     key: str

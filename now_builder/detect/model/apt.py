@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the name that PyTorch's own documentation uses
 from jaxtyping import Float, UInt8
 from torch import Tensor, nn
+from torchvision.ops import nms
 
 from now_builder.config import Strict
 from now_builder.detect import boxes as geometry
@@ -22,7 +23,6 @@ class ModelConfig(Strict):
     """The architecture, stored beside the weights.
 
     Attributes:
-        size: Name of the size.
         input_size: Width and height, in px, to which screenshots are scaled.
         layers: Number of blocks in each layer of the backbone.
         width: Channels of the backbone behind the stem.
@@ -146,7 +146,7 @@ class RegionProposals(nn.Module):
         found = geometry.clip(found, self.size).reshape(offsets.shape)
         pages = []
         for boxes, logits in zip(found, best, strict=True):
-            kept = geometry.nms(boxes, logits, self.overlap)[:count]
+            kept = nms(boxes, logits, self.overlap)[:count]
             pages.append(Proposals(boxes[kept], logits[kept].sigmoid()))
         return pages
 

@@ -156,10 +156,6 @@ class ModifiedResNet(nn.Module):
         pooled: Tensor = self.attnpool(self.layer4(regions))
         return pooled
 
-    def forward(self, pixels: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n outputs"]:
-        """Embed whole images, as CLIP does."""
-        return self.pool(self.features(pixels))
-
 
 def _layer(inputs: int, planes: int, blocks: int, stride: int) -> nn.Sequential:
     first = Bottleneck(inputs, planes, stride)
@@ -172,7 +168,7 @@ def batch_norms(module: nn.Module) -> Iterator[nn.BatchNorm2d]:
     return (child for child in module.modules() if isinstance(child, nn.BatchNorm2d))
 
 
-def load_clip(visual: ModifiedResNet, source: str) -> str:
+def load_clip(visual: ModifiedResNet, source: str) -> None:
     """Load CLIP's image tower into ``visual``, name by name.
 
     Args:
@@ -180,9 +176,6 @@ def load_clip(visual: ModifiedResNet, source: str) -> str:
         source: A file or a hub name such as ``timm/resnet50_clip.openai``. Files: safetensors, a
             state dict by ``torch.save`` (as open_clip's), or OpenAI's own TorchScript ``RN50.pt``;
             of the tower alone or, prefixed ``visual.``, of the whole model.
-
-    Returns:
-        The path of the file that was read.
 
     Raises:
         ConfigError: If the name is not a file and cannot be had from a hub.
@@ -202,7 +195,6 @@ def load_clip(visual: ModifiedResNet, source: str) -> str:
             path, f"{name}: shape {tuple(state[name].shape)}, expected {tuple(own[name])}"
         )
     visual.load_state_dict({name: state[name].float() for name in needed}, strict=False)
-    return str(path)
 
 
 def _visual_state(path: Path) -> dict[str, Tensor]:

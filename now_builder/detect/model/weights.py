@@ -24,7 +24,6 @@ class DetectorCard(Strict):
     """The JSON beside the weights.
 
     Attributes:
-        format: Format and version of the file.
         model: Architecture.
         classes: English names of the classes, in order.
         mapping: Mapping of elements to the classes, with Chinese names; ``None``: the default.

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
+from torchvision.ops import nms
 
 from now_builder.detect import boxes as geometry
 from now_builder.detect.base import Page, Proposals
@@ -264,7 +265,7 @@ class Detectron2Boxes:
             found = self._network.model([asked])[0]["instances"]
         boxes = geometry.clip(found.pred_boxes.tensor.float(), size)
         scores = found.scores.float()
-        kept = geometry.nms(boxes, scores, _NMS)
+        kept = nms(boxes, scores, _NMS)
         return Proposals(boxes[kept].to(screenshot.device), scores[kept].to(screenshot.device))
 
 

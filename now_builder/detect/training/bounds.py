@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from jaxtyping import Float, Integer, UInt8
+from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from now_builder.detect import boxes as geometry
@@ -22,7 +21,7 @@ from now_builder.detect.model.weights import choose_device, load_detector
 from now_builder.detect.regions.extraction import AptExtractor
 from now_builder.detect.regions.sources import DomBoxes
 from now_builder.detect.training.data import Screenshots, TrainPage, read_pool
-from now_builder.detect.training.measure import Finder, Measures, find, measure
+from now_builder.detect.training.measure import ClassifiedBoxes, Finder, Measures, find, measure
 from now_builder.errors import FormatError
 from now_builder.formats.features import REGIONS
 from now_builder.formats.shard import HEIGHT, WIDTH
@@ -171,15 +170,6 @@ class RandomBoxes:
         space = torch.tensor([float(WIDTH), float(HEIGHT)]) - size
         corner = torch.rand(REGIONS, 2, generator=generator) * space
         return torch.cat([corner, corner + size], dim=1)
-
-
-@dataclass(frozen=True, slots=True)
-class ClassifiedBoxes:
-    """Given boxes with the classes and scores of a detector."""
-
-    boxes: Float[np.ndarray, "pages 36 4"]
-    scores: Float[np.ndarray, "pages 36"]
-    classes: Integer[np.ndarray, "pages 36"]
 
 
 class GivenBoxes:

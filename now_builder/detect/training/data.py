@@ -45,8 +45,7 @@ class TrainPage:
         key: Key of the capture, or the file name of an image of a COCO file.
         site: Host name; empty where it is not known.
         place: Where the screenshot lies on disk.
-        labels: Labels, in px of a screen of 720 x 1280.
-        text_boxes: Visible strings.
+        labels: In px of a screen of 720 x 1280.
     """
 
     key: str

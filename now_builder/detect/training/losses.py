@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the name that PyTorch's own documentation uses
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
+from torchvision.ops import box_iou
 
 from now_builder.detect import boxes as geometry
 from now_builder.detect.model.apt import BACKGROUND_WEIGHT
@@ -23,7 +24,6 @@ class Targets:
 
     Attributes:
         boxes: Boxes of the labelled elements.
-        classes: Classes of the labelled elements.
         ignored: Boxes of visible elements of no class: neither foreground nor background.
         texts: Boxes of the page's strings.
         vectors: Embeddings of the strings.
@@ -50,13 +50,13 @@ def match(
         ignored: it lies on an element of no class and on no labelled one.
     """
     if len(targets.boxes):
-        overlap, element = geometry.box_iou(boxes, targets.boxes).max(dim=1)
+        overlap, element = box_iou(boxes, targets.boxes).max(dim=1)
     else:
         overlap = boxes.new_zeros(len(boxes))
         element = torch.zeros(len(boxes), dtype=torch.int64, device=boxes.device)
     ignored = torch.zeros(len(boxes), dtype=torch.bool, device=boxes.device)
     if len(targets.ignored):
-        ignored = geometry.box_iou(boxes, targets.ignored).amax(dim=1) > _IGNORED
+        ignored = box_iou(boxes, targets.ignored).amax(dim=1) > _IGNORED
     return overlap, element, ignored & (overlap < _REGION_FOREGROUND)
 
 
@@ -112,7 +112,7 @@ def _match_anchors(
     overlap, element, ignored = match(anchors, targets)
     positive = overlap >= _FOREGROUND
     if len(targets.boxes):
-        best = geometry.box_iou(targets.boxes, anchors).argmax(dim=1)
+        best = box_iou(targets.boxes, anchors).argmax(dim=1)
         positive[best] = True
         element[best] = torch.arange(len(best), device=best.device)
     return positive, (overlap < _BACKGROUND) & ~positive & ~ignored, element

@@ -25,29 +25,18 @@ from torchvision.ops import box_iou
 from now_builder.detect.base import Page
 from now_builder.detect.labels.elements import Labels
 from now_builder.detect.training.data import Screenshots, TrainPage
-from now_builder.formats.features import REGIONS
+from now_builder.formats.features import REGIONS, FeatureBatch
 
 _FOUND = 0.5
 
 
-@runtime_checkable
-class Regions(Protocol):
-    """The regions of some pages, as far as they are measured; a ``FeatureBatch`` has them."""
+@dataclass(frozen=True, slots=True)
+class ClassifiedBoxes:
+    """Boxes in image px with the classes and scores of a detector, but without features."""
 
-    @property
-    def boxes(self) -> Float[np.ndarray, "pages 36 4"]:
-        """Boxes in image px."""
-        ...
-
-    @property
-    def scores(self) -> Float[np.ndarray, "pages 36"]:
-        """Scores; higher is better."""
-        ...
-
-    @property
-    def classes(self) -> Integer[np.ndarray, "pages 36"]:
-        """Class numbers; −1 for none."""
-        ...
+    boxes: Float[np.ndarray, "pages 36 4"]
+    scores: Float[np.ndarray, "pages 36"]
+    classes: Integer[np.ndarray, "pages 36"]
 
 
 @runtime_checkable
@@ -56,7 +45,7 @@ class Finder(Protocol):
 
     def extract(
         self, pages: Sequence[Page], screenshots: UInt8[Tensor, "pages 3 height width"]
-    ) -> Regions:
+    ) -> FeatureBatch | ClassifiedBoxes:
         """Find the regions of some pages."""
         ...
 

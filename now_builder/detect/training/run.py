@@ -22,7 +22,6 @@ class TrainSummary:
     """What a training did.
 
     Attributes:
-        weights: File of the weights.
         pages: Pages learned from.
         steps: Steps taken, those of earlier runs included.
         seconds: Wall time of this run.

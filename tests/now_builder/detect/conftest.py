@@ -335,11 +335,17 @@ def weights(few, tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def trained(drawn, tmp_path_factory):
+def train_pages(drawn):
+    """The train pool of the drawn pages, a fifth of its sites held out."""
+    return read_train_pages(drawn, 0.2)
+
+
+@pytest.fixture(scope="session")
+def trained(train_pages, tmp_path_factory):
     """Weights after forty steps, and the loss of each step."""
     path = tmp_path_factory.mktemp("trained") / "w.safetensors"
     settings = TrainDetectorSettings(steps=40, batch_size=3, threads=1, device="cpu", held_out=0.2)
-    training = Training(path, settings, read_train_pages(drawn, 0.2))
+    training = Training(path, settings, train_pages)
     totals = [sum(training.take_step().values()) for _ in range(40)]
     finish(path, training.learner, training.pages)
     return path, totals

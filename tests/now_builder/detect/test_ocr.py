@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image, ImageDraw, ImageFont
+from torchvision.ops import box_iou
 
 from now_builder import doctor
-from now_builder.detect.boxes import box_iou
 from now_builder.detect.model.text_boxes import embed_text_boxes, link, linked_embeddings
 from now_builder.detect.model.text_encoder import HashedNgrams
 from now_builder.detect.ocr import Recognizer

@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torchvision.ops import nms
 
 from now_builder.detect.base import Page, TextBox
-from now_builder.detect.boxes import clip, nms, windows
+from now_builder.detect.boxes import clip, windows
 from now_builder.detect.model.clip_resnet import AttentionPool
 from now_builder.detect.model.text_encoder import HashedNgrams
 from now_builder.detect.model.weights import read_card, to_prompts

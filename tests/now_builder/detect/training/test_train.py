@@ -50,9 +50,9 @@ def test_the_loss_falls_in_forty_steps(trained):
     assert sum(totals[-5:]) < 0.6 * sum(totals[:5])
 
 
-def test_a_trained_detector_finds_more_than_an_untrained_one(drawn, trained):
+def test_a_trained_detector_finds_more_than_an_untrained_one(train_pages, trained):
     weights, _ = trained
-    pages = read_train_pages(drawn, 0.2)
+    pages = train_pages
     screenshots = Screenshots((360, 640), 100, 1)
     training = Training(weights, TrainDetectorSettings(threads=1, device="cpu"), pages)
     untrained = AptExtractor(training.learner.model, training.learner.encoder, {})
@@ -65,7 +65,7 @@ def test_a_trained_detector_finds_more_than_an_untrained_one(drawn, trained):
     assert after.ap50 > before.ap50 + 0.05
 
 
-def test_the_json_says_what_the_weights_are(drawn, trained):
+def test_the_json_says_what_the_weights_are(train_pages, trained):
     weights, _ = trained
     card = json.loads(card_path(weights).read_text(encoding="utf-8"))
     assert card["weights_sha256"] == sha256_of(weights)
@@ -77,13 +77,13 @@ def test_the_json_says_what_the_weights_are(drawn, trained):
     by_class = card["measured_by_class"]
     assert set(by_class) <= set(NAMES)
     assert sum(found["elements"] for found in by_class.values()) == card["measured"]["elements"]
-    assert card["trained_on"]["pages"] == len(read_train_pages(drawn, 0.2).learn)
+    assert card["trained_on"]["pages"] == len(train_pages.learn)
 
 
-def test_stored_features_are_centred_spread_out_and_of_one_scale(drawn, trained):
+def test_stored_features_are_centred_spread_out_and_of_one_scale(train_pages, trained):
     weights, _ = trained
     model, _ = load_detector(weights, torch.device("cpu"))
-    pages = read_train_pages(drawn, 0.2).learn
+    pages = train_pages.learn
     batch = AptExtractor(model, HashedNgrams(0), {}).extract(
         [Page(page.key, page.text_boxes) for page in pages],
         Screenshots((360, 640), 100, 1).read(pages),

@@ -74,9 +74,9 @@ def test_a_mapping_changes_classes_prompts_and_card(few, tmp_path):
         train_detector(few, weights, settings)
 
 
-def test_labels_written_by_label_teach_what_the_captures_teach(drawn, tmp_path):
+def test_labels_written_by_label_teach_what_the_captures_teach(drawn, train_pages, tmp_path):
     label_captures(drawn, tmp_path / "labels", LabelSettings(pages=0))
-    plain = read_train_pages(drawn, 0.2)
+    plain = train_pages
     coco = read_coco_pages(drawn, tmp_path / "labels" / "labels.json", 0.2)
     assert coco.mapping.classes == DEFAULT.classes
     for name in ("learn", "held_out"):
@@ -152,8 +152,8 @@ def test_a_foreign_image_that_is_missing_or_of_another_size_is_named(tmp_path):
         read_coco_pages(tmp_path, coco, 0.2)
 
 
-def test_hosts_of_one_domain_are_held_out_together(drawn):
-    page = read_train_pages(drawn, 0.2).learn[0]
+def test_hosts_of_one_domain_are_held_out_together(train_pages):
+    page = train_pages.learn[0]
     pages = []
     for number in range(60):
         host = f"h{number}.owner{number // 6}.co.uk"
@@ -169,8 +169,10 @@ def test_hosts_of_one_domain_are_held_out_together(drawn):
     assert not learned & kept
 
 
-def test_accumulated_batches_make_one_step_of_their_mean_gradient(drawn, tmp_path, monkeypatch):
-    pages = read_train_pages(drawn, 0.2)
+def test_accumulated_batches_make_one_step_of_their_mean_gradient(
+    train_pages, tmp_path, monkeypatch
+):
+    pages = train_pages
     settings = TrainDetectorSettings(**QUICK, accumulate=3)
     training = Training(tmp_path / "w.safetensors", settings, pages)
     drawn_pages = [training.batch(part) for part in range(3)]
@@ -217,8 +219,8 @@ def test_fp16_without_cuda_is_refused(few, tmp_path):
 
 
 @pytest.mark.gpu
-def test_fp16_learns_on_cuda_and_its_scale_survives_a_stop(drawn, tmp_path):
-    pages = read_train_pages(drawn, 0.2)
+def test_fp16_learns_on_cuda_and_its_scale_survives_a_stop(train_pages, tmp_path):
+    pages = train_pages
     made = {**QUICK, "steps": 12, "device": "cuda", "precision": "fp16", "checkpoint_every": 1}
     training = Training(tmp_path / "w.safetensors", TrainDetectorSettings(**made), pages)
     totals = [sum(training.take_step().values()) for _ in range(11)]
@@ -342,8 +344,8 @@ def test_starting_over_removes_history_and_pictures(few, tmp_path):
     assert len(lines(weights)) == 1
 
 
-def test_rare_classes_come_more_often_when_asked(drawn, tmp_path):
-    pages = read_train_pages(drawn, 0.2)
+def test_rare_classes_come_more_often_when_asked(train_pages, tmp_path):
+    pages = train_pages
     shown = [set(page.labels.classes) for page in pages.learn]
     kinds = {kind for page in shown for kind in page}
     rare = min(kinds, key=lambda kind: sum(kind in page for page in shown))
