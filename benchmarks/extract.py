@@ -40,9 +40,10 @@ from now_builder.detect.model.text_encoder import TextEncoder, make_text_encoder
 from now_builder.detect.model.weights import choose_device, load_detector
 from now_builder.detect.pixels import decode_screenshot, to_batch
 from now_builder.detect.regions.extraction import AptExtractor
-from now_builder.detect.run import _Work
+from now_builder.detect.run import Pipeline
 from now_builder.detect.settings import DetectSettings
-from now_builder.formats.features import FeatureBatch, read_part, read_parts
+from now_builder.formats.feature_parts import read_part, read_parts
+from now_builder.formats.features import FeatureBatch
 from now_builder.formats.shard import HEIGHT, WIDTH, Capture, Element, read_captures
 
 KEEP, PLAIN_PROPOSALS, NMS = 36, 300, 0.5
@@ -200,8 +201,8 @@ class Ours:
         with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stderr(io.StringIO()):
             features = Path(folder) / "f.h5"
             start = time.perf_counter()
-            work = _Work(self.extractor, features, self.settings, self.batch)
-            self.waited_s, self.wrote_s = work.run(iter(captures), len(captures), 0)
+            pipeline = Pipeline(self.extractor, features, self.settings, self.batch)
+            self.waited_s, self.wrote_s = pipeline.run(iter(captures), len(captures), 0)
             seconds = time.perf_counter() - start
             batches = [read_part(part)[0] for part in read_parts(features)]
         scaled = {

@@ -17,7 +17,8 @@ from pathlib import Path
 
 import numpy as np
 
-from now_builder.formats.features import FeatureBatch, merge_parts, write_part
+from now_builder.formats.feature_parts import merge_parts, write_part
+from now_builder.formats.features import FeatureBatch
 
 ATTRIBUTES = {"detector": "benchmark"}
 

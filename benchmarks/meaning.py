@@ -33,9 +33,9 @@ from now_builder.detect.model.text_encoder import make_text_encoder
 from now_builder.detect.model.weights import load_detector, read_card, to_prompts
 from now_builder.detect.pixels import decode_screenshot, to_batch
 from now_builder.detect.regions.extraction import AptExtractor
-from now_builder.detect.regions.sources import DomBoxes, RegionSource, View
+from now_builder.detect.regions.sources import DomBoxes, PageBatch, RegionSource
 from now_builder.detect.training.data import Screenshots, TrainPage, read_train_pages
-from now_builder.detect.training.train import fix_scale
+from now_builder.detect.training.finish import fix_scale
 from now_builder.formats.features import FeatureBatch, open_features, write_features
 from now_builder.formats.shard import read_captures, read_rows
 from now_builder.formats.split import read_split
@@ -56,10 +56,10 @@ class Windows:
 
     kind = "grid"
 
-    def propose(self, view: View) -> list[Proposals]:
+    def propose(self, batch: PageBatch) -> list[Proposals]:
         """Give the same windows for each page."""
-        windows = geometry.windows(view.size).to(view.maps.device)
-        return [Proposals(windows, windows.new_ones(len(windows))) for _ in view.pages]
+        windows = geometry.windows(batch.size).to(batch.maps.device)
+        return [Proposals(windows, windows.new_ones(len(windows))) for _ in batch.pages]
 
 
 def build(folder: Path, way: str) -> AptExtractor:

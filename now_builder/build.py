@@ -46,7 +46,7 @@ def build_release(
     # Late imports: `now-builder --help` must not load a browser driver and torch.
     from now_builder.crawl.run import crawl  # noqa: PLC0415
     from now_builder.detect.run import detect  # noqa: PLC0415
-    from now_builder.detect.training.train import train_detector  # noqa: PLC0415
+    from now_builder.detect.training.run import train_detector  # noqa: PLC0415
     from now_builder.package.run import package  # noqa: PLC0415
     from now_builder.tokenize.run import tokenize  # noqa: PLC0415
 

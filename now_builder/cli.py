@@ -129,7 +129,7 @@ def _train_detector(
     force: Force = False,
 ) -> None:
     """Train the APT-style detector: the browser's own elements are the labels, or a COCO file."""
-    from now_builder.detect.training.train import train_detector
+    from now_builder.detect.training.run import train_detector
 
     typer.echo(train_detector(captures, weights, settings, force))
 

@@ -15,7 +15,8 @@ from benchmarks.gpu.screenshots import LABELS, write_screenshots
 from now_builder.detect.settings import TrainDetectorSettings
 from now_builder.detect.training.callbacks import history_path
 from now_builder.detect.training.data import TrainPages, read_coco_pages
-from now_builder.detect.training.train import Training, train_detector
+from now_builder.detect.training.loop import Training
+from now_builder.detect.training.run import train_detector
 
 TRAIN_S = 300.0
 WARM, TIMED = 3, 12
@@ -96,20 +97,18 @@ def time_steps(
     """Time single steps of a training that is thrown away; give the median."""
     warm, timed = (1, 2) if check.tiny else (WARM, TIMED)
     training = Training(weights, settings.model_copy(update={"steps": 1000}), pages)
-    training._train_mode()  # noqa: SLF001 - the trainer's own steps are what is timed
     seconds = []
     for _ in range(warm + timed):
         check.synchronize()
         begun = time.perf_counter()
-        training._take_step()  # noqa: SLF001 - the same
-        training.step += 1
+        training.take_step()
         check.synchronize()
         seconds.append(time.perf_counter() - begun)
     median = float(np.median(seconds[warm:]))
     check.add("a step", median, "s", note=f"{training.recipe.batch} pages in two views, "
               f"{settings.precision}, median of {timed}")  # fmt: skip
     check.add("steps", 1 / median, "steps/s")
-    check.profile("A step of training", training._take_step)  # noqa: SLF001 - the same
+    check.profile("A step of training", training.take_step)
     return median
 
 

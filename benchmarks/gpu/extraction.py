@@ -16,7 +16,8 @@ from now_builder.detect.model.inference import to_inference
 from now_builder.detect.model.text_encoder import make_text_encoder
 from now_builder.detect.pixels import decode_screenshot
 from now_builder.detect.settings import DetectSettings
-from now_builder.formats.features import FeatureBatch, merge_parts, write_part
+from now_builder.formats.feature_parts import merge_parts, write_part
+from now_builder.formats.features import FeatureBatch
 from now_builder.formats.shard import Capture
 
 WEB = 100_000

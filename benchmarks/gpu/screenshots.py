@@ -7,7 +7,7 @@ import argparse
 from collections.abc import Iterable
 from pathlib import Path
 
-from now_builder.detect.labels.coco import CocoDraft, scratch
+from now_builder.detect.labels.coco import CocoWriter, scratch
 from now_builder.detect.labels.elements import label
 from now_builder.detect.labels.mapping import DEFAULT
 from now_builder.formats.shard import Capture, read_captures, read_rows
@@ -25,7 +25,7 @@ def write_screenshots(pages: Iterable[tuple[str, Capture]], folder: Path) -> int
     (folder / "pages").mkdir(parents=True, exist_ok=True)
     count = 0
     with scratch(folder) as images, scratch(folder) as annotations:
-        draft = CocoDraft(images, annotations, DEFAULT)
+        draft = CocoWriter(images, annotations, DEFAULT)
         for site, capture in pages:
             labels = label(capture.elements, DEFAULT)
             if labels is None or not labels.boxes:

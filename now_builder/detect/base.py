@@ -1,4 +1,4 @@
-"""What every detector takes and gives: screenshots and hints in, 36 regions a page out."""
+"""The interface of detectors: screenshots and what else is known of pages in, 36 regions out."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,11 +13,11 @@ from now_builder.formats.shard import Box
 
 @dataclass(frozen=True, slots=True)
 class TextBox:
-    """A string on the screen and where it stands, read from the DOM or by optical recognition.
+    """A string on the screen, read from the DOM or by optical recognition.
 
     Attributes:
-        box: In image px.
-        source: Where the string comes from; a detector must not care.
+        box: Box in image px.
+        source: Where the string comes from; detectors must not depend on it.
     """
 
     text: str
@@ -27,12 +27,11 @@ class TextBox:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What is known of a page beside its pixels.
+    """What is known of a page besides its pixels.
 
     Attributes:
-        text_boxes: Strings that can be seen; they may change which regions are kept, never their
-            features.
-        boxes: Elements that can be seen, from the DOM, in image px.
+        text_boxes: Visible strings; they may change which regions are kept, never their features.
+        boxes: Boxes of visible elements, from the DOM, in image px.
     """
 
     key: str
@@ -45,7 +44,7 @@ class Proposals:
     """Class-agnostic boxes of one page, best first, in detector input px.
 
     Attributes:
-        scores: In [0, 1]: how likely each is to hold something at all.
+        scores: Probability, in [0, 1], that a box holds anything at all.
     """
 
     boxes: Float[Tensor, "n 4"]
@@ -54,16 +53,16 @@ class Proposals:
 
 @runtime_checkable
 class Detector(Protocol):
-    """Anything that turns screenshots into exactly 36 regions each."""
+    """A detector: it turns each screenshot into exactly 36 regions."""
 
     @property
     def attributes(self) -> Mapping[str, str]:
-        """What the feature file must say of this detector (name, hash of the weights …)."""
+        """Attributes of the feature file that identify this detector (name, hash of weights …)."""
         ...
 
     @property
     def input_size(self) -> tuple[int, int]:
-        """Width and height, in px, to which screenshots are brought before :meth:`extract`."""
+        """Width and height, in px, of the screenshots that :meth:`extract` takes."""
         ...
 
     def extract(
@@ -74,7 +73,7 @@ class Detector(Protocol):
         """Find and embed 36 regions a page; boxes are in image px of the full screenshot.
 
         Args:
-            pages: What is known of each.
-            screenshots: RGB at :attr:`input_size`.
+            pages: What is known of each page.
+            screenshots: RGB screenshots of :attr:`input_size`.
         """
         ...

@@ -1,18 +1,18 @@
-"""Geometry of boxes: overlap, regression targets, suppression, and windows that fill up a page."""
+"""Geometry of boxes: overlap, regression targets, suppression, anchors, windows of a grid."""
 
 from collections.abc import Sequence
 
 import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
-from torchvision.ops import box_area, box_iou, nms
+from torchvision.ops import box_area, nms
 
 _WEIGHTS = (10.0, 10.0, 5.0, 5.0)
 _LARGEST_LOG = 4.135  # log(1000 / 16): a box may not grow beyond this in one regression
 
 
 def intersection(a: Float[Tensor, "n 4"], b: Float[Tensor, "m 4"]) -> Float[Tensor, "n m"]:
-    """Give the area of the overlap of each pair of boxes, in px²."""
+    """Compute the area of the overlap of each pair of boxes, in px²."""
     corner = torch.minimum(a[:, None, 2:], b[None, :, 2:])
     size = (corner - torch.maximum(a[:, None, :2], b[None, :, :2])).clamp(min=0)
     return size[..., 0] * size[..., 1]
@@ -21,7 +21,7 @@ def intersection(a: Float[Tensor, "n 4"], b: Float[Tensor, "m 4"]) -> Float[Tens
 def intersection_over_minimum(
     a: Float[Tensor, "n 4"], b: Float[Tensor, "m 4"]
 ) -> Float[Tensor, "n m"]:
-    r"""Give :math:`|a \cap b| / \min(|a|, |b|)`, which is 1 when one box lies in the other.
+    r"""Compute :math:`|a \cap b| / \min(|a|, |b|)`, which is 1 when one box lies in the other.
 
     Source:
         The linking of elements and strings in APT (Gu et al., CVPR 2023, Fig. 3, "IoM").
@@ -71,13 +71,13 @@ def select(
     """Keep the best boxes after class-agnostic suppression, relaxed until there are enough.
 
     Args:
-        boxes: Candidates.
-        scores: Higher is better.
-        count: How many to keep; fewer come back only when there are fewer candidates.
+        boxes: Candidate boxes.
+        scores: Their scores; higher is better.
+        count: Number of boxes to keep; fewer are returned only if there are fewer candidates.
         threshold: Overlap (IoU) above which the lower-scored box is dropped at first.
 
     Returns:
-        Candidate numbers by falling score, those kept at ``threshold`` before those that only a
+        Indices of candidates by falling score, those kept at ``threshold`` before those that only a
         relaxed threshold kept, and whether each was kept at ``threshold``.
 
     Source:
@@ -132,20 +132,5 @@ def anchors(
 
 
 def anchor_shapes(sizes: Sequence[float], ratios: Sequence[float]) -> Float[Tensor, "shapes 2"]:
-    """Give widths and heights of anchors of area ``size²`` and ``ratio`` = height / width."""
+    """Return widths and heights of anchors of area ``size²`` and ``ratio`` = height / width."""
     return torch.tensor([[s / r**0.5, s * r**0.5] for s in sizes for r in ratios])
-
-
-__all__ = [
-    "anchor_shapes",
-    "anchors",
-    "box_iou",
-    "clip",
-    "decode",
-    "encode",
-    "intersection",
-    "intersection_over_minimum",
-    "nms",
-    "select",
-    "windows",
-]

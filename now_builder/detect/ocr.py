@@ -15,21 +15,21 @@ _SPARSE = 11
 """Tesseract's page segmentation for text that stands anywhere, in no order."""
 
 _DPI = 192
-"""Of screenshots of two image px per CSS px."""
+"""Resolution of screenshots of two image px per CSS px."""
 
 _IDEOGRAPH = "[\u2e80-\u9fff\uf900-\ufaff\uff00-\uffef]"
 _GAP = re.compile(f"(?<={_IDEOGRAPH}) +(?={_IDEOGRAPH})")
 
 
 class Recognizer:
-    """Reads the lines of a screenshot; may be called from many threads at once.
+    """Recognise the lines of a screenshot; may be called from many threads at once.
 
-    Tesseract computes outside Python's lock, on one core a call, and each thread has an engine of
-    its own, which forgets each page: what it reads does not hang on the pages before.
+    Tesseract releases the GIL and uses one core a call. Each thread has an engine of its own, which
+    is cleared after each page, so results do not depend on the pages before.
 
     Args:
-        languages: Tesseract's names, joined by ``+``.
-        confidence: Lines of which Tesseract is less sure, in per cent, are left out.
+        languages: Tesseract's names of languages, joined by ``+``.
+        confidence: Least confidence, in per cent, of the lines that are kept.
 
     Raises:
         ConfigError: If the wrapper or the data of a language are missing or do not work.
@@ -51,7 +51,7 @@ class Recognizer:
         self._engine()
 
     def __call__(self, capture: Capture) -> list[TextBox]:
-        """Read a page's screenshot, whatever its DOM says."""
+        """Recognise the lines of a page's screenshot; its DOM is not used."""
         pixels = decode_screenshot(capture.screenshot, (WIDTH, HEIGHT), capture.key)
         engine = self._engine()
         engine.SetImageBytes(pixels.transpose(1, 2, 0).tobytes(), WIDTH, HEIGHT, 3, 3 * WIDTH)
@@ -94,7 +94,7 @@ class Recognizer:
 
 
 def ocr_attributes(languages: str, confidence: float) -> dict[str, str]:
-    """Say what the feature file must say of the reading."""
+    """Return the attributes of the feature file that identify the recognition."""
     version = _tesserocr().tesseract_version().split()[1]
     return {"ocr": f"tesseract {version}, {languages}, from {confidence:g} %"}
 

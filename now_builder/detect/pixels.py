@@ -1,4 +1,4 @@
-"""Screenshots as arrays: decoding and bringing down to the detector's input size."""
+"""Screenshots as arrays of the detector's input size, decoded in background threads."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,10 +18,10 @@ from now_builder.formats.shard import open_screenshot
 def decode_screenshot(
     content: bytes, size: tuple[int, int], name: str
 ) -> UInt8[np.ndarray, "3 height width"]:
-    """Decode an image and bring it to ``size`` (width, height), averaging.
+    """Decode an image and scale it to ``size`` (width, height) by averaging.
 
-    One of another shape is scaled evenly until it fits and stands in the upper left corner; the
-    rest is black.
+    An image of another shape is scaled evenly until it fits, into the upper left corner; the rest
+    is black.
 
     Raises:
         FormatError: If the bytes are not an image.
@@ -46,7 +46,7 @@ Result = TypeVar("Result")
 
 
 def ahead(work: Callable[[Item], Result], items: Iterable[Item], threads: int) -> Iterator[Result]:
-    """Map in a few threads, in order, at most ``4 * threads`` items ahead of the reader."""
+    """Map in some threads, in order, at most ``4 * threads`` items ahead of the consumer."""
     with ThreadPoolExecutor(threads) as pool:
         waiting: deque[Future[Result]] = deque()
         for item in items:
@@ -61,7 +61,7 @@ _END: Any = object()
 
 
 def in_background(items: Iterator[Result], most: int) -> Iterator[Result]:
-    """Run an iterator in a thread, at most ``most`` items ahead; its errors come out here."""
+    """Run an iterator in a thread, at most ``most`` items ahead; its errors are raised here."""
     with ThreadPoolExecutor(1) as pool:
         waiting = deque(pool.submit(next, items, _END) for _ in range(most))
         while (item := waiting.popleft().result()) is not _END:
@@ -71,13 +71,13 @@ def in_background(items: Iterator[Result], most: int) -> Iterator[Result]:
 
 @contextmanager
 def calls_in_background(work: Callable[..., object], most: int) -> Iterator[Callable[..., None]]:
-    """Give a stand-in for a function that calls it in a thread, in order, at most ``most`` behind.
+    """Yield a function that calls another one in a thread, in order, at most ``most`` calls behind.
 
-    The function's first error is raised by a later call, or at the end.
+    The first error is raised by a later call, or at the end.
     """
     waiting: deque[Future[object]] = deque()
 
-    def settle(most: int) -> None:
+    def raise_errors(most: int) -> None:
         while waiting and (len(waiting) > most or waiting[0].done()):
             waiting.popleft().result()
 
@@ -85,7 +85,7 @@ def calls_in_background(work: Callable[..., object], most: int) -> Iterator[Call
 
         def call(*arguments: object) -> None:
             waiting.append(pool.submit(work, *arguments))
-            settle(most)
+            raise_errors(most)
 
         yield call
-        settle(0)
+        raise_errors(0)

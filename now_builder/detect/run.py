@@ -29,19 +29,18 @@ from now_builder.detect.pixels import (
     to_batch,
 )
 from now_builder.detect.regions.by_name import absolute
-from now_builder.detect.regions.loading import attributes_of, load, settle, threads_of
+from now_builder.detect.regions.loading import attributes_of, load, resolve_settings, threads_of
 from now_builder.detect.settings import DetectSettings
 from now_builder.distribution import read_share
 from now_builder.errors import ConfigError, FormatError
-from now_builder.formats.features import (
-    FeatureBatch,
+from now_builder.formats.feature_parts import (
     merge_parts,
-    open_features,
     parts_folder,
     read_part,
     read_parts,
     write_part,
 )
+from now_builder.formats.features import FeatureBatch, open_features
 from now_builder.formats.shard import Capture, complete_shards, read_captures, read_rows
 from now_builder.ray_engine import RayEngine
 
@@ -50,7 +49,7 @@ _AHEAD = 2
 """Batches decoded, and on the device, before the model is ready for them."""
 _UNWRITTEN = 4
 """Batches that may wait for the disk."""
-_TELL_EVERY_S = 30.0
+_REPORT_EVERY_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +57,11 @@ class DetectSummary:
     """What a run of ``detect`` did.
 
     Attributes:
-        pages: In the feature file.
-        fresh: Extracted in this run.
+        pages: Pages in the feature file.
+        fresh: Pages extracted in this run.
         seconds: Wall time of the extraction.
-        waiting_s: Of it, waiting for decoded screenshots; ``writing_s``: for the disk.
+        waiting_s: Seconds of that spent waiting for decoded screenshots.
+        writing_s: Seconds of that spent waiting for the disk.
         missing: Pages that other shares have still to do; the last of them writes the file.
     """
 
@@ -74,7 +74,7 @@ class DetectSummary:
     missing: int = 0
 
     def __str__(self) -> str:
-        """One line for the terminal."""
+        """Return one line for the terminal."""
         if self.missing:
             return (
                 f"{self.features}: this share is done, {self.fresh} pages in {self.seconds:.1f} s; "
@@ -99,7 +99,7 @@ def detect(
 
     Args:
         captures: The captures folder.
-        features: The HDF5 file; finished batches wait beside it until it is whole.
+        features: The HDF5 file; finished batches wait beside it until it is complete.
         settings: What to run, and how.
         force: Throw away what is there and start over.
 
@@ -111,7 +111,7 @@ def detect(
     share = _share(settings)
     if share[1] > 1 and (force or settings.engine == "ray"):
         raise ConfigError("--force, --engine ray: not with --shards-from or under torchrun")
-    settings = settle(settings)
+    settings = resolve_settings(settings)
     attributes = attributes_of(settings)
     if force:
         features.unlink(missing_ok=True)
@@ -136,7 +136,7 @@ def detect(
     elif left:
         waiting, writing = _extract(captures, features, settings, shards, done)
     with _alone(features, share):
-        # Whoever is last finds all pages there, whatever became of the others: none waits for one.
+        # The last share finds all pages, however the others ended; no share waits for another.
         done = _keys_done(features, attributes) if share[1] > 1 else done | mine
         missing = len(wanted - done)
         pages = len(done)
@@ -147,7 +147,7 @@ def detect(
 
 
 def _share(settings: DetectSettings) -> tuple[int, int]:
-    """Tell which share of the shards is this process's: number and count."""
+    """Return which share of the shards is this process's: number and count."""
     if settings.shards_from:
         return read_share(settings.shards_from)
     return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
@@ -155,7 +155,7 @@ def _share(settings: DetectSettings) -> tuple[int, int]:
 
 @contextmanager
 def _alone(features: Path, share: tuple[int, int]) -> Iterator[None]:
-    """Keep other shares from writing the feature file and dropping its parts meanwhile."""
+    """Keep other shares from writing the feature file and removing its parts meanwhile."""
     if share[1] == 1:
         yield
         return
@@ -170,12 +170,12 @@ def detect_shards(
 ) -> tuple[float, float]:
     """Extract what is missing of some shards into parts beside the feature file.
 
-    The one function behind every worker: it knows of no other and may be called again.
+    This is what each worker calls; it may be called again.
 
     Returns:
         Seconds spent waiting for decoded screenshots, and for the disk.
     """
-    settings = settle(settings)
+    settings = resolve_settings(settings)
     done = _keys_done(features, attributes_of(settings), shards)
     return _extract(captures, features, settings, shards, done)
 
@@ -195,15 +195,15 @@ def _extract(
     attributes = attributes_of(settings)
     detector = load(settings, tuple(attributes.items()))
     slow = choose_device(settings.device).type == "cpu" and attributes["size"] == "paper"
-    work = _Work(detector, features, settings, settings.batch_size or (2 if slow else 16))
+    pipeline = Pipeline(detector, features, settings, settings.batch_size or (2 if slow else 16))
     pages = read_captures(captures, frozenset(done), shards)
-    return work.run((page for page in pages if page.key in wanted), left, len(done))
+    return pipeline.run((page for page in pages if page.key in wanted), left, len(done))
 
 
 def _detect_on_ray(
     captures: Path, features: Path, settings: DetectSettings, left: set[str]
 ) -> None:
-    """Let the workers of a Ray cluster extract the pages that are left, a shard at a time."""
+    """Extract the pages that are left by the workers of a Ray cluster, a shard at a time."""
     shards = sorted({_shard(key) for key in left})
     threads = settings.threads or max(1, int(settings.worker_cpus))
     weights = settings.weights and settings.weights.resolve()
@@ -212,7 +212,7 @@ def _detect_on_ray(
         update={"threads": threads, "weights": weights, "regions": regions}
     )
     engine: RayEngine[int] = RayEngine(
-        partial(_work, captures.resolve(), features.resolve(), for_worker),
+        partial(_extract_shard, captures.resolve(), features.resolve(), for_worker),
         lambda _: _SHARD_LIMIT_S,
         lambda shard: [shard],
         settings.ray_options(gpus=settings.worker_gpus),
@@ -228,8 +228,8 @@ def _detect_on_ray(
         )
 
 
-def _work(captures: Path, features: Path, settings: DetectSettings, shard: int) -> int:
-    """Do a task, in the worker."""
+def _extract_shard(captures: Path, features: Path, settings: DetectSettings, shard: int) -> int:
+    """Extract a shard in a Ray worker."""
     detect_shards(captures, features, settings, [shard])
     return shard
 
@@ -237,14 +237,14 @@ def _work(captures: Path, features: Path, settings: DetectSettings, shard: int) 
 def _keys_done(
     features: Path, attributes: Mapping[str, str], shards: Sequence[int] | None = None
 ) -> set[str]:
-    """Collect the keys in the file and its parts, refusing those of another detector.
+    """Collect the keys in the file and its parts; refuse those of another detector.
 
-    Parts that a power cut tore are dropped, to be done again.
+    Torn parts are removed, so that their pages are done again.
 
     Args:
         features: The feature file.
-        attributes: What everything there must say.
-        shards: Whose parts to read; by default all.
+        attributes: Attributes that the file and its parts must have.
+        shards: Shards whose parts to read; by default all.
     """
     done: set[str] = set()
     if features.exists():
@@ -273,12 +273,16 @@ def _check_same(path: Path, found: Mapping[str, object], expected: Mapping[str, 
             )
 
 
-class _Work:
+class Pipeline:
     """The loop over pages: decode ahead in threads, extract in batches, write each as a part.
 
     Decoding, the copy to the device, the model and writing each have threads of their own, so that
-    all four are at work at once. Threads decode no slower than processes do, since Pillow lets go
-    of the interpreter meanwhile, and nothing is to be sent from one to the other.
+    all four run at once. Threads decode as fast as processes do, since Pillow releases the GIL,
+    and nothing has to be sent between them.
+
+    Args:
+        features: The feature file; parts are written beside it.
+        batch_size: Pages at a time.
     """
 
     def __init__(
@@ -294,7 +298,7 @@ class _Work:
         )
 
     def run(self, captures: Iterator[Capture], left: int, done: int) -> tuple[float, float]:
-        """Extract pages; give the seconds spent waiting for screenshots and for the disk."""
+        """Extract pages; return the seconds spent waiting for screenshots and for the disk."""
         waiting = writing = 0.0
         stream = in_background(self._on_device(captures), _AHEAD)
         with (
@@ -319,7 +323,7 @@ class _Work:
         write_part(self.features, found, self.detector.attributes, self.settings.half)
 
     def _on_device(self, captures: Iterator[Capture]) -> Iterator[tuple[list[Page], Tensor]]:
-        """Give batches whose pixels are on the device already; runs in a thread of its own."""
+        """Yield batches whose pixels are on the device; runs in a thread of its own."""
         if self.device.type != "cuda":
             yield from ((pages, to_batch(images)) for pages, images in self._batches(captures))
             return
@@ -335,7 +339,7 @@ class _Work:
     def _batches(
         self, captures: Iterator[Capture]
     ) -> Iterator[tuple[list[Page], list[np.ndarray]]]:
-        """Collect batches, which end with their shard: so they are the same whoever makes them."""
+        """Collect batches, which end with their shard: so they are the same in every worker."""
         pages: list[Page] = []
         images: list[np.ndarray] = []
         for page, image in ahead(self._decode, captures, threads_of(self.settings)):
@@ -360,12 +364,12 @@ def _shard(key: str) -> int:
 
 
 class _Progress:
-    """A bar on a terminal; elsewhere a line now and then: pages/s, and the time that is left."""
+    """A bar on a terminal; elsewhere a line every 30 s: pages/s, and the time that is left."""
 
     def __init__(self, left: int, done: int) -> None:
         self._bar = tqdm(total=left, desc="detect", unit="page", disable=None)
         self._left, self._count = left, 0
-        self._start = self._told = time.monotonic()
+        self._start = self._reported = time.monotonic()
         if self._bar.disable:
             sys.stderr.write(f"detect: {left} pages to do, {done} done\n")
 
@@ -376,8 +380,8 @@ class _Progress:
         self._bar.update(pages)
         self._count += pages
         now = time.monotonic()
-        if self._bar.disable and now - self._told >= _TELL_EVERY_S:
-            self._told = now
+        if self._bar.disable and now - self._reported >= _REPORT_EVERY_S:
+            self._reported = now
             rate = self._count / (now - self._start)
             left = tqdm.format_interval((self._left - self._count) / rate)
             sys.stderr.write(

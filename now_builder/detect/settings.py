@@ -62,7 +62,7 @@ class TrainDetectorSettings(Strict):
         "or a hub name (timm/resnet50_clip.openai). Empty: from scratch.",
     )
     mode: Literal["shift", "film", "attn"] = Field(
-        "shift", description="How a region's look and text tune the class prompts."
+        "shift", description="How a region's pixels and text tune the class prompts."
     )
     text_dropout: float = Field(
         0.4, ge=0, le=1, description="Share of text boxes hidden in training, so it can do without."
@@ -127,7 +127,7 @@ class _SettingsOfOneMachine(Strict):
     shards_from: str = Field(
         "",
         description="K/N: do the K-th of N shares of the shards, K from 0, so that N GPUs or "
-        "machines work on one file; whoever is last writes it. Under torchrun: RANK/WORLD_SIZE.",
+        "machines work on one file; the last one writes it. Under torchrun: RANK/WORLD_SIZE.",
     )
     regions: str = Field(
         "proposals",

@@ -1,12 +1,7 @@
-"""Region features: one HDF5 file with 36 regions for each page, and its crash-safe parts."""
+"""Region features: one HDF5 file with 36 regions for each page."""
 
-import io
-import json
 import math
 import os
-import re
-import shutil
-import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -53,15 +48,14 @@ class FeatureBatch:
         """Select pages by their place in the batch."""
         return FeatureBatch(
             [self.keys[row] for row in rows],
-            **{name: getattr(self, name)[rows] for name in _LAYOUT},
+            **{name: getattr(self, name)[rows] for name in LAYOUT},
         )
 
 
-_CHECKSUM = 4
 _BLOCK = 128
 """Rows written at once."""
 
-_LAYOUT: dict[str, tuple[tuple[int, ...], str]] = {
+LAYOUT: dict[str, tuple[tuple[int, ...], str]] = {
     "regions": ((REGIONS, DIMENSION), "f4"),
     "boxes": ((REGIONS, 4), "f4"),
     "scores": ((REGIONS,), "f4"),
@@ -117,7 +111,7 @@ _ALIGNED = 2**16
 
 
 def _create(file: h5py.File, pages: int | None, *, half: bool) -> None:
-    for name, (shape, kind) in _LAYOUT.items():
+    for name, (shape, kind) in LAYOUT.items():
         regions = name == "regions"
         kind = "f2" if half and regions else kind  # noqa: PLW2901 - the one exception
         _add(file, name, (pages, *shape), kind, 1 if regions else 128)
@@ -149,19 +143,19 @@ def _blocks(batches: Iterable[FeatureBatch]) -> Iterator[FeatureBatch]:
 def _join(batches: list[FeatureBatch]) -> FeatureBatch:
     return FeatureBatch(
         [key for batch in batches for key in batch.keys],
-        **{name: np.concatenate([getattr(b, name) for b in batches]) for name in _LAYOUT},
+        **{name: np.concatenate([getattr(b, name) for b in batches]) for name in LAYOUT},
     )
 
 
 def _rows(batch: FeatureBatch, rows: slice) -> FeatureBatch:
-    return FeatureBatch(batch.keys[rows], **{name: getattr(batch, name)[rows] for name in _LAYOUT})
+    return FeatureBatch(batch.keys[rows], **{name: getattr(batch, name)[rows] for name in LAYOUT})
 
 
 def _append(file: h5py.File, batch: FeatureBatch, count: int, pages: int | None) -> int:
     total = count + len(batch.keys)
     if pages is not None and total > pages:
         raise ValueError(f"{total} pages or more, expected {pages}")
-    columns = {name: getattr(batch, name) for name in _LAYOUT}
+    columns = {name: getattr(batch, name) for name in LAYOUT}
     for name, values in {**columns, "keys": np.array(batch.keys, dtype=object)}.items():
         data = file[name]
         if pages is None:
@@ -183,8 +177,8 @@ class Features:
         self.path = path
         self.attributes = _attributes(path, file)
         self.keys = _keys(path, file)
-        self._data = {name: _mapped(file, _dataset(path, file, name)) for name in _LAYOUT}
-        for name, (shape, _) in _LAYOUT.items():
+        self._data = {name: _mapped(file, _dataset(path, file, name)) for name in LAYOUT}
+        for name, (shape, _) in LAYOUT.items():
             found = self._data[name].shape
             if found != (len(self.keys), *shape):
                 raise FormatError(
@@ -368,7 +362,7 @@ def _dataset(path: Path, file: h5py.File, name: str) -> h5py.Dataset:
     if not isinstance(data, h5py.Dataset) or data.external or data.is_virtual:
         raise FormatError(path, f"/{name}: not a dataset stored in this file")
     kind = data.id.get_type()
-    wanted = "strings" if name == "keys" else _WANTED[np.dtype(_LAYOUT[name][1]).kind]
+    wanted = "strings" if name == "keys" else _WANTED[np.dtype(LAYOUT[name][1]).kind]
     found = _CLASSES.get(kind.get_class(), "of an unusual type")
     if found != wanted:
         raise FormatError(path, f"/{name}: values are {found}, expected {wanted}")
@@ -423,130 +417,3 @@ def _mapped(file: h5py.File, data: h5py.Dataset) -> Any:
         return data
     with os.fdopen(os.dup(file.id.get_vfd_handle()), "rb") as raw:
         return np.memmap(raw, data.dtype, "r", offset, data.shape)
-
-
-def parts_folder(path: Path) -> Path:
-    """Where finished batches wait until the whole file is written."""
-    return path.with_name(f"{path.name}.parts")
-
-
-def write_part(
-    path: Path,
-    batch: FeatureBatch,
-    attributes: Mapping[str, str],
-    half: bool = False,  # noqa: FBT001, FBT002 - as in write_features
-) -> None:
-    """Store one finished batch beside the feature file, atomically, under its first key.
-
-    A part is a line of JSON, the arrays as they are in memory, and a checksum of all that. One that
-    a power cut takes away is done again, so its name is not synced.
-    """
-    regions = "<f2" if half else "<f4"
-    head = json.dumps({"keys": batch.keys, "attributes": dict(attributes), "regions": regions})
-    pieces: list[Any] = [f"{head}{' ' * (-(len(head) + 1) % 64)}\n".encode()]
-    for name, (_, kind) in _LAYOUT.items():
-        stored = regions if name == "regions" else f"<{kind}"
-        pieces.append(np.ascontiguousarray(getattr(batch, name), stored).data)
-    checksum = 0
-    for piece in pieces:
-        checksum = zlib.crc32(piece, checksum)
-    name = re.sub(r"[^\w-]", "_", batch.keys[0])
-    with (
-        replacing(parts_folder(path) / f"{name}.part", durable=False) as temporary,
-        temporary.open("wb", buffering=0) as file,
-    ):
-        for piece in [*pieces, checksum.to_bytes(_CHECKSUM, "little")]:
-            _write_all(file, memoryview(piece).cast("B"))
-
-
-def _write_all(file: io.FileIO, content: memoryview) -> None:
-    while content:
-        content = content[file.write(content) :]
-
-
-def read_parts(path: Path, prefix: str = "") -> list[Path]:
-    """List the finished batches of an unfinished run, in the order of their keys.
-
-    Args:
-        path: The feature file.
-        prefix: Of the first keys of those wanted.
-    """
-    return sorted(parts_folder(path).glob(f"{prefix or '[!.]'}*.part"))
-
-
-def read_part(part: Path) -> tuple[FeatureBatch, dict[str, str]]:
-    """Read a finished batch and its attributes.
-
-    Raises:
-        FormatError: If it is torn.
-    """
-    content = part.read_bytes()
-    written, told = memoryview(content)[:-_CHECKSUM], content[-_CHECKSUM:]
-    if not written or zlib.crc32(written) != int.from_bytes(told, "little"):
-        raise FormatError(part, _TORN)
-    place = content.index(b"\n") + 1
-    head = json.loads(content[:place])
-    columns, count = {}, len(head["keys"])
-    for name, (shape, kind) in _LAYOUT.items():
-        stored = np.dtype(head["regions"] if name == "regions" else f"<{kind}")
-        values = np.frombuffer(content, stored, count * math.prod(shape), place)
-        columns[name] = values.reshape(count, *shape)
-        place += values.nbytes
-    return FeatureBatch(head["keys"], **columns), head["attributes"]
-
-
-def merge_parts(
-    path: Path,
-    attributes: Mapping[str, str],
-    half: bool = False,  # noqa: FBT001, FBT002 - as in write_features
-) -> int:
-    """Write the feature file from the file as it was (if any) and its parts, and drop the parts.
-
-    Streams: one batch is in memory at a time.
-
-    Returns:
-        The number of pages.
-
-    Raises:
-        FormatError: If the file or a part is torn; nothing is changed then.
-    """
-    count = write_features(path, _old_and_new(path), attributes, half, _count(path))
-    shutil.rmtree(parts_folder(path), ignore_errors=True)
-    return count
-
-
-def _count(path: Path) -> int:
-    """Count the pages of the file as it was and of its parts, reading their keys alone."""
-    keys: set[str] = set()
-    if path.exists():
-        with open_features(path) as features:
-            keys.update(features.keys)
-    for part in read_parts(path):
-        with part.open("rb") as file:
-            try:
-                keys.update(json.loads(file.readline())["keys"])
-            except (ValueError, KeyError, TypeError):
-                raise FormatError(part, _TORN) from None
-    return len(keys)
-
-
-_TORN = "torn: not as long as it was, or not what was written"
-
-
-def _old_and_new(path: Path) -> Iterator[FeatureBatch]:
-    seen: set[str] = set()
-    for batch in _stored(path):
-        fresh = np.array([i for i, key in enumerate(batch.keys) if key not in seen])
-        seen.update(batch.keys)
-        if len(fresh) == len(batch.keys):
-            yield batch
-        elif len(fresh):
-            yield batch.take(fresh)
-
-
-def _stored(path: Path) -> Iterator[FeatureBatch]:
-    if path.exists():
-        with open_features(path) as features:
-            yield from features.batches()
-    for part in read_parts(path):
-        yield read_part(part)[0]

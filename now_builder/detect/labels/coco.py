@@ -1,4 +1,4 @@
-"""Labelled screenshots as COCO JSON: written of our captures, read of anyone's disk."""
+"""Labelled screenshots as COCO JSON: written from our captures, read from any source."""
 
 import json
 import shutil
@@ -17,7 +17,7 @@ from now_builder.formats.io import replacing
 from now_builder.formats.shard import HEIGHT, WIDTH, Box
 
 _SLACK = 1.0
-"""Image px by which a box may stand out of its image, since others round; it is cut."""
+"""Image px by which a box may exceed its image, since others round; it is clipped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +25,11 @@ class CocoPage:
     """One labelled image.
 
     Attributes:
+        file_name: Path of the image, relative to its folder.
         boxes: Left, top, right, bottom, in px of the image.
         classes: Index into the categories, one per box.
         ignored: Boxes that are neither a class nor background.
-        site: Host name that the page came from; empty where the file does not say.
+        site: Host name of the page; empty where it is not known.
     """
 
     file_name: str
@@ -42,23 +43,24 @@ class CocoPage:
 
 @dataclass(frozen=True, slots=True)
 class CocoData:
-    """What a COCO file teaches: category names in the order of their ids, and the images.
+    """Content of a COCO file: category names in the order of their ids, and the images.
 
     Attributes:
-        named: Name and Chinese name of each category; the name twice where the file has one only.
+        classes: Name and Chinese name of each category; the name twice where there is only one.
+        pages: Images with their boxes.
     """
 
-    named: tuple[tuple[str, str], ...]
+    classes: tuple[tuple[str, str], ...]
     pages: list[CocoPage]
 
     @property
     def categories(self) -> tuple[str, ...]:
         """The names alone."""
-        return tuple(name for name, _ in self.named)
+        return tuple(name for name, _ in self.classes)
 
 
 class _Loose(BaseModel):
-    """Strict about what it knows; what else stands there is let be."""
+    """Strict about known fields; other fields are ignored."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", strict=True, allow_inf_nan=False)
 
@@ -113,7 +115,7 @@ def read_coco(path: Path) -> CocoData:
 
 
 def to_classes(data: CocoData, mapping: ClassMapping) -> CocoData:
-    """Bring foreign categories to the classes of a mapping; those it lacks become ignored boxes."""
+    """Map foreign categories to the classes of a mapping; boxes of others become ignored."""
     numbers = {name: number for number, name in enumerate(mapping.class_names)}
     mapped = [numbers.get(mapping.foreign(name)) for name in data.categories]
     return CocoData(mapping.classes, [_renumbered(page, mapped) for page in data.pages])
@@ -203,12 +205,13 @@ def _corners(path: Path, field: str, item: _Annotation, page: CocoPage) -> Box:
     return float(cut[0]), float(cut[1]), float(cut[2]), float(cut[3])
 
 
-class CocoDraft:
-    """A COCO file in the making: images and annotations wait on disk, not in memory.
+class CocoWriter:
+    """Write a COCO file page by page: images and annotations wait on disk, not in memory.
 
     Args:
-        images: An open, empty text file; so is ``annotations``.
-        mapping: Its classes become the categories, and after them ``ignore``.
+        images: Open, empty text file for the images.
+        annotations: Open, empty text file for the annotations.
+        mapping: Mapping whose classes become the categories, and after them ``ignore``.
     """
 
     def __init__(self, images: IO[str], annotations: IO[str], mapping: ClassMapping) -> None:
@@ -217,7 +220,7 @@ class CocoDraft:
         self._pages = self._boxes = 0
 
     def add(self, file_name: str, labels: Labels, **more: str) -> None:
-        """Append a page of the screen's size; ``more`` stands beside its name."""
+        """Append a page of the screen's size; ``more`` are further fields of the image."""
         self._pages += 1
         image = {"id": self._pages, "file_name": file_name, "width": WIDTH, "height": HEIGHT}
         self._images.write(_separated({**image, **more}, first=self._pages == 1))
@@ -240,7 +243,7 @@ class CocoDraft:
         self._annotations.write(_separated(annotation, first=self._boxes == 1))
 
     def write(self, path: Path, info: dict[str, Any]) -> None:
-        """Write the whole file, by rename."""
+        """Write the whole file atomically."""
         categories = [
             {"id": place, "name": name, "name_zh": chinese, "supercategory": group_of(name)}
             for place, (name, chinese) in enumerate(self._classes, 1)
@@ -255,7 +258,7 @@ class CocoDraft:
 
 
 def scratch(folder: Path) -> IO[str]:
-    """Open a text file without a name, which a killed process cannot leave behind."""
+    """Open a text file without a name, so that a killed process leaves nothing behind."""
     return tempfile.TemporaryFile("w+", encoding="utf-8", dir=folder)
 
 

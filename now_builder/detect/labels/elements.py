@@ -8,16 +8,13 @@ from dataclasses import dataclass
 from now_builder.detect.labels.mapping import DEFAULT, IGNORE, ClassMapping
 from now_builder.formats.shard import HEIGHT, WIDTH, Box, Element
 
-CLASSES = DEFAULT.classes
-NAMES = DEFAULT.class_names
-
 _UNSEEN_INPUTS = frozenset({"hidden", "file"})
 
 _SPECIFIC = (
     "input", "select", "checkbox", "switch", "button", "tab", "link", "page indicator", "media",
     "image", "icon", "heading", "text", "card", "list item", "dialog", "navigation bar", "banner",
 )  # fmt: skip
-"""Of two boxes that coincide, the class that comes first here stays."""
+"""Classes by precedence: of boxes that coincide the first class is kept."""
 
 _ICON = 96  # 48 CSS px
 _SIDE, _AREA = 12, 256  # 6 CSS px and 64 CSS px²
@@ -56,12 +53,12 @@ PAGES_DROPPED = {
 
 @dataclass(frozen=True, slots=True)
 class Labels:
-    """What a page teaches.
+    """Labels of one page.
 
     Attributes:
-        boxes: In image px.
+        boxes: Boxes in image px.
         classes: Index into the classes of the mapping, one per box.
-        ignored: Boxes that are neither a class nor background: seen, but of no known kind.
+        ignored: Boxes that are neither a class nor background: visible, but of no known kind.
     """
 
     boxes: list[Box]
@@ -71,11 +68,11 @@ class Labels:
 
 @dataclass(frozen=True, slots=True)
 class Sifted:
-    """The labels of a page, and what became of its other elements.
+    """The labels of a page, and why other elements are not among them.
 
     Attributes:
-        labels: ``None`` for a page behind a wall (a dialog over most of it).
-        reasons: Elements by key of :data:`DROPPED` and :data:`IGNORED`.
+        labels: Labels; ``None`` for a page behind a wall (a dialog over most of it).
+        reasons: Number of elements by key of :data:`DROPPED` and :data:`IGNORED`.
     """
 
     labels: Labels | None
@@ -83,7 +80,7 @@ class Sifted:
 
 
 def label(elements: Sequence[Element], mapping: ClassMapping = DEFAULT) -> Labels | None:
-    """Label one page, or give ``None`` for a page behind a wall (a dialog over most of it).
+    """Label one page; return ``None`` for a page behind a wall (a dialog over most of it).
 
     Dropped: what cannot be seen or is clipped to less than 40 %; what is smaller than 6 CSS px or
     64 CSS px²; wrappers of more than 80 % of the screen; of boxes that coincide (IoU > 0.9) all but
@@ -93,13 +90,13 @@ def label(elements: Sequence[Element], mapping: ClassMapping = DEFAULT) -> Label
 
 
 def dom_boxes(elements: Sequence[Element]) -> list[Box]:
-    """Give the boxes of what can be seen on a page: labelled or ignored, but no wall's."""
+    """Return the boxes of visible elements, labelled or ignored; none of a page behind a wall."""
     labels = label(elements)
     return [] if labels is None else [*labels.boxes, *labels.ignored]
 
 
 def sift(elements: Sequence[Element], mapping: ClassMapping = DEFAULT) -> Sifted:
-    """Label one page as :func:`label` does, and count why other elements are no labels."""
+    """Label one page as :func:`label` does, and count why other elements are not labelled."""
     page = _Page(elements, _children(elements), mapping)
     found: list[_Found] = []
     ignored: list[Box] = []
@@ -147,7 +144,7 @@ def _seen(element: Element) -> bool:
 
 
 def _reason(element: Element, kind: str | None, box: Box | None, mapping: ClassMapping) -> str:
-    """Say why an element that is seen is no label; empty if it is one."""
+    """Return why a visible element is not labelled; empty if it is."""
     if box is None or (kind is None and not _is_unknown(element)):
         return "no class" if box else "broken"
     if _area(box) > _WRAPPER * WIDTH * HEIGHT:
@@ -162,7 +159,7 @@ def _reason(element: Element, kind: str | None, box: Box | None, mapping: ClassM
 
 
 def _is_unknown(element: Element) -> bool:
-    """Whether an unlabelled element is drawn: has a role, can be used, or has a picture behind."""
+    """Return whether an element without a class has a role, can be used, or has a background."""
     return bool(element.role or element.interactive or element.background)
 
 
@@ -190,9 +187,9 @@ def _plain_kind(element: Element, mapping: ClassMapping) -> str | None:
 
 
 def _link_kind(page: _Page, index: int) -> str | None:
-    """A link is a button when it is padded round its text, a card when it wraps picture and text.
+    """Return the kind of a link: a button if its text is padded, a card if it has picture and text.
 
-    A link that wraps nothing but a picture is left to the picture.
+    A link with nothing but a picture has no kind: the picture is labelled.
     """
     element = page.elements[index]
     if _is_card(page, index):
@@ -206,7 +203,7 @@ def _link_kind(page: _Page, index: int) -> str | None:
 
 
 def _is_card(page: _Page, index: int) -> bool:
-    """Tell a block with picture and text that has a sibling of its kind and size."""
+    """Return whether a block has picture and text, and a sibling of its kind and size."""
     element = page.elements[index]
     if element.fixed or element.tag in ("body", "main", "nav", "header", "footer", "ul", "ol"):
         return False
@@ -225,7 +222,7 @@ def _is_card(page: _Page, index: int) -> bool:
 
 
 def _by_looks(element: Element, name: str | None) -> str | None:
-    """Tell bars, overlays, banners and texts of elements whose tag says nothing."""
+    """Return the kind (bar, overlay, banner, text …) of an element whose tag has none."""
     width, height = _sides(element.box)
     if element.fixed and width >= 0.9 * WIDTH and height <= 0.2 * HEIGHT:
         return "navigation bar"
@@ -241,9 +238,10 @@ def _by_looks(element: Element, name: str | None) -> str | None:
 
 
 def _tight(page: _Page, index: int, kind: str | None) -> Box:
-    """Give the lines' box for text, whose block box spans the page; else the border box.
+    """Return the box of the lines for text, whose block spans the page; else the border box.
 
-    Text whose strings all stand in elements below it has their lines, unless there are pictures.
+    For text whose strings are all in descendants it is the box of their lines, unless there are
+    pictures among them.
     """
     element = page.elements[index]
     if kind not in ("text", "heading", "link"):
@@ -259,7 +257,7 @@ def _tight(page: _Page, index: int, kind: str | None) -> Box:
 
 
 def _cut(box: Box) -> Box | None:
-    """Cut a box to the screen; ``None`` for numbers that are none."""
+    """Clip a box to the screen; ``None`` if it is not finite."""
     if not all(map(math.isfinite, box)):
         return None
     left, top, right, bottom = box
@@ -267,7 +265,7 @@ def _cut(box: Box) -> Box | None:
 
 
 def _distinct(found: Sequence[_Found]) -> list[_Found]:
-    """Drop all but the most specific of boxes that coincide, keeping document order."""
+    """Drop all but the most specific of boxes that coincide; keep document order."""
     order = sorted(range(len(found)), key=lambda i: (_rank(found[i][1]), i))
     kept: list[int] = []
     for i in order:
@@ -277,12 +275,12 @@ def _distinct(found: Sequence[_Found]) -> list[_Found]:
 
 
 def _rank(kind: str) -> int:
-    """Place of a kind in the order of those that stay; a user's own kinds come first."""
+    """Return the rank of a kind among those that coincide; a user's own kinds come first."""
     return _SPECIFIC.index(kind) if kind in _SPECIFIC else -1
 
 
 def _capped(found: Sequence[_Found]) -> tuple[list[_Found], list[Box]]:
-    """Part the first boxes of each class from those beyond the cap."""
+    """Separate the first boxes of each class from those beyond the cap."""
     counts: Counter[str] = Counter()
     kept: list[_Found] = []
     over: list[Box] = []

@@ -1,4 +1,4 @@
-"""Which class an element is of, by its role, tag or input type; a TOML file may say otherwise."""
+"""Classes of elements by role, tag or input type; a TOML file may change them."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +9,7 @@ from now_builder.config import Strict, build, read_toml
 from now_builder.errors import ConfigError
 
 IGNORE = "ignore"
-"""Stands for a class where a box is to be neither a class nor background."""
+"""Name in place of a class for boxes that are neither a class nor background."""
 
 CLASSES: tuple[tuple[str, str], ...] = (
     ("text", "文本"),
@@ -73,15 +73,15 @@ _GROUP_OF = {name: group for group, names in _GROUPS.items() for name in names}
 
 
 class ClassMapping(Strict):
-    """Classes, and the way from what a page says of an element to one of them.
+    """Classes, and the mapping of a page's elements to them.
 
-    Rules by look (a small image is an icon, a padded link a button, a repeated block a card) work
-    on the names of :data:`CLASSES` and give such names; ``looks`` then says what each is called.
+    Rules by appearance (a small image is an icon, a padded link a button, a repeated block a card)
+    take and return names of :data:`CLASSES`; ``looks`` then renames them.
 
     Attributes:
-        classes: English and Chinese name of each; its place is its number.
-        roles: Class by ARIA role; asked first.
-        tags: Class by tag, where the role says nothing.
+        classes: English and Chinese name of each class; its place is its number.
+        roles: Class by ARIA role; takes precedence.
+        tags: Class by tag, where the role has none.
         inputs: Class by the type of an ``<input>``; other types are ``input``.
         looks: Class by name of :data:`CLASSES`, where it is not the name itself.
         names: Class by category name of foreign data, where it is not the name itself.
@@ -100,17 +100,17 @@ class ClassMapping(Strict):
         return tuple(english for english, _ in self.classes)
 
     def final(self, name: str) -> str:
-        """Give the class that a name found on a page stands for, or ``ignore``."""
+        """Return the class that a name of :data:`CLASSES` stands for, or ``ignore``."""
         renamed = self.looks.get(name, name)
         return renamed if renamed in self.class_names else IGNORE
 
     def foreign(self, name: str) -> str:
-        """Give the class that a category of foreign data stands for, or ``ignore``."""
+        """Return the class that a category of foreign data stands for, or ``ignore``."""
         renamed = self.names.get(name, name)
         return renamed if renamed in self.class_names else IGNORE
 
     def problems(self) -> Iterator[str]:
-        """Yield what is wrong in the fields that were given: field, found, expected."""
+        """Yield what is wrong in the fields that were set: field, found, expected."""
         names = self.class_names
         for place, name in enumerate(names):
             if name in ("", IGNORE) or name in names[:place]:
@@ -127,7 +127,7 @@ class ClassMapping(Strict):
 
 
 def read_mapping(path: Path) -> ClassMapping:
-    """Read a mapping file; a table that it has replaces the default one whole.
+    """Read a mapping file; its tables replace the default ones as a whole.
 
     Raises:
         ConfigError: If it is missing, has an unknown field, or names a class that it lacks.
@@ -139,7 +139,7 @@ def read_mapping(path: Path) -> ClassMapping:
 
 
 def group_of(name: str) -> str:
-    """Give the group (COCO's supercategory) of a class; ``element`` for one of the user's own."""
+    """Return the group (COCO's supercategory) of a class; ``element`` for a user's own class."""
     return _GROUP_OF.get(name, "element")
 
 
@@ -162,7 +162,7 @@ VINS = ClassMapping(
         "UpperTaskBar": "navigation bar",
     }
 )
-"""The default classes, and what the categories of VINS are called among them.
+"""The default classes, and the mapping of the categories of VINS to them.
 
 Source:
     VINS (Bunian et al., CHI 2021).

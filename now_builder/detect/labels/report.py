@@ -1,4 +1,4 @@
-"""The report of a labelling: its statistics, and some pages with their boxes drawn in."""
+"""The report of labels: statistics, and some pages with their boxes."""
 
 import base64
 import hashlib
@@ -23,7 +23,7 @@ class Shown:
     """A page in the report.
 
     Attributes:
-        picture: Its screenshot as a JPEG, base64.
+        picture: Thumbnail of its screenshot: a JPEG, base64.
     """
 
     key: str
@@ -34,11 +34,11 @@ class Shown:
 
 @dataclass(slots=True)
 class Gallery:
-    """A random sample of the pages that go by: the same of the same pages, in any order.
+    """A random sample of a stream of pages, which does not depend on their order.
 
     Attributes:
-        size: Pages to keep.
-        seed: Changes which.
+        size: Number of pages to keep.
+        seed: Changes which pages are kept.
     """
 
     size: int
@@ -46,16 +46,16 @@ class Gallery:
     _kept: dict[str, Shown] = field(default_factory=dict)
 
     def offer(self, row: CaptureRow, capture: Capture, labels: Labels) -> None:
-        """Keep a page if its lot is among the lowest so far; only then is its picture made."""
-        lot = hashlib.sha256(f"{self.seed}\n{row.key}".encode()).hexdigest()
-        if len(self._kept) >= self.size and lot >= max(self._kept, default=""):
+        """Keep a page if its hash is among the lowest so far; only then is its thumbnail made."""
+        rank = hashlib.sha256(f"{self.seed}\n{row.key}".encode()).hexdigest()
+        if len(self._kept) >= self.size and rank >= max(self._kept, default=""):
             return
-        self._kept[lot] = Shown(row.key, row.url, _thumbnail(capture), labels)
+        self._kept[rank] = Shown(row.key, row.url, _thumbnail(capture), labels)
         if len(self._kept) > self.size:
             del self._kept[max(self._kept)]
 
     def pages(self) -> list[Shown]:
-        """Give the sample in the order of the keys."""
+        """Return the sample in the order of the keys."""
         return sorted(self._kept.values(), key=lambda page: page.key)
 
 
@@ -63,9 +63,9 @@ def render_report(statistics: Mapping[str, Any], gallery: Gallery, mapping: Clas
     """Render one HTML page that loads nothing from elsewhere.
 
     Args:
-        statistics: The content of ``statistics.json``.
-        gallery: The pages to show.
-        mapping: Names of the classes.
+        statistics: Content of ``statistics.json``.
+        gallery: Pages to show.
+        mapping: Mapping with the names of the classes.
     """
     environment = template_environment("now_builder.detect.labels")
     return environment.get_template("labels.html.j2").render(
@@ -80,7 +80,7 @@ def render_report(statistics: Mapping[str, Any], gallery: Gallery, mapping: Clas
 
 
 def _outlines(labels: Labels, mapping: ClassMapping) -> list[tuple[Box, str, str]]:
-    """Give box, colour and name of what is drawn, the ignored below the rest."""
+    """Return box, colour and name of what is drawn, the ignored boxes below the others."""
     names = mapping.class_names
     return [
         *((_sized(box), IGNORED_COLOUR, "ignored") for box in labels.ignored),
@@ -92,12 +92,12 @@ def _outlines(labels: Labels, mapping: ClassMapping) -> list[tuple[Box, str, str
 
 
 def _sized(box: Box) -> Box:
-    """Give left, top, width and height."""
+    """Return left, top, width and height."""
     return box[0], box[1], round(box[2] - box[0], 2), round(box[3] - box[1], 2)
 
 
 def colour(number: int) -> str:
-    """Give each class a hue far from that of its neighbours, as CSS and Pillow both read it."""
+    """Return the colour of a class, as CSS and Pillow read it; neighbours differ in hue."""
     return f"hsl({number * 137.508 % 360:.0f}, 90%, {(38, 50)[number % 2]}%)"
 
 

@@ -1,4 +1,4 @@
-"""Captures to a label folder: boxes as COCO JSON, statistics, and a page that shows some."""
+"""Captures to a label folder: boxes as COCO JSON, statistics, and a report."""
 
 import hashlib
 import statistics
@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 from tqdm import tqdm
 
 from now_builder import __version__
-from now_builder.detect.labels.coco import CocoDraft, scratch
+from now_builder.detect.labels.coco import CocoWriter, scratch
 from now_builder.detect.labels.elements import DROPPED, IGNORED, PAGES_DROPPED, Labels, sift
 from now_builder.detect.labels.mapping import DEFAULT, ClassMapping, read_mapping
 from now_builder.detect.labels.report import Gallery, render_report
@@ -34,7 +34,7 @@ _FORMAT = "now-labels/1"
 
 @dataclass(frozen=True, slots=True)
 class LabelSummary:
-    """What a run of ``label`` left behind."""
+    """What a run of ``label`` wrote."""
 
     labels: Path
     pages: int
@@ -43,7 +43,7 @@ class LabelSummary:
     fresh: bool
 
     def __str__(self) -> str:
-        """One line for the terminal."""
+        """Return one line for the terminal."""
         return (
             f"{self.labels}: {self.boxes} boxes on {self.labelled} of {self.pages} pages"
             f"{'' if self.fresh else ' (unchanged)'}"
@@ -56,17 +56,17 @@ def label_captures(
     settings: LabelSettings,
     force: bool = False,  # noqa: FBT001, FBT002 - every stage's switch
 ) -> LabelSummary:
-    """Label all captured pages; what stands and fits is left alone.
+    """Label all captured pages; complete labels of the same input are left as they are.
 
     Args:
         captures: The captures folder.
-        labels: Folder to write; ``labels.json`` comes last and makes it complete.
+        labels: Folder to write; it is complete when it has ``labels.json``, written last.
         settings: Mapping, and what the report shows.
         force: Throw away what is there and start over.
 
     Raises:
         ConfigError: If the mapping is wrong, or what is there is of other captures or settings.
-        FormatError: If the captures are missing or torn, or a standing file is not ours.
+        FormatError: If the captures are missing or torn, or a file that is there is not ours.
     """
     mapping = read_mapping(settings.mapping) if settings.mapping else DEFAULT
     plan = read_split(captures / "split.toml")
@@ -75,12 +75,12 @@ def label_captures(
     if force:
         path.unlink(missing_ok=True)
     if path.exists():
-        return _standing(labels, inputs)
+        return _summarize(labels, inputs)
     if labels.exists() and not labels.is_dir():
         raise FormatError(labels, "found a file, expected a folder to write into")
     labels.mkdir(parents=True, exist_ok=True)
     remove_leftovers(labels)
-    work = _Work(plan, mapping, settings, Gallery(settings.pages, settings.seed))
+    labeller = _Labeller(plan, mapping, settings, Gallery(settings.pages, settings.seed))
     info = {
         "description": "Elements of captured pages, as the browser laid them out",
         "format": _FORMAT,
@@ -88,16 +88,16 @@ def label_captures(
         "inputs": inputs,
     }
     with scratch(labels) as images, scratch(labels) as annotations:
-        draft = CocoDraft(images, annotations, mapping)
+        writer = CocoWriter(images, annotations, mapping)
         with tqdm(total=pages, desc="label", unit="page", disable=None) as bar:
             for row, capture in _captured(captures):
-                work.take(row, capture, draft)
+                labeller.take(row, capture, writer)
                 bar.update()
-        found = work.tally.statistics(mapping, inputs)
-        write_text(labels / "report.html", render_report(found, work.gallery, mapping))
+        found = labeller.tally.statistics(mapping, inputs)
+        write_text(labels / "report.html", render_report(found, labeller.gallery, mapping))
         write_json(labels / "statistics.json", found)
-        draft.write(path, info)
-    return LabelSummary(labels, pages, work.tally.labelled, work.tally.boxes, fresh=True)
+        writer.write(path, info)
+    return LabelSummary(labels, pages, labeller.tally.labelled, labeller.tally.boxes, fresh=True)
 
 
 def _survey(
@@ -133,8 +133,8 @@ def _captured(captures: Path) -> Iterator[tuple[CaptureRow, Capture]]:
                 yield rows[capture.key], capture
 
 
-class _Standing(BaseModel):
-    """What a standing ``statistics.json`` must tell."""
+class _Statistics(BaseModel):
+    """What is read of a ``statistics.json``."""
 
     inputs: str
     pages: int
@@ -142,10 +142,10 @@ class _Standing(BaseModel):
     boxes: int
 
 
-def _standing(labels: Path, inputs: str) -> LabelSummary:
+def _summarize(labels: Path, inputs: str) -> LabelSummary:
     path = labels / "statistics.json"
     try:
-        found = _Standing.model_validate_json(path.read_bytes())
+        found = _Statistics.model_validate_json(path.read_bytes())
     except (OSError, ValidationError) as error:
         raise FormatError(
             path, f"does not belong to the labels.json beside it ({error!s:.200}); --force redoes"
@@ -159,7 +159,7 @@ def _standing(labels: Path, inputs: str) -> LabelSummary:
 
 @dataclass(slots=True)
 class _Tally:
-    """Counts, while pages go by."""
+    """Counts over the pages."""
 
     dropped: Counter[str] = field(default_factory=Counter)
     pools: Counter[str] = field(default_factory=Counter)
@@ -208,8 +208,8 @@ class _Tally:
 
 
 @dataclass(frozen=True, slots=True)
-class _Work:
-    """What happens to each page."""
+class _Labeller:
+    """Label page after page."""
 
     plan: SplitPlan
     mapping: ClassMapping
@@ -217,7 +217,7 @@ class _Work:
     gallery: Gallery
     tally: _Tally = field(default_factory=_Tally)
 
-    def take(self, row: CaptureRow, capture: Capture, draft: CocoDraft) -> None:
+    def take(self, row: CaptureRow, capture: Capture, writer: CocoWriter) -> None:
         """Label one page, or count why it has none."""
         if self.settings.settled_only and row.load_state == "partial":
             self.tally.dropped["unsettled"] += 1
@@ -233,6 +233,6 @@ class _Work:
             return
         pool = self.plan.pool_of(row.site, row.key)
         name = f"{row.key}.{capture.extension}"
-        draft.add(name, sifted.labels, key=row.key, site=row.site, pool=pool)
+        writer.add(name, sifted.labels, key=row.key, site=row.site, pool=pool)
         self.tally.add(sifted.labels, pool)
         self.gallery.offer(row, capture, sifted.labels)

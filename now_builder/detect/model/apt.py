@@ -1,4 +1,4 @@
-"""The APT-style detector: proposals, region embeddings, prompts tuned by look and text."""
+"""The APT-style detector: proposals, region embeddings, prompts tuned by pixels and text."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -7,12 +7,13 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the name that PyTorch's own documentation uses
 from jaxtyping import Float, UInt8
 from torch import Tensor, nn
+from torchvision.ops import nms
 
 from now_builder.config import Strict
 from now_builder.detect import boxes as geometry
 from now_builder.detect.base import Proposals
 from now_builder.detect.model.clip_resnet import ModifiedResNet
-from now_builder.detect.model.patch_features import Look
+from now_builder.detect.model.patch_features import PatchFeatures
 from now_builder.detect.model.roi_align import align
 from now_builder.detect.model.text_encoder import DIMENSION
 from now_builder.formats.shard import HEIGHT, WIDTH
@@ -22,20 +23,23 @@ class ModelConfig(Strict):
     """The architecture, stored beside the weights.
 
     Attributes:
-        input_size: Width and height, in px, to which screenshots are brought.
-        layers: Blocks in each layer of the backbone; ``width``: its channels behind the stem.
+        input_size: Width and height, in px, to which screenshots are scaled.
+        layers: Number of blocks in each layer of the backbone.
+        width: Channels of the backbone behind the stem.
         outputs: Width of the attention-pooled embedding, before the projection to 768.
-        side: Cells a side of a region behind layer 4; ``sampling``: points a side in each cell of
-            twice that grid, as RoIAlign reads it.
+        side: Cells a side of a region behind layer 4.
+        sampling: Points a side in each cell of twice that grid, as RoIAlign reads it.
         layer3_stride: 2 as published, 1 for small inputs.
         anchor_sizes: Square roots of the anchors' areas, in input px.
         anchor_ratios: Height over width; screens are full of wide, flat elements.
-        candidates: Anchors kept before suppression; ``proposals``: boxes kept after it in training;
-            ``overlap``: the IoU above which it drops the weaker of two, lower than the usual 0.7
+        rpn_channels: Hidden channels of the proposal network.
+        candidates: Anchors kept before suppression.
+        overlap: IoU above which suppression drops the weaker of two boxes; lower than the usual 0.7
             since so few are embedded.
-        temperature: Divides the cosines.
-        look: How many times larger than the input the screenshots are from which a region's own
-            pixels are described (see :class:`Look`); 1: they are not.
+        proposals: Boxes kept after suppression in training.
+        temperature: Divisor of the cosines.
+        look: Scale, relative to the input, of the screenshots that patch features are computed from
+            (see :class:`PatchFeatures`); 1: there are no patch features.
         mode: How prompts are tuned.
     """
 
@@ -60,6 +64,8 @@ class ModelConfig(Strict):
 
 PROPOSALS = 100
 """Boxes a page that are embedded, unless a user says otherwise."""
+BACKGROUND_WEIGHT = 0.2
+"""Weight of the background in the classifier's cross-entropy, as in RegionCLIP."""
 
 PAPER = ModelConfig(
     size="paper",
@@ -119,7 +125,7 @@ class RegionProposals(nn.Module):
     def forward(
         self, maps: Float[Tensor, "n c i j"]
     ) -> tuple[Float[Tensor, "n a"], Float[Tensor, "n a 4"], Float[Tensor, "a 4"]]:
-        """Give objectness logits and regression offsets of every anchor, and the anchors."""
+        """Return objectness logits and regression offsets of every anchor, and the anchors."""
         hidden = F.relu(self.conv(maps))
         objectness = self.objectness(hidden).permute(0, 2, 3, 1).flatten(1)
         deltas = self.deltas(hidden).permute(0, 2, 3, 1).reshape(len(maps), -1, 4)
@@ -140,13 +146,13 @@ class RegionProposals(nn.Module):
         found = geometry.clip(found, self.size).reshape(offsets.shape)
         pages = []
         for boxes, logits in zip(found, best, strict=True):
-            kept = geometry.nms(boxes, logits, self.overlap)[:count]
+            kept = nms(boxes, logits, self.overlap)[:count]
             pages.append(Proposals(boxes[kept], logits[kept].sigmoid()))
         return pages
 
 
 class PromptTuner(nn.Module):
-    r"""Cosines between regions and class prompts that each region tunes by its look and its text.
+    r"""Cosines between regions and class prompts that each region tunes by its pixels and its text.
 
     ``shift`` adds one vector per region, :math:`\hat t = t + W_2 \mathrm{ReLU}(W_1 [v; o])`;
     ``film`` scales and shifts, :math:`\hat t = \gamma \odot t + \beta`; ``attn`` lets each prompt
@@ -179,7 +185,7 @@ class PromptTuner(nn.Module):
         text: Float[Tensor, "n d"],
         prompts: Float[Tensor, "classes d"],
     ) -> Float[Tensor, "n classes"]:
-        """Give the cosine of each region with each of its tuned prompts.
+        """Return the cosine of each region with each of its tuned prompts.
 
         Args:
             visual: Unit vectors.
@@ -253,7 +259,8 @@ class AptDetector(nn.Module):
         self.register_buffer("prompts", prompts.clone())
         self.register_buffer("centre", torch.zeros(DIMENSION))
         self.register_buffer("whiten", torch.eye(DIMENSION))
-        self.look = Look(config.look) if config.look > 1 else None
+        # Weights on disk have the name "look".
+        self.look = PatchFeatures(config.look) if config.look > 1 else None
 
     @property
     def screen(self) -> tuple[int, int]:
@@ -262,14 +269,14 @@ class AptDetector(nn.Module):
         return width * self.config.look, height * self.config.look
 
     def maps(self, screenshots: UInt8[Tensor, "n 3 h w"]) -> Float[Tensor, "n c i j"]:
-        """Give the C4 maps of screenshots of :attr:`screen` or of the input size."""
+        """Compute the C4 maps of screenshots of :attr:`screen` or of the input size."""
         pixels = screenshots.float() / 255
         if pixels.shape[3] != self.config.input_size[0]:
             pixels = F.avg_pool2d(pixels, self.config.look)
         return self.visual.features(pixels)
 
     def propose(self, maps: Float[Tensor, "n c i j"], count: int = PROPOSALS) -> list[Proposals]:
-        """Give the class-agnostic boxes of each page, ``count`` at most."""
+        """Return at most ``count`` class-agnostic boxes of each page."""
         objectness, deltas, anchors = self.rpn(maps)
         return self.rpn.propose(objectness, deltas, anchors, count)
 
@@ -285,7 +292,7 @@ class AptDetector(nn.Module):
     def classify(
         self, embedded: Float[Tensor, "n 768"], text: Float[Tensor, "n 768"]
     ) -> Float[Tensor, "n kinds"]:
-        """Give class logits of projected regions; the last is the background's, always zero."""
+        """Return class logits of projected regions; the last is the background's, always zero."""
         cosines = self.tuner(F.normalize(embedded, dim=1), text, self.prompts)
         return F.pad(cosines / self.config.temperature, (0, 1))
 
@@ -295,17 +302,17 @@ class AptDetector(nn.Module):
         screenshots: UInt8[Tensor, "n 3 h w"],
         regions: Sequence[Float[Tensor, "_ 4"]],
     ) -> Float[Tensor, "all 768"]:
-        """Bring projected regions to the form in which they are stored: pixels only, even scale.
+        """Map projected regions to the features that are stored, from pixels only.
 
-        What is fixed in it was fitted in training on the train pool's regions.
+        The map was fitted in training on the train pool's regions.
 
         Args:
-            embedded: Projected, all pages' regions in a row.
-            screenshots: Of :attr:`screen`.
+            embedded: Projected regions of all pages in a row.
+            screenshots: Screenshots of :attr:`screen`.
             regions: Boxes of each page, in input px.
         """
         if self.look is None:
             stored: Tensor = (embedded - self.centre) @ self.whiten
             return stored
-        joined: Tensor = self.look(embedded, screenshots, regions)
-        return joined
+        features: Tensor = self.look(embedded, screenshots, regions)
+        return features

@@ -54,7 +54,7 @@ class Bottleneck(nn.Module):
 
 
 class AttentionPool(nn.Module):
-    """Pool a map to one vector: its mean asks, its cells answer.
+    """Pool a map to one vector by attention, with its mean as the query.
 
     Source:
         CLIP (Radford et al., ICML 2021), Sec. 2.4.
@@ -70,7 +70,7 @@ class AttentionPool(nn.Module):
         self.heads = heads
 
     def forward(self, x: Float[Tensor, "n c side side"]) -> Float[Tensor, "n outputs"]:
-        """Pool feature maps of the side that the positions were made for."""
+        """Pool feature maps of ``side`` x ``side`` cells."""
         tokens = x.flatten(2).transpose(1, 2)
         tokens = torch.cat([tokens.mean(dim=1, keepdim=True), tokens], dim=1)
         tokens = tokens + self.positional_embedding.to(tokens.dtype)
@@ -138,11 +138,11 @@ class ModifiedResNet(nn.Module):
 
     @property
     def dtype(self) -> torch.dtype:
-        """What it computes in."""
+        """Type of the parameters."""
         return self.conv1.weight.dtype
 
     def features(self, pixels: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n c i j"]:
-        """Give the C4 map of images whose values are in [0, 1]."""
+        """Compute the C4 maps of images with values in [0, 1]."""
         x = ((pixels - self.mean) / self.std).to(self.dtype, memory_format=torch.channels_last)
         x = F.relu(self.bn1(self.conv1(x)), inplace=True)
         x = F.relu(self.bn2(self.conv2(x)), inplace=True)
@@ -156,10 +156,6 @@ class ModifiedResNet(nn.Module):
         pooled: Tensor = self.attnpool(self.layer4(regions))
         return pooled
 
-    def forward(self, pixels: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n outputs"]:
-        """Embed whole images, as CLIP does."""
-        return self.pool(self.features(pixels))
-
 
 def _layer(inputs: int, planes: int, blocks: int, stride: int) -> nn.Sequential:
     first = Bottleneck(inputs, planes, stride)
@@ -172,7 +168,7 @@ def batch_norms(module: nn.Module) -> Iterator[nn.BatchNorm2d]:
     return (child for child in module.modules() if isinstance(child, nn.BatchNorm2d))
 
 
-def load_clip(visual: ModifiedResNet, source: str) -> str:
+def load_clip(visual: ModifiedResNet, source: str) -> None:
     """Load CLIP's image tower into ``visual``, name by name.
 
     Args:
@@ -180,9 +176,6 @@ def load_clip(visual: ModifiedResNet, source: str) -> str:
         source: A file or a hub name such as ``timm/resnet50_clip.openai``. Files: safetensors, a
             state dict by ``torch.save`` (as open_clip's), or OpenAI's own TorchScript ``RN50.pt``;
             of the tower alone or, prefixed ``visual.``, of the whole model.
-
-    Returns:
-        The path of the file that was read.
 
     Raises:
         ConfigError: If the name is not a file and cannot be had from a hub.
@@ -202,7 +195,6 @@ def load_clip(visual: ModifiedResNet, source: str) -> str:
             path, f"{name}: shape {tuple(state[name].shape)}, expected {tuple(own[name])}"
         )
     visual.load_state_dict({name: state[name].float() for name in needed}, strict=False)
-    return str(path)
 
 
 def _visual_state(path: Path) -> dict[str, Tensor]:

@@ -1,4 +1,4 @@
-"""The detector in the form in which it runs: batch norms folded, in the machine's precision."""
+"""The detector prepared for inference: batch norms folded, in a chosen precision."""
 
 from pathlib import Path
 from typing import Literal
@@ -25,9 +25,9 @@ def choose_precision(name: Precision, device: torch.device, size: str) -> str:
     quicker in it on a CPU.
 
     Args:
-        name: As the user set it.
-        device: What computes.
-        size: Of the model.
+        name: Precision that the user set.
+        device: Device that computes.
+        size: Size of the model.
 
     Raises:
         ConfigError: If the device cannot compute in what is asked for.
@@ -51,10 +51,10 @@ def _cpu_flags() -> set[str]:
 
 
 def to_inference(model: AptDetector, precision: str) -> AptDetector:
-    """Fold batch norms into convolutions, then bring backbone and proposals to a precision.
+    """Fold batch norms into convolutions, then convert backbone and proposals to a precision.
 
-    In place: such a model cannot be trained or saved any more. Heads that tell classes, boxes and
-    the stored embedding from a pooled region stay in float32; they cost little.
+    In place: such a model cannot be trained or saved any more. The heads that compute classes,
+    boxes and the stored embedding of a pooled region stay in float32; they cost little.
     """
     _fold(model.visual.eval())
     for part in (model.visual, model.rpn):

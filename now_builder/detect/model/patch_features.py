@@ -1,4 +1,4 @@
-"""What a region's own pixels say: which small patterns its strokes and its shapes are made of."""
+"""Patch features: which small patterns the strokes and the shapes of a region are made of."""
 
 from collections.abc import Iterable, Sequence
 
@@ -13,21 +13,21 @@ SIDE = 8
 """Side of a pattern, px: about half a character of body text at 360 px a screen."""
 STRIDE = 2
 PATTERNS = 256
-"""Of each kind."""
+"""Number of patterns of each kind."""
 SHARES = (DIMENSION - 2 * PATTERNS, PATTERNS, PATTERNS)
-"""Of the 768 stored numbers: embedding, strokes, shapes."""
+"""How the 768 stored numbers are divided: embedding, strokes, shapes."""
 WEIGHTS = (1.0, 4.0, 4.0)
-"""Lengths of the three: a network trained for minutes tells more of a site's style than of what its
-pages show."""
+"""Lengths of the three: the embedding of a network trained for minutes holds more of a site's style
+than of what its pages show."""
 
 _FLAT = 0.1
-"""Patches whose root mean square contrast (of pixel values in [0, 1]) is less show nothing."""
+"""Root mean square contrast, of pixel values in [0, 1], below which patches are left out."""
 _SAMPLES = 160
 _ROUNDS = 25
 
 
 class Block(nn.Module):
-    """A fixed map of one kind of description to unit vectors: centred, partly whitened, cut."""
+    """A fixed map of one kind of features to unit vectors: centred, partly whitened, cut."""
 
     centre: Tensor
     matrix: Tensor
@@ -38,15 +38,15 @@ class Block(nn.Module):
         self.register_buffer("matrix", torch.eye(inputs, outputs))
 
     def forward(self, rows: Float[Tensor, "n inputs"]) -> Float[Tensor, "n outputs"]:
-        """Map descriptions to unit vectors."""
+        """Map features to unit vectors."""
         unit: Tensor = F.normalize((rows - self.centre) @ self.matrix, dim=1)
         return unit
 
     def fit(self, rows: Float[Tensor, "n inputs"], floor: float = 1e-4) -> None:
-        """Take the widest directions of some rows, each divided by the root of its deviation.
+        """Fit to the widest directions of some rows, each divided by the root of its deviation.
 
         Args:
-            rows: Descriptions of regions of the train pool.
+            rows: Features of regions of the train pool.
             floor: Share of the widest variance that is added to every variance.
         """
         wide = rows.double()
@@ -63,7 +63,7 @@ class Patterns(nn.Module):
     """Small patterns, learned from screenshots, and how often each occurs in a region.
 
     Args:
-        channels: 1 looks at grey values, 3 at colours.
+        channels: 1 for grey values, 3 for colours.
 
     Source:
         Patterns: k-means features (Coates, Ng and Lee, AISTATS 2011); counts: bags of visual words
@@ -81,7 +81,7 @@ class Patterns(nn.Module):
     def forward(
         self, pages: Float[Tensor, "n 3 h w"], regions: Sequence[Float[Tensor, "_ 4"]]
     ) -> Float[Tensor, "all patterns"]:
-        """Give the root of each pattern's share among the patches of each region.
+        """Return the root of each pattern's share among the patches of each region.
 
         Args:
             pages: Values in [0, 1].
@@ -101,7 +101,7 @@ class Patterns(nn.Module):
     def fit(self, pages: Iterable[Float[Tensor, "3 h w"]], seed: int) -> None:
         """Learn the patterns from screenshots by spherical k-means.
 
-        Screenshots with fewer patches than there are patterns teach nothing.
+        Nothing changes where there are fewer patches than patterns.
         """
         generator = torch.Generator().manual_seed(seed)
         chosen = []
@@ -123,7 +123,7 @@ class Patterns(nn.Module):
         self.centres.copy_(centres)
 
     def _nearest(self, page: Float[Tensor, "3 h w"]) -> Int[Tensor, "i j"]:
-        """Give the likest pattern at each place; one more number stands for flat patches."""
+        """Return the nearest pattern at each place; one more number stands for flat patches."""
         patches, flat, grid = self._patches(page)
         seen = torch.full_like(flat, PATTERNS, dtype=torch.int64)
         seen[~flat] = (patches[~flat] @ self.centres.T).argmax(dim=1)
@@ -132,7 +132,7 @@ class Patterns(nn.Module):
     def _patches(
         self, page: Float[Tensor, "3 h w"]
     ) -> tuple[Float[Tensor, "n values"], Bool[Tensor, " n"], tuple[int, int]]:
-        """Cut a page into overlapping patches about zero; tell the flat ones and the grid."""
+        """Cut a page into overlapping centred patches; return also which are flat, and the grid."""
         seen = page.mean(dim=0, keepdim=True) if self.channels == 1 else page
         grid = tuple((side - SIDE) // STRIDE + 1 for side in page.shape[1:])
         patches = F.unfold(seen[None], SIDE, stride=STRIDE)[0].T
@@ -141,12 +141,15 @@ class Patterns(nn.Module):
         return patches, flat, (grid[0], grid[1])
 
 
-class Look(nn.Module):
-    """Describe regions by their pixels alone, beside the embedding of a small network.
+class PatchFeatures(nn.Module):
+    """Features of regions from their pixels alone, beside the embedding of a small network.
 
     A network of some hundred thousand parameters, trained for minutes on a few hundred pages,
-    forgets what its losses do not ask for. Grey patterns of a large view keep the strokes of the
-    writing, and so its script; colour patterns of a smaller view keep the shapes of what is drawn.
+    forgets what its losses do not ask for. Grey patterns of a large scale keep the strokes of the
+    writing, and so its script; colour patterns of a smaller scale keep the shapes of what is drawn.
+
+    Args:
+        scale: Size of the screenshots, relative to the network's input.
 
     Differs:
         APT has nothing of the kind: its backbone is pre-trained by CLIP. The paper size goes
@@ -163,7 +166,7 @@ class Look(nn.Module):
 
     @property
     def blocks(self) -> tuple[Block, Block, Block]:
-        """How each of the three descriptions is mapped."""
+        """The maps of the three kinds of features."""
         return self.of_network, self.of_strokes, self.of_shapes
 
     def forward(
@@ -172,11 +175,11 @@ class Look(nn.Module):
         screenshots: UInt8[Tensor, "n 3 h w"],
         regions: Sequence[Float[Tensor, "_ 4"]],
     ) -> Float[Tensor, "all 768"]:
-        """Join the three descriptions of each region; rows have a mean square of 1 per number.
+        """Join the three kinds of features of each region; rows have a mean square of 1 per number.
 
         Args:
-            embedded: The network's embeddings, all pages' regions in a row.
-            screenshots: RGB, ``scale`` times as large as the network's input.
+            embedded: Embeddings by the network of all pages' regions in a row.
+            screenshots: RGB screenshots, ``scale`` times as large as the network's input.
             regions: Boxes of each page, in px of the network's input.
         """
         described = self.describe(embedded, screenshots, regions)
@@ -194,26 +197,26 @@ class Look(nn.Module):
         screenshots: UInt8[Tensor, "n 3 h w"],
         regions: Sequence[Float[Tensor, "_ 4"]],
     ) -> tuple[Float[Tensor, "all 768"], Float[Tensor, "all p"], Float[Tensor, "all p"]]:
-        """Give the three descriptions as they are before :class:`Block` maps them."""
-        large, small = self._views(screenshots)
+        """Compute the three kinds of features, before :class:`Block` maps them."""
+        large, small = self._scales(screenshots)
         strokes = self.strokes(large, [boxes * self.scale for boxes in regions])
         return embedded, strokes, self.shapes(small, regions)
 
     def fit_patterns(self, pages: Sequence[UInt8[Tensor, "3 h w"]], seed: int) -> None:
         """Learn both kinds of pattern from screenshots."""
-        self.strokes.fit((self._views(page[None])[0][0] for page in pages), seed)
-        self.shapes.fit((self._views(page[None])[1][0] for page in pages), seed)
+        self.strokes.fit((self._scales(page[None])[0][0] for page in pages), seed)
+        self.shapes.fit((self._scales(page[None])[1][0] for page in pages), seed)
 
     def fit_blocks(self, described: Sequence[Float[Tensor, "all _"]]) -> None:
-        """Fit how each of the three descriptions is mapped.
+        """Fit the maps of the three kinds of features.
 
         Args:
-            described: Of regions of the train pool, as :meth:`describe` gives them.
+            described: Features of regions of the train pool, as :meth:`describe` returns them.
         """
         for block, rows in zip(self.blocks, described, strict=True):
             block.fit(rows)
 
-    def _views(
+    def _scales(
         self, screenshots: UInt8[Tensor, "n 3 h w"]
     ) -> tuple[Float[Tensor, "n 3 h w"], Float[Tensor, "n 3 i j"]]:
         large = screenshots.float() / 255

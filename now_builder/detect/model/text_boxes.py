@@ -1,4 +1,4 @@
-"""Text boxes of a page, from its DOM or its pixels, and the linking of them to regions."""
+"""Text boxes of a page, from its DOM or its pixels, and their linking to regions."""
 
 from collections.abc import Callable, Sequence
 from typing import Literal
@@ -18,9 +18,9 @@ LINK_THRESHOLD = 0.5
 
 
 def dom_text_boxes(elements: Sequence[Element]) -> list[TextBox]:
-    """Take the strings that can be seen on a page.
+    """Return the strings that are visible on a page.
 
-    Only elements of the body have boxes, so neither ``<title>`` nor ``<meta>`` can come in.
+    Only elements of the body have boxes, so neither ``<title>`` nor ``<meta>`` is among them.
     """
     return [
         TextBox(element.text, element.text_box)
@@ -40,8 +40,8 @@ def make_text_source(
 
     Args:
         name: The page's DOM record, its pixels, or nothing.
-        languages: Of optical recognition, Tesseract's names, joined by ``+``.
-        confidence: The least, in per cent, of a line that is recognised.
+        languages: Languages of optical recognition: Tesseract's names, joined by ``+``.
+        confidence: Least confidence, in per cent, of recognised lines.
 
     Raises:
         ConfigError: If what optical recognition needs is missing.
@@ -56,7 +56,7 @@ def make_text_source(
 def link(
     regions: Float[Tensor, "regions 4"], texts: Float[Tensor, "texts 4"]
 ) -> Bool[Tensor, "regions texts"]:
-    """Tell which strings belong to which regions: intersection over minimum above one half."""
+    """Return which strings belong to which regions: intersection over minimum above one half."""
     return intersection_over_minimum(regions, texts) > LINK_THRESHOLD
 
 
@@ -74,11 +74,11 @@ def linked_embeddings(
 def embed_text_boxes(
     encoder: TextEncoder, boxes: Sequence[TextBox], scale: tuple[float, float]
 ) -> tuple[Float[Tensor, "texts 4"], Float[Tensor, "texts 768"]]:
-    """Give the places (in detector input px) and embeddings of a page's text boxes.
+    """Return the boxes (in detector input px) and embeddings of a page's text boxes.
 
     Args:
-        encoder: Frozen.
-        boxes: In image px.
+        encoder: Frozen text encoder.
+        boxes: Text boxes in image px.
         scale: Detector input px per image px, across and down.
     """
     places = torch.tensor([box.box for box in boxes], dtype=torch.float32).reshape(-1, 4)

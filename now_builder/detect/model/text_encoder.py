@@ -17,15 +17,15 @@ DIMENSION = 768
 
 @runtime_checkable
 class TextEncoder(Protocol):
-    """Anything that embeds strings; frozen."""
+    """A frozen text encoder."""
 
     @property
     def name(self) -> str:
-        """What the feature file calls it."""
+        """Name in the feature file."""
         ...
 
     def encode(self, texts: Sequence[str]) -> Float[Tensor, "texts 768"]:
-        """Embed strings as unit vectors on the CPU; a string without content gives zero."""
+        """Embed strings as unit vectors on the CPU; a string without content as zero."""
         ...
 
 
@@ -52,7 +52,7 @@ class HashedNgrams:
         return f"hash:{self.seed}"
 
     def encode(self, texts: Sequence[str]) -> Float[Tensor, "texts 768"]:
-        """Embed strings; each distinct one is worked out once."""
+        """Embed strings; each distinct one is computed once."""
         for text in texts:
             if text not in self._vectors:
                 self._vectors[text] = self._vector(text)
@@ -83,7 +83,7 @@ class HubEncoder:
 
     Args:
         name: For example ``bert-base-multilingual-cased``.
-        device: Where it runs.
+        device: Device that it runs on.
 
     Raises:
         ConfigError: If the model cannot be had or its width is not 768.
@@ -149,7 +149,7 @@ def embed_prompts(
     """Embed class prompts: the mean over templates in English and Chinese, of unit length.
 
     Args:
-        encoder: Frozen.
+        encoder: Frozen text encoder.
         names: English and Chinese name of each class.
     """
     texts = [t.format(english=english, chinese=zh) for english, zh in names for t in TEMPLATES]

@@ -1,4 +1,4 @@
-"""Detector weights on disk: a safetensors file and, beside it, a JSON that says what they are."""
+"""Detector weights on disk: a safetensors file and, beside it, a JSON that describes them."""
 
 import json
 from pathlib import Path
@@ -24,15 +24,16 @@ class DetectorCard(Strict):
     """The JSON beside the weights.
 
     Attributes:
-        model: The architecture.
-        classes: English names, in order.
-        mapping: Their Chinese names too, and how elements come to them; ``None``: the default.
+        model: Architecture.
+        classes: English names of the classes, in order.
+        mapping: Mapping of elements to the classes, with Chinese names; ``None``: the default.
         prompts: Frozen embedding of each class.
-        text_encoder: What embedded them and embeds page text.
-        weights_sha256: Of the safetensors file; tells a torn or mixed-up pair.
-        settings: Of the training.
+        text_encoder: Encoder of prompts and page text.
+        weights_sha256: Hash of the safetensors file; reveals a torn or mixed-up pair.
+        settings: Settings of the training.
         trained_on: Pages, sites, steps, fingerprint of the pages.
-        measured: Figures on the held-out part of the train pool, and ``measured_by_class``.
+        measured: Figures on the held-out part of the train pool.
+        measured_by_class: The same of each class.
     """
 
     format: str = FORMAT
@@ -49,7 +50,7 @@ class DetectorCard(Strict):
 
 
 def card_path(weights: Path) -> Path:
-    """The JSON of a weights file."""
+    """Return the path of the JSON of a weights file."""
     return weights.with_suffix(".json")
 
 
@@ -59,7 +60,7 @@ def write_weights(path: Path, state: dict[str, Tensor], card: DetectorCard) -> D
     Args:
         path: The safetensors file.
         state: Parameters and buffers.
-        card: Its hash is filled in here.
+        card: Content of the JSON; the hash is filled in here.
     """
     with replacing(path) as temporary:
         save_file({name: tensor.contiguous() for name, tensor in state.items()}, temporary)
@@ -118,7 +119,7 @@ def load_detector(weights: Path, device: torch.device) -> tuple[AptDetector, Det
 
 
 def to_prompts(card: DetectorCard) -> Float[Tensor, "classes 768"]:
-    """Give the class prompts of a card."""
+    """Return the class prompts of a card as a tensor."""
     return torch.tensor(card.prompts, dtype=torch.float32)
 
 

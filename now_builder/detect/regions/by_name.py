@@ -1,4 +1,4 @@
-"""Sources of regions by the names that a user gives them."""
+"""Sources of regions by name."""
 
 from pathlib import Path
 
@@ -15,9 +15,9 @@ def make_source(name: str, model: AptDetector, least: float = 0.0) -> RegionSour
     """Make a source: ``proposals``, ``dom``, ``hf:MODEL`` or ``detectron2:CONFIG[@WEIGHTS]``.
 
     Args:
-        name: Of the source.
-        model: The detector whose regions these will be.
-        least: The least score of boxes from ``hf:``.
+        name: Name of the source.
+        model: Detector that embeds the regions.
+        least: Least score of boxes from ``hf:``.
 
     Raises:
         ConfigError: If there is no such source, or it cannot be had.
@@ -38,13 +38,13 @@ def make_source(name: str, model: AptDetector, least: float = 0.0) -> RegionSour
 
 
 def source_attributes(name: str, least: float) -> dict[str, str]:
-    """Say what the feature file must say of a source, so that no other one adds to it.
+    """Return the attributes of a feature file that identify a source.
 
-    A folder is named without the way to it; its hash tells it from others.
+    A folder is named without its path; its hash distinguishes it from others.
 
     Args:
-        name: As :func:`make_source` takes it.
-        least: The least score of boxes from ``hf:``.
+        name: Name as :func:`make_source` takes it.
+        least: Least score of boxes from ``hf:``.
 
     Raises:
         ConfigError: If an external detector cannot be had.
@@ -63,7 +63,7 @@ def source_attributes(name: str, least: float) -> dict[str, str]:
 
 
 def absolute(name: str) -> str:
-    """Name a source so that a process in another folder finds it."""
+    """Return the name of a source with absolute paths, for processes in other folders."""
     if name.startswith(detectron.PREFIX):
         return detectron.with_absolute_paths(name)
     folder = Path(name.removeprefix(_HUB))

@@ -1,4 +1,4 @@
-"""detectron2 at work: a source of boxes, or a detector whose region features are its own.
+"""detectron2 models: a source of boxes, or a detector with features of its own.
 
 detectron2 is not a dependency: it is imported when it is asked for. Its checkpoints (``.pkl``,
 ``.pth``) may be pickles, which can run code when they are read: take them from whom you trust.
@@ -19,12 +19,13 @@ import numpy as np
 import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
+from torchvision.ops import nms
 
 from now_builder.detect import boxes as geometry
 from now_builder.detect.base import Page, Proposals
 from now_builder.detect.model.text_boxes import embed_text_boxes
 from now_builder.detect.model.text_encoder import DIMENSION, make_text_encoder
-from now_builder.detect.regions.sources import View
+from now_builder.detect.regions.sources import PageBatch
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.features import REGIONS, SOURCES, FeatureBatch
 from now_builder.formats.io import sha256_of
@@ -59,12 +60,13 @@ def detectron2_module(name: str) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
+class ModelSpec:
     """A detectron2 model as a user names it, read but not built.
 
     Attributes:
-        config: detectron2's own settings object.
-        weights: The checkpoint; without one the weights are random, the same every time.
+        name: Name in the feature file.
+        config: Settings object of detectron2.
+        weights: Checkpoint; without one the weights are random, the same every time.
     """
 
     name: str
@@ -73,17 +75,17 @@ class Recipe:
 
     @property
     def config_sha256(self) -> str:
-        """Of all settings, wherever the files that say them lie."""
+        """Hash of all settings, whatever files they come from."""
         return hashlib.sha256(self.config.dump().encode()).hexdigest()
 
     @property
     def weights_sha256(self) -> str:
-        """Of the checkpoint, or ``random``."""
+        """Hash of the checkpoint, or ``random``."""
         return _RANDOM if self.weights is None else sha256_of(self.weights)
 
     @property
     def classes(self) -> list[str]:
-        """What our predictor or the config's training data calls its classes, or their numbers."""
+        """Class names of our predictor or of the config's training data, else numbers."""
         if self.config.MODEL.ROI_HEADS.NAME in _parts().APT_HEADS:
             own: list[str] = _parts().class_names(self.config)
             return own
@@ -98,7 +100,7 @@ class Recipe:
         return fitting[0] if fitting else [f"class {number}" for number in range(count)]
 
 
-def read_recipe(regions: str) -> Recipe:
+def read_model_spec(regions: str) -> ModelSpec:
     """Read ``detectron2:CONFIG[@WEIGHTS]``.
 
     Args:
@@ -126,7 +128,7 @@ def read_recipe(regions: str) -> Recipe:
     # Where the weights lie and what is switched off for speed is no part of what the model is.
     config.MODEL.WEIGHTS = ""
     config.MODEL.MASK_ON = config.MODEL.KEYPOINT_ON = False
-    return Recipe(f"{PREFIX}{path.name}@{weights.name if weights else _RANDOM}", config, weights)
+    return ModelSpec(f"{PREFIX}{path.name}@{weights.name if weights else _RANDOM}", config, weights)
 
 
 def _zoo() -> Path:
@@ -158,26 +160,26 @@ def _weights_file(config: Path, given: str, own: str) -> Path | None:
 
 
 def _parts() -> Any:
-    """Give the module of our own parts of detectron2 models, which cannot do without it."""
+    """Import the module of our own parts of detectron2 models, which needs detectron2."""
     detectron2_module("detectron2.modeling")
     return import_module("now_builder.detect.regions.detectron2_apt")
 
 
 class Network:
-    """A detectron2 model in evaluation, and how screenshots and page text are brought to it.
+    """A detectron2 model in evaluation mode, and its preprocessing of screenshots and page text.
 
     Args:
-        recipe: What to build.
-        device: Where it runs.
+        spec: Model to build.
+        device: Device that it runs on.
 
     Raises:
         ConfigError: If detectron2 cannot build it.
         FormatError: If the checkpoint is not readable or lacks weights of the model.
     """
 
-    def __init__(self, recipe: Recipe, device: torch.device) -> None:
+    def __init__(self, spec: ModelSpec, device: torch.device) -> None:
         transforms = detectron2_module("detectron2.data.transforms")
-        self.config = recipe.config.clone()
+        self.config = spec.config.clone()
         self.config.MODEL.DEVICE = str(device)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
@@ -185,9 +187,9 @@ class Network:
                 modeling = detectron2_module("detectron2.modeling")
                 self.model: Any = modeling.build_model(self.config).eval()
             except (KeyError, AssertionError, ValueError) as error:
-                raise ConfigError(f"{recipe.name}: cannot be built ({error!s:.200})") from None
-        if recipe.weights is not None:
-            _load_checkpoint(self.model, recipe.weights)
+                raise ConfigError(f"{spec.name}: cannot be built ({error!s:.200})") from None
+        if spec.weights is not None:
+            _load_checkpoint(self.model, spec.weights)
         size = self.config.INPUT.MIN_SIZE_TEST
         self._resize: Any = transforms.ResizeShortestEdge(
             [size, size], self.config.INPUT.MAX_SIZE_TEST
@@ -201,7 +203,7 @@ class Network:
         )
 
     def image(self, screenshot: UInt8[Tensor, "3 h w"]) -> Float[Tensor, "3 i j"]:
-        """Bring a screenshot to the size and order of channels that the model was trained on."""
+        """Convert a screenshot to the size and channel order that the model was trained on."""
         pixels = screenshot.permute(1, 2, 0).cpu().numpy()
         if self.config.INPUT.FORMAT == "BGR":
             pixels = pixels[:, :, ::-1]
@@ -209,13 +211,13 @@ class Network:
         return torch.from_numpy(resized.astype(np.float32).transpose(2, 0, 1))
 
     def reading(self, page: Page, image: Float[Tensor, "3 i j"]) -> AbstractContextManager[None]:
-        """Let an APT predictor know the page's strings; any other predictor reads none."""
+        """Pass the page's strings to an APT predictor inside this block; others take none."""
         if self._encoder is None:
             return nullcontext()
         scale = (image.shape[2] / WIDTH, image.shape[1] / HEIGHT)
         strings = embed_text_boxes(self._encoder, page.text_boxes, scale)
-        told: AbstractContextManager[None] = self.predictor.reading([strings])
-        return told
+        block: AbstractContextManager[None] = self.predictor.reading([strings])
+        return block
 
 
 def _load_checkpoint(model: Any, path: Path) -> None:
@@ -238,10 +240,10 @@ def _load_checkpoint(model: Any, path: Path) -> None:
 
 
 class Detectron2Boxes:
-    """What a detectron2 model of any architecture detects; its classes are not looked at.
+    """The detections of a detectron2 model of any architecture, whatever their class.
 
-    Its own settings decide what is a detection (``SCORE_THRESH_TEST`` and so on). Of detections of
-    several classes on one spot the best stays.
+    Its own settings decide what is a detection (``SCORE_THRESH_TEST`` and so on). Of overlapping
+    detections of several classes the best is kept.
     """
 
     kind = "external"
@@ -249,10 +251,10 @@ class Detectron2Boxes:
     def __init__(self, network: Network) -> None:
         self._network = network
 
-    def propose(self, view: View) -> list[Proposals]:
-        """Give the boxes of each page."""
-        pages = zip(view.pages, view.screenshots, strict=True)
-        return [self._page(page, screenshot, view.size) for page, screenshot in pages]
+    def propose(self, batch: PageBatch) -> list[Proposals]:
+        """Return the boxes of each page."""
+        pages = zip(batch.pages, batch.screenshots, strict=True)
+        return [self._page(page, screenshot, batch.size) for page, screenshot in pages]
 
     def _page(
         self, page: Page, screenshot: UInt8[Tensor, "3 h w"], size: tuple[int, int]
@@ -263,13 +265,13 @@ class Detectron2Boxes:
             found = self._network.model([asked])[0]["instances"]
         boxes = geometry.clip(found.pred_boxes.tensor.float(), size)
         scores = found.scores.float()
-        kept = geometry.nms(boxes, scores, _NMS)
+        kept = nms(boxes, scores, _NMS)
         return Proposals(boxes[kept].to(screenshot.device), scores[kept].to(screenshot.device))
 
 
 @lru_cache(maxsize=4)
 def orthonormal(width: int, seed: int = PROJECTION_SEED) -> Float[Tensor, "width 768"]:
-    r"""Give the projection of ``width`` numbers to 768: a function of width and seed alone.
+    r"""Return the projection of ``width`` numbers to 768: a function of width and seed alone.
 
     From more than 768 its columns are orthonormal times :math:`\sqrt{width / 768}`, so that norms
     and inner products keep their expected values; from fewer its rows are orthonormal and keep
@@ -288,14 +290,14 @@ def orthonormal(width: int, seed: int = PROJECTION_SEED) -> Float[Tensor, "width
 
 
 def to_768(features: Float[Tensor, "n width"]) -> Float[Tensor, "n 768"]:
-    """Bring the pooled features of regions to 768 numbers each, never all zero.
+    """Project the pooled features of regions to 768 numbers each, never all zero.
 
-    Where every unit of a head is silent (a blank region under a ReLU may do that), all units are
-    taken to have spoken alike, softly.
+    Features that are all zero (as those of a blank region may be after a ReLU) are replaced by a
+    small constant.
     """
     features = features.nan_to_num()
-    silent = features.abs().amax(dim=1, keepdim=True) == 0
-    features = torch.where(silent, torch.full_like(features, 1e-3), features)
+    zero = features.abs().amax(dim=1, keepdim=True) == 0
+    features = torch.where(zero, torch.full_like(features, 1e-3), features)
     width = features.shape[1]
     if width == DIMENSION:
         return features
@@ -323,8 +325,8 @@ class Detectron2Detector:
     regressed.
 
     Args:
-        network: With a Fast R-CNN box predictor.
-        attributes: What the feature file must say.
+        network: Model with a Fast R-CNN box predictor.
+        attributes: Attributes of the feature file.
         autocast: Compute in bfloat16.
 
     Raises:
@@ -335,7 +337,7 @@ class Detectron2Detector:
         probability of their best class.
 
     Differs:
-        Suppression is class-agnostic at 0.5, relaxed until 36 stand; windows of a grid follow.
+        Suppression is class-agnostic at 0.5, relaxed until 36 are left; windows of a grid follow.
     """
 
     def __init__(
@@ -355,12 +357,12 @@ class Detectron2Detector:
 
     @property
     def attributes(self) -> Mapping[str, str]:
-        """What the feature file says of this detector."""
+        """Attributes of the feature file that identify this detector."""
         return self._attributes
 
     @property
     def input_size(self) -> tuple[int, int]:
-        """The whole screenshot: the model's own resizing follows."""
+        """Size of the whole screenshot: the model resizes it itself."""
         return WIDTH, HEIGHT
 
     @torch.inference_mode()
@@ -414,10 +416,10 @@ class Detectron2Detector:
     def _head(
         self, maps: Mapping[str, Tensor], proposals: Any
     ) -> tuple[Float[Tensor, "n kinds"], Float[Tensor, "n offsets"], Float[Tensor, "n 768"]]:
-        """Give class probabilities, regressed boxes (of each class, or of all) and features."""
+        """Return class probabilities, regressed boxes (of each class, or of all) and features."""
         predictor = self._network.predictor
         seen: list[tuple[Tensor, Any]] = []
-        # What any kind of heads gives its predictor, whatever pooling and layers are before it.
+        # Inputs of the predictor, whatever pooling and layers are before it.
         hook = predictor.register_forward_hook(
             lambda _, inputs, output: seen.append((inputs[0], output))
         )
@@ -461,9 +463,7 @@ class Detectron2Detector:
 
 
 def with_absolute_paths(regions: str) -> str:
-    """Name the same model from any working folder; other regions stay as they are."""
-    if not regions.startswith(PREFIX):
-        return regions
+    """Return the name with absolute paths."""
     parts = regions.removeprefix(PREFIX).split("@", 1)
     return PREFIX + "@".join(
         str(Path(part).absolute()) if Path(part).is_file() else part for part in parts
@@ -471,24 +471,24 @@ def with_absolute_paths(regions: str) -> str:
 
 
 def source_attributes(regions: str) -> dict[str, str]:
-    """Tell what a feature file says of boxes that a detectron2 model finds."""
-    recipe = read_recipe(regions)
+    """Return the attributes of a feature file with boxes of a detectron2 model."""
+    spec = read_model_spec(regions)
     return {
-        "regions": recipe.name,
-        "regions_config_sha256": recipe.config_sha256,
-        "regions_weights_sha256": recipe.weights_sha256,
+        "regions": spec.name,
+        "regions_config_sha256": spec.config_sha256,
+        "regions_weights_sha256": spec.weights_sha256,
     }
 
 
 def detector_attributes(regions: str) -> dict[str, str]:
-    """Tell what a feature file says of a detectron2 model whose features are its own."""
-    recipe = read_recipe(regions)
+    """Return the attributes of a feature file with features of a detectron2 model."""
+    spec = read_model_spec(regions)
     return {
         "detector": "detectron2",
-        "weights_sha256": recipe.weights_sha256,
-        "regions": recipe.name,
-        "config_sha256": recipe.config_sha256,
-        "classes": json.dumps(recipe.classes),
+        "weights_sha256": spec.weights_sha256,
+        "regions": spec.name,
+        "config_sha256": spec.config_sha256,
+        "classes": json.dumps(spec.classes),
         "input_size": f"{WIDTH}x{HEIGHT}",
         "projection": f"orthonormal, seed {PROJECTION_SEED}",
     }
@@ -496,4 +496,4 @@ def detector_attributes(regions: str) -> dict[str, str]:
 
 def make_boxes(regions: str, device: torch.device) -> Detectron2Boxes:
     """Make the source of a name."""
-    return Detectron2Boxes(Network(read_recipe(regions), device))
+    return Detectron2Boxes(Network(read_model_spec(regions), device))

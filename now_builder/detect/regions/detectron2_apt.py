@@ -19,8 +19,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from now_builder.detect.labels.mapping import CLASSES
-from now_builder.detect.model.apt import PromptTuner
-from now_builder.detect.model.losses import BACKGROUND_WEIGHT
+from now_builder.detect.model.apt import BACKGROUND_WEIGHT, PromptTuner
 from now_builder.detect.model.text_boxes import linked_embeddings
 from now_builder.detect.model.text_encoder import DIMENSION, embed_prompts, make_text_encoder
 from now_builder.detect.model.weights import read_card, to_prompts
@@ -58,13 +57,13 @@ def add_apt_config(config: Any) -> None:
 
 
 def text_encoder_name(config: Any) -> str:
-    """Tell which encoder embeds page text: the one that embedded the prompts."""
+    """Return the name of the encoder of page text: the one that embedded the prompts."""
     apt = config.MODEL.APT
     return read_card(Path(apt.CARD)).text_encoder if apt.CARD else str(apt.TEXT_ENCODER)
 
 
 def class_names(config: Any) -> list[str]:
-    """Give the English names of the classes that the prompts stand for."""
+    """Return the English names of the classes that the prompts stand for."""
     apt = config.MODEL.APT
     return read_card(Path(apt.CARD)).classes if apt.CARD else [str(name) for name, _ in apt.CLASSES]
 
@@ -78,21 +77,20 @@ def _prompts(config: Any) -> Float[Tensor, "classes 768"]:
 
 
 class AptPredictor(FastRCNNOutputLayers):  # type: ignore[misc]
-    """Class logits by cosine to frozen prompts that each region tunes by its look and its text.
+    """Class logits by cosine to frozen prompts that each region tunes by its pixels and its text.
 
     It takes the place of detectron2's own predictor in ``StandardROIHeads`` and ``Res5ROIHeads``.
-    The background's logit is zero, and boxes are regressed whatever the class. What
-    :meth:`forward` gives first is the projected look of each region, not yet its logits: which
-    strings belong to a region hangs on where it is, and that only the methods know that are given
-    the proposals too.
+    The background's logit is zero, and boxes are regressed whatever the class. :meth:`forward`
+    returns the projected embedding of each region, not yet its logits: which strings belong to a
+    region depends on where it is, which only the methods know that take the proposals too.
 
     Args:
-        input_shape: Of a region's features, as the box head gives them.
+        input_shape: Shape of a region's features, as the box head returns them.
         prompts: Frozen class prompts, unit vectors.
         mode: How they are tuned.
-        temperature: Divides the cosines.
-        background_weight: Of the background in the cross-entropy.
-        passed_on: To detectron2's own predictor.
+        temperature: Divisor of the cosines.
+        background_weight: Weight of the background in the cross-entropy.
+        passed_on: Arguments of detectron2's own predictor.
 
     Source:
         APT (Gu et al., CVPR 2023); classifier and its loss as in RegionCLIP (Zhong et al., CVPR
@@ -155,7 +153,7 @@ class AptPredictor(FastRCNNOutputLayers):  # type: ignore[misc]
         """Let regions be tuned by page text inside this block.
 
         Args:
-            strings: Of each image of the batch: places in detectron2's input px, and embeddings.
+            strings: Boxes in detectron2's input px, and embeddings, of the strings of each image.
         """
         self._strings = strings
         try:
@@ -166,21 +164,21 @@ class AptPredictor(FastRCNNOutputLayers):  # type: ignore[misc]
     def forward(
         self, features: Float[Tensor, "n ..."]
     ) -> tuple[Float[Tensor, "n 768"], Float[Tensor, "n 4"]]:
-        """Give the projected look of each region, and its regression offsets."""
+        """Return the projected embedding of each region, and its regression offsets."""
         flat = features.flatten(1)
         return self.projection(flat), self.bbox_pred(flat)
 
     def classify(
         self, embedded: Float[Tensor, "n 768"], proposals: Sequence[Any]
     ) -> Float[Tensor, "n kinds"]:
-        """Give class logits; the last is the background's, always zero."""
+        """Return class logits; the last is the background's, always zero."""
         cosines = self.tuner(F.normalize(embedded, dim=1), self._link(proposals), self.prompts)
         return F.pad(cosines / self.temperature, (0, 1))
 
     def losses(
         self, predictions: tuple[Tensor, Tensor], proposals: Sequence[Any]
     ) -> dict[str, Tensor]:
-        """Score sampled proposals: weighted cross-entropy, and detectron2's own box loss."""
+        """Compute weighted cross-entropy of sampled proposals, and detectron2's own box loss."""
         embedded, offsets = predictions
         logits = self.classify(embedded, proposals)
         losses: dict[str, Tensor] = super().losses((logits, offsets), proposals)
@@ -193,7 +191,7 @@ class AptPredictor(FastRCNNOutputLayers):  # type: ignore[misc]
     def predict_probs(
         self, predictions: tuple[Tensor, Tensor], proposals: Sequence[Any]
     ) -> tuple[Tensor, ...]:
-        """Give the class probabilities of each image's regions."""
+        """Return the class probabilities of each image's regions."""
         logits = self.classify(predictions[0], proposals)
         probabilities: tuple[Tensor, ...] = super().predict_probs(
             (logits, predictions[1]), proposals

@@ -18,7 +18,7 @@ _FILES = ("*.json", "*.safetensors")
 
 
 def find_external(name: str) -> Path:
-    """Give the folder of a detector: itself, or the hub's, fetched when it is not here yet.
+    """Return the folder of a detector: the one named, or the hub's, downloaded if need be.
 
     Raises:
         ConfigError: If it is neither a folder nor can be had, or holds no safetensors.
@@ -32,7 +32,7 @@ def find_external(name: str) -> Path:
 
 
 def fingerprint(folder: Path) -> str:
-    """Hash what a detector's boxes hang on: weights, configuration, processor."""
+    """Hash what a detector's boxes depend on: weights, configuration, processor."""
     files = sorted(path for pattern in _FILES for path in folder.glob(pattern))
     lines = "".join(f"{path.name} {sha256_of(path)}\n" for path in files)
     return hashlib.sha256(lines.encode()).hexdigest()
@@ -43,7 +43,7 @@ class ExternalDetector:
 
     Args:
         name: Hub name, such as ``ustc-community/dfine-small-coco``, or folder.
-        device: Where it runs.
+        device: Device that it runs on.
 
     Raises:
         ConfigError: If it cannot be had, is no object detector, or lacks weights.
@@ -79,13 +79,13 @@ class ExternalDetector:
     def __call__(
         self, screenshots: UInt8[Tensor, "n 3 h w"]
     ) -> tuple[Float[Tensor, "n queries 4"], Float[Tensor, "n queries"]]:
-        """Give every box in shares of width and height, with the score of its best class.
+        """Return all boxes, in shares of width and height, with the scores of their best classes.
 
         A detector with one class more than labels has learned "nothing here" as its last, under a
         softmax (DETR, YOLOS); the others score each class by itself.
 
         Args:
-            screenshots: RGB.
+            screenshots: RGB screenshots.
         """
         device = self._model.device
         with torch.autocast(device.type, enabled=False):

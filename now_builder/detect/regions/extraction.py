@@ -1,4 +1,4 @@
-"""Screenshots in, exactly 36 regions a page out: candidates, ranking, filling up, export."""
+"""The trained detector as it runs: candidates, ranking, filling up to 36 regions, export."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from now_builder.detect.base import Page, Proposals
 from now_builder.detect.model.apt import PROPOSALS, AptDetector
 from now_builder.detect.model.text_boxes import embed_text_boxes, linked_embeddings
 from now_builder.detect.model.text_encoder import TextEncoder
-from now_builder.detect.regions.sources import OwnProposals, RegionSource, View
+from now_builder.detect.regions.sources import OwnProposals, PageBatch, RegionSource
 from now_builder.formats.features import REGIONS, SOURCES, FeatureBatch
 from now_builder.formats.shard import HEIGHT, WIDTH
 
@@ -26,6 +26,8 @@ class Candidates:
     """Boxes of one page that may become rows, in detector input px.
 
     Attributes:
+        boxes: Boxes in detector input px.
+        scores: Scores of the source.
         origin: Index into ``formats.features.SOURCES``.
     """
 
@@ -35,14 +37,14 @@ class Candidates:
 
 
 class AptExtractor:
-    """The trained detector at work: screenshots and what is known of pages in, 36 regions out.
+    """Extract 36 regions a page with a trained detector.
 
     Args:
-        model: Trained; set to evaluation.
-        encoder: Of the text boxes; the one the model was trained with.
-        attributes: What the feature file must say.
-        source: Where regions come from; the model's own proposals unless given. Where another
-            source finds too few, the model's own proposals follow.
+        model: Trained model; it is set to evaluation mode.
+        encoder: Encoder of the text boxes that the model was trained with.
+        attributes: Attributes of the feature file.
+        source: Source of regions, by default the model's own proposals, which also follow where
+            another source finds too few.
         proposals: Boxes a page to embed, of which 36 are kept.
     """
 
@@ -58,16 +60,16 @@ class AptExtractor:
         self.encoder = encoder
         self.source: RegionSource = source or OwnProposals(model)
         self._attributes = dict(attributes)
-        self._room = proposals
+        self._limit = proposals
 
     @property
     def attributes(self) -> Mapping[str, str]:
-        """What the feature file says of this detector."""
+        """Attributes of the feature file that identify this detector."""
         return self._attributes
 
     @property
     def input_size(self) -> tuple[int, int]:
-        """Width and height of the screenshots to give, px."""
+        """Width and height, in px, of the screenshots that :meth:`extract` takes."""
         return self.model.screen
 
     @torch.inference_mode()
@@ -77,15 +79,15 @@ class AptExtractor:
         """Find and embed 36 regions a page.
 
         Rows are ranked by the geometric mean of class probability and the source's score, after
-        class-agnostic suppression at 0.5, which is relaxed until 36 stand; where there are too few
-        candidates, windows of a grid follow. Features are those of the candidates; boxes of the
+        class-agnostic suppression at 0.5, which is relaxed until 36 are left; where there are too
+        few candidates, windows of a grid follow. Features are those of the candidates; boxes of the
         model's own proposals are regressed, as in bottom-up attention and RegionCLIP, those of
         other sources stay as they are and come before the model's own.
         """
         device, size = self.model.centre.device, self.model.config.input_size
         screenshots = screenshots.to(device)
         maps = self.model.maps(screenshots)
-        candidates = self._candidates(View(pages, screenshots, maps, size, self._room))
+        candidates = self._candidates(PageBatch(pages, screenshots, maps, size, self._limit))
         pooled = self.model.pool(maps, [page.boxes for page in candidates]).float()
         windows = geometry.windows(size).to(device)
         ranked = self._rank(candidates, pooled, pages)
@@ -101,16 +103,16 @@ class AptExtractor:
         own = SOURCES.index(self.source.kind)
         return _to_batch(keys, rows, regions.reshape(len(rows), REGIONS, -1), size, own)
 
-    def _candidates(self, view: View) -> list[Candidates]:
-        found = self.source.propose(view)
+    def _candidates(self, batch: PageBatch) -> list[Candidates]:
+        found = self.source.propose(batch)
         kind = SOURCES.index(self.source.kind)
         if kind == _DETECTOR:
             return [_candidates((page, kind)) for page in found]
-        room = view.room
-        more = self.model.propose(view.maps, room)
+        limit = batch.limit
+        more = self.model.propose(batch.maps, limit)
         return [
             _candidates(
-                (_first(page, room), kind), (_first(own, room - len(page.boxes)), _DETECTOR)
+                (_first(page, limit), kind), (_first(own, limit - len(page.boxes)), _DETECTOR)
             )
             for page, own in zip(found, more, strict=True)
         ]
@@ -157,7 +159,7 @@ class AptExtractor:
 
 
 def _first(found: Proposals, count: int) -> Proposals:
-    """The best few; never fewer than make up a page."""
+    """Return the best boxes, at least as many as make up a page."""
     count = max(count, REGIONS)
     return Proposals(found.boxes[:count], found.scores[:count])
 

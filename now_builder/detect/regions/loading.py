@@ -1,4 +1,4 @@
-"""What the settings of detect mean: which detector, and what the feature file says of it."""
+"""From the settings of detect to a detector, and to the attributes of the feature file."""
 
 import json
 import os
@@ -19,8 +19,12 @@ from now_builder.detect.settings import DetectSettings
 from now_builder.errors import ConfigError
 
 
-def settle(settings: DetectSettings) -> DetectSettings:
-    """Fill in what follows from the machine, so that all who work on a file compute alike."""
+def resolve_settings(settings: DetectSettings) -> DetectSettings:
+    """Fill in device and precision, so that all workers on a file compute alike.
+
+    Raises:
+        ConfigError: If the device or the precision on it cannot be had.
+    """
     size = "detectron2" if _by_detectron2(settings) else _card(settings).model.size
     if size == "detectron2" and settings.precision == "fp16":
         raise ConfigError("precision fp16: not of a detectron2 model; expected auto, fp32 or bf16")
@@ -37,10 +41,10 @@ def settle(settings: DetectSettings) -> DetectSettings:
 
 
 def attributes_of(settings: DetectSettings) -> dict[str, str]:
-    """Say what a feature file must say, so that no other detector adds to it.
+    """Return the attributes of a feature file, so that no other detector adds to it.
 
     Args:
-        settings: Settled.
+        settings: Settings as :func:`resolve_settings` returns them.
 
     Raises:
         ConfigError: If there is neither a trained detector nor a detectron2 model.
@@ -72,10 +76,10 @@ def attributes_of(settings: DetectSettings) -> dict[str, str]:
 
 @lru_cache(maxsize=1)
 def load(settings: DetectSettings, attributes: tuple[tuple[str, str], ...]) -> Detector:
-    """Load the detector; a worker keeps it from task to task, while all it says is the same.
+    """Load the detector; a worker keeps it from task to task.
 
     Args:
-        settings: Settled.
+        settings: Settings as :func:`resolve_settings` returns them.
         attributes: Items of :func:`attributes_of`.
     """
     torch.set_num_threads(threads_of(settings))
@@ -84,9 +88,8 @@ def load(settings: DetectSettings, attributes: tuple[tuple[str, str], ...]) -> D
         torch.cuda.set_device(device)
     precision = choose_precision(settings.precision, device, dict(attributes).get("size", ""))
     if _by_detectron2(settings):
-        network = detectron.Network(detectron.read_recipe(settings.regions), device)
-        halved = precision != "fp32"
-        return detectron.Detectron2Detector(network, dict(attributes), autocast=halved)
+        network = detectron.Network(detectron.read_model_spec(settings.regions), device)
+        return detectron.Detectron2Detector(network, dict(attributes), autocast=precision != "fp32")
     model, card = load_detector(_weights(settings), device)
     model = to_inference(model, precision)
     encoder = make_text_encoder(card.text_encoder, device)
@@ -95,13 +98,13 @@ def load(settings: DetectSettings, attributes: tuple[tuple[str, str], ...]) -> D
 
 
 def threads_of(settings: DetectSettings) -> int:
-    """Give the CPU threads of this process: its share of the machine's, unless set."""
+    """Return the CPU threads of this process: its share of the machine's, unless set."""
     processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))  # torchrun's, on this machine
     return settings.threads or max(1, (os.cpu_count() or 1) // processes)
 
 
 def _by_detectron2(settings: DetectSettings) -> bool:
-    """Whether a detectron2 model finds and embeds regions by itself."""
+    """Return whether a detectron2 model finds and embeds regions by itself."""
     return settings.weights is None and settings.regions.startswith(detectron.PREFIX)
 
 

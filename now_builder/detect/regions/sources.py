@@ -1,4 +1,4 @@
-"""Where regions come from: the model itself, the page's DOM, or a detector of others."""
+"""Sources of regions: the model itself, the page's DOM, or an external detector."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,37 +15,37 @@ from now_builder.formats.shard import HEIGHT, WIDTH
 
 
 @dataclass(frozen=True, slots=True)
-class View:
-    """A batch of pages as a source of regions sees it, all on the detector's device.
+class PageBatch:
+    """A batch of pages as a source of regions takes it, all on the detector's device.
 
     Attributes:
-        pages: What is known of each.
-        screenshots: RGB, at the extractor's ``input_size``.
-        maps: Their C4 maps.
-        size: Width and height of the detector's input, px: what boxes are to be given in.
-        room: How many of a source's boxes a page will be embedded; more are of no use.
+        pages: What is known of each page.
+        screenshots: RGB screenshots of the extractor's ``input_size``.
+        maps: C4 maps of the screenshots.
+        size: Width and height, in px, of the detector's input, in which boxes are returned.
+        limit: Number of boxes a page that will be embedded; a source need not return more.
     """
 
     pages: Sequence[Page]
     screenshots: UInt8[Tensor, "n 3 h w"]
     maps: Float[Tensor, "n c i j"]
     size: tuple[int, int]
-    room: int = PROPOSALS
+    limit: int = PROPOSALS
 
 
 @runtime_checkable
 class RegionSource(Protocol):
-    """Anything that finds boxes on pages, which the detector then embeds and classifies."""
+    """A source of boxes, which the detector then embeds and classifies."""
 
     @property
     def kind(self) -> str:
-        """What ``/source`` says of its rows: one of ``formats.features.SOURCES``."""
+        """Value of ``/source`` of its rows: one of ``formats.features.SOURCES``."""
         ...
 
-    def propose(self, view: View) -> list[Proposals]:
+    def propose(self, batch: PageBatch) -> list[Proposals]:
         """Find the boxes of each page, in detector input px, inside the screen, best first.
 
-        There may be any number; where there are few, the detector's own proposals follow.
+        There may be any number; after too few, the detector's own proposals follow.
         """
         ...
 
@@ -58,34 +58,35 @@ class OwnProposals:
     def __init__(self, model: AptDetector) -> None:
         self._model = model
 
-    def propose(self, view: View) -> list[Proposals]:
-        """Give the boxes of each page."""
-        return self._model.propose(view.maps, view.room)
+    def propose(self, batch: PageBatch) -> list[Proposals]:
+        """Return the boxes of each page."""
+        return self._model.propose(batch.maps, batch.limit)
 
 
 class DomBoxes:
-    """The elements that the browser laid out: exact boxes, all equally likely."""
+    """The elements that the browser laid out: exact boxes, all with score 1."""
 
     kind = "dom"
 
-    def propose(self, view: View) -> list[Proposals]:
-        """Give the boxes of each page."""
-        device = view.maps.device
-        factors = torch.tensor([view.size[0] / WIDTH, view.size[1] / HEIGHT]).repeat(2)
+    def propose(self, batch: PageBatch) -> list[Proposals]:
+        """Return the boxes of each page."""
+        device = batch.maps.device
+        factors = torch.tensor([batch.size[0] / WIDTH, batch.size[1] / HEIGHT]).repeat(2)
         found = []
-        for page in view.pages:
+        for page in batch.pages:
             boxes = torch.tensor(page.boxes, dtype=torch.float32).reshape(-1, 4) * factors
-            boxes = geometry.clip(boxes, view.size).to(device)
+            boxes = geometry.clip(boxes, batch.size).to(device)
             found.append(Proposals(boxes, boxes.new_ones(len(boxes))))
         return found
 
 
 class ExternalBoxes:
-    """What another detector finds, of any class, from a score on.
+    """The boxes of another detector, of any class, from a score on.
 
     Args:
-        detector: Gives boxes, in shares of width and height, and scores of a batch of screenshots.
-        least: Boxes that score lower are left out.
+        detector: Returns boxes, in shares of width and height, and scores of a batch of
+            screenshots.
+        least: Least score of the boxes that are kept.
     """
 
     kind = "external"
@@ -96,11 +97,11 @@ class ExternalBoxes:
         self._detector = detector
         self._least = least
 
-    def propose(self, view: View) -> list[Proposals]:
-        """Give the boxes of each page."""
-        boxes, scores = self._detector(view.screenshots)
-        boxes = boxes * boxes.new_tensor(view.size).repeat(2)
-        return [self._best(*page, view.size) for page in zip(boxes, scores, strict=True)]
+    def propose(self, batch: PageBatch) -> list[Proposals]:
+        """Return the boxes of each page."""
+        boxes, scores = self._detector(batch.screenshots)
+        boxes = boxes * boxes.new_tensor(batch.size).repeat(2)
+        return [self._best(*page, batch.size) for page in zip(boxes, scores, strict=True)]
 
     def _best(
         self, boxes: Float[Tensor, "all 4"], scores: Float[Tensor, " all"], size: tuple[int, int]

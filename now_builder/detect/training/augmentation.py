@@ -1,4 +1,4 @@
-"""Two views of a page: its light changed at random, its regions shifted a little."""
+"""Augmentation: colours changed at random, regions shifted a little."""
 
 import torch
 from jaxtyping import Float
@@ -10,14 +10,14 @@ from now_builder.detect.boxes import clip
 def recolour(
     pixels: Float[Tensor, "n 3 h w"], generator: torch.Generator
 ) -> Float[Tensor, "n 3 h w"]:
-    """Change the light: each channel's gain, brightness and contrast, a little.
+    """Change each channel's gain, brightness and contrast a little.
 
     Stronger changes (swapped channels, inversion, grey) teach the embedding to ignore colour, and
     with it much of what a picture shows. Never flips: text would become another script.
 
     Args:
         pixels: Values in [0, 1].
-        generator: The source of randomness.
+        generator: Source of randomness.
     """
     count = len(pixels)
     gain = torch.cat([_between(0.85, 1.15, count, generator) for _ in range(3)], dim=1)
@@ -40,9 +40,9 @@ def jitter(
     """Move each edge by up to a tenth of the box's side.
 
     Args:
-        boxes: In input px.
+        boxes: Boxes in input px.
         size: Width and height of the input.
-        generator: The source of randomness.
+        generator: Source of randomness.
     """
     side = (boxes[:, 2:] - boxes[:, :2]).repeat(1, 2)
     moved = (

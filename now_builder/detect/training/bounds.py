@@ -1,4 +1,4 @@
-"""A detector's figures on a pool, between those of the best and of the least boxes there are."""
+"""Measure a detector on a pool, and beside it an upper and a lower bound."""
 
 import hashlib
 import os
@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from jaxtyping import Float, Integer, UInt8
+from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from now_builder.detect import boxes as geometry
@@ -22,7 +21,7 @@ from now_builder.detect.model.weights import choose_device, load_detector
 from now_builder.detect.regions.extraction import AptExtractor
 from now_builder.detect.regions.sources import DomBoxes
 from now_builder.detect.training.data import Screenshots, TrainPage, read_pool
-from now_builder.detect.training.measure import Finder, Measures, find, measure
+from now_builder.detect.training.measure import ClassifiedBoxes, Finder, Measures, find, measure
 from now_builder.errors import FormatError
 from now_builder.formats.features import REGIONS
 from now_builder.formats.shard import HEIGHT, WIDTH
@@ -34,7 +33,7 @@ SOURCES = {
     "grid": "36 windows, classed by the detector",
     "random": "36 boxes with sizes of the train pool's labels at random places: lower bound",
 }
-"""Where the measured boxes come from."""
+"""Sources of the measured boxes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +61,7 @@ class Bounds:
         }
 
     def __str__(self) -> str:
-        """Tables for the terminal: over all classes, then AP50 and recall@36 of each."""
+        """Return tables for the terminal: over all classes, then AP50 and recall@36 of each."""
         names = list(self.sources)
         first = next(iter(self.sources.values()))
         counts = f"{self.pages} pages of {self.sites} sites of the {self.pool} pool"
@@ -96,15 +95,15 @@ def measure_detector(
     device: str = "auto",
     threads: int = 0,
 ) -> Bounds:
-    """Measure a detector on the pages of a pool, and beside it what bounds it.
+    """Measure a detector and its bounds on the pages of a pool.
 
     Args:
         captures: The captures folder; pages are labelled by the mapping of the weights.
-        weights: The detector.
-        pool: Whose pages are measured.
+        weights: Weights of the detector.
+        pool: Pool whose pages are measured.
         seed: Changes the random boxes.
         device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
-        threads: Of the CPU; 0 takes all cores.
+        threads: CPU threads; 0 takes all cores.
 
     Raises:
         ConfigError: If the weights or the device are missing.
@@ -142,10 +141,10 @@ def _labelled(captures: Path, pool: str, pages: list[TrainPage]) -> list[TrainPa
 
 
 class GridBoxes:
-    """The 36 windows with which a detector fills up a page, in image px."""
+    """The 36 windows of a grid that detectors fill pages up with, in image px."""
 
     def of(self, page: Page) -> Float[Tensor, "36 4"]:  # noqa: ARG002 - the same of every page
-        """Give the boxes of a page."""
+        """Return the boxes of a page."""
         return geometry.windows((WIDTH, HEIGHT))
 
 
@@ -153,8 +152,8 @@ class RandomBoxes:
     """Boxes with sizes of labelled elements at places that are all equally likely, in image px.
 
     Args:
-        pages: Whose labels give the sizes.
-        seed: Changes the boxes; those of a page depend on it and on the page's key alone.
+        pages: Pages whose labels have the sizes.
+        seed: Changes the boxes, which depend on it and on the page's key alone.
     """
 
     def __init__(self, pages: Sequence[TrainPage], seed: int) -> None:
@@ -168,27 +167,18 @@ class RandomBoxes:
         generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
         chosen = torch.randint(len(self._sizes), (REGIONS,), generator=generator)
         size = self._sizes[chosen]
-        room = torch.tensor([float(WIDTH), float(HEIGHT)]) - size
-        corner = torch.rand(REGIONS, 2, generator=generator) * room
+        space = torch.tensor([float(WIDTH), float(HEIGHT)]) - size
+        corner = torch.rand(REGIONS, 2, generator=generator) * space
         return torch.cat([corner, corner + size], dim=1)
 
 
-@dataclass(frozen=True, slots=True)
-class Classed:
-    """Boxes as they were given, with the classes that a detector gives them."""
-
-    boxes: Float[np.ndarray, "pages 36 4"]
-    scores: Float[np.ndarray, "pages 36"]
-    classes: Integer[np.ndarray, "pages 36"]
-
-
 class GivenBoxes:
-    """Boxes from outside, neither moved nor dropped; a detector only classes them.
+    """Given boxes, neither moved nor dropped, which a detector only classifies.
 
     Args:
-        model: The detector.
-        encoder: Of the text boxes.
-        boxes: Where they come from.
+        model: Detector.
+        encoder: Encoder of the text boxes.
+        boxes: Source of the boxes.
     """
 
     def __init__(
@@ -199,8 +189,8 @@ class GivenBoxes:
     @torch.inference_mode()
     def extract(
         self, pages: Sequence[Page], screenshots: UInt8[Tensor, "pages 3 height width"]
-    ) -> Classed:
-        """Class the boxes of some pages; a score is the probability of the likeliest class."""
+    ) -> ClassifiedBoxes:
+        """Classify the boxes of some pages; a score is the probability of the best class."""
         model, device = self._model, self._model.centre.device
         width, height = model.config.input_size
         scale = (width / WIDTH, height / HEIGHT)
@@ -214,7 +204,7 @@ class GivenBoxes:
         logits = model.classify(model.projection(pooled), torch.cat(texts))
         best, classes = logits.softmax(dim=1)[:, :-1].max(dim=1)
         shape = (len(pages), REGIONS)
-        return Classed(
+        return ClassifiedBoxes(
             torch.stack(given).numpy(),
             best.reshape(shape).cpu().numpy(),
             classes.reshape(shape).cpu().numpy(),

@@ -1,4 +1,4 @@
-"""What is seen of a training while it runs: losses and measures of each epoch, and pictures."""
+"""Callbacks of a training: its history by epoch, figures on held-out pages, and pictures."""
 
 import copy
 import json
@@ -17,31 +17,31 @@ from now_builder.formats.io import replacing, write_text
 
 Item = TypeVar("Item")
 _MEASURED = 200
-_SHOWN = 3
+_DRAWN = 3
 
 
 def history_path(weights: Path) -> Path:
-    """The JSON lines beside weights: one an epoch."""
+    """Return the path of the history beside weights: JSON lines, one an epoch."""
     return weights.with_suffix(".history.jsonl")
 
 
 def pictures_path(weights: Path) -> Path:
-    """The folder beside weights with a picture of each epoch that was measured."""
+    """Return the folder beside weights with a picture of each epoch that was measured."""
     return weights.with_suffix(".pictures")
 
 
-class Watch:
-    """Keeps the history of a training, and shows a model the held-out pages from time to time.
+class History:
+    """Record losses, figures on held-out pages and pictures while a training runs.
 
-    Nothing here changes the training. What was told is part of the checkpoint, so that a training
-    which is killed and goes on tells the same story, each epoch once.
+    Nothing here changes the training. The records are part of the checkpoint, so a training that
+    was killed and goes on has the same history as one that never stopped, each epoch once.
 
     Args:
-        weights: Of the training; history and pictures appear beside them.
-        held_out: At most 200 of them, spread evenly, are measured, and three of those are drawn.
-        names: Of the classes.
-        encoder: Of the text boxes.
-        screenshots: At the input's size.
+        weights: Weights of the training; history and pictures appear beside them.
+        held_out: Held-out pages; at most 200, spread evenly, are measured, and three are drawn.
+        names: Names of the classes.
+        encoder: Encoder of the text boxes.
+        screenshots: Screenshots at the size of the model's input.
     """
 
     def __init__(
@@ -59,50 +59,47 @@ class Watch:
         self._sums: dict[str, float] = {}
         self._steps = 0
 
-    @property
-    def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps."""
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps."""
         return {"lines": self._lines, "sums": self._sums, "steps": self._steps}
 
-    def restore(self, state: dict[str, Any] | None) -> None:
-        """Go on from a checkpoint, or from nothing."""
-        if state is None:
-            forget(self._weights)
-        else:
-            self._lines, self._sums, self._steps = state["lines"], state["sums"], state["steps"]
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what :meth:`state_dict` returned."""
+        self._lines, self._sums, self._steps = state["lines"], state["sums"], state["steps"]
 
-    def add(self, losses: dict[str, float]) -> None:
-        """Take down the losses of a step."""
+    def on_step_end(self, losses: dict[str, float]) -> None:
+        """Record the losses of a step."""
         self._steps += 1
         for name, value in losses.items():
             self._sums[name] = self._sums.get(name, 0.0) + value
 
-    def close(self, epoch: int, step: int, lr: float, model: AptDetector | None) -> None:
-        """End an epoch: its mean losses, and, where a model is given, how good that is now.
+    def on_epoch_end(self, epoch: int, step: int, lr: float, model: AptDetector | None) -> None:
+        """Write the mean losses of an epoch and, where a model is given, its figures.
 
         Args:
-            epoch: Its number, from 1.
+            epoch: Number of the epoch, from 1.
             step: Steps taken until now.
-            lr: The highest learning rate in the last of them.
-            model: What to measure; it stays as it is.
+            lr: Highest learning rate of the last step.
+            model: Model to measure; it is not changed.
         """
         losses = {name: value / self._steps for name, value in self._sums.items()}
         line: dict[str, Any] = {"epoch": epoch, "step": step, "lr": lr, "losses": losses}
         if model is not None and self._pages:
-            line.update(self._look(model, epoch))
+            line.update(self._measure(model, epoch))
         self._lines.append(line)
         self._sums, self._steps = {}, 0
         text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in self._lines)
         write_text(history_path(self._weights), text)
 
-    def _look(self, model: AptDetector, epoch: int) -> dict[str, Any]:
+    def _measure(self, model: AptDetector, epoch: int) -> dict[str, Any]:
+        """Measure a model on held-out pages and draw some of them."""
         model = copy.deepcopy(model)
         model.look = None  # describes features for export, and is fitted at the end
         found = find(AptExtractor(model, self._encoder, {}), self._pages, self._screenshots)
-        shown = _spread(range(len(found)), _SHOWN)
-        screens = self._screenshots.read([self._pages[row] for row in shown]).numpy()
+        drawn = _spread(range(len(found)), _DRAWN)
+        screens = self._screenshots.read([self._pages[row] for row in drawn]).numpy()
         with replacing(pictures_path(self._weights) / f"epoch-{epoch:03d}.png") as temporary:
-            sheet = draw_sheet(list(screens), [found[row] for row in shown], self._names)
+            sheet = draw_sheet(list(screens), [found[row] for row in drawn], self._names)
             sheet.save(temporary, "PNG", compress_level=1)
         measures = measure(found, self._names)
         if measures is None:
@@ -115,7 +112,7 @@ def _spread(items: Sequence[Item], count: int) -> Sequence[Item]:
     return items[:: max(1, -(-len(items) // count))]
 
 
-def forget(weights: Path) -> None:
+def remove_history(weights: Path) -> None:
     """Remove history and pictures."""
     history_path(weights).unlink(missing_ok=True)
     shutil.rmtree(pictures_path(weights), ignore_errors=True)

@@ -16,10 +16,10 @@ from now_builder.detect.base import Page, TextBox
 from now_builder.detect.labels.coco import CocoPage, read_coco, to_classes
 from now_builder.detect.labels.elements import Labels, label
 from now_builder.detect.labels.mapping import DEFAULT, ClassMapping
-from now_builder.detect.model.losses import Targets
 from now_builder.detect.model.text_boxes import dom_text_boxes, embed_text_boxes
 from now_builder.detect.model.text_encoder import TextEncoder
 from now_builder.detect.pixels import decode_screenshot, to_batch
+from now_builder.detect.training.losses import Targets
 from now_builder.errors import FormatError, TrainingError
 from now_builder.formats.shard import (
     HEIGHT,
@@ -42,8 +42,9 @@ class TrainPage:
     """One labelled page.
 
     Attributes:
-        key: Of the capture; of an image of a COCO file, its file name.
+        key: Key of the capture, or the file name of an image of a COCO file.
         site: Host name; empty where it is not known.
+        place: Where the screenshot lies on disk.
         labels: In px of a screen of 720 x 1280.
     """
 
@@ -61,13 +62,13 @@ class TrainPage:
 
 @dataclass(frozen=True, slots=True)
 class TrainPages:
-    """The train pool, cut by site into what is learned from and what is held out.
+    """The train pool, divided by site into pages to learn from and held-out pages.
 
     Attributes:
         learn: Pages to learn from.
         held_out: Pages of other sites (of the same train pool), to measure on.
-        walls: Pages left out because a dialog covers them.
-        mapping: Its classes are those of the labels.
+        walls: Number of pages left out because a dialog covers them.
+        mapping: Mapping whose classes the labels have.
     """
 
     learn: list[TrainPage]
@@ -77,7 +78,7 @@ class TrainPages:
 
     @property
     def fingerprint(self) -> str:
-        """Hash of the keys and labels, to tell whether a checkpoint is of the same data."""
+        """Hash of the keys and labels, to check that a checkpoint is of the same data."""
         digest = hashlib.sha256()
         for page in [*self.learn, *self.held_out]:
             digest.update(f"{page.key}\t{page.labels}\n".encode())
@@ -91,15 +92,15 @@ def read_train_pages(
 
     Args:
         captures: The captures folder.
-        held_out: Share of the pool's sites kept aside, at least one unless it is 0; of its pages
-            where all are of one site. Hosts of one registrable domain are one site.
-        mapping: The classes, and how elements come to them.
+        held_out: Share of the pool's sites that is held out, at least one unless it is 0; of its
+            pages where all are of one site. Hosts of one registrable domain are one site.
+        mapping: Classes, and the mapping of elements to them.
 
     Raises:
         TrainingError: If fewer than two pages are left.
     """
     pages, walls = read_pool(captures, "train", mapping)
-    return _cut(_enough(captures, pages), held_out, walls, mapping)
+    return _hold_out(_enough(captures, pages), held_out, walls, mapping)
 
 
 def read_pool(
@@ -141,17 +142,17 @@ def read_coco_pages(
     evenly until they fit, in the upper left corner, the rest black.
 
     Args:
-        folder: Captures, or images.
-        coco: The COCO file.
+        folder: Folder of captures or of images.
+        coco: COCO file.
         held_out: As for :func:`read_train_pages`; an image without a ``site`` is a site of its own.
-        mapping: Brings the categories to its classes; without it they are the classes.
+        mapping: Mapping of the categories to classes; without it they are the classes.
 
     Raises:
         FormatError: If the file is not COCO, or an image is missing or of another size.
         TrainingError: If fewer than two pages are left.
     """
     data = read_coco(coco)
-    mapping = mapping or DEFAULT.model_copy(update={"classes": data.named})
+    mapping = mapping or DEFAULT.model_copy(update={"classes": data.classes})
     labelled = [page for page in to_classes(data, mapping).pages if page.boxes]
     if (folder / "split.toml").exists():
         by_key = {PurePath(page.file_name).stem: page for page in labelled}
@@ -162,7 +163,7 @@ def read_coco_pages(
         ]
     else:
         pages = [_image(folder, page) for page in labelled]
-    return _cut(_enough(coco, pages), held_out, 0, mapping)
+    return _hold_out(_enough(coco, pages), held_out, 0, mapping)
 
 
 def _enough(path: Path, pages: list[TrainPage]) -> list[TrainPage]:
@@ -192,7 +193,7 @@ def _image(folder: Path, page: CocoPage) -> TrainPage:
 
 
 def _fitted(page: CocoPage) -> Labels:
-    """Bring boxes from px of an image to px of the screen that it is scaled evenly to fit."""
+    """Scale boxes from px of an image to px of the screen that it is scaled evenly to fit."""
     factor = min(WIDTH / page.width, HEIGHT / page.height)
 
     def fit(box: Box) -> Box:
@@ -201,7 +202,9 @@ def _fitted(page: CocoPage) -> Labels:
     return Labels([fit(box) for box in page.boxes], page.classes, [fit(b) for b in page.ignored])
 
 
-def _cut(pages: Sequence[TrainPage], share: float, walls: int, mapping: ClassMapping) -> TrainPages:
+def _hold_out(
+    pages: Sequence[TrainPage], share: float, walls: int, mapping: ClassMapping
+) -> TrainPages:
     names = [registrable_domain(page.site) if page.site else page.key for page in pages]
     if len(set(names)) == 1:
         names = [page.key for page in pages]
@@ -217,22 +220,22 @@ def _cut(pages: Sequence[TrainPage], share: float, walls: int, mapping: ClassMap
 
 
 class Screenshots:
-    """Decoded screenshots at input size, kept in memory as far as they fit.
+    """Decoded screenshots of one size, cached in memory as far as they fit.
 
     Args:
         size: Width and height, px.
-        cache_mib: Memory for them.
-        threads: Decoding threads.
+        cache_mib: Memory of the cache, MiB.
+        threads: Number of decoding threads.
     """
 
     def __init__(self, size: tuple[int, int], cache_mib: int, threads: int) -> None:
         self._size = size
-        self._room = cache_mib * 2**20
+        self._free_bytes = cache_mib * 2**20
         self._kept: dict[str, np.ndarray] = {}
         self._pool = ThreadPoolExecutor(threads)
 
     def read(self, pages: Sequence[TrainPage]) -> UInt8[Tensor, "pages 3 height width"]:
-        """Give the screenshots of some pages."""
+        """Return the screenshots of some pages."""
         return to_batch(list(self._pool.map(self._one, pages)))
 
     def _one(self, page: TrainPage) -> UInt8[np.ndarray, "3 height width"]:
@@ -241,8 +244,8 @@ class Screenshots:
             return kept
         name = f"{page.place.path}:{page.key}"
         image = decode_screenshot(read_place(page.place), self._size, name)
-        if self._room >= image.nbytes:
-            self._room -= image.nbytes
+        if self._free_bytes >= image.nbytes:
+            self._free_bytes -= image.nbytes
             self._kept[page.key] = image
         return image
 
@@ -254,14 +257,14 @@ def to_targets(
     hidden: float,
     generator: torch.Generator,
 ) -> Targets:
-    """Bring a page's labels to input px and embed the text boxes that are not hidden.
+    """Scale a page's labels to input px and embed the text boxes that are not hidden.
 
     Args:
         page: The page.
         size: Width and height of the input, px.
-        encoder: Frozen.
+        encoder: Frozen text encoder.
         hidden: Share of text boxes to hide; one page in ten loses all of them where it is not 0.
-        generator: The source of randomness.
+        generator: Source of randomness.
     """
     scale = (size[0] / WIDTH, size[1] / HEIGHT)
     factors = torch.tensor([*scale, *scale])

@@ -1,11 +1,11 @@
-"""How well 36 regions a page find and name the labelled elements: recall@36 and average precision.
+"""Recall@36 and average precision of 36 regions a page against the labelled elements.
 
 Source:
-    COCO (Lin et al., ECCV 2014), as pycocotools works it out.
+    COCO (Lin et al., ECCV 2014), as pycocotools computes it.
 
 Differs:
     A page has 36 regions, whatever their scores, since that is what the feature file holds.
-    COCO allows 100 detections, so these figures stand below those of a detector left to itself.
+    COCO allows 100 detections, so these figures are lower than those of all of its detections.
 """
 
 import io
@@ -25,38 +25,27 @@ from torchvision.ops import box_iou
 from now_builder.detect.base import Page
 from now_builder.detect.labels.elements import Labels
 from now_builder.detect.training.data import Screenshots, TrainPage
-from now_builder.formats.features import REGIONS
+from now_builder.formats.features import REGIONS, FeatureBatch
 
 _FOUND = 0.5
 
 
-@runtime_checkable
-class Regions(Protocol):
-    """What a measure asks of the regions of some pages; a ``FeatureBatch`` has it."""
+@dataclass(frozen=True, slots=True)
+class ClassifiedBoxes:
+    """Boxes in image px with the classes and scores of a detector, but without features."""
 
-    @property
-    def boxes(self) -> Float[np.ndarray, "pages 36 4"]:
-        """Image px."""
-        ...
-
-    @property
-    def scores(self) -> Float[np.ndarray, "pages 36"]:
-        """Higher is better."""
-        ...
-
-    @property
-    def classes(self) -> Integer[np.ndarray, "pages 36"]:
-        """Numbers of classes; −1 for none."""
-        ...
+    boxes: Float[np.ndarray, "pages 36 4"]
+    scores: Float[np.ndarray, "pages 36"]
+    classes: Integer[np.ndarray, "pages 36"]
 
 
 @runtime_checkable
 class Finder(Protocol):
-    """Anything that finds 36 regions a page; every detector does."""
+    """Anything that finds 36 regions a page, as every detector does."""
 
     def extract(
         self, pages: Sequence[Page], screenshots: UInt8[Tensor, "pages 3 height width"]
-    ) -> Regions:
+    ) -> FeatureBatch | ClassifiedBoxes:
         """Find the regions of some pages."""
         ...
 
@@ -86,11 +75,14 @@ class Measures:
     """Figures over all labelled elements of some pages.
 
     Attributes:
-        pages: How many pages; ``elements``: how many labelled elements.
+        pages: Number of pages.
+        elements: Number of labelled elements.
         recall36: Share of elements that one of the page's 36 regions overlaps by 0.5 or more.
-        classified36: Share whose best such region also has the element's class.
+        classified36: Share of elements whose best such region also has the element's class.
         ap: Average precision, the mean over overlaps of 0.5, 0.55 … 0.95 and over the classes that
-            the pages show; ``ap50`` and ``ap75``: of one overlap.
+            the pages show.
+        ap50: Average precision at an overlap of 0.5.
+        ap75: Average precision at an overlap of 0.75.
         classes: Figures of each class that the pages show, by name.
     """
 
@@ -114,7 +106,7 @@ class Measures:
         return {name: asdict(figures) for name, figures in self.classes.items()}
 
     def __str__(self) -> str:
-        """One line for the terminal."""
+        """Return one line for the terminal."""
         return (
             f"AP50 {self.ap50:.3f}, AP {self.ap:.3f}, recall@36 {self.recall36:.3f} (with the "
             f"right class {self.classified36:.3f}) of {self.elements:.0f} elements on "
@@ -128,9 +120,9 @@ def find(
     """Find the regions of labelled pages.
 
     Args:
-        finder: A detector.
-        pages: With labels.
-        screenshots: Where their pixels come from.
+        finder: Detector.
+        pages: Labelled pages.
+        screenshots: Screenshots of the detector's input size.
         batch: Pages at a time.
     """
     found = []
@@ -143,15 +135,15 @@ def find(
 
 
 def measure(found: Sequence[Found], names: Sequence[str]) -> Measures | None:
-    """Work out all figures from the regions of some pages; ``None`` if no element is labelled.
+    """Compute all figures from the regions of some pages; ``None`` if no element is labelled.
 
-    Average precision is worked out on the regions' boxes, scores and classes as they are stored.
+    Average precision is computed on the regions' boxes, scores and classes as they are stored.
     Regions without a class (windows of the grid) count for recall alone; regions on an ignored
     element and on no labelled one count neither for nor against.
 
     Args:
-        found: Pages.
-        names: Of the classes, in the order of their numbers.
+        found: Regions and labels of each page.
+        names: Names of the classes, in the order of their numbers.
     """
     numbers = np.array([number for page in found for number in page.labels.classes], dtype=int)
     if not len(numbers):
@@ -181,7 +173,7 @@ def measure(found: Sequence[Found], names: Sequence[str]) -> Measures | None:
 
 
 def _hits(page: Found) -> Bool[np.ndarray, "elements 2"]:
-    """Tell of each element whether it is found, and whether it is found with its class."""
+    """Return of each element whether it is found, and whether it is found with its class."""
     if not len(page.labels.boxes):
         return np.zeros((0, 2), dtype=bool)
     best, place = _overlap(page.labels.boxes, page.boxes).max(dim=1)
@@ -203,7 +195,7 @@ def _mean(precision: Float[np.ndarray, "..."]) -> float:
 
 
 def _precision(found: Sequence[Found], classes: int) -> Float[np.ndarray, "overlaps 101 classes"]:
-    """Give precision at each overlap, recall and class; −1 for classes without an element."""
+    """Compute precision at each overlap, recall and class; −1 for classes without an element."""
     with redirect_stdout(io.StringIO()):  # pycocotools prints its progress
         truth = _coco(classes, [list(_truth(page)) for page in found])
         guess = _coco(classes, [list(_guesses(page)) for page in found])

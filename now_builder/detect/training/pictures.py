@@ -1,4 +1,4 @@
-"""Pages with their labels beside the same pages with what a detector found, as one picture."""
+"""Draw pages with their labels beside the same pages with the regions of a detector."""
 
 from collections.abc import Iterable, Sequence
 
@@ -22,9 +22,9 @@ def draw_sheet(
     """Draw pages in a row, each twice: with its labels, and with its 20 best regions.
 
     Args:
-        screens: Screenshots of any size, RGB.
-        found: Labels and regions of each.
-        names: Of the classes.
+        screens: RGB screenshots of any size.
+        found: Labels and regions of each page.
+        names: Names of the classes.
     """
     sheet = Image.new("RGB", (2 * len(found) * _SIZE[0], _SIZE[1]))
     for column, (screen, page) in enumerate(zip(screens, found, strict=True)):

@@ -1,4 +1,4 @@
-"""Which page comes when: a walk, shuffled anew each epoch, that sees rare classes more often."""
+"""The order of pages in training: shuffled each epoch, with rare classes repeated."""
 
 from collections import Counter
 from collections.abc import Collection, Sequence
@@ -9,13 +9,13 @@ from torch import Tensor
 
 
 def repeat_factors(classes: Sequence[Collection[int]], threshold: float) -> Float[Tensor, " pages"]:
-    r"""Say how often each page is to be seen in an epoch: more than once if a class on it is rare.
+    r"""Compute how often each page is seen in an epoch: more than once if a class on it is rare.
 
     :math:`r(I) = \max_{c \in I} \max(1, \sqrt{t / f(c)})`, with f(c) the share of pages that show
     class c.
 
     Args:
-        classes: The classes on each page.
+        classes: Classes on each page.
         threshold: t; a class on a larger share of the pages is not rare. 0: every page once.
 
     Source:
@@ -27,19 +27,19 @@ def repeat_factors(classes: Sequence[Collection[int]], threshold: float) -> Floa
     return torch.tensor(factors, dtype=torch.float64)
 
 
-class Walk:
-    """An endless row of page numbers, a pure function of the seed: nothing of it needs saving.
+class RepeatSampler:
+    """An endless sequence of page numbers, a pure function of the seed: it has no state to save.
 
     In each epoch a page comes as often as its factor says, rounded up or down at random (but so
     that all epochs are of one length), in an order of the epoch's own.
 
     Args:
-        factors: How often each page is to come in an epoch.
+        factors: How often each page comes in an epoch.
         seed: Changes order and rounding.
 
     Differs:
         LVIS rounds each page by itself, and epochs differ in length. Here one draw rounds them all
-        (systematic resampling), so that a place in the row can be found without walking there.
+        (systematic resampling), so that any place of the sequence can be computed by itself.
     """
 
     def __init__(self, factors: Float[Tensor, " pages"], seed: int) -> None:
@@ -49,11 +49,11 @@ class Walk:
         self._epoch, self._pages = -1, torch.zeros(0, dtype=torch.int64)
 
     def __len__(self) -> int:
-        """Count the places of one epoch."""
+        """Return the length of an epoch."""
         return self._length
 
     def page(self, place: int) -> int:
-        """Give the page at a place of the row."""
+        """Return the page at a place of the sequence."""
         epoch, offset = divmod(place, self._length)
         if epoch != self._epoch:
             self._epoch, self._pages = epoch, self._draw(epoch)

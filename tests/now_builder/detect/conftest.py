@@ -9,9 +9,14 @@ from pathlib import Path
 import pytest
 from PIL import Image, ImageDraw, ImageFont
 
-from now_builder.detect.labels.coco import CocoDraft, scratch
+from now_builder.detect.labels.coco import CocoWriter, scratch
 from now_builder.detect.labels.elements import label
 from now_builder.detect.labels.mapping import DEFAULT
+from now_builder.detect.settings import TrainDetectorSettings
+from now_builder.detect.training.data import read_train_pages
+from now_builder.detect.training.finish import finish
+from now_builder.detect.training.loop import Training
+from now_builder.detect.training.run import train_detector
 from now_builder.formats.shard import (
     HEIGHT,
     WIDTH,
@@ -323,7 +328,7 @@ def pictured(captured, tmp_path_factory):
     """The same as a folder of pictures with a COCO file beside them."""
     folder = tmp_path_factory.mktemp("pictured")
     with scratch(folder) as images, scratch(folder) as annotations:
-        draft = CocoDraft(images, annotations, DEFAULT)
+        draft = CocoWriter(images, annotations, DEFAULT)
         for page in captured:
             (folder / f"{page.key}.png").write_bytes(page.screenshot)
             draft.add(f"{page.key}.png", label(page.elements, DEFAULT))
@@ -343,3 +348,37 @@ def drawn(tmp_path_factory):
     captures = tmp_path_factory.mktemp("drawn") / "captures"
     draw_captures(captures, pages=24, sites=8)
     return captures
+
+
+@pytest.fixture(scope="session")
+def few(tmp_path_factory):
+    """Eight drawn pages of four sites in one shard, six of them in the train pool."""
+    captures = tmp_path_factory.mktemp("few") / "captures"
+    draw_captures(captures, pages=8, sites=4, shards=1)
+    return captures
+
+
+@pytest.fixture(scope="session")
+def weights(few, tmp_path_factory):
+    """A detector after three steps: for what holds for any weights."""
+    path = tmp_path_factory.mktemp("weights") / "w.safetensors"
+    settings = TrainDetectorSettings(steps=3, batch_size=2, threads=1, device="cpu")
+    train_detector(few, path, settings)
+    return path
+
+
+@pytest.fixture(scope="session")
+def train_pages(drawn):
+    """The train pool of the drawn pages, a fifth of its sites held out."""
+    return read_train_pages(drawn, 0.2)
+
+
+@pytest.fixture(scope="session")
+def trained(train_pages, tmp_path_factory):
+    """Weights after forty steps, and the loss of each step."""
+    path = tmp_path_factory.mktemp("trained") / "w.safetensors"
+    settings = TrainDetectorSettings(steps=40, batch_size=3, threads=1, device="cpu", held_out=0.2)
+    training = Training(path, settings, train_pages)
+    totals = [sum(training.take_step().values()) for _ in range(40)]
+    finish(path, training.learner, training.pages)
+    return path, totals

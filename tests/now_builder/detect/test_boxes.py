@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from now_builder.detect import boxes
-from now_builder.detect.model.losses import Targets, match, sample_regions
 from now_builder.detect.model.text_boxes import link, linked_embeddings
+from now_builder.detect.training.losses import Targets, match, sample_regions
 
 
 def test_intersection_over_minimum_is_one_when_one_box_lies_in_the_other():

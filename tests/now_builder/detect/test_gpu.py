@@ -14,12 +14,13 @@ from now_builder.detect.model.text_boxes import dom_text_boxes
 from now_builder.detect.model.text_encoder import HashedNgrams
 from now_builder.detect.pixels import decode_screenshot, to_batch
 from now_builder.detect.regions.extraction import AptExtractor
-from now_builder.detect.regions.loading import settle
-from now_builder.detect.run import _Work
+from now_builder.detect.regions.loading import resolve_settings
+from now_builder.detect.run import Pipeline
 from now_builder.detect.settings import DetectSettings, TrainDetectorSettings
 from now_builder.detect.training.data import read_coco_pages
-from now_builder.detect.training.train import Training, train_detector
-from now_builder.formats.features import read_part, read_parts
+from now_builder.detect.training.loop import Training
+from now_builder.detect.training.run import train_detector
+from now_builder.formats.feature_parts import read_part, read_parts
 
 pytestmark = pytest.mark.gpu
 
@@ -76,7 +77,7 @@ def test_the_stage_extracts_on_the_device_what_it_does_on_the_cpu(
     model = to_inference(detector().to(device), allowed(precision, device))
     extractor = AptExtractor(model, HashedNgrams(0), {})
     settings = DetectSettings(device=str(device), threads=2)
-    _Work(extractor, tmp_path / "f.h5", settings, 3).run(iter(captured), len(captured), 0)
+    Pipeline(extractor, tmp_path / "f.h5", settings, 3).run(iter(captured), len(captured), 0)
     found = [read_part(part)[0] for part in read_parts(tmp_path / "f.h5")]
     assert [key for batch in found for key in batch.keys] == [page.key for page in captured]
     plain = AptExtractor(detector(), HashedNgrams(0), {})
@@ -101,17 +102,11 @@ def settings_of(device, pictured, **more):
 def training_of(weights, device, pictured, **more):
     settings = settings_of(device, pictured, **more)
     pages = read_coco_pages(pictured.parent, pictured, settings.held_out)
-    training = Training(weights, settings, pages)
-    training._train_mode()
-    return training
+    return Training(weights, settings, pages)
 
 
 def steps(training, count):
-    totals = []
-    for _ in range(count):
-        totals.append(sum(training._take_step().values()))
-        training.step += 1
-    return totals
+    return [sum(training.take_step().values()) for _ in range(count)]
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
@@ -122,11 +117,12 @@ def test_it_learns_in_every_precision_and_keeps_fp32_parameters(
     weights = tmp_path / "w.safetensors"
     training = training_of(weights, device, pictured, precision=precision, steps=count)
     kinds = set()
-    training.model.visual.conv2.register_forward_hook(lambda *call: kinds.add(call[2].dtype))
+    conv = training.learner.model.visual.conv2
+    conv.register_forward_hook(lambda *call: kinds.add(call[2].dtype))
     totals = steps(training, count)
     wanted = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
     assert kinds == {wanted[precision]}
-    assert {p.dtype for p in training.model.parameters()} == {torch.float32}
+    assert {p.dtype for p in training.learner.model.parameters()} == {torch.float32}
     assert sum(totals[-3:]) < 0.8 * sum(totals[:3])
 
 
@@ -134,11 +130,11 @@ def test_the_scale_of_fp16_survives_a_stop(pictured, device, tmp_path):
     allowed("fp16", device)
     training = training_of(tmp_path / "w.safetensors", device, pictured, precision="fp16")
     steps(training, 1)
-    training.scaler.update(1234.0)
-    training._save()
+    training.learner.scaler.update(1234.0)
+    training.save()
     again = training_of(tmp_path / "w.safetensors", device, pictured, precision="fp16")
-    again._resume()
-    assert again.scaler.get_scale() == 1234.0
+    again.resume()
+    assert again.learner.scaler.get_scale() == 1234.0
 
 
 def test_losses_and_gradients_are_those_of_the_cpu(pictured, device, tmp_path, full_float32):
@@ -147,10 +143,10 @@ def test_losses_and_gradients_are_those_of_the_cpu(pictured, device, tmp_path, f
     for where in (CPU, device):
         training = training_of(tmp_path / f"{where.type}.safetensors", where, pictured)
         pixels = training.screenshots.read(training._draw(0)).to(where).float() / 255
-        maps = training.model.visual.features(pixels)
-        objectness, deltas, _ = training.model.rpn(maps)
+        maps = training.learner.model.visual.features(pixels)
+        objectness, deltas, _ = training.learner.model.rpn(maps)
         (objectness.square().mean() + deltas.square().mean()).backward()
-        gradients = [p.grad.flatten().cpu() for p in training.model.visual.parameters()
+        gradients = [p.grad.flatten().cpu() for p in training.learner.model.visual.parameters()
                      if p.grad is not None]  # fmt: skip
         found.append((objectness.detach().cpu(), torch.cat(gradients)))
     assert apart(found[1][0], found[0][0]) < 1e-3
@@ -161,13 +157,13 @@ def test_resume_goes_on_as_if_never_stopped(pictured, device, tmp_path):
     """Bit for bit on the CPU; a GPU adds gradients in any order, so there the next loss is near."""
     training = training_of(tmp_path / "w.safetensors", device, pictured)
     steps(training, 3)
-    training._save()
-    expected = copy.deepcopy(training.model.state_dict())
+    training.save()
+    expected = copy.deepcopy(training.learner.model.state_dict())
     (following,) = steps(training, 1)
     again = training_of(tmp_path / "w.safetensors", device, pictured)
-    again._resume()
+    again.resume()
     assert again.step == 3
-    for name, value in again.model.state_dict().items():
+    for name, value in again.learner.model.state_dict().items():
         assert torch.equal(value, expected[name]), name
     near = 0.0 if device.type == "cpu" else 0.05
     assert steps(again, 1) == [pytest.approx(following, rel=near)]
@@ -179,5 +175,5 @@ def test_a_whole_training_writes_weights_that_detect_takes_on_its_own_device(
     weights = tmp_path / "w.safetensors"
     train_detector(pictured.parent, weights, settings_of(device, pictured, steps=2))
     monkeypatch.setenv("LOCAL_RANK", "0")
-    settled = settle(DetectSettings(weights=weights, device=device.type))
+    settled = resolve_settings(DetectSettings(weights=weights, device=device.type))
     assert settled.device == ("cuda:0" if device.type == "cuda" else "cpu")

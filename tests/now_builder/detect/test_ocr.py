@@ -12,16 +12,15 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image, ImageDraw, ImageFont
+from torchvision.ops import box_iou
 
 from now_builder import doctor
-from now_builder.detect.boxes import box_iou
 from now_builder.detect.model.text_boxes import embed_text_boxes, link, linked_embeddings
 from now_builder.detect.model.text_encoder import HashedNgrams
 from now_builder.detect.ocr import Recognizer
 from now_builder.detect.pixels import ahead
 from now_builder.detect.run import detect
-from now_builder.detect.settings import DetectSettings, TrainDetectorSettings
-from now_builder.detect.training.train import train_detector
+from now_builder.detect.settings import DetectSettings
 from now_builder.errors import ConfigError
 from now_builder.formats.features import open_features
 from now_builder.formats.shard import HEIGHT, WIDTH, Capture, Element
@@ -136,15 +135,6 @@ def test_pythons_lock_is_free_while_tesseract_computes(read, page):
     ticker.join()
     longest = np.diff([start, *(t for t in ticks if start < t < end), end]).max()
     assert longest < 0.7 * (end - start)
-
-
-@pytest.fixture(scope="module")
-def weights(drawn, tmp_path_factory):
-    path = tmp_path_factory.mktemp("w") / "w.safetensors"
-    train_detector(
-        drawn, path, TrainDetectorSettings(steps=1, batch_size=2, threads=1, device="cpu")
-    )
-    return path
 
 
 def test_detect_reads_pages_and_names_how(draw, weights, tmp_path):

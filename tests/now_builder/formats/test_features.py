@@ -10,16 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from now_builder.errors import FormatError
-from now_builder.formats.features import (
-    FeatureBatch,
+from now_builder.formats.feature_parts import (
     merge_parts,
-    open_features,
     parts_folder,
     read_part,
     read_parts,
-    write_features,
     write_part,
 )
+from now_builder.formats.features import FeatureBatch, open_features, write_features
 
 LAYOUT = ("regions", "boxes", "scores", "classes", "source", "n_regions")
 
@@ -161,7 +159,7 @@ def test_parts_are_found_by_how_their_first_keys_begin(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("share", [0.0, 0.2, 0.5, 0.9, 0.999])
 @pytest.mark.parametrize("filling", ["cut", "zeros", "noise"])
-def test_a_torn_part_is_told(tmp_path: Path, share: float, filling: str) -> None:
+def test_a_torn_part_is_refused(tmp_path: Path, share: float, filling: str) -> None:
     path = tmp_path / "f.h5"
     write_part(path, batch(["a", "b"]), {})
     (part,) = read_parts(path)

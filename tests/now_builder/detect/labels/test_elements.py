@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from now_builder.detect.labels.elements import DROPPED, IGNORED, NAMES, label, sift
-from now_builder.detect.labels.mapping import ClassMapping
+from now_builder.detect.labels.elements import DROPPED, IGNORED, label, sift
+from now_builder.detect.labels.mapping import NAMES, ClassMapping
 from now_builder.formats.shard import Element
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from now_builder.detect.labels import run as labelling
 from now_builder.detect.labels.coco import read_coco, to_classes
-from now_builder.detect.labels.elements import NAMES, label
-from now_builder.detect.labels.mapping import DEFAULT, VINS, read_mapping
+from now_builder.detect.labels.elements import label
+from now_builder.detect.labels.mapping import DEFAULT, NAMES, VINS, read_mapping
 from now_builder.detect.labels.run import label_captures
 from now_builder.detect.settings import LabelSettings
 from now_builder.errors import ConfigError, FormatError

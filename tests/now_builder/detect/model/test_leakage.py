@@ -12,8 +12,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from now_builder.detect.base import Page, TextBox
-from now_builder.detect.model import apt
-from now_builder.detect.model import patch_features as look
+from now_builder.detect.model import apt, patch_features
 from now_builder.detect.model.apt import TINY, AptDetector
 from now_builder.detect.model.text_encoder import HashedNgrams
 from now_builder.detect.regions import extraction as extract
@@ -36,7 +35,7 @@ def external(screenshots):
 
 
 def make(mode, source):
-    """A model with arbitrary weights, whose classification hangs on text as much as can be."""
+    """A model with arbitrary weights, whose classification depends on text as much as can be."""
     torch.manual_seed(0)
     torch.set_num_threads(1)
     encoder = HashedNgrams(0)
@@ -82,7 +81,7 @@ def bare(request):
 
 
 @settings(
-    max_examples=5,
+    max_examples=3,
     deadline=None,
     derandomize=True,
     phases=[Phase.generate],  # to shrink a failure would take minutes
@@ -170,7 +169,7 @@ def test_what_exports_takes_and_names_pixels_and_boxes_only():
     assert list(inspect.signature(AptDetector.export).parameters) == [
         "self", "embedded", "screenshots", "regions"
     ]  # fmt: skip
-    assert list(inspect.signature(look.Look.forward).parameters) == [
+    assert list(inspect.signature(patch_features.PatchFeatures.forward).parameters) == [
         "self", "embedded", "screenshots", "regions"
     ]  # fmt: skip
     words = {"text", "texts", "text_boxes", "encoder", "prompts", "tuner", "classify", "linked"}
@@ -179,7 +178,7 @@ def test_what_exports_takes_and_names_pixels_and_boxes_only():
     for function in detector.body:
         if isinstance(function, ast.FunctionDef) and function.name in ("export", "pool", "maps"):
             assert not _names(function) & words, function.name
-    assert not _names(ast.parse(inspect.getsource(look))) & (words - {"text"})
+    assert not _names(ast.parse(inspect.getsource(patch_features))) & (words - {"text"})
 
 
 def test_one_call_exports_and_it_is_given_no_text():

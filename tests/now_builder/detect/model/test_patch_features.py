@@ -1,9 +1,16 @@
-"""What a region's own pixels say."""
+"""Features from a region's own pixels."""
 
 import pytest
 import torch
 
-from now_builder.detect.model.patch_features import PATTERNS, SHARES, WEIGHTS, Block, Look, Patterns
+from now_builder.detect.model.patch_features import (
+    PATTERNS,
+    SHARES,
+    WEIGHTS,
+    Block,
+    PatchFeatures,
+    Patterns,
+)
 
 
 def striped(period: int, *, upright: bool, size: int = 96) -> torch.Tensor:
@@ -23,8 +30,8 @@ def pages(count: int = 8, size: int = 96) -> torch.Tensor:
 
 
 @pytest.fixture(scope="module")
-def look() -> Look:
-    made = Look(2)
+def features() -> PatchFeatures:
+    made = PatchFeatures(2)
     shots = pages(64)
     made.fit_patterns(list(shots), seed=0)
     boxes = [torch.tensor([[0.0, 0, 24, 24], [8, 8, 40, 40], [0, 0, 48, 48]])] * len(shots)
@@ -69,10 +76,12 @@ def test_a_region_outside_or_without_area_gives_a_finite_row() -> None:
     assert torch.isfinite(patterns(torch.rand(1, 3, 96, 96), boxes)).all()
 
 
-def test_the_three_parts_have_their_lengths_and_a_row_a_mean_square_of_one(look: Look) -> None:
+def test_the_three_parts_have_their_lengths_and_a_row_a_mean_square_of_one(
+    features: PatchFeatures,
+) -> None:
     shots = pages(4)
     boxes = [torch.tensor([[0.0, 0, 30, 30], [4, 4, 44, 44]])] * 4
-    rows = look(torch.randn(8, 768), shots, boxes)
+    rows = features(torch.randn(8, 768), shots, boxes)
     assert rows.shape == (8, 768)
     assert torch.allclose(rows.square().mean(dim=1), torch.ones(8), atol=1e-3)
     lengths = torch.stack([part.norm(dim=1) for part in rows.split(SHARES, dim=1)], dim=1)
@@ -82,16 +91,16 @@ def test_the_three_parts_have_their_lengths_and_a_row_a_mean_square_of_one(look:
     )
 
 
-def test_a_page_does_not_change_anothers_rows(look: Look) -> None:
+def test_a_page_does_not_change_anothers_rows(features: PatchFeatures) -> None:
     shots = pages(4)
     boxes = [torch.tensor([[0.0, 0, 30, 30]])] * 4
     embedded = torch.randn(4, 768)
-    together = look(embedded, shots, boxes)
-    alone = look(embedded[2:3], shots[2:3], boxes[2:3])
+    together = features(embedded, shots, boxes)
+    alone = features(embedded[2:3], shots[2:3], boxes[2:3])
     assert torch.allclose(together[2:3], alone, atol=1e-5)
 
 
-def test_learning_is_repeatable_and_hangs_on_the_seed() -> None:
+def test_learning_is_repeatable_and_depends_on_the_seed() -> None:
     shots = [page.float() / 255 for page in pages(8)]
     made = []
     for seed in (0, 0, 1):
@@ -103,7 +112,7 @@ def test_learning_is_repeatable_and_hangs_on_the_seed() -> None:
     assert torch.allclose(made[0].norm(dim=1), torch.ones(PATTERNS), atol=1e-2)
 
 
-def test_too_few_patches_teach_nothing() -> None:
+def test_too_few_patches_change_nothing() -> None:
     patterns = Patterns(1)
     before = patterns.centres.clone()
     patterns.fit([torch.zeros(3, 96, 96)], seed=0)

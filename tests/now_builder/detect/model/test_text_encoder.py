@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import BertConfig, BertModel, BertTokenizerFast
 
-from now_builder.detect.labels.elements import CLASSES
+from now_builder.detect.labels.mapping import CLASSES
 from now_builder.detect.model.text_encoder import HashedNgrams, embed_prompts, make_text_encoder
 from now_builder.errors import ConfigError
 

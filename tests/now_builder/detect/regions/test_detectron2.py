@@ -9,19 +9,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torchvision.ops import nms
 
 from now_builder.detect.base import Page, TextBox
-from now_builder.detect.boxes import clip, nms, windows
+from now_builder.detect.boxes import clip, windows
 from now_builder.detect.model.clip_resnet import AttentionPool
 from now_builder.detect.model.text_encoder import HashedNgrams
 from now_builder.detect.model.weights import read_card, to_prompts
 from now_builder.detect.pixels import decode_screenshot
 from now_builder.detect.regions import detectron2 as detectron
+from now_builder.detect.regions.by_name import absolute
 from now_builder.detect.regions.detectron2 import orthonormal, to_768
-from now_builder.detect.regions.sources import View
+from now_builder.detect.regions.sources import PageBatch
 from now_builder.detect.run import detect, detect_shards
-from now_builder.detect.settings import DetectSettings, TrainDetectorSettings
-from now_builder.detect.training.train import train_detector
+from now_builder.detect.settings import DetectSettings
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.features import SOURCES, open_features
 from now_builder.formats.io import sha256_of
@@ -31,17 +32,13 @@ needs_detectron2 = pytest.mark.detectron2
 pytestmark = pytest.mark.filterwarnings("ignore:torch.meshgrid", "ignore:.*jit.script")
 
 
-@pytest.mark.parametrize("weights", [None, "some.safetensors"])
-def test_without_detectron2_one_line_says_how_to_get_it(drawn, tmp_path, monkeypatch, weights):
+def test_without_detectron2_one_line_says_how_to_get_it(drawn, weights, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "detectron2", None)
-    if weights is not None:
-        weights = tmp_path / weights
-        settings = TrainDetectorSettings(steps=1, batch_size=1, threads=1, device="cpu")
-        train_detector(drawn, weights, settings)
-    settings = DetectSettings(regions="detectron2:config.yaml@random", weights=weights)
     expected = f"^detectron2: not installed; {re.escape(detectron.INSTALL)}$"
-    with pytest.raises(ConfigError, match=expected):
-        detect(drawn, tmp_path / "f.h5", settings)
+    for given in (None, weights):
+        settings = DetectSettings(regions="detectron2:config.yaml@random", weights=given)
+        with pytest.raises(ConfigError, match=expected):
+            detect(drawn, tmp_path / "f.h5", settings)
 
 
 @pytest.mark.parametrize("width", [256, 1024, 2048])
@@ -128,7 +125,7 @@ def write_config(path, kind, order="BGR", heads="", proposals=60):
 def write_checkpoint(config, path, seed=0):
     """Write weights under which proposals lie near their anchors and no class is certain."""
     network = detectron.Network(
-        detectron.read_recipe(f"detectron2:{config}@random"), torch.device("cpu")
+        detectron.read_model_spec(f"detectron2:{config}@random"), torch.device("cpu")
     )
     torch.manual_seed(seed)
     state = network.model.state_dict()
@@ -154,15 +151,6 @@ def models(tmp_path_factory):
     return found
 
 
-@pytest.fixture(scope="module")
-def trained(drawn, tmp_path_factory):
-    """Weights of our own detector."""
-    path = tmp_path_factory.mktemp("w") / "w.safetensors"
-    settings = TrainDetectorSettings(steps=2, batch_size=2, threads=1, device="cpu")
-    train_detector(drawn, path, settings)
-    return path
-
-
 def settings_for(config, checkpoint, **more):
     return DetectSettings(
         regions=f"detectron2:{config}@{checkpoint}", batch_size=5, threads=1, device="cpu", **more
@@ -170,7 +158,7 @@ def settings_for(config, checkpoint, **more):
 
 
 def network_for(config, weights="random"):
-    recipe = detectron.read_recipe(f"detectron2:{config}@{weights}")
+    recipe = detectron.read_model_spec(f"detectron2:{config}@{weights}")
     return detectron.Network(recipe, torch.device("cpu"))
 
 
@@ -225,18 +213,16 @@ def test_a_detectron2_model_alone_fills_a_feature_file_and_goes_on_after_a_stop(
         detect(drawn, whole, settings_for(config, other))
 
 
-def test_a_worker_elsewhere_is_told_absolute_paths(tmp_path, monkeypatch):
+def test_a_worker_elsewhere_gets_absolute_paths(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "own.yaml").touch()
     (tmp_path / "own.pth").touch()
-    told = detectron.with_absolute_paths
-    assert told("detectron2:own.yaml@own.pth") == (
+    assert absolute("detectron2:own.yaml@own.pth") == (
         f"detectron2:{tmp_path / 'own.yaml'}@{tmp_path / 'own.pth'}"
     )
-    assert told("detectron2:COCO-Detection/x.yaml@random") == (
-        "detectron2:COCO-Detection/x.yaml@random"
-    )
-    assert told("dom") == "dom"
+    zoo = "detectron2:COCO-Detection/x.yaml@random"
+    assert absolute(zoo) == zoo
+    assert absolute("dom") == "dom"
 
 
 @needs_detectron2
@@ -342,7 +328,7 @@ def test_boxes_are_those_that_detectron2_itself_finds(drawn, models, tmp_path, o
     upstream = engine.DefaultPredictor(config)
     size = (360, 640)
     source = detectron.Detectron2Boxes(network_for(path, weights))
-    found = source.propose(View(pages, images, torch.zeros(2, 1, 1, 1), size))
+    found = source.propose(PageBatch(pages, images, torch.zeros(2, 1, 1, 1), size))
     assert source.kind == "external"
     for ours, picture in zip(found, images, strict=True):
         bgr = np.ascontiguousarray(picture.permute(1, 2, 0).numpy()[:, :, ::-1])
@@ -356,22 +342,22 @@ def test_boxes_are_those_that_detectron2_itself_finds(drawn, models, tmp_path, o
 
 
 @needs_detectron2
-def test_our_model_embeds_what_detectron2_finds(drawn, models, trained, tmp_path):
-    config, weights = models["fpn"]
-    weights = Path(shutil.copy(weights, tmp_path / "boxes.pth"))
-    settings, features = settings_for(config, weights, weights=trained), tmp_path / "f.h5"
+def test_our_model_embeds_what_detectron2_finds(drawn, models, weights, tmp_path):
+    config, checkpoint = models["fpn"]
+    checkpoint = Path(shutil.copy(checkpoint, tmp_path / "boxes.pth"))
+    settings, features = settings_for(config, checkpoint, weights=weights), tmp_path / "f.h5"
     detect_shards(drawn, features, settings, [0])
     assert detect(drawn, features, settings).fresh == 12
     with open_features(features) as there:
         said, batch = there.attributes, there.read(slice(None))
     assert said["detector"] == "apt-style"
-    assert said["weights_sha256"] == sha256_of(trained)
+    assert said["weights_sha256"] == sha256_of(weights)
     assert said["regions"] == "detectron2:fpn.yaml@boxes.pth"
-    assert said["regions_weights_sha256"] == sha256_of(weights)
+    assert said["regions_weights_sha256"] == sha256_of(checkpoint)
     external = batch.source == SOURCES.index("external")
     assert external.any(axis=1).all()
     assert (batch.n_regions == external.sum(axis=1)).all()
-    write_checkpoint(config, weights, seed=1)
+    write_checkpoint(config, checkpoint, seed=1)
     with pytest.raises(ConfigError, match=r"regions_weights_sha256.*--force"):
         detect(drawn, features, settings)
 
@@ -393,7 +379,9 @@ def test_in_bfloat16_features_point_where_they_did(drawn, models, tmp_path, head
 @needs_detectron2
 def test_a_name_of_the_model_zoo_is_a_config():
     pytest.importorskip("detectron2")
-    recipe = detectron.read_recipe("detectron2:COCO-Detection/faster_rcnn_R_50_C4_3x.yaml@random")
+    recipe = detectron.read_model_spec(
+        "detectron2:COCO-Detection/faster_rcnn_R_50_C4_3x.yaml@random"
+    )
     assert recipe.name == "detectron2:faster_rcnn_R_50_C4_3x.yaml@random"
     assert recipe.config.MODEL.ROI_HEADS.NAME == "Res5ROIHeads"
     assert recipe.classes[:2] == ["person", "bicycle"]
@@ -403,13 +391,15 @@ def test_a_name_of_the_model_zoo_is_a_config():
 @torch.inference_mode()
 def test_a_model_of_another_architecture_gives_boxes():
     pytest.importorskip("detectron2")
-    recipe = detectron.read_recipe("detectron2:COCO-Detection/retinanet_R_50_FPN_1x.yaml@random")
+    recipe = detectron.read_model_spec(
+        "detectron2:COCO-Detection/retinanet_R_50_FPN_1x.yaml@random"
+    )
     recipe.config.INPUT.MIN_SIZE_TEST = 96
     recipe.config.MODEL.RETINANET.SCORE_THRESH_TEST = 0.0
     network = detectron.Network(recipe, torch.device("cpu"))
     images = torch.zeros(1, 3, 640, 360, dtype=torch.uint8)
-    view = View([Page("a")], images, torch.zeros(1, 1, 1, 1), (180, 320))
-    (found,) = detectron.Detectron2Boxes(network).propose(view)
+    batch = PageBatch([Page("a")], images, torch.zeros(1, 1, 1, 1), (180, 320))
+    (found,) = detectron.Detectron2Boxes(network).propose(batch)
     assert len(found.boxes) > 0
     assert (found.boxes[:, 2:] <= torch.tensor([180.0, 320.0])).all()
     with pytest.raises(ConfigError, match="RetinaNet"):
@@ -421,9 +411,9 @@ def test_a_config_may_name_its_own_weights(models, tmp_path):
     config, weights = models["fpn"]
     named = config.read_text().replace("MODEL:", f"MODEL:\n  WEIGHTS: {weights}", 1)
     (tmp_path / "named.yaml").write_text(named)
-    recipe = detectron.read_recipe(f"detectron2:{tmp_path / 'named.yaml'}")
+    recipe = detectron.read_model_spec(f"detectron2:{tmp_path / 'named.yaml'}")
     assert recipe.weights == weights
-    named_outside = detectron.read_recipe(f"detectron2:{config}@{weights}")
+    named_outside = detectron.read_model_spec(f"detectron2:{config}@{weights}")
     assert recipe.config_sha256 == named_outside.config_sha256
 
 
@@ -447,7 +437,7 @@ def test_what_cannot_be_used_is_refused_in_one_line(tmp_path, regions, message):
     places = {name: tmp_path / f"{name}.yaml" for name in ("bad", "grey", "code")}
     regions = regions.format(**places)
     with pytest.raises(ConfigError, match=message):
-        detectron.read_recipe(f"detectron2:{regions}")
+        detectron.read_model_spec(f"detectron2:{regions}")
 
 
 @needs_detectron2
@@ -471,9 +461,9 @@ def test_a_model_without_one_box_predictor_gives_boxes_alone(tmp_path):
     with pytest.raises(ConfigError, match=r"with CascadeROIHeads: .* --weights"):
         detectron.Detectron2Detector(network, {})
     images = torch.zeros(1, 3, 1280, 720, dtype=torch.uint8)
-    view = View([Page("a")], images, torch.zeros(1, 1, 1, 1), (720, 1280))
+    batch = PageBatch([Page("a")], images, torch.zeros(1, 1, 1, 1), (720, 1280))
     with torch.inference_mode():
-        assert len(detectron.Detectron2Boxes(network).propose(view)) == 1
+        assert len(detectron.Detectron2Boxes(network).propose(batch)) == 1
 
 
 def apt_config(folder, kind, more=""):
@@ -560,10 +550,13 @@ def test_linked_text_tunes_the_logits_and_nothing_else(models, tmp_path):
 
 
 @needs_detectron2
-def test_prompts_come_from_a_trained_detector_or_a_text_encoder(trained, tmp_path):
+def test_prompts_come_from_a_trained_detector_or_a_text_encoder(weights, tmp_path):
     pytest.importorskip("detectron2")
-    config = apt_config(tmp_path, "fpn", f", CARD: {trained}")
-    assert detectron.read_recipe(f"detectron2:{config}@random").classes[:2] == ["text", "heading"]
+    config = apt_config(tmp_path, "fpn", f", CARD: {weights}")
+    assert detectron.read_model_spec(f"detectron2:{config}@random").classes[:2] == [
+        "text",
+        "heading",
+    ]
     own = network_for(config).predictor
     torch.testing.assert_close(own.prompts, to_prompts(read_card(trained)))
     names = ", CLASSES: [[cat, 猫], [dog, 狗]], TEXT_ENCODER: 'hash:1'"
@@ -571,7 +564,7 @@ def test_prompts_come_from_a_trained_detector_or_a_text_encoder(trained, tmp_pat
     with pytest.raises(ConfigError, match=r"prompts of 2 classes, .*NUM_CLASSES is 18"):
         network_for(two)
     two.write_text(two.read_text().replace("NUM_CLASSES: 18", "NUM_CLASSES: 2"))
-    assert detectron.read_recipe(f"detectron2:{two}@random").classes == ["cat", "dog"]
+    assert detectron.read_model_spec(f"detectron2:{two}@random").classes == ["cat", "dog"]
     predictor = network_for(two).predictor
     assert predictor.prompts.shape == (2, 768)
     torch.testing.assert_close(predictor.prompts.norm(dim=1), torch.ones(2))

@@ -7,8 +7,7 @@ import pytest
 
 from now_builder.detect.labels.elements import dom_boxes
 from now_builder.detect.run import detect
-from now_builder.detect.settings import DetectSettings, TrainDetectorSettings
-from now_builder.detect.training.train import train_detector
+from now_builder.detect.settings import DetectSettings
 from now_builder.errors import ConfigError
 from now_builder.formats.features import SOURCES, open_features
 from now_builder.formats.shard import Element, read_captures, read_rows, write_shard
@@ -54,10 +53,7 @@ def captures(draw, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def settings(drawn, tmp_path_factory):
-    weights = tmp_path_factory.mktemp("w") / "w.safetensors"
-    training = TrainDetectorSettings(steps=1, batch_size=2, threads=1, device="cpu")
-    train_detector(drawn, weights, training)
+def settings(weights):
     return DetectSettings(weights=weights, batch_size=4, threads=1, device="cpu", regions="dom")
 
 

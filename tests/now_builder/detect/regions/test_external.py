@@ -13,10 +13,9 @@ from torch import nn
 from now_builder.detect.pixels import decode_screenshot, to_batch
 from now_builder.detect.regions.by_name import absolute
 from now_builder.detect.regions.external import ExternalDetector, fingerprint
-from now_builder.detect.regions.sources import ExternalBoxes, View
+from now_builder.detect.regions.sources import ExternalBoxes, PageBatch
 from now_builder.detect.run import detect
-from now_builder.detect.settings import DetectSettings, TrainDetectorSettings
-from now_builder.detect.training.train import train_detector
+from now_builder.detect.settings import DetectSettings
 from now_builder.errors import ConfigError
 from now_builder.formats.features import SOURCES, open_features
 from now_builder.formats.shard import read_captures
@@ -129,10 +128,7 @@ def captures(draw, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def settings(captures, tmp_path_factory):
-    weights = tmp_path_factory.mktemp("w") / "w.safetensors"
-    training = TrainDetectorSettings(steps=1, batch_size=2, threads=1, device="cpu")
-    train_detector(captures, weights, training)
+def settings(weights):
     return DetectSettings(weights=weights, batch_size=3, threads=1, device="cpu", region_score=0.0)
 
 
@@ -308,7 +304,7 @@ def test_boxes_that_are_none_are_dropped_and_the_others_lie_on_the_screen():
     scores = torch.tensor([[0.4, 0.9, 0.6]])
     source = ExternalBoxes(lambda _: (boxes, scores), 0.3)
     pixels = torch.zeros(1, 3, 64, 32, dtype=torch.uint8)
-    (page,) = source.propose(View([], pixels, torch.zeros(1, 1, 1, 1), (100, 200)))
+    (page,) = source.propose(PageBatch([], pixels, torch.zeros(1, 1, 1, 1), (100, 200)))
     assert page.boxes.tolist() == [[0, 0, 50, 100], [0, 20, 50, 200]]
     assert page.scores.tolist() == pytest.approx([0.6, 0.4])
 

@@ -9,24 +9,18 @@ import pytest
 import torch
 
 from now_builder.detect.base import Page
-from now_builder.detect.settings import TrainDetectorSettings
 from now_builder.detect.training.bounds import RandomBoxes, measure_detector
 from now_builder.detect.training.data import read_pool
-from now_builder.detect.training.train import train_detector
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.split import Shares, SplitPlan, write_split
 
 
 @pytest.fixture(scope="module")
-def weights(drawn, tmp_path_factory):
-    path = tmp_path_factory.mktemp("bounds") / "w.safetensors"
-    made = {"steps": 40, "batch_size": 3, "threads": 1, "device": "cpu", "measure_every": 99}
-    train_detector(drawn, path, TrainDetectorSettings(**made))
-    return path
+def found(drawn, trained):
+    return measure_detector(drawn, trained[0], "test", threads=1)
 
 
-def test_bounds_enclose_the_detector(drawn, weights):
-    found = measure_detector(drawn, weights, "test", threads=1)
+def test_bounds_enclose_the_detector(drawn, found):
     pages, _ = read_pool(drawn, "test")
     assert found.pages == len(pages) > 0
     assert {kind.elements for kind in found.sources.values()} == {
@@ -42,20 +36,20 @@ def test_bounds_enclose_the_detector(drawn, weights):
         assert said in text
 
 
-def test_the_command_prints_a_table_or_json(drawn, weights):
+def test_the_command_prints_a_table_or_json(drawn, trained, found):
     code = "from now_builder.cli import main; main()"
-    command = [sys.executable, "-c", code, "measure-detector", str(drawn), str(weights)]
+    command = [sys.executable, "-c", code, "measure-detector", str(drawn), str(trained[0])]
     done = subprocess.run(
-        [*command, "--pool", "train", "--threads", "1", "--json"],
+        [*command, "--pool", "test", "--threads", "1", "--json"],
         capture_output=True,
         text=True,
         check=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
     tree = json.loads(done.stdout)
-    assert tree == measure_detector(drawn, weights, "train", threads=1).tree
+    assert tree == found.tree
     assert set(tree["sources"]) == {"detector", "dom", "grid", "random"}
-    assert tree["pool"] == "train"
+    assert tree["pool"] == "test"
 
 
 def test_random_boxes_have_the_sizes_of_labels_and_depend_on_seed_and_key_alone(drawn):

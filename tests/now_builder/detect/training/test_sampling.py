@@ -1,11 +1,11 @@
-"""Repeat-factor sampling: rare classes come oftener, and every place is found without a walk."""
+"""Repeat-factor sampling: rare classes come more often, and every place is found by itself."""
 
 from collections import Counter
 
 import pytest
 import torch
 
-from now_builder.detect.training.sampling import Walk, repeat_factors
+from now_builder.detect.training.sampling import RepeatSampler, repeat_factors
 
 
 def test_factors_are_those_of_the_paper():
@@ -17,11 +17,11 @@ def test_factors_are_those_of_the_paper():
 
 def test_a_page_comes_as_often_as_its_factor_says_rounded_up_or_down():
     factors = torch.tensor([1.0, 2.5, 1.0, 1.25, 3.0], dtype=torch.float64)
-    walk = Walk(factors, seed=3)
-    assert len(walk) == 9
+    sampler = RepeatSampler(factors, seed=3)
+    assert len(sampler) == 9
     totals = Counter()
     for epoch in range(400):
-        seen = Counter(walk.page(epoch * 9 + place) for place in range(9))
+        seen = Counter(sampler.page(epoch * 9 + place) for place in range(9))
         share = 9 / 8.75
         for page, factor in enumerate(factors.tolist()):
             assert int(factor * share) <= seen[page] <= int(factor * share) + 1
@@ -31,16 +31,16 @@ def test_a_page_comes_as_often_as_its_factor_says_rounded_up_or_down():
 
 
 def test_every_page_comes_once_where_no_class_is_rare():
-    walk = Walk(torch.ones(50, dtype=torch.float64), seed=0)
-    first, second = ([walk.page(start + i) for i in range(50)] for start in (0, 50))
+    sampler = RepeatSampler(torch.ones(50, dtype=torch.float64), seed=0)
+    first, second = ([sampler.page(start + i) for i in range(50)] for start in (0, 50))
     assert sorted(first) == sorted(second) == list(range(50))
     assert first != second
 
 
 def test_a_place_has_the_same_page_whatever_was_asked_before():
     factors = torch.rand(20, generator=torch.Generator().manual_seed(0)).double() + 1
-    walk = Walk(factors, seed=1)
-    forwards = [walk.page(place) for place in range(200)]
-    fresh = Walk(factors, seed=1)
+    sampler = RepeatSampler(factors, seed=1)
+    forwards = [sampler.page(place) for place in range(200)]
+    fresh = RepeatSampler(factors, seed=1)
     assert [fresh.page(place) for place in reversed(range(200))] == forwards[::-1]
-    assert [Walk(factors, seed=2).page(place) for place in range(200)] != forwards
+    assert [RepeatSampler(factors, seed=2).page(place) for place in range(200)] != forwards

@@ -2,10 +2,12 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -23,8 +25,10 @@ from now_builder.detect.settings import TrainDetectorSettings
 from now_builder.detect.training.augmentation import jitter, recolour
 from now_builder.detect.training.callbacks import history_path
 from now_builder.detect.training.data import Screenshots, read_train_pages
+from now_builder.detect.training.finish import fit_scale
+from now_builder.detect.training.loop import Training, checkpoint_path
 from now_builder.detect.training.measure import find, measure
-from now_builder.detect.training.train import Training, checkpoint_path, fit_scale, train_detector
+from now_builder.detect.training.run import train_detector
 from now_builder.errors import ConfigError, FormatError, TrainingError
 from now_builder.formats.io import sha256_of
 from now_builder.formats.shard import locate_screenshots, read_rows
@@ -34,18 +38,11 @@ QUICK = {"steps": 4, "batch_size": 2, "checkpoint_every": 1, "threads": 1, "devi
 
 
 @pytest.fixture(scope="module")
-def trained(drawn, tmp_path_factory):
-    """Weights after forty steps, and the loss of each step."""
-    weights = tmp_path_factory.mktemp("weights") / "w.safetensors"
-    settings = TrainDetectorSettings(steps=40, batch_size=3, threads=1, device="cpu", held_out=0.2)
-    training = Training(weights, settings, read_train_pages(drawn, 0.2))
-    training._train_mode()
-    totals = []
-    while training.step < 40:
-        totals.append(sum(training._take_step().values()))
-        training.step += 1
-    training.finish()
-    return weights, totals
+def whole(few, tmp_path_factory):
+    """Weights of a quick training that was not stopped."""
+    weights = tmp_path_factory.mktemp("whole") / "whole.safetensors"
+    train_detector(few, weights, TrainDetectorSettings(**QUICK))
+    return weights
 
 
 def test_the_loss_falls_in_forty_steps(trained):
@@ -53,14 +50,14 @@ def test_the_loss_falls_in_forty_steps(trained):
     assert sum(totals[-5:]) < 0.6 * sum(totals[:5])
 
 
-def test_a_trained_detector_finds_more_than_an_untrained_one(drawn, trained):
+def test_a_trained_detector_finds_more_than_an_untrained_one(train_pages, trained):
     weights, _ = trained
-    pages = read_train_pages(drawn, 0.2)
+    pages = train_pages
     screenshots = Screenshots((360, 640), 100, 1)
     training = Training(weights, TrainDetectorSettings(threads=1, device="cpu"), pages)
-    untrained = AptExtractor(training.model, training.encoder, {})
+    untrained = AptExtractor(training.learner.model, training.learner.encoder, {})
     model, _ = load_detector(weights, torch.device("cpu"))
-    learnt = AptExtractor(model, training.encoder, {})
+    learnt = AptExtractor(model, training.learner.encoder, {})
     before = measure(find(untrained, pages.held_out, screenshots), NAMES)
     after = measure(find(learnt, pages.held_out, screenshots), NAMES)
     assert after.recall36 > before.recall36 + 0.05
@@ -68,7 +65,7 @@ def test_a_trained_detector_finds_more_than_an_untrained_one(drawn, trained):
     assert after.ap50 > before.ap50 + 0.05
 
 
-def test_the_json_says_what_the_weights_are(drawn, trained):
+def test_the_json_says_what_the_weights_are(train_pages, trained):
     weights, _ = trained
     card = json.loads(card_path(weights).read_text(encoding="utf-8"))
     assert card["weights_sha256"] == sha256_of(weights)
@@ -80,13 +77,13 @@ def test_the_json_says_what_the_weights_are(drawn, trained):
     by_class = card["measured_by_class"]
     assert set(by_class) <= set(NAMES)
     assert sum(found["elements"] for found in by_class.values()) == card["measured"]["elements"]
-    assert card["trained_on"]["pages"] == len(read_train_pages(drawn, 0.2).learn)
+    assert card["trained_on"]["pages"] == len(train_pages.learn)
 
 
-def test_stored_features_are_centred_spread_out_and_of_one_scale(drawn, trained):
+def test_stored_features_are_centred_spread_out_and_of_one_scale(train_pages, trained):
     weights, _ = trained
     model, _ = load_detector(weights, torch.device("cpu"))
-    pages = read_train_pages(drawn, 0.2).learn
+    pages = train_pages.learn
     batch = AptExtractor(model, HashedNgrams(0), {}).extract(
         [Page(page.key, page.text_boxes) for page in pages],
         Screenshots((360, 640), 100, 1).read(pages),
@@ -97,11 +94,10 @@ def test_stored_features_are_centred_spread_out_and_of_one_scale(drawn, trained)
     assert (unit.mean(dim=0).square().sum()).item() < 0.2  # the mean cosine of two rows
 
 
-def test_only_the_train_pool_is_read(draw, tmp_path):
-    draw(tmp_path / "c", pages=30, sites=15)
-    plan = read_split(tmp_path / "c" / "split.toml")
-    sites = {row.key: row.site for row in read_rows(tmp_path / "c")}
-    pages = read_train_pages(tmp_path / "c", 0.3)
+def test_only_the_train_pool_is_read(drawn):
+    plan = read_split(drawn / "split.toml")
+    sites = {row.key: row.site for row in read_rows(drawn)}
+    pages = read_train_pages(drawn, 0.3)
     everything = [*pages.learn, *pages.held_out]
     assert {plan.pool_of(page.site, page.key) for page in everything} == {"train"}
     ours = [key for key, site in sites.items() if plan.pool_of(site, key) == "train"]
@@ -109,43 +105,39 @@ def test_only_the_train_pool_is_read(draw, tmp_path):
     assert not {p.site for p in pages.learn} & {p.site for p in pages.held_out}
 
 
-def test_screenshots_outside_the_train_pool_do_not_change_the_weights(draw, tmp_path):
+def test_screenshots_outside_the_train_pool_do_not_change_the_weights(few, whole, tmp_path):
     """The tar members of other pools are made unreadable; the weights stay the same."""
-    draw(tmp_path / "a", pages=12, sites=6, shards=1)
-    draw(tmp_path / "b", pages=12, sites=6, shards=1)
-    plan = read_split(tmp_path / "b" / "split.toml")
+    captures = Path(shutil.copytree(few, tmp_path / "captures"))
+    plan = read_split(captures / "split.toml")
     spoiled = 0
-    rows = {row.key: row for row in read_rows(tmp_path / "b")}
-    for key, place in locate_screenshots(tmp_path / "b", 0).items():
+    rows = {row.key: row for row in read_rows(captures)}
+    for key, place in locate_screenshots(captures, 0).items():
         if plan.pool_of(rows[key].site, key) != "train":
             with place.path.open("r+b") as file:
                 file.seek(place.offset)
                 file.write(b"\0" * place.size)
             spoiled += 1
     assert spoiled
-    settings = TrainDetectorSettings(**{**QUICK, "steps": 2})
-    for name in "ab":
-        train_detector(tmp_path / name, tmp_path / f"{name}.safetensors", settings)
-    assert sha256_of(tmp_path / "a.safetensors") == sha256_of(tmp_path / "b.safetensors")
+    weights = tmp_path / "w.safetensors"
+    train_detector(captures, weights, TrainDetectorSettings(**QUICK))
+    assert sha256_of(weights) == sha256_of(whole)
 
 
 _PROGRAM = """
 import sys
 from pathlib import Path
-from now_builder.detect.labels.mapping import NAMES
 from now_builder.detect.settings import TrainDetectorSettings
-from now_builder.detect.training.train import train_detector
+from now_builder.detect.training.run import train_detector
 train_detector(Path(sys.argv[1]), Path(sys.argv[2]),
     TrainDetectorSettings(steps=4, batch_size=2, checkpoint_every=1, threads=1, device="cpu"))
 """
 
 
-def test_a_kill_in_the_middle_changes_nothing(drawn, tmp_path):
+def test_a_kill_in_the_middle_changes_nothing(few, whole, tmp_path):
     settings = TrainDetectorSettings(**QUICK)
-    train_detector(drawn, tmp_path / "whole.safetensors", settings)
     weights = tmp_path / "killed.safetensors"
     process = subprocess.Popen(
-        [sys.executable, "-c", _PROGRAM, str(drawn), str(weights)],
+        [sys.executable, "-c", _PROGRAM, str(few), str(weights)],
         stderr=subprocess.DEVNULL,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
@@ -156,32 +148,29 @@ def test_a_kill_in_the_middle_changes_nothing(drawn, tmp_path):
     assert process.wait() == -signal.SIGKILL
     assert checkpoint_path(weights).exists()
     assert not weights.exists()
-    train_detector(drawn, weights, settings)
-    assert weights.read_bytes() == (tmp_path / "whole.safetensors").read_bytes()
+    train_detector(few, weights, settings)
+    assert weights.read_bytes() == whole.read_bytes()
     assert not checkpoint_path(weights).exists()
     history = history_path(weights).read_text(encoding="utf-8")
-    assert history == history_path(tmp_path / "whole.safetensors").read_text(encoding="utf-8")
-    whole, killed = (
-        json.loads(card_path(tmp_path / f"{n}.safetensors").read_text())
-        for n in ("whole", "killed")
-    )
-    assert whole == killed
-    again = train_detector(drawn, weights, settings)
+    assert history == history_path(whole).read_text(encoding="utf-8")
+    one, other = (json.loads(card_path(path).read_text()) for path in (whole, weights))
+    assert one == other
+    again = train_detector(few, weights, settings)
     assert again.seconds == 0
     with pytest.raises(ConfigError, match="other seed; --force"):
-        train_detector(drawn, weights, settings.model_copy(update={"seed": 5}))
+        train_detector(few, weights, settings.model_copy(update={"seed": 5}))
 
 
-def test_a_checkpoint_of_other_settings_or_a_torn_one_is_refused(drawn, tmp_path):
+def test_a_checkpoint_of_other_settings_or_a_torn_one_is_refused(few, tmp_path):
     weights = tmp_path / "w.safetensors"
     settings = TrainDetectorSettings(**QUICK)
-    training = Training(weights, settings, read_train_pages(drawn, 0.1))
-    training._save()
+    training = Training(weights, settings, read_train_pages(few, 0.1))
+    training.save()
     with pytest.raises(ConfigError, match="other settings; --force"):
-        train_detector(drawn, weights, settings.model_copy(update={"lr": 0.5}))
+        train_detector(few, weights, settings.model_copy(update={"lr": 0.5}))
     checkpoint_path(weights).write_bytes(b"torn")
     with pytest.raises(FormatError, match="not a readable checkpoint"):
-        train_detector(drawn, weights, settings)
+        train_detector(few, weights, settings)
 
 
 def test_weights_and_json_that_do_not_belong_together_are_refused(trained, tmp_path):
@@ -231,14 +220,14 @@ def test_evening_out_gives_centred_rows_of_mean_square_one():
     assert after.max() / after.min() < 0.3 * before.max() / before.min()
 
 
-def test_a_loaded_backbone_keeps_its_stem_and_its_statistics(drawn, tmp_path):
+def test_a_loaded_backbone_keeps_its_stem_and_its_statistics(few, tmp_path):
     torch.manual_seed(3)
     start = ModifiedResNet(TINY.layers, TINY.width, TINY.outputs, TINY.side, TINY.layer3_stride)
     clip = {f"visual.{name}": value for name, value in start.state_dict().items()}
     save_file(clip, tmp_path / "clip.safetensors")
     source = str(tmp_path / "clip.safetensors")
     settings = TrainDetectorSettings(**{**QUICK, "steps": 1, "clip_weights": source})
-    train_detector(drawn, tmp_path / "w.safetensors", settings)
+    train_detector(few, tmp_path / "w.safetensors", settings)
     after = load_file(tmp_path / "w.safetensors")
     frozen = [
         name for name in clip if ".bn" in name or name.startswith(("visual.conv", "visual.layer1"))

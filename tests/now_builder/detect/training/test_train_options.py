@@ -1,4 +1,4 @@
-"""What can be changed in a training: classes, labels, precision, averages, sampling; its story."""
+"""What can be changed in a training: classes, labels, precision, averages, sampling, history."""
 
 import copy
 import json
@@ -17,18 +17,16 @@ from now_builder.detect.settings import LabelSettings, TrainDetectorSettings
 from now_builder.detect.training.callbacks import history_path, pictures_path
 from now_builder.detect.training.data import (
     Screenshots,
-    _cut,
+    _hold_out,
     read_coco_pages,
     read_train_pages,
 )
+from now_builder.detect.training.finish import finish
+from now_builder.detect.training.learner import make_average
+from now_builder.detect.training.loop import Training, checkpoint_path
+from now_builder.detect.training.recipe import resolve_recipe
+from now_builder.detect.training.run import train_detector
 from now_builder.detect.training.sampling import repeat_factors
-from now_builder.detect.training.train import (
-    Training,
-    checkpoint_path,
-    make_average,
-    resolve,
-    train_detector,
-)
 from now_builder.errors import ConfigError, FormatError, TrainingError
 
 QUICK = {"steps": 2, "batch_size": 2, "threads": 1, "device": "cpu"}
@@ -46,36 +44,39 @@ def lines(weights):
     return [json.loads(line) for line in history_path(weights).read_text("utf-8").splitlines()]
 
 
+STEPS = 7
+
+
 @pytest.fixture(scope="module")
-def told(drawn, tmp_path_factory):
-    """A training of two epochs and a bit."""
-    weights = tmp_path_factory.mktemp("told") / "w.safetensors"
-    settings = TrainDetectorSettings(**{**QUICK, "steps": 14, "held_out": 0.2})
-    train_detector(drawn, weights, settings)
+def measured(few, tmp_path_factory):
+    """A training of some epochs and a bit."""
+    weights = tmp_path_factory.mktemp("measured") / "w.safetensors"
+    settings = TrainDetectorSettings(**{**QUICK, "steps": STEPS, "held_out": 0.2})
+    train_detector(few, weights, settings)
     return weights
 
 
-def test_a_mapping_changes_classes_prompts_and_card(drawn, tmp_path):
+def test_a_mapping_changes_classes_prompts_and_card(few, tmp_path):
     path = tmp_path / "m.toml"
     path.write_text(MAPPING, encoding="utf-8")
     weights = tmp_path / "w.safetensors"
     settings = TrainDetectorSettings(**QUICK, mapping=path)
-    train_detector(drawn, weights, settings)
+    train_detector(few, weights, settings)
     model, card = load_detector(weights, torch.device("cpu"))
     assert card.classes == ["press", "picture"]
     assert card.mapping == read_mapping(path)
     assert card.mapping.classes == (("press", "按"), ("picture", "图"))
     assert model.prompts.shape == (2, 768)
     assert set(card.measured_by_class) <= {"press", "picture"}
-    assert train_detector(drawn, weights, settings).seconds == 0
+    assert train_detector(few, weights, settings).seconds == 0
     path.write_text(MAPPING.replace('"图"', '"像"'), encoding="utf-8")
     with pytest.raises(ConfigError, match="other mapping; --force"):
-        train_detector(drawn, weights, settings)
+        train_detector(few, weights, settings)
 
 
-def test_labels_written_by_label_teach_what_the_captures_teach(drawn, tmp_path):
+def test_labels_written_by_label_teach_what_the_captures_teach(drawn, train_pages, tmp_path):
     label_captures(drawn, tmp_path / "labels", LabelSettings(pages=0))
-    plain = read_train_pages(drawn, 0.2)
+    plain = train_pages
     coco = read_coco_pages(drawn, tmp_path / "labels" / "labels.json", 0.2)
     assert coco.mapping.classes == DEFAULT.classes
     for name in ("learn", "held_out"):
@@ -151,8 +152,8 @@ def test_a_foreign_image_that_is_missing_or_of_another_size_is_named(tmp_path):
         read_coco_pages(tmp_path, coco, 0.2)
 
 
-def test_hosts_of_one_domain_are_held_out_together(drawn):
-    page = read_train_pages(drawn, 0.2).learn[0]
+def test_hosts_of_one_domain_are_held_out_together(train_pages):
+    page = train_pages.learn[0]
     pages = []
     for number in range(60):
         host = f"h{number}.owner{number // 6}.co.uk"
@@ -160,7 +161,7 @@ def test_hosts_of_one_domain_are_held_out_together(drawn):
         object.__setattr__(changed, "site", host)
         object.__setattr__(changed, "key", str(number))
         pages.append(changed)
-    cut = _cut(pages, 0.3, 0, DEFAULT)
+    cut = _hold_out(pages, 0.3, 0, DEFAULT)
     learned, kept = (
         {page.site.split(".", 1)[1] for page in part} for part in (cut.learn, cut.held_out)
     )
@@ -168,53 +169,53 @@ def test_hosts_of_one_domain_are_held_out_together(drawn):
     assert not learned & kept
 
 
-def test_accumulated_batches_make_one_step_of_their_mean_gradient(drawn, tmp_path, monkeypatch):
-    pages = read_train_pages(drawn, 0.2)
+def test_accumulated_batches_make_one_step_of_their_mean_gradient(
+    train_pages, tmp_path, monkeypatch
+):
+    pages = train_pages
     settings = TrainDetectorSettings(**QUICK, accumulate=3)
     training = Training(tmp_path / "w.safetensors", settings, pages)
-    training._train_mode()
-    drawn_pages = [training._draw(part) for part in range(3)]
-    order = [training.walk.page(place) for place in range(6)]
+    drawn_pages = [training.batch(part) for part in range(3)]
+    order = [training.sampler.page(place) for place in range(6)]
     assert [page for part in drawn_pages for page in part] == [pages.learn[i] for i in order]
     monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", lambda *_: None)
-    modules = (training.model, training.appearance)
+    learner = training.learner
+    modules = (learner.model, learner.appearance)
     before = [copy.deepcopy(module.state_dict()) for module in modules]
-    training._take_step()
-    named = [(name, p) for name, p in training.model.named_parameters() if p.grad is not None]
+    training.take_step()
+    named = [(name, p) for name, p in learner.model.named_parameters() if p.grad is not None]
     taken = {name: parameter.grad.clone() for name, parameter in named}
     assert len(taken) > 40
     for module, state in zip(modules, before, strict=True):
         module.load_state_dict(state)
     generator = torch.Generator().manual_seed(0)
-    training.model.zero_grad()
+    learner.model.zero_grad()
     for part in drawn_pages:
-        (training.losses(part, generator).total / 3).backward()
+        (sum(learner.losses(part, generator).values()) / 3).backward()
     for name, parameter in named:
         assert torch.allclose(taken[name], parameter.grad, atol=1e-7), name
-    recipe = resolve(TrainDetectorSettings(epochs=4, batch_size=2, accumulate=3), 17, 30)
+    recipe = resolve_recipe(TrainDetectorSettings(epochs=4, batch_size=2, accumulate=3), 17, 30)
     assert recipe.steps == 4 * 30 // 6
 
 
-def test_bf16_learns_on_the_cpu_and_keeps_fp32_parameters(drawn, tmp_path):
-    pages = read_train_pages(drawn, 0.2)
+def test_bf16_learns_on_the_cpu_and_keeps_fp32_parameters(few, tmp_path):
+    pages = read_train_pages(few, 0.2)
     settings = TrainDetectorSettings(**{**QUICK, "steps": 12}, precision="bf16")
     training = Training(tmp_path / "w.safetensors", settings, pages)
-    training._train_mode()
     kinds = set()
-    training.model.visual.conv2.register_forward_hook(lambda *call: kinds.add(call[2].dtype))
-    totals = []
-    for _ in range(12):
-        totals.append(sum(training._take_step().values()))
-        training.step += 1
+    training.learner.model.visual.conv2.register_forward_hook(
+        lambda *call: kinds.add(call[2].dtype)
+    )
+    totals = [sum(training.take_step().values()) for _ in range(12)]
     assert kinds == {torch.bfloat16}
-    assert {p.dtype for p in training.model.parameters()} == {torch.float32}
+    assert {p.dtype for p in training.learner.model.parameters()} == {torch.float32}
     assert sum(totals[-3:]) < 0.8 * sum(totals[:3])
 
 
-def test_fp16_without_cuda_is_refused(drawn, tmp_path):
+def test_fp16_without_cuda_is_refused(few, tmp_path):
     settings = TrainDetectorSettings(**QUICK, precision="fp16")
     with pytest.raises(ConfigError, match="precision: found fp16 on device cpu"):
-        train_detector(drawn, tmp_path / "w.safetensors", settings)
+        train_detector(few, tmp_path / "w.safetensors", settings)
 
 
 def test_the_average_is_of_the_last_steps_also_early_on():
@@ -241,40 +242,40 @@ def test_the_average_is_of_the_last_steps_also_early_on():
     assert torch.equal(average.module.prompts, model.prompts)
 
 
-def test_the_average_is_what_is_written(drawn, tmp_path):
-    pages = read_train_pages(drawn, 0.2)
+def test_the_average_is_what_is_written(few, tmp_path):
+    pages = read_train_pages(few, 0.2)
     states = {}
     for ema in (0.0, 0.9):
         weights = tmp_path / f"{ema}.safetensors"
-        settings = TrainDetectorSettings(**{**QUICK, "steps": 6}, ema=ema)
+        settings = TrainDetectorSettings(**{**QUICK, "steps": 3}, ema=ema)
         training = Training(weights, settings, pages)
         training.run()
-        states["last"] = training.model.state_dict()["rpn.conv.weight"].clone()
-        training.finish()
+        states["last"] = training.learner.model.state_dict()["rpn.conv.weight"].clone()
+        finish(weights, training.learner, pages)
         states[ema] = load_file(weights)["rpn.conv.weight"]
     assert torch.equal(states[0.0], states["last"])  # the average does not change the training
     assert not torch.equal(states[0.9], states["last"])
 
 
-def test_a_stop_leaves_no_trace_in_weights_history_and_pictures(drawn, tmp_path, monkeypatch):
-    made = {**QUICK, "steps": 7, "checkpoint_every": 2, "accumulate": 2}
+def test_a_stop_leaves_no_trace_in_weights_history_and_pictures(few, tmp_path, monkeypatch):
+    made = {**QUICK, "steps": 4, "checkpoint_every": 2, "accumulate": 2}
     settings = TrainDetectorSettings(**made, ema=0.9, repeat_threshold=0.5)
-    train_detector(drawn, tmp_path / "whole.safetensors", settings)
-    take = Training._take_step
+    train_detector(few, tmp_path / "whole.safetensors", settings)
+    take = Training.take_step
 
     def stopped(self):
-        if self.step == 5:
+        if self.step == 3:
             raise KeyboardInterrupt
         return take(self)
 
     weights = tmp_path / "stopped.safetensors"
     with monkeypatch.context() as patch:
-        patch.setattr(Training, "_take_step", stopped)
+        patch.setattr(Training, "take_step", stopped)
         with pytest.raises(KeyboardInterrupt):
-            train_detector(drawn, weights, settings)
+            train_detector(few, weights, settings)
     assert checkpoint_path(weights).exists()
     assert lines(weights)
-    train_detector(drawn, weights, settings)
+    train_detector(few, weights, settings)
     whole = tmp_path / "whole.safetensors"
     assert weights.read_bytes() == whole.read_bytes()
     assert lines(weights) == lines(whole)
@@ -282,12 +283,12 @@ def test_a_stop_leaves_no_trace_in_weights_history_and_pictures(drawn, tmp_path,
     assert [(p.name, p.read_bytes()) for p in one] == [(p.name, p.read_bytes()) for p in two]
 
 
-def test_the_history_has_a_line_an_epoch(drawn, told):
-    found = lines(told)
-    pages = len(read_train_pages(drawn, 0.2).learn)
+def test_the_history_has_a_line_an_epoch(few, measured):
+    found = lines(measured)
+    pages = len(read_train_pages(few, 0.2).learn)
     assert [line["epoch"] for line in found] == list(range(1, len(found) + 1))
-    assert len(found) == -(-14 * 2 // pages) > 1
-    assert found[-1]["step"] == 14
+    assert len(found) == -(-STEPS * 2 // pages) > 1
+    assert found[-1]["step"] == STEPS
     assert found[-1]["lr"] < found[0]["lr"]
     for line in found:
         assert set(line["losses"]) == {"rpn", "rpn box", "class", "box", "paint", "view"}
@@ -296,20 +297,20 @@ def test_the_history_has_a_line_an_epoch(drawn, told):
     assert found[-1]["losses"]["rpn"] < found[0]["losses"]["rpn"]
 
 
-def test_measures_while_training_can_be_rarer_and_change_nothing(drawn, told, tmp_path):
-    made = {**QUICK, "steps": 14, "held_out": 0.2, "measure_every": 2}
+def test_measures_while_training_can_be_rarer_and_change_nothing(few, measured, tmp_path):
+    made = {**QUICK, "steps": STEPS, "held_out": 0.2, "measure_every": 2}
     weights = tmp_path / "w.safetensors"
-    train_detector(drawn, weights, TrainDetectorSettings(**made))
-    assert weights.read_bytes() == told.read_bytes()
+    train_detector(few, weights, TrainDetectorSettings(**made))
+    assert weights.read_bytes() == measured.read_bytes()
     found = lines(weights)
     with_measures = [line["epoch"] for line in found if "measured" in line]
     assert with_measures == sorted({*range(2, len(found) + 1, 2), len(found)})
     assert len(list(pictures_path(weights).iterdir())) == len(with_measures)
 
 
-def test_each_epoch_has_a_picture_of_the_same_pages(drawn, told):
-    shown = min(3, len(read_train_pages(drawn, 0.2).held_out))
-    pictures = sorted(pictures_path(told).iterdir())
+def test_each_epoch_has_a_picture_of_the_same_pages(few, measured):
+    shown = min(3, len(read_train_pages(few, 0.2).held_out))
+    pictures = sorted(pictures_path(measured).iterdir())
     assert [path.name for path in pictures][:2] == ["epoch-001.png", "epoch-002.png"]
     sheets = [np.asarray(Image.open(path).convert("RGB")) for path in pictures]
     assert {sheet.shape for sheet in sheets} == {(640, 2 * shown * 360, 3)}
@@ -318,19 +319,19 @@ def test_each_epoch_has_a_picture_of_the_same_pages(drawn, told):
     assert not np.array_equal(sheets[0][:, 360:720], sheets[1][:, 360:720])
 
 
-def test_starting_over_forgets_history_and_pictures(drawn, told, tmp_path):
+def test_starting_over_removes_history_and_pictures(few, tmp_path):
     weights = tmp_path / "w.safetensors"
     settings = TrainDetectorSettings(**QUICK)
     pictures_path(weights).mkdir()
     (pictures_path(weights) / "epoch-099.png").write_bytes(b"old")
     history_path(weights).write_text("{}\n" * 50, encoding="utf-8")
-    train_detector(drawn, weights, settings)
+    train_detector(few, weights, settings)
     assert [path.name for path in pictures_path(weights).iterdir()] == ["epoch-001.png"]
     assert len(lines(weights)) == 1
 
 
-def test_rare_classes_come_oftener_when_asked(drawn, tmp_path):
-    pages = read_train_pages(drawn, 0.2)
+def test_rare_classes_come_more_often_when_asked(train_pages, tmp_path):
+    pages = train_pages
     shown = [set(page.labels.classes) for page in pages.learn]
     kinds = {kind for page in shown for kind in page}
     rare = min(kinds, key=lambda kind: sum(kind in page for page in shown))
@@ -340,7 +341,7 @@ def test_rare_classes_come_oftener_when_asked(drawn, tmp_path):
         training = Training(tmp_path / "w.safetensors", settings, pages)
         drawn_pages = []
         for training.step in range(200):
-            drawn_pages += training._draw(0)
+            drawn_pages += training.batch(0)
         shares.append(sum(rare in page.labels.classes for page in drawn_pages) / 400)
     factors = repeat_factors([page.labels.classes for page in pages.learn], 1.0)
     has = torch.tensor([rare in page for page in shown])

@@ -1,4 +1,4 @@
-"""Losses of detector training: matching, sampling, and what the regions must keep of the pixels."""
+"""Losses of detector training: matching, sampling, proposals, regions, appearance."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,25 +7,25 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the name that PyTorch's own documentation uses
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
+from torchvision.ops import box_iou
 
 from now_builder.detect import boxes as geometry
+from now_builder.detect.model.apt import BACKGROUND_WEIGHT
 from now_builder.detect.model.text_encoder import DIMENSION
 
 _FOREGROUND, _BACKGROUND = 0.6, 0.3
 _REGION_FOREGROUND = 0.5
 _IGNORED = 0.5
-BACKGROUND_WEIGHT = 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """What one page teaches, in input px.
+    """Training targets of one page, in input px.
 
     Attributes:
-        boxes: Labelled elements.
-        classes: Their classes.
-        ignored: Seen elements of no class: neither foreground nor background.
-        texts: Places of strings.
+        boxes: Boxes of the labelled elements.
+        ignored: Boxes of visible elements of no class: neither foreground nor background.
+        texts: Boxes of the page's strings.
         vectors: Embeddings of the strings.
     """
 
@@ -35,22 +35,28 @@ class Targets:
     texts: Float[Tensor, "t 4"]
     vectors: Float[Tensor, "t 768"]
 
+    def to(self, device: torch.device) -> "Targets":
+        """Copy all tensors to a device."""
+        return Targets(*(getattr(self, name).to(device) for name in self.__slots__))
+
 
 def match(
     boxes: Float[Tensor, "n 4"], targets: Targets
 ) -> tuple[Float[Tensor, " n"], Int64[Tensor, " n"], Bool[Tensor, " n"]]:
-    """Give each box its best overlap (IoU), the labelled element it is with, and if it is ignored.
+    """Match boxes to labelled elements.
 
-    An ignored box lies on an element of no class and on no labelled one.
+    Returns:
+        Of each box the best overlap (IoU), the labelled element it is with, and whether the box is
+        ignored: it lies on an element of no class and on no labelled one.
     """
     if len(targets.boxes):
-        overlap, element = geometry.box_iou(boxes, targets.boxes).max(dim=1)
+        overlap, element = box_iou(boxes, targets.boxes).max(dim=1)
     else:
         overlap = boxes.new_zeros(len(boxes))
         element = torch.zeros(len(boxes), dtype=torch.int64, device=boxes.device)
     ignored = torch.zeros(len(boxes), dtype=torch.bool, device=boxes.device)
     if len(targets.ignored):
-        ignored = geometry.box_iou(boxes, targets.ignored).amax(dim=1) > _IGNORED
+        ignored = box_iou(boxes, targets.ignored).amax(dim=1) > _IGNORED
     return overlap, element, ignored & (overlap < _REGION_FOREGROUND)
 
 
@@ -61,14 +67,17 @@ def rpn_loss(
     targets: Sequence[Targets],
     generator: torch.Generator,
 ) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
-    """Score 128 sampled anchors a page: binary cross-entropy, and smooth L1 on the positive ones.
+    """Compute the losses of 128 sampled anchors a page.
 
     Args:
         objectness: Logits; the views of the same pages one after the other.
-        deltas: Offsets.
-        anchors: In input px.
+        deltas: Regression offsets.
+        anchors: Anchor boxes in input px.
         targets: One per page; used for each of its views.
-        generator: The source of randomness.
+        generator: Source of randomness.
+
+    Returns:
+        Binary cross-entropy of all, and smooth L1 of the positive ones.
 
     Source:
         Faster R-CNN (Ren et al., NeurIPS 2015), Sec. 3.1.2.
@@ -96,14 +105,14 @@ def rpn_loss(
 def _match_anchors(
     anchors: Float[Tensor, "a 4"], targets: Targets
 ) -> tuple[Bool[Tensor, " a"], Bool[Tensor, " a"], Int64[Tensor, " a"]]:
-    """Tell which anchors are positive, which negative, and the element each is with.
+    """Find which anchors are positive, which negative, and the element that each is with.
 
-    Every element makes its best anchor positive, however little they overlap.
+    The best anchor of each element is positive, however little they overlap.
     """
     overlap, element, ignored = match(anchors, targets)
     positive = overlap >= _FOREGROUND
     if len(targets.boxes):
-        best = geometry.box_iou(targets.boxes, anchors).argmax(dim=1)
+        best = box_iou(targets.boxes, anchors).argmax(dim=1)
         positive[best] = True
         element[best] = torch.arange(len(best), device=best.device)
     return positive, (overlap < _BACKGROUND) & ~positive & ~ignored, element
@@ -111,7 +120,13 @@ def _match_anchors(
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Regions drawn from one page for the region losses."""
+    """Regions drawn from one page for the region losses.
+
+    Attributes:
+        boxes: Boxes in input px.
+        classes: Class of each; the number of classes stands for background.
+        goals: Box of the element that each is on; its own for background.
+    """
 
     boxes: Float[Tensor, "r 4"]
     classes: Int64[Tensor, " r"]
@@ -129,10 +144,10 @@ def sample_regions(
 
     Args:
         proposals: Boxes in input px; the labelled boxes themselves are added.
-        targets: The page's.
-        count: How many to draw; fewer where there are fewer.
-        background: The class number that means background.
-        generator: The source of randomness.
+        targets: Targets of the page.
+        count: Number of regions to draw; fewer where there are fewer.
+        background: Class number that stands for background.
+        generator: Source of randomness.
     """
     everything = torch.cat([proposals, targets.boxes])
     overlap, element, ignored = match(everything, targets)
@@ -153,7 +168,10 @@ def region_loss(
     offsets: Float[Tensor, "n 4"],
     sample: Sample,
 ) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
-    """Score sampled regions: weighted cross-entropy, and smooth L1 on those that are no background.
+    """Compute the losses of sampled regions.
+
+    Returns:
+        Weighted cross-entropy of all, and smooth L1 of those that are not background.
 
     Source:
         RegionCLIP (Zhong et al., CVPR 2022): background weight 0.2.
@@ -176,7 +194,7 @@ def _draw(
 
 
 class Appearance(nn.Module):
-    """What a region's embedding must still tell of the pixels under it; used in training only.
+    """Auxiliary losses that keep a region's appearance in its embedding; used in training only.
 
     A linear decoder paints a thumbnail of the region from its embedding, and two views of the same
     region (recoloured, shifted) must find each other among all regions of the batch.
@@ -198,14 +216,14 @@ class Appearance(nn.Module):
     def painting_loss(
         self, embedded: Float[Tensor, "n 768"], thumbnails: Float[Tensor, "n 3 t t"]
     ) -> Float[Tensor, ""]:
-        """Mean squared error of the painted thumbnail, in units of pixel values in [0, 1]."""
+        """Compute the mean squared error of the painted thumbnail, of pixel values in [0, 1]."""
         painted = self.paint(embedded).unflatten(1, thumbnails.shape[1:])
         return F.mse_loss(painted, thumbnails)
 
     def view_loss(
         self, one: Float[Tensor, "n 768"], two: Float[Tensor, "n 768"], temperature: float = 0.1
     ) -> Float[Tensor, ""]:
-        """InfoNCE both ways between two views of the same regions."""
+        """Compute InfoNCE in both directions between two views of the same regions."""
         left, right = F.normalize(self.view(one), dim=1), F.normalize(self.view(two), dim=1)
         logits = left @ right.T / temperature
         goal = torch.arange(len(logits), device=logits.device)

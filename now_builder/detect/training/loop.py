@@ -1,0 +1,151 @@
+"""The steps and epochs of a training, and its checkpoints."""
+
+import os
+import pickle
+import sys
+import zipfile
+from pathlib import Path
+
+import torch
+from tqdm import tqdm
+
+from now_builder.detect.settings import TrainDetectorSettings
+from now_builder.detect.training.callbacks import History, remove_history
+from now_builder.detect.training.data import TrainPage, TrainPages
+from now_builder.detect.training.learner import Learner
+from now_builder.detect.training.recipe import identity, learning_rate, resolve_recipe
+from now_builder.detect.training.sampling import RepeatSampler, repeat_factors
+from now_builder.errors import ConfigError, FormatError
+from now_builder.formats.io import replacing
+
+_MEASUREMENTS = 12
+"""Measurements during a training, where ``measure_every`` is not set."""
+
+
+def checkpoint_path(weights: Path) -> Path:
+    """Return the path of the checkpoint of an unfinished training."""
+    return weights.with_name(f".{weights.name}.checkpoint")
+
+
+class Training:
+    """One training, from its first step or its last checkpoint to its last step.
+
+    Args:
+        weights: Path of the weights to be; checkpoint and history stand beside it.
+        settings: What to train, and how.
+        pages: Pages to learn from, and pages held out to measure on.
+
+    Attributes:
+        step: Number of steps taken.
+    """
+
+    def __init__(self, weights: Path, settings: TrainDetectorSettings, pages: TrainPages) -> None:
+        self.weights, self.settings, self.pages = weights, settings, pages
+        threads = settings.threads or os.cpu_count() or 1
+        torch.set_num_threads(threads)
+        repeats = repeat_factors([p.labels.classes for p in pages.learn], settings.repeat_threshold)
+        self.sampler = RepeatSampler(repeats, settings.seed)
+        self.recipe = resolve_recipe(settings, len(pages.learn), len(self.sampler))
+        self.learner = Learner(settings, self.recipe, pages.mapping, threads)
+        self.history = History(
+            weights,
+            pages.held_out,
+            pages.mapping.class_names,
+            self.learner.encoder,
+            self.learner.screenshots,
+        )
+        self.step = 0
+
+    def run(self) -> None:
+        """Take the steps that are left.
+
+        Raises:
+            ConfigError: If the checkpoint is of other settings or pages.
+            FormatError: If the checkpoint is torn.
+            TrainingError: If a loss is not finite.
+        """
+        self.resume()
+        total = self.recipe.steps
+        with tqdm(
+            total=total, initial=self.step, desc="train-detector", unit="step", disable=None
+        ) as bar:
+            while self.step < total:
+                losses = self.take_step()
+                self.history.on_step_end(losses)
+                self._end_epoch()
+                bar.update()
+                bar.set_postfix({name: f"{value:.3f}" for name, value in losses.items()})
+                if self.step % max(1, total // 10) == 0 and bar.disable:
+                    values = ", ".join(f"{name} {value:.3f}" for name, value in losses.items())
+                    sys.stderr.write(f"train-detector: step {self.step}/{total}: {values}\n")
+                if self.step % self.settings.checkpoint_every == 0 and self.step < total:
+                    self.save()
+
+    def take_step(self) -> dict[str, float]:
+        """Take the next step and return its weighted losses."""
+        batches = (self.batch(part) for part in range(self.settings.accumulate))
+        losses = self.learner.step(self.step, batches)
+        self.step += 1
+        return losses
+
+    def batch(self, part: int) -> list[TrainPage]:
+        """Return a batch of the next step.
+
+        Args:
+            part: Which of the step's batches, from 0.
+        """
+        count = self.recipe.batch
+        first = (self.step * self.settings.accumulate + part) * count
+        return [self.pages.learn[self.sampler.page(place)] for place in range(first, first + count)]
+
+    def _end_epoch(self) -> None:
+        """Record the epoch if the last step ended it; the training's last step always does."""
+        step_pages = self.recipe.batch * self.settings.accumulate
+        before, now = ((self.step - back) * step_pages // len(self.sampler) for back in (1, 0))
+        last = self.step == self.recipe.steps
+        if now == before and not last:
+            return
+        epoch = max(now, before + 1)
+        epochs = -(-self.recipe.steps * step_pages // len(self.sampler))
+        every = self.settings.measure_every or -(-epochs // _MEASUREMENTS)
+        rate = learning_rate(self.recipe, self.step - 1)
+        due = last or epoch % every == 0
+        self.history.on_epoch_end(epoch, self.step, rate, self.learner.final if due else None)
+
+    def save(self) -> None:
+        """Write a checkpoint."""
+        state = {
+            "step": self.step,
+            "identity": repr(identity(self.settings)),
+            "pages": self.pages.fingerprint,
+            **self.learner.state_dict(),
+            "watch": self.history.state_dict(),
+        }
+        with replacing(checkpoint_path(self.weights)) as temporary:
+            torch.save(state, temporary)
+
+    def resume(self) -> None:
+        """Restore the checkpoint, if there is one.
+
+        Raises:
+            ConfigError: If it is of other settings or pages.
+            FormatError: If it is torn.
+        """
+        path = checkpoint_path(self.weights)
+        if not path.exists():
+            remove_history(self.weights)
+            return
+        if not zipfile.is_zipfile(path):
+            raise FormatError(path, "not a readable checkpoint; --force starts over")
+        try:
+            state = torch.load(path, map_location=self.learner.device, weights_only=True)
+        except (RuntimeError, OSError, pickle.UnpicklingError) as error:
+            raise FormatError(path, f"not a readable checkpoint ({error})") from None
+        if state["identity"] != repr(identity(self.settings)):
+            raise ConfigError(f"{path}: begun with other settings; --force starts over")
+        if state["pages"] != self.pages.fingerprint:
+            raise ConfigError(f"{path}: begun on other pages; --force starts over")
+        self.learner.load_state_dict(state)
+        self.history.load_state_dict(state["watch"])
+        self.step = int(state["step"])
+        sys.stderr.write(f"train-detector: goes on from step {self.step}\n")

@@ -1,0 +1,95 @@
+"""How a size is trained: architecture, batch, steps, learning rate, weights of losses."""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+from now_builder.detect.labels.mapping import ClassMapping, read_mapping
+from now_builder.detect.model.apt import PAPER, TINY, ModelConfig
+from now_builder.detect.settings import TrainDetectorSettings
+
+_HUB_TEXT_ENCODER = "bert-base-multilingual-cased"
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How a size is trained.
+
+    Attributes:
+        model: Architecture.
+        text_encoder: Default text encoder.
+        batch: Pages in memory at once, each seen in two views.
+        fewest: Minimum number of steps where neither epochs nor steps are set.
+        steps: Number of steps.
+        lr: Highest learning rate of what is trained from scratch; a loaded backbone takes a tenth.
+        regions: Regions drawn per page for the region losses.
+        paint: Weight of the painting loss.
+        view: Weight of the view loss.
+    """
+
+    model: ModelConfig
+    text_encoder: str
+    epochs: int
+    batch: int
+    lr: float
+    regions: int
+    fewest: int = 1
+    steps: int = 0
+    paint: float = 4.0
+    view: float = 2.0
+
+
+_RECIPES = {
+    "tiny": Recipe(TINY, "hash:0", epochs=2, batch=6, lr=2e-3, regions=24, fewest=200),
+    "paper": Recipe(PAPER, _HUB_TEXT_ENCODER, epochs=12, batch=8, lr=1e-4, regions=64),
+}
+
+
+def resolve_recipe(settings: TrainDetectorSettings, pages: int, epoch_length: int) -> Recipe:
+    """Fill in what the settings leave to the size.
+
+    Args:
+        settings: Settings of the training.
+        pages: Number of pages to learn from.
+        epoch_length: Pages seen in an epoch, some of them more than once.
+    """
+    recipe = _RECIPES[settings.size]
+    batch = min(settings.batch_size or recipe.batch, pages)
+    epochs = settings.epochs or recipe.epochs
+    fewest = 1 if settings.epochs else recipe.fewest
+    step_pages = batch * settings.accumulate
+    return replace(
+        recipe,
+        model=recipe.model.model_copy(update={"mode": settings.mode}),
+        text_encoder=settings.text_encoder or recipe.text_encoder,
+        batch=batch,
+        epochs=epochs,
+        lr=settings.lr or recipe.lr,
+        steps=settings.steps or max(fewest, epochs * epoch_length // step_pages),
+    )
+
+
+def learning_rate(recipe: Recipe, step: int) -> float:
+    """Return the highest learning rate at a step.
+
+    It warms up over the first twentieth of the steps, then falls along a half cosine to a
+    hundredth.
+    """
+    warm = max(1, recipe.steps // 20)
+    if step < warm:
+        return recipe.lr * ((step + 1) / warm)
+    done = (step - warm) / max(1, recipe.steps - warm)
+    return recipe.lr * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * done)))
+
+
+def class_mapping(settings: TrainDetectorSettings) -> ClassMapping | None:
+    """Return the user's class mapping, if one is set."""
+    return read_mapping(settings.mapping) if settings.mapping else None
+
+
+def identity(settings: TrainDetectorSettings) -> dict[str, Any]:
+    """Return the settings that change the result."""
+    without = {"device", "threads", "checkpoint_every", "cache_mib", "measure_every"}
+    mapping = class_mapping(settings)
+    content = mapping.model_dump(mode="json") if mapping else None
+    return {**settings.model_dump(mode="json", exclude=without), "mapping": content}

@@ -1,0 +1,111 @@
+"""Train the detector: on a crawl's own train pool, the browser's elements as labels, or on COCO."""
+
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from now_builder.detect.labels.mapping import DEFAULT
+from now_builder.detect.model.weights import card_path, read_card
+from now_builder.detect.settings import TrainDetectorSettings
+from now_builder.detect.training.callbacks import remove_history
+from now_builder.detect.training.data import TrainPages, read_coco_pages, read_train_pages
+from now_builder.detect.training.finish import finish
+from now_builder.detect.training.loop import Training, checkpoint_path
+from now_builder.detect.training.measure import ClassMeasures, Measures
+from now_builder.detect.training.recipe import class_mapping, identity
+from now_builder.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class TrainSummary:
+    """What a training did.
+
+    Attributes:
+        pages: Pages learned from.
+        steps: Steps taken, those of earlier runs included.
+        seconds: Wall time of this run.
+        measures: Figures on the held-out part of the train pool; ``None`` without such a part.
+    """
+
+    weights: Path
+    pages: int
+    steps: int
+    seconds: float
+    measures: Measures | None
+
+    def __str__(self) -> str:
+        """Return one line for the terminal."""
+        figures = "no pages held out" if self.measures is None else str(self.measures)
+        if not self.seconds:
+            return f"{self.weights}: complete, {self.pages} pages, {self.steps} steps; {figures}"
+        return (
+            f"{self.weights}: {self.pages} pages, {self.steps} steps, {self.seconds:.0f} s; "
+            f"{figures}"
+        )
+
+
+def train_detector(
+    captures: Path,
+    weights: Path,
+    settings: TrainDetectorSettings,
+    force: bool = False,  # noqa: FBT001, FBT002 - every stage's switch
+) -> TrainSummary:
+    """Train a detector and write its weights.
+
+    Killed at any moment and run again it goes on from its last checkpoint, with the same result
+    (bit for bit on the CPU with the same number of threads). Weights that are complete stay as they
+    are, also when pages were crawled since: features of two detectors do not mix.
+
+    Args:
+        captures: The captures folder, whose train pool is learned from; with ``settings.coco`` it
+            may be a folder of images.
+        weights: The safetensors file to write; its JSON, history and pictures appear beside it.
+        settings: What to train, and how.
+        force: Throw away what is there and start over.
+
+    Raises:
+        ConfigError: If weights or a checkpoint of other settings are there.
+        TrainingError: If there is nothing to learn from, or a loss is not finite.
+    """
+    if weights.suffix != ".safetensors":
+        raise ConfigError(f"{weights}: weights must be named *.safetensors")
+    if force:
+        for path in (weights, card_path(weights), checkpoint_path(weights)):
+            path.unlink(missing_ok=True)
+        remove_history(weights)
+    if weights.exists():
+        return _summarize(weights, settings)
+    pages = _read_pages(captures, settings)
+    started = time.perf_counter()
+    sys.stderr.write(
+        f"train-detector: {len(pages.learn)} pages to learn from, {len(pages.held_out)} held out, "
+        f"{pages.walls} behind a wall\n"
+    )
+    training = Training(weights, settings, pages)
+    training.run()
+    measures = finish(weights, training.learner, pages)
+    checkpoint_path(weights).unlink(missing_ok=True)
+    seconds = time.perf_counter() - started
+    return TrainSummary(weights, len(pages.learn), training.recipe.steps, seconds, measures)
+
+
+def _read_pages(captures: Path, settings: TrainDetectorSettings) -> TrainPages:
+    mapping = class_mapping(settings)
+    if settings.coco:
+        return read_coco_pages(captures, settings.coco, settings.held_out, mapping)
+    return read_train_pages(captures, settings.held_out, mapping or DEFAULT)
+
+
+def _summarize(weights: Path, settings: TrainDetectorSettings) -> TrainSummary:
+    """Summarize weights that are complete; pages crawled since then do not matter."""
+    card, wanted = read_card(weights), identity(settings)
+    changed = [name for name, value in wanted.items() if card.settings.get(name) != value]
+    if changed:
+        raise ConfigError(
+            f"{weights}: trained with other {', '.join(changed)}; --force starts over"
+        )
+    classes = {name: ClassMeasures(**figures) for name, figures in card.measured_by_class.items()}
+    measured = Measures(**card.measured, classes=classes) if card.measured else None
+    learned = card.trained_on
+    return TrainSummary(weights, int(learned["pages"]), int(learned["steps"]), 0.0, measured)

@@ -1,0 +1,142 @@
+"""Finished batches of an unfinished feature file: safetensors files that are merged at the end."""
+
+import json
+import re
+import shutil
+import zlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from now_builder.errors import FormatError
+from now_builder.formats.features import LAYOUT, FeatureBatch, open_features, write_features
+from now_builder.formats.io import replacing
+
+_SUFFIX = ".safetensors"
+_TORN = "torn: not as long as it was, or not what was written"
+_UNREADABLE = (SafetensorError, OSError, ValueError, KeyError, TypeError)
+"""Errors of reading a part that is torn."""
+
+
+def parts_folder(path: Path) -> Path:
+    """Return the folder where finished batches wait until the whole file is written."""
+    return path.with_name(f"{path.name}.parts")
+
+
+def write_part(
+    path: Path,
+    batch: FeatureBatch,
+    attributes: Mapping[str, str],
+    half: bool = False,  # noqa: FBT001, FBT002 - as in write_features
+) -> None:
+    """Store one finished batch beside the feature file, atomically, under its first key.
+
+    The metadata holds keys, attributes and a checksum of all that. A part that a power cut removes
+    is done again, so its name is not synced.
+    """
+    head = json.dumps({"keys": batch.keys, "attributes": dict(attributes)})
+    kinds = {name: kind for name, (_, kind) in LAYOUT.items()}
+    if half:
+        kinds["regions"] = "f2"
+    columns = {
+        name: np.ascontiguousarray(getattr(batch, name), kind) for name, kind in kinds.items()
+    }
+    content = save(columns, {"head": head, "crc32": _checksum(head, columns)})
+    name = re.sub(r"[^\w-]", "_", batch.keys[0])
+    with replacing(parts_folder(path) / f"{name}{_SUFFIX}", durable=False) as temporary:
+        temporary.write_bytes(content)
+
+
+def _checksum(head: str, columns: Mapping[str, np.ndarray]) -> str:
+    checksum = zlib.crc32(head.encode())
+    for name, values in columns.items():
+        checksum = zlib.crc32(f"{name} {values.dtype} {values.shape}".encode(), checksum)
+        checksum = zlib.crc32(values.data, checksum)
+    return f"{checksum:08x}"
+
+
+def read_parts(path: Path, prefix: str = "") -> list[Path]:
+    """List the finished batches of an unfinished run, in the order of their keys.
+
+    Args:
+        path: The feature file.
+        prefix: What the first keys of those wanted begin with.
+    """
+    return sorted(parts_folder(path).glob(f"{prefix or '[!.]'}*{_SUFFIX}"))
+
+
+def read_part(part: Path) -> tuple[FeatureBatch, dict[str, str]]:
+    """Read a finished batch and its attributes.
+
+    Raises:
+        FormatError: If it is torn.
+    """
+    try:
+        with safe_open(part, "numpy") as file:
+            metadata = file.metadata()
+            columns: dict[str, Any] = {name: file.get_tensor(name) for name in LAYOUT}
+        whole = metadata["crc32"] == _checksum(metadata["head"], columns)
+        head = json.loads(metadata["head"])
+    except _UNREADABLE:
+        whole = False
+    if not whole:
+        raise FormatError(part, _TORN)
+    return FeatureBatch(head["keys"], **columns), head["attributes"]
+
+
+def merge_parts(
+    path: Path,
+    attributes: Mapping[str, str],
+    half: bool = False,  # noqa: FBT001, FBT002 - as in write_features
+) -> int:
+    """Write the feature file from the file as it was (if any) and its parts, and drop the parts.
+
+    Streams: one batch is in memory at a time.
+
+    Returns:
+        The number of pages.
+
+    Raises:
+        FormatError: If the file or a part is torn; nothing is changed then.
+    """
+    count = write_features(path, _old_and_new(path), attributes, half, _count(path))
+    shutil.rmtree(parts_folder(path), ignore_errors=True)
+    return count
+
+
+def _count(path: Path) -> int:
+    """Count the pages of the file as it was and of its parts, reading their keys alone."""
+    keys: set[str] = set()
+    if path.exists():
+        with open_features(path) as features:
+            keys.update(features.keys)
+    for part in read_parts(path):
+        try:
+            with safe_open(part, "numpy") as file:
+                keys.update(json.loads(file.metadata()["head"])["keys"])
+        except _UNREADABLE:
+            raise FormatError(part, _TORN) from None
+    return len(keys)
+
+
+def _old_and_new(path: Path) -> Iterator[FeatureBatch]:
+    seen: set[str] = set()
+    for batch in _stored(path):
+        fresh = np.array([i for i, key in enumerate(batch.keys) if key not in seen])
+        seen.update(batch.keys)
+        if len(fresh) == len(batch.keys):
+            yield batch
+        elif len(fresh):
+            yield batch.take(fresh)
+
+
+def _stored(path: Path) -> Iterator[FeatureBatch]:
+    if path.exists():
+        with open_features(path) as features:
+            yield from features.batches()
+    for part in read_parts(path):
+        yield read_part(part)[0]
