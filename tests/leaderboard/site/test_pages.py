@@ -22,6 +22,7 @@ import pytest
 from leaderboard.board.display_text import EVIDENCE, FLAG_MEANS
 from leaderboard.board.tables import make_board
 from leaderboard.scoring.result import Flag
+from leaderboard.site import pages
 from leaderboard.site.pages import Site, compare_path, export_site, policy
 from leaderboard.store.dataset import dataset_report
 from leaderboard.store.entries import (
@@ -109,8 +110,15 @@ def test_every_kind_of_page_is_there(files, filed):
         assert Site(filed.values()).get(path) is None
 
 
+# Sorted tables of boards on which no entry of the tests is: most of the site, and the same always.
+_REPORTED_ALONE = re.compile(r"boards/(flickr30k|coco-.k|cc152k)\.by-.*")
+
+
 def test_the_order_of_entries_does_not_change_a_byte(filed, files):
-    assert _files([*filed.values()][::-1]) == files
+    site = Site([*filed.values()][::-1])
+    assert set(site.paths()) == set(files)
+    for path, text in files.items():
+        assert _REPORTED_ALONE.fullmatch(path) or site.get(path)[0] == text, path
 
 
 def test_an_empty_board_shows_the_reported_rows():
@@ -232,7 +240,9 @@ def test_no_field_can_add_markup_to_any_page(filed, looks):
         )
         for method, entry in filed.items()
     ]  # fmt: skip
-    for path, text in _files(entries).items():
+    site = Site(entries)
+    for path in site.paths():
+        text = "" if _REPORTED_ALONE.fullmatch(path) else site.get(path)[0]
         if path.endswith(".svg"):
             assert _Look(text).tags <= {"svg", "title", "rect", "g", "text"}
         if not path.endswith(".html"):
@@ -418,7 +428,8 @@ def test_text_can_be_read_in_light_and_dark(files, scheme):
         assert _contrast(colour[ink], colour[ground]) >= 4.5, (ink, ground)
 
 
-def test_a_site_is_replaced_whole_and_nothing_else_is(tmp_path, filed):
+def test_a_site_is_replaced_whole_and_nothing_else_is(tmp_path, filed, monkeypatch):
+    monkeypatch.setattr(pages, "BOARDS", ("jieba",))  # the others take time and show nothing new
     site = tmp_path / "site"
     entries = [filed["Best"], filed["Gone"]]
     count = export_site(site, entries)
@@ -436,7 +447,9 @@ def test_a_site_is_replaced_whole_and_nothing_else_is(tmp_path, filed):
 
 def test_a_killed_export_leaves_the_old_site_or_the_new(tmp_path, filed):
     store, site = tmp_path / "store", tmp_path / "site"
-    export_site(site, [])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pages, "BOARDS", ("jieba",))
+        export_site(site, [])
     old = (site / "index.html").read_text()
     for name in ("Best", "Level", "Behind"):
         file_result(store, filed[name].result)
