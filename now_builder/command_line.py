@@ -196,10 +196,16 @@ class _Stderr(logging.Handler):
         sys.stderr.write(f"{kind}{self.format(record)}\n")
 
 
+def _is_no_cancellation(record: logging.LogRecord) -> bool:
+    """Filter: Python 3.11 reports each connection that Ctrl-C cancels as an error of asyncio."""
+    kind = record.exc_info[0] if record.exc_info else None
+    return kind is None or kind.__name__ != "CancelledError"
+
+
 def set_up_logging() -> None:
     """Print what our packages log, from INFO or from the level that ``NOW_LOG`` names.
 
-    Loggers of libraries are left as they are.
+    Loggers of libraries are left as they are, but for cancelled connections of asyncio.
 
     Raises:
         NowError: If ``NOW_LOG`` names no level.
@@ -208,6 +214,7 @@ def set_up_logging() -> None:
     level = logging.getLevelNamesMapping().get(named.upper())
     if level is None:
         raise NowError(f"{LOG_LEVEL}={named}: expected debug, info, warning, error or critical")
+    logging.getLogger("asyncio").addFilter(_is_no_cancellation)
     for package in PACKAGES:
         logger = logging.getLogger(package)
         logger.setLevel(level)

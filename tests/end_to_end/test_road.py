@@ -42,7 +42,7 @@ def run(program: str, *arguments: str | Path) -> str:
 def road(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Walk the road once; the tests look at what it left."""
     out = tmp_path_factory.mktemp("road")
-    run("now-builder", "simweb", "make", out, "--pages", "110", "--sites", "16", "--topics", "6",
+    run("now-builder", "simweb", "make", out, "--pages", "64", "--sites", "12", "--topics", "6",
         "--awkward", "12")  # fmt: skip
     ready = out / "address"
     server = subprocess.Popen(
@@ -60,7 +60,7 @@ def road(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         settings.write_text(
             f"[crawl]\nallow_private = true\nresolve = ['*.test:{address}']\npage_timeout_s = 6\n"
             "split_shares = '0.5,0.25,0.25'\nsplit_by = 'page'\n"
-            "[train_detector]\nsteps = 12\nthreads = 1\n[detect]\nthreads = 1\n"
+            "[train_detector]\nsteps = 4\nthreads = 1\n[detect]\nthreads = 1\n"
             "[tokenize]\nbert = 'learn'\n"
             f"[package]\nmatched = '{out / 'truth.parquet'}'\nnpy = true\n"
         )

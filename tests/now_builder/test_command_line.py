@@ -1,5 +1,6 @@
 """What the three programs share: late commands, settings as options, log lines, ends."""
 
+import asyncio
 import json
 import logging
 import os
@@ -175,6 +176,13 @@ def test_a_record_of_ours_is_a_line_on_stderr(quiet, capsys, monkeypatch, level,
     logger.debug("more")
     logging.getLogger("somebody.else").info("not ours")
     assert capsys.readouterr().err.splitlines() == ["warning: 1 of 2", "seen", "more"][:lines]
+
+
+def test_connections_that_ctrl_c_cancels_are_no_errors(quiet, caplog):
+    set_up_logging()
+    for problem in (asyncio.CancelledError(), ValueError("kept")):
+        logging.getLogger("asyncio").error("in a callback", exc_info=problem)
+    assert [record.exc_info[0] for record in caplog.records] == [ValueError]
 
 
 def test_an_unknown_level_is_a_users_mistake(quiet, monkeypatch):
