@@ -60,6 +60,8 @@ class FeatureBatch:
 _CHECKSUM = 4
 _BLOCK = 128
 """Rows written at once."""
+_KEYS = 4096
+"""Keys read at once."""
 
 _LAYOUT: dict[str, tuple[tuple[int, ...], str]] = {
     "regions": ((REGIONS, DIMENSION), "f4"),
@@ -332,7 +334,9 @@ def _keys(path: Path, file: h5py.File) -> list[str]:
         raise FormatError(path, f"/keys: shape {data.shape}, expected at most {_PAGES} in a list")
     if data.id.get_type().is_variable_str():
         _check_lengths(path, file, data)
-    keys = [str(key) for key in data.asstr()[:]]
+    texts, keys = data.asstr(), []
+    for start in range(0, len(data), _KEYS):  # all at once they would take four times the memory
+        keys += texts[start : start + _KEYS].tolist()
     if len(set(keys)) != len(keys):
         raise FormatError(path, "/keys: a key is in it twice")
     strange = next((key for key in keys if not key or not key.isprintable()), None)

@@ -24,7 +24,7 @@ from now_builder.formats.split import SPLITS, Split, SplitPlan
 FORMAT = "now-release/1"
 DATA_FOLDER = "now100k_precomp"
 _FOLDERS = (DATA_FOLDER, "h5100k_precomp")
-_ROWS, _BUFFER = 4096, 2**20
+_ROWS, _BUFFER = 1024, 2**16
 
 
 @dataclass(frozen=True, slots=True)
