@@ -27,6 +27,11 @@ SOURCES = ("detector", "relaxed", "grid", "dom", "external")
 """Meaning of the values of ``/source``."""
 
 
+def source_name(number: int) -> str:
+    """Return the name of a value of ``/source``."""
+    return SOURCES[number] if 0 <= number < len(SOURCES) else f"source {number}"
+
+
 @dataclass(frozen=True, slots=True)
 class FeatureBatch:
     """The regions of some pages, best region first.

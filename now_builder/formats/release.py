@@ -1,8 +1,7 @@
 """Releases: the published layout, ours with keys and manifest or the authors' archive without."""
 
 import hashlib
-from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -248,39 +247,6 @@ class Captions:
     def fingerprint(self) -> str:
         """See :func:`fingerprint`."""
         return fingerprint(self.keys, self.captions)
-
-
-@dataclass(frozen=True, slots=True)
-class Ceiling:
-    """Expected R@1 (percent) of a perfect model that must break ties at random."""
-
-    i2t: float
-    t2i: float
-
-
-def ceiling(images: Sequence[Hashable], captions: Sequence[Hashable]) -> Ceiling:
-    r"""Bound R@1 where identical captions, or identical images, can only be told apart by luck.
-
-    For an image a perfect model ranks one caption text first; that text is carried by
-    :math:`m_b` pairs, of which :math:`n_{ab}` have this image, so that over the queries with
-    image :math:`a` it gains at most :math:`\max_b n_{ab} / m_b`. With distinct images the sum is
-    the number of distinct captions. The other direction is its mirror.
-
-    Args:
-        images: Identity of each pair's image.
-        captions: Identity of each pair's caption.
-
-    Returns:
-        Percent, for both directions.
-    """
-    both = Counter(zip(images, captions, strict=True))
-    of_image, of_caption = Counter(images), Counter(captions)
-    i2t: dict[Hashable, float] = {}
-    t2i: dict[Hashable, float] = {}
-    for (image, caption), count in both.items():
-        i2t[image] = max(i2t.get(image, 0.0), count / of_caption[caption])
-        t2i[caption] = max(t2i.get(caption, 0.0), count / of_image[image])
-    return Ceiling(100 * sum(i2t.values()) / len(images), 100 * sum(t2i.values()) / len(captions))
 
 
 def data_folder(release: Path) -> Path:

@@ -13,7 +13,7 @@ from pathlib import Path
 from PIL import Image
 
 from now_builder.errors import FormatError
-from now_builder.formats.features import Features, open_features
+from now_builder.formats.features import Features, open_features, source_name
 from now_builder.formats.release import DATA_FOLDER, Pair
 from now_builder.formats.shard import (
     HEIGHT,
@@ -23,7 +23,6 @@ from now_builder.formats.shard import (
     open_screenshot,
     read_place,
 )
-from now_builder.inspect.survey import source_name
 
 _TRIES = (
     (720, 75), (540, 70), (360, 70), (300, 60), (240, 50), (180, 40), (120, 30), (90, 15), (45, 5),

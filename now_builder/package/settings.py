@@ -149,7 +149,7 @@ class ParquetSettings(Strict):
     file_mb: int = Field(500, ge=1, description="Megabytes of a file, about.")
 
 
-class Settled(Strict):
+class ReleaseSettings(Strict):
     """Settings of a release with nothing left open; ``manifest.json`` keeps them.
 
     Attributes:

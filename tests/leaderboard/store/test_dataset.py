@@ -19,11 +19,11 @@ from now_builder.formats.captions import make_vocabulary, to_line, write_vocabul
 from now_builder.formats.release import (
     DATA_FOLDER,
     Pair,
-    ceiling,
     read_pairs,
     read_split_captions,
     write_pairs,
 )
+from now_builder.formats.statistics import ceiling
 
 
 def _track(report, split="test", track="jieba"):
