@@ -49,8 +49,9 @@ from leaderboard.submission.archive import (
     open_submission,
     ranks_of_right,
 )
-from leaderboard.submission.gallery import FOLD, Gallery, ScoredSplit, Track, read_gallery
+from leaderboard.submission.gallery import Gallery, ScoredSplit, Track, read_gallery
 from leaderboard.submission.untrusted import refusal
+from now_builder.formats.benchmarks import FOLD
 
 MAX_TIE_WIDTH = 5.0
 """rSum points that ties may decide in a ranked result."""

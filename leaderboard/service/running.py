@@ -24,8 +24,9 @@ from leaderboard.service.metering import Meters
 from leaderboard.service.pages import Pages
 from leaderboard.service.quotas import Quotas
 from leaderboard.submission.archive import max_submission
-from leaderboard.submission.gallery import LAYOUT, TRACKS, ScoredSplit, Track
+from leaderboard.submission.gallery import TRACKS, ScoredSplit, Track
 from now_builder.errors import ConfigError, FormatError
+from now_builder.formats.benchmarks import BENCHMARKS
 from now_builder.formats.precomp import captions_path
 from now_builder.formats.release import data_folder
 
@@ -200,7 +201,7 @@ def _largest(release: Path) -> int:
 
 def _captions(release: Path, split: ScoredSplit, track: Track) -> tuple[Path, int]:
     """Find a split's captions, and how many of them an image has."""
-    for name, (folder, each) in LAYOUT.items():
+    for name, benchmark in BENCHMARKS.items():
         if track == name:
-            return captions_path(release, split, folder), each
+            return captions_path(release, split, benchmark.folder), benchmark.each
     return data_folder(release) / f"{split}_caps_{track}.txt", 1

@@ -20,8 +20,8 @@ from markupsafe import Markup
 from leaderboard.board import display_text as labels
 from leaderboard.board.export_rows import export_row, rows_of
 from leaderboard.board.exports import FORMATS, badge_json, badge_of, badge_svg, to_bibtex
-from leaderboard.board.reported import BOARDS, short_name
 from leaderboard.board.reported import Board as BoardName
+from leaderboard.board.reported import short_name
 from leaderboard.board.tables import (
     SORT_KEYS,
     Board,
@@ -42,6 +42,7 @@ from leaderboard.store.dataset import DatasetReport
 from leaderboard.store.entries import Entry
 from leaderboard.store.relative import relative_flags
 from now_builder.errors import ConfigError
+from now_builder.formats.benchmarks import BOARDS
 from now_builder.formats.io import replacing_folder
 from now_builder.html import template_environment
 

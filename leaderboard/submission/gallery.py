@@ -12,27 +12,18 @@ from pydantic import Field
 
 from now_builder.config import Strict, build
 from now_builder.errors import ConfigError, FormatError
+from now_builder.formats.benchmarks import BENCHMARKS, Benchmark, FieldTrack
 from now_builder.formats.captions import TOKENIZERS, Tokenizer
 from now_builder.formats.io import read_json, sha256_of
-from now_builder.formats.precomp import PrecompName, captions_path, read_texts
+from now_builder.formats.precomp import captions_path, read_texts
 from now_builder.formats.release import is_ours, read_split_captions
 
-FieldTrack = Literal["flickr30k", "coco", "cc152k"]
 Track = Tokenizer | FieldTrack
 TRACKS: tuple[Track, ...] = (*TOKENIZERS, *get_args(FieldTrack))
 ScoredSplit = Literal["dev", "test"]
 Origin = Literal["rebuilt", "archive", "field", "blind", "closed"]
 
 ROUND_FILE, TRUTH_FILE = "round.json", "blind.json"
-FOLD = 1000
-"""Images of a fold in MS-COCO's 1K protocol."""
-
-LAYOUT: dict[FieldTrack, tuple[PrecompName, int]] = {
-    "flickr30k": ("f30k_precomp", 5),
-    "coco": ("coco_precomp", 5),
-    "cc152k": ("cc152k_precomp", 1),
-}
-"""Folder and captions of an image, by track."""
 
 
 class BlindRound(Strict):
@@ -142,9 +133,9 @@ def read_gallery(
     Raises:
         FormatError: If a file is missing, counts disagree, or the pairing is not in this folder.
     """
-    for name, layout in LAYOUT.items():
+    for name, benchmark in BENCHMARKS.items():
         if track == name:
-            return _read_field(release, split, *layout)
+            return _read_field(release, split, benchmark)
     blind = round_of(release, split)
     truth = read_truth(release, blind) if blind is not None else None
     if blind is not None and truth is None and not unpaired:
@@ -231,8 +222,8 @@ def _owner(release: Path, truth: BlindTruth, n_pairs: int) -> Integer[np.ndarray
     return np.array(truth.owner, dtype=np.int64)
 
 
-def _read_field(release: Path, split: ScoredSplit, name: PrecompName, each: int) -> Gallery:
-    path = captions_path(release, split, name)
+def _read_field(release: Path, split: ScoredSplit, benchmark: Benchmark) -> Gallery:
+    path, each = captions_path(release, split, benchmark.folder), benchmark.each
     texts = read_texts(path)
     if len(texts) % each:
         raise FormatError(path, f"{len(texts)} captions, expected {each} for every image")

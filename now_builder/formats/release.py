@@ -16,13 +16,13 @@ from pydantic import Field
 
 from now_builder.config import Strict, build
 from now_builder.errors import FormatError
+from now_builder.formats.benchmarks import NOW_NAMES, NowName
 from now_builder.formats.captions import Vocabulary, from_line, read_vocabulary, to_line
 from now_builder.formats.io import read_json, read_lines, replacing, sha256_of, write_json
 from now_builder.formats.split import SPLITS, Split, SplitPlan
 
 FORMAT = "now-release/1"
-DATA_FOLDER = "now100k_precomp"
-_FOLDERS = (DATA_FOLDER, "h5100k_precomp")
+DATA_FOLDER: NowName = "now100k_precomp"
 _ROWS, _BUFFER = 1024, 2**16
 
 
@@ -257,10 +257,10 @@ def data_folder(release: Path) -> Path:
     """
     if not release.is_dir():
         raise FormatError(release, "no such release folder")
-    for folder in [*(release / name for name in _FOLDERS), release]:
+    for folder in [*(release / name for name in NOW_NAMES), release]:
         if any(folder.glob("*_caps_*.txt")):
             return folder
-    raise FormatError(release, f"no folder {' or '.join(_FOLDERS)} with caption files in it")
+    raise FormatError(release, f"no folder {' or '.join(NOW_NAMES)} with caption files in it")
 
 
 def is_ours(release: Path) -> bool:
@@ -358,7 +358,7 @@ def read_release_vocabulary(release: Path, tokenizer: str, path: Path | None = N
         return read_vocabulary(path)
     folders = [release / "vocab", data_folder(release).parent / "vocab", data_folder(release)]
     for folder in folders:
-        for name in _FOLDERS:
+        for name in NOW_NAMES:
             candidate = folder / f"{name}_vocab_{tokenizer}.json"
             if candidate.exists():
                 return read_vocabulary(candidate)

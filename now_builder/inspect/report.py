@@ -17,6 +17,7 @@ from markupsafe import Markup
 from now_builder import __version__
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.beliefs import read_beliefs
+from now_builder.formats.benchmarks import TOKENIZER_TITLES
 from now_builder.formats.features import REGIONS, SOURCES, source_name
 from now_builder.formats.io import write_text
 from now_builder.formats.release import Manifest, Pair, read_manifest, stream_pairs
@@ -33,7 +34,6 @@ from now_builder.inspect.stats import audit_stats
 _CAPTION = 400
 """Characters of a caption that are shown."""
 _COMMONEST = 5
-_TITLES = {"jieba": "Jieba", "bpe": "BPE", "bert": "BERT"}
 
 _REASONS = {
     "not_crawled": "its shard is not finished",
@@ -175,7 +175,7 @@ def lengths_of(statistics: ReleaseStatistics) -> list[Lengths]:
         tracks = [split.tracks[name] for split in splits]
         counts = np.concatenate([track.lengths for track in tracks], dtype=np.int64)
         unknown = 100 * sum(track.unknown for track in tracks) / max(1, int(counts.sum()))
-        unit = f"{_TITLES.get(name, name)} tokens"
+        unit = f"{TOKENIZER_TITLES.get(name, name)} tokens"
         found.append(Lengths(unit, histogram_of(counts), summarize(counts), unknown))
     return found
 

@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field, field_validator
 
 from now_builder.config import Strict
+from now_builder.formats.benchmarks import NOW_DEV, NOW_TEST, NOW_TRAIN
 from now_builder.formats.split import By
 from now_builder.formats.text import ODDITIES
 
@@ -45,10 +46,16 @@ class PackageSettings(Strict):
     """Settings of ``package``; what is not given is taken from the release as it was, if it was."""
 
     train: int | None = Field(
-        None, ge=1, description="Pairs of train at most; 98000 for a new release, as published."
+        None,
+        ge=1,
+        description=f"Pairs of train at most; {NOW_TRAIN} for a new release, as published.",
     )
-    dev: int | None = Field(None, ge=1, description="Pairs of dev at most; 1000, as published.")
-    test: int | None = Field(None, ge=1, description="Pairs of test at most; 1000, as published.")
+    dev: int | None = Field(
+        None, ge=1, description=f"Pairs of dev at most; {NOW_DEV}, as published."
+    )
+    test: int | None = Field(
+        None, ge=1, description=f"Pairs of test at most; {NOW_TEST}, as published."
+    )
     seed: int | None = Field(
         None, description="Must be the seed of split.toml, which is taken when this is not given."
     )
@@ -156,9 +163,9 @@ class ReleaseSettings(Strict):
         matched: Path relative to the release folder.
     """
 
-    train: int = 98_000
-    dev: int = 1_000
-    test: int = 1_000
+    train: int = NOW_TRAIN
+    dev: int = NOW_DEV
+    test: int = NOW_TEST
     seed: int
     by: By
     matched: str | None = None
