@@ -18,12 +18,9 @@ from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.captions import TOKENIZERS
 from now_builder.formats.features import open_features
 from now_builder.formats.release import read_pairs, read_split_captions
-from now_builder.formats.shard import locate_screenshots, read_captures, read_rows
+from now_builder.formats.shard import locate_screenshots, read_captures
 from now_builder.package.parquet import export_parquet
-from now_builder.package.run import package
-from now_builder.package.settings import PackageSettings, ParquetSettings
-from now_builder.tokenize.run import tokenize
-from now_builder.tokenize.settings import TokenizeSettings
+from now_builder.package.settings import ParquetSettings
 
 datasets = pytest.importorskip("datasets")
 
@@ -46,19 +43,13 @@ export_parquet(pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2]), settings)
 
 
 @pytest.fixture(scope="module")
-def release(small_crawl: Path, make_features: Callable[..., None], tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("exported")
-    keys = [row.key for row in read_rows(small_crawl) if row.status == "ok"]
-    make_features(folder / "features.h5", keys)
-    tokenize(small_crawl, folder / "captions", TokenizeSettings(bert="learn", processes=1))
-    settings = PackageSettings(name='A "name": odd', licence="cc-by-nc-4.0")
-    package(small_crawl, folder / "features.h5", folder / "captions", folder / "r", settings)
-    return folder / "r"
+def release(small_release: Path) -> Path:
+    return small_release
 
 
 @pytest.fixture(scope="module")
-def out(release: Path, small_crawl: Path) -> Path:
-    out = release.parent / "out"
+def out(release: Path, small_crawl: Path, tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp("exported") / "out"
     settings = ParquetSettings(captures=small_crawl, file_mb=1, tokens=True, regions=True)
     export_parquet(release, out, settings)
     return out

@@ -84,11 +84,13 @@ class World:
 
 
 @pytest.fixture(scope="module")
-def world(small_crawl: Path, make_features: Callable[..., None], tmp_path_factory) -> World:
+def world(
+    small_crawl: Path, small_captions: Path, make_features: Callable[..., None], tmp_path_factory
+) -> World:
     world = World(tmp_path_factory.mktemp("world"), small_crawl)
     keys = [row.key for row in read_rows(small_crawl) if row.status == "ok"]
     make_features(world.features, keys[WITHOUT_FEATURES:])
-    tokenize(small_crawl, world.captions, TokenizeSettings(bert="learn", processes=1))
+    shutil.copytree(small_captions, world.captions)
     urls = [line.url for line in read_plan(small_crawl)]
     matched = [number % 3 != 0 for number in range(len(urls))]
     pd.DataFrame({"url": urls, "matched": matched}).to_parquet(world.truth)
