@@ -20,7 +20,8 @@ from now_builder.formats.features import open_features
 from now_builder.formats.release import read_pairs, read_split_captions
 from now_builder.formats.shard import locate_screenshots, read_captures
 from now_builder.package.parquet import export_parquet
-from now_builder.package.settings import ParquetSettings
+from now_builder.package.run import package
+from now_builder.package.settings import PackageSettings, ParquetSettings
 
 datasets = pytest.importorskip("datasets")
 
@@ -227,8 +228,16 @@ def test_a_changed_screenshot_is_refused(release: Path, small_crawl: Path, tmp_p
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of its own libraries
-def test_the_official_reader_of_croissant_takes_the_export(out: Path, release: Path) -> None:
+def test_the_official_reader_of_croissant_takes_the_export(
+    small_crawl: Path, small_features: Path, small_captions: Path, tmp_path: Path
+) -> None:
+    """It is slow for each pair: a few pairs."""
     mlcroissant = pytest.importorskip("mlcroissant")
+    release, out = tmp_path / "release", tmp_path / "out"
+    sizes = PackageSettings(train=6, dev=4, test=5)
+    package(small_crawl, small_features, small_captions, release, sizes)
+    settings = ParquetSettings(captures=small_crawl, tokens=True, regions=True)
+    export_parquet(release, out, settings)
     found = mlcroissant.Dataset(str(out / "croissant.json"))
     assert not found.metadata.ctx.issues.errors
     assert not found.metadata.ctx.issues.warnings
