@@ -51,11 +51,11 @@ class TrackReport(Strict):
     """The captions of a split as a tokenizer cuts them.
 
     Attributes:
-        split: Which.
+        split: Name of the split.
         track: Tokenizer.
-        fingerprint: Of (split, track), as results have it.
-        captions: Of the split.
-        distinct: Different ones among them, by their tokens.
+        fingerprint: Fingerprint of (split, track), as results have it.
+        captions: Captions of the split.
+        distinct: Distinct captions, by their tokens.
         group_sizes: Size of a group of identical captions, and how many groups have it.
         queries: Captions that are not the only one of their kind.
         ceiling_i2t: Expected R@1, percent, of a scorer that knows everything but cannot tell
@@ -63,10 +63,10 @@ class TrackReport(Strict):
         ceiling_t2i: The same for captions as queries.
         ceiling_rsum: The same of all six recalls; None of splits above 5,000 pairs.
         unknown: Share of ``<unk>`` among the tokens, percent; None without a vocabulary.
-        tokens_mean: Tokens of a caption, on average.
-        tokens_median: In the middle.
-        tokens_p99: That 99 % do not exceed.
-        tokens_most: Of the longest caption.
+        tokens_mean: Tokens of a caption, mean.
+        tokens_median: Median of the same.
+        tokens_p99: Its 99th percentile.
+        tokens_most: Tokens of the longest caption.
     """
 
     split: Split
@@ -90,9 +90,9 @@ class SplitReport(Strict):
     """The images and pages of a split. What only ``pairs.parquet`` tells is None of an archive.
 
     Attributes:
-        split: Which.
-        pairs: Of the split.
-        images: Different ones among them, by their features.
+        split: Name of the split.
+        pairs: Pairs of the split.
+        images: Distinct images, by their features.
         image_group_sizes: Size of a group of identical images, and how many groups have it.
         image_queries: Images that are not the only one of their kind.
         looks: Pairs whose screenshot has the perceptual hash of another pair's.
@@ -140,10 +140,10 @@ class DatasetReport(Strict):
     """``datasets/<fingerprint>.json`` of a store. Immutable.
 
     Attributes:
-        fingerprint: Of captions, keys and images of all splits.
-        name: Of the release, as its manifest has it, or of its folder.
+        fingerprint: Hash of captions, keys and images of all splits.
+        name: Name of the folder of the release.
         origin: ``rebuilt`` by this toolkit, or the authors' ``archive``.
-        splits: In the order train, dev, test, those that are there.
+        splits: Splits that are there, in the order train, dev, test.
         tracks: By split, then track: a result is on one of these if ``fingerprint`` is the same.
         leaks: For each two splits.
     """
@@ -157,7 +157,7 @@ class DatasetReport(Strict):
     leaks: tuple[LeakReport, ...]
 
     def to_json(self) -> str:
-        """Give the text of the file."""
+        """Return the text of the file."""
         return self.model_dump_json(indent=2) + "\n"
 
 
@@ -165,7 +165,7 @@ def dataset_report(release: Path) -> DatasetReport:
     """Count what is identical, shared or unknown in a release. Captions and pages stream by.
 
     Args:
-        release: Of now_builder, or the authors' archive.
+        release: Release of now_builder, or the authors' archive.
 
     Raises:
         FormatError: If it cannot be read, or is a blind round.
@@ -227,7 +227,7 @@ def read_reports(store: Path) -> list[DatasetReport]:
 
 
 def file_report(store: Path, report: DatasetReport) -> Path:
-    """Put a report into a store.
+    """Write a report into a store.
 
     Raises:
         FormatError: If another report of the same release is there.

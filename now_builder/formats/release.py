@@ -77,7 +77,7 @@ class Manifest(Strict):
         rejects: Pages per reason.
         fingerprints: Per split and tokenizer, see :func:`fingerprint`.
         settings: The packaging settings, to be taken again by a later run.
-        versions: Of this toolkit and the libraries that shape the data.
+        versions: Versions of this toolkit and of the libraries that shape the data.
         inputs: Hashes of what the release was made from.
         files: By path relative to the release.
     """
@@ -205,7 +205,7 @@ def read_manifest(release: Path, name: str = "manifest.json") -> Manifest:
 
 
 def check_files(release: Path) -> list[str]:
-    """Hash every file of the manifest again; give one line per file that differs."""
+    """Hash every file of the manifest again and return one line per file that differs."""
     problems = []
     root = release.resolve()
     for name, entry in read_manifest(release).files.items():
@@ -269,7 +269,7 @@ def is_ours(release: Path) -> bool:
 
 
 def check_split(split: str) -> Split:
-    """Take a split's name from outside.
+    """Check the name of a split.
 
     Raises:
         FormatError: If it is not one of the three.

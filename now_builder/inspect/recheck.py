@@ -19,7 +19,7 @@ from now_builder.formats.shard import (
     read_rows,
 )
 from now_builder.formats.text import clean
-from now_builder.inspect.pairs import lot
+from now_builder.inspect.pairs import draw_order
 
 _INERT = frozenset(
     {"noscript", "template", "textarea", "title", "iframe", "noembed", "noframes", "xmp", "style",
@@ -96,7 +96,7 @@ def recheck(captures: Path, sample: int | None = None, seed: int = 0) -> Recheck
     chosen = (
         frozenset(keys)
         if sample is None
-        else frozenset(nsmallest(sample, keys, key=lambda key: lot(seed, key)))
+        else frozenset(nsmallest(sample, keys, key=lambda key: draw_order(seed, key)))
     )
     found = []
     pages = tqdm(_sources(captures, chosen), total=len(chosen), unit="page", disable=None)

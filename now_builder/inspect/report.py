@@ -285,7 +285,7 @@ def _asset(name: str) -> str:
 
 
 def inline(name: str) -> Markup:
-    """Give a style or script of ours as it stands in a page."""
+    """Return a style or script of ours as it stands in a page."""
     return Markup(_asset(name))  # noqa: S704 - our own file
 
 

@@ -42,7 +42,7 @@ def write_images(
         features: The open feature file.
         keys: Pages of the split in pair order; all have features.
         files: Where to write, and whether as float16.
-        statistics: Of the split; the regions are counted there.
+        statistics: Statistics of the split, which count the regions.
 
     Returns:
         Hash of each page's regions as stored.

@@ -50,7 +50,7 @@ def write_card(about: Description, settings: ReleaseSettings, split: SplitPlan) 
 
 
 def size_category(pairs: int) -> str:
-    """Give the hub's word for a number of pairs."""
+    """Return the hub's word for a number of pairs."""
     return next((word for limit, word in _SIZES if pairs < limit), "100M<n<1B")
 
 

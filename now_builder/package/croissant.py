@@ -129,7 +129,7 @@ def describe_parquet(
 
     Args:
         release: The release's own metadata.
-        columns: Of every file.
+        columns: Columns of every file.
         images: Whether screenshots are among them.
     """
     sets = [

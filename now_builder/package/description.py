@@ -88,7 +88,7 @@ def count_pairs(
     """Count the pairs of a split and their captions.
 
     Args:
-        statistics: Of the split; its images have been counted.
+        statistics: Statistics of the split, whose images have been counted.
         pairs: In pair order.
         ids: Content ids by tokenizer and key.
     """

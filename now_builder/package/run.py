@@ -124,7 +124,7 @@ def package(
             return before
         pages = Pages(inputs.plan, inputs.rows, frozenset(opened.keys), inputs.ids, inputs.flags)
         if resolved.filters.drop & {*MEASURED}:
-            pages = _look(captures, pages)
+            pages = _add_measured_flags(captures, pages)
         sizes = {name: getattr(resolved, name) for name in SPLITS}
         selection = select(pages, split, sizes, inputs.judged, resolved.filters)
         _check_sizes(selection, sizes, release)
@@ -144,9 +144,9 @@ def resolve_settings(
     """Decide every setting: as given, else as the release was made, else the default.
 
     Args:
-        settings: As given.
-        split: Of the captures.
-        before: Of the release as it was, if it was.
+        settings: The settings that were given.
+        split: Plan of the captures' split.
+        before: Manifest of the release as it was, if it was.
         release: Its folder.
         mended: Whether the captions were mended when they were tokenised.
 
@@ -191,7 +191,7 @@ def _before(release: Path) -> Manifest | None:
 
 
 def _mended(captions: Path, vocabularies: Mapping[str, Vocabulary]) -> bool:
-    """Tell whether the captions were mended when they were tokenised, all of them or none."""
+    """Whether the captions were mended when they were tokenised, all of them or none."""
     found = {name: item.extra.get("captions") == MENDED for name, item in vocabularies.items()}
     if len(set(found.values())) != 1:
         names = ", ".join(name for name, mended in found.items() if mended)
@@ -199,7 +199,7 @@ def _mended(captions: Path, vocabularies: Mapping[str, Vocabulary]) -> bool:
     return found["jieba"]
 
 
-def _look(captures: Path, pages: Pages) -> Pages:
+def _add_measured_flags(captures: Path, pages: Pages) -> Pages:
     """Add the flags for which screenshots and elements are read, of pages that can be pairs."""
     keys = frozenset(line.key for line in pages.plan if unusable(pages, line.key) is None)
     measured = measure(captures, keys)
@@ -249,7 +249,7 @@ def _text(path: Path) -> str:
 
 
 def _hash_of_features(path: Path, features: Features) -> str:
-    """Tell one feature file from another without reading gigabytes: size, keys, attributes."""
+    """Identify a feature file without reading gigabytes: hash its size, keys and attributes."""
     attributes = sorted((name, str(value)) for name, value in features.attributes.items())
     text = f"{path.stat().st_size}\n{attributes}\n" + "\n".join(features.keys)
     return hashlib.sha256(text.encode()).hexdigest()
@@ -359,7 +359,7 @@ def _pairs(split: Split, keys: list[str], inputs: _Inputs, hashes: list[str]) ->
 
 
 def _write_texts(release: Path, inputs: _Inputs, selection: Selection) -> list[str]:
-    """Write captions, keys and vocabularies; give their names."""
+    """Write captions, keys and vocabularies, and return their paths."""
     texts: dict[str, str] = {}
     for split, keys in selection.splits.items():
         texts[f"{DATA_FOLDER}/{split}_ids.txt"] = "".join(f"{key}\n" for key in keys)

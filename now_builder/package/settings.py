@@ -22,15 +22,15 @@ class Filters:
     """What else keeps a page out; by default nothing does.
 
     Attributes:
-        min_characters: Of a caption.
-        max_characters: Of a caption; 0 sets no limit.
+        min_characters: Fewest characters of a caption.
+        max_characters: Most characters of a caption; 0 sets no limit.
         languages: Kept, by the row's ``lang`` (``und``: undecided); empty for all.
         drop: Flags that keep a page out.
         captions: ``exact``: of captions equal after case folding one stays; ``near``: also of
             similar ones.
         similarity: From which captions are near: Jaccard of their runs of three characters.
-        look_bits: Of screenshots whose perceptual hashes differ in so many bits at most, one stays;
-            -1 keeps all.
+        phash_bits: Of screenshots whose perceptual hashes differ in so many bits at most, one
+            stays; -1 keeps all.
     """
 
     min_characters: int = 0
@@ -39,7 +39,7 @@ class Filters:
     drop: frozenset[str] = frozenset()
     captions: Literal["keep", "exact", "near"] = "keep"
     similarity: float = 0.8
-    look_bits: int = -1
+    phash_bits: int = -1
 
 
 class PackageSettings(Strict):
@@ -194,7 +194,7 @@ class ReleaseSettings(Strict):
             drop=_names(self.drop, "none"),
             captions=self.duplicate_captions,
             similarity=self.similarity,
-            look_bits=self.duplicate_looks,
+            phash_bits=self.duplicate_looks,
         )
 
 

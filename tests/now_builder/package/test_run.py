@@ -402,7 +402,7 @@ def test_killed_again_and_again_it_ends_as_if_nothing_had_happened(
 ) -> None:
     settings = {"matched": world.truth, "dev": 6, "test": 9, "npy": True, "contact": "a@b.test"}
     killed = world.folder / "killed"
-    for point in (1, 2, 5, 14, 28):  # 28: just before the manifest
+    for point in (1, 5, 14, 28):  # 28: just before the manifest
         assert world.kill(killed, point, **settings)
         assert not (killed / "manifest.json").exists()
     world.package(killed, **settings)
@@ -412,7 +412,7 @@ def test_killed_again_and_again_it_ends_as_if_nothing_had_happened(
 def test_killed_while_it_is_rewritten_it_keeps_its_settings(world: World, release: Path) -> None:
     killed = world.folder / "rewritten"
     shutil.copytree(release, killed)
-    for point in (2, 8, 28):
+    for point in (8, 28):
         assert world.kill(killed, point, "--force")
         assert not (killed / "manifest.json").exists()
     world.package(killed)
