@@ -15,12 +15,11 @@ from pydantic import (
 
 from now_builder.config import Strict, build, read_toml, with_overrides
 from now_builder.errors import ConfigError
-from now_builder.formats.precomp import PrecompName
+from now_builder.formats.benchmarks import NowName, PrecompName
 
 DEFAULT_PRESET = "pc2-paper"
 
 Share = Annotated[float, Field(ge=0, le=1)]
-NowName = Literal["now100k_precomp", "h5100k_precomp"]
 
 
 class DataSettings(Strict):

@@ -3,30 +3,14 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from leaderboard.board.reported import BoardName
 from leaderboard.board.tables import Kind, Row, Section
 from leaderboard.scoring.result import Result
 from leaderboard.store.entries import Entry
+from now_builder.formats.benchmarks import BOARD_FACTS, BoardName
 from now_builder.formats.captions import TOKENIZERS
 
-TITLES: Mapping[str, str] = {
-    "jieba": "NoW Jieba",
-    "bpe": "NoW BPE",
-    "bert": "NoW BERT",
-    "flickr30k": "Flickr30K",
-    "coco-1k": "MS-COCO 1K",
-    "coco-5k": "MS-COCO 5K",
-    "cc152k": "CC152K",
-}
-ABOUT: Mapping[BoardName, str] = {
-    "jieba": "Screenshots of web pages and their meta descriptions, tokenised by Jieba.",
-    "bpe": "Screenshots of web pages and their meta descriptions, tokenised by BPE.",
-    "bert": "Screenshots of web pages and their meta descriptions, tokenised by BERT’s WordPiece.",
-    "flickr30k": "Photographs with five captions each; training pairs are mismatched on purpose.",
-    "coco-1k": "Photographs with five captions each; the mean over five folds of 1,000 images.",
-    "coco-5k": "Photographs with five captions each; all 5,000 test images at once.",
-    "cc152k": "Pictures of the web with their alt texts, mismatched as they were found.",
-}
+TITLES: Mapping[BoardName, str] = {name: facts.title for name, facts in BOARD_FACTS.items()}
+ABOUT: Mapping[BoardName, str] = {name: facts.about for name, facts in BOARD_FACTS.items()}
 REFERENCES: Mapping[str, str] = {
     "chance": "Chance",
     "lang": "Language alone",

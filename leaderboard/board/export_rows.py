@@ -4,9 +4,10 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from leaderboard.board.exports import PUBLISHED, ExportRow
-from leaderboard.board.reported import BoardName, ReportedRow
+from leaderboard.board.reported import ReportedRow
 from leaderboard.board.tables import Board, Row, Section, make_board
 from leaderboard.store.entries import Entry
+from now_builder.formats.benchmarks import BoardName
 
 
 def export_rows(board: BoardName, entries: Iterable[Entry]) -> list[ExportRow]:

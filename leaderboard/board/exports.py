@@ -12,15 +12,18 @@ from typing import Literal
 from urllib.parse import quote
 from xml.sax.saxutils import escape
 
-from leaderboard.board import display_text
 from leaderboard.board.reported import Source, short_name
 from leaderboard.submission.untrusted import BIDI
+from now_builder.formats.benchmarks import BOARD_FACTS
 
 Colour = Literal["blue", "green", "grey"]
 
 # White on each of them has a contrast of 5 : 1 or more.
 COLOURS: Mapping[Colour, str] = {"blue": "#0b5cad", "green": "#2a6f2a", "grey": "#555555"}
-TITLES: Mapping[str, str] = {**display_text.TITLES, "coco-1k": "MS-COCO 1K, five folds"}
+TITLES: Mapping[str, str] = {
+    name: ", ".join(filter(None, (facts.title, facts.protocol)))
+    for name, facts in BOARD_FACTS.items()
+}
 PUBLISHED = "published test split"
 RECALLS = ("i2t_r1", "i2t_r5", "i2t_r10", "t2i_r1", "t2i_r5", "t2i_r10")
 

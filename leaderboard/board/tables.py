@@ -9,13 +9,14 @@ from typing import Literal
 
 import numpy as np
 
-from leaderboard.board.reported import BoardName, NoiseCondition, ReportedRow, read_reported
-from leaderboard.core.tracks import FOLD, Origin
+from leaderboard.board.reported import NoiseCondition, ReportedRow, read_reported
+from leaderboard.core.tracks import Origin
 from leaderboard.core.uncertainty import least_deviation, rank_intervals, tied_with_first
 from leaderboard.metrics import CUTOFFS, hits_per_image
 from leaderboard.scoring.references import chance_rsum
 from leaderboard.scoring.result import Flag, Folds, RankRecord, Result
 from leaderboard.store.entries import Entry, Evidence
+from now_builder.formats.benchmarks import BENCHMARKS, BOARD_FACTS, FOLD, BoardName
 from now_builder.formats.captions import TOKENIZERS
 
 RowEvidence = Evidence | Literal["reported", "reference"]
@@ -28,18 +29,9 @@ SORT_KEYS: tuple[SortKey, ...] = ("method", *RECALL_KEYS, "date", "evidence")
 
 _Z95 = 1.96
 _BASE_STEP = 20.0
+_INJECTED = frozenset(track for track, found in BENCHMARKS.items() if not found.web)
 _EVIDENCE = ("blind", "reproduced", "scored", "reported", "reference")
 _PROTOCOLS = ("web", "none", "captions", "images", "either", "unknown", "unstated")
-# Images and captions of the test splits that the reported figures were measured on.
-_SIZES: dict[BoardName, tuple[int, int]] = {
-    "jieba": (1000, 1000),
-    "bpe": (1000, 1000),
-    "bert": (1000, 1000),
-    "flickr30k": (1000, 5000),
-    "coco-1k": (5000, 25000),
-    "coco-5k": (5000, 25000),
-    "cc152k": (1000, 1000),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,9 +200,9 @@ def make_board(
         missing -= {kind.noise} if reported else set()
         sections.append(_section(kind, rows, reported, published=published))
     for noise in missing:
-        images, pairs = _SIZES[name]
+        facts = BOARD_FACTS[name]
         origin: Origin = "archive" if name in TOKENIZERS else "field"
-        kind = Kind("test", None, origin, noise, images, pairs, _folds(name))
+        kind = Kind("test", None, origin, noise, *facts.test_size, facts.folds)
         sections.append(_section(kind, [], left[noise], published=True))
     sections.sort(key=lambda part: _order(part, name))
     gone = tuple(entry for entry in own if entry.withdrawal is not None)
@@ -261,7 +253,7 @@ def noise_of(result: Result) -> NoiseCondition:
     mismatch = min(round(noise.ratio, 2), 0.99) if noise else 0.0
     if noise is not None and mismatch:
         return NoiseCondition(protocol=noise.protocol, mismatch=mismatch)
-    if result.track not in {"flickr30k", "coco"}:
+    if result.track not in _INJECTED:
         return NoiseCondition(protocol="web")
     if noise is not None:
         return NoiseCondition(protocol="none", mismatch=0.0)
@@ -281,16 +273,12 @@ def _kind(result: Result, board: BoardName) -> Kind:
     )
 
 
-def _folds(board: BoardName) -> int:
-    return _SIZES[board][0] // FOLD if board == "coco-1k" else 1
-
-
 def _is_published(kind: Kind, board: BoardName) -> bool:
     return (
         kind.origin in {"archive", "field"}
         and kind.split == "test"
-        and (kind.n_images, kind.n_pairs) == _SIZES[board]
-        and kind.folds == _folds(board)
+        and (kind.n_images, kind.n_pairs) == BOARD_FACTS[board].test_size
+        and kind.folds == BOARD_FACTS[board].folds
     )
 
 

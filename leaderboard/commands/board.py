@@ -125,8 +125,8 @@ def export(
     """
     from leaderboard.board.export_rows import export_rows  # noqa: PLC0415
     from leaderboard.board.exports import FORMATS  # noqa: PLC0415
-    from leaderboard.board.reported import BOARDS  # noqa: PLC0415
     from leaderboard.store.entries import read_results  # noqa: PLC0415
+    from now_builder.formats.benchmarks import BOARDS  # noqa: PLC0415
 
     found = next((name for name in BOARDS if name == board), None)
     if found is None:

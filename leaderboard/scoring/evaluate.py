@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Bool
 
 from leaderboard.core.errors import Problems
-from leaderboard.core.tracks import FOLD, ScoredSplit, Track
+from leaderboard.core.tracks import ScoredSplit, Track
 from leaderboard.core.uncertainty import bootstrap_rsum, wilson
 from leaderboard.metrics import (
     CUTOFFS,
@@ -52,6 +52,7 @@ from leaderboard.submission.archive import (
 )
 from leaderboard.submission.gallery import Gallery, read_gallery
 from leaderboard.submission.untrusted import refusal
+from now_builder.formats.benchmarks import FOLD
 
 MAX_TIE_WIDTH = 5.0
 """Largest number of rSum points that ties may decide in a ranked result."""

@@ -11,7 +11,6 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
 
-from leaderboard.board.reported import BOARDS
 from leaderboard.scoring.pairing import compare_results
 from leaderboard.scoring.result import Result
 from leaderboard.service import events, index, intake, quotas
@@ -38,6 +37,7 @@ from leaderboard.store import entries as store
 from leaderboard.store.entries import Entry
 from leaderboard.submission.archive import Prose, Submission
 from now_builder import __version__
+from now_builder.formats.benchmarks import BOARDS
 
 MAX_ANONYMOUS = timedelta(days=366)
 Answer = TypeVar("Answer")

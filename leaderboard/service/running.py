@@ -15,7 +15,7 @@ from typing import get_args
 from sqlalchemy import Engine, select, text
 from sqlalchemy.exc import SQLAlchemyError
 
-from leaderboard.core.tracks import LAYOUT, TRACKS, ScoredSplit, Track
+from leaderboard.core.tracks import TRACKS, ScoredSplit, Track
 from leaderboard.scoring.evaluate import Standard, read_standard
 from leaderboard.service import index, quotas
 from leaderboard.service.access import Authenticator, Operator
@@ -26,6 +26,7 @@ from leaderboard.service.pages import Pages
 from leaderboard.service.quotas import Quotas
 from leaderboard.submission.archive import max_submission
 from now_builder.errors import ConfigError, FormatError
+from now_builder.formats.benchmarks import BENCHMARKS
 from now_builder.formats.precomp import captions_path
 from now_builder.formats.release import data_folder
 
@@ -199,7 +200,7 @@ def _max_bytes(release: Path) -> int:
 
 def _captions(release: Path, split: ScoredSplit, track: Track) -> tuple[Path, int]:
     """Return a split's caption file, and its number of captions per image."""
-    for name, (folder, each) in LAYOUT.items():
+    for name, benchmark in BENCHMARKS.items():
         if track == name:
-            return captions_path(release, split, folder), each
+            return captions_path(release, split, benchmark.folder), benchmark.each
     return data_folder(release) / f"{split}_caps_{track}.txt", 1

@@ -8,12 +8,12 @@ from pydantic import BaseModel, ConfigDict
 
 from leaderboard.board.export_rows import rows_of
 from leaderboard.board.exports import FORMATS, TITLES, ExportRow
-from leaderboard.board.reported import BoardName
 from leaderboard.board.tables import Board, boards_of
 from leaderboard.core.uncertainty import Comparison, Discordance
 from leaderboard.scoring.result import Flag
 from leaderboard.service.database import EntryRow
 from leaderboard.store.entries import Entry, Reproduction, Withdrawal
+from now_builder.formats.benchmarks import BoardName
 
 
 class _View(BaseModel):

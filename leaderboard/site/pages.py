@@ -20,7 +20,7 @@ from markupsafe import Markup
 from leaderboard.board import display_text
 from leaderboard.board.export_rows import export_row, rows_of
 from leaderboard.board.exports import FORMATS, badge_json, badge_of, badge_svg, to_bibtex
-from leaderboard.board.reported import BOARDS, BoardName, short_name
+from leaderboard.board.reported import short_name
 from leaderboard.board.tables import (
     SORT_KEYS,
     Board,
@@ -41,6 +41,7 @@ from leaderboard.store.dataset import DatasetReport
 from leaderboard.store.entries import Entry
 from leaderboard.store.relative import relative_flags
 from now_builder.errors import ConfigError
+from now_builder.formats.benchmarks import BOARDS, BoardName
 from now_builder.formats.io import replacing_folder
 from now_builder.html import template_environment
 

@@ -9,9 +9,10 @@ import numpy as np
 from jaxtyping import Integer
 
 from leaderboard.core.rounds import TRUTH_FILE, BlindTruth, read_truth, round_of
-from leaderboard.core.tracks import LAYOUT, Origin, ScoredSplit, Track
+from leaderboard.core.tracks import Origin, ScoredSplit, Track
 from now_builder.errors import FormatError
-from now_builder.formats.precomp import PrecompName, captions_path, read_texts
+from now_builder.formats.benchmarks import BENCHMARKS, Benchmark
+from now_builder.formats.precomp import captions_path, read_texts
 from now_builder.formats.release import is_ours, read_split_captions
 
 
@@ -60,9 +61,9 @@ def read_gallery(
     Raises:
         FormatError: If a file is missing, counts disagree, or the pairing is not in this folder.
     """
-    for name, layout in LAYOUT.items():
+    for name, benchmark in BENCHMARKS.items():
         if track == name:
-            return _read_field(release, split, *layout)
+            return _read_field(release, split, benchmark)
     blind = round_of(release, split)
     truth = read_truth(release, blind) if blind is not None else None
     if blind is not None and truth is None and not unpaired:
@@ -97,8 +98,8 @@ def _owner(release: Path, truth: BlindTruth, n_pairs: int) -> Integer[np.ndarray
     return np.array(truth.owner, dtype=np.int64)
 
 
-def _read_field(release: Path, split: ScoredSplit, name: PrecompName, each: int) -> Gallery:
-    path = captions_path(release, split, name)
+def _read_field(release: Path, split: ScoredSplit, benchmark: Benchmark) -> Gallery:
+    path, each = captions_path(release, split, benchmark.folder), benchmark.each
     texts = read_texts(path)
     if len(texts) % each:
         raise FormatError(path, f"{len(texts)} captions, expected {each} for every image")

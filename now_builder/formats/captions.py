@@ -31,8 +31,8 @@ class Vocabulary(Strict):
         word2idx: Id of each token.
         idx2word: Its inverse; JSON makes the keys text.
         idx: Number of tokens: the size of an embedding table.
-        tokenizer: Which of the pipelines made it.
-        source: What the tokens come from, in words (library, model name, learned here …).
+        tokenizer: Name of the tokenizer that made it.
+        source: Origin of the tokens, in words (library, model name, learned here …).
         learned_on: Pool and number of captions that the vocabulary was learned on.
     """
 

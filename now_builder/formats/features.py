@@ -22,6 +22,11 @@ SOURCES = ("detector", "relaxed", "grid", "dom", "external")
 """Meaning of the values of ``/source``."""
 
 
+def source_name(number: int) -> str:
+    """Return the name of a value of ``/source``."""
+    return SOURCES[number] if 0 <= number < len(SOURCES) else f"source {number}"
+
+
 @dataclass(frozen=True, slots=True)
 class FeatureBatch:
     """The regions of some pages, best region first.
@@ -54,6 +59,8 @@ class FeatureBatch:
 
 _BLOCK = 128
 """Rows written at once."""
+_KEYS = 4096
+"""Keys read at once."""
 
 LAYOUT: dict[str, tuple[tuple[int, ...], str]] = {
     "regions": ((REGIONS, DIMENSION), "f4"),
@@ -326,7 +333,9 @@ def _keys(path: Path, file: h5py.File) -> list[str]:
         raise FormatError(path, f"/keys: shape {data.shape}, expected at most {_PAGES} in a list")
     if data.id.get_type().is_variable_str():
         _check_lengths(path, file, data)
-    keys = [str(key) for key in data.asstr()[:]]
+    texts, keys = data.asstr(), []
+    for start in range(0, len(data), _KEYS):  # all at once they would take four times the memory
+        keys += texts[start : start + _KEYS].tolist()
     if len(set(keys)) != len(keys):
         raise FormatError(path, "/keys: a key is in it twice")
     strange = next((key for key in keys if not key or not key.isprintable()), None)

@@ -110,19 +110,29 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def read_lines(path: Path, missing: str) -> list[str]:
-    r"""Read the lines of a UTF-8 text; only ``\n`` (or ``\r\n``) ends one.
+def stream_lines(path: Path, missing: str) -> Iterator[str]:
+    r"""Read a UTF-8 text line by line; only ``\n`` (or ``\r\n``) ends one.
 
     Raises:
         FormatError: If it cannot be read; ``missing`` is what is said if it is not there.
     """
     try:
-        lines = path.read_bytes().decode().replace("\r\n", "\n").split("\n")
+        with path.open(encoding="utf-8", newline="\n") as file:
+            for line in file:
+                yield line.removesuffix("\n").removesuffix("\r")
     except FileNotFoundError:
         raise FormatError(path, missing) from None
     except (UnicodeDecodeError, OSError) as error:
         raise FormatError(path, f"not a readable UTF-8 text ({error})") from None
-    return lines[:-1] if not lines[-1] else lines
+
+
+def read_lines(path: Path, missing: str) -> list[str]:
+    """Read all lines of a UTF-8 text, see :func:`stream_lines`.
+
+    Raises:
+        FormatError: If it cannot be read; ``missing`` is what is said if it is not there.
+    """
+    return list(stream_lines(path, missing))
 
 
 def read_json(path: Path, missing: str) -> Any:

@@ -12,7 +12,7 @@ _ROWS = 64
 def alike(
     later: UInt64[np.ndarray, " later"], earlier: UInt64[np.ndarray, " earlier"], bits: int
 ) -> Bool[np.ndarray, " later"]:
-    """Tell which perceptual hashes have one within ``bits`` bits among earlier ones."""
+    """Find the perceptual hashes that have one within ``bits`` bits among earlier ones."""
     found = np.zeros(len(later), dtype=bool)
     if len(earlier):
         for start in range(0, len(later), _ROWS):

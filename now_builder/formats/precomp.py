@@ -3,16 +3,11 @@
 import csv
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal, get_args
 
 from now_builder.errors import FormatError
+from now_builder.formats.benchmarks import BENCHMARKS, Benchmark
 from now_builder.formats.io import read_lines
 from now_builder.formats.split import Split
-
-PrecompName = Literal["f30k_precomp", "coco_precomp", "cc152k_precomp"]
-PRECOMP: tuple[PrecompName, ...] = get_args(PrecompName)
-COCO: PrecompName = "coco_precomp"
-CC152K: PrecompName = "cc152k_precomp"
 
 
 def precomp_folder(release: Path, name: str) -> Path:
@@ -21,7 +16,7 @@ def precomp_folder(release: Path, name: str) -> Path:
     Raises:
         FormatError: If neither holds its caption files.
     """
-    pattern = f"*_caps{_suffix(name)}"
+    pattern = f"*_caps{benchmark_of(name).captions_suffix}"
     for folder in (release / name, release):
         if any(folder.glob(pattern)):
             return folder
@@ -29,17 +24,25 @@ def precomp_folder(release: Path, name: str) -> Path:
 
 
 def stem(name: str, split: Split) -> str:
-    """What the files of a split begin with: MS-COCO's test split of 5,000 is ``testall``."""
-    return "testall" if (name, split) == (COCO, "test") else split
+    """Return what the files of a split begin with: MS-COCO's test split is ``testall``."""
+    return benchmark_of(name).test_stem if split == "test" else split
 
 
 def captions_path(release: Path, split: Split, name: str) -> Path:
-    """Where the captions of a split lie."""
-    return precomp_folder(release, name) / f"{stem(name, split)}_caps{_suffix(name)}"
+    """Return the path of the captions of a split."""
+    return (
+        precomp_folder(release, name)
+        / f"{stem(name, split)}_caps{benchmark_of(name).captions_suffix}"
+    )
 
 
-def _suffix(name: str) -> str:
-    return ".tsv" if name == CC152K else ".txt"
+def benchmark_of(name: str) -> Benchmark:
+    """Return the data set of a layout.
+
+    Raises:
+        KeyError: If it is not a layout of the field.
+    """
+    return {str(benchmark.folder): benchmark for benchmark in BENCHMARKS.values()}[name]
 
 
 def read_texts(path: Path) -> list[str]:

@@ -1,8 +1,7 @@
 """Releases: the published layout, ours with keys and manifest or the authors' archive without."""
 
 import hashlib
-from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,15 +14,15 @@ from pydantic import Field
 
 from now_builder.config import Strict, build
 from now_builder.errors import FormatError
+from now_builder.formats.benchmarks import NOW_NAMES, NowName
 from now_builder.formats.captions import Vocabulary, from_line, read_vocabulary, to_line
 from now_builder.formats.io import read_json, read_lines, sha256_of, write_json
 from now_builder.formats.split import SPLITS, Split, SplitPlan
 from now_builder.formats.tables import schema_of, stream_rows, write_rows
 
 FORMAT = "now-release/1"
-DATA_FOLDER = "now100k_precomp"
-_FOLDERS = (DATA_FOLDER, "h5100k_precomp")
-_ROWS = 4096
+DATA_FOLDER: NowName = "now100k_precomp"
+_ROWS = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +76,7 @@ class Manifest(Strict):
         rejects: Pages per reason.
         fingerprints: Per split and tokenizer, see :func:`fingerprint`.
         settings: The packaging settings, to be taken again by a later run.
-        versions: Of this toolkit and the libraries that shape the data.
+        versions: Versions of this toolkit and of the libraries that shape the data.
         inputs: Hashes of what the release was made from.
         files: By path relative to the release.
     """
@@ -160,7 +159,7 @@ def read_manifest(release: Path, name: str = "manifest.json") -> Manifest:
 
 
 def check_files(release: Path) -> list[str]:
-    """Hash every file of the manifest again; give one line per file that differs."""
+    """Hash every file of the manifest again and return one line per file that differs."""
     problems = []
     root = release.resolve()
     for name, entry in read_manifest(release).files.items():
@@ -204,39 +203,6 @@ class Captions:
         return fingerprint(self.keys, self.captions)
 
 
-@dataclass(frozen=True, slots=True)
-class Ceiling:
-    """Expected R@1 (percent) of a perfect model that must break ties at random."""
-
-    i2t: float
-    t2i: float
-
-
-def ceiling(images: Sequence[Hashable], captions: Sequence[Hashable]) -> Ceiling:
-    r"""Bound R@1 where identical captions, or identical images, can only be told apart by luck.
-
-    For an image a perfect model ranks one caption text first; that text is carried by
-    :math:`m_b` pairs, of which :math:`n_{ab}` have this image, so that over the queries with
-    image :math:`a` it gains at most :math:`\max_b n_{ab} / m_b`. With distinct images the sum is
-    the number of distinct captions. The other direction is its mirror.
-
-    Args:
-        images: Identity of each pair's image.
-        captions: Identity of each pair's caption.
-
-    Returns:
-        Percent, for both directions.
-    """
-    both = Counter(zip(images, captions, strict=True))
-    of_image, of_caption = Counter(images), Counter(captions)
-    i2t: dict[Hashable, float] = {}
-    t2i: dict[Hashable, float] = {}
-    for (image, caption), count in both.items():
-        i2t[image] = max(i2t.get(image, 0.0), count / of_caption[caption])
-        t2i[caption] = max(t2i.get(caption, 0.0), count / of_image[image])
-    return Ceiling(100 * sum(i2t.values()) / len(images), 100 * sum(t2i.values()) / len(captions))
-
-
 def data_folder(release: Path) -> Path:
     """Find the folder of arrays in a release, under the published names.
 
@@ -245,10 +211,10 @@ def data_folder(release: Path) -> Path:
     """
     if not release.is_dir():
         raise FormatError(release, "no such release folder")
-    for folder in [*(release / name for name in _FOLDERS), release]:
+    for folder in [*(release / name for name in NOW_NAMES), release]:
         if any(folder.glob("*_caps_*.txt")):
             return folder
-    raise FormatError(release, f"no folder {' or '.join(_FOLDERS)} with caption files in it")
+    raise FormatError(release, f"no folder {' or '.join(NOW_NAMES)} with caption files in it")
 
 
 def is_ours(release: Path) -> bool:
@@ -257,7 +223,7 @@ def is_ours(release: Path) -> bool:
 
 
 def check_split(split: str) -> Split:
-    """Take a split's name from outside.
+    """Check the name of a split.
 
     Raises:
         FormatError: If it is not one of the three.
@@ -346,7 +312,7 @@ def read_release_vocabulary(release: Path, tokenizer: str, path: Path | None = N
         return read_vocabulary(path)
     folders = [release / "vocab", data_folder(release).parent / "vocab", data_folder(release)]
     for folder in folders:
-        for name in _FOLDERS:
+        for name in NOW_NAMES:
             candidate = folder / f"{name}_vocab_{tokenizer}.json"
             if candidate.exists():
                 return read_vocabulary(candidate)

@@ -41,7 +41,7 @@ class SplitPlan(Strict):
         seed: Changes every assignment.
         by: ``domain`` puts all pages of a registrable domain in one pool, ``site`` those of a
             host; ``page`` hashes each key. A file without it was made by ``site``.
-        suffixes: Which list of public suffixes the domains are told by, see
+        suffixes: The list of public suffixes that decides on domains, see
             :func:`suffix_list`; ``None`` if by none.
         shares: Expected sizes of the pools.
     """
@@ -58,7 +58,7 @@ class SplitPlan(Strict):
         return {name: value for name, value in tree.items() if value is not None}
 
     def pool_of(self, site: str, key: str) -> Split:
-        """Give the pool of a page; a site that is an IP address is split by page."""
+        """Return the pool of a page; a site that is an IP address is split by page."""
         if self.by == "page" or _is_address(site):
             return pool(key, self.seed, self.shares)
         name = registrable_domain(site) if self.by == "domain" else site
@@ -67,7 +67,7 @@ class SplitPlan(Strict):
 
 @lru_cache(maxsize=1 << 16)
 def registrable_domain(site: str) -> str:
-    """Give what somebody registered of a host name: ``example.co.uk`` of ``blog.example.co.uk``.
+    """Return the registrable domain of a host name: ``example.co.uk`` of ``blog.example.co.uk``.
 
     Below a private suffix (``github.io``, ``blogspot.com``) each name has an owner of its own and
     is a domain of its own. A host that is a suffix itself, a name without a dot and an address are

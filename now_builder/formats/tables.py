@@ -12,7 +12,7 @@ from typing import Any
 from now_builder.errors import FormatError
 from now_builder.formats.io import replacing
 
-_BUFFER = 2**20
+_BUFFER = 2**16
 
 
 def schema_of(kind: type, version: str | None = None) -> Any:

@@ -27,7 +27,7 @@ ODDITIES = ("double_escaped", "tags", "zero_width", "bidi", "replacement")
 
 
 def clean(text: str) -> str:
-    """Give the caption of an attribute value whose entities are decoded.
+    """Return the caption of an attribute value whose entities are decoded.
 
     C0 and C1 controls dropped, NFC, white space collapsed; nothing else.
     """
@@ -35,11 +35,11 @@ def clean(text: str) -> str:
 
 
 def oddities(text: str) -> frozenset[str]:
-    """Tell what is odd about a caption.
+    """Find what is odd about a caption.
 
     Returns:
-        Of :data:`ODDITIES`: entities that were escaped twice, HTML tags, zero-width characters,
-        bidi controls, and U+FFFD, where something could not be decoded.
+        Names from :data:`ODDITIES`: entities that were escaped twice, HTML tags, zero-width
+        characters, bidi controls, and U+FFFD, where something could not be decoded.
     """
     found = {
         "double_escaped": any(_is_entity(match) for match in _ENTITY.finditer(text)),
@@ -55,7 +55,7 @@ def mend(text: str) -> str:
     """Decode entities that are left once more, drop tags, zero-width characters and bidi controls.
 
     Args:
-        text: A caption as :func:`clean` gives it; one without oddities stays as it is.
+        text: A caption as :func:`clean` returns it; one without oddities stays as it is.
     """
     text = _ENTITY.sub(
         lambda match: html.unescape(match[0]) if _is_entity(match) else match[0], text

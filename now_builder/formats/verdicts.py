@@ -25,13 +25,13 @@ class Judged:
     """A line of a file of verdicts; its fields are the columns, in this order.
 
     Attributes:
-        key: Of the page.
-        url: As listed.
-        split: Of the pair.
+        key: Key of the page.
+        url: URL as listed.
+        split: Split of the pair.
         lang: Language of the page, empty if undecided.
         matched: The verdict; ``package --matched`` reads this column.
-        judge: Who judged.
-        at: When: UTC, ISO 8601.
+        judge: Name of the person who judged.
+        at: Time of the verdict, UTC, ISO 8601.
         seconds: For how long the pair was looked at.
         note: The judge's words, on one line.
     """
@@ -59,7 +59,7 @@ class VerdictFile:
     being written.
 
     Attributes:
-        judged: What is in it, in order.
+        judged: Its verdicts, in order.
     """
 
     def __init__(self, file: BinaryIO, judged: list[Judged]) -> None:
@@ -74,7 +74,7 @@ class VerdictFile:
         self.judged.append(verdict)
 
     def undo(self) -> Judged | None:
-        """Take the last verdict back and give it, ``None`` if there is none.
+        """Remove the last verdict and return it, ``None`` if there is none.
 
         Raises:
             FormatError: If the last line is not as it was written here.

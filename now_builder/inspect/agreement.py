@@ -16,8 +16,8 @@ class Share:
     """A share with its 95 % interval, all in [0, 1].
 
     Attributes:
-        hits: Cases that count.
-        of: Cases.
+        hits: Number of cases that count.
+        of: Number of cases.
     """
 
     hits: int
@@ -28,7 +28,7 @@ class Share:
 
 
 def wilson(hits: int, of: int) -> Share | None:
-    """Give a share and its interval; ``None`` of nothing.
+    """Return a share and its interval; ``None`` if ``of`` is 0.
 
     Source:
         Wilson, Probable Inference, the Law of Succession, and Statistical Inference, JASA 1927.
@@ -44,7 +44,7 @@ def wilson(hits: int, of: int) -> Share | None:
 
 
 def mean_interval(values: Float[np.ndarray, " values"]) -> tuple[float, float, float]:
-    """Give a mean and its 95 % interval by the normal approximation: the bootstrap's limit."""
+    """Return a mean and its 95 % interval by the normal approximation: the bootstrap's limit."""
     mean = float(values.mean())
     half = _Z95 * float(values.std(ddof=1)) / sqrt(len(values)) if len(values) > 1 else 0.0
     return mean, mean - half, mean + half

@@ -1,4 +1,4 @@
-"""Pairs to look at: drawn by lot, with their pictures small and the outlines of their regions."""
+"""Pairs to look at: drawn at random, with small pictures and the outlines of their regions."""
 
 import base64
 import hashlib
@@ -13,7 +13,7 @@ from pathlib import Path
 from PIL import Image
 
 from now_builder.errors import FormatError
-from now_builder.formats.features import Features, open_features
+from now_builder.formats.features import Features, open_features, source_name
 from now_builder.formats.release import DATA_FOLDER, Pair
 from now_builder.formats.shard import (
     HEIGHT,
@@ -23,7 +23,6 @@ from now_builder.formats.shard import (
     open_screenshot,
     read_place,
 )
-from now_builder.inspect.survey import source_name
 
 _TRIES = (
     (720, 75), (540, 70), (360, 70), (300, 60), (240, 50), (180, 40), (120, 30), (90, 15), (45, 5),
@@ -49,14 +48,14 @@ class Shown:
     outlines: list[tuple[str, str]]
 
 
-def lot(seed: int, key: str) -> bytes:
-    """Give a page's place in the draw: the same whatever else is in the release."""
+def draw_order(seed: int, key: str) -> bytes:
+    """Return a page's place in the draw: the same whatever else is in the release."""
     return hashlib.sha256(f"look\n{seed}\n{key}".encode()).digest()
 
 
 def drawn(pairs: Iterable[Pair], count: int, seed: int) -> list[Pair]:
     """Draw pairs at random, holding no more than these; a larger draw begins with a smaller one."""
-    return nsmallest(count, pairs, key=lambda pair: lot(seed, pair.key))
+    return nsmallest(count, pairs, key=lambda pair: draw_order(seed, pair.key))
 
 
 def locate(captures: Path, keys: Collection[str]) -> dict[str, Place]:
@@ -91,7 +90,7 @@ def show(release: Path, captures: Path, pairs: Sequence[Pair], budget: float) ->
         release: For the regions.
         captures: For the pictures.
         pairs: None twice.
-        budget: Bytes of a picture at most.
+        budget: Most bytes of a picture.
 
     Raises:
         FormatError: If a picture or a region cannot be read.
@@ -115,12 +114,12 @@ def show(release: Path, captures: Path, pairs: Sequence[Pair], budget: float) ->
 
 
 def link_of(pair: Pair) -> str | None:
-    """Give a pair's URL if it is one of the web: a click must do nothing but visit it."""
+    """Return a pair's URL if it is one of the web: a click must do nothing but visit it."""
     return pair.url if re.match(r"https?://", pair.url, re.IGNORECASE) else None
 
 
 def language_of(pair: Pair) -> str | None:
-    """Give a pair's language if it is a code; ``und`` and the like are none."""
+    """Return a pair's language if it is a code; ``und`` and the like are none."""
     known = re.fullmatch("[a-z]{2,3}", pair.lang or "") and pair.lang != "und"
     return pair.lang if known else None
 
@@ -131,7 +130,7 @@ def data_uri(key: str, screenshot: bytes, budget: float, widest: int = 360) -> s
     Args:
         key: For messages.
         screenshot: The stored file.
-        budget: Bytes.
+        budget: Most bytes.
         widest: Pixels across at most.
 
     Raises:

@@ -2,10 +2,12 @@
 
 import base64
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -15,20 +17,23 @@ from markupsafe import Markup
 from now_builder import __version__
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.beliefs import read_beliefs
-from now_builder.formats.features import SOURCES
+from now_builder.formats.benchmarks import TOKENIZER_TITLES
+from now_builder.formats.features import REGIONS, SOURCES, source_name
 from now_builder.formats.io import write_text
 from now_builder.formats.release import Manifest, Pair, read_manifest, stream_pairs
 from now_builder.formats.shard import HEIGHT, WIDTH
-from now_builder.formats.split import SPLITS, Split
+from now_builder.formats.split import SPLITS
+from now_builder.formats.statistics import ReleaseStatistics, Summary, identity, ranked, summarize
 from now_builder.html import template_environment
 from now_builder.inspect.agreement import Share, mean_interval, wilson
+from now_builder.inspect.histograms import Histogram, draw, histogram_of
 from now_builder.inspect.pairs import by_key, drawn, show
 from now_builder.inspect.settings import ReportSettings
 from now_builder.inspect.stats import audit_stats
-from now_builder.inspect.survey import Histogram, Tally, survey
 
 _CAPTION = 400
 """Characters of a caption that are shown."""
+_COMMONEST = 5
 
 _REASONS = {
     "not_crawled": "its shard is not finished",
@@ -50,8 +55,8 @@ class Noise:
     Attributes:
         known: Pairs of the release that it has a belief on.
         noisy: Those of them that it calls noisy: clean probability of at most one half.
-        mean: Of one minus the clean probability, with the ends of its interval.
-        histogram: Of the clean probability, by twentieths.
+        mean: Mean of one minus the clean probability, with the ends of its interval.
+        histogram: Clean probabilities by twentieths.
         extremes: Title, and keys with their clean probability: least clean, doubtful, cleanest.
     """
 
@@ -63,8 +68,23 @@ class Noise:
     extremes: list[tuple[str, list[tuple[str, float]]]]
 
 
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """How long captions are in one unit.
+
+    Attributes:
+        unit: ``characters``, or ``… tokens`` of a tokenizer.
+        unknown: Share of ``<unk>`` among the tokens, in percent.
+    """
+
+    unit: str
+    histogram: Histogram
+    summary: Summary
+    unknown: float | None = None
+
+
 def report(release: Path, settings: ReportSettings) -> str:
-    """Write the report of a release; give the line that says so.
+    """Write the report of a release and return the line that says so.
 
     Of a large release only a few bytes a pair are held, never its captions or embeddings.
 
@@ -80,10 +100,11 @@ def report(release: Path, settings: ReportSettings) -> str:
         raise ConfigError(f"--output {settings.output}: expected a name that ends in .html")
     manifest = read_manifest(release)
     beliefs = read_beliefs(settings.run, release) if settings.run else {}
-    tallies: dict[Split, Tally] = {split: Tally() for split in SPLITS}
+    statistics = ReleaseStatistics()
     known: dict[str, float] = {}
-    sample = drawn(_tallied(release, tallies, beliefs, known), settings.pairs, settings.seed)
-    numbers = survey(release, manifest, tallies)
+    stream = _with_beliefs(statistics.read_pairs(release), beliefs, known)
+    sample = drawn(stream, settings.pairs, settings.seed)
+    read_rest(release, manifest, statistics)
     noise = _noise(settings, known) if settings.run else None
     measured = audit_stats(settings.audit, release, settings.run) if settings.audit else None
     wanted = [key for _, shown in (noise.extremes if noise else []) for key, _ in shown]
@@ -96,7 +117,11 @@ def report(release: Path, settings: ReportSettings) -> str:
     page = render(
         "report.html.j2",
         manifest=manifest,
-        numbers=numbers,
+        statistics=statistics,
+        lengths=lengths_of(statistics),
+        detected=_detected(statistics),
+        sources=_sources(statistics),
+        commonest=commonest_captions(release, statistics),
         noise=noise,
         measured=measured,
         sample=[shown[pair.key] for pair in sorted(sample, key=lambda pair: pair.key)],
@@ -111,23 +136,81 @@ def report(release: Path, settings: ReportSettings) -> str:
         )
     write_text(settings.output, page)
     size = f"{len(page.encode()) / 1e6:.1f} MB"
-    return f"{settings.output}: {numbers.pairs} pairs, {len(pairs)} of them shown, {size}"
+    return f"{settings.output}: {statistics.pairs} pairs, {len(pairs)} of them shown, {size}"
 
 
-def _tallied(
-    release: Path,
-    tallies: Mapping[Split, Tally],
-    beliefs: Mapping[str, float],
-    known: dict[str, float],
+def _with_beliefs(
+    pairs: Iterable[Pair], beliefs: Mapping[str, float], known: dict[str, float]
 ) -> Iterator[Pair]:
-    for pair in stream_pairs(release):
-        tally = next((tallies[split] for split in SPLITS if split == pair.split), None)
-        if tally is None:
-            raise FormatError(release / "pairs.parquet", f"split {pair.split!r:.40} of {pair.key}")
-        tally.add(pair)
+    for pair in pairs:
         if pair.key in beliefs:
             known[pair.key] = beliefs[pair.key]
         yield pair
+
+
+def read_rest(release: Path, manifest: Manifest, statistics: ReleaseStatistics) -> None:
+    """Count the captions and regions of a release whose pairs have been counted.
+
+    Raises:
+        FormatError: If a file is missing, torn, or has another number of pairs.
+    """
+    for split, found in statistics.splits.items():
+        if found.pairs != manifest.counts.get(split, 0) or not found.pairs:
+            raise FormatError(
+                release / "pairs.parquet",
+                f"{found.pairs} pairs of {split}, the manifest says {manifest.counts.get(split)}",
+            )
+    for split in SPLITS:
+        for name in manifest.tracks:
+            deque(statistics.read_tokens(release, split, name), maxlen=0)
+        statistics.read_regions(release, split)
+
+
+def lengths_of(statistics: ReleaseStatistics) -> list[Lengths]:
+    """Summarize the lengths of captions in characters, then under each tokenizer."""
+    splits = list(statistics.splits.values())
+    characters = np.concatenate([split.characters for split in splits], dtype=np.int64)
+    found = [Lengths("characters", histogram_of(characters), summarize(characters))]
+    for name in splits[0].tracks:
+        tracks = [split.tracks[name] for split in splits]
+        counts = np.concatenate([track.lengths for track in tracks], dtype=np.int64)
+        unknown = 100 * sum(track.unknown for track in tracks) / max(1, int(counts.sum()))
+        unit = f"{TOKENIZER_TITLES.get(name, name)} tokens"
+        found.append(Lengths(unit, histogram_of(counts), summarize(counts), unknown))
+    return found
+
+
+def _detected(statistics: ReleaseStatistics) -> Histogram:
+    pages = sum((split.detected for split in statistics.splits.values()), Counter[int]())
+    numbers = range(REGIONS + 1)
+    return Histogram([float(number) for number in numbers], [pages[n] for n in numbers], 1.0)
+
+
+def _sources(statistics: ReleaseStatistics) -> dict[str, dict[str, int]]:
+    """Count regions by source and split; the commonest source first."""
+    total = sum((split.sources for split in statistics.splits.values()), Counter[int]())
+    names = ranked({source_name(number): count for number, count in total.items()})
+    numbers = {source_name(number): number for number in total}
+    return {
+        name: {split: found.sources[numbers[name]] for split, found in statistics.splits.items()}
+        for name in names
+    }
+
+
+def commonest_captions(release: Path, statistics: ReleaseStatistics) -> list[tuple[str, int]]:
+    """Find the captions that the most pairs share, with their number of pairs."""
+    columns = [split.columns["caption"].values for split in statistics.splits.values()]
+    names, counts = np.unique(np.concatenate(columns), return_counts=True)
+    order = np.argsort(-counts, kind="stable")[:_COMMONEST]
+    wanted = {int(names[row]): int(counts[row]) for row in order if counts[row] > 1}
+    texts: dict[int, str] = {}
+    for pair in stream_pairs(release) if wanted else ():
+        name = identity(pair.caption)
+        if name in wanted and name not in texts:
+            texts[name] = pair.caption
+            if len(texts) == len(wanted):
+                break
+    return [(texts[name], count) for name, count in wanted.items()]
 
 
 def _noise(settings: ReportSettings, known: Mapping[str, float]) -> Noise:
@@ -157,61 +240,11 @@ def _noise(settings: ReportSettings, known: Mapping[str, float]) -> Noise:
 
 
 def _rejects(manifest: Manifest) -> list[tuple[str, str, int]]:
-    """Give reason, what it means, and URLs, the commonest first."""
+    """Return each reason with what it means and its number of URLs, the commonest first."""
     return [
         (reason.replace(":", ": "), _REASONS.get(reason.partition(":")[0], ""), count)
         for reason, count in sorted(manifest.rejects.items(), key=lambda item: -item[1])
     ]
-
-
-@dataclass(frozen=True, slots=True)
-class Drawing:
-    """A histogram in the numbers that SVG wants, 300 wide and 90 tall.
-
-    Attributes:
-        bars: Left, width, height, label.
-        ticks: Place, anchor, label.
-    """
-
-    bars: list[tuple[float, float, float, str]]
-    ticks: list[tuple[float, str, str]]
-
-
-def draw(histogram: Histogram, *, open_end: bool = False, decimals: int = 0) -> Drawing:
-    """Draw a histogram.
-
-    Args:
-        histogram: To draw.
-        open_end: Whether its last bin holds all from there on.
-        decimals: Of the labels.
-    """
-    step, top = 300 / len(histogram.counts), max(1, *histogram.counts)
-
-    def label(value: float) -> str:
-        return f"{value:,.{decimals}f}"
-
-    def named(place: int) -> str:
-        low, last = histogram.edges[place], histogram.edges[place] + histogram.width
-        if open_end and place == len(histogram.counts) - 1:
-            return f"{label(low)} or more"
-        high = last if decimals else last - 1
-        return label(low) if high == low else f"{label(low)} to {label(high)}"
-
-    bars = [
-        (
-            round(place * step + 0.4, 2), round(step - 0.8, 2), round(90 * count / top, 2),
-            f"{named(place)}: {count:,}",
-        )
-        for place, count in enumerate(histogram.counts)
-    ]  # fmt: skip
-    middle = len(bars) // 2
-    last = f"{label(histogram.edges[-1])}+" if open_end else named(len(bars) - 1).split(" to ")[-1]
-    ticks = [
-        (0.0, "start", label(histogram.edges[0])),
-        (round(middle * step, 2), "start", label(histogram.edges[middle])),
-        (300.0, "end", last),
-    ]
-    return Drawing(bars, ticks)
 
 
 def render(template: str, **values: object) -> str:
@@ -233,7 +266,8 @@ def _templates() -> Environment:
         inline=inline,
         policy_hash=policy_hash,
         splits=SPLITS,
-        sources=SOURCES,
+        split_pairs=list(combinations(SPLITS, 2)),
+        region_sources=SOURCES,
         width=WIDTH,
         height=HEIGHT,
     )
@@ -251,7 +285,7 @@ def _asset(name: str) -> str:
 
 
 def inline(name: str) -> Markup:
-    """Give a style or script of ours as it stands in a page."""
+    """Return a style or script of ours as it stands in a page."""
     return Markup(_asset(name))  # noqa: S704 - our own file
 
 

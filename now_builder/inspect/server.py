@@ -30,7 +30,7 @@ class Audit:
         sample: The pairs to judge, by key.
         places: Where their pictures are.
         verdicts: The open file.
-        judge: Who judges.
+        judge: Name of the judge.
         page: Renders the page as things stand.
     """
 
@@ -42,7 +42,7 @@ class Audit:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def render(self) -> str:
-        """Give the page."""
+        """Return the page."""
         with self._lock:
             return self.page()
 
@@ -121,7 +121,7 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = 60
 
     def do_GET(self) -> None:
-        """Give the page or a picture."""
+        """Answer with the page or a picture."""
         path = self._path()
         if path == "":
             self._answer(HTTPStatus.OK, "text/html; charset=utf-8", self.audit.render().encode())
@@ -165,7 +165,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(status, "application/json", json.dumps(answer).encode())
 
     def _path(self) -> str | None:
-        """Give the path behind the secret, ``None`` to who does not know it."""
+        """Return the path behind the secret, ``None`` if the request lacks the secret."""
         path = self.path.partition("?")[0].encode()
         root = self.root.encode()
         known = compare_digest(path[: len(root)], root)
@@ -192,7 +192,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base's name
-        """Say nothing: a judge's terminal shows the URL and no more."""
+        """Log nothing: a judge's terminal shows the URL and no more."""
 
 
 def _object(body: bytes) -> dict[str, Any] | None:

@@ -1,4 +1,4 @@
-"""What audits say: the noise ratio, agreement between judges, and agreement with a run."""
+"""Statistics of audits: the noise ratio, agreement between judges, and agreement with a run."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -18,10 +18,10 @@ from now_builder.inspect.agreement import Share, auroc, kappa, wilson
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """What one file says.
+    """The verdicts of one file.
 
     Attributes:
-        name: Of the judge, with the file's name where judges share one.
+        name: Name of the judge, with the file's name where judges share one.
         counts: Pairs by verdict.
         noise: Mismatches among the pairs that were decided; unsure ones are left out.
         by_split: The same by split.
@@ -41,7 +41,7 @@ class Between:
         both: Pairs that both saw.
         decided: Those on which neither was unsure.
         agree: Share of these with one verdict.
-        kappa: Cohen's, on these.
+        kappa: Cohen's kappa on these.
     """
 
     first: str
@@ -58,10 +58,10 @@ class WithRun:
 
     Attributes:
         decided: Decided pairs on which the run has a belief.
-        accuracy: Of calling a pair clean above a clean probability of one half.
-        called_noisy: What the run calls noisy of them.
-        auroc: Of the clean probability.
-        kappa: Cohen's, of that call and the verdict.
+        accuracy: Accuracy of calling a pair clean above a clean probability of one half.
+        called_noisy: Share of them that the run calls noisy.
+        auroc: AUROC of the clean probability.
+        kappa: Cohen's kappa of that call and the verdict.
     """
 
     decided: int
@@ -73,10 +73,10 @@ class WithRun:
 
 @dataclass(frozen=True, slots=True)
 class AuditStats:
-    """All of it.
+    """The statistics of some audits.
 
     Attributes:
-        together: All judges: a pair on which two differ is unsure, as ``package`` reads it.
+        together: All judges as one: a pair on which two differ is unsure, as ``package`` reads it.
     """
 
     judges: list[Judge]
@@ -85,7 +85,7 @@ class AuditStats:
     with_run: WithRun | None
 
     def as_json(self) -> dict[str, Any]:
-        """Give plain values."""
+        """Return plain values."""
         return asdict(self)
 
     def __str__(self) -> str:
@@ -132,7 +132,7 @@ def figure(value: float | None) -> str:
 
 
 def audit_stats(audits: Sequence[Path], release: Path | None, run: Path | None) -> AuditStats:
-    """Compute what audits say.
+    """Compute the statistics of audits.
 
     Args:
         audits: Files of verdicts, one a judge.
@@ -199,7 +199,7 @@ def _judge(name: str, lines: Mapping[str, Judged], verdicts: Mapping[str, Verdic
 
 
 def noise_ratio(verdicts: Sequence[Verdict]) -> Share | None:
-    """Give the share of mismatches among the decided pairs; ``None`` if none is decided."""
+    """Return the share of mismatches among the decided pairs; ``None`` if none is decided."""
     counts = Counter(verdicts)
     return wilson(counts["mismatch"], counts["mismatch"] + counts["match"])
 

@@ -1,9 +1,8 @@
 """The image side of a split: features streamed into the published layout, hashed on the way."""
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -14,30 +13,15 @@ from now_builder.errors import FormatError
 from now_builder.formats.features import (
     DIMENSION,
     REGIONS,
-    SOURCES,
     FeatureBatch,
     Features,
     write_features,
 )
 from now_builder.formats.io import replacing
 from now_builder.formats.release import hash_of
+from now_builder.formats.statistics import SplitStatistics
 
 _BATCH = 128
-
-
-@dataclass(slots=True)
-class Images:
-    """What was seen of a split's images while they were written.
-
-    Attributes:
-        hashes: Of each pair's regions as stored.
-        detected: How many regions of a page come from the detector proper, counted by page.
-        sources: Regions by origin.
-    """
-
-    hashes: list[str] = field(default_factory=list)
-    detected: Counter[int] = field(default_factory=Counter)
-    sources: Counter[str] = field(default_factory=Counter)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,20 +33,26 @@ class ArrayFiles:
     half: bool
 
 
-def write_images(features: Features, keys: Sequence[str], files: ArrayFiles) -> Images:
+def write_images(
+    features: Features, keys: Sequence[str], files: ArrayFiles, statistics: SplitStatistics
+) -> list[str]:
     """Copy the features of some pages, a few at a time, in the order of ``keys``.
 
     Args:
         features: The open feature file.
         keys: Pages of the split in pair order; all have features.
         files: Where to write, and whether as float16.
+        statistics: Statistics of the split, which count the regions.
+
+    Returns:
+        Hash of each page's regions as stored.
 
     Raises:
         FormatError: If a page's features are not finite, or not any more as float16.
     """
     place = {key: row for row, key in enumerate(features.keys)}
     rows = np.array([place[key] for key in keys], dtype=np.int64)
-    images = Images()
+    hashes: list[str] = []
     attributes = {
         name: value
         for name, value in features.attributes.items()
@@ -81,18 +71,18 @@ def write_images(features: Features, keys: Sequence[str], files: ArrayFiles) -> 
                 offset = file.tell()
                 file.truncate(offset + int(np.prod(shape)) * kind.itemsize)
             matrix = np.memmap(temporary, kind, "r+", offset, shape)
-        stream = _stream(features, rows, files, images, matrix)
-        write_features(files.h5, stream, attributes, files.half, len(keys))
+        stream = _stream(features, rows, files, matrix)
+        counted = _counted(stream, statistics, hashes)
+        write_features(files.h5, counted, attributes, files.half, len(keys))
         if matrix is not None:
             matrix.flush()
-    return images
+    return hashes
 
 
 def _stream(
     features: Features,
     rows: Integer[np.ndarray, " pairs"],
     files: ArrayFiles,
-    images: Images,
     matrix: Float[np.ndarray, "pairs 36 768"] | None,
 ) -> Iterator[FeatureBatch]:
     kind = np.float16 if files.half else np.float32
@@ -106,14 +96,18 @@ def _stream(
             raise FormatError(
                 features.path, f"page {batch.keys[bad.argmax()]}: regions not finite{hint}"
             )
-        images.hashes += [hash_of(page) for page in regions]
-        images.detected.update(batch.n_regions.tolist())
-        for number, count in zip(*np.unique(batch.source, return_counts=True), strict=True):
-            known = 0 <= number < len(SOURCES)
-            images.sources[SOURCES[number] if known else f"source {number}"] += int(count)
         if matrix is not None:
             matrix[start : start + _BATCH] = regions
         yield FeatureBatch(
             batch.keys, regions, batch.boxes, batch.scores, batch.classes, batch.source,
             batch.n_regions,
         )  # fmt: skip
+
+
+def _counted(
+    batches: Iterator[FeatureBatch], statistics: SplitStatistics, hashes: list[str]
+) -> Iterator[FeatureBatch]:
+    for batch in batches:
+        hashes += [hash_of(page) for page in batch.regions]
+        statistics.add_regions(batch.n_regions, batch.source)
+        yield batch

@@ -1,14 +1,16 @@
-"""The card of a release: every number comes from its facts."""
+"""The card of a release: every number comes from its statistics."""
 
 import json
 import re
 from collections.abc import Iterable, Mapping
+from itertools import combinations
 
 from now_builder.formats.perceptual_hash import ALIKE
 from now_builder.formats.release import DATA_FOLDER
 from now_builder.formats.split import SPLITS, SplitPlan
-from now_builder.package.facts import Facts
-from now_builder.package.settings import FLAGS, MEASURED, Settled
+from now_builder.formats.statistics import Summary, ranked, summarize
+from now_builder.package.description import Description
+from now_builder.package.settings import FLAGS, MEASURED, ReleaseSettings
 
 _SIZES = (
     (1_000, "n<1K"),
@@ -26,29 +28,29 @@ _FILTERS = (
 )  # fmt: skip
 
 
-def write_card(facts: Facts, settled: Settled, split: SplitPlan) -> str:
+def write_card(about: Description, settings: ReleaseSettings, split: SplitPlan) -> str:
     """Fill the card: a YAML head as the Hugging Face hub reads it, then Markdown."""
     sections = [
-        _head(facts, settled),
-        _what(facts, settled),
-        _provenance(facts, settled, split),
-        _making(facts, settled),
-        _languages(facts),
-        _captions(facts),
-        _noise(facts, settled),
-        _duplicates(facts),
-        _leakage(facts, split),
-        _flags(facts, settled),
-        _rejects(facts, settled),
-        _people(settled),
-        _licence(settled),
-        _limits(facts),
+        _head(about, settings),
+        _what(about, settings),
+        _provenance(about, settings, split),
+        _making(about, settings),
+        _languages(about),
+        _captions(about),
+        _noise(about, settings),
+        _duplicates(about),
+        _leakage(about, split),
+        _flags(about, settings),
+        _rejects(about, settings),
+        _people(settings),
+        _licence(settings),
+        _limits(about),
     ]
     return "\n\n".join(sections) + "\n"
 
 
 def size_category(pairs: int) -> str:
-    """Give the hub's word for a number of pairs."""
+    """Return the hub's word for a number of pairs."""
     return next((word for limit, word in _SIZES if pairs < limit), "100M<n<1B")
 
 
@@ -58,8 +60,8 @@ def language_codes(languages: Iterable[str]) -> list[str]:
     return [code for code in codes if code != "und"]
 
 
-def _head(facts: Facts, settled: Settled) -> str:
-    codes = language_codes(facts.languages)
+def _head(about: Description, settings: ReleaseSettings) -> str:
+    codes = language_codes(about.statistics.languages)
     tables = [
         line
         for name in ("pairs", "rejects")
@@ -72,8 +74,8 @@ def _head(facts: Facts, settled: Settled) -> str:
     ]
     lines = [
         "---",
-        f"pretty_name: {json.dumps(settled.name, ensure_ascii=False)}",
-        f"license: {json.dumps(settled.licence)}",
+        f"pretty_name: {json.dumps(settings.name, ensure_ascii=False)}",
+        f"license: {json.dumps(settings.licence)}",
         # A bare `no` is a boolean in YAML; quoted, it is Norwegian.
         *_listed("language", map(json.dumps, codes)),
         *_listed("annotations_creators", ["no-annotation"]),
@@ -81,7 +83,7 @@ def _head(facts: Facts, settled: Settled) -> str:
         *_listed("multilinguality", ["multilingual" if len(codes) > 1 else "monolingual"]),
         *_listed("source_datasets", ["original"]),
         *_listed("task_categories", ["image-to-text", "text-to-image"]),
-        *_listed("size_categories", [size_category(facts.pairs)]),
+        *_listed("size_categories", [size_category(about.statistics.pairs)]),
         *_listed("tags", ["noisy-correspondence", "cross-modal-retrieval", "web-screenshots"]),
         "configs:",
         *tables,
@@ -95,21 +97,24 @@ def _listed(name: str, values: Iterable[str]) -> list[str]:
     return [f"{name}:", *items] if items else []
 
 
-def _what(facts: Facts, settled: Settled) -> str:
+def _what(about: Description, settings: ReleaseSettings) -> str:
     rows = [
-        (name, split.pairs, split.domains, split.sites, f"{split.detected[0]:.1f}")
-        for name, split in facts.splits.items()
-    ]
-    three = "three" if len(facts.tracks) == 3 else len(facts.tracks)
-    home = f"\n\nHome: {settled.homepage}" if settled.homepage else ""
+        (
+            name, split.pairs, split.columns["domain"].distinct, split.columns["site"].distinct,
+            f"{split.detected_mean:.1f}",
+        )
+        for name, split in about.splits.items()
+    ]  # fmt: skip
+    tracks = len(about.vocabularies)
+    three = "three" if tracks == 3 else tracks
+    home = f"\n\nHome: {settings.homepage}" if settings.homepage else ""
     return (
-        f"# {settled.name}\n\n"
-        f"{facts.pairs:,} pairs of a phone screenshot of a web page (as 36 region features of 768 "
-        f"numbers) and the page's meta description (as token ids under {three} tokenizers, "
-        "and as "
-        "text), collected without annotation, so that many pairs do not correspond. It is laid "
-        "out as *Noise of Web* (NoW; PC², Duan et al., ACM MM 2024) was published, and was made "
-        "by the open toolkit noise-of-web, not by NoW's authors.\n\n"
+        f"# {settings.name}\n\n"
+        f"{about.statistics.pairs:,} pairs of a phone screenshot of a web page (as 36 region "
+        f"features of 768 numbers) and the page's meta description (as token ids under "
+        f"{three} tokenizers, and as text), collected without annotation, so that many pairs do "
+        "not correspond. It is laid out as *Noise of Web* (NoW; PC², Duan et al., ACM MM 2024) was "
+        "published, and was made by the open toolkit noise-of-web, not by NoW's authors.\n\n"
         + _table(
             ["split", "pairs", "domains", "sites", "regions from the detector, mean of 36"], rows
         )
@@ -117,9 +122,9 @@ def _what(facts: Facts, settled: Settled) -> str:
     )
 
 
-def _provenance(facts: Facts, settled: Settled, split: SplitPlan) -> str:
-    first, last = (moment[:10] for moment in facts.fetched)
-    sizes = ", ".join(f"{name} {getattr(settled, name):,}" for name in SPLITS)
+def _provenance(about: Description, settings: ReleaseSettings, split: SplitPlan) -> str:
+    first, last = (moment[:10] for moment in about.fetched)
+    sizes = ", ".join(f"{name} {getattr(settings, name):,}" for name in SPLITS)
     unit = {
         "domain": "registrable domain, so that none is in two splits",
         "site": "site (host name), so that none is in two splits",
@@ -127,7 +132,7 @@ def _provenance(facts: Facts, settled: Settled, split: SplitPlan) -> str:
     }[split.by]
     return (
         "## Provenance\n\n"
-        f"{facts.listed:,} listed URLs were visited between {first} and {last} with a phone's "
+        f"{about.listed:,} listed URLs were visited between {first} and {last} with a phone's "
         "screen of 360 × 640 CSS px at device scale 2: screenshots of 720 × 1280 px. Pools of "
         f"train, dev and test were decided before anything was learned, by a hash of the {unit} "
         f"(seed {split.seed}; shares {split.shares.train:.3g}, {split.shares.dev:.3g}, "
@@ -135,23 +140,25 @@ def _provenance(facts: Facts, settled: Settled, split: SplitPlan) -> str:
     )
 
 
-def _making(facts: Facts, settled: Settled) -> str:
+def _making(about: Description, settings: ReleaseSettings) -> str:
     attributes = [
         (name, value if len(value) <= 120 else f"{value[:117]}…")
-        for name, value in sorted(facts.detector.items())
+        for name, value in sorted(about.detector.items())
     ]
-    sources = [
-        (split, *(f"{split_facts.sources.get(source, 0):,}" for source in _origins(facts)))
-        for split, split_facts in facts.splits.items()
+    sources = about.sources
+    origins = sorted({name for found in sources.values() for name in found})
+    counts = [
+        (split, *(f"{found.get(name, 0):,}" for name in origins))
+        for split, found in sources.items()
     ]
     tracks = [
-        (name, f"{track.vocabulary:,}", track.source, track.learned_on)
-        for name, track in facts.tracks.items()
+        (name, f"{vocabulary.idx:,}", vocabulary.source, vocabulary.learned_on)
+        for name, vocabulary in about.vocabularies.items()
     ]
     mended = (
         "; then what was escaped twice decoded, tags, zero-width characters and bidi controls "
         "taken out"
-        if settled.mend
+        if settings.mend
         else ", nothing else"
     )
     return (
@@ -162,7 +169,7 @@ def _making(facts: Facts, settled: Settled) -> str:
         "the rest is filled and marked in `/source`.\n\n"
         + _table(["attribute", "value"], attributes)
         + "\n\n"
-        + _table(["regions by origin", *_origins(facts)], sources)
+        + _table(["regions by origin", *origins], counts)
         + "\n\n**Captions.** The meta description in the HTML source, entities decoded once, "
         f"Unicode NFC, white space collapsed, control characters dropped{mended}. "
         "Vocabularies were learned on the train pool alone (the published ones contain words of "
@@ -171,57 +178,50 @@ def _making(facts: Facts, settled: Settled) -> str:
     )
 
 
-def _origins(facts: Facts) -> list[str]:
-    return sorted({source for split in facts.splits.values() for source in split.sources})
-
-
-def _languages(facts: Facts) -> str:
+def _languages(about: Description) -> str:
     rows = [
         (
             language,
             f"{count:,}",
-            f"{100 * count / facts.pairs:.1f} %",
-            *(f"{split.languages.get(language, 0):,}" for split in facts.splits.values()),
+            f"{100 * count / about.statistics.pairs:.1f} %",
+            *(f"{split.languages.get(language, 0):,}" for split in about.splits.values()),
         )
-        for language, count in facts.languages.items()
+        for language, count in about.statistics.languages.items()
     ]
     return "## Languages\n\nDetected from caption and page (`und`: undecided).\n\n" + _table(
-        ["language", "pairs", "share", *facts.splits], rows
+        ["language", "pairs", "share", *about.splits], rows
     )
 
 
-def _captions(facts: Facts) -> str:
-    texts: list[tuple[str, ...]] = []
-    rows: list[tuple[str, ...]] = []
-    for split, split_facts in facts.splits.items():
-        texts.append(("characters", split, *_spread_cells(split_facts.characters), "–"))
-        for name, track in facts.tracks.items():
-            unknown = f"{track.unknown[split]:.2f} %"
-            rows.append((f"{name} tokens", split, *_spread_cells(track.lengths[split]), unknown))
+def _captions(about: Description) -> str:
+    rows: list[tuple[str, ...]] = [
+        ("characters", split, *_cells_of(summarize(found.characters)), "–")
+        for split, found in about.splits.items()
+    ]
+    for name in sorted(about.vocabularies):
+        for split, found in about.splits.items():
+            track = found.tracks[name]
+            unknown = f"{track.unknown_percent:.2f} %"
+            rows.append((f"{name} tokens", split, *_cells_of(summarize(track.lengths)), unknown))
     sources = [
-        (split, ", ".join(f"{name} {count:,}" for name, count in found.caption_sources.items()))
-        for split, found in facts.splits.items()
+        (split, as_counts(ranked(found.caption_sources))) for split, found in about.splits.items()
     ]
     head = ["length in", "split", "mean", "median", "90 %", "99 %", "longest", "`<unk>`"]
     return (
         "## Captions\n\n"
-        + _table(head, [*texts, *sorted(rows, key=lambda row: row[0])])
+        + _table(head, rows)
         + "\n\nWhere in the page the caption stood:\n\n"
         + _table(["split", "source and pairs"], sources)
     )
 
 
-def _spread_cells(spread: object) -> tuple[str, ...]:
-    values = [getattr(spread, name) for name in ("mean", "median", "p90", "p99", "largest")]
-    return tuple(f"{value:.1f}" if isinstance(value, float) else str(value) for value in values)
+def _cells_of(summary: Summary) -> tuple[str, ...]:
+    shown = (summary.mean, summary.median, summary.p90, summary.p99)
+    return (*(f"{value:.1f}" for value in shown), str(summary.largest))
 
 
-def _noise(facts: Facts, settled: Settled) -> str:
-    rows = [
-        (split, ", ".join(f"{verdict} {count:,}" for verdict, count in found.judged.items()))
-        for split, found in facts.splits.items()
-        if found.judged
-    ]
+def _noise(about: Description, settings: ReleaseSettings) -> str:
+    rows = [(split, as_counts(verdicts)) for split, verdicts in about.verdicts.items() if verdicts]
     if not rows:
         return (
             "## Known noise\n\nNo pair of this release was judged: dev and test are as noisy as "
@@ -229,27 +229,30 @@ def _noise(facts: Facts, settled: Settled) -> str:
             "here says what the share is in this release. Retrieval scores on a test split with "
             "mismatched pairs understate every method."
         )
-    drawn = "were drawn only from pairs judged to match" if settled.matched else "were not drawn so"
+    drawn = (
+        "were drawn only from pairs judged to match" if settings.matched else "were not drawn so"
+    )
     return (
         f"## Known noise\n\nPairs were judged (by a truth file or by people); dev and test {drawn}."
         " Verdicts on the released pairs:\n\n" + _table(["split", "verdicts"], rows)
     )
 
 
-def _duplicates(facts: Facts) -> str:
+def _duplicates(about: Description) -> str:
     rows = [
         (
-            split, f"{found.pairs:,}", f"{found.distinct_captions:,}", f"{found.largest_group:,}",
-            f"{found.distinct_images:,}",
+            split, f"{found.pairs:,}", f"{found.columns['caption'].distinct:,}",
+            f"{found.columns['caption'].largest_group:,}", f"{found.columns['image'].distinct:,}",
         )
-        for split, found in facts.splits.items()
+        for split, found in about.splits.items()
     ]  # fmt: skip
-    ceilings = [
-        (name, split, f"{track.distinct[split]:,}", f"{bound.i2t:.1f} %", f"{bound.t2i:.1f} %")
-        for name, track in facts.tracks.items()
-        for split, bound in track.ceilings.items()
-        if split != "train"
-    ]
+    ceilings = []
+    for name in about.vocabularies:
+        for split in SPLITS[1:]:
+            found = about.splits[split]
+            bound, lines = found.ceiling(name), found.tracks[name].lines
+            cells = f"{lines.distinct:,}", f"{bound.i2t:.1f} %", f"{bound.t2i:.1f} %"
+            ceilings.append((name, split, *cells))
     head = ["split", "pairs", "distinct captions", "largest group", "distinct images"]
     return (
         "## Duplicates, and the R@1 that they allow\n\n"
@@ -260,20 +263,16 @@ def _duplicates(facts: Facts) -> str:
     )
 
 
-def _leakage(facts: Facts, split: SplitPlan) -> str:
-    rows = [
-        (
-            f"{leak.later} in {leak.earlier}",
-            f"{leak.caption:,}",
-            f"{leak.screenshot:,}",
-            f"{leak.look:,}",
-            f"{leak.alike:,}",
-            f"{leak.site:,}",
-            f"{leak.domain:,}",
-            f"{leak.landed:,}",
-        )
-        for leak in facts.leaks
-    ]
+def _leakage(about: Description, split: SplitPlan) -> str:
+    rows = []
+    for earlier, later in combinations(SPLITS, 2):
+        first, second = about.splits[earlier], about.splits[later]
+        same = {name: second.columns[name].count_in(first.columns[name]) for name in first.columns}
+        counts = (
+            same["casefolded"], same["screenshot"], second.phashes.count_in(first.phashes),
+            second.count_alike(first), same["site"], same["domain"], same["landed"],
+        )  # fmt: skip
+        rows.append((f"{later} in {earlier}", *(f"{count:,}" for count in counts)))
     why = {
         "domain": "",
         "site": " This release is split by host: hosts of one domain may be in two splits.",
@@ -292,47 +291,47 @@ def _leakage(facts: Facts, split: SplitPlan) -> str:
     )
 
 
-def _flags(facts: Facts, settled: Settled) -> str:
-    counted = {flag for split in facts.splits.values() for flag in split.flags}
+def _flags(about: Description, settings: ReleaseSettings) -> str:
+    counted = {flag for split in about.splits.values() for flag in split.flags}
     rows = [
-        (f"`{flag}`", *(f"{split.flags.get(flag, 0):,}" for split in facts.splits.values()))
+        (f"`{flag}`", *(f"{split.flags.get(flag, 0):,}" for split in about.splits.values()))
         for flag in FLAGS
         if flag in counted
     ]
-    looked = bool(settled.filters.drop & {*MEASURED})
+    looked = bool(settings.filters.drop & {*MEASURED})
     what = (
         "The column `flags` of `pairs.parquet` says what is noteworthy about a pair, told by rules "
         "and word lists, which err. Text flags are of the caption as crawled"
-        f"{', before it was mended' if settled.mend else '; nothing was mended'}. "
+        f"{', before it was mended' if settings.mend else '; nothing was mended'}. "
         f"{' and '.join(f'`{name}`' for name in MEASURED)} were {'' if looked else 'not '}looked "
         "for.\n\n"
     )
-    table = _table(["flag", *facts.splits], rows) if rows else "No pair has a flag."
+    table = _table(["flag", *about.splits], rows) if rows else "No pair has a flag."
     return "## Flags\n\n" + what + table
 
 
-def _rejects(facts: Facts, settled: Settled) -> str:
-    total = sum(facts.rejects.values())
-    rows = [(f"`{reason}`", f"{count:,}") for reason, count in facts.rejects.items()]
-    default = Settled(seed=settled.seed, by=settled.by)
+def _rejects(about: Description, settings: ReleaseSettings) -> str:
+    total = sum(about.rejects.values())
+    rows = [(f"`{reason}`", f"{count:,}") for reason, count in about.rejects.items()]
+    default = ReleaseSettings(seed=settings.seed, by=settings.by)
     chosen = [
-        f"`{name} = {getattr(settled, name)}`"
+        f"`{name} = {getattr(settings, name)}`"
         for name in _FILTERS
-        if getattr(settled, name) != getattr(default, name)
+        if getattr(settings, name) != getattr(default, name)
     ]
     return (
-        f"## What is not in it\n\n{total:,} of {facts.listed:,} listed URLs are in no split; each "
-        "is a row of `rejects.parquet` with its reason. Filters chosen: "
+        f"## What is not in it\n\n{total:,} of {about.listed:,} listed URLs are in no split; "
+        "each is a row of `rejects.parquet` with its reason. Filters chosen: "
         f"{', '.join(chosen) or 'none'}.\n\n" + _table(["reason", "URLs"], rows)
     )
 
 
-def _people(settled: Settled) -> str:
-    dropped = [f"`{flag}`" for flag in ("email", "phone") if flag in settled.filters.drop]
+def _people(settings: ReleaseSettings) -> str:
+    dropped = [f"`{flag}`" for flag in ("email", "phone") if flag in settings.filters.drop]
     left = f", and those with {' or '.join(dropped)} were left out" if dropped else ""
     way = (
-        f"Ask here: {settled.contact}."
-        if settled.contact
+        f"Ask here: {settings.contact}."
+        if settings.contact
         else "**No contact was given when this card was made; add one before publishing.**"
     )
     return (
@@ -344,15 +343,15 @@ def _people(settled: Settled) -> str:
     )
 
 
-def _licence(settled: Settled) -> str:
+def _licence(settings: ReleaseSettings) -> str:
     return (
-        f"## Licence\n\n`{settled.licence}` for what this release adds (selection, features, token "
-        "ids, metadata). Page texts and the pages behind the features belong to their owners. "
-        "NoW itself is cc-by-nc-4.0."
+        f"## Licence\n\n`{settings.licence}` for what this release adds (selection, features, "
+        "token ids, metadata). Page texts and the pages behind the features belong to their "
+        "owners. NoW itself is cc-by-nc-4.0."
     )
 
 
-def _limits(facts: Facts) -> str:
+def _limits(about: Description) -> str:
     return (
         "## Limits\n\n"
         "- One screen of each page, at one moment, without scrolling, signing in or consenting.\n"
@@ -360,8 +359,8 @@ def _limits(facts: Facts) -> str:
         "are not comparable.\n"
         '- A meta description is written for search engines; "mismatched" means that it does not '
         "tell what the screen shows, not that it is wrong.\n"
-        f"- {facts.pairs:,} pairs: with few test pairs a difference of a few points of rSum is "
-        "chance.\n\n"
+        f"- {about.statistics.pairs:,} pairs: with few test pairs a difference of a few points of "
+        "rSum is chance.\n\n"
         f"Layout: `{DATA_FOLDER}/{{train,dev,test}}.h5` with captions and keys beside them, "
         "`vocab/`, `pairs.parquet`, `rejects.parquet`, `croissant.json`, `manifest.json` (hashes; "
         "`now-builder verify` checks them).\n\n"

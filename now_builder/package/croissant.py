@@ -7,8 +7,8 @@ from typing import Any
 from now_builder.formats.captions import TOKENIZERS
 from now_builder.formats.release import DATA_FOLDER, FileEntry, Pair
 from now_builder.package.card import as_counts, language_codes
-from now_builder.package.facts import Facts
-from now_builder.package.settings import Settled
+from now_builder.package.description import Description
+from now_builder.package.settings import ReleaseSettings
 
 _CONTEXT: dict[str, Any] = {
     "@language": "en",
@@ -80,19 +80,19 @@ _SPLITS = {"train": "cr:TrainingSplit", "dev": "cr:ValidationSplit", "test": "cr
 
 
 def make_croissant(
-    facts: Facts, settled: Settled, files: Mapping[str, FileEntry]
+    about: Description, settings: ReleaseSettings, files: Mapping[str, FileEntry]
 ) -> dict[str, Any]:
     """Describe a release as JSON-LD.
 
     Args:
-        facts: Its numbers.
-        settled: Its name, licence and the like.
+        about: What is said of it.
+        settings: Its name, licence and the like.
         files: Its data files by relative path.
 
     Source:
         Croissant 1.1 and Croissant-RAI 1.0, MLCommons.
     """
-    spdx = _SPDX.get(settled.licence)
+    spdx = _SPDX.get(settings.licence)
     tree: dict[str, Any] = {
         "@context": _CONTEXT,
         "@type": "sc:Dataset",
@@ -100,25 +100,25 @@ def make_croissant(
             "http://mlcommons.org/croissant/1.1",
             "http://mlcommons.org/croissant/RAI/1.0",
         ],
-        "name": settled.name,
-        "description": f"{facts.pairs} pairs of phone screenshots of web pages (36 region features "
-        "of an APT-style detector) and meta descriptions, many of them mismatched; the layout of "
-        "Noise of Web.",
-        "license": f"https://spdx.org/licenses/{spdx}.html" if spdx else settled.licence,
+        "name": settings.name,
+        "description": f"{about.statistics.pairs} pairs of phone screenshots of web pages (36 "
+        "region features of an APT-style detector) and meta descriptions, many of them "
+        "mismatched; the layout of Noise of Web.",
+        "license": f"https://spdx.org/licenses/{spdx}.html" if spdx else settings.licence,
         "citeAs": _CITE,
         "creator": {"@type": "sc:Organization", "name": "Users of the noise-of-web toolkit"},
-        "datePublished": facts.fetched[1][:10],
-        "dateCreated": facts.fetched[1][:10],
-        "inLanguage": language_codes(facts.languages),
+        "datePublished": about.fetched[1][:10],
+        "dateCreated": about.fetched[1][:10],
+        "inLanguage": language_codes(about.statistics.languages),
         "keywords": ["noisy correspondence", "cross-modal retrieval", "web screenshots"],
         "version": "1.0.0",
         "isLiveDataset": False,
         "distribution": [_file(name, entry) for name, entry in files.items()],
         "recordSet": [_split_records(), _pair_records()],
-        **_responsible(facts, settled),
+        **_responsible(about, settings),
     }
-    if settled.homepage:
-        tree["url"] = settled.homepage
+    if settings.homepage:
+        tree["url"] = settings.homepage
     return tree
 
 
@@ -129,7 +129,7 @@ def describe_parquet(
 
     Args:
         release: The release's own metadata.
-        columns: Of every file.
+        columns: Columns of every file.
         images: Whether screenshots are among them.
     """
     sets = [
@@ -250,19 +250,19 @@ def _pair_records() -> dict[str, Any]:
     }
 
 
-def _responsible(facts: Facts, settled: Settled) -> dict[str, Any]:
-    contact = settled.contact or "no contact was given when this was made"
+def _responsible(about: Description, settings: ReleaseSettings) -> dict[str, Any]:
+    contact = settings.contact or "no contact was given when this was made"
     return {
-        "rai:dataCollection": f"{facts.listed} listed URLs were visited by a browser set up as a "
+        "rai:dataCollection": f"{about.listed} listed URLs were visited by a browser set up as a "
         "phone (720 x 1280 px); the meta description was read from the HTML source.",
         "rai:dataCollectionType": ["Web Scraping"],
-        "rai:dataCollectionTimeframe": [moment[:10] for moment in facts.fetched],
+        "rai:dataCollectionTimeframe": [moment[:10] for moment in about.fetched],
         "rai:dataCollectionMissingData": "URLs in no split, by reason: "
-        + (as_counts(facts.rejects) or "none"),
+        + (as_counts(about.rejects) or "none"),
         "rai:dataCollectionRawData": "Screenshots and HTML are kept by the maker, not released.",
         "rai:dataPreprocessingProtocol": [
             "Captions: entities decoded once, NFC, white space collapsed, controls dropped"
-            + (", then mended." if settled.mend else "."),
+            + (", then mended." if settings.mend else "."),
             "Images: 36 regions a page from an APT-style detector, not the paper's weights.",
         ],
         "rai:dataLimitations": [
@@ -270,12 +270,12 @@ def _responsible(facts: Facts, settled: Settled) -> dict[str, Any]:
             "Duplicate captions bound R@1; see DATASET_CARD.md.",
         ],
         "rai:dataBiases": [
-            "Pages by language: " + as_counts(facts.languages),
+            "Pages by language: " + as_counts(about.statistics.languages),
             "Sites that refuse robots, need a sign-in or fail to load are missing.",
         ],
         "rai:personalSensitiveInformation": "Meta descriptions are public text and may name people "
         "or hold addresses; the column flags of pairs.parquet says where a rule found an e-mail "
-        f"address or a telephone number. Flags whose pairs were left out: {settled.drop}.",
+        f"address or a telephone number. Flags whose pairs were left out: {settings.drop}.",
         "rai:dataUseCases": [
             "Learning and evaluating cross-modal retrieval under noisy correspondence."
         ],

@@ -10,10 +10,10 @@ _LONGEST = 10_000
 
 @runtime_checkable
 class CaptionIndex(Protocol):
-    """Captions with their keys, to be asked for one that is the same."""
+    """Captions with their keys, searched for one that is the same."""
 
     def find(self, caption: str) -> tuple[str, float] | None:
-        """Give the key of such a caption and how similar it is, in [0, 1]; or ``None``."""
+        """Return the key of such a caption and its similarity in [0, 1], else ``None``."""
 
     def add(self, key: str, caption: str) -> None:
         """Add a caption."""
@@ -26,7 +26,7 @@ class SameCaptions:
         self._keys: dict[str, str] = {}
 
     def find(self, caption: str) -> tuple[str, float] | None:
-        """Give the key of an equal caption and 1."""
+        """Return the key of an equal caption and 1."""
         key = self._keys.get(caption.casefold())
         return None if key is None else (key, 1.0)
 
@@ -60,7 +60,7 @@ class NearCaptions:
         self._same = SameCaptions()
 
     def find(self, caption: str) -> tuple[str, float] | None:
-        """Give the key of the most similar caption, the first of equals."""
+        """Return the key of the most similar caption, the first of equals."""
         same = self._same.find(caption)
         if same is not None:
             return same
@@ -86,11 +86,11 @@ class NearCaptions:
 
 
 def shingles(caption: str) -> frozenset[str]:
-    """Give the runs of three characters of a caption, case folded; a shorter one is a run."""
+    """Return the runs of three characters of a caption, case folded; a shorter one is a run."""
     text = caption[:_LONGEST].casefold()
     return frozenset(text[at : at + _SHINGLE] for at in range(max(1, len(text) - _SHINGLE + 1)))
 
 
 def jaccard(one: frozenset[str], other: frozenset[str]) -> float:
-    """Give the share of what two sets have in common in what either has."""
+    """Return the Jaccard similarity of two sets."""
     return len(one & other) / len(one | other)

@@ -10,7 +10,7 @@ from now_builder.formats.shard import CaptureRow, Planned
 from now_builder.formats.split import SPLITS, Split, SplitPlan
 from now_builder.package.duplicates import CaptionIndex, NearCaptions, SameCaptions
 from now_builder.package.judgements import Judgements
-from now_builder.package.screenshots import LookIndex
+from now_builder.package.screenshots import PhashIndex
 from now_builder.package.settings import Filters
 
 
@@ -50,7 +50,7 @@ class Selection:
 
 
 def unusable(pages: Pages, key: str) -> tuple[str, str | None] | None:
-    """Say why a page cannot be a pair (reason and detail), ``None`` if it can."""
+    """Return why a page cannot be a pair (reason and detail), ``None`` if it can."""
     row = pages.rows.get(key)
     if row is None:
         return "not_crawled", None
@@ -76,7 +76,7 @@ def select(
     judged: Judgements | None,
     filters: Filters = _NONE,
 ) -> Selection:
-    """Give each usable page to the split of its pool, as far as filters and sizes allow.
+    """Assign each usable page to the split of its pool, as far as filters and sizes allow.
 
     Dev and test take only pages judged to match, where there are judgements. Which pages a split
     takes when it cannot take all is decided by a seeded hash of the key, so more pages or a larger
@@ -131,7 +131,7 @@ def select(
 
 
 class _Taken:
-    """The pages taken so far, to be asked for a duplicate."""
+    """The pages taken so far, searched for duplicates."""
 
     def __init__(self, pages: Pages, filters: Filters) -> None:
         self._rows = pages.rows
@@ -141,10 +141,10 @@ class _Taken:
             self._captions = SameCaptions()
         elif filters.captions == "near":
             self._captions = NearCaptions(filters.similarity)
-        self._looks = LookIndex(filters.look_bits) if filters.look_bits >= 0 else None
+        self._looks = PhashIndex(filters.phash_bits) if filters.phash_bits >= 0 else None
 
     def twin_of(self, key: str) -> tuple[str, str] | None:
-        """Say of which page one is a duplicate (reason and detail)."""
+        """Return of which page one is a duplicate (reason and detail), else ``None``."""
         row = self._rows[key]
         same = self._captions.find(row.caption or "") if self._captions is not None else None
         if same is not None:

@@ -1,4 +1,4 @@
-"""What is noteworthy about a page, told from its row: flags that a release carries or drops."""
+"""What is noteworthy about a page, by its row: flags that a release carries or drops."""
 
 import re
 import tomllib
@@ -27,7 +27,7 @@ _REGIONS = {
 
 
 def flags_of(row: CaptureRow) -> frozenset[str]:
-    """Tell the flags of a page from its caption, title and HTTP status.
+    """Return the flags of a page by its caption, title and HTTP status.
 
     Args:
         row: Its caption as crawled, not mended.
@@ -49,12 +49,12 @@ def flags_of(row: CaptureRow) -> frozenset[str]:
 
 
 def has_phone(text: str, site: str, lang: str | None) -> bool:
-    """Tell whether a valid telephone number stands in a text.
+    """Whether a valid telephone number stands in a text.
 
     Args:
         text: A caption.
         site: Its host; a country's top level tells where numbers without a country's code belong.
-        lang: Of the page; tells it otherwise.
+        lang: Language of the page.
     """
     text = text[:_LONGEST]
     if sum(map(str.isdigit, text)) < _DIGITS:
@@ -65,12 +65,12 @@ def has_phone(text: str, site: str, lang: str | None) -> bool:
 
 
 def is_adult(caption: str) -> bool:
-    """Tell whether a caption has a word of the list ``adult`` in ``words.toml``."""
+    """Whether a caption has a word of the list ``adult`` in ``words.toml``."""
     return _adult().search(caption.casefold()) is not None
 
 
 def is_error(title: str, caption: str) -> bool:
-    """Tell whether a page says that it is none: not found, blocked, under construction, for sale.
+    """Whether a page says that it is none: not found, blocked, under construction, for sale.
 
     Args:
         title: Taken apart at ``|``, ``-``, ``:`` and the like; one part must be such a phrase.
@@ -102,7 +102,7 @@ def _adult() -> re.Pattern[str]:
 
 @cache
 def consent_words() -> re.Pattern[str]:
-    """Give the pattern of the words of ``consent`` in ``words.toml``, for case-folded text."""
+    """Return the pattern of the words of ``consent`` in ``words.toml``, for case-folded text."""
     tree = _words()["consent"]
     return re.compile(rf"\b(?:{_any(tree['latin'])})\b|{_any(tree['others'])}")
 

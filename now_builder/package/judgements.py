@@ -27,7 +27,7 @@ class Judgements:
     verdicts: dict[str, Verdict]
 
     def of(self, key: str) -> Verdict | None:
-        """Give the verdict on a page, ``None`` if there is none."""
+        """Return the verdict on a page, ``None`` if there is none."""
         return self.verdicts.get(key)
 
 

@@ -210,7 +210,7 @@ def _schema(
     half: bool,  # noqa: FBT001
     digest: str,
 ) -> pa.Schema:
-    """Give the columns, and what ``datasets`` wants to know about them."""
+    """Return the columns, and what ``datasets`` wants to know about them."""
     fields: list[tuple[str, pa.DataType, dict[str, Any]]] = []
     if settings.images:
         picture = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
@@ -224,8 +224,8 @@ def _schema(
     if settings.regions:
         fields.append(("regions", *_array(DIMENSION, "float16" if half else "float32")))
     features = {name: feature for name, _, feature in fields}
-    told = {b"huggingface": json.dumps({"info": {"features": features}}), _DIGEST: digest}
-    return pa.schema([(name, kind) for name, kind, _ in fields], metadata=told)
+    metadata = {b"huggingface": json.dumps({"info": {"features": features}}), _DIGEST: digest}
+    return pa.schema([(name, kind) for name, kind, _ in fields], metadata=metadata)
 
 
 def _value(kind: str) -> tuple[pa.DataType, dict[str, Any]]:
@@ -303,7 +303,7 @@ def _table(
 
 
 def _cells(values: Any, kind: pa.DataType) -> pa.Array:
-    """Give a column; arrays keep their numbers as they are in memory."""
+    """Return a column; arrays keep their numbers as they are in memory."""
     if not isinstance(values, np.ndarray):
         return pa.array(values, kind)
     cells = pa.array(values.ravel(), _innermost(kind))
@@ -341,12 +341,12 @@ def _card(card: str, schema: pa.Schema, *, images: bool) -> str:
         lines += [f"      - split: {split}", f"        path: data/{split}-*.parquet"]
     head = head.partition("configs:")[0] + "\n".join(lines) + "\n"
     title, rest = body.lstrip("\n").split("\n\n", 1)
-    told = "the screenshots themselves" if images else "no screenshots"
+    pictures = "the screenshots themselves" if images else "no screenshots"
     columns = "\n".join(f"| `{name}` | {_ABOUT[name]} |" for name in schema.names)
     loading = (
         "## Load it\n\n```python\nimport datasets\n\n"
         'data = datasets.load_dataset("OWNER/NAME")  # or the path of this folder\n```\n\n'
-        f"This is the release as Parquet, with {told}; row order is pair order.\n\n"
+        f"This is the release as Parquet, with {pictures}; row order is pair order.\n\n"
         f"| column | meaning |\n| --- | --- |\n{columns}\n\n"
     )
     first, section, others = rest.partition("## ")

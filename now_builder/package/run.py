@@ -44,16 +44,23 @@ from now_builder.formats.shard import (
     rows_path,
 )
 from now_builder.formats.split import SPLITS, Split, SplitPlan, read_split
+from now_builder.formats.statistics import ReleaseStatistics
 from now_builder.formats.text import mend
-from now_builder.package.arrays import ArrayFiles, Images, write_images
+from now_builder.package.arrays import ArrayFiles, write_images
 from now_builder.package.card import write_card
 from now_builder.package.croissant import make_croissant
-from now_builder.package.facts import Facts, Material, compute_facts
+from now_builder.package.description import (
+    Description,
+    capture_columns,
+    count_pairs,
+    count_verdicts,
+    fetch_times,
+)
 from now_builder.package.filters import Pages, Selection, select, unusable
 from now_builder.package.flags import flags_of
 from now_builder.package.judgements import Judgements, read_judgements, relative
 from now_builder.package.screenshots import measure
-from now_builder.package.settings import MEASURED, PackageSettings, Settled
+from now_builder.package.settings import MEASURED, PackageSettings, ReleaseSettings
 from now_builder.package.verify import verify
 
 __all__ = ["package", "verify"]
@@ -107,37 +114,39 @@ def package(
     vocabularies = {
         name: read_vocabulary(captions / f"{name}.vocab.json") for name in find_tokenizers(captions)
     }
-    settled = settle(settings, split, before, release, mended=_mended(captions, vocabularies))
+    resolved = resolve_settings(
+        settings, split, before, release, mended=_mended(captions, vocabularies)
+    )
     with open_features(features) as opened:
-        inputs = _read(captures, captions, release, settled, split, vocabularies)
+        inputs = _read(captures, captions, release, resolved, split, vocabularies)
         inputs.hashes["features"] = _hash_of_features(features, opened)
-        if not force and before is not None and _stands(release, before, settled, inputs):
+        if not force and before is not None and _stands(release, before, resolved, inputs):
             return before
         pages = Pages(inputs.plan, inputs.rows, frozenset(opened.keys), inputs.ids, inputs.flags)
-        if settled.filters.drop & {*MEASURED}:
-            pages = _look(captures, pages)
-        sizes = {name: getattr(settled, name) for name in SPLITS}
-        selection = select(pages, split, sizes, inputs.judged, settled.filters)
+        if resolved.filters.drop & {*MEASURED}:
+            pages = _add_measured_flags(captures, pages)
+        sizes = {name: getattr(resolved, name) for name in SPLITS}
+        selection = select(pages, split, sizes, inputs.judged, resolved.filters)
         _check_sizes(selection, sizes, release)
         _clear(release)
         inputs = replace(inputs, flags=pages.flags)
-        return _write(release, opened, inputs, selection, settled)
+        return _write(release, opened, inputs, selection, resolved)
 
 
-def settle(
+def resolve_settings(
     settings: PackageSettings,
     split: SplitPlan,
     before: Manifest | None,
     release: Path,
     *,
     mended: bool,
-) -> Settled:
+) -> ReleaseSettings:
     """Decide every setting: as given, else as the release was made, else the default.
 
     Args:
-        settings: As given.
-        split: Of the captures.
-        before: Of the release as it was, if it was.
+        settings: The settings that were given.
+        split: Plan of the captures' split.
+        before: Manifest of the release as it was, if it was.
         release: Its folder.
         mended: Whether the captions were mended when they were tokenised.
 
@@ -153,15 +162,15 @@ def settle(
     if settings.matched is not None:
         none = str(settings.matched) == "none"
         given["matched"] = None if none else relative(settings.matched, release)
-    settled = Settled.model_validate(tree | given)
-    if settled.mend != mended:
+    resolved = ReleaseSettings.model_validate(tree | given)
+    if resolved.mend != mended:
         raise ConfigError(
-            f"--{'' if settled.mend else 'no-'}mend, but the captions were tokenised "
-            f"{'' if mended else 'un'}mended; run tokenize with --{'' if settled.mend else 'no-'}"
+            f"--{'' if resolved.mend else 'no-'}mend, but the captions were tokenised "
+            f"{'' if mended else 'un'}mended; run tokenize with --{'' if resolved.mend else 'no-'}"
             "mend first: token ids and texts must be of the same captions"
         )
     for name in ("seed", "by"):
-        wanted, fixed = getattr(settled, name), getattr(split, name)
+        wanted, fixed = getattr(resolved, name), getattr(split, name)
         if wanted != fixed:
             origin = f"--{name}" if getattr(settings, name) is not None else f"{release}: {name}"
             raise ConfigError(
@@ -169,7 +178,7 @@ def settle(
                 "and vocabularies have learned on that train pool; crawl and learn again with the "
                 "other value, or choose another release folder"
             )
-    return settled
+    return resolved
 
 
 def _before(release: Path) -> Manifest | None:
@@ -182,7 +191,7 @@ def _before(release: Path) -> Manifest | None:
 
 
 def _mended(captions: Path, vocabularies: Mapping[str, Vocabulary]) -> bool:
-    """Tell whether the captions were mended when they were tokenised, all of them or none."""
+    """Whether the captions were mended when they were tokenised, all of them or none."""
     found = {name: item.extra.get("captions") == MENDED for name, item in vocabularies.items()}
     if len(set(found.values())) != 1:
         names = ", ".join(name for name, mended in found.items() if mended)
@@ -190,7 +199,7 @@ def _mended(captions: Path, vocabularies: Mapping[str, Vocabulary]) -> bool:
     return found["jieba"]
 
 
-def _look(captures: Path, pages: Pages) -> Pages:
+def _add_measured_flags(captures: Path, pages: Pages) -> Pages:
     """Add the flags for which screenshots and elements are read, of pages that can be pairs."""
     keys = frozenset(line.key for line in pages.plan if unusable(pages, line.key) is None)
     measured = measure(captures, keys)
@@ -202,14 +211,14 @@ def _read(
     captures: Path,
     captions: Path,
     release: Path,
-    settled: Settled,
+    settings: ReleaseSettings,
     split: SplitPlan,
     vocabularies: dict[str, Vocabulary],
 ) -> _Inputs:
     plan = read_plan(captures)
     rows = {row.key: row for row in read_rows(captures)}
     flags = {row.key: flags_of(row) for row in rows.values() if row.status == "ok" and row.caption}
-    if settled.mend:
+    if settings.mend:
         rows = {key: replace(row, caption=mend(row.caption or "")) for key, row in rows.items()}
     hashes = {"plan": sha256_of(plan_path(captures))}
     shards = [sha256_of(rows_path(captures, shard)) for shard in complete_shards(captures)]
@@ -225,8 +234,8 @@ def _read(
     paths = [captions / f"{name}.tokenizer.json" for name in sorted(vocabularies)]
     raw = {path.name: _text(path) for path in paths if path.exists()}
     judged = None
-    if settled.matched is not None:
-        path = Path(os.path.normpath(release.resolve() / settled.matched))
+    if settings.matched is not None:
+        path = Path(os.path.normpath(release.resolve() / settings.matched))
         judged = read_judgements(path, plan)
         hashes["matched"] = sha256_of(path)
     return _Inputs(split, plan, rows, ids, vocabularies, raw, judged, hashes, flags)
@@ -240,17 +249,17 @@ def _text(path: Path) -> str:
 
 
 def _hash_of_features(path: Path, features: Features) -> str:
-    """Tell one feature file from another without reading gigabytes: size, keys, attributes."""
+    """Identify a feature file without reading gigabytes: hash its size, keys and attributes."""
     attributes = sorted((name, str(value)) for name, value in features.attributes.items())
     text = f"{path.stat().st_size}\n{attributes}\n" + "\n".join(features.keys)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _stands(release: Path, before: Manifest, settled: Settled, inputs: _Inputs) -> bool:
+def _stands(release: Path, before: Manifest, settings: ReleaseSettings, inputs: _Inputs) -> bool:
     """Whether a release is complete and would come out the same."""
     return (
         (release / "manifest.json").exists()
-        and before.settings == settled.model_dump()
+        and before.settings == settings.model_dump()
         and before.inputs == inputs.hashes
         and before.versions == _versions()
         and all(
@@ -292,17 +301,23 @@ def _clear(release: Path) -> None:
 
 
 def _write(
-    release: Path, features: Features, inputs: _Inputs, selection: Selection, settled: Settled
+    release: Path,
+    features: Features,
+    inputs: _Inputs,
+    selection: Selection,
+    settings: ReleaseSettings,
 ) -> Manifest:
-    images, pairs = {}, {}
+    statistics = ReleaseStatistics(capture_columns(inputs.rows))
+    pairs: dict[Split, list[Pair]] = {}
     shapes: dict[str, list[int]] = {}
-    half = features.dataset.dtype.itemsize == 2 if settled.half is None else settled.half
+    half = features.dataset.dtype.itemsize == 2 if settings.half is None else settings.half
     for split, keys in selection.splits.items():
         h5 = Path(DATA_FOLDER) / f"{split}.h5"
-        npy = Path(DATA_FOLDER) / f"{split}_ims.npy" if settled.npy else None
+        npy = Path(DATA_FOLDER) / f"{split}_ims.npy" if settings.npy else None
         files = ArrayFiles(release / h5, release / npy if npy else None, half)
-        images[split] = write_images(features, keys, files)
-        pairs[split] = _pairs(split, keys, inputs, images[split])
+        hashes = write_images(features, keys, files, statistics.splits[split])
+        pairs[split] = _pairs(split, keys, inputs, hashes)
+        count_pairs(statistics.splits[split], pairs[split], inputs.ids)
         for name in [h5, *([npy] if npy else [])]:
             shapes[name.as_posix()] = [len(keys), *features.dataset.shape[1:]]
     names = [*shapes, *_write_texts(release, inputs, selection)]
@@ -313,13 +328,16 @@ def _write(
         for name, value in sorted(features.attributes.items())
         if name not in {"format", "complete"}
     }
-    facts = compute_facts(
-        Material(
-            inputs.plan, inputs.rows, pairs, inputs.ids, inputs.vocabularies, images, selection,
-            inputs.judged, detector,
-        )
-    )  # fmt: skip
-    return _describe(release, inputs, settled, facts, _Written(names, shapes, selection))
+    description = Description(
+        statistics,
+        inputs.vocabularies,
+        len(inputs.plan),
+        selection.reasons,
+        fetch_times(inputs.rows),
+        count_verdicts(pairs, inputs.judged),
+        detector,
+    )
+    return _describe(release, inputs, settings, description, _Written(names, shapes, selection))
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,11 +347,11 @@ class _Written:
     selection: Selection
 
 
-def _pairs(split: Split, keys: list[str], inputs: _Inputs, images: Images) -> list[Pair]:
+def _pairs(split: Split, keys: list[str], inputs: _Inputs, hashes: list[str]) -> list[Pair]:
     return [
         Pair(
             key, split, index, row.url, row.site, row.caption or "", row.caption_source, row.lang,
-            row.phash, images.hashes[index], ",".join(sorted(inputs.flags.get(key, ()))),
+            row.phash, hashes[index], ",".join(sorted(inputs.flags.get(key, ()))),
         )
         for index, key in enumerate(keys)
         if (row := inputs.rows[key])
@@ -341,7 +359,7 @@ def _pairs(split: Split, keys: list[str], inputs: _Inputs, images: Images) -> li
 
 
 def _write_texts(release: Path, inputs: _Inputs, selection: Selection) -> list[str]:
-    """Write captions, keys and vocabularies; give their names."""
+    """Write captions, keys and vocabularies, and return their paths."""
     texts: dict[str, str] = {}
     for split, keys in selection.splits.items():
         texts[f"{DATA_FOLDER}/{split}_ids.txt"] = "".join(f"{key}\n" for key in keys)
@@ -359,21 +377,25 @@ def _write_texts(release: Path, inputs: _Inputs, selection: Selection) -> list[s
 
 
 def _describe(
-    release: Path, inputs: _Inputs, settled: Settled, facts: Facts, written: _Written
+    release: Path,
+    inputs: _Inputs,
+    settings: ReleaseSettings,
+    description: Description,
+    written: _Written,
 ) -> Manifest:
     """Write card, metadata and, last, the manifest."""
-    write_text(release / "DATASET_CARD.md", write_card(facts, settled, inputs.split))
+    write_text(release / "DATASET_CARD.md", write_card(description, settings, inputs.split))
     names = [*written.names, "pairs.parquet", "rejects.parquet", "DATASET_CARD.md"]
     files = {name: _entry(release, name, written.shapes.get(name)) for name in sorted(names)}
-    write_json(release / "croissant.json", make_croissant(facts, settled, files))
+    write_json(release / "croissant.json", make_croissant(description, settings, files))
     files["croissant.json"] = _entry(release, "croissant.json", None)
     splits = written.selection.splits
     manifest = Manifest(
-        name=settled.name,
-        created_at=facts.fetched[1],
+        name=settings.name,
+        created_at=description.fetched[1],
         split=inputs.split,
         counts={name: len(keys) for name, keys in splits.items()},
-        rejects=facts.rejects,
+        rejects=description.rejects,
         fingerprints={
             split: {
                 name: fingerprint(keys, (ids[key] for key in keys))
@@ -381,8 +403,8 @@ def _describe(
             }
             for split, keys in splits.items()
         },
-        detector=facts.detector,
-        settings=settled.model_dump(),
+        detector=description.detector,
+        settings=settings.model_dump(),
         versions=_versions(),
         inputs=inputs.hashes,
         files=files,

@@ -1,4 +1,4 @@
-"""What can be told of a page by looking: blank screens, consent walls, screenshots alike."""
+"""What needs screenshots or elements: blank screens, consent walls, screenshots alike."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,7 +28,7 @@ def measure(captures: Path, keys: frozenset[str]) -> dict[str, frozenset[str]]:
 
     Args:
         captures: Folder made by ``crawl``.
-        keys: Of the pages to look at.
+        keys: Keys of the pages to read.
 
     Returns:
         ``blank``, ``consent_wall`` or both, of the pages that have one of them.
@@ -40,15 +40,15 @@ def measure(captures: Path, keys: frozenset[str]) -> dict[str, frozenset[str]]:
     shards = sorted({line.shard for line in plan if line.key in keys})
     skip = frozenset(line.key for line in plan) - keys
     found = {}
-    looked = read_captures(captures, skip, shards)
-    for capture in tqdm(looked, total=len(keys), desc="looking", unit="page", disable=None):
-        flags = _looks_of(capture)
+    captures_read = read_captures(captures, skip, shards)
+    for capture in tqdm(captures_read, total=len(keys), desc="looking", unit="page", disable=None):
+        flags = _measured_flags(capture)
         if flags:
             found[capture.key] = flags
     return found
 
 
-def _looks_of(capture: Capture) -> frozenset[str]:
+def _measured_flags(capture: Capture) -> frozenset[str]:
     flags = set()
     if is_blank(capture.screenshot, capture.key):
         flags.add("blank")
@@ -58,7 +58,7 @@ def _looks_of(capture: Capture) -> frozenset[str]:
 
 
 def is_blank(screenshot: bytes, key: str) -> bool:
-    """Tell whether 99 % of a screenshot are of one colour, to a sixteenth of each channel.
+    """Whether 99 % of a screenshot are of one colour, to a sixteenth of each channel.
 
     Raises:
         FormatError: If it is not a readable picture.
@@ -69,10 +69,10 @@ def is_blank(screenshot: bytes, key: str) -> bool:
 
 
 def has_consent_wall(elements: Sequence[Element]) -> bool:
-    """Tell whether a dialog, or a box that stays in place, asks for consent over half the screen.
+    """Whether a dialog, or a box that stays in place, asks for consent over half the screen.
 
     Args:
-        elements: Of the page, in document order; parents come before their children.
+        elements: Elements of the page in document order; parents come before their children.
     """
     inside: dict[int, int] = {}
     texts: dict[int, list[str]] = {}
@@ -92,8 +92,8 @@ def _covers(element: Element) -> bool:
     return stays and element.visible and (right - left) * (bottom - top) >= _WALL * WIDTH * HEIGHT
 
 
-class LookIndex:
-    """Perceptual hashes, to be asked for one within a number of bits.
+class PhashIndex:
+    """Perceptual hashes, searched for one within a number of bits.
 
     Args:
         bits: How many of the 64 may differ.
@@ -105,7 +105,7 @@ class LookIndex:
         self._keys: list[str] = []
 
     def find(self, phash: str) -> tuple[str, int] | None:
-        """Give the nearest page and its distance in bits, the first of equals; or ``None``."""
+        """Return the nearest page and its distance in bits, the first of equals, else ``None``."""
         known = self._hashes[: len(self._keys)]
         if not len(known):
             return None

@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field, field_validator
 
 from now_builder.config import Strict
+from now_builder.formats.benchmarks import NOW_DEV, NOW_TEST, NOW_TRAIN
 from now_builder.formats.split import By
 from now_builder.formats.text import ODDITIES
 
@@ -21,15 +22,15 @@ class Filters:
     """What else keeps a page out; by default nothing does.
 
     Attributes:
-        min_characters: Of a caption.
-        max_characters: Of a caption; 0 sets no limit.
+        min_characters: Fewest characters of a caption.
+        max_characters: Most characters of a caption; 0 sets no limit.
         languages: Kept, by the row's ``lang`` (``und``: undecided); empty for all.
         drop: Flags that keep a page out.
         captions: ``exact``: of captions equal after case folding one stays; ``near``: also of
             similar ones.
         similarity: From which captions are near: Jaccard of their runs of three characters.
-        look_bits: Of screenshots whose perceptual hashes differ in so many bits at most, one stays;
-            -1 keeps all.
+        phash_bits: Of screenshots whose perceptual hashes differ in so many bits at most, one
+            stays; -1 keeps all.
     """
 
     min_characters: int = 0
@@ -38,17 +39,23 @@ class Filters:
     drop: frozenset[str] = frozenset()
     captions: Literal["keep", "exact", "near"] = "keep"
     similarity: float = 0.8
-    look_bits: int = -1
+    phash_bits: int = -1
 
 
 class PackageSettings(Strict):
     """Settings of ``package``; what is not given is taken from the release as it was, if it was."""
 
     train: int | None = Field(
-        None, ge=1, description="Pairs of train at most; 98000 for a new release, as published."
+        None,
+        ge=1,
+        description=f"Pairs of train at most; {NOW_TRAIN} for a new release, as published.",
     )
-    dev: int | None = Field(None, ge=1, description="Pairs of dev at most; 1000, as published.")
-    test: int | None = Field(None, ge=1, description="Pairs of test at most; 1000, as published.")
+    dev: int | None = Field(
+        None, ge=1, description=f"Pairs of dev at most; {NOW_DEV}, as published."
+    )
+    test: int | None = Field(
+        None, ge=1, description=f"Pairs of test at most; {NOW_TEST}, as published."
+    )
     seed: int | None = Field(
         None, description="Must be the seed of split.toml, which is taken when this is not given."
     )
@@ -149,16 +156,16 @@ class ParquetSettings(Strict):
     file_mb: int = Field(500, ge=1, description="Megabytes of a file, about.")
 
 
-class Settled(Strict):
+class ReleaseSettings(Strict):
     """Settings of a release with nothing left open; ``manifest.json`` keeps them.
 
     Attributes:
         matched: Path relative to the release folder.
     """
 
-    train: int = 98_000
-    dev: int = 1_000
-    test: int = 1_000
+    train: int = NOW_TRAIN
+    dev: int = NOW_DEV
+    test: int = NOW_TEST
     seed: int
     by: By
     matched: str | None = None
@@ -187,7 +194,7 @@ class Settled(Strict):
             drop=_names(self.drop, "none"),
             captions=self.duplicate_captions,
             similarity=self.similarity,
-            look_bits=self.duplicate_looks,
+            phash_bits=self.duplicate_looks,
         )
 
 

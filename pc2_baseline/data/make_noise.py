@@ -2,17 +2,17 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 from jaxtyping import Int
 
 from now_builder.config import build
 from now_builder.errors import ConfigError
+from now_builder.formats.benchmarks import NOW_NAMES, PRECOMP
 from now_builder.formats.io import replacing
 from now_builder.formats.noise import Noise, describe, own_images
-from now_builder.formats.precomp import PRECOMP
-from pc2_baseline.config import DataSettings, NowName
+from pc2_baseline.config import DataSettings
 from pc2_baseline.data.pairs import count_train
 
 Protocol = Literal["captions", "images"]
@@ -64,7 +64,7 @@ def make_noise(release: Path, path: Path, draw: Draw, name: str | None, *, force
 
 def find_name(release: Path) -> str:
     """Tell a data set by the name of its folder; one without such a name is taken for NoW."""
-    names = [*PRECOMP, *get_args(NowName)]
+    names = [*PRECOMP, *NOW_NAMES]
     own = release.resolve().name
     found = [own] if own in names else [name for name in names if (release / name).is_dir()]
     if len(found) > 1:

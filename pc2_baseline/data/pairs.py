@@ -12,9 +12,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from now_builder.errors import FormatError
+from now_builder.formats.benchmarks import PRECOMP
 from now_builder.formats.captions import Vocabulary
 from now_builder.formats.noise import matched, own_images, read_noise
-from now_builder.formats.precomp import PRECOMP, captions_path, read_texts, stem
+from now_builder.formats.precomp import captions_path, read_texts, stem
 from now_builder.formats.release import (
     Captions,
     data_folder,

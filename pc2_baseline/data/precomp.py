@@ -8,10 +8,11 @@ import numpy as np
 from jaxtyping import Int, Shaped
 
 from now_builder.errors import ConfigError, FormatError
+from now_builder.formats.benchmarks import PRECOMP
 from now_builder.formats.captions import Vocabulary
 from now_builder.formats.captions import read_vocabulary as read_json_vocabulary
 from now_builder.formats.io import sha256_of
-from now_builder.formats.precomp import CC152K, PRECOMP, captions_path, precomp_folder, stem
+from now_builder.formats.precomp import benchmark_of, captions_path, precomp_folder, stem
 from now_builder.formats.release import read_published_regions
 from now_builder.formats.split import Split
 from pc2_baseline.config import DataSettings
@@ -49,28 +50,28 @@ def read_images(
         raise FormatError(
             path, f"{regions.shape[0]} images for {captions} captions, expected a divisor of it"
         )
-    one_each = regions.shape[0] == captions and captions % _REPEATS == 0
-    if name == CC152K or split == "train" or not one_each:
+    each = benchmark_of(name).each
+    one_each = regions.shape[0] == captions and captions % each == 0
+    if each == 1 or split == "train" or not one_each:
         return regions
-    repeated = _repeated(regions)
+    repeated = _repeated(regions, each)
     if repeated.all():
-        return regions[::_REPEATS]
+        return regions[::each]
     if repeated.any():
-        one, other = int(repeated.argmax()) * _REPEATS, int(repeated.argmin()) * _REPEATS
+        one, other = int(repeated.argmax()) * each, int(repeated.argmin()) * each
         raise FormatError(
             path,
-            f"rows {one} to {one + _REPEATS - 1} are one image, rows {other} to "
-            f"{other + _REPEATS - 1} are not: expected all images five times, or none",
+            f"rows {one} to {one + each - 1} are one image, rows {other} to "
+            f"{other + each - 1} are not: expected all images five times, or none",
         )
     return regions
 
 
-_REPEATS = 5
-
-
-def _repeated(regions: Shaped[np.ndarray, "rows regions dim"]) -> Shaped[np.ndarray, " images"]:
-    """Whether each group of five rows begins with the same region."""
-    firsts = (np.asarray(regions[row : row + _REPEATS, 0]) for row in range(0, len(regions), 5))
+def _repeated(
+    regions: Shaped[np.ndarray, "rows regions dim"], each: int
+) -> Shaped[np.ndarray, " images"]:
+    """Whether each group of ``each`` rows begins with the same region."""
+    firsts = (np.asarray(regions[row : row + each, 0]) for row in range(0, len(regions), each))
     return np.array([bool((rows == rows[0]).all()) for rows in firsts])
 
 

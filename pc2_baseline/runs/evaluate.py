@@ -7,8 +7,8 @@ import numpy as np
 from jaxtyping import Float
 
 from now_builder.errors import ConfigError
+from now_builder.formats.benchmarks import BENCHMARKS, FOLD
 from now_builder.formats.io import replacing
-from now_builder.formats.precomp import COCO
 from now_builder.formats.release import check_split
 from pc2_baseline.data.pairs import open_pairs
 from pc2_baseline.modules.onednn_products import fast_float32
@@ -22,8 +22,6 @@ from pc2_baseline.training.run_folder import (
     refuse_round,
 )
 from pc2_baseline.training.trainer import make_method
-
-COCO_FOLD = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +84,8 @@ def evaluate(
         open_pairs(folder, name, data, device) as pairs,
     ):
         check_split_is_the_runs(run, record, name, pairs.fingerprint)
-        if fold is None and (data.name, name) == (COCO, "test"):
-            fold = None if pairs.images % COCO_FOLD else COCO_FOLD
+        if fold is None and (data.name, name) == (BENCHMARKS["coco"].folder, "test"):
+            fold = None if pairs.images % FOLD else FOLD
         if fold is not None and pairs.images % fold:
             raise ConfigError(f"--fold {fold}: {name} has {pairs.images} images, no multiple of it")
         similarity, owner = method.similarity(pairs), pairs.image_of

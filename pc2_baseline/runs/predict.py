@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from leaderboard.core.rounds import round_of
-from leaderboard.core.tracks import LAYOUT
 from leaderboard.submission.archive import Compute, Training, new_submission, pack
 from now_builder.errors import ConfigError, FormatError
+from now_builder.formats.benchmarks import BENCHMARKS
 from now_builder.formats.release import check_split
 from pc2_baseline.config import DataSettings
 from pc2_baseline.data.pairs import open_pairs
@@ -74,7 +74,8 @@ def predict(
 
 def _track(data: DataSettings) -> str:
     """Name the board's track; a tokenizer that it does not have is refused before the work."""
-    return next((track for track, (name, _) in LAYOUT.items() if name == data.name), data.tokenizer)
+    named = (track for track, found in BENCHMARKS.items() if found.folder == data.name)
+    return next(named, data.tokenizer)
 
 
 def load_best(run: Path, method: Method) -> int:

@@ -18,6 +18,7 @@ from now_builder.formats.shard import (
     CaptureRow,
     Element,
     Planned,
+    read_rows,
     write_plan,
     write_shard,
 )
@@ -210,3 +211,39 @@ def make_crawl() -> Callable[..., None]:
 def make_features() -> Callable[..., None]:
     """Write features: ``make_features(path, keys, half=False)``."""
     return write_small_features
+
+
+@pytest.fixture(scope="session")
+def small_features(small_crawl: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Features of every page of the small crawl; read only."""
+    path = tmp_path_factory.mktemp("small-features") / "features.h5"
+    write_small_features(path, [row.key for row in read_rows(small_crawl) if row.status == "ok"])
+    return path
+
+
+@pytest.fixture(scope="session")
+def small_captions(small_crawl: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Captions of the small crawl under the three tokenizers; read only."""
+    from now_builder.tokenize.run import tokenize  # noqa: PLC0415 - few tests need it
+    from now_builder.tokenize.settings import TokenizeSettings  # noqa: PLC0415
+
+    folder = tmp_path_factory.mktemp("small-captions") / "captions"
+    tokenize(small_crawl, folder, TokenizeSettings(bert="learn", processes=1))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def small_release(
+    small_crawl: Path,
+    small_features: Path,
+    small_captions: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Path:
+    """The small crawl packaged, under a name that needs quotes; read only."""
+    from now_builder.package.run import package  # noqa: PLC0415 - few tests need it
+    from now_builder.package.settings import PackageSettings  # noqa: PLC0415
+
+    release = tmp_path_factory.mktemp("small-release") / "release"
+    settings = PackageSettings(name='A "name": odd', licence="cc-by-nc-4.0", homepage="http://x.y/")
+    package(small_crawl, small_features, small_captions, release, settings)
+    return release

@@ -34,12 +34,13 @@ from leaderboard.board.exports import (
     to_latex,
     to_markdown,
 )
-from leaderboard.board.reported import BOARDS, read_reported, read_sources
+from leaderboard.board.reported import read_reported, read_sources
 from leaderboard.scoring.evaluate import score
 from leaderboard.scoring.result import AtCutoffs, Folds, Release
 from leaderboard.store.entries import Withdrawal, entry_of
 from leaderboard.submission.archive import Noise as SubmittedNoise
 from leaderboard.submission.archive import Training, new_submission, pack
+from now_builder.formats.benchmarks import BOARDS
 
 GOLDEN = Path(__file__).parent / "golden"
 

@@ -5,7 +5,6 @@ from collections import Counter
 import pytest
 
 from leaderboard.board.reported import (
-    BOARDS,
     NoiseCondition,
     parse_reported,
     read_reported,
@@ -13,6 +12,7 @@ from leaderboard.board.reported import (
     short_name,
 )
 from now_builder.errors import ConfigError, FormatError
+from now_builder.formats.benchmarks import BOARDS
 
 
 def _rows(board, protocol, mismatch=None, **wanted):

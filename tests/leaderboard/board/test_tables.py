@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from leaderboard.board.reported import BOARDS, read_reported
+from leaderboard.board.reported import read_reported
 from leaderboard.board.tables import (
     SORT_KEYS,
     axis_of,
@@ -16,6 +16,7 @@ from leaderboard.scoring.references import chance_rsum
 from leaderboard.scoring.result import Folds
 from leaderboard.store.entries import entry_of
 from leaderboard.submission.archive import Training
+from now_builder.formats.benchmarks import BOARDS
 from now_builder.formats.noise import Noise
 
 

@@ -9,7 +9,6 @@ import pytest
 
 from leaderboard.board.export_rows import export_rows
 from leaderboard.board.exports import FORMATS
-from leaderboard.board.reported import BOARDS
 from leaderboard.scoring.result import Result
 from leaderboard.service import index
 from leaderboard.service.access import make_operator
@@ -20,6 +19,7 @@ from leaderboard.service.views import BoardView
 from leaderboard.site.pages import Site
 from leaderboard.store.entries import read_store
 from now_builder.errors import ConfigError
+from now_builder.formats.benchmarks import BOARDS
 
 OPERATOR = "a-token-for-the-tests-only"
 

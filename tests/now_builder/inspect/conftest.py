@@ -1,7 +1,7 @@
 """A release of the small crawl, with a run on it in the documented format, and a browser."""
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,11 +11,6 @@ import pytest
 from now_builder.chromium import find_chromium
 from now_builder.formats.io import write_json
 from now_builder.formats.release import read_manifest, read_pairs, write_pairs
-from now_builder.formats.shard import read_rows
-from now_builder.package.run import package
-from now_builder.package.settings import PackageSettings
-from now_builder.tokenize.run import tokenize
-from now_builder.tokenize.settings import TokenizeSettings
 
 HOSTILE = [
     "</script><img src=x onerror=\"document.title='owned'\">",
@@ -40,18 +35,10 @@ class World:
 
 @pytest.fixture(scope="session")
 def world(
-    small_crawl: Path,
-    make_features: Callable[..., None],
-    tmp_path_factory: pytest.TempPathFactory,
+    small_crawl: Path, small_features: Path, small_captions: Path, small_release: Path
 ) -> World:
     """A crawl, its features, captions and release; read only."""
-    folder = tmp_path_factory.mktemp("inspect")
-    world = World(small_crawl, folder / "features.h5", folder / "captions", folder / "release")
-    make_features(world.features, [row.key for row in read_rows(small_crawl) if row.status == "ok"])
-    tokenize(small_crawl, world.captions, TokenizeSettings(bert="learn", processes=1))
-    settings = PackageSettings()
-    package(world.captures, world.features, world.captions, world.release, settings)
-    return world
+    return World(small_crawl, small_features, small_captions, small_release)
 
 
 @pytest.fixture

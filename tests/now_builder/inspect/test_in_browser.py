@@ -70,7 +70,7 @@ def test_the_report_can_be_read_anywhere(world, hostile, run, browser, screen):
     beyond = "[...document.querySelectorAll('.scroll')].map(e => e.scrollWidth - e.clientWidth)"
     assert not any(page.evaluate(beyond))
     assert page.evaluate(CONTRAST) == []
-    assert page.title() == "Rebuilt Noise of Web: report"
+    assert page.title() == 'A "name": odd: report'
     assert page.locator("h1").count() == 1
     loaded = "[...document.images].every(i => i.complete && i.naturalWidth > 0 && i.alt)"
     assert page.evaluate(loaded)

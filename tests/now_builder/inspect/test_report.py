@@ -4,9 +4,10 @@ import re
 import shutil
 import subprocess
 import sys
-from collections import Counter
+from collections import Counter, deque
 from dataclasses import replace
 from html.parser import HTMLParser
+from itertools import combinations
 
 import h5py
 import numpy as np
@@ -18,7 +19,6 @@ from now_builder.formats.beliefs import read_beliefs
 from now_builder.formats.captions import TOKENIZERS
 from now_builder.formats.features import open_features
 from now_builder.formats.release import (
-    ceiling,
     read_manifest,
     read_pairs,
     read_split_captions,
@@ -28,11 +28,12 @@ from now_builder.formats.release import (
 )
 from now_builder.formats.shard import read_captures, write_shard
 from now_builder.formats.split import SPLITS
+from now_builder.formats.statistics import ReleaseStatistics, ceiling
 from now_builder.formats.verdicts import Judged, open_verdicts
+from now_builder.inspect.histograms import Histogram, draw, histogram_of
 from now_builder.inspect.pairs import data_uri, drawn
-from now_builder.inspect.report import draw, report
+from now_builder.inspect.report import commonest_captions, lengths_of, read_rest, report
 from now_builder.inspect.settings import ReportSettings
-from now_builder.inspect.survey import Histogram, Tally, histogram_of, survey
 
 
 class Seen(HTMLParser):
@@ -73,48 +74,56 @@ def look(world, tmp_path, **settings):
     return text, seen
 
 
-def numbers_of(release):
-    tallies = {split: Tally() for split in SPLITS}
-    for pair in stream_pairs(release):
-        tallies[pair.split].add(pair)
-    return survey(release, read_manifest(release), tallies)
+def statistics_of(release):
+    found = ReleaseStatistics()
+    deque(found.read_pairs(release), maxlen=0)
+    read_rest(release, read_manifest(release), found)
+    return found
 
 
 def test_the_numbers_are_those_of_the_obvious_slow_way(world):
-    found, pairs = numbers_of(world.release), read_pairs(world.release)
+    found, pairs = statistics_of(world.release), read_pairs(world.release)
     assert found.pairs == len(pairs)
     assert found.languages == Counter(pair.lang for pair in pairs)
     captions = Counter(pair.caption for pair in pairs)
-    assert found.commonest[0] == captions.most_common(1)[0]
+    assert commonest_captions(world.release, found)[0] == captions.most_common(1)[0]
     by_split = {split: [p for p in pairs if p.split == split] for split in SPLITS}
     for split, own in by_split.items():
         numbers = found.splits[split]
-        assert numbers.sites == len({pair.site for pair in own})
-        assert numbers.distinct_captions == len({pair.caption for pair in own})
-        assert numbers.largest_group == max(Counter(pair.caption for pair in own).values())
-        assert numbers.distinct_images == len({pair.regions_sha256 for pair in own})
+        assert numbers.columns["site"].distinct == len({pair.site for pair in own})
+        assert numbers.columns["caption"].distinct == len({pair.caption for pair in own})
+        assert numbers.columns["caption"].largest_group == max(
+            Counter(pair.caption for pair in own).values()
+        )
+        assert numbers.columns["image"].distinct == len({pair.regions_sha256 for pair in own})
         with open_features(world.release / "now100k_precomp" / f"{split}.h5") as features:
             batch = features.read(slice(None))
-        assert numbers.detected == pytest.approx(batch.n_regions.mean())
-        assert numbers.sources == {"detector": 30 * len(own), "grid": 6 * len(own)}
+        assert numbers.detected_mean == pytest.approx(batch.n_regions.mean())
+        assert numbers.sources == {0: 30 * len(own), 2: 6 * len(own)}
     for split in ("dev", "test"):
         for name in TOKENIZERS:
             lines = read_split_captions(world.release, split, name)
-            expected = ceiling(lines.images, [tuple(ids) for ids in lines.captions])
-            assert found.splits[split].ceilings[name] == expected
-    for leak in found.leaks:
-        earlier, later = by_split[leak.earlier], by_split[leak.later]
-        for name, column in (("caption", "caption"), ("look", "phash"), ("site", "site")):
-            known = {getattr(pair, column) for pair in earlier}
-            assert getattr(leak, name) == sum(getattr(pair, column) in known for pair in later)
-    assert any(leak.caption for leak in found.leaks)
+            images = [pair.regions_sha256 for pair in by_split[split]]
+            expected = ceiling(images, [tuple(ids) for ids in lines.captions])
+            assert found.splits[split].ceiling(name) == expected
+    for earlier, later in combinations(SPLITS, 2):
+        first, second = found.splits[earlier], found.splits[later]
+        for column in ("caption", "site"):
+            known = {getattr(pair, column) for pair in by_split[earlier]}
+            expected = sum(getattr(pair, column) in known for pair in by_split[later])
+            assert second.columns[column].count_in(first.columns[column]) == expected
+        known = {pair.phash for pair in by_split[earlier]}
+        expected = sum(pair.phash in known for pair in by_split[later])
+        assert second.phashes.count_in(first.phashes) == expected
+    train, test = found.splits["train"], found.splits["test"]
+    assert test.columns["caption"].count_in(train.columns["caption"])
     every = [
         len(ids) for split in SPLITS
         for ids in read_split_captions(world.release, split, "bpe").captions
     ]  # fmt: skip
-    bpe = next(lengths for lengths in found.lengths if lengths.unit == "BPE tokens")
-    assert bpe.mean == pytest.approx(np.mean(every))
-    assert bpe.longest == max(every)
+    bpe = next(lengths for lengths in lengths_of(found) if lengths.unit == "BPE tokens")
+    assert bpe.summary.mean == pytest.approx(np.mean(every))
+    assert bpe.summary.largest == max(every)
     assert sum(bpe.histogram.counts) == len(every)
 
 

@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,23 +12,13 @@ from now_builder.config import build
 from now_builder.errors import ConfigError
 from now_builder.formats.io import sha256_of
 from now_builder.formats.release import read_manifest, read_pairs
-from now_builder.formats.shard import read_rows
 from now_builder.package.card import size_category
-from now_builder.package.run import package
 from now_builder.package.settings import PackageSettings
-from now_builder.tokenize.run import tokenize
-from now_builder.tokenize.settings import TokenizeSettings
 
 
 @pytest.fixture(scope="module")
-def release(small_crawl: Path, make_features: Callable[..., None], tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("carded")
-    keys = [row.key for row in read_rows(small_crawl) if row.status == "ok"]
-    make_features(folder / "features.h5", keys)
-    tokenize(small_crawl, folder / "captions", TokenizeSettings(bert="learn", processes=1))
-    settings = PackageSettings(name='A "name": odd', licence="cc-by-nc-4.0", homepage="http://x.y/")
-    package(small_crawl, folder / "features.h5", folder / "captions", folder / "r", settings)
-    return folder / "r"
+def release(small_release: Path) -> Path:
+    return small_release
 
 
 @pytest.fixture(scope="module")

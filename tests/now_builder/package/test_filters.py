@@ -123,7 +123,7 @@ def test_a_dropped_flag_is_the_reason_and_all_of_a_page_are_the_detail() -> None
     [
         (Filters(captions="exact"), "duplicate_caption"),
         (Filters(captions="near", similarity=0.7), "duplicate_caption"),
-        (Filters(look_bits=2), "duplicate_look"),
+        (Filters(phash_bits=2), "duplicate_look"),
     ],
 )
 def test_of_duplicates_one_stays_test_before_dev_before_train(
@@ -180,7 +180,7 @@ def test_filters_reject_and_never_lose(data: st.DataObject) -> None:
     filters = Filters(
         min_characters=data.draw(st.integers(0, 3)),
         captions=data.draw(st.sampled_from(["keep", "exact", "near"])),
-        look_bits=data.draw(st.integers(-1, 3)),
+        phash_bits=data.draw(st.integers(-1, 3)),
     )
     backward = replace(found, plan=list(reversed(found.plan)))
     selection = select(found, SPLIT, SIZES, None, filters)

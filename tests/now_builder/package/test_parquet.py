@@ -16,12 +16,10 @@ from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.captions import TOKENIZERS
 from now_builder.formats.features import open_features
 from now_builder.formats.release import read_pairs, read_split_captions
-from now_builder.formats.shard import locate_screenshots, read_captures, read_rows
+from now_builder.formats.shard import locate_screenshots, read_captures
 from now_builder.package.parquet import export_parquet
 from now_builder.package.run import package
 from now_builder.package.settings import PackageSettings, ParquetSettings
-from now_builder.tokenize.run import tokenize
-from now_builder.tokenize.settings import TokenizeSettings
 from tests.kill_at_rename import run_until_rename
 
 datasets = pytest.importorskip("datasets")
@@ -37,19 +35,13 @@ export_parquet(pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2]), settings)
 
 
 @pytest.fixture(scope="module")
-def release(small_crawl: Path, make_features: Callable[..., None], tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("exported")
-    keys = [row.key for row in read_rows(small_crawl) if row.status == "ok"]
-    make_features(folder / "features.h5", keys)
-    tokenize(small_crawl, folder / "captions", TokenizeSettings(bert="learn", processes=1))
-    settings = PackageSettings(name='A "name": odd', licence="cc-by-nc-4.0")
-    package(small_crawl, folder / "features.h5", folder / "captions", folder / "r", settings)
-    return folder / "r"
+def release(small_release: Path) -> Path:
+    return small_release
 
 
 @pytest.fixture(scope="module")
-def out(release: Path, small_crawl: Path) -> Path:
-    out = release.parent / "out"
+def out(release: Path, small_crawl: Path, tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp("exported") / "out"
     settings = ParquetSettings(captures=small_crawl, file_mb=1, tokens=True, regions=True)
     export_parquet(release, out, settings)
     return out
@@ -223,8 +215,16 @@ def test_a_changed_screenshot_is_refused(release: Path, small_crawl: Path, tmp_p
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of its own libraries
-def test_the_official_reader_of_croissant_takes_the_export(out: Path, release: Path) -> None:
+def test_the_official_reader_of_croissant_takes_the_export(
+    small_crawl: Path, small_features: Path, small_captions: Path, tmp_path: Path
+) -> None:
+    """It is slow for each pair: a few pairs."""
     mlcroissant = pytest.importorskip("mlcroissant")
+    release, out = tmp_path / "release", tmp_path / "out"
+    sizes = PackageSettings(train=6, dev=4, test=5)
+    package(small_crawl, small_features, small_captions, release, sizes)
+    settings = ParquetSettings(captures=small_crawl, tokens=True, regions=True)
+    export_parquet(release, out, settings)
     found = mlcroissant.Dataset(str(out / "croissant.json"))
     assert not found.metadata.ctx.issues.errors
     assert not found.metadata.ctx.issues.warnings

@@ -12,7 +12,7 @@ from PIL import Image, ImageDraw
 from now_builder.errors import FormatError
 from now_builder.formats.perceptual_hash import alike
 from now_builder.formats.shard import Element
-from now_builder.package.screenshots import LookIndex, has_consent_wall, is_blank
+from now_builder.package.screenshots import PhashIndex, has_consent_wall, is_blank
 
 FULL = (0.0, 0.0, 720.0, 1280.0)
 
@@ -75,7 +75,7 @@ def test_other_boxes_are_no_walls() -> None:
 
 @given(st.lists(st.integers(0, 2**64 - 1), max_size=30), st.integers(0, 20))
 def test_the_index_finds_what_comparing_all_finds(hashes: list[int], bits: int) -> None:
-    index = LookIndex(bits)
+    index = PhashIndex(bits)
     for number, value in enumerate(hashes):
         near = [((value ^ other).bit_count(), at) for at, other in enumerate(hashes[:number])]
         nearest = min(near, default=(99, 0))
@@ -85,7 +85,7 @@ def test_the_index_finds_what_comparing_all_finds(hashes: list[int], bits: int) 
 
 
 def test_the_index_grows() -> None:
-    index, draw = LookIndex(3), random.Random(0)
+    index, draw = PhashIndex(3), random.Random(0)
     hashes = [draw.getrandbits(64) for _ in range(3000)]
     for number, value in enumerate(hashes):
         index.add(str(number), f"{value:016x}")

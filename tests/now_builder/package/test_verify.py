@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import h5py
@@ -12,24 +11,18 @@ import pytest
 from now_builder.errors import NowError
 from now_builder.formats.io import sha256_of
 from now_builder.formats.release import read_pairs, write_pairs
-from now_builder.formats.shard import read_rows
 from now_builder.package.run import package, verify
 from now_builder.package.settings import PackageSettings
-from now_builder.tokenize.run import tokenize
-from now_builder.tokenize.settings import TokenizeSettings
 
 DATA = "now100k_precomp"
 
 
 @pytest.fixture(scope="module")
-def whole(small_crawl: Path, make_features: Callable[..., None], tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("verified")
-    keys = [row.key for row in read_rows(small_crawl) if row.status == "ok"]
-    make_features(folder / "features.h5", keys)
-    tokenize(small_crawl, folder / "captions", TokenizeSettings(bert="learn", processes=1))
+def whole(small_crawl: Path, small_features: Path, small_captions: Path, tmp_path_factory) -> Path:
+    release = tmp_path_factory.mktemp("verified") / "r"
     settings = PackageSettings(train=6, dev=4, test=5, npy=True)
-    package(small_crawl, folder / "features.h5", folder / "captions", folder / "r", settings)
-    return folder / "r"
+    package(small_crawl, small_features, small_captions, release, settings)
+    return release
 
 
 @pytest.fixture

@@ -338,7 +338,7 @@ def test_cocos_test_split_is_scored_whole_and_by_folds(fields, tmp_path, call, m
     train(release, tmp_path / "run", read_settings("sgr", settings))
     code, out, _ = call("evaluate", tmp_path / "run", "--json")
     assert (code, json.loads(out)["fold"]) == (0, None), "six images make no fold of a thousand"
-    monkeypatch.setattr("pc2_baseline.runs.evaluate.COCO_FOLD", 2)
+    monkeypatch.setattr("pc2_baseline.runs.evaluate.FOLD", 2)
     found = json.loads(call("evaluate", tmp_path / "run", "--json")[1])
     assert (found["images"], found["fold"]) == (6, 2)
     assert found["fold_scores"]["rsum"] > found["scores"]["rsum"]

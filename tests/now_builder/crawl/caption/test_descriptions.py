@@ -9,7 +9,6 @@ import unicodedata
 from pathlib import Path
 
 import pytest
-from bs4 import BeautifulSoup
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from playwright.sync_api import sync_playwright
@@ -18,6 +17,7 @@ from now_builder.chromium import find_chromium
 from now_builder.crawl.caption.charset import decode
 from now_builder.crawl.caption.describe import describe
 from now_builder.formats.text import clean
+from now_builder.inspect.recheck import descriptions
 
 from .descriptions import CASES, UTF8, Case
 
@@ -39,20 +39,10 @@ def test_a_page_has_its_caption_source_and_charset(name: str) -> None:
     assert case.charset in {None, found.charset}
 
 
-INERT = {"noscript", "template", "textarea", "title", "iframe", "noembed", "noframes", "xmp",
-         "style", "script", "plaintext"}  # fmt: skip
-
-
 def by_the_tree(content: bytes, header: str | None) -> list[str]:
     """The slow, obvious way: a whole tree by BeautifulSoup, and every description in it."""
     text = re.sub(r"^\s*<\?xml[^>]*>", "", decode(content, header).text.replace("\0", "\ufffd"))
-    found = [
-        clean(str(meta.get("content", "")))
-        for meta in BeautifulSoup(text + "\n", "lxml").find_all("meta")
-        if str(meta.get("name", "")).strip().lower() == "description"
-        and not any(parent.name in INERT for parent in meta.parents)
-    ]
-    return list(dict.fromkeys(filter(None, found)))
+    return descriptions(text + "\n", parser="lxml")
 
 
 @pytest.mark.parametrize("name", CASES)

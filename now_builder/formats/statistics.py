@@ -1,0 +1,372 @@
+"""Statistics of a release, counted in one pass: lengths, duplicates, overlaps of splits, ceilings.
+
+A few bytes a pair are kept, whatever the length of its caption: texts are compared by their hashes.
+"""
+
+import hashlib
+from array import array
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from operator import attrgetter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from jaxtyping import Integer
+
+from now_builder.errors import FormatError
+from now_builder.formats.captions import UNK, from_line, to_line
+from now_builder.formats.io import stream_lines
+from now_builder.formats.perceptual_hash import ALIKE, alike
+from now_builder.formats.release import DATA_FOLDER, Pair, data_folder, stream_pairs
+from now_builder.formats.split import SPLITS, Split
+
+if TYPE_CHECKING:
+    Numbers = array[int]
+else:
+    Numbers = array  # not subscriptable before Python 3.12
+
+Column = Callable[[Pair], str | None]
+
+COLUMNS: Mapping[str, Column] = {
+    "caption": attrgetter("caption"),
+    "image": attrgetter("regions_sha256"),
+    "site": attrgetter("site"),
+}
+"""Values of a pair that are always compared between pairs."""
+
+_PAGES = 4096
+"""Pages whose columns are read at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """How a count varies over pairs."""
+
+    mean: float
+    median: float
+    p90: float
+    p99: float
+    largest: int
+
+
+def summarize(counts: Sequence[int] | Integer[np.ndarray, " pairs"]) -> Summary:
+    """Return mean, quantiles and maximum of counts."""
+    values = np.asarray(counts, dtype=np.int64)
+    median, p90, p99 = (float(value) for value in np.quantile(values, [0.5, 0.9, 0.99]))
+    return Summary(float(values.mean()), median, p90, p99, int(values.max()))
+
+
+def ranked(counts: Mapping[str, int]) -> dict[str, int]:
+    """Sort counts, the largest first; equal ones by name."""
+    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+
+
+def identity(text: str) -> int:
+    """Hash a text to 64 bits: two of 100,000 differ with all but certainty."""
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
+
+
+class Identities:
+    """The values of one column in the order of the pairs, 64 bits each; ``None`` is left out."""
+
+    def __init__(self) -> None:
+        self._numbers: Numbers = array("Q")
+
+    def add(self, text: str | None) -> None:
+        """Append a value."""
+        if text is not None:
+            self._numbers.append(identity(text))
+
+    def add_number(self, number: int) -> None:
+        """Append a value that is a number of 64 bits already.
+
+        Raises:
+            OverflowError: If it has more, or is negative.
+        """
+        self._numbers.append(number)
+
+    @property
+    def values(self) -> Integer[np.ndarray, " pairs"]:
+        """The values; nothing may be added while they are in use."""
+        return np.frombuffer(self._numbers, np.uint64)
+
+    def group_sizes(self) -> Integer[np.ndarray, " groups"]:
+        """Return the number of pairs of each distinct value."""
+        return np.unique(self.values, return_counts=True)[1]
+
+    @property
+    def distinct(self) -> int:
+        """Number of distinct values."""
+        return len(self.group_sizes())
+
+    @property
+    def largest_group(self) -> int:
+        """Number of pairs that have the commonest value."""
+        return int(self.group_sizes().max())
+
+    @property
+    def repeated(self) -> int:
+        """Number of pairs whose value another pair has too."""
+        sizes = self.group_sizes()
+        return int(sizes[sizes > 1].sum())
+
+    def count_in(self, other: "Identities") -> int:
+        """Count the pairs whose value is among those of ``other``."""
+        return int(np.isin(self.values, other.values).sum())
+
+    def count_common(self, other: "Identities") -> int:
+        """Count the distinct values that are among those of ``other``."""
+        return len(np.intersect1d(self.values, other.values))
+
+
+@dataclass(slots=True)
+class TokenStatistics:
+    """The captions of a split as one tokenizer cuts them.
+
+    Attributes:
+        unknown_id: Id of ``<unk>``; ``None`` if it is not known.
+        unknown: Number of ``<unk>`` among the tokens.
+        lengths: Tokens of each caption.
+        lines: The token lines.
+    """
+
+    unknown_id: int | None = UNK
+    unknown: int = 0
+    lengths: Numbers = field(default_factory=lambda: array("q"))
+    lines: Identities = field(default_factory=Identities)
+
+    def add(self, ids: Sequence[int]) -> None:
+        """Count a caption."""
+        self.lengths.append(len(ids))
+        self.lines.add(to_line(ids))
+        if self.unknown_id is not None:
+            self.unknown += ids.count(self.unknown_id)
+
+    @property
+    def unknown_percent(self) -> float:
+        """Share of ``<unk>`` among the tokens, in percent."""
+        return 100 * self.unknown / max(1, sum(self.lengths))
+
+    def read(self, path: Path, pairs: int) -> Iterator[list[int]]:
+        """Read a caption file line by line; each caption is counted before it is yielded.
+
+        Args:
+            path: File with the comma-separated token ids of one caption a line.
+            pairs: Expected number of lines.
+
+        Raises:
+            FormatError: If it cannot be read or has another number of lines.
+        """
+        lines = stream_lines(path, "no such file")
+        for number, line in enumerate(islice(lines, pairs), 1):
+            ids = from_line(path, number, line)
+            self.add(ids)
+            yield ids
+        count = len(self.lengths) + sum(1 for _ in lines)
+        if count != pairs:
+            raise FormatError(path, f"{count} captions, expected {pairs}: one a pair")
+
+
+class SplitStatistics:
+    """One split in numbers, counted while its pairs stream by.
+
+    Args:
+        columns: Values of a pair to be compared besides :data:`COLUMNS`.
+
+    Attributes:
+        pairs: Number of pairs.
+        languages: Pairs by detected language; ``und`` for none.
+        caption_sources: Pairs by where the caption stood in the page.
+        flags: Pairs by flag.
+        characters: Characters of each caption.
+        columns: Identities of each column's values.
+        phashes: Perceptual hashes of the screenshots that have one.
+        tracks: Captions by tokenizer.
+        detected: Pages by their number of regions from the detector proper.
+        sources: Regions by number of their source, see
+            :data:`now_builder.formats.features.SOURCES`.
+    """
+
+    def __init__(self, columns: Mapping[str, Column] | None = None) -> None:
+        self.pairs = 0
+        self.languages: Counter[str] = Counter()
+        self.caption_sources: Counter[str] = Counter()
+        self.flags: Counter[str] = Counter()
+        self.characters: Numbers = array("q")
+        self._columns = {**COLUMNS, **(columns or {})}
+        self.columns = {name: Identities() for name in self._columns}
+        self.phashes = Identities()
+        self.tracks: dict[str, TokenStatistics] = {}
+        self.detected: Counter[int] = Counter()
+        self.sources: Counter[int] = Counter()
+
+    def add_pair(self, pair: Pair) -> None:
+        """Count a pair.
+
+        Raises:
+            ValueError: If its perceptual hash is no hexadecimal number.
+            OverflowError: If its perceptual hash has more than 64 bits.
+        """
+        if pair.phash:
+            self.phashes.add_number(int(pair.phash, 16))
+        self.pairs += 1
+        self.characters.append(len(pair.caption))
+        self.languages[pair.lang or "und"] += 1
+        self.caption_sources[pair.caption_source or "unknown"] += 1
+        self.flags.update(flag for flag in pair.flags.split(",") if flag)
+        for name, value in self._columns.items():
+            self.columns[name].add(value(pair))
+
+    def add_image(self, regions_sha256: str) -> None:
+        """Count a pair of which only the image is known, as in the authors' archive."""
+        self.pairs += 1
+        self.columns["image"].add(regions_sha256)
+
+    def add_regions(
+        self,
+        n_regions: Integer[np.ndarray, " pages"],
+        source: Integer[np.ndarray, "pages regions"],
+    ) -> None:
+        """Count the regions of some pages by their sources.
+
+        See :class:`now_builder.formats.features.FeatureBatch`.
+        """
+        self.detected.update(n_regions.tolist())
+        numbers, counts = np.unique(source, return_counts=True)
+        self.sources.update(dict(zip(numbers.tolist(), counts.tolist(), strict=True)))
+
+    @property
+    def detected_mean(self) -> float:
+        """Regions from the detector proper, mean over pages."""
+        return sum(number * pages for number, pages in self.detected.items()) / self.pairs
+
+    def count_alike(self, other: "SplitStatistics") -> int:
+        """Count the pairs with a perceptual hash within :data:`ALIKE` bits of one of ``other``."""
+        return int(alike(self.phashes.values, other.phashes.values, ALIKE).sum())
+
+    def ceiling(self, track: str) -> "Ceiling":
+        """Bound R@1 by the duplicates of the split, see :func:`ceiling`."""
+        images = self.columns["image"].values.tolist()
+        return ceiling(images, self.tracks[track].lines.values.tolist())
+
+
+class ReleaseStatistics:
+    """The splits of a release in numbers.
+
+    Args:
+        columns: Values of a pair to be compared besides :data:`COLUMNS`.
+
+    Attributes:
+        splits: Statistics by split.
+    """
+
+    def __init__(self, columns: Mapping[str, Column] | None = None) -> None:
+        self.splits = {split: SplitStatistics(columns) for split in SPLITS}
+
+    @property
+    def pairs(self) -> int:
+        """Number of pairs of all splits."""
+        return sum(split.pairs for split in self.splits.values())
+
+    @property
+    def languages(self) -> dict[str, int]:
+        """Pairs by language over all splits, the commonest first."""
+        return _added(split.languages for split in self.splits.values())
+
+    @property
+    def caption_sources(self) -> dict[str, int]:
+        """Pairs by where the caption stood in the page, over all splits."""
+        return _added(split.caption_sources for split in self.splits.values())
+
+    def read_pairs(self, release: Path) -> Iterator[Pair]:
+        """Read ``pairs.parquet`` row by row; each pair is counted before it is yielded.
+
+        Raises:
+            FormatError: If it cannot be read, or a row has no such split or perceptual hash.
+        """
+        path, splits = release / "pairs.parquet", {str(name): s for name, s in self.splits.items()}
+        for pair in stream_pairs(release):
+            if pair.split not in splits:
+                raise FormatError(path, f"split {pair.split!r:.40} of {pair.key}")
+            try:
+                splits[pair.split].add_pair(pair)
+            except (ValueError, OverflowError):
+                raise FormatError(
+                    path, f"phash {pair.phash!r:.40} of {pair.key}, expected 16 hexadecimal digits"
+                ) from None
+            yield pair
+
+    def read_tokens(
+        self, release: Path, split: Split, track: str, unknown_id: int | None = UNK
+    ) -> Iterator[list[int]]:
+        """Read the captions of a split under one tokenizer, counting each; pairs come first.
+
+        Raises:
+            FormatError: If the file cannot be read, or holds more or fewer captions than pairs.
+        """
+        statistics = self.splits[split]
+        found = statistics.tracks[track] = TokenStatistics(unknown_id)
+        path = data_folder(release) / f"{split}_caps_{track}.txt"
+        return found.read(path, statistics.pairs)
+
+    def read_regions(self, release: Path, split: Split) -> None:
+        """Count the regions of a split by their sources; no embedding is read.
+
+        Raises:
+            FormatError: If the file cannot be read, or holds more or fewer pages than pairs.
+        """
+        from now_builder.formats.features import REGIONS, open_features  # noqa: PLC0415 - heavy
+
+        path, statistics = release / DATA_FOLDER / f"{split}.h5", self.splits[split]
+        with open_features(path) as features:
+            if len(features) != statistics.pairs:
+                raise FormatError(path, f"{len(features)} pages, expected {statistics.pairs}")
+            for start in range(0, len(features), _PAGES):
+                rows = slice(start, start + _PAGES)
+                statistics.add_regions(
+                    features.column("n_regions", rows).clip(0, REGIONS),
+                    features.column("source", rows),
+                )
+
+
+def _added(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    total: Counter[str] = Counter()
+    for part in parts:
+        total.update(part)
+    return ranked(total)
+
+
+@dataclass(frozen=True, slots=True)
+class Ceiling:
+    """Expected R@1 (percent) of a perfect model that must break ties at random."""
+
+    i2t: float
+    t2i: float
+
+
+def ceiling(images: Sequence[Hashable], captions: Sequence[Hashable]) -> Ceiling:
+    r"""Bound R@1 where identical captions, or identical images, can only be told apart by luck.
+
+    For an image a perfect model ranks one caption text first; that text is carried by
+    :math:`m_b` pairs, of which :math:`n_{ab}` have this image, so that over the queries with
+    image :math:`a` it gains at most :math:`\max_b n_{ab} / m_b`. With distinct images the sum is
+    the number of distinct captions. The other direction is its mirror.
+
+    Args:
+        images: Identity of each pair's image.
+        captions: Identity of each pair's caption.
+
+    Returns:
+        Percent, for both directions.
+    """
+    both = Counter(zip(images, captions, strict=True))
+    of_image, of_caption = Counter(images), Counter(captions)
+    i2t: dict[Hashable, float] = {}
+    t2i: dict[Hashable, float] = {}
+    for (image, caption), count in both.items():
+        i2t[image] = max(i2t.get(image, 0.0), count / of_caption[caption])
+        t2i[caption] = max(t2i.get(caption, 0.0), count / of_image[image])
+    return Ceiling(100 * sum(i2t.values()) / len(images), 100 * sum(t2i.values()) / len(captions))

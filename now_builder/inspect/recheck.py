@@ -1,0 +1,168 @@
+"""An independent second reader: the captions of a crawl against what BeautifulSoup finds."""
+
+import warnings
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from heapq import nsmallest
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from now_builder.errors import ConfigError, FormatError
+from now_builder.formats.shard import (
+    CaptureRow,
+    complete_shards,
+    members_path,
+    plan_path,
+    read_captures,
+    read_rows,
+)
+from now_builder.formats.text import clean
+from now_builder.inspect.pairs import draw_order
+
+_INERT = frozenset(
+    {"noscript", "template", "textarea", "title", "iframe", "noembed", "noframes", "xmp", "style",
+     "script", "plaintext"}
+)  # fmt: skip
+"""What stands in these is no element of the page for a browser that runs scripts."""
+
+_CODECS = {
+    "big5": "big5hkscs",
+    "euc-kr": "cp949",
+    "gbk": "gb18030",
+    "iso-8859-8-i": "iso8859_8",
+    "shift_jis": "cp932",
+    "windows-874": "cp874",
+    "x-mac-cyrillic": "mac_cyrillic",
+}
+"""Python's names of the encodings that the web calls otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Disagreement:
+    """A page whose stored caption is not what BeautifulSoup reads.
+
+    Attributes:
+        stored: Caption of the row, if it comes from ``<meta name=description>``.
+        reread: Caption that BeautifulSoup finds there; ``None`` if it finds none.
+    """
+
+    key: str
+    url: str
+    stored: str | None
+    reread: str | None
+
+    def __str__(self) -> str:
+        """Write it for people."""
+        return f"{self.key} {self.url}\n  stored: {self.stored!r}\n  reread: {self.reread!r}"
+
+
+@dataclass(frozen=True, slots=True)
+class Recheck:
+    """What was read again, and where the two readers disagree."""
+
+    pages: int
+    disagreements: list[Disagreement]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        return asdict(self)
+
+
+def recheck(captures: Path, sample: int | None = None, seed: int = 0) -> Recheck:
+    """Read the stored sources of a crawl again and compare their descriptions with the captions.
+
+    Compared is the first ``<meta name=description>`` that is not empty. A caption from another
+    source (``og``, scripts …) counts as none, so that BeautifulSoup must find none either.
+
+    Args:
+        captures: Folder made by ``crawl``.
+        sample: Number of pages drawn at random; ``None`` for all.
+        seed: Seed of the draw.
+
+    Raises:
+        FormatError: If the captures are missing or torn, or are not captures.
+        ConfigError: If beautifulsoup4 is not installed.
+
+    Differs:
+        BeautifulSoup with Python's ``html.parser`` follows no HTML standard: on broken markup and
+        undecodable bytes the two readers may disagree although the caption is right.
+    """
+    if not plan_path(captures).exists():
+        raise FormatError(captures, "no plan.parquet in it: --recheck takes a folder made by crawl")
+    _import_bs4()
+    keys = (row.key for row in _rows_with_source(captures))
+    chosen = (
+        frozenset(keys)
+        if sample is None
+        else frozenset(nsmallest(sample, keys, key=lambda key: draw_order(seed, key)))
+    )
+    found = []
+    pages = tqdm(_sources(captures, chosen), total=len(chosen), unit="page", disable=None)
+    for row, source in pages:
+        stored = row.caption if row.caption_source == "name" else None
+        texts = descriptions(source, charset=row.charset)
+        reread = texts[0] if texts else None
+        if stored != reread:
+            found.append(Disagreement(row.key, row.url, stored, reread))
+    return Recheck(len(chosen), found)
+
+
+def descriptions(
+    source: bytes | str, *, charset: str | None = None, parser: str = "html.parser"
+) -> list[str]:
+    """Read every ``<meta name=description>`` of a page that is not empty, none twice.
+
+    Args:
+        source: The page as served, or as text.
+        charset: Encoding of the bytes; without it, or if they are not in it, BeautifulSoup guesses.
+        parser: Name of BeautifulSoup's parser.
+
+    Raises:
+        ConfigError: If beautifulsoup4 is not installed.
+    """
+    bs4 = _import_bs4()
+    encoding = _CODECS.get(charset, charset) if charset and isinstance(source, bytes) else None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # its advice on XML and on what looks like a file name
+        # Of an attribute that is there twice the first counts; lxml knows no other way.
+        first = {"on_duplicate_attribute": "ignore"} if parser == "html.parser" else {}
+        soup = bs4.BeautifulSoup(source, parser, from_encoding=encoding, **first)
+    found = [
+        clean(str(meta.get("content", "")))
+        for meta in soup.find_all("meta")
+        if str(meta.get("name", "")).strip().lower() == "description"
+        and not any(parent.name in _INERT for parent in meta.parents)
+    ]
+    return list(dict.fromkeys(filter(None, found)))
+
+
+def _import_bs4() -> Any:
+    try:
+        import bs4  # noqa: PLC0415 - only this check needs it
+    except ImportError:
+        raise ConfigError(
+            "--recheck needs the package beautifulsoup4: pip install 'noise-of-web[crawl]'"
+        ) from None
+    return bs4
+
+
+def _rows_with_source(captures: Path) -> Iterator[CaptureRow]:
+    for shard in complete_shards(captures):
+        yield from (row for row in read_rows(captures, shard) if row.status == "ok")
+
+
+def _sources(captures: Path, chosen: frozenset[str]) -> Iterator[tuple[CaptureRow, bytes]]:
+    for shard in complete_shards(captures):
+        rows = {row.key: row for row in read_rows(captures, shard)}
+        wanted = {key for key in rows if key in chosen}
+        if not wanted:
+            continue
+        for capture in read_captures(captures, frozenset(rows.keys() - wanted), [shard]):
+            if capture.key in wanted:
+                wanted.remove(capture.key)
+                yield rows[capture.key], capture.html
+        if wanted:
+            path = members_path(captures, shard)
+            raise FormatError(path, f"page {min(wanted)}: not in it, though its row is ok")

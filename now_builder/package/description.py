@@ -1,0 +1,118 @@
+"""What the card and the metadata of a release say of it, besides its settings."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from now_builder.formats.captions import Vocabulary
+from now_builder.formats.features import source_name
+from now_builder.formats.release import Pair
+from now_builder.formats.shard import CaptureRow
+from now_builder.formats.split import SPLITS, Split, registrable_domain
+from now_builder.formats.statistics import (
+    Column,
+    ReleaseStatistics,
+    SplitStatistics,
+    TokenStatistics,
+    ranked,
+)
+from now_builder.package.judgements import Judgements
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """Everything that is said of a release.
+
+    Attributes:
+        statistics: Numbers of its pairs, with the columns of :func:`capture_columns`.
+        vocabularies: Vocabulary of each tokenizer.
+        listed: Number of URLs of the plan.
+        rejects: URLs in no split, by reason.
+        fetched: When the first and the last page were fetched.
+        verdicts: Pairs by verdict, for each split; empty where nothing was judged.
+        detector: Attributes of the feature file.
+    """
+
+    statistics: ReleaseStatistics
+    vocabularies: Mapping[str, Vocabulary]
+    listed: int
+    rejects: dict[str, int]
+    fetched: tuple[str, str]
+    verdicts: dict[Split, dict[str, int]]
+    detector: dict[str, str]
+
+    @property
+    def splits(self) -> dict[Split, SplitStatistics]:
+        """Numbers of each split."""
+        return self.statistics.splits
+
+    @property
+    def sources(self) -> dict[Split, dict[str, int]]:
+        """Regions of each split by the name of their source."""
+        return {
+            split: {source_name(number): count for number, count in found.sources.items()}
+            for split, found in self.splits.items()
+        }
+
+
+def capture_columns(rows: Mapping[str, CaptureRow]) -> dict[str, Column]:
+    """Return what is compared between pairs besides what the statistics always compare.
+
+    Args:
+        rows: Rows of the crawl by key.
+
+    Returns:
+        ``casefolded`` (caption without regard to case), ``screenshot`` (its bytes), ``domain``
+        (registrable domain of the listed URL) and ``landed`` (that of the page shown in the end).
+    """
+    return {
+        "casefolded": lambda pair: pair.caption.casefold(),
+        "screenshot": lambda pair: rows[pair.key].sha256,
+        "domain": lambda pair: registrable_domain(pair.site),
+        "landed": lambda pair: _landed(rows[pair.key]),
+    }
+
+
+def _landed(row: CaptureRow) -> str:
+    try:
+        host = urlsplit(row.final_url or "").hostname
+    except ValueError:
+        host = None
+    return registrable_domain(host or row.site)
+
+
+def count_pairs(
+    statistics: SplitStatistics, pairs: Sequence[Pair], ids: Mapping[str, Mapping[str, list[int]]]
+) -> None:
+    """Count the pairs of a split and their captions.
+
+    Args:
+        statistics: Statistics of the split, whose images have been counted.
+        pairs: In pair order.
+        ids: Content ids by tokenizer and key.
+    """
+    for pair in pairs:
+        statistics.add_pair(pair)
+    for name, captions in ids.items():
+        track = statistics.tracks[name] = TokenStatistics()
+        for pair in pairs:
+            track.add(captions[pair.key])
+
+
+def count_verdicts(
+    pairs: Mapping[Split, Sequence[Pair]], judged: Judgements | None
+) -> dict[Split, dict[str, int]]:
+    """Count the pairs of each split by verdict; nothing where there are no judgements."""
+    if judged is None:
+        return {}
+    return {
+        split: ranked(Counter(judged.of(pair.key) or "not judged" for pair in pairs[split]))
+        for split in SPLITS
+    }
+
+
+def fetch_times(rows: Mapping[str, CaptureRow]) -> tuple[str, str]:
+    """Return when the first and the last page were fetched; empty if none was."""
+    times = [row.fetched_at for row in rows.values() if row.fetched_at]
+    return (min(times), max(times)) if times else ("", "")
