@@ -28,7 +28,7 @@ from torch.nn import functional
 from pc2_baseline.modules.codes import CaptionCodes, ImageCodes
 from pc2_baseline.modules.fused import unit
 from pc2_baseline.modules.onednn_products import fast_float32
-from pc2_baseline.modules.similarity import Room, SgrSimilarity
+from pc2_baseline.modules.similarity import MemoryBudget, SgrSimilarity
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,9 @@ def operations(size: Size) -> float:
 def make(size: Size, precision: str) -> tuple[SgrSimilarity, ImageCodes, CaptionCodes]:
     """Draw weights and encoded inputs: the same in every process."""
     torch.manual_seed(0)
-    sgr = SgrSimilarity(size.dim, size.node, LAYERS, Room(size.chunk_mb, size.keep_mb, precision))
+    sgr = SgrSimilarity(
+        size.dim, size.node, LAYERS, MemoryBudget(size.chunk_mb, size.keep_mb, precision)
+    )
     lengths = torch.tensor(lengths_of(size))
     there = torch.arange(int(lengths.max())) < lengths[:, None]
     words = unit(torch.randn(size.batch, int(lengths.max()), size.dim)) * there[..., None]

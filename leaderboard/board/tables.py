@@ -262,7 +262,7 @@ def reference(name: str, rsum: float) -> Row:
 def noise_of(result: Result) -> Noise:
     """Say what was wrong with the training pairs, as finely as rows are told apart by it."""
     noise = result.training.noise
-    ratio = min(round(noise.ratio, 2), 0.99) if noise else 0.0
+    ratio = min(round(noise.mismatch, 2), 0.99) if noise else 0.0
     if noise is not None and ratio:
         return Noise(protocol=noise.protocol, ratio=ratio)
     if result.track not in {"flickr30k", "coco"}:

@@ -15,7 +15,7 @@ from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.captions import TOKENIZERS, Tokenizer
 from now_builder.formats.io import read_json, sha256_of
 from now_builder.formats.precomp import PrecompName, captions_path, read_texts
-from now_builder.formats.release import is_ours, read_split_captions
+from now_builder.formats.release import is_ours, read_image_identities, read_split_captions
 
 FieldTrack = Literal["flickr30k", "coco", "cc152k"]
 Track = Tokenizer | FieldTrack
@@ -154,6 +154,12 @@ def read_gallery(
             " pack or predict a submission and send it there, or score on dev",
         )
     captions = read_split_captions(release, split, track)
+    images = read_image_identities(release, split)
+    if len(images) != len(captions.keys):
+        raise FormatError(
+            release,
+            f"{len(captions.keys)} captions and {len(images)} images in {split}, expected as many",
+        )
     owner = np.arange(len(captions.keys))
     origin: Origin = "rebuilt" if is_ours(release) else "archive"
     if blind is not None:
@@ -164,7 +170,7 @@ def read_gallery(
         captions.keys,
         captions.keys,
         owner,
-        _labels(captions.images),
+        _labels(images),
         _labels(map(tuple, captions.captions)),
         captions.fingerprint,
         origin,

@@ -15,11 +15,11 @@ from now_builder.formats.precomp import CC152K, PRECOMP, captions_path, precomp_
 from now_builder.formats.release import read_published_regions
 from now_builder.formats.split import Split
 from pc2_baseline.config import DataSettings
-from pc2_baseline.training.progress import bar
+from pc2_baseline.progress import bar
 
 
 def is_precomp(data: DataSettings) -> bool:
-    """Whether a layout is the field's, not that of NoW."""
+    """Return whether a layout is the field's rather than NoW's."""
     return data.name in PRECOMP
 
 
@@ -35,9 +35,9 @@ def read_images(
 
     Args:
         release: See :func:`precomp_folder`.
-        split: Which.
-        name: Of the data set.
-        captions: Of the split.
+        split: Split to read.
+        name: Name of the data set.
+        captions: Captions of the split.
 
     Raises:
         FormatError: If the file is missing or torn, captions are no multiple of images, or some
@@ -69,7 +69,7 @@ _REPEATS = 5
 
 
 def _repeated(regions: Shaped[np.ndarray, "rows regions dim"]) -> Shaped[np.ndarray, " images"]:
-    """Whether each group of five rows begins with the same region."""
+    """Return whether each group of five rows begins with the same region."""
     firsts = (np.asarray(regions[row : row + _REPEATS, 0]) for row in range(0, len(regions), 5))
     return np.array([bool((rows == rows[0]).all()) for rows in firsts])
 
@@ -93,7 +93,7 @@ def read_vocabulary(release: Path, data: DataSettings) -> Vocabulary:
 
 
 def vocabulary_path(release: Path, data: DataSettings) -> Path:
-    """Where the vocabulary lies: as set, or in ``vocab/`` in or beside the data set's folder.
+    """Find the vocabulary: as set, or in ``vocab/`` in or beside the data set's folder.
 
     Raises:
         FormatError: If it is nowhere.
@@ -112,12 +112,12 @@ def vocabulary_path(release: Path, data: DataSettings) -> Path:
 def encode(
     texts: list[str], vocabulary: Vocabulary, data: DataSettings
 ) -> list[Int[np.ndarray, " _"]]:
-    """Cut lower-cased captions into words and give their ids, with ``<start>`` and ``<end>``.
+    """Cut lower-cased captions into words; return their ids, with ``<start>`` and ``<end>``.
 
     Args:
         texts: Captions.
-        vocabulary: Words that it lacks become ``<unk>``.
-        data: ``sentences`` and ``max_tokens`` count.
+        vocabulary: Vocabulary; words that it lacks become ``<unk>``.
+        data: Settings, of which ``sentences`` and ``max_tokens`` are used.
 
     Raises:
         ConfigError: If NLTK or the data of its sentence splitter is missing.

@@ -15,9 +15,9 @@ from pc2_baseline.analysis.pictures import draw_division
 from pc2_baseline.analysis.truth import Truth
 from pc2_baseline.config import read_settings
 from pc2_baseline.methods.pc2 import Pc2
+from pc2_baseline.runs.train import train
 from pc2_baseline.training.checkpoint import read_state, read_tensors
-from pc2_baseline.training.tensorboard import Board
-from pc2_baseline.training.trainer import train
+from pc2_baseline.training.tensorboard import TensorBoardWriter
 
 WATCHED = ["train.tensorboard=true", "train.pictures=true"]
 
@@ -152,7 +152,7 @@ def test_what_fails_to_be_shown_is_told_once_and_stops_nothing(
     run.mkdir()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("pc2_baseline.analysis.pictures.Figure", None)
-        patch.setattr("pc2_baseline.training.callbacks.TENSORBOARD", "run.toml")
+        patch.setattr("pc2_baseline.runs.train.TENSORBOARD", "run.toml")
         assert train(tiny, run, settings).epochs == 4
     told = [line for line in capsys.readouterr().err.splitlines() if "left out" in line]
     assert len(told) == 2, told
@@ -198,7 +198,7 @@ def test_any_division_can_be_drawn(tmp_path, kind):
 def test_a_torn_event_file_costs_no_other_epoch(tmp_path):
     folder = tmp_path / "tensorboard"
     for first, torn in ((0, 5), (2, 0)):
-        board = Board(folder, first)
+        board = TensorBoardWriter(folder, first)
         for epoch in (first, first + 1, first + 2):
             board.add(epoch, {"dev/rsum": 10.0 * first + epoch})
         board.close()

@@ -18,11 +18,13 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from now_builder.errors import ConfigError, TrainingError
 from pc2_baseline.config import TrainSettings, read_settings
 from pc2_baseline.data.pairs import open_pairs
-from pc2_baseline.methods import METHODS, Method, Sizes
+from pc2_baseline.methods import make_method
 from pc2_baseline.methods.pc2 import Pc2
+from pc2_baseline.runs.train import train
 from pc2_baseline.training.checkpoint import EpochRecord, read_state, read_tensors
+from pc2_baseline.training.method import Method, Sizes
 from pc2_baseline.training.run_folder import read_run
-from pc2_baseline.training.trainer import next_state, train
+from pc2_baseline.training.trainer import next_state
 
 CPU = torch.device("cpu")
 
@@ -59,7 +61,7 @@ def same_runs(first, second):
     assert logs[0] == logs[1]
 
 
-def same_watching(first, second):
+def same_pictures_and_scalars(first, second):
     """Every scalar by epoch but the speed, and every picture."""
     scalars = [read_scalars(run / "tensorboard") for run in (first, second)]
     for found in scalars:
@@ -135,7 +137,7 @@ def test_a_run_killed_in_the_middle_of_an_epoch_comes_to_the_same_end(
     assert 0 < done.fresh < 5
     train(easy, tmp_path / "whole", read_settings("pc2-demo", overrides))
     same_runs(tmp_path / "whole", cut)
-    same_watching(tmp_path / "whole", cut)
+    same_pictures_and_scalars(tmp_path / "whole", cut)
     assert len((cut / "log.jsonl").read_text().splitlines()) == 5
     assert not [path for path in cut.rglob("*") if path.name.endswith(".tmp")]
 
@@ -147,7 +149,7 @@ def test_a_kill_between_last_and_best_is_mended(tiny, tmp_path, settings, monkey
         raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pc2_baseline.training.trainer._follow", killed)
+        patch.setattr("pc2_baseline.training.trainer.follow", killed)
         with pytest.raises(KeyboardInterrupt):
             train(tiny, tmp_path / "cut", settings)
     assert not (tmp_path / "cut" / "best").exists()
@@ -236,8 +238,8 @@ def test_a_step_that_breaks_leaves_its_batch_and_the_last_checkpoint_whole(
     train(tiny, tmp_path / "whole", settings)
     fit, steps = Pc2._clean_loss, []
 
-    def breaks(self, lesson, pairs, rows):
-        loss = fit(self, lesson, pairs, rows)
+    def breaks(self, own, pairs, rows):
+        loss = fit(self, own, pairs, rows)
         steps.append(rows.tolist())
         if len(steps) < 2:
             return loss
@@ -316,7 +318,7 @@ def test_an_early_stop_is_told_recorded_and_stays(tiny, tmp_path, small_settings
 def test_a_finished_run_is_not_opened_again(tiny, tmp_path, settings, monkeypatch):
     train(tiny, tmp_path / "run", settings)
     monkeypatch.setattr(
-        "pc2_baseline.training.trainer.open_pairs", lambda *_: pytest.fail("opened")
+        "pc2_baseline.data.pairs.ReleaseReader.open", lambda *_: pytest.fail("opened")
     )
     assert train(tiny, tmp_path / "run", settings).fresh == 0
 
@@ -368,20 +370,18 @@ def test_an_unknown_device_is_a_setting_mistake(tiny, tmp_path, small_settings):
             train(tiny, tmp_path / "run", settings)
 
 
-@pytest.mark.parametrize("preset", ["pc2-demo", "sgr"])
+@pytest.mark.parametrize("preset", ["pc2-demo", "pc2-released", "sgr"])
 def test_every_method_is_a_method_and_its_state_comes_back(tiny, small_settings, preset):
     overrides = [value for value in small_settings if preset != "sgr" or "method." not in value]
-    settings = read_settings(preset, overrides)
+    settings = read_settings(preset, [*overrides, "data.tokenizer=jieba"])
     with open_pairs(tiny, "train", settings.data, CPU) as pairs:
         sizes = Sizes(len(pairs), pairs.features, 28)
-        make = METHODS[settings.method.name]
-        first, second = make(settings, sizes, CPU), make(settings, sizes, CPU)
+        first, second, third = (make_method(settings, sizes, CPU) for _ in range(3))
         assert isinstance(first, Method)
         first.fit_epoch(pairs, 0)
         second.load_state_dict(first.state_dict())
         for method in (first, second):
             method.fit_epoch(pairs, 1)
         same_tensors(first.state_dict(), second.state_dict())
-        third = make(settings, sizes, CPU)
         third.load_state_dict({"networks": first.state_dict()["networks"]})
         assert np.array_equal(first.similarity(pairs), third.similarity(pairs))
