@@ -121,7 +121,7 @@ class TrainSettings(Strict):
     clip: PositiveFloat = Field(2.0, description="Largest gradient norm.")
     weight_decay: NonNegativeFloat = Field(
         0.0,
-        description="Weight decay of AdamW: keeps a small training set from being learned by heart.",
+        description="AdamW's: keeps a small training set from being learned by heart.",
     )
     patience: Annotated[int, Field(ge=0)] = Field(
         0,

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from now_builder.errors import ConfigError, TrainingError
 from pc2_baseline.config import TrainSettings, read_settings
-from pc2_baseline.data.pairs import open_pairs
+from pc2_baseline.data.pairs import ReleaseReader, open_pairs
 from pc2_baseline.methods import make_method
 from pc2_baseline.methods.pc2 import Pc2
 from pc2_baseline.runs.train import train
@@ -29,9 +30,23 @@ from pc2_baseline.training.trainer import next_state
 CPU = torch.device("cpu")
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def settings(small_settings):
     return read_settings("pc2-demo", small_settings)
+
+
+@pytest.fixture(scope="module")
+def whole(tiny, tmp_path_factory, settings):
+    """A run that never stopped; tests that change it take a copy."""
+    run = tmp_path_factory.mktemp("whole") / "run"
+    train(tiny, run, settings)
+    return run
+
+
+@pytest.fixture
+def finished(whole, tmp_path):
+    """A copy of the run, to be changed."""
+    return shutil.copytree(whole, tmp_path / "run")
 
 
 def same_tensors(first, second):
@@ -98,15 +113,14 @@ def stop_after(monkeypatch, epochs):
 
 
 @pytest.mark.parametrize("epochs", [0, 1, 2, 3])
-def test_a_resumed_run_equals_one_that_never_stopped(tiny, tmp_path, settings, epochs):
-    train(tiny, tmp_path / "whole", settings)
+def test_a_resumed_run_equals_one_that_never_stopped(whole, tiny, tmp_path, settings, epochs):
     with pytest.MonkeyPatch.context() as patch:
         stop_after(patch, epochs)
         with pytest.raises(KeyboardInterrupt):
             train(tiny, tmp_path / "cut", settings)
     done = train(tiny, tmp_path / "cut", settings)
     assert done.fresh == 4 - epochs
-    same_runs(tmp_path / "whole", tmp_path / "cut")
+    same_runs(whole, tmp_path / "cut")
 
 
 def command(release, run, overrides):
@@ -142,9 +156,7 @@ def test_a_run_killed_in_the_middle_of_an_epoch_comes_to_the_same_end(
     assert not [path for path in cut.rglob("*") if path.name.endswith(".tmp")]
 
 
-def test_a_kill_between_last_and_best_is_mended(tiny, tmp_path, settings, monkeypatch):
-    train(tiny, tmp_path / "whole", settings)
-
+def test_a_kill_between_last_and_best_is_mended(whole, tiny, tmp_path, settings):
     def killed(run, state):
         raise KeyboardInterrupt
 
@@ -154,50 +166,48 @@ def test_a_kill_between_last_and_best_is_mended(tiny, tmp_path, settings, monkey
             train(tiny, tmp_path / "cut", settings)
     assert not (tmp_path / "cut" / "best").exists()
     train(tiny, tmp_path / "cut", settings)
-    same_runs(tmp_path / "whole", tmp_path / "cut")
+    same_runs(whole, tmp_path / "cut")
 
 
 def test_the_same_command_on_a_finished_run_says_so_and_changes_nothing(
-    tiny, tmp_path, settings, capsys
+    whole, tiny, settings, capsys, monkeypatch
 ):
-    first = train(tiny, tmp_path / "run", settings)
-    before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
-    second = train(tiny, tmp_path / "run", settings)
+    monkeypatch.setattr(ReleaseReader, "open", lambda *_: pytest.fail("features opened"))
+    before = {path: path.read_bytes() for path in whole.rglob("*") if path.is_file()}
+    done, state = train(tiny, whole, settings), read_state(whole / "last")
     assert "done, 4 epochs" in capsys.readouterr().err
-    assert (second.best_epoch, second.best_rsum, second.fresh) == (
-        first.best_epoch, first.best_rsum, 0,
-    )  # fmt: skip
+    assert (done.best_epoch, done.best_rsum, done.fresh) == (state.best_epoch, state.best_rsum, 0)
     assert before == {path: path.read_bytes() for path in before}
 
 
-def test_the_best_epoch_is_the_one_with_the_highest_dev_rsum(tiny, tmp_path, settings):
-    done = train(tiny, tmp_path / "run", settings)
-    log = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
+def test_the_best_epoch_is_the_one_with_the_highest_dev_rsum(whole):
+    done = read_state(whole / "last")
+    log = [json.loads(line) for line in (whole / "log.jsonl").read_text().splitlines()]
     assert [line["epoch"] for line in log] == [0, 1, 2, 3]
     rsums = [line["dev"]["rsum"] for line in log]
     assert done.best_rsum == max(rsums)
     assert done.best_epoch == rsums.index(max(rsums))
-    assert read_state(tmp_path / "run" / "best").epoch == done.best_epoch
+    assert read_state(whole / "best").epoch == done.best_epoch
     assert log[0]["dev"].keys() == {
         "rsum", "i2t_R@1", "i2t_R@5", "i2t_R@10", "t2i_R@1", "t2i_R@5", "t2i_R@10",
     }  # fmt: skip
 
 
-def test_other_settings_in_a_runs_folder_are_refused_and_named(tiny, tmp_path, small_settings):
-    train(tiny, tmp_path / "run", read_settings("pc2-demo", small_settings))
-    other = read_settings("pc2-demo", [*small_settings, "train.seed=1"])
+def test_other_settings_in_a_runs_folder_are_refused_and_named(finished, tiny, small_settings):
+    changed = ["train.seed=1", "train.warmup_epochs=1", "train.epochs=0"]
+    other = read_settings("pc2-demo", [*small_settings, *changed])
     with pytest.raises(ConfigError, match=r"train\.seed: 0 there, 1 now"):
-        train(tiny, tmp_path / "run", other)
-    assert train(tiny, tmp_path / "run", other, force=True).fresh == 4
-    assert read_run(tmp_path / "run").settings.train.seed == 1
+        train(tiny, finished, other)
+    assert train(tiny, finished, other, force=True).fresh == 1
+    assert read_run(finished).settings.train.seed == 1
+    assert [file.name for file in (finished / "divisions").iterdir()] == ["00000.safetensors"]
 
 
-def test_another_release_in_a_runs_folder_is_refused(planted, tiny, tmp_path, settings):
+def test_another_release_in_a_runs_folder_is_refused(whole, planted, tmp_path, settings):
     plan = planted.Plan(train=24, dev=8, test=8, topics=4, seed=9)
     other = planted.plant(tmp_path / "other", plan)
-    train(tiny, tmp_path / "run", settings)
     with pytest.raises(ConfigError, match="another release"):
-        train(other, tmp_path / "run", settings)
+        train(other, whole, settings)
 
 
 def test_a_folder_that_is_no_run_is_left_alone(tiny, tmp_path, settings):
@@ -233,9 +243,8 @@ def test_a_loss_that_is_not_finite_stops_and_names_epoch_and_batch(
 
 @pytest.mark.parametrize("broken", ["loss", "gradient"])
 def test_a_step_that_breaks_leaves_its_batch_and_the_last_checkpoint_whole(
-    tiny, tmp_path, settings, broken
+    whole, tiny, tmp_path, settings, broken
 ):
-    train(tiny, tmp_path / "whole", settings)
     fit, steps = Pc2._clean_loss, []
 
     def breaks(self, own, pairs, rows):
@@ -261,7 +270,7 @@ def test_a_step_that_breaks_leaves_its_batch_and_the_last_checkpoint_whole(
     assert told["parts"].keys() == {"noisy"}
     assert read_state(run / "last").epoch == 1
     assert train(tiny, run, settings).fresh == 2
-    same_runs(tmp_path / "whole", run)
+    same_runs(whole, run)
     assert not (run / "failure.json").exists()
 
 
@@ -315,18 +324,31 @@ def test_an_early_stop_is_told_recorded_and_stays(tiny, tmp_path, small_settings
     assert "done, 3 epochs, stopped early" in capsys.readouterr().err
 
 
-def test_a_finished_run_is_not_opened_again(tiny, tmp_path, settings, monkeypatch):
-    train(tiny, tmp_path / "run", settings)
-    monkeypatch.setattr(
-        "pc2_baseline.data.pairs.ReleaseReader.open", lambda *_: pytest.fail("opened")
-    )
-    assert train(tiny, tmp_path / "run", settings).fresh == 0
+def test_a_run_of_before_pc2_released_was_a_method_goes_on(finished, tiny, settings):
+    """Its settings still name the departures, all of them off."""
+    path = finished / "run.toml"
+    section = "[settings.method]\n"
+    path.write_text(path.read_text().replace(section, section + "".join(DEPARTURES_OFF)))
+    assert read_run(finished).settings == settings
+    assert train(tiny, finished, settings).fresh == 0
+    path.write_text(path.read_text().replace('steps = "summed"', 'steps = "two"'))
+    found = read_run(finished).settings.method
+    assert (found.name, found.steps, found.entropy) == ("pc2-released", "two", "batch_mean")
+
+
+DEPARTURES_OFF = [
+    'entropy = "batch_mean"\n', 'division_order = "fixed"\n', 'stable = "from_threshold"\n',
+    'bank = "each_epoch"\n', 'divergence = "old_new"\n', "zero_below = 0.0\n",
+    "repeated_negatives = false\n", 'pseudo_caption_fit = "exact"\n', 'margin_axis = "query"\n',
+    "margin_gradient = false\n", 'steps = "summed"\n', "fresh_optimiser = false\n",
+]  # fmt: skip
 
 
 def test_a_release_smaller_than_a_batch_trains_with_a_message(
     tiny, tmp_path, small_settings, capsys
 ):
-    settings = read_settings("pc2-paper", [*small_settings, "train.batch=128"])
+    quick = ["train.batch=128", "train.warmup_epochs=1", "train.epochs=0"]
+    settings = read_settings("pc2-paper", [*small_settings, *quick])
     train(tiny, tmp_path / "run", settings)
     assert "train has 24 pairs, fewer than train.batch = 128" in capsys.readouterr().err
 
