@@ -313,7 +313,7 @@ def check_split(split: str) -> Split:
 
 
 def read_split_captions(release: Path, split: Split, tokenizer: str) -> Captions:
-    """Read keys and caption ids of a split.
+    """Read keys and caption ids of a split; no features are read.
 
     Raises:
         FormatError: If a file is missing, or line counts disagree.
@@ -326,9 +326,12 @@ def read_split_captions(release: Path, split: Split, tokenizer: str) -> Captions
     if is_ours(release):
         keys = read_lines(folder / f"{split}_ids.txt", "no such file")
     else:
-        keys = [str(number) for number in range(len(captions))]
+        images = read_published_regions(folder / f"{split}_ims.npy")  # its header alone is read
+        keys = [str(number) for number in range(len(images))]
     if len(keys) != len(captions):
-        raise FormatError(path, f"{len(captions)} captions and {len(keys)} keys, expected as many")
+        raise FormatError(
+            path, f"{len(captions)} captions and {len(keys)} keys, expected as many of each"
+        )
     return Captions(keys, captions)
 
 

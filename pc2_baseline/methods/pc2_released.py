@@ -37,7 +37,7 @@ from pc2_baseline.modules.losses import (
     triplet_mean,
 )
 from pc2_baseline.modules.pc2_network import Encoded, Pc2Network, pooled
-from pc2_baseline.modules.pseudo_caption import PseudoCaptions, find_pseudo_captions, rectified
+from pc2_baseline.modules.pseudo_caption import PseudoCaptions, find_pseudo_captions
 from pc2_baseline.modules.pseudo_class import resampled
 from pc2_baseline.modules.seeds import seed_torch
 from pc2_baseline.training.method import EpochOutputs, Sizes, State
@@ -156,28 +156,10 @@ class Pc2Released:
         weights = self.method.lambda_pseudo, self.method.lambda_entropy
         return class_terms(*logits, self.choose, self.entropy, weights)
 
-    def peer_epoch(self, train: PairSet, since: int, peer: int) -> PeerEpoch:
-        """Return what a peer trains with: the division is the other's.
-
-        Args:
-            train: The training split.
-            since: Epochs since the warm-up.
-            peer: The peer to train.
-        """
-        other = self.peers.statistics[1 - peer]
-        return PeerEpoch(
-            train,
-            self.peers.nets[peer],
-            self.peers.learners[peer],
-            self.peers.banks[peer],
-            triplet_mean if since < self.method.mean_epochs else triplet_hardest,
-            other.division,
-            rectified(other.division.clean_prob, other.stable_prob, other.is_stable),
-        )
-
     def _co_teach(self, train: PairSet, epoch: int, peer: int) -> dict[str, float]:
         since = epoch - self.train.warmup_epochs
-        own = self.peer_epoch(train, since, peer)
+        triplet = triplet_mean if since < self.method.mean_epochs else triplet_hardest
+        own = self.peers.epoch(train, peer, triplet)
         require_clean(own.division)
         batches = clean_and_noisy_batches(
             own.division, self.train.batch, self.train.seed, epoch, peer,

@@ -15,6 +15,7 @@ from pc2_baseline.modules.division import Division
 from pc2_baseline.modules.learner import Learner, Step
 from pc2_baseline.modules.losses import triplet_mean
 from pc2_baseline.modules.pc2_network import Pc2Network
+from pc2_baseline.modules.pseudo_caption import rectified
 from pc2_baseline.modules.retrieval import ensemble, similarity_matrix
 from pc2_baseline.modules.seeds import stream
 from pc2_baseline.process_groups import ProcessGroups
@@ -139,6 +140,20 @@ class Peers:
             )
             for name, value in {**own, **_summary(statistics, bank)}.items()
         }
+
+    def epoch(self, train: PairSet, peer: int, triplet: Triplet) -> PeerEpoch:
+        """Return what a peer trains with after the warm-up: the division is the other's.
+
+        Args:
+            train: The training split.
+            peer: The peer to train.
+            triplet: Triplet loss of the epoch.
+        """
+        other = self.statistics[1 - peer]
+        division = other.division
+        correspondence = rectified(division.clean_prob, other.stable_prob, other.is_stable)
+        own = self.nets[peer], self.learners[peer], self.banks[peer]
+        return PeerEpoch(train, *own, triplet, division, correspondence)
 
     def warm_up(
         self, peer: int, epoch: int, batches: Sequence[Rows], loss_of: Callable[[Rows], Tensor]

@@ -189,6 +189,7 @@ def trained(flickr, tmp_path_factory):
         "data.name=f30k_precomp", "data.sentences=false", f'data.noise_file="{folder}/n.npy"',
         "model.embed_dim=24", "model.word_dim=16", "model.similarity_dim=16", "train.batch=20",
         "train.device=cpu", "train.warmup_epochs=1", "train.epochs=1", "train.lr=3e-3",
+        "train.pictures=false", "train.tensorboard=false",
     ]  # fmt: skip
     small = ["method.classes=8", "method.class_hidden=16"]
     train(flickr, folder / "sgr", read_settings("sgr", common))

@@ -11,6 +11,7 @@ from pc2_baseline.method_settings import method_fields
 from pc2_baseline.methods import METHODS, sgr
 from pc2_baseline.methods.pc2 import Pc2
 from pc2_baseline.modules.coteaching import clean_and_noisy_batches
+from pc2_baseline.modules.losses import triplet_hardest
 from pc2_baseline.modules.pseudo_class import to_slots
 from pc2_baseline.runs.train import train
 from pc2_baseline.training.method import Sizes
@@ -95,7 +96,9 @@ def test_divisions_are_crossed(fitted):
     method, pairs = fitted
     for peer in (0, 1):
         other = method.peers.statistics[1 - peer]
-        assert method.peer_epoch(pairs, 0, peer).division is other.division
+        own = method.peers.epoch(pairs, peer, triplet_hardest)
+        assert own.division is other.division
+        assert own.net is method.peers.nets[peer]
 
 
 def test_a_captions_class_does_not_depend_on_its_batch(fitted):

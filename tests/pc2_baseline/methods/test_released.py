@@ -12,7 +12,7 @@ from pc2_baseline.methods.pc2_released import refit
 from pc2_baseline.modules.codes import CaptionCodes
 from pc2_baseline.modules.coteaching import PairStatistics
 from pc2_baseline.modules.division import Division
-from pc2_baseline.modules.losses import own_entropy, triplet_costs
+from pc2_baseline.modules.losses import own_entropy, triplet_costs, triplet_hardest
 from pc2_baseline.modules.pseudo_caption import find_pseudo_captions
 from pc2_baseline.modules.pseudo_class import resampled
 from pc2_baseline.training.method import Sizes
@@ -119,7 +119,7 @@ def test_the_gradient_goes_through_the_cosine_only_where_it_is_let(method_of):
         method, pairs = method_of(*AS_PAPER, f"method.margin_gradient={str(through).lower()}")
         split_in_half(method, pairs)
         net = method.peers.nets[0].train()
-        own = method.peer_epoch(pairs, 0, 0)
+        own = method.peers.epoch(pairs, 0, triplet_hardest)
         encoded = net.encode(pairs.batch(np.arange(0, 8, 2)))
         images = net.matching.encode_images(pairs.batch(np.arange(1, 8, 2)).regions)
         loss = method.noisy_loss(own, images, encoded, torch.tensor([5, 5, 5, 5]))
@@ -140,7 +140,7 @@ def _noisy_loss(method_of, overrides):
     net = method.peers.nets[0].train()
     encoded = net.encode(pairs.batch(np.arange(0, 16, 2)))
     images = net.matching.encode_images(pairs.batch(np.arange(1, 16, 2)).regions)
-    own = method.peer_epoch(pairs, 0, 0)
+    own = method.peers.epoch(pairs, 0, triplet_hardest)
     return method.noisy_loss(own, images, encoded, torch.full((8,), 5)).item()
 
 
@@ -226,7 +226,7 @@ def test_the_clean_set_search_equals_a_search_of_all_clean_predictions(method_of
                               "train.warmup_epochs=1", epochs=1)  # fmt: skip
     split_in_half(method, pairs)
     net = method.peers.nets[0].eval()
-    own = method.peer_epoch(pairs, 0, 0)
+    own = method.peers.epoch(pairs, 0, triplet_hardest)
     clean = np.arange(0, len(pairs), 2)
     noisy = np.arange(1, len(pairs), 2)
     with torch.no_grad():

@@ -36,7 +36,7 @@ ROWS = [
 
 @pytest.fixture
 def quick(small_settings):
-    return [*small_settings, "train.warmup_epochs=1", "train.epochs=1"]
+    return [*small_settings, "train.warmup_epochs=1", "train.epochs=0"]
 
 
 def with_settings(rows, overrides):
@@ -66,10 +66,9 @@ def test_seeds_are_ordinary_runs_with_a_mean_and_a_spread(tiny, tmp_path, quick,
 
 
 def test_a_single_run_is_no_folder_of_seeds(tiny, tmp_path, quick):
-    settings = read_settings("pc2-demo", quick)
-    train(tiny, tmp_path / "run", settings)
+    (tmp_path / "run.toml").touch()
     with pytest.raises(ConfigError, match="a single run"):
-        train_seeds(tiny, tmp_path / "run", settings, [0])
+        train_seeds(tiny, tmp_path, read_settings("pc2-demo", quick), [0])
 
 
 @pytest.mark.parametrize("text", ["", "a", "0,,1", "-1", "0,0", "1.5"])
