@@ -15,6 +15,7 @@ COMMAND = Path(sys.executable).with_name("pc2-baseline")
 MODEL = [
     "model.embed_dim=32", "model.word_dim=24", "model.similarity_dim=16", "train.batch=9",
     "train.warmup_epochs=1", "train.epochs=1", "train.lr=1e-3", "train.device=cpu",
+    "train.pictures=false", "train.tensorboard=false",
 ]  # fmt: skip
 
 
