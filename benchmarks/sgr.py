@@ -28,7 +28,7 @@ from torch.nn import functional
 from pc2_baseline.modules.codes import CaptionCodes, ImageCodes
 from pc2_baseline.modules.fused import unit
 from pc2_baseline.modules.onednn_products import fast_float32
-from pc2_baseline.modules.similarity import Room, SafSimilarity, SgrSimilarity, Similarity
+from pc2_baseline.modules.similarity import MemoryBudget, SafSimilarity, SgrSimilarity, Similarity
 
 
 @dataclass(frozen=True)
@@ -110,11 +110,11 @@ def operations(size: Size) -> float:
 def make(size: Size, precision: str) -> tuple[Similarity, ImageCodes, CaptionCodes]:
     """Draw weights and encoded inputs: the same in every process."""
     torch.manual_seed(0)
-    room = Room(size.chunk_mb, size.keep_mb, precision)
+    budget = MemoryBudget(size.chunk_mb, size.keep_mb, precision)
     sgr = (
-        SafSimilarity(size.dim, size.node, room)
+        SafSimilarity(size.dim, size.node, budget)
         if size.kind == "saf"
-        else SgrSimilarity(size.dim, size.node, LAYERS, room)
+        else SgrSimilarity(size.dim, size.node, LAYERS, budget)
     )
     lengths = torch.tensor(lengths_of(size))
     there = torch.arange(int(lengths.max())) < lengths[:, None]

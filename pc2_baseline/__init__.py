@@ -1,1 +1,69 @@
-"""Learns: PC2 and the methods it is compared with."""
+"""Learns: PC2 and the methods it is compared with.
+
+What a user imports, here on a release of random pages::
+
+    from pathlib import Path
+
+    from pc2_baseline import Plan, load_run, plant, read_settings, similarity, train
+
+    release = plant(Path("release"), Plan(train=32, dev=8, test=8))
+    small = ["model.embed_dim=16", "model.similarity_dim=16", "train.warmup_epochs=1"]
+    train(release, Path("run"), read_settings("sgr", [*small, "train.epochs=1"]))
+    matrix = similarity(Path("run"), "test")  # (images, captions), float32
+
+    run = load_run(Path("run"))  # to score several splits, or to look at the networks
+    with run.open("dev") as pairs:
+        matrix = run.method.similarity(pairs)
+
+Nothing is imported before it is used, so that ``import pc2_baseline`` takes no time.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pc2_baseline.config import Plan, Settings, read_settings
+    from pc2_baseline.data.planted import plant
+    from pc2_baseline.data.torch_dataset import ReleaseDataset
+    from pc2_baseline.runs.evaluate import evaluate
+    from pc2_baseline.runs.open_run import open_run as load_run
+    from pc2_baseline.runs.open_run import similarity
+    from pc2_baseline.runs.predict import predict
+    from pc2_baseline.runs.train import train
+
+__all__ = [
+    "Plan",
+    "ReleaseDataset",
+    "Settings",
+    "evaluate",
+    "load_run",
+    "plant",
+    "predict",
+    "read_settings",
+    "similarity",
+    "train",
+]
+
+_FROM = {
+    "Plan": "config:Plan",
+    "ReleaseDataset": "data.torch_dataset:ReleaseDataset",
+    "Settings": "config:Settings",
+    "evaluate": "runs.evaluate:evaluate",
+    "load_run": "runs.open_run:open_run",
+    "plant": "data.planted:plant",
+    "predict": "runs.predict:predict",
+    "read_settings": "config:read_settings",
+    "similarity": "runs.open_run:similarity",
+    "train": "runs.train:train",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _FROM:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module, _, attribute = _FROM[name].partition(":")
+    return getattr(import_module(f"{__name__}.{module}"), attribute)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -88,9 +88,9 @@ def train(
     share a peer split its similarity block; other methods split theirs among all.
     """
     from pc2_baseline.config import read_settings  # noqa: PLC0415 - quick help
+    from pc2_baseline.process_groups import is_first  # noqa: PLC0415 - torch is heavy
     from pc2_baseline.runs.series import read_seeds, train_seeds  # noqa: PLC0415 - torch is heavy
-    from pc2_baseline.training.process_groups import is_first  # noqa: PLC0415 - torch is heavy
-    from pc2_baseline.training.trainer import train as start  # noqa: PLC0415 - torch is heavy
+    from pc2_baseline.runs.train import train as start  # noqa: PLC0415 - torch is heavy
 
     settings = read_settings(config, _overrides(set_, device))
     if resume:
@@ -174,23 +174,25 @@ def evaluate(
 def make_noise(
     release: Annotated[Path, typer.Argument(metavar="RELEASE", help="Folder of a data set.")],
     output: Annotated[Path, typer.Argument(metavar="OUT.npy", help="The noise file to write.")],
-    ratio: Annotated[float, typer.Option(help="Share of the training captions to shuffle.")],
+    mismatch: Annotated[
+        float, typer.Option(help="Share of the training captions to shuffle, 0 to 1.")
+    ],
     protocol: Annotated[
         Literal["captions", "images"],
         typer.Option(help="Shuffle captions one by one, or images with all their captions."),
     ],
-    seed: Annotated[int, typer.Option(min=0, help="Of the draw.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the draw.")] = 0,
     name: Annotated[
         str | None, typer.Option(help="Layout, as data.name; default: the one that is there.")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace a file.")] = False,
 ) -> None:
-    """Give a share of the training captions wrong images, in a file for data.noise_file."""
+    """Assign wrong images to a share of the training captions, in a file for data.noise_file."""
     from pc2_baseline.data.make_noise import Draw  # noqa: PLC0415 - torch is heavy
     from pc2_baseline.data.make_noise import make_noise as start  # noqa: PLC0415 - torch is heavy
 
-    made = start(release, output, Draw(ratio, protocol, seed), name, force=force)
-    typer.echo(f"{output}: {made.ratio:.4%} of the captions have another image\n{made.sha256}")
+    made = start(release, output, Draw(mismatch, protocol, seed), name, force=force)
+    typer.echo(f"{output}: {made.mismatch:.4%} of the captions have another image\n{made.sha256}")
 
 
 @app.command(
@@ -216,7 +218,7 @@ def division(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Tell how well the division finds the mismatched pairs of a truth file (AUROC)."""
+    """Judge how well the division finds the mismatched pairs of a truth file (AUROC)."""
     from pc2_baseline.analysis.truth import in_words, report  # noqa: PLC0415 - sklearn is heavy
     from pc2_baseline.training.run_folder import locate_release, read_run  # noqa: PLC0415 - quick help
 
@@ -244,7 +246,7 @@ def ablate(
     release: ReleaseArgument,
     out: Annotated[Path, typer.Argument(metavar="OUT", help="Folder of the runs, OUT/ROW/seed-N.")],
     config: Config = None,
-    seeds: Annotated[str, typer.Option(metavar="N,N,…", help="Of every row.")] = "0,1,2",
+    seeds: Annotated[str, typer.Option(metavar="N,N,…", help="Seeds of every row.")] = "0,1,2",
     rows: Annotated[
         str | None,
         typer.Option(

@@ -16,14 +16,13 @@ from pydantic import (
 from now_builder.config import Strict, build, read_toml, with_overrides
 from now_builder.errors import ConfigError
 from now_builder.formats.benchmarks import NowName, PrecompName
+from pc2_baseline.method_settings import MethodSettings, Pc2Settings, Share, method_fields
 
 DEFAULT_PRESET = "pc2-paper"
 
-Share = Annotated[float, Field(ge=0, le=1)]
-
 
 class DataSettings(Strict):
-    """What is read from the release."""
+    """Data of the release to train on."""
 
     tokenizer: str = Field(
         "jieba", description="Track of NoW: jieba, bpe, bert or one brought along."
@@ -82,17 +81,18 @@ class ModelSettings(Strict):
     similarity_dim: PositiveInt = Field(256, description="Width of a similarity node.")
     graph_layers: PositiveInt = Field(3, description="Layers of SGR's graph reasoning.")
     dropout: Annotated[float, Field(ge=0, lt=1)] = Field(
-        0.4, description="In the word embedding and both attention poolings."
+        0.4, description="Dropout in the word embedding and both attention poolings."
     )
     feature_dropout: Annotated[float, Field(ge=0, lt=1)] = Field(
-        0.0, description="Of the numbers of the regions' features, in training."
+        0.0, description="Dropout of the values of the regions' features."
     )
     word_dropout: Annotated[float, Field(ge=0, lt=1)] = Field(
-        0.0, description="Of whole words, in training."
+        0.0, description="Dropout of whole words."
     )
     precision: Literal["fp32", "bf16"] = Field(
         "fp32",
-        description="Of the similarity's large products; norms, softmaxes and losses stay in fp32.",
+        description="Precision of the similarity's large products; norms, softmaxes and losses "
+        "stay in fp32.",
     )
     chunk_mb: PositiveInt | None = Field(
         None,
@@ -104,135 +104,6 @@ class ModelSettings(Strict):
         description="MiB of a block that are kept for the backward pass; above it, chunks are "
         "computed twice. Default: 512 on a CPU, 4096 on a GPU.",
     )
-
-
-class TripletSettings(Strict):
-    """What methods that learn by triplets share."""
-
-    margin: PositiveFloat = Field(0.2, description="Triplet margin, in units of similarity.")
-    mean_epochs: Annotated[int, Field(ge=0)] = Field(
-        0, description="Epochs after the warm-up that go on with mean negatives; then hardest."
-    )
-
-
-class Pc2Settings(TripletSettings):
-    """PC2 (Duan et al., ACM MM 2024)."""
-
-    name: Literal["pc2"] = "pc2"
-    margin_base: Annotated[float, Field(gt=1)] = Field(
-        10.0, description="Base m of the soft margin."
-    )
-    pseudo_classes: bool = Field(
-        default=True, description="Learn pseudo-classes (P-Cls); without, search by embedding."
-    )
-    classes: Annotated[int, Field(ge=2)] = Field(128, description="Pseudo-classes K.")
-    class_input: Literal["slots", "padded", "pooled"] = Field(
-        "slots",
-        description="What is classified: 36 vectors in their order (slots), the same with a "
-        "caption's padding resampled too (padded), or the attention-pooled vector.",
-    )
-    class_hidden: PositiveInt = Field(256, description="Hidden width of the pseudo-classifier.")
-    entropy: Literal["batch_mean", "each_image"] = Field(
-        "batch_mean",
-        description="Entropy to raise: of the batch's mean prediction, or of each image's own.",
-    )
-    relative_targets: bool = Field(
-        default=False,
-        description="Choose a caption's pseudo-class against the mean of its batch.",
-    )
-    division_batch: Annotated[int, Field(ge=2)] = Field(
-        128, description="Pairs against which a pair's loss is taken to divide them, at most."
-    )
-    division_order: Literal["fixed", "shuffled"] = Field(
-        "fixed", description="Batches of the dividing pass: one order a run, or anew each epoch."
-    )
-    rectify: bool = Field(default=True, description="Rectify clean margins by oscillation (CR).")
-    oscillation_threshold: Share = Field(
-        0.5, description="Tau: stable posterior from which a clean pair is rectified."
-    )
-    stable: Literal["from_threshold", "divided"] = Field(
-        "from_threshold",
-        description="Stable pairs: posterior at least tau, or divided as clean pairs are.",
-    )
-    bank: Literal["each_epoch", "released"] = Field(
-        "each_epoch",
-        description="Who writes the prediction bank: the dividing pass, by pair; or the training "
-        "passes as in the released code, after the warm-up by position in a subset.",
-    )
-    divergence: Literal["old_new", "new_old"] = Field(
-        "old_new", description="Direction of the oscillation's Kullback-Leibler divergence."
-    )
-    pseudo_captions: bool = Field(
-        default=True, description="Train on noisy pairs' pseudo-captions (P-Cap)."
-    )
-    search_by: Literal["prediction", "embedding"] = Field(
-        "prediction",
-        description="A pseudo-caption's clean image is the one with the likest pseudo-class "
-        "prediction, or pooled embedding.",
-    )
-    search_in: Literal["batch", "clean_set"] = Field(
-        "batch", description="Where: in the clean batch, or among the bank's clean pairs."
-    )
-    noisy_from_epoch: Annotated[int, Field(ge=0)] = Field(
-        0, description="First epoch after the warm-up that trains on noisy pairs."
-    )
-    mismatch_threshold: Share = Field(
-        0.0, description="Noisy pairs below this cosine are left out (PC2*: 0.5); 0: none."
-    )
-    zero_below: Share = Field(
-        0.0, description="Noisy pairs below this cosine get margin 0, and go on acting; 0: none."
-    )
-    repeated_negatives: bool = Field(
-        default=False,
-        description="Noisy images with one pseudo-caption are negatives all the same.",
-    )
-    pseudo_caption_fit: Literal["exact", "resampled"] = Field(
-        "exact",
-        description="Words of a pseudo-caption: as encoded, or resampled to the noisy batch.",
-    )
-    margin_axis: Literal["query", "broadcast"] = Field(
-        "query",
-        description="Margin of a hinge: the query's; or broadcast along one axis both ways, clean "
-        "pairs along images and noisy ones along captions.",
-    )
-    margin_gradient: bool = Field(
-        default=False, description="Let the gradient through the noisy margins."
-    )
-    steps: Literal["summed", "two"] = Field(
-        "summed", description="One step down the summed loss, or one clean and one noisy step."
-    )
-    fresh_optimiser: bool = Field(
-        default=False, description="Start the optimiser anew after the warm-up."
-    )
-    lambda_noisy: NonNegativeFloat = Field(1.0, description="Weight of the noisy pairs' loss.")
-    lambda_pseudo: NonNegativeFloat = Field(1.0, description="Weight of the pseudo-class loss.")
-    lambda_entropy: NonNegativeFloat = Field(
-        10.0, description="Weight of the entropy that spreads predictions over the classes."
-    )
-
-    @model_validator(mode="after")
-    def _fits_together(self) -> "Pc2Settings":
-        if not self.pseudo_classes and self.rectify:
-            raise ValueError("rectify needs pseudo_classes: predictions are what oscillates")
-        by_prediction = self.search_by == "prediction" or self.search_in == "clean_set"
-        if not self.pseudo_classes and self.pseudo_captions and by_prediction:
-            raise ValueError(
-                'pseudo_captions without pseudo_classes need search_by = "embedding" and '
-                'search_in = "batch"'
-            )
-        if self.search_by == "embedding" and self.search_in == "clean_set":
-            raise ValueError('search_by = "embedding" needs search_in = "batch"')
-        if self.search_in == "clean_set" and self.pseudo_caption_fit == "resampled":
-            raise ValueError('pseudo_caption_fit = "resampled" needs search_in = "batch"')
-        if self.search_in == "clean_set" and self.bank == "released":
-            raise ValueError('search_in = "clean_set" needs bank = "each_epoch"')
-        return self
-
-
-class SgrSettings(TripletSettings):
-    """SGR (Diao et al., AAAI 2021): every pair is taken as matched."""
-
-    name: Literal["sgr"] = "sgr"
 
 
 class TrainSettings(Strict):
@@ -247,7 +118,8 @@ class TrainSettings(Strict):
     )
     clip: PositiveFloat = Field(2.0, description="Largest gradient norm.")
     weight_decay: NonNegativeFloat = Field(
-        0.0, description="Of AdamW: keeps a small training set from being learned by heart."
+        0.0,
+        description="AdamW's: keeps a small training set from being learned by heart.",
     )
     patience: Annotated[int, Field(ge=0)] = Field(
         0,
@@ -258,7 +130,7 @@ class TrainSettings(Strict):
         description="Epochs after the warm-up before the best one is chosen, and chosen only from "
         "the later ones; 0: from all, the warm-up's too.",
     )
-    seed: Annotated[int, Field(ge=0, lt=2**31)] = Field(0, description="Of every random draw.")
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = Field(0, description="Seed of every random draw.")
     device: str = Field("auto", description="cpu, cuda, cuda:1 …; auto takes CUDA where it is.")
     deterministic: bool = Field(
         default=True, description="Use only algorithms that repeat bit for bit on a device."
@@ -270,18 +142,23 @@ class TrainSettings(Strict):
         default=True, description="Draw RUN/curves.png and each epoch's division in RUN/pictures."
     )
 
+    @property
+    def total_epochs(self) -> int:
+        """Epochs of the warm-up and after it."""
+        return self.warmup_epochs + self.epochs
+
 
 class Settings(Strict):
     """All settings of a run."""
 
     data: DataSettings = DataSettings()
     model: ModelSettings = ModelSettings()
-    method: Annotated[Pc2Settings | SgrSettings, Field(discriminator="name")] = Pc2Settings()
+    method: MethodSettings = Pc2Settings()
     train: TrainSettings = TrainSettings()
 
 
 class Plan(Strict):
-    """What ``pc2-baseline plant`` plants."""
+    """Sizes and random draws of ``pc2-baseline plant``."""
 
     train: PositiveInt = Field(480, description="Training pairs.")
     dev: PositiveInt = Field(96, description="Pairs to select by, all matched.")
@@ -303,7 +180,7 @@ class Plan(Strict):
     noise: NonNegativeFloat = Field(
         0.5, description="Standard deviation of the regions' noise; the pictures' is 1."
     )
-    seed: NonNegativeInt = Field(0, description="Of every random draw.")
+    seed: NonNegativeInt = Field(0, description="Seed of every random draw.")
 
     @property
     def concepts(self) -> int:
@@ -348,11 +225,11 @@ def read_settings(config: str | None, overrides: list[str]) -> Settings:
 
 
 def build_settings(tree: dict[str, Any], origin: str) -> Settings:
-    """Make settings from a tree of plain values.
+    """Build settings from a tree of plain values.
 
     Args:
         tree: Sections of values.
-        origin: Where they came from, for the message.
+        origin: Source of the values, for the message.
 
     Raises:
         ConfigError: Naming each setting that is unknown or out of range.
@@ -361,20 +238,19 @@ def build_settings(tree: dict[str, Any], origin: str) -> Settings:
 
 
 def with_method(tree: dict[str, Any], name: str) -> dict[str, Any]:
-    """Give a tree of settings another method: of the old one's settings, those it has, too.
+    """Change the method of a tree of settings; settings that both methods have are kept.
 
     Args:
         tree: Sections of values.
-        name: Of the method.
+        name: Name of the new method.
     """
-    methods: dict[str, type[Strict]] = {"pc2": Pc2Settings, "sgr": SgrSettings}
-    known = methods[name].model_fields if name in methods else {}
+    known = method_fields().get(name, ())
     kept = {key: value for key, value in tree.get("method", {}).items() if key in known}
     return {**tree, "method": {**kept, "name": name}}
 
 
 def read_tree(config: str | None, overrides: list[str]) -> tuple[dict[str, Any], str]:
-    """Read a preset or a TOML file, as plain values and not yet checked; and say which.
+    """Read a preset or a TOML file as plain, unchecked values; return them and its name.
 
     Args:
         config: As for :func:`read_settings`.

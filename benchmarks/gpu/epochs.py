@@ -17,11 +17,11 @@ from benchmarks.sgr import SIZES, lengths_of
 from pc2_baseline.config import Settings, read_settings
 from pc2_baseline.data.pairs import PairSet
 from pc2_baseline.methods import pc2
-from pc2_baseline.methods.base import Sizes
 from pc2_baseline.methods.pc2 import Pc2
-from pc2_baseline.modules.coteaching import PEERS, Beliefs
+from pc2_baseline.modules.coteaching import PEERS, PairStatistics
 from pc2_baseline.modules.division import Division, clean_posterior, divide
 from pc2_baseline.modules.onednn_products import fast_float32
+from pc2_baseline.training.method import Sizes
 
 PAIRS, DEV, FEATURES, VOCABULARY = 98_000, 1_000, 768, 30_000
 CLEAN_SHARE = 0.7
@@ -92,10 +92,10 @@ class TimedPc2(Pc2):
         with self._noted(PHASES[epoch]):
             return super()._learn(train, epoch, peer)
 
-    def believe(self, train: PairSet, epoch: int, peer: int) -> Beliefs:
+    def divide_pairs(self, train: PairSet, peer: int) -> PairStatistics:
         """Divide, and note the time."""
         with self._noted("division"):
-            return super().believe(train, epoch, peer)
+            return super().divide_pairs(train, peer)
 
     @contextmanager
     def _noted(self, phase: str) -> Iterator[None]:

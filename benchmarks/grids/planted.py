@@ -19,20 +19,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import torch
 from scipy import stats
 
 from leaderboard.metrics import recalls
 from now_builder.config import Strict, build, with_overrides
 from now_builder.formats.io import replacing, write_json
 from pc2_baseline.analysis.truth import report
-from pc2_baseline.config import Plan, Settings, SgrSettings, read_settings
-from pc2_baseline.data.pairs import open_pairs
+from pc2_baseline.config import Plan, Settings, read_settings
 from pc2_baseline.data.planted import plant
+from pc2_baseline.method_settings import SgrSettings
 from pc2_baseline.modules.retrieval import ensemble
-from pc2_baseline.training.checkpoint import read_tensors
-from pc2_baseline.training.run_folder import BEST, read_run
-from pc2_baseline.training.trainer import make_method, train
+from pc2_baseline.runs.open_run import similarity
+from pc2_baseline.runs.train import train
+from pc2_baseline.training.run_folder import read_run
 
 PRESET = "pc2-planted"
 PLAN = {"test": 480}  # a gallery in which the methods can be told apart
@@ -101,7 +100,7 @@ def run_of(cell: Cell, row: str, seed: int) -> Path:
         return run
     sys.stderr.write(f"{run}\n")
     done = train(cell.release, run, settings)
-    matrix = scores(cell, run)
+    matrix = similarity(run, "test", device="cpu")
     with replacing(run / "test.npy") as temporary, temporary.open("wb") as file:
         np.save(file, matrix)
     auroc = None
@@ -113,16 +112,6 @@ def run_of(cell: Cell, row: str, seed: int) -> Path:
     )
     write_json(run / "result.json", result.model_dump())
     return run
-
-
-def scores(cell: Cell, run: Path) -> np.ndarray:
-    """Score the test split with the selected epoch."""
-    record = read_run(run)
-    device = torch.device("cpu")
-    method = make_method(record, device)
-    method.load_state_dict(read_tensors(run / BEST, {"networks"}))
-    with open_pairs(cell.release, "test", record.settings.data, device) as pairs:
-        return method.similarity(pairs)
 
 
 def measured(cell: Cell) -> dict[str, Result]:

@@ -250,7 +250,7 @@ def reference(name: str, rsum: float) -> Row:
 def noise_of(result: Result) -> NoiseCondition:
     """Return the noise condition under which a result was trained."""
     noise = result.training.noise
-    mismatch = min(round(noise.ratio, 2), 0.99) if noise else 0.0
+    mismatch = min(round(noise.mismatch, 2), 0.99) if noise else 0.0
     if noise is not None and mismatch:
         return NoiseCondition(protocol=noise.protocol, mismatch=mismatch)
     if result.track not in _INJECTED:

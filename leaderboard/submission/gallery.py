@@ -13,7 +13,7 @@ from leaderboard.core.tracks import Origin, ScoredSplit, Track
 from now_builder.errors import FormatError
 from now_builder.formats.benchmarks import BENCHMARKS, Benchmark
 from now_builder.formats.precomp import captions_path, read_texts
-from now_builder.formats.release import is_ours, read_split_captions
+from now_builder.formats.release import is_ours, read_image_identities, read_split_captions
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +73,12 @@ def read_gallery(
             " pack or predict a submission and send it there, or score on dev",
         )
     captions = read_split_captions(release, split, track)
+    images = read_image_identities(release, split)
+    if len(images) != len(captions.keys):
+        raise FormatError(
+            release,
+            f"{len(captions.keys)} captions and {len(images)} images in {split}, expected as many",
+        )
     owner = np.arange(len(captions.keys))
     origin: Origin = "rebuilt" if is_ours(release) else "archive"
     if blind is not None:
@@ -83,7 +89,7 @@ def read_gallery(
         captions.keys,
         captions.keys,
         owner,
-        _labels(captions.images),
+        _labels(images),
         _labels(map(tuple, captions.captions)),
         captions.fingerprint,
         origin,

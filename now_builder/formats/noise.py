@@ -2,11 +2,11 @@
 
 from pathlib import Path
 from tokenize import TokenError
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from jaxtyping import Bool, Int
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from now_builder.config import Sha256, Strict
 from now_builder.errors import FormatError
@@ -19,13 +19,21 @@ class Noise(Strict):
     Attributes:
         protocol: ``captions`` were shuffled one by one; ``images`` with all their captions, which
             is harder; ``either`` where that is the same: one caption an image.
-        sha256: Of the file that says so.
-        ratio: Share of captions whose image is not their own, as counted.
+        sha256: Hash of the noise file.
+        mismatch: Share of captions whose image is not their own, as counted.
     """
 
     protocol: Literal["captions", "images", "either"]
     sha256: Sha256
-    ratio: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+    mismatch: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _rename_ratio(cls, tree: Any) -> Any:
+        """Read records of before the field ``ratio`` was renamed."""
+        if not isinstance(tree, dict) or "ratio" not in tree or "mismatch" in tree:
+            return tree
+        return {"mismatch" if key == "ratio" else key: value for key, value in tree.items()}
 
 
 def read_noise(path: Path, captions: int, images: int) -> Int[np.ndarray, " captions"]:
@@ -33,8 +41,8 @@ def read_noise(path: Path, captions: int, images: int) -> Int[np.ndarray, " capt
 
     Args:
         path: A ``.npy`` file of as many integers as captions.
-        captions: Of the training split, a multiple of ``images``.
-        images: Of the training split.
+        captions: Captions of the training split, a multiple of ``images``.
+        images: Images of the training split.
 
     Raises:
         FormatError: If it is missing or torn, has another length or type, or names an image
@@ -65,7 +73,7 @@ def read_noise(path: Path, captions: int, images: int) -> Int[np.ndarray, " capt
 
 
 def own_images(captions: int, images: int) -> Int[np.ndarray, " captions"]:
-    """Give the image that each caption was written for: as many captions for each, in order."""
+    """Return the image that each caption was written for: as many captions for each, in order."""
     return np.arange(captions) // (captions // images)
 
 
@@ -75,16 +83,16 @@ def matched(noise: Int[np.ndarray, " captions"], images: int) -> Bool[np.ndarray
 
 
 def describe(path: Path, noise: Int[np.ndarray, " captions"], images: int) -> Noise:
-    """Say for the record what a noise file is.
+    """Describe a noise file for the record of a run.
 
     Its protocol is ``images`` where all captions of each image go to one image, ``captions``
-    where some go apart, and ``either`` where that cannot be told: one caption an image, or
+    where some go apart, and ``either`` where both are the same: one caption an image, or
     nothing shuffled.
 
     Args:
         path: The file, for its hash.
         noise: What :func:`read_noise` read of it.
-        images: Of the training split.
+        images: Images of the training split.
     """
     wrong = ~matched(noise, images)
     groups = noise.reshape(images, -1)
@@ -93,5 +101,5 @@ def describe(path: Path, noise: Int[np.ndarray, " captions"], images: int) -> No
     return Noise(
         protocol=("images" if together else "captions") if tells else "either",
         sha256=sha256_of(path),
-        ratio=float(wrong.mean()),
+        mismatch=float(wrong.mean()),
     )

@@ -190,12 +190,10 @@ class Captions:
     Attributes:
         keys: Page keys; row numbers in the authors' archive, which has no keys.
         captions: Content ids of each pair.
-        images: Equal entries mean identical images (hash of their features).
     """
 
     keys: list[str]
     captions: list[list[int]]
-    images: list[str]
 
     @property
     def fingerprint(self) -> str:
@@ -235,7 +233,7 @@ def check_split(split: str) -> Split:
 
 
 def read_split_captions(release: Path, split: Split, tokenizer: str) -> Captions:
-    """Read keys, caption ids and image identities of a split.
+    """Read keys and caption ids of a split; no features are read.
 
     Raises:
         FormatError: If a file is missing, or line counts disagree.
@@ -247,17 +245,28 @@ def read_split_captions(release: Path, split: Split, tokenizer: str) -> Captions
     captions = [from_line(path, number, line) for number, line in enumerate(lines, 1)]
     if is_ours(release):
         keys = read_lines(folder / f"{split}_ids.txt", "no such file")
-        images = [pair.regions_sha256 for pair in stream_pairs(release) if pair.split == split]
     else:
-        keys = [str(number) for number in range(len(captions))]
-        images = [hash_of(row) for row in read_published_regions(folder / f"{split}_ims.npy")]
-    if not len(keys) == len(captions) == len(images):
+        images = read_published_regions(folder / f"{split}_ims.npy")  # its header alone is read
+        keys = [str(number) for number in range(len(images))]
+    if len(keys) != len(captions):
         raise FormatError(
-            path,
-            f"{len(captions)} captions, {len(keys)} keys and {len(images)} images, "
-            "expected as many of each",
+            path, f"{len(captions)} captions and {len(keys)} keys, expected as many of each"
         )
-    return Captions(keys, captions, images)
+    return Captions(keys, captions)
+
+
+def read_image_identities(release: Path, split: Split) -> list[str]:
+    """Read a hash of each pair's region features: equal entries mean identical images.
+
+    Of the authors' archive, which stores no hashes, all features of the split are read.
+
+    Raises:
+        FormatError: If a file is missing or torn.
+    """
+    if is_ours(release):
+        return [pair.regions_sha256 for pair in stream_pairs(release) if pair.split == split]
+    path = data_folder(release) / f"{split}_ims.npy"
+    return [hash_of(row) for row in read_published_regions(path)]
 
 
 def hash_of(regions: Shaped[np.ndarray, "36 dim"]) -> str:

@@ -1,1 +1,1 @@
-"""How good a division is, and pictures of it."""
+"""Quality of divisions, and pictures of trainings."""

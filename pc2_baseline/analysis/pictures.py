@@ -43,7 +43,7 @@ Groups = list[tuple[str, str, Bool[np.ndarray, " pairs"]]]
 def _figure(
     path: Path, rows: int, columns: int, width: float = 3.8
 ) -> Iterator[tuple[Figure, np.ndarray]]:
-    """Give an empty figure and its axes; write it when it is drawn."""
+    """Yield an empty figure and its axes; write it when it is drawn."""
     with mpl.rc_context(_STYLE):
         size = (width * columns, 2.7 * rows + 0.5)
         figure = Figure(figsize=size, dpi=120, layout="constrained")
@@ -55,25 +55,25 @@ def _figure(
 
 
 def draw_division(
-    path: Path, beliefs: Mapping[str, np.ndarray], truth: Truth | None, title: str
+    path: Path, division: Mapping[str, np.ndarray], truth: Truth | None, title: str
 ) -> None:
     """Draw one epoch's losses, clean probabilities and oscillations, a row for each peer.
 
     Args:
-        path: Of the picture, ``.png`` or ``.svg``.
-        beliefs: As in a run's ``divisions/``.
-        truth: Colours the pairs where it is known.
-        title: Above all.
+        path: Picture to write, ``.png`` or ``.svg``.
+        division: Arrays by name, as in a file of the run's ``divisions/``.
+        truth: Colours the pairs if given.
+        title: Title of the figure.
 
     Source:
         PC2 (Duan et al., ACM MM 2024), the figure of the losses and their mixture.
     """
-    peers = sorted({name.partition(".")[0] for name in beliefs if "." in name})
+    peers = sorted({name.partition(".")[0] for name in division if "." in name})
     with _figure(path, len(peers), 3) as (figure, axes):
         for row, peer in zip(axes, peers, strict=True):
             own = {
                 name.partition(".")[2]: value
-                for name, value in beliefs.items()
+                for name, value in division.items()
                 if name.startswith(f"{peer}.")
             }
             groups = _groups(truth, len(own["loss"]))
@@ -93,7 +93,7 @@ def draw_division(
 
 
 def _groups(truth: Truth | None, pairs: int) -> Groups:
-    """Name, colour and members of each kind of pairs that there is."""
+    """Return name, colour and members of each kind of pairs that occurs."""
     if truth is None:
         return [("all pairs", GREY, np.ones(pairs, dtype=bool))]
     kinds = [
@@ -172,9 +172,9 @@ def draw_curves(path: Path, state: CheckpointState, pairs: int, warmup: int) -> 
     """Draw dev rSum, losses, share called clean and quality of the division over the epochs.
 
     Args:
-        path: Of the picture.
-        state: With the history to draw.
-        pairs: Of the training split.
+        path: Picture to write.
+        state: State whose history is drawn.
+        pairs: Pairs of the training split.
         warmup: Epochs of the warm-up, marked by a line.
     """
     names = list(dict.fromkeys(name for record in state.history for name in record.figures))
@@ -208,7 +208,7 @@ def draw_curves(path: Path, state: CheckpointState, pairs: int, warmup: int) -> 
 def _curves(
     state: CheckpointState, names: Sequence[str], unit: float = 1.0
 ) -> dict[str, Float[np.ndarray, " epochs"]]:
-    """Give figures by epoch, in parts of a unit; NaN where an epoch has none."""
+    """Return figures by epoch, divided by ``unit``; NaN where an epoch has none."""
     return {
         name.replace("_", " "): np.array(
             [record.figures.get(name, np.nan) for record in state.history]
@@ -235,7 +235,7 @@ def draw_quality(path: Path, epochs: Sequence[DivisionQuality], best: int, warmu
     """Draw how well each statistic tells matched from mismatched pairs, epoch by epoch.
 
     Args:
-        path: Of the picture, ``.png`` or ``.svg``.
+        path: Picture to write, ``.png`` or ``.svg``.
         epochs: Every epoch of a run.
         best: The selected epoch, from 0.
         warmup: Epochs of the warm-up.

@@ -1,4 +1,4 @@
-"""How well a run's divisions tell matched from mismatched pairs, against a truth file."""
+"""Quality of a run's divisions, measured against a truth file."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -14,18 +14,16 @@ from now_builder.errors import ConfigError, FormatError, TrainingError
 from now_builder.formats.io import sha256_of
 from now_builder.formats.noise import matched as pairs_matched
 from now_builder.formats.noise import read_noise
-from now_builder.formats.release import is_ours, read_pairs, read_split_captions
-from pc2_baseline.config import DataSettings
-from pc2_baseline.data import precomp
-from pc2_baseline.data.pairs import count_train
+from pc2_baseline.data.pairs import count_train, pair_names
+from pc2_baseline.modules.coteaching import DIVISIONS
 from pc2_baseline.modules.division import THRESHOLD
 from pc2_baseline.training.checkpoint import read_state
-from pc2_baseline.training.run_folder import BEST, DIVISIONS, RunRecord
+from pc2_baseline.training.run_folder import BEST, RunRecord
 
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """What is known of the pairs of a split.
+    """Known truth of the pairs of a split.
 
     Attributes:
         matched: Whether the halves belong together; false where it is not known.
@@ -36,7 +34,7 @@ class Truth:
     known: Bool[np.ndarray, " pairs"]
 
     def of_known(self, values: np.ndarray) -> np.ndarray:
-        """Give the values of the known pairs alone."""
+        """Return the values of the known pairs alone."""
         return np.asarray(values[self.known])
 
 
@@ -46,10 +44,10 @@ class DivisionQuality:
 
     Attributes:
         epoch: From 0.
-        auroc: Of the clean probability, mean of the peers.
-        auroc_by_statistic: Of each statistic, mean of the peers, low meaning clean.
+        auroc: AUROC of the clean probability, mean of the peers.
+        auroc_by_statistic: AUROC of each statistic, low meaning clean, averaged over the peers.
         clean: Pairs of known truth that the mean probability calls clean.
-        clean_matched: Those of them that are matched.
+        clean_matched: Clean pairs that are matched.
         precision: Share of the clean ones that are matched; ``None`` where none is clean.
         recall: Share of the matched ones that are clean.
     """
@@ -65,13 +63,13 @@ class DivisionQuality:
 
 @dataclass(frozen=True, slots=True)
 class DivisionReport:
-    """All that ``pc2-baseline division`` tells.
+    """Output of ``pc2-baseline division``.
 
     Attributes:
         pairs: Training pairs.
         known: Pairs whose truth is in the file.
-        matched: Of these.
-        best: At the selected epoch.
+        matched: Known pairs that are matched.
+        best: The selected epoch.
         epochs: Every epoch.
     """
 
@@ -82,7 +80,7 @@ class DivisionReport:
     epochs: list[DivisionQuality]
 
     def as_json(self) -> dict[str, Any]:
-        """Give plain values; ``auroc`` of the selected epoch stands at the top."""
+        """Return plain values, with ``auroc`` of the selected epoch at the top."""
         return {"auroc": self.best.auroc, **asdict(self)}
 
 
@@ -93,8 +91,8 @@ def report(run: Path, record: RunRecord, release: Path, truth: Path | None) -> D
         run: The run folder.
         record: Its ``run.toml``.
         release: Where its release lies now.
-        truth: CSV or Parquet with ``url`` or ``key``, and ``matched``; default: what the run's
-            noise file tells.
+        truth: CSV or Parquet with ``url`` or ``key``, and ``matched``; default: the run's
+            noise file.
 
     Raises:
         FormatError: If the truth file cannot be used, or all known pairs are of one kind.
@@ -110,7 +108,7 @@ def report(run: Path, record: RunRecord, release: Path, truth: Path | None) -> D
     files = sorted((run / DIVISIONS).glob("*.safetensors"))
     if not files:
         raise TrainingError(f"{run}: the method {record.settings.method.name} makes no divisions")
-    epochs = [quality(int(file.stem), _beliefs(file), known) for file in files]
+    epochs = [quality(int(file.stem), _read_division(file), known) for file in files]
     best = next(found for found in epochs if found.epoch == state.best_epoch)
     return DivisionReport(
         record.release.pairs, int(known.known.sum()), int(known.matched.sum()), best, epochs
@@ -130,30 +128,12 @@ def _of_noise(release: Path, record: RunRecord) -> Truth:
     return Truth(truth, np.ones(captions, dtype=bool))
 
 
-def pair_names(release: Path, data: DataSettings, pairs: int) -> dict[str, list[str]]:
-    """Give the names of the training pairs under each column that a truth file may have.
-
-    Args:
-        release: Ours; or the authors' archive, which has keys alone; or a set of the field,
-            whose keys are rows.
-        data: What is read from it.
-        pairs: How many they are.
-    """
-    if precomp.is_precomp(data):
-        return {"key": [str(row) for row in range(pairs)]}
-    if is_ours(release):
-        told = [pair for pair in read_pairs(release) if pair.split == "train"]
-        told.sort(key=lambda pair: pair.pair_index)
-        return {"key": [pair.key for pair in told], "url": [pair.url for pair in told]}
-    return {"key": read_split_captions(release, "train", data.tokenizer).keys}
-
-
 def read_truth(path: Path, names: dict[str, list[str]]) -> Truth:
     """Read which training pairs are matched.
 
     Args:
         path: CSV or Parquet with ``url`` or ``key``, and ``matched``.
-        names: Of the pairs, by column.
+        names: Names of the pairs by column.
 
     Raises:
         FormatError: If the file cannot be used, or all known pairs are of one kind.
@@ -165,11 +145,11 @@ def read_truth(path: Path, names: dict[str, list[str]]) -> Truth:
             path, f"columns {list(table.columns)}, expected {' or '.join(names)}, and matched"
         )
     table = table.dropna(subset=[column, "matched"])
-    told = dict(
+    labels = dict(
         zip(table[column].astype(str), _booleans(path, list(table["matched"])), strict=True)
     )
-    known = np.array([name in told for name in names[column]], dtype=bool)
-    matched = np.array([told.get(name, False) for name in names[column]], dtype=bool)
+    known = np.array([name in labels for name in names[column]], dtype=bool)
+    matched = np.array([labels.get(name, False) for name in names[column]], dtype=bool)
     if not matched.any() or matched.sum() == known.sum():
         kind = "none" if not known.any() else "all matched" if matched.any() else "all mismatched"
         raise FormatError(
@@ -193,35 +173,35 @@ def _read_table(path: Path) -> Any:
 def _booleans(path: Path, column: list[object]) -> list[bool]:
     words = {"true": True, "1": True, "1.0": True, "false": False, "0": False, "0.0": False}
     values = [words.get(str(value).strip().lower()) for value in column]
-    told = [value for value in values if value is not None]
-    if len(told) < len(values):
+    known = [value for value in values if value is not None]
+    if len(known) < len(values):
         found = column[values.index(None)]
         raise FormatError(path, f"matched: found {found!r}, expected true or false")
-    return told
+    return known
 
 
-def _beliefs(file: Path) -> dict[str, np.ndarray]:
+def _read_division(file: Path) -> dict[str, np.ndarray]:
     try:
-        beliefs: dict[str, np.ndarray] = load_file(file)
+        division: dict[str, np.ndarray] = load_file(file)
     except (OSError, SafetensorError) as error:
         raise FormatError(file, f"not a readable tensor file ({error})") from None
-    return beliefs
+    return division
 
 
-def quality(epoch: int, beliefs: Mapping[str, np.ndarray], truth: Truth) -> DivisionQuality:
+def quality(epoch: int, division: Mapping[str, np.ndarray], truth: Truth) -> DivisionQuality:
     """Compare one epoch's division with the truth.
 
     Args:
         epoch: From 0.
-        beliefs: As in a run's ``divisions/``.
-        truth: Of both kinds.
+        division: Arrays by name, as in a file of the run's ``divisions/``.
+        truth: Truth with pairs of both kinds.
     """
     matched = truth.of_known(truth.matched)
-    clean_prob = truth.of_known(beliefs["clean_prob"])
+    clean_prob = truth.of_known(division["clean_prob"])
     clean = clean_prob > THRESHOLD
     by_statistic = {
         name: float(
-            np.mean([_auroc(-truth.of_known(beliefs[f"{peer}.{name}"]), matched) for peer in "ab"])
+            np.mean([_auroc(-truth.of_known(division[f"{peer}.{name}"]), matched) for peer in "ab"])
         )
         for name in ("loss", "oscillation")
     }
@@ -237,9 +217,9 @@ def quality(epoch: int, beliefs: Mapping[str, np.ndarray], truth: Truth) -> Divi
     )
 
 
-def judged(beliefs: Mapping[str, np.ndarray], truth: Truth) -> dict[str, float]:
-    """Give an epoch's figures of the division against the truth, for the log."""
-    found = quality(0, beliefs, truth)
+def judged(division: Mapping[str, np.ndarray], truth: Truth) -> dict[str, float]:
+    """Return an epoch's figures of the division against the truth, for the log."""
+    found = quality(0, division, truth)
     figures = {
         "auroc": found.auroc,
         "clean_precision": found.precision,
@@ -248,10 +228,10 @@ def judged(beliefs: Mapping[str, np.ndarray], truth: Truth) -> dict[str, float]:
     return {name: value for name, value in figures.items() if value is not None}
 
 
-def _auroc(belief: Float[np.ndarray, " known"], matched: Bool[np.ndarray, " known"]) -> float:
+def _auroc(score: Float[np.ndarray, " known"], matched: Bool[np.ndarray, " known"]) -> float:
     from sklearn.metrics import roc_auc_score  # noqa: PLC0415 - SciPy comes with it
 
-    return float(roc_auc_score(matched, belief))
+    return float(roc_auc_score(matched, score))
 
 
 def in_words(found: DivisionReport, *, every: bool) -> str:

@@ -20,16 +20,16 @@ Protocol = Literal["captions", "images"]
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """How noise is drawn.
+    """Protocol, share and seed of a noise file.
 
     Attributes:
-        ratio: Share that is drawn to be shuffled, 0 to 1.
+        mismatch: Share that is drawn to be shuffled, 0 to 1.
         protocol: ``captions``: of all captions, one by one, so that an image mostly keeps some of
             its own. ``images``: of all images, each with all its captions, which is harder.
-        seed: Of the draw.
+        seed: Seed of the draw.
     """
 
-    ratio: float
+    mismatch: float
     protocol: Protocol
     seed: int
 
@@ -42,14 +42,14 @@ def make_noise(release: Path, path: Path, draw: Draw, name: str | None, *, force
         path: The file to write.
         draw: Share, protocol and seed.
         name: Layout, as ``data.name``; default: the one that is there.
-        force: Replace a file.
+        force: Replace an existing file.
 
     Returns:
-        Protocol, hash and the ratio as counted.
+        Protocol, hash and the share of mismatched captions as counted.
 
     Raises:
         ConfigError: If there is such a file and ``force`` is not given, the layout is unknown, or
-            the ratio is not a share.
+            the mismatch is not a share.
         FormatError: If the training split cannot be read.
     """
     if path.exists() and not force:
@@ -63,7 +63,7 @@ def make_noise(release: Path, path: Path, draw: Draw, name: str | None, *, force
 
 
 def find_name(release: Path) -> str:
-    """Tell a data set by the name of its folder; one without such a name is taken for NoW."""
+    """Find a data set's layout by the name of its folder; without such a name it is NoW's."""
     names = [*PRECOMP, *NOW_NAMES]
     own = release.resolve().name
     found = [own] if own in names else [name for name in names if (release / name).is_dir()]
@@ -76,21 +76,21 @@ def draw_noise(captions: int, images: int, draw: Draw) -> Int[np.ndarray, " capt
     """Shuffle a share of the captions' images; a few land on their own again.
 
     Args:
-        captions: Of the training split, a multiple of ``images``.
-        images: Of the training split.
+        captions: Captions of the training split, a multiple of ``images``.
+        images: Images of the training split.
         draw: Share, protocol and seed.
 
     Raises:
-        ConfigError: If the ratio is not a share.
+        ConfigError: If the mismatch is not a share.
 
     Source:
         ``captions``: NCR (Huang et al., NeurIPS 2021); ``images``: DECL (Qin et al., ACM MM 2022).
     """
-    if not 0 <= draw.ratio <= 1:
-        raise ConfigError(f"--ratio {draw.ratio:g}: expected 0 to 1")
+    if not 0 <= draw.mismatch <= 1:
+        raise ConfigError(f"--mismatch {draw.mismatch:g}: expected 0 to 1")
     generator = np.random.default_rng(draw.seed)
     own = own_images(captions, images)
     of = own.copy() if draw.protocol == "captions" else np.arange(images)
-    chosen = generator.permutation(len(of))[: int(draw.ratio * len(of))]
+    chosen = generator.permutation(len(of))[: int(draw.mismatch * len(of))]
     of[chosen] = of[generator.permutation(chosen)]
     return of if draw.protocol == "captions" else of[own]

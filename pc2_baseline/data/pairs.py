@@ -1,8 +1,9 @@
 """Splits of a release as batches of tensors: regions, tokens and lengths by pair_index."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,21 +15,26 @@ from torch import Tensor
 from now_builder.errors import FormatError
 from now_builder.formats.benchmarks import PRECOMP
 from now_builder.formats.captions import Vocabulary
+from now_builder.formats.features import REGIONS
 from now_builder.formats.noise import matched, own_images, read_noise
 from now_builder.formats.precomp import captions_path, read_texts, stem
 from now_builder.formats.release import (
     Captions,
     data_folder,
+    is_ours,
     open_regions,
+    read_pairs,
     read_release_vocabulary,
     read_split_captions,
 )
-from now_builder.formats.split import Split
+from now_builder.formats.split import SPLITS, Split
 from pc2_baseline.config import DataSettings
 from pc2_baseline.data import precomp
-from pc2_baseline.modules.image import REGIONS
 
 _SCAN = 512
+
+_Sides = tuple[Path, Any, list[Int[np.ndarray, " _"]]]
+"""Path of a split's features, for messages, the features, and the framed captions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,16 +56,16 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class PairSet:
-    """A split, ready to be cut into batches; a pair is a caption with the image it is given.
+    """A split, ready to be cut into batches; a pair is a caption with the image assigned to it.
 
     Attributes:
         regions: Array-like (images, 36, features): on the GPU, in memory, memory-mapped or an
             HDF5 dataset.
         captions: Ids of each pair with ``<start>`` and ``<end>``.
-        fingerprint: Of the split and tokenizer.
-        device: Where batches go.
+        fingerprint: Fingerprint of the split and tokenizer.
+        device: Device of the batches.
         image_of: Row of ``regions`` of each pair.
-        matched: Whether each pair has its own image, where a noise file tells.
+        matched: Whether each pair has its own image, if a noise file says so.
     """
 
     regions: Any
@@ -124,7 +130,7 @@ class PairSet:
 def pad(
     captions: Sequence[Int[np.ndarray, " _"]],
 ) -> tuple[Int[Tensor, "batch words"], Int[Tensor, " batch"]]:
-    """Put captions side by side, padded with zeros; and give their lengths."""
+    """Pad captions with zeros to one length; return them and their true lengths."""
     lengths = np.array([len(caption) for caption in captions])
     tokens = np.zeros((len(captions), lengths.max()), dtype=np.int64)
     tokens[np.arange(tokens.shape[1]) < lengths[:, None]] = np.concatenate(captions)
@@ -140,9 +146,9 @@ def cut(
     take a third.
 
     Args:
-        pair_index: What to cut.
+        pair_index: Pairs to cut.
         size: Largest batch, 2 or more.
-        generator: Shuffles first; without it the order stays.
+        generator: Shuffles the pairs first; without it they stay in order.
     """
     order = pair_index if generator is None else generator.permutation(pair_index)
     return list(np.array_split(order, max(1, min(-(-len(order) // size), len(order) // 2))))
@@ -179,12 +185,12 @@ def read_vocabulary(release: Path, data: DataSettings) -> Vocabulary:
 def frame(
     path: Path, captions: Captions, vocabulary: Vocabulary, max_tokens: int | None
 ) -> list[Int[np.ndarray, " _"]]:
-    """Put ``<start>`` and ``<end>`` around each caption.
+    """Add ``<start>`` and ``<end>`` to each caption.
 
     Args:
         path: The caption file, for the message.
         captions: Content ids.
-        vocabulary: Of the same tokenizer.
+        vocabulary: Vocabulary of the same tokenizer.
         max_tokens: Content ids kept, from the front.
 
     Raises:
@@ -205,10 +211,108 @@ def frame(
     return framed
 
 
-@contextmanager
+class ReleaseReader:
+    """Read vocabulary, captions and splits of a data set, each file once.
+
+    Args:
+        release: Folder of the data set.
+        data: What is read from it.
+    """
+
+    def __init__(self, release: Path, data: DataSettings) -> None:
+        self.release = release
+        self.data = data
+        self._captions: dict[Split, Captions] = {}
+        self._fingerprints: dict[Split, str] = {}
+
+    @cached_property
+    def vocabulary(self) -> Vocabulary:
+        """The vocabulary, see :func:`read_vocabulary`."""
+        return read_vocabulary(self.release, self.data)
+
+    @cached_property
+    def fingerprints(self) -> dict[Split, str]:
+        """Fingerprint of each split that is there; no features are read."""
+        return {split: self.fingerprint(split) for split in SPLITS if self._path(split).exists()}
+
+    def fingerprint(self, split: Split) -> str:
+        """Identify a split.
+
+        Raises:
+            FormatError: If its captions cannot be read.
+        """
+        if split not in self._fingerprints:
+            if precomp.is_precomp(self.data):
+                found = precomp.fingerprint(self.release, split, self.data)
+            else:
+                found = self._read(split).fingerprint
+            self._fingerprints[split] = found
+        return self._fingerprints[split]
+
+    @contextmanager
+    def open(self, split: Split, device: torch.device) -> Iterator[PairSet]:
+        """Open a split, see :func:`open_pairs`; its captions are let go of."""
+        data = self.data
+        layout = self._open_precomp if precomp.is_precomp(data) else self._open_now
+        with ExitStack() as stack:
+            origin, regions, captions = layout(split, stack)
+            pairs, images = len(captions), int(regions.shape[0])
+            regions, on_gpu = _in_memory(regions, data, device)
+            check_regions(origin, regions, allow_zero_rows=data.allow_zero_rows)
+            if on_gpu:
+                regions = torch.from_numpy(regions).to(device)
+            image_of, truth = own_images(pairs, images), None
+            if split == "train" and data.noise_file is not None:
+                image_of = read_noise(data.noise_file, pairs, images)
+                truth = matched(image_of, images)
+            prints = self.fingerprint(split)
+            self._captions.pop(split, None)
+            yield PairSet(regions, captions, prints, device, image_of, truth)
+
+    def _path(self, split: Split) -> Path:
+        """Return the caption file of a split."""
+        if precomp.is_precomp(self.data):
+            return captions_path(self.release, split, self.data.name)
+        return data_folder(self.release) / f"{split}_caps_{self.data.tokenizer}.txt"
+
+    def _read(self, split: Split) -> Captions:
+        if split not in self._captions:
+            tokenizer = self.data.tokenizer
+            self._captions[split] = read_split_captions(self.release, split, tokenizer)
+        return self._captions[split]
+
+    def _open_now(self, split: Split, stack: ExitStack) -> _Sides:
+        origin = _now_folder(self.release) / split
+        vocabulary = self.vocabulary
+        regions = stack.enter_context(open_regions(self.release, split))
+        _check_shape(origin, regions)
+        path = self._path(split)
+        framed = frame(path, self._read(split), vocabulary, self.data.max_tokens)
+        if not framed or regions.shape[0] != len(framed):
+            raise FormatError(
+                path,
+                f"{len(framed)} captions for {regions.shape[0]} images, "
+                "expected as many, and at least one",
+            )
+        return origin, regions, framed
+
+    def _open_precomp(self, split: Split, _: ExitStack) -> _Sides:
+        data, path = self.data, self._path(split)
+        vocabulary = self.vocabulary
+        texts = read_texts(path)
+        regions = precomp.read_images(self.release, split, data.name, len(texts))
+        origin = path.with_name(f"{stem(data.name, split)}_ims.npy")
+        _check_shape(origin, regions)
+        if split == "dev" and data.dev_images:
+            each = len(texts) // len(regions)
+            regions = regions[: data.dev_images]
+            texts = texts[: each * len(regions)]
+        return origin, regions, precomp.encode(texts, vocabulary, data)
+
+
 def open_pairs(
     release: Path, split: Split, data: DataSettings, device: torch.device
-) -> Iterator[PairSet]:
+) -> AbstractContextManager[PairSet]:
     """Open a split for training or prediction.
 
     Of the training split, a noise file says which image each caption is given.
@@ -219,24 +323,11 @@ def open_pairs(
             not one of this split.
         ConfigError: If captions cannot be cut into words.
     """
-    layout = _open_precomp if precomp.is_precomp(data) else _open_now
-    with ExitStack() as stack:
-        side = layout(release, split, data, stack)
-        regions, pairs = side.regions, len(side.captions)
-        images = int(regions.shape[0])
-        regions, on_gpu = _in_memory(regions, data, device)
-        check_regions(side.origin, regions, allow_zero_rows=data.allow_zero_rows)
-        if on_gpu:
-            regions = torch.from_numpy(regions).to(device)
-        image_of, truth = own_images(pairs, images), None
-        if split == "train" and data.noise_file is not None:
-            image_of = read_noise(data.noise_file, pairs, images)
-            truth = matched(image_of, images)
-        yield PairSet(regions, side.captions, side.fingerprint, device, image_of, truth)
+    return ReleaseReader(release, data).open(split, device)
 
 
 def _in_memory(regions: Any, data: DataSettings, device: torch.device) -> tuple[Any, bool]:
-    """Read regions once where they fit, else leave them where they lie; tell if a GPU has room."""
+    """Read regions into memory if they fit; also return whether they fit on the GPU."""
     kind = np.dtype(np.float16) if data.hold == "fp16" else regions.dtype
     gib = int(np.prod(regions.shape)) * kind.itemsize / 2**30
     on_gpu = device.type == "cuda" and gib <= data.device_gb
@@ -245,35 +336,8 @@ def _in_memory(regions: Any, data: DataSettings, device: torch.device) -> tuple[
     return np.array(regions, dtype=kind), on_gpu
 
 
-@dataclass(frozen=True, slots=True)
-class _Sides:
-    """Both halves of a split as they lie there; ``origin`` is for messages about images."""
-
-    origin: Path
-    regions: Any
-    captions: list[Int[np.ndarray, " _"]]
-    fingerprint: str
-
-
-def _open_now(release: Path, split: Split, data: DataSettings, stack: ExitStack) -> _Sides:
-    folder = _now_folder(release)
-    path, origin = folder / f"{split}_caps_{data.tokenizer}.txt", folder / split
-    vocabulary = read_vocabulary(release, data)
-    regions = stack.enter_context(open_regions(release, split))
-    _check_shape(origin, regions)
-    captions = read_split_captions(release, split, data.tokenizer)
-    framed = frame(path, captions, vocabulary, data.max_tokens)
-    if not framed or regions.shape[0] != len(framed):
-        raise FormatError(
-            path,
-            f"{len(framed)} captions for {regions.shape[0]} images, "
-            "expected as many, and at least one",
-        )
-    return _Sides(origin, regions, framed, captions.fingerprint)
-
-
 def _now_folder(release: Path) -> Path:
-    """Find the folder of NoW's arrays; where another data set lies instead, say so."""
+    """Find the folder of NoW's arrays, or raise an error that names the data set found instead."""
     try:
         return data_folder(release)
     except FormatError:
@@ -283,21 +347,6 @@ def _now_folder(release: Path) -> Path:
                     release, f"holds {name}: --set data.name={name} reads it"
                 ) from None
         raise
-
-
-def _open_precomp(release: Path, split: Split, data: DataSettings, _: ExitStack) -> _Sides:
-    path = captions_path(release, split, data.name)
-    vocabulary = precomp.read_vocabulary(release, data)
-    texts = read_texts(path)
-    regions = precomp.read_images(release, split, data.name, len(texts))
-    origin = path.with_name(f"{stem(data.name, split)}_ims.npy")
-    _check_shape(origin, regions)
-    if split == "dev" and data.dev_images:
-        each = len(texts) // len(regions)
-        regions = regions[: data.dev_images]
-        texts = texts[: each * len(regions)]
-    framed = precomp.encode(texts, vocabulary, data)
-    return _Sides(origin, regions, framed, precomp.fingerprint(release, split, data))
 
 
 def _check_shape(origin: Path, regions: Any) -> None:
@@ -321,11 +370,29 @@ def count_train(release: Path, data: DataSettings) -> tuple[int, int]:
         return int(found.shape[0]), int(found.shape[0])
 
 
+def pair_names(release: Path, data: DataSettings, pairs: int) -> dict[str, list[str]]:
+    """Return the names of the training pairs under each column that a truth file may have.
+
+    Args:
+        release: Ours; or the authors' archive, which has keys alone; or a data set of the field,
+            whose keys are row numbers.
+        data: What is read from it.
+        pairs: Number of training pairs.
+    """
+    if precomp.is_precomp(data):
+        return {"key": [str(row) for row in range(pairs)]}
+    if is_ours(release):
+        found = [pair for pair in read_pairs(release) if pair.split == "train"]
+        found.sort(key=lambda pair: pair.pair_index)
+        return {"key": [pair.key for pair in found], "url": [pair.url for pair in found]}
+    return {"key": read_split_captions(release, "train", data.tokenizer).keys}
+
+
 def check_regions(origin: Path, regions: Any, *, allow_zero_rows: bool) -> None:
     """Refuse features that are not finite, and images or regions that are all zero.
 
     Args:
-        origin: For the message.
+        origin: Path named in the message.
         regions: Array-like (images, 36, features).
         allow_zero_rows: Take zero regions, but never a whole image of them.
 

@@ -1,4 +1,4 @@
-"""A planted release: what a page shows and what a caption says are drawn, so the truth is known.
+"""Planted releases: pages and captions are drawn at random, so that the truth is known.
 
 A page has a topic and some details. Each of them is a picture of its own in some regions and a word
 of its own in the caption. Captions of some training pages are shuffled among these pages.
@@ -39,11 +39,11 @@ _BLOCK = 128
 
 @dataclass(frozen=True, slots=True)
 class Pages:
-    """What the pages of one split are about.
+    """Concepts and captions of the pages of one split.
 
     Attributes:
         concepts: The topic of each page, then its details; numbers of pictures.
-        caption_of: Whose caption each page has: its own row, or another's.
+        caption_of: Row of the page whose caption each page has: its own, or another's.
     """
 
     concepts: Int64[np.ndarray, "pages each"]
@@ -51,7 +51,7 @@ class Pages:
 
     @property
     def matched(self) -> Bool[np.ndarray, " pages"]:
-        """Which pages have their own caption."""
+        """Pages that have their own caption."""
         return np.asarray(self.caption_of == np.arange(len(self.caption_of)))
 
 
@@ -60,7 +60,7 @@ def plant(folder: Path, plan: Plan) -> Path:
 
     Args:
         folder: New, empty, or of an earlier call with the same plan.
-        plan: What is planted; the same plan gives the same bytes.
+        plan: Sizes and draws; the same plan gives the same bytes.
 
     Returns:
         The folder.
@@ -97,7 +97,7 @@ def draw_pages(draw: np.random.Generator, plan: Plan, size: int, mismatch: float
     """Draw topics and details, and shuffle the captions of some pages in a ring.
 
     Args:
-        draw: Where the random numbers come from.
+        draw: Random generator.
         plan: Numbers of topics and details.
         size: Pages.
         mismatch: Share of pages that get another's caption; none if that is a single page.
@@ -116,9 +116,9 @@ def draw_caption(
     """Draw the token ids of a page's caption: each concept at least once, in any order.
 
     Args:
-        draw: Where the random numbers come from.
+        draw: Random generator.
         plan: Lengths, and words of a concept.
-        concepts: Of the page.
+        concepts: Concepts of the page.
     """
     fewest = max(len(concepts), plan.tokens // 2)
     length = int(draw.integers(fewest, plan.tokens + 1))
@@ -159,7 +159,7 @@ def _write_split(
     captions: list[list[int]],
     blocks: Iterator[Float32[np.ndarray, "pages 36 dim"]],
 ) -> list[str]:
-    """Write a split's regions, keys and captions; give the regions' hashes."""
+    """Write a split's regions, keys and captions; return the regions' hashes."""
     hashes: list[str] = []
 
     def batches() -> Iterator[FeatureBatch]:
@@ -189,7 +189,7 @@ def _batch(keys: list[str], regions: Float32[np.ndarray, "pages 36 dim"]) -> Fea
 
 
 def _claim(folder: Path, plan: Plan) -> None:
-    """Take a folder that is new, empty, or of the same plan."""
+    """Check that a folder is new, empty, or of the same plan, and write the plan to it."""
     recipe = folder / RECIPE
     if recipe.exists():
         if build(Plan, read_toml(recipe), str(recipe)) != plan:

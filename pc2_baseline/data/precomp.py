@@ -16,11 +16,11 @@ from now_builder.formats.precomp import benchmark_of, captions_path, precomp_fol
 from now_builder.formats.release import read_published_regions
 from now_builder.formats.split import Split
 from pc2_baseline.config import DataSettings
-from pc2_baseline.training.progress import bar
+from pc2_baseline.progress import bar
 
 
 def is_precomp(data: DataSettings) -> bool:
-    """Whether a layout is the field's, not that of NoW."""
+    """Return whether a layout is the field's rather than NoW's."""
     return data.name in PRECOMP
 
 
@@ -36,9 +36,9 @@ def read_images(
 
     Args:
         release: See :func:`precomp_folder`.
-        split: Which.
-        name: Of the data set.
-        captions: Of the split.
+        split: Split to read.
+        name: Name of the data set.
+        captions: Captions of the split.
 
     Raises:
         FormatError: If the file is missing or torn, captions are no multiple of images, or some
@@ -70,7 +70,7 @@ def read_images(
 def _repeated(
     regions: Shaped[np.ndarray, "rows regions dim"], each: int
 ) -> Shaped[np.ndarray, " images"]:
-    """Whether each group of ``each`` rows begins with the same region."""
+    """Return whether each group of ``each`` rows begins with the same region."""
     firsts = (np.asarray(regions[row : row + each, 0]) for row in range(0, len(regions), each))
     return np.array([bool((rows == rows[0]).all()) for rows in firsts])
 
@@ -94,7 +94,7 @@ def read_vocabulary(release: Path, data: DataSettings) -> Vocabulary:
 
 
 def vocabulary_path(release: Path, data: DataSettings) -> Path:
-    """Where the vocabulary lies: as set, or in ``vocab/`` in or beside the data set's folder.
+    """Find the vocabulary: as set, or in ``vocab/`` in or beside the data set's folder.
 
     Raises:
         FormatError: If it is nowhere.
@@ -113,12 +113,12 @@ def vocabulary_path(release: Path, data: DataSettings) -> Path:
 def encode(
     texts: list[str], vocabulary: Vocabulary, data: DataSettings
 ) -> list[Int[np.ndarray, " _"]]:
-    """Cut lower-cased captions into words and give their ids, with ``<start>`` and ``<end>``.
+    """Cut lower-cased captions into words; return their ids, with ``<start>`` and ``<end>``.
 
     Args:
         texts: Captions.
-        vocabulary: Words that it lacks become ``<unk>``.
-        data: ``sentences`` and ``max_tokens`` count.
+        vocabulary: Vocabulary; words that it lacks become ``<unk>``.
+        data: Settings, of which ``sentences`` and ``max_tokens`` are used.
 
     Raises:
         ConfigError: If NLTK or the data of its sentence splitter is missing.

@@ -32,8 +32,8 @@ class ReleaseDataset(Dataset[dict[str, Tensor]]):
     Args:
         release: Folder made by ``package``, or the authors' archive.
         split: ``train``, ``dev`` or ``test``.
-        tokenizer: Whose ids are wanted.
-        dtype: Of the regions; by default as stored.
+        tokenizer: Track whose token ids are read.
+        dtype: Type of the regions; default: as stored.
 
     Raises:
         FormatError: If captions or vocabulary are missing, or disagree.
@@ -65,7 +65,7 @@ class ReleaseDataset(Dataset[dict[str, Tensor]]):
         return {name: values[0] for name, values in batch.items()}
 
     def __getitems__(self, pair_index: Sequence[int]) -> dict[str, Tensor]:
-        """Read a batch: a loader asks for it so, and passes it on to :meth:`collate`."""
+        """Read a batch; a loader calls this and passes the result on to :meth:`collate`."""
         rows = np.asarray(pair_index, dtype=np.int64)
         tokens, length = pad([self._tokens[row] for row in rows])
         regions = torch.from_numpy(self._read(rows))
@@ -78,7 +78,7 @@ class ReleaseDataset(Dataset[dict[str, Tensor]]):
 
     @staticmethod
     def collate(batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Take a batch as it is."""
+        """Return a batch as it is."""
         return batch
 
     def _read(self, rows: np.ndarray) -> np.ndarray:
@@ -97,5 +97,5 @@ class ReleaseDataset(Dataset[dict[str, Tensor]]):
         return np.asarray(self._regions[order])[back]
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave the open file behind: a worker opens its own."""
+        """Leave out the open file: a worker opens its own."""
         return {**self.__dict__, "_open": None, "_regions": None}

@@ -1,9 +1,32 @@
-"""The methods: one file and one paper each."""
+"""The methods: one file and one paper each.
 
-from pc2_baseline.methods.base import Method, Sizes
-from pc2_baseline.methods.pc2 import Pc2
-from pc2_baseline.methods.sgr import Sgr
+A new method is a file here, its settings in :mod:`pc2_baseline.method_settings`, and a line in
+:data:`METHODS`.
+"""
 
-METHODS: dict[str, type[Pc2] | type[Sgr]] = {"pc2": Pc2, "sgr": Sgr}
+from importlib import import_module
 
-__all__ = ["METHODS", "Method", "Sizes"]
+import torch
+
+from pc2_baseline.config import Settings
+from pc2_baseline.training.method import Method, Sizes
+
+METHODS = {
+    "pc2": "pc2.Pc2",
+    "pc2-released": "pc2_released.Pc2Released",
+    "sgr": "sgr.Sgr",
+}
+"""Class of each method, by the name in its settings."""
+
+
+def make_method(settings: Settings, sizes: Sizes, device: torch.device) -> Method:
+    """Build the method of a run, freshly drawn.
+
+    Args:
+        settings: Settings of the run.
+        sizes: Sizes of the data.
+        device: Device of the networks.
+    """
+    module, name = METHODS[settings.method.name].split(".")
+    method: Method = getattr(import_module(f"{__name__}.{module}"), name)(settings, sizes, device)
+    return method

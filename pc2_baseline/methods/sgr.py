@@ -7,24 +7,26 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pc2_baseline.config import Settings, SgrSettings
+from pc2_baseline.config import Settings
 from pc2_baseline.data.pairs import PairSet, cut
-from pc2_baseline.methods.base import Sizes, State, make_learner, make_network, rate
-from pc2_baseline.modules.learner import Step
+from pc2_baseline.method_settings import SgrSettings
+from pc2_baseline.methods.networks import make_learner, make_network
+from pc2_baseline.modules.learner import Step, rate
 from pc2_baseline.modules.losses import triplet_hardest, triplet_mean
 from pc2_baseline.modules.retrieval import similarity_matrix
-from pc2_baseline.training.process_groups import join_world
-from pc2_baseline.training.progress import bar
-from pc2_baseline.training.seeds import seed_torch, stream
+from pc2_baseline.modules.seeds import seed_torch, stream
+from pc2_baseline.process_groups import join_process_groups
+from pc2_baseline.progress import bar
+from pc2_baseline.training.method import EpochOutputs, Sizes, State
 
 
 class Sgr:
     """One network; mean negatives in the warm-up and a while after, then hardest negatives.
 
     Args:
-        settings: Of the run; its method section is :class:`SgrSettings`.
-        sizes: Of the data.
-        device: Where to learn.
+        settings: Settings of the run; the method section is :class:`SgrSettings`.
+        sizes: Sizes of the data.
+        device: Device of the network.
 
     Source:
         SGRAF (Diao et al., AAAI 2021), branch SGR.
@@ -42,11 +44,11 @@ class Sgr:
         self.method = settings.method
         self.train = settings.train
         seed_torch(self.train.seed, 0)
-        self.net = make_network(settings.model, sizes, join_world(1).teams[0]).to(device)
+        self.net = make_network(settings.model, sizes, join_process_groups(1).groups[0]).to(device)
         self.learner = make_learner(self.net, self.net, self.train)
 
     def fit_epoch(self, train: PairSet, epoch: int) -> dict[str, float]:
-        """Learn for one epoch.
+        """Train for one epoch.
 
         Args:
             train: The training split.
@@ -74,14 +76,18 @@ class Sgr:
         return similarity_matrix(self.net, split)
 
     def state_dict(self) -> State:
-        """The network and its optimiser."""
+        """Return the network and its optimiser."""
         return {
             "networks": self.learner.network_state(),
             "training": self.learner.optimiser_state(),
         }
 
     def load_state_dict(self, state: Mapping[str, Mapping[str, Tensor]]) -> None:
-        """Take a state back, or its network alone."""
+        """Load a state, or its network alone."""
         self.learner.load_network(state["networks"])
         if "training" in state:
             self.learner.load_optimiser(state["training"])
+
+    def epoch_outputs(self) -> EpochOutputs:
+        """Return nothing: no statistic of the pairs is kept."""
+        return {}

@@ -11,7 +11,7 @@ class PredictionBank:
 
     Args:
         pairs: Pairs of the training split.
-        classes: Pseudo-classes.
+        classes: Number of pseudo-classes.
 
     Differs:
         The authors' code writes entries by position in a subset and reads them by pair;
@@ -23,7 +23,7 @@ class PredictionBank:
 
     @property
     def predictions(self) -> Float[Tensor, "pairs classes"]:
-        """What is held; zeros before the first write."""
+        """The predictions held; zeros before the first write."""
         return self._predictions
 
     @property
@@ -47,8 +47,8 @@ class PredictionBank:
         """Replace some entries.
 
         Args:
-            rows: Of the bank.
-            predictions: One for each.
+            rows: Rows of the bank.
+            predictions: New prediction of each row.
         """
         self._predictions[torch.from_numpy(rows)] = predictions.detach().cpu().float()
 
@@ -56,7 +56,7 @@ class PredictionBank:
 def oscillation(
     old: Float[Tensor, "pairs classes"], new: Float[Tensor, "pairs classes"]
 ) -> Float[Tensor, " pairs"]:
-    r"""How far each prediction moved: :math:`D_{KL}(p^{(e-1)} \| p^{(e)})`, in nats.
+    r"""Compute how far each prediction moved: :math:`D_{KL}(p^{(e-1)} \| p^{(e)})`, in nats.
 
     Args:
         old: Predictions after the epoch before.

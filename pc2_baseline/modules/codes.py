@@ -1,4 +1,4 @@
-"""What the encoders hand to the similarity: local and pooled vectors."""
+"""Outputs of the encoders: local and pooled vectors."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Co-dividing: a two-component mixture over a statistic of the pairs tells clean from noisy."""
+"""Co-dividing: a two-component mixture over a statistic of the pairs separates clean from noisy."""
 
 import warnings
 from dataclasses import dataclass
@@ -14,11 +14,11 @@ FORCED_NOISY = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Division:
-    """A belief about every pair of a split, by pair_index.
+    """Which pairs of a split a method takes for clean, by pair_index.
 
     Attributes:
         clean_prob: Posterior of the component with the lower mean.
-        is_clean: The belief that is acted upon.
+        is_clean: Pairs that are treated as clean.
     """
 
     clean_prob: Float[np.ndarray, " pairs"]
@@ -56,11 +56,11 @@ def scaled(statistic: Float[np.ndarray, " pairs"]) -> Float[np.ndarray, " pairs"
 def clean_posterior(
     statistic: Float[np.ndarray, " pairs"], seed: int
 ) -> Float[np.ndarray, " pairs"]:
-    """Posterior of the lower of two Gaussians fitted to a statistic.
+    """Compute the posterior of the lower of two Gaussians fitted to a statistic.
 
     Args:
         statistic: Low for clean pairs; scaled to [0, 1] before the fit.
-        seed: Of the mixture's start.
+        seed: Seed of the mixture's initialisation.
 
     Raises:
         TrainingError: If the statistic is constant or not finite.
@@ -90,7 +90,7 @@ def divide(statistic: Float[np.ndarray, " pairs"], seed: int) -> Division:
 
     Args:
         statistic: Low for clean pairs, by pair_index.
-        seed: Of the mixture's start.
+        seed: Seed of the mixture's initialisation.
 
     Raises:
         TrainingError: If the statistic is constant or not finite.
@@ -104,7 +104,7 @@ def divide(statistic: Float[np.ndarray, " pairs"], seed: int) -> Division:
 
 
 def require_clean(division: Division) -> None:
-    """Check that there is something to learn from.
+    """Check that enough pairs are clean to train on.
 
     Raises:
         TrainingError: If fewer than two pairs are clean.

@@ -38,8 +38,8 @@ def attend(
     Args:
         regions: Unit vectors.
         words: Unit vectors; zeros where there is no word.
-        temperature: Of the softmax over regions.
-        slope: Of the leaky rectifier.
+        temperature: Temperature of the softmax over regions.
+        slope: Slope of the leaky rectifier.
 
     Source:
         SCAN (Lee et al., ECCV 2018), text to image, as SGRAF has it: affinities are scaled to
@@ -74,8 +74,8 @@ def local_nodes(
         whole: Global nodes.
         regions: Unit vectors.
         words: Unit vectors; zeros where there is no word.
-        weight: Of the projection.
-        bias: Of the projection.
+        weight: Weight of the projection.
+        bias: Bias of the projection.
         attention: Temperature and slope.
         settings: Type of the large products and of the result; rows done at once.
     """
@@ -123,7 +123,7 @@ def squared_difference(
 
 
 def _unit_(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Scale vectors to length 1 out of place; give them and their lengths."""
+    """Scale vectors to length 1 out of place; return them and their lengths."""
     length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
     return x / (length + EPSILON), length
 
@@ -153,7 +153,7 @@ def _blocks(images: int, rows: int, cells: int) -> list[slice]:
 
 
 def _difference(weights: Tensor, regions: Tensor, flat: Tensor) -> Tensor:
-    """What each word attends to less the word itself."""
+    """Return what each word attends to, less the word itself."""
     return torch.baddbmm(flat[None], weights.transpose(1, 2), regions, beta=-1)
 
 

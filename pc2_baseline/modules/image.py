@@ -3,10 +3,9 @@
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from now_builder.formats.features import REGIONS
 from pc2_baseline.modules.codes import ImageCodes, xavier
 from pc2_baseline.modules.fused import unit
-
-REGIONS = 36
 
 
 class ImagePooling(nn.Module):
@@ -14,7 +13,7 @@ class ImagePooling(nn.Module):
 
     Args:
         dim: Width of a region.
-        dropout: After both branches.
+        dropout: Dropout after both branches.
 
     Source:
         VisualSA of SGRAF (Diao et al., AAAI 2021): batch normalisation over the region slots in
@@ -33,7 +32,7 @@ class ImagePooling(nn.Module):
         xavier(self)
 
     def forward(self, regions: Float[Tensor, "images 36 dim"]) -> Float[Tensor, "images dim"]:
-        """Give one unit vector an image."""
+        """Return one unit vector per image."""
         query = self.whole(regions.mean(1))
         weights = self.weigh(self.local(regions) * query[:, None]).softmax(1)
         return unit((weights * regions).sum(1))
@@ -45,8 +44,8 @@ class ImageEncoder(nn.Module):
     Args:
         feature_dim: Width of the release's features.
         dim: Width of the shared space.
-        dropout: Of the pooling.
-        feature_dropout: Of the features' numbers.
+        dropout: Dropout of the pooling.
+        feature_dropout: Dropout of the features' values.
     """
 
     def __init__(

@@ -14,14 +14,14 @@ from pc2_baseline.modules.similarity import Similarity
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Which step of a training is taken, told where it fails.
+    """A step of a training, named in the message if it fails.
 
     Attributes:
         epoch: From 0.
         batch: From 0.
-        peer: Whose network, where there are several.
+        peer: Peer whose network takes it, if there are several.
         pair_index: Training pairs of the batch.
-        parts: Values that the loss was made of, by name, where they are known.
+        parts: Values that the loss is made of, by name, if known.
     """
 
     epoch: int
@@ -42,7 +42,7 @@ class BrokenStepError(TrainingError):
     Args:
         step: The step.
         problem: What was found, and what may help.
-        loss: Its value.
+        loss: Value of the loss.
     """
 
     def __init__(self, step: Step, problem: str, loss: float) -> None:
@@ -50,6 +50,14 @@ class BrokenStepError(TrainingError):
         self.step = step
         self.problem = problem
         self.loss = loss
+
+
+RATE_AFTER_DROP = 0.1
+
+
+def rate(epoch: int, warmup: int, drop: int) -> float:
+    """Return the factor of the learning rate: 1, and a tenth ``drop`` epochs after the warm-up."""
+    return RATE_AFTER_DROP if epoch - warmup >= drop else 1.0
 
 
 class Learner:
@@ -61,7 +69,7 @@ class Learner:
         clip: Largest gradient norm.
         weight_decay: Share by which weights shrink in a step, times the rate, apart from the
             gradient (Loshchilov and Hutter, ICLR 2019); 0 is plain Adam.
-        similarity: The part of the network whose work is split among a team's ranks.
+        similarity: The part of the network whose work is split among the ranks of a process group.
     """
 
     def __init__(
@@ -86,7 +94,7 @@ class Learner:
         )
 
     def set_rate(self, factor: float) -> None:
-        """Learn at ``factor`` times the full rate from now on."""
+        """Set the learning rate to ``factor`` times the full one."""
         for group in self.optimiser.param_groups:
             group["lr"] = self.lr * factor
 
@@ -95,7 +103,7 @@ class Learner:
 
         Args:
             loss: A scalar.
-            step: Which one, for the message.
+            step: The step, for the message.
 
         Raises:
             BrokenStepError: If the loss or the gradient is not finite; nothing is changed then.
@@ -107,7 +115,7 @@ class Learner:
         self.optimiser.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         if self.similarity is not None:
-            self.similarity.team.sum_gradients(self.similarity.parameters())
+            self.similarity.group.sum_gradients(self.similarity.parameters())
         norm = nn.utils.clip_grad_norm_(self.net.parameters(), self.clip)
         if not torch.isfinite(norm):
             problem = f"the gradient norm is {norm.item()}; lower train.lr"
@@ -116,11 +124,11 @@ class Learner:
         return value
 
     def network_state(self) -> dict[str, Tensor]:
-        """Weights and buffers by name, on the CPU."""
+        """Return weights and buffers by name, on the CPU."""
         return {name: _stored(value) for name, value in self.net.state_dict().items()}
 
     def load_network(self, state: Mapping[str, Tensor]) -> None:
-        """Take weights and buffers.
+        """Load weights and buffers.
 
         Raises:
             ValueError: If names or shapes are not this network's.
@@ -131,7 +139,7 @@ class Learner:
             raise ValueError(str(error)) from None
 
     def optimiser_state(self) -> dict[str, Tensor]:
-        """Adam's moments and step counts by ``parameter/name``, on the CPU."""
+        """Return Adam's moments and step counts by ``parameter/name``, on the CPU."""
         return {
             f"{name}/{key}": _stored(value)
             for name, parameter in self.net.named_parameters()
@@ -139,7 +147,7 @@ class Learner:
         }
 
     def load_optimiser(self, state: Mapping[str, Tensor]) -> None:
-        """Take Adam's moments and step counts."""
+        """Load Adam's moments and step counts."""
         for name, parameter in self.net.named_parameters():
             prefix = f"{name}/"
             self.optimiser.state[parameter] = {

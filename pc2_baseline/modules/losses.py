@@ -1,5 +1,6 @@
 """Losses as pure functions: triplets with a margin per query, soft margin, pseudo-classes."""
 
+from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -52,9 +53,9 @@ def triplet_costs(
 
     Args:
         similarity: Rows images, columns captions, the pairs on the diagonal.
-        margins: :math:`m`, of each pair.
+        margins: :math:`m`, margin of each pair.
         negatives: Which caption (column) is a negative of which image (row), and the reverse.
-        axis: Whose margin a cell has: the query's, or in both directions its image's or caption's.
+        axis: Pair whose margin a cell has: the query, or in both directions the image or caption.
 
     Returns:
         Costs to be reduced over columns (i2t) and over rows (t2i).
@@ -82,7 +83,7 @@ def triplet_mean(
 
     Args:
         similarity: Rows images, columns captions.
-        margins: Of each pair.
+        margins: Margin of each pair.
         negatives: Default: every other pair.
         axis: See :func:`triplet_costs`.
 
@@ -104,7 +105,7 @@ def triplet_hardest(
 
     Args:
         similarity: Rows images, columns captions.
-        margins: Of each pair.
+        margins: Margin of each pair.
         negatives: Default: every other pair.
         axis: See :func:`triplet_costs`.
 
@@ -145,7 +146,7 @@ def pseudo_class_loss(
     """Cross-entropy of the images' predictions with the pseudo-classes of their captions.
 
     Args:
-        image_logits: Of the images.
+        image_logits: Logits of the images.
         target: Chosen from the captions' predictions; a choice carries no gradient.
 
     Source:
@@ -180,3 +181,31 @@ def own_entropy(logits: Float[Tensor, "batch classes"]) -> Float[Tensor, ""]:
     """
     logs = logits.log_softmax(1)
     return -(logs.exp() * logs).sum(1).mean()
+
+
+def mean_entropy(
+    image_logits: Float[Tensor, "batch classes"], caption_logits: Float[Tensor, "batch classes"]
+) -> Float[Tensor, ""]:
+    """Average the entropies :func:`batch_entropy` of the images and of the captions of a batch."""
+    images, captions = (batch_entropy(own.softmax(1)) for own in (image_logits, caption_logits))
+    return (images + captions) / 2
+
+
+def class_terms(
+    image_logits: Float[Tensor, "batch classes"],
+    caption_logits: Float[Tensor, "batch classes"],
+    choose: Callable[[Tensor], Tensor],
+    entropy: Callable[[Tensor, Tensor], Tensor],
+    weights: tuple[float, float],
+) -> Float[Tensor, ""]:
+    """Return the weighted loss of the images by their captions' pseudo-classes, less the entropy.
+
+    Args:
+        image_logits: Logits of the images.
+        caption_logits: Logits of the captions.
+        choose: Chooses the pseudo-classes from the captions' logits.
+        entropy: Entropy of both, which is raised.
+        weights: Weights of loss and entropy.
+    """
+    pseudo = pseudo_class_loss(image_logits, choose(caption_logits))
+    return weights[0] * pseudo - weights[1] * entropy(image_logits, caption_logits)

@@ -39,6 +39,6 @@ class MatchingNetwork(nn.Module):
         return codes
 
     def score(self, images: ImageCodes, captions: CaptionCodes) -> Float[Tensor, "images captions"]:
-        """Give the similarity matrix of a block, in (0, 1)."""
+        """Return the similarity matrix of a block, in (0, 1)."""
         matrix: Tensor = self.similarity(images, captions)
         return matrix

@@ -30,12 +30,12 @@ class PseudoCaptions:
 def find_pseudo_captions(
     noisy: Float[Tensor, "noisy width"], clean: Float[Tensor, "clean width"]
 ) -> PseudoCaptions:
-    """Choose for each noisy image the clean pair that is likest, by cosine.
+    """Choose for each noisy image the most similar clean pair, by cosine.
 
     Args:
-        noisy: Of the noisy images: pseudo-class predictions, or pooled embeddings. Detached, they
+        noisy: Pseudo-class predictions, or pooled embeddings, of the noisy images. Detached, they
             let no gradient through the correspondence.
-        clean: Of the clean images.
+        clean: The same of the clean images.
 
     Source:
         PC2 (Duan et al., ACM MM 2024), section 3.3.

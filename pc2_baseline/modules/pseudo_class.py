@@ -5,8 +5,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
+from now_builder.formats.features import REGIONS
 from pc2_baseline.modules.codes import CaptionCodes, ImageCodes
-from pc2_baseline.modules.image import REGIONS
 
 
 def _layers(width: int, hidden: int, classes: int) -> nn.Sequential:
@@ -33,7 +33,7 @@ class FlatClassifier(nn.Module):
         self.layers = _layers(REGIONS * dim, hidden, classes)
 
     def forward(self, codes: ImageCodes | CaptionCodes) -> Float[Tensor, "batch classes"]:
-        """Give logits."""
+        """Return logits."""
         vectors = codes.regions if isinstance(codes, ImageCodes) else self.lay(codes)
         logits: Tensor = self.layers(vectors.flatten(1))
         return logits
@@ -46,7 +46,7 @@ class FlatClassifier(nn.Module):
 class PaddedClassifier(FlatClassifier):
     """Classify a caption's words together with the padding of its batch, resampled to 36.
 
-    A caption's class then hangs on the longest caption beside it.
+    A caption's class then depends on the longest caption of its batch.
 
     Source:
         The authors' code of PC2.
@@ -77,9 +77,17 @@ class PooledClassifier(nn.Module):
         self.layers = _layers(dim, hidden, classes)
 
     def forward(self, codes: ImageCodes | CaptionCodes) -> Float[Tensor, "batch classes"]:
-        """Give logits."""
+        """Return logits."""
         logits: Tensor = self.layers(codes.pooled * codes.pooled.shape[1] ** 0.5)
         return logits
+
+
+CLASSIFIERS: dict[str, type[FlatClassifier | PooledClassifier]] = {
+    "slots": FlatClassifier,
+    "padded": PaddedClassifier,
+    "pooled": PooledClassifier,
+}
+"""Classifiers by the name of their input in the settings."""
 
 
 def to_slots(
@@ -115,8 +123,8 @@ def resampled(
     """Interpolate padded captions linearly to fewer places, or centre them in zeros.
 
     Args:
-        words: Padding and all.
-        size: Places wanted.
+        words: Words and padding.
+        size: Number of places.
 
     Source:
         The authors' code of PC2, for the classifier and for pseudo-captions.

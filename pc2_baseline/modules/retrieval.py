@@ -21,8 +21,8 @@ def similarity_matrix(
     """Score every image of a split, once, against every caption, in evaluation mode.
 
     Args:
-        net: On the split's device.
-        split: Its images and captions.
+        net: Network, on the split's device.
+        split: Split to score.
         block: Images, and captions, scored at once.
     """
     net.eval()
@@ -56,10 +56,10 @@ def ensemble(
 def scores(
     similarity: Float[np.ndarray, "images captions"], owner: Int[np.ndarray, " captions"]
 ) -> dict[str, float]:
-    """Give ``rsum`` and the recalls of both ways in percent, with the board's own function.
+    """Compute ``rsum`` and the recalls both ways in percent, with the board's own function.
 
     Args:
-        similarity: Of a split.
+        similarity: Matrix of a split.
         owner: Row of each caption's image.
     """
     return _named(recalls(similarity, owner))
@@ -77,9 +77,9 @@ def fold_scores(
     """Average the scores of consecutive folds of a split, as MS-COCO's 1K protocol does.
 
     Args:
-        similarity: Of the whole split.
+        similarity: Matrix of the whole split.
         owner: Row of each caption's image.
-        size: Images of a fold.
+        size: Images per fold.
 
     Raises:
         ValueError: If the images are no multiple of it.

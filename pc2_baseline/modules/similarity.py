@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 from pc2_baseline.modules.codes import CaptionCodes, ImageCodes, word_mask, xavier
 from pc2_baseline.modules.fused import conclude, local_nodes, reason, squared_difference, unit
-from pc2_baseline.training.process_groups import ALONE, Team
+from pc2_baseline.process_groups import ALONE, ProcessGroup
 
 Precision = Literal["fp32", "bf16"]
 
@@ -22,14 +22,14 @@ KEEP_MB = {"cpu": 512, "cuda": 4096}
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
-    """How much is held at once, and how exactly.
+class MemoryBudget:
+    """Memory that the similarity of a block may take, and its numeric precision.
 
     Attributes:
         chunk_mb: Largest tensor (images, words, dim) or (images, words, node), in MiB; ``None``:
-            what suits the device.
-        keep_mb: Of a whole block, what may be kept for the backward pass; ``None``: what suits the
-            device.
+            a default for the device.
+        keep_mb: Size in MiB of the activations of a block that may be kept for the backward pass;
+            ``None``: a default for the device.
         precision: ``fp32``, or ``bf16`` for the large products and the nodes; norms, softmaxes,
             and all that has one value a pair stay in float32.
     """
@@ -39,7 +39,7 @@ class Room:
     precision: Precision = "fp32"
 
 
-DEFAULT_ROOM = Room()
+DEFAULT_BUDGET = MemoryBudget()
 
 
 class Similarity(nn.Module):
@@ -48,15 +48,15 @@ class Similarity(nn.Module):
     Captions are taken together, sorted by length and padded within a chunk; the result is that of
     one caption at a time. Nothing of the width of a word is kept for the backward pass, and where
     the nodes of a whole block would be too many, each chunk is computed again then, so that memory
-    is bounded by the chunk. The ranks of a team take a share of the captions each.
+    is bounded by the chunk. The ranks of a process group take a share of the captions each.
 
-    A kind of similarity says in :meth:`conclude` what it makes of a pair's nodes: one global, and
+    A subclass defines in :meth:`conclude` how a pair's nodes become one vector: one global, and
     one for each word, compared with what it attends to in the image.
 
     Args:
         dim: Width of regions and words.
         node_dim: Width of a similarity node.
-        room: Of its chunks.
+        budget: Memory that a block may take, and its precision.
 
     Source:
         SGRAF (Diao et al., AAAI 2021).
@@ -66,27 +66,27 @@ class Similarity(nn.Module):
     extra = 0
     """Rows that :meth:`conclude` adds below the similarities of a caption."""
 
-    def __init__(self, dim: int, node_dim: int, room: Room = DEFAULT_ROOM) -> None:
+    def __init__(self, dim: int, node_dim: int, budget: MemoryBudget = DEFAULT_BUDGET) -> None:
         super().__init__()
         self.local = nn.Linear(dim, node_dim)
         self.whole = nn.Linear(dim, node_dim)
         self.evaluate = nn.Linear(node_dim, 1)
         xavier(self)
-        self.room = room
-        self.team: Team = ALONE
+        self.budget = budget
+        self.group: ProcessGroup = ALONE
 
     def forward(
         self, images: ImageCodes, captions: CaptionCodes
     ) -> Float[Tensor, "images captions"]:
-        """Give the similarity matrix of a block."""
-        kind = torch.bfloat16 if self.room.precision == "bf16" else images.regions.dtype
+        """Return the similarity matrix of a block."""
+        kind = torch.bfloat16 if self.budget.precision == "bf16" else images.regions.dtype
         order = torch.argsort(captions.lengths, stable=True)
-        own = order[self.team.part :: self.team.parts]
+        own = order[self.group.part :: self.group.parts]
         images, captions = self._shared(images, captions)
-        room = self._chunk_bytes(images.pooled.device)
-        cells = room // (kind.itemsize * self.local.out_features)
+        chunk = self._chunk_bytes(images.pooled.device)
+        cells = chunk // (kind.itemsize * self.local.out_features)
         kept = self._kept(captions, images, kind) if torch.is_grad_enabled() else 0
-        keep = kept <= _mib(self.room.keep_mb, KEEP_MB, images.pooled.device)
+        keep = kept <= _mib(self.budget.keep_mb, KEEP_MB, images.pooled.device)
         found = []
         for start, stop in _runs(captions.lengths[own].tolist(), len(images.pooled), cells):
             part = captions[own[start:stop]]
@@ -98,7 +98,7 @@ class Similarity(nn.Module):
                 )
             )
         none = _nothing_of(images, captions, len(images.pooled) + self.extra)
-        gathered = self.team.gather(torch.cat([none, *found], 1), len(order))
+        gathered = self.group.gather(torch.cat([none, *found], 1), len(order))
         gathered = gathered[:, torch.argsort(order).to(gathered.device)]
         self.note(gathered[len(images.pooled) :].detach(), captions.lengths, len(images.pooled))
         return gathered[: len(images.pooled)]
@@ -115,7 +115,7 @@ class Similarity(nn.Module):
             there: Nodes that are not padding.
 
         Returns:
-            What is evaluated, and figures of each caption for :meth:`note`.
+            The vector of each pair, and figures of each caption for :meth:`note`.
         """
         raise NotImplementedError
 
@@ -130,22 +130,22 @@ class Similarity(nn.Module):
     def _shared(
         self, images: ImageCodes, captions: CaptionCodes
     ) -> tuple[ImageCodes, CaptionCodes]:
-        regions, image, words, caption = self.team.share(
+        regions, image, words, caption = self.group.share(
             images.regions, images.pooled, captions.words, captions.pooled
         )
         return ImageCodes(regions, image), CaptionCodes(words, caption, captions.lengths)
 
     def _kept(self, captions: CaptionCodes, images: ImageCodes, kind: torch.dtype) -> int:
-        """Bytes that the backward pass of a block needs: nodes and attention of each layer."""
+        """Return the bytes kept for the backward pass of a block: nodes, and attention by layer."""
         lengths = captions.lengths + 1
         nodes = int(lengths.sum()) * self.local.out_features
         attention = int(lengths.square().sum())
-        cells = len(images.pooled) * (nodes + attention) // self.team.parts
+        cells = len(images.pooled) * (nodes + attention) // self.group.parts
         return kind.itemsize * self.kept_layers * cells
 
     def _chunk_bytes(self, device: torch.device) -> int:
-        """Bytes of the largest tensor."""
-        return _mib(self.room.chunk_mb, CHUNK_MB, device)
+        """Return the size of the largest tensor in bytes."""
+        return _mib(self.budget.chunk_mb, CHUNK_MB, device)
 
     def _block(
         self, images: ImageCodes, captions: CaptionCodes, kind: torch.dtype
@@ -200,8 +200,8 @@ class GraphLayer(nn.Module):
         """Update all nodes from all nodes.
 
         Args:
-            nodes: What attends and is attended to.
-            padding: Nodes that are not there.
+            nodes: Nodes that attend and are attended to.
+            padding: Nodes that are padding.
         """
         return reason(nodes, padding, self._folded(), (self.mix.weight, self.mix.bias))
 
@@ -224,7 +224,7 @@ class SgrSimilarity(Similarity):
         dim: Width of regions and words.
         node_dim: Width of a similarity node.
         layers: Graph layers.
-        room: Of its chunks.
+        budget: Memory that a block may take, and its precision.
 
     Source:
         SGRAF (Diao et al., AAAI 2021), branch SGR.
@@ -233,8 +233,10 @@ class SgrSimilarity(Similarity):
         The last graph layer is computed for the global node alone, the only one that is read.
     """
 
-    def __init__(self, dim: int, node_dim: int, layers: int, room: Room = DEFAULT_ROOM) -> None:
-        super().__init__(dim, node_dim, room)
+    def __init__(
+        self, dim: int, node_dim: int, layers: int, budget: MemoryBudget = DEFAULT_BUDGET
+    ) -> None:
+        super().__init__(dim, node_dim, budget)
         self.layers = nn.ModuleList(GraphLayer(node_dim) for _ in range(layers))
         self.kept_layers = layers
 
@@ -243,7 +245,7 @@ class SgrSimilarity(Similarity):
         nodes: Float[Tensor, "images captions nodes node"],
         there: Bool[Tensor, "captions nodes"],
     ) -> tuple[Float[Tensor, "images captions node"], Float[Tensor, "extra captions"]]:
-        """Reason over the graph of each pair's nodes and give the global one."""
+        """Reason over the graph of each pair's nodes and return the global one."""
         images, captions = nodes.shape[:2]
         padding = ~there.expand(images, -1, -1).reshape(images * captions, 1, -1)
         flat = nodes.flatten(0, 1)
@@ -264,7 +266,7 @@ class SafSimilarity(Similarity):
     Args:
         dim: Width of regions and words.
         node_dim: Width of a similarity node.
-        room: Of its chunks.
+        budget: Memory that a block may take, and its precision.
 
     Source:
         SGRAF (Diao et al., AAAI 2021), branch SAF, eq. 10 and 11.
@@ -272,8 +274,8 @@ class SafSimilarity(Similarity):
 
     extra = 2
 
-    def __init__(self, dim: int, node_dim: int, room: Room = DEFAULT_ROOM) -> None:
-        super().__init__(dim, node_dim, room)
+    def __init__(self, dim: int, node_dim: int, budget: MemoryBudget = DEFAULT_BUDGET) -> None:
+        super().__init__(dim, node_dim, budget)
         self.weigh = nn.Linear(node_dim, 1)
         xavier(self.weigh)
         self.norm = nn.BatchNorm1d(1)
@@ -283,7 +285,7 @@ class SafSimilarity(Similarity):
         nodes: Float[Tensor, "images captions nodes node"],
         there: Bool[Tensor, "captions nodes"],
     ) -> tuple[Float[Tensor, "images captions node"], Float[Tensor, "extra captions"]]:
-        """Sum each pair's nodes by normalised weights; give the statistics of each caption."""
+        """Sum each pair's nodes by normalised weights; add the statistics of each caption."""
         kind, wide = nodes.dtype, self.weigh.weight.dtype
         raw = functional.linear(nodes, self.weigh.weight.to(kind)).squeeze(-1).to(wide)
         raw = raw + self.weigh.bias
@@ -328,21 +330,21 @@ class SafSimilarity(Similarity):
 
 
 def _mib(given: int | None, by_device: dict[str, int], device: torch.device) -> int:
-    """Bytes of what is given in MiB, or of what suits a device."""
+    """Return a size given in MiB, or the default of a device, in bytes."""
     return (by_device.get(device.type, by_device["cuda"]) if given is None else given) * 2**20
 
 
 def _nothing_of(
     images: ImageCodes, captions: CaptionCodes, rows: int
 ) -> Float[Tensor, "rows none"]:
-    """Give no column, with a gradient of zero: for a rank that no caption is left for."""
+    """Return no column, with a gradient of zero, for a rank that no caption is left for."""
     sums = (images.regions, images.pooled, captions.words, captions.pooled)
     total = torch.stack([value.sum() for value in sums]).sum()
     return total.expand(rows, 1)[:, :0]
 
 
 def _runs(lengths: list[int], images: int, cells: int) -> list[tuple[int, int]]:
-    """Cut captions in rising length into runs whose padded nodes stay within so many."""
+    """Cut captions, sorted by length, into runs of at most ``cells`` padded nodes."""
     chunks, start = [], 0
     for stop in range(1, len(lengths) + 1):
         full = stop == len(lengths)

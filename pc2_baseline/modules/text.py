@@ -14,7 +14,7 @@ class CaptionPooling(nn.Module):
 
     Args:
         dim: Width of a word.
-        dropout: After both branches.
+        dropout: Dropout after both branches.
 
     Source:
         TextSA of SGRAF (Diao et al., AAAI 2021).
@@ -30,7 +30,7 @@ class CaptionPooling(nn.Module):
     def forward(
         self, words: Float[Tensor, "captions words dim"], lengths: Int[Tensor, " captions"]
     ) -> Float[Tensor, "captions dim"]:
-        """Give one unit vector a caption."""
+        """Return one unit vector per caption."""
         padding = ~word_mask(lengths, words.shape[1], words.device)
         mean = words.sum(1) / lengths.to(words)[:, None]
         scores = self.weigh(self.local(words) * self.whole(mean)[:, None]).squeeze(-1)
@@ -45,7 +45,7 @@ class CaptionEncoder(nn.Module):
         vocabulary: Number of tokens.
         word_dim: Width of a token's embedding.
         dim: Width of the shared space.
-        dropout: Of the embedding and the pooling.
+        dropout: Dropout of the embedding and the pooling.
         word_dropout: Share of words that are blank in training.
     """
 
@@ -72,7 +72,7 @@ class CaptionEncoder(nn.Module):
 
         Args:
             tokens: Padded with any id.
-            lengths: On the CPU.
+            lengths: Tokens of each caption, on the CPU.
         """
         embedded = self.dropout(self.embed(tokens))
         if self.training and self.word_dropout:

@@ -1,1 +1,1 @@
-"""What is done with runs: predict, evaluate, many seeds, ablations."""
+"""The stages of runs: train, predict, evaluate, many seeds, ablations."""

@@ -14,12 +14,13 @@ from now_builder.errors import ConfigError, TrainingError
 from now_builder.formats.io import read_json, sha256_of, write_json, write_text
 from now_builder.formats.split import Split
 from pc2_baseline.config import Settings, build_settings, with_method
+from pc2_baseline.method_settings import Pc2CommonSettings
+from pc2_baseline.progress import say
 from pc2_baseline.runs.evaluate import evaluate
 from pc2_baseline.runs.series import Spread, seed_folder, with_seed
+from pc2_baseline.runs.train import train
 from pc2_baseline.training.checkpoint import STATE, read_state
-from pc2_baseline.training.progress import say
 from pc2_baseline.training.run_folder import BEST
-from pc2_baseline.training.trainer import train
 
 DEFAULT_ROWS = "ablations"
 ROW_SETS = (DEFAULT_ROWS, "sensitivity")
@@ -31,8 +32,8 @@ class Row(Strict):
     """A variant.
 
     Attributes:
-        name: Of its folder.
-        title: In the table.
+        name: Name of its folder.
+        title: Title in the table.
         set: Settings, ``section.key=value`` each, on top of all others.
     """
 
@@ -48,13 +49,13 @@ class Rows(Strict):
 
 
 class Score(Strict):
-    """``seed-N.SPLIT.json``: what a run's best epoch reaches on a split.
+    """``seed-N.SPLIT.json``: the scores of a run's best epoch on a split.
 
     Attributes:
-        split: Which one.
-        best_epoch: Of the run, from 0.
-        checkpoint: SHA-256 of ``best/state.json``, which tells one training from another.
-        recalls: In percent, and ``rsum``.
+        split: Name of the split.
+        best_epoch: Best epoch of the run, from 0.
+        checkpoint: SHA-256 of ``best/state.json``, which identifies a training.
+        recalls: Recalls in percent, and ``rsum``.
     """
 
     split: Split
@@ -68,11 +69,11 @@ class Line:
     """A row of the table.
 
     Attributes:
-        name: Of the row.
-        title: Of the row.
-        parts: Which parts of PC2 it has.
-        seeds: That are scored.
-        scores: By column; empty before a seed is scored.
+        name: Name of the row.
+        title: Title of the row.
+        parts: Whether it has each part of PC2.
+        seeds: Seeds that are scored.
+        scores: Scores by column; empty before a seed is scored.
     """
 
     name: str
@@ -87,9 +88,9 @@ class Table:
     """All rows.
 
     Attributes:
-        split: That the rows are scored on.
-        lines: In order.
-        failures: Of runs that broke down, in words.
+        split: Split that the rows are scored on.
+        lines: Lines in order.
+        failures: Messages of runs that broke down.
     """
 
     split: str
@@ -97,7 +98,7 @@ class Table:
     failures: list[str]
 
     def as_json(self) -> dict[str, Any]:
-        """Give plain values."""
+        """Return plain values."""
         return asdict(self)
 
 
@@ -122,12 +123,12 @@ def read_rows(rows: str | None) -> list[Row]:
 
 
 def settings_of(row: Row, tree: dict[str, Any], origin: str) -> Settings:
-    """Make a row's settings.
+    """Build a row's settings.
 
     Args:
-        row: Where it names another method, that method takes of ``[method]`` what it knows.
-        tree: The settings of all rows, plain.
-        origin: Where they came from, for the message.
+        row: The variant; if it names another method, settings that both methods have are kept.
+        tree: Plain settings of all rows.
+        origin: Source of the settings, for the message.
 
     Raises:
         ConfigError: Naming the row and each setting that is unknown or out of range.
@@ -148,7 +149,7 @@ def ablate(
     """Train and score every row with every seed; write the table after each run.
 
     Args:
-        release: As :func:`~pc2_baseline.training.trainer.train` takes it.
+        release: As :func:`~pc2_baseline.runs.train.train` takes it.
         out: Runs are ``out/<row>/seed-N``; what is done there is not done again.
         rows: Variants and their settings.
         seeds: One or more.
@@ -186,12 +187,12 @@ def _line(row: Row, settings: Settings, scores: dict[int, Score]) -> Line:
 
 
 def parts(settings: Settings) -> dict[str, bool]:
-    """Tell which parts of PC2 a method has."""
-    method = settings.method.model_dump()
-    is_pc2 = method["name"] == "pc2"
+    """Return whether a method has each part of PC2."""
+    method = settings.method
+    is_pc2 = isinstance(method, Pc2CommonSettings)
     names = ("pseudo_classes", "pseudo_captions", "rectify")
     return {
-        part: is_pc2 and bool(method.get(name, True))
+        part: is_pc2 and bool(getattr(method, name))
         for part, name in zip(PARTS, names, strict=True)
     }
 
@@ -221,7 +222,7 @@ def _write(out: Path, table: Table) -> None:
 
 
 def _cells(table: Table, bold: tuple[str, str], plus_minus: str) -> Iterator[list[str]]:
-    """Give each line's cells by column; the highest mean of a column, as written, is bold."""
+    """Yield each line's cells by column; the highest mean of a column, as written, is bold."""
     best = {
         name: max(round(line.scores[name].mean, 1) for line in table.lines if line.scores)
         for name in COLUMNS

@@ -10,31 +10,22 @@ from now_builder.errors import ConfigError
 from now_builder.formats.benchmarks import BENCHMARKS, FOLD
 from now_builder.formats.io import replacing
 from now_builder.formats.release import check_split
-from pc2_baseline.data.pairs import open_pairs
-from pc2_baseline.modules.onednn_products import fast_float32
 from pc2_baseline.modules.retrieval import fold_scores, scores
-from pc2_baseline.runs.predict import load_best
-from pc2_baseline.training.run_folder import (
-    check_split_is_the_runs,
-    locate_release,
-    pick_device,
-    read_run,
-    refuse_round,
-)
-from pc2_baseline.training.trainer import make_method
+from pc2_baseline.runs.open_run import open_run
+from pc2_baseline.training.run_folder import refuse_round
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """What a run scores on a split.
+    """Scores of a run on a split.
 
     Attributes:
-        split: Its name.
-        images: Of the split.
-        captions: Of the split.
+        split: Name of the split.
+        images: Images of the split.
+        captions: Captions of the split.
         scores: ``rsum`` and recalls in percent, over the whole split.
-        fold: Images of a fold, where folds were asked for.
-        fold_scores: Mean over the folds.
+        fold: Images of a fold, if folds were asked for.
+        fold_scores: Mean of the scores over the folds.
     """
 
     split: str
@@ -70,25 +61,20 @@ def evaluate(
             another one than at training or a blind round.
         ConfigError: If the split is ``train``, or the images are no multiple of ``fold``.
     """
-    record = read_run(run)
     name = check_split(split)
     if name == "train":
         raise ConfigError("--split train: expected dev or test, which no noise file has changed")
-    data, folder = record.settings.data, locate_release(run, record, release)
-    refuse_round(folder, name)
-    device = pick_device(device_name or record.settings.train.device)
-    method = make_method(record, device)
-    load_best(run, method)
-    with (
-        fast_float32(),
-        open_pairs(folder, name, data, device) as pairs,
-    ):
-        check_split_is_the_runs(run, record, name, pairs.fingerprint)
-        if fold is None and (data.name, name) == (BENCHMARKS["coco"].folder, "test"):
+    opened = open_run(run, release=release, device=device_name)
+    refuse_round(opened.release, name)
+    with opened.open(name) as pairs:
+        if fold is None and (opened.record.settings.data.name, name) == (
+            BENCHMARKS["coco"].folder,
+            "test",
+        ):
             fold = None if pairs.images % FOLD else FOLD
         if fold is not None and pairs.images % fold:
             raise ConfigError(f"--fold {fold}: {name} has {pairs.images} images, no multiple of it")
-        similarity, owner = method.similarity(pairs), pairs.image_of
+        similarity, owner = opened.method.similarity(pairs), pairs.image_of
     if matrix is not None:
         write_matrix(matrix, similarity)
     images, captions = similarity.shape

@@ -2,25 +2,12 @@
 
 from pathlib import Path
 
-from leaderboard.core.rounds import round_of
 from leaderboard.submission.archive import Compute, Training, new_submission, pack
-from now_builder.errors import ConfigError, FormatError
+from now_builder.errors import ConfigError
 from now_builder.formats.benchmarks import BENCHMARKS
 from now_builder.formats.release import check_split
 from pc2_baseline.config import DataSettings
-from pc2_baseline.data.pairs import open_pairs
-from pc2_baseline.methods import Method
-from pc2_baseline.modules.onednn_products import fast_float32
-from pc2_baseline.training.checkpoint import read_tensors
-from pc2_baseline.training.run_folder import (
-    BEST,
-    check_reads_round,
-    check_split_is_the_runs,
-    locate_release,
-    pick_device,
-    read_run,
-)
-from pc2_baseline.training.trainer import make_method
+from pc2_baseline.runs.open_run import open_run
 
 
 def predict(
@@ -47,47 +34,24 @@ def predict(
     """
     if output.suffix != ".zip":
         raise ConfigError(f"-o {output}: expected the name of a .zip file")
-    record = read_run(run)
-    data = record.settings.data.model_copy(update={"dev_images": 0})  # the board has all of dev
-    folder = locate_release(run, record, release)
-    device = pick_device(device_name or record.settings.train.device)
-    method = make_method(record, device)
-    parameters = load_best(run, method)
     name = check_split(split)
+    opened = open_run(run, release=release, device=device_name)
+    settings = opened.record.settings
     training = Training(
-        seeds=(record.settings.train.seed,),
-        ensemble_size=method.ensemble_size,
+        seeds=(settings.train.seed,),
+        ensemble_size=opened.method.ensemble_size,
         checkpoint_selection="dev",
-        noise=record.release.noise,
+        noise=opened.record.release.noise,
     )
-    with fast_float32(), open_pairs(folder, name, data, device) as pairs:
-        if round_of(folder, name) is None:
-            check_split_is_the_runs(run, record, name, pairs.fingerprint)
-        else:
-            check_reads_round(run, record, folder, pairs.features)
-        title = record.settings.method.name.upper()
-        meta = new_submission(folder, _track(data), split, title, training)
-        similarity = method.similarity(pairs)
-    compute = Compute(params_m=round(parameters / 1e6, 3))
+    with opened.open(name, whole=True) as pairs:  # the board has all of dev
+        title = settings.method.name.upper()
+        meta = new_submission(opened.release, _track(settings.data), split, title, training)
+        similarity = opened.method.similarity(pairs)
+    compute = Compute(params_m=round(opened.parameters / 1e6, 3))
     pack(output, similarity, meta.model_copy(update={"compute": compute}))
 
 
 def _track(data: DataSettings) -> str:
-    """Name the board's track; a tokenizer that it does not have is refused before the work."""
+    """Return the board's track; a tokenizer that it does not have is refused before the work."""
     named = (track for track, found in BENCHMARKS.items() if found.folder == data.name)
     return next(named, data.tokenizer)
-
-
-def load_best(run: Path, method: Method) -> int:
-    """Take the best epoch's networks; give the number of their values.
-
-    Raises:
-        FormatError: If they are not of this method's networks.
-    """
-    tensors = read_tensors(run / BEST, {"networks"})
-    try:
-        method.load_state_dict(tensors)
-    except (ValueError, KeyError) as error:
-        reason = str(error).partition("\n")[0]
-        raise FormatError(run / BEST, f"not of this run's network ({reason})") from None
-    return sum(value.numel() for value in tensors["networks"].values())

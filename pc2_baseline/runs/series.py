@@ -10,19 +10,20 @@ from typing import Any
 from now_builder.errors import ConfigError
 from now_builder.formats.io import write_json
 from pc2_baseline.config import Settings
-from pc2_baseline.training.process_groups import is_first
-from pc2_baseline.training.progress import say
-from pc2_baseline.training.trainer import Trained, train
+from pc2_baseline.process_groups import is_first
+from pc2_baseline.progress import say
+from pc2_baseline.runs.train import train
+from pc2_baseline.training.trainer import Trained
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Some values of one figure.
+    """Mean and standard deviation of one figure over seeds.
 
     Attributes:
-        mean: Of them.
-        sd: Their standard deviation, over n - 1; ``None`` of one value.
-        values: In the order of the seeds.
+        mean: Mean over the seeds.
+        sd: Standard deviation, over n - 1; ``None`` for a single seed.
+        values: Values in the order of the seeds.
     """
 
     mean: float
@@ -35,18 +36,18 @@ class Spread:
         return cls(fmean(values), stdev(values) if len(values) > 1 else None, list(values))
 
     def __str__(self) -> str:
-        """Give ``mean ± sd`` to one decimal."""
+        """Return ``mean ± sd`` to one decimal."""
         return f"{self.mean:.1f}" if self.sd is None else f"{self.mean:.1f} ± {self.sd:.1f}"
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """What the seeds of a training came to.
+    """Outcome of training with several seeds.
 
     Attributes:
-        seeds: Of the runs.
-        runs: One for each.
-        dev: Recalls in percent and ``rsum`` of the best epochs.
+        seeds: Seeds of the runs.
+        runs: Outcome of each run.
+        dev: Dev recalls in percent and ``rsum`` of the best epochs.
     """
 
     seeds: list[int]
@@ -54,7 +55,7 @@ class Series:
     dev: dict[str, Spread]
 
     def as_json(self) -> dict[str, Any]:
-        """Give plain values."""
+        """Return plain values."""
         return {
             "seeds": self.seeds,
             "dev": {name: asdict(spread) for name, spread in self.dev.items()},
@@ -65,7 +66,7 @@ class Series:
         }
 
     def in_words(self) -> str:
-        """Write for people: rSum first."""
+        """Return a line for people, rSum first."""
         names = ", ".join(f"{name} {spread}" for name, spread in self.dev.items())
         return f"{len(self.seeds)} seeds, dev {names}"
 
@@ -85,12 +86,12 @@ def read_seeds(text: str) -> list[int]:
 
 
 def seed_folder(seed: int) -> str:
-    """Name the run of a seed."""
+    """Return the name of the folder of a seed's run."""
     return f"seed-{seed}"
 
 
 def with_seed(settings: Settings, seed: int) -> Settings:
-    """Give the same settings with another seed."""
+    """Return the same settings with another seed."""
     return settings.model_copy(update={"train": settings.train.model_copy(update={"seed": seed})})
 
 
@@ -100,9 +101,9 @@ def train_seeds(
     """Train with each seed in ``folder/seed-N``; seeds that are done are not trained again.
 
     Args:
-        release: As :func:`~pc2_baseline.training.trainer.train` takes it.
-        folder: Of the runs; ``seeds.json`` there tells what they came to.
-        settings: But for the seed.
+        release: As :func:`~pc2_baseline.runs.train.train` takes it.
+        folder: Folder of the runs, and of ``seeds.json`` with their scores.
+        settings: Settings but for the seed.
         seeds: One or more.
         force: Start all of them over.
 

@@ -24,9 +24,9 @@ class EpochRecord(Strict):
 
     Attributes:
         epoch: From 0.
-        seconds: Of the epoch, its validation included.
+        seconds: Duration of the epoch, its validation included.
         dev: Recalls in percent and ``rsum``.
-        figures: What the method told.
+        figures: Figures of the method and the judge, by name.
     """
 
     epoch: int
@@ -39,10 +39,10 @@ class CheckpointState(Strict):
     """``state.json``: written last; it names the tensor files that belong together.
 
     Attributes:
-        epoch: The epoch that this is the end of.
-        best_epoch: The epoch with the highest dev rSum up to here, of those to choose from.
-        best_rsum: Its dev rSum.
-        stopped: Whether the training ended here before its last epoch, for want of a better one.
+        epoch: The last finished epoch.
+        best_epoch: The epoch with the highest dev rSum so far, of those to choose from.
+        best_rsum: Dev rSum of that epoch.
+        stopped: Whether the training ended early, for want of a better epoch.
         files: Tensor file of each group.
         history: One record an epoch, from the first.
     """
@@ -59,12 +59,12 @@ class CheckpointState(Strict):
 def write_checkpoint(
     folder: Path, state: CheckpointState, tensors: Mapping[str, Mapping[str, Tensor]]
 ) -> CheckpointState:
-    """Write the tensors, then the state that names them, then drop what it no longer names.
+    """Write the tensors, then the state that names them, then delete files it no longer names.
 
     Args:
         folder: ``RUN/last``.
-        state: Its ``files`` are filled in.
-        tensors: By group.
+        state: State to write; its ``files`` are filled in.
+        tensors: Tensors by group.
     """
     files = {group: f"{group}.{state.epoch:05d}.safetensors" for group in tensors if tensors[group]}
     for group, name in files.items():
@@ -73,10 +73,10 @@ def write_checkpoint(
     return _commit(folder, state.model_copy(update={"files": files}))
 
 
-def copy_checkpoint(source: Path, target: Path, groups: set[str]) -> CheckpointState:
-    """Make ``target`` hold some groups of the checkpoint in ``source``, as complete as it."""
+def copy_checkpoint(source: Path, target: Path, leave_out: set[str]) -> CheckpointState:
+    """Copy a checkpoint, all groups but those to leave out."""
     state = read_state(source)
-    files = {group: name for group, name in state.files.items() if group in groups}
+    files = {group: name for group, name in state.files.items() if group not in leave_out}
     for name in files.values():
         with replacing(target / name) as temporary:
             _link(source / name, temporary)
@@ -84,7 +84,7 @@ def copy_checkpoint(source: Path, target: Path, groups: set[str]) -> CheckpointS
 
 
 def _link(source: Path, target: Path) -> None:
-    """Share the bytes where the file system can, else copy them."""
+    """Make a hard link, or a copy where the file system has no links."""
     try:
         os.link(source, target)
     except OSError:
@@ -100,7 +100,7 @@ def _commit(folder: Path, state: CheckpointState) -> CheckpointState:
 
 
 def read_state(folder: Path) -> CheckpointState:
-    """Read what a checkpoint is.
+    """Read the state of a checkpoint.
 
     Raises:
         FormatError: If there is none or it is not one of ours.
@@ -123,7 +123,7 @@ def read_tensors(folder: Path, groups: set[str] | None = None) -> dict[str, dict
 
     Args:
         folder: ``RUN/best`` or ``RUN/last``.
-        groups: Only these; default all.
+        groups: Groups to read; default: all.
 
     Raises:
         FormatError: If a file is missing or torn.

@@ -13,29 +13,28 @@ from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.captions import Vocabulary
 from now_builder.formats.io import write_text
 from now_builder.formats.noise import Noise
-from now_builder.formats.precomp import captions_path
-from now_builder.formats.release import data_folder, read_split_captions
-from now_builder.formats.split import SPLITS, Split
-from pc2_baseline.config import DataSettings, Settings
-from pc2_baseline.data import precomp
+from now_builder.formats.split import Split
+from pc2_baseline.config import Settings
 from pc2_baseline.data.pairs import read_vocabulary
+from pc2_baseline.method_settings import upgrade_method
+from pc2_baseline.training.method import Sizes
 
-BEST, LAST, DIVISIONS = "best", "last", "divisions"
+BEST, LAST = "best", "last"
 TENSORBOARD, PICTURES = "tensorboard", "pictures"
 LOG, CURVES, FAILURE = "log.jsonl", "curves.png", "failure.json"
 
 
 class ReleaseRecord(Strict):
-    """What a run was trained on.
+    """Data that a run was trained on.
 
     Attributes:
-        path: Of the release, absolute.
-        fingerprints: Per split that was there.
-        pairs: Of the training split.
+        path: Absolute path of the release.
+        fingerprints: Fingerprint of each split that was there.
+        pairs: Pairs of the training split.
         features: Width of a region.
         vocabulary: Number of tokens.
-        vocabulary_sha256: See :func:`hash_of_vocabulary`; None of runs from before.
-        noise: What the noise file did to the training split, if there is one.
+        vocabulary_sha256: See :func:`hash_of_vocabulary`; ``None`` in older runs.
+        noise: Description of the noise file, if there is one.
     """
 
     path: Path
@@ -45,6 +44,11 @@ class ReleaseRecord(Strict):
     vocabulary: int
     vocabulary_sha256: str | None = None
     noise: Noise | None = None
+
+    @property
+    def sizes(self) -> Sizes:
+        """Sizes from which a method is built."""
+        return Sizes(self.pairs, self.features, self.vocabulary)
 
 
 class RunRecord(Strict):
@@ -61,29 +65,13 @@ def hash_of_vocabulary(vocabulary: Vocabulary) -> str:
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
-def fingerprints(release: Path, data: DataSettings) -> dict[Split, str]:
-    """Identify each split that the release has."""
-    if precomp.is_precomp(data):
-        return {
-            split: precomp.fingerprint(release, split, data)
-            for split in SPLITS
-            if captions_path(release, split, data.name).exists()
-        }
-    folder, tokenizer = data_folder(release), data.tokenizer
-    return {
-        split: read_split_captions(release, split, tokenizer).fingerprint
-        for split in SPLITS
-        if (folder / f"{split}_caps_{tokenizer}.txt").exists()
-    }
-
-
 def start_run(run: Path, record: RunRecord, *, force: bool) -> None:
     """Open a run folder: write ``run.toml``, or check that it says the same.
 
     Args:
         run: The folder.
-        record: What is to be trained.
-        force: Drop what an earlier training left.
+        record: Settings and data of the training.
+        force: Delete what an earlier training left.
 
     Raises:
         ConfigError: If the folder holds a run of other settings or another release, or is not
@@ -91,8 +79,9 @@ def start_run(run: Path, record: RunRecord, *, force: bool) -> None:
     """
     path = run / "run.toml"
     if force and path.exists():
-        for part in (LAST, BEST, DIVISIONS, TENSORBOARD, PICTURES):
-            shutil.rmtree(run / part, ignore_errors=True)
+        outputs = {file.parent for file in run.glob(f"*/{'[0-9]' * 5}.safetensors")}
+        for part in {run / LAST, run / BEST, run / TENSORBOARD, run / PICTURES, *outputs}:
+            shutil.rmtree(part, ignore_errors=True)
         for name in (LOG, CURVES, FAILURE):
             (run / name).unlink(missing_ok=True)
         path.unlink()
@@ -146,7 +135,11 @@ def read_run(run: Path) -> RunRecord:
     path = run / "run.toml"
     if not path.exists():
         raise FormatError(path, "no such file; `pc2-baseline train` writes it")
-    return build(RunRecord, read_toml(path), str(path))
+    tree = read_toml(path)
+    settings = tree.get("settings")
+    if isinstance(settings, dict) and isinstance(settings.get("method"), dict):
+        settings["method"] = upgrade_method(settings["method"])
+    return build(RunRecord, tree, str(path))
 
 
 def pick_device(name: str) -> torch.device:
@@ -171,7 +164,7 @@ def pick_device(name: str) -> torch.device:
 
 
 def locate_release(run: Path, record: RunRecord, release: Path | None) -> Path:
-    """Give the release of a run: where the user says, or where it was.
+    """Return the release of a run: as given, or where it was at training.
 
     Raises:
         FormatError: If there is no such folder.
@@ -200,13 +193,13 @@ def check_split_is_the_runs(run: Path, record: RunRecord, split: Split, fingerpr
 
 
 def check_reads_round(run: Path, record: RunRecord, release: Path, features: int) -> None:
-    """Check that a run's networks can read a blind round drawn from whatever release.
+    """Check that a run's networks can read a blind round drawn from another release.
 
     Args:
         run: The run folder.
-        record: Its record.
-        release: The round's.
-        features: Width of its regions.
+        record: Its ``run.toml``.
+        release: Release of the round.
+        features: Width of a region of the round.
 
     Raises:
         FormatError: If vocabulary or features are not as at training, or the run is from before

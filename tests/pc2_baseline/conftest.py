@@ -73,7 +73,7 @@ def flickr(tmp_path_factory):
     return fields_module.make_field(tmp_path_factory.mktemp("flickr"), fields_module.Field())
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def small_settings():
     """Overrides that make any preset small and quick."""
     return [

@@ -1,4 +1,4 @@
-"""Run alone: the messages of a team, of which this process is the only rank, on its device.
+"""Run alone: the messages of a group, of which this process is the only rank, on its device.
 
 ``python one_rank.py cuda|cpu STORE`` exits with an error unless all come back as they were sent.
 """
@@ -8,7 +8,7 @@ import sys
 import torch
 import torch.distributed as dist
 
-from pc2_baseline.training.process_groups import Team, _Gather, _Share, wait
+from pc2_baseline.process_groups import ProcessGroup, _Gather, _Share, wait
 from pc2_baseline.training.run_folder import pick_device
 
 
@@ -24,7 +24,7 @@ def main():
         torch.manual_seed(0)
         own = torch.randn(6, 5, device=device, requires_grad=True)
         (shared,) = _Share.apply(dist.group.WORLD, own)
-        gathered = _Gather.apply(Team(0, 1, dist.group.WORLD), shared, 5)
+        gathered = _Gather.apply(ProcessGroup(0, 1, dist.group.WORLD), shared, 5)
         gathered.square().sum().backward()
         assert torch.equal(gathered, own)
         assert torch.equal(own.grad, 2 * own)

@@ -18,10 +18,10 @@ from pc2_baseline.modules.codes import CaptionCodes, ImageCodes
 from pc2_baseline.modules.fused import unit
 from pc2_baseline.modules.image import ImageEncoder
 from pc2_baseline.modules.network import MatchingNetwork
-from pc2_baseline.modules.similarity import Room, SafSimilarity, SgrSimilarity
+from pc2_baseline.modules.similarity import MemoryBudget, SafSimilarity, SgrSimilarity
 from pc2_baseline.modules.text import CaptionEncoder
+from pc2_baseline.runs.train import train
 from pc2_baseline.training.run_folder import pick_device
-from pc2_baseline.training.trainer import train
 
 pytestmark = pytest.mark.gpu
 
@@ -29,8 +29,8 @@ DIM, NODE, WIDTH, WORDS = 64, 32, 20, 50
 LENGTHS = torch.tensor([7, 2, 30, 1, 12, 19, 5, 40])
 HAS_MIXTURES = importlib.util.find_spec("sklearn") is not None
 KINDS = {
-    "sgr": lambda room: SgrSimilarity(DIM, NODE, 3, room),
-    "saf": lambda room: SafSimilarity(DIM, NODE, room),
+    "sgr": lambda budget: SgrSimilarity(DIM, NODE, 3, budget),
+    "saf": lambda budget: SafSimilarity(DIM, NODE, budget),
 }
 
 
@@ -41,10 +41,10 @@ def apart(found, expected):
     return distance if np.isfinite(distance) else np.inf
 
 
-def scored(kind, room, device, number=torch.float32):
+def scored(kind, budget, device, number=torch.float32):
     """Scores of a block and all gradients, on weights and inputs that are always the same."""
     torch.manual_seed(0)
-    similarity = KINDS[kind](room).double()
+    similarity = KINDS[kind](budget).double()
     there = torch.arange(40)[None, :, None] < LENGTHS[:, None, None]
     regions, words = unit(torch.randn(6, 36, DIM).double()), unit(torch.randn(8, 40, DIM).double())
     given = [regions, words * there, unit(torch.randn(6, DIM).double()),
@@ -62,16 +62,16 @@ def scored(kind, room, device, number=torch.float32):
 @pytest.mark.parametrize("keep_mb", [0, 4096], ids=["recomputed", "kept"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_kernels_in_float32_are_those_of_the_cpu_in_float64(device, kind, keep_mb):
-    expected = scored(kind, Room(), "cpu", torch.float64)
-    found = scored(kind, Room(keep_mb=keep_mb), device)
+    expected = scored(kind, MemoryBudget(), "cpu", torch.float64)
+    found = scored(kind, MemoryBudget(keep_mb=keep_mb), device)
     assert apart(found[0], expected[0]) < 1e-5
     assert apart(found[1], expected[1]) < 1e-4
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_kernels_in_bfloat16_stay_near_and_learn_in_the_same_direction(device, kind):
-    expected = scored(kind, Room(), "cpu", torch.float64)
-    scores, gradient = scored(kind, Room(precision="bf16"), device)
+    expected = scored(kind, MemoryBudget(), "cpu", torch.float64)
+    scores, gradient = scored(kind, MemoryBudget(precision="bf16"), device)
     assert scores.dtype == torch.float32
     assert apart(scores, expected[0]) < 0.02
     assert torch.cosine_similarity(gradient.double().cpu(), expected[1], dim=0) > 0.98
@@ -80,7 +80,9 @@ def test_kernels_in_bfloat16_stay_near_and_learn_in_the_same_direction(device, k
 def test_the_whole_network_gives_the_scores_and_gradients_of_the_cpu(device, full_float32):
     torch.manual_seed(0)
     net = MatchingNetwork(
-        ImageEncoder(WIDTH, DIM, 0.0), CaptionEncoder(WORDS, 12, DIM, 0.0), KINDS["sgr"](Room())
+        ImageEncoder(WIDTH, DIM, 0.0),
+        CaptionEncoder(WORDS, 12, DIM, 0.0),
+        KINDS["sgr"](MemoryBudget()),
     )
     regions = torch.randn(6, 36, WIDTH)
     tokens = torch.randint(1, WORDS, (8, 40))
@@ -101,7 +103,9 @@ def test_the_whole_network_gives_the_scores_and_gradients_of_the_cpu(device, ful
 def test_autocast_around_the_network_leaves_losses_finite_and_near(device):
     torch.manual_seed(0)
     net = MatchingNetwork(
-        ImageEncoder(WIDTH, DIM, 0.0), CaptionEncoder(WORDS, 12, DIM, 0.0), KINDS["sgr"](Room())
+        ImageEncoder(WIDTH, DIM, 0.0),
+        CaptionEncoder(WORDS, 12, DIM, 0.0),
+        KINDS["sgr"](MemoryBudget()),
     ).to(device)
     regions, tokens = torch.randn(6, 36, WIDTH).to(device), torch.randint(1, WORDS, (8, 40))
     scores = []

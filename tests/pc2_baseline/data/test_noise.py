@@ -17,8 +17,8 @@ from pc2_baseline.cli import main
 from pc2_baseline.config import DataSettings, read_settings
 from pc2_baseline.data.make_noise import Draw, draw_noise, find_name
 from pc2_baseline.data.pairs import open_pairs
+from pc2_baseline.runs.train import train
 from pc2_baseline.training.run_folder import read_run
-from pc2_baseline.training.trainer import train
 
 CPU = torch.device("cpu")
 
@@ -80,7 +80,7 @@ def test_a_share_of_the_images_changes_hands_and_none_is_lost(protocol):
 def test_no_noise_and_all_noise_are_shares_too(protocol):
     assert matched(draw_noise(100, 20, Draw(0.0, protocol, 0)), 20).all()
     assert matched(draw_noise(100, 20, Draw(1.0, protocol, 0)), 20).mean() < 0.3
-    with pytest.raises(ConfigError, match=r"--ratio 1\.5: expected 0 to 1"):
+    with pytest.raises(ConfigError, match=r"--mismatch 1\.5: expected 0 to 1"):
         draw_noise(100, 20, Draw(1.5, protocol, 0))
 
 
@@ -98,7 +98,7 @@ def test_the_protocol_of_a_file_is_seen_in_it(tmp_path, each, draw, protocol):
     np.save(tmp_path / "n.npy", noise)
     found = describe(tmp_path / "n.npy", noise, 20)
     assert found.protocol == protocol
-    assert found.ratio == (noise != np.arange(20 * each) // each).mean()
+    assert found.mismatch == (noise != np.arange(20 * each) // each).mean()
     assert found.sha256 == hashlib.sha256((tmp_path / "n.npy").read_bytes()).hexdigest()
 
 
@@ -150,7 +150,7 @@ def test_a_missing_or_torn_file_is_an_error_and_is_never_made(tmp_path):
 
 def test_make_noise_writes_exactly_what_was_asked_and_never_twice(flickr, tmp_path, call):
     path = tmp_path / "f30k_precomp_0.4"  # without .npy, as in the README of the authors' code
-    arguments = ["make-noise", flickr, path, "--ratio", 0.4, "--protocol", "images"]
+    arguments = ["make-noise", flickr, path, "--mismatch", 0.4, "--protocol", "images"]
     code, out, _ = call(*arguments)
     assert code == 0
     assert [file.name for file in tmp_path.iterdir()] == ["f30k_precomp_0.4"]
@@ -173,7 +173,7 @@ def test_make_noise_finds_the_layout_by_the_folders_name(flickr, tiny, tmp_path,
         (tmp_path / "both" / name).mkdir(parents=True)
     with pytest.raises(ConfigError, match="holds f30k_precomp and coco_precomp; --name"):
         find_name(tmp_path / "both")
-    common = ["--ratio", 0.5, "--protocol", "captions"]
+    common = ["--mismatch", 0.5, "--protocol", "captions"]
     assert call("make-noise", tiny, tmp_path / "now.npy", *common)[0] == 0
     assert len(np.load(tmp_path / "now.npy")) == 24
     failed(call("make-noise", tiny, tmp_path / "x.npy", *common, "--name", "mine"), "--name: name")
@@ -189,6 +189,7 @@ def trained(flickr, tmp_path_factory):
         "data.name=f30k_precomp", "data.sentences=false", f'data.noise_file="{folder}/n.npy"',
         "model.embed_dim=24", "model.word_dim=16", "model.similarity_dim=16", "train.batch=20",
         "train.device=cpu", "train.warmup_epochs=1", "train.epochs=1", "train.lr=3e-3",
+        "train.pictures=false", "train.tensorboard=false",
     ]  # fmt: skip
     small = ["method.classes=8", "method.class_hidden=16"]
     train(flickr, folder / "sgr", read_settings("sgr", common))
@@ -232,7 +233,7 @@ def test_noise_is_in_the_run_and_in_the_divisions_truth(trained, tmp_path, call)
     noise = np.load(trained / "n.npy")
     record = read_run(trained / "pc2").release.noise
     assert record.protocol == "captions"
-    assert record.ratio == (noise != np.arange(100) // 5).mean()
+    assert record.mismatch == (noise != np.arange(100) // 5).mean()
     assert record.sha256 == hashlib.sha256((trained / "n.npy").read_bytes()).hexdigest()
     code, out, _ = call("division", trained / "pc2", "--json")
     assert code == 0
@@ -314,7 +315,7 @@ def test_a_submission_tells_of_the_noise(tiny, tmp_path, call, small_settings):
     with open_submission(tmp_path / "x.zip") as submission:
         found = submission.meta.training.noise
     assert found == read_run(tmp_path / "run").release.noise
-    assert (found.protocol, found.ratio > 0.3) == ("either", True)
+    assert (found.protocol, found.mismatch > 0.3) == ("either", True)
     failed(call("division", tmp_path / "run"), "makes no divisions|no noise file")
 
 

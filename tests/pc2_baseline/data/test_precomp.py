@@ -11,8 +11,9 @@ from now_builder.errors import ConfigError, FormatError
 from pc2_baseline.config import DataSettings, read_settings
 from pc2_baseline.data.pairs import count_train, open_pairs
 from pc2_baseline.data.precomp import encode, read_vocabulary
-from pc2_baseline.methods.base import Sizes, make_network
+from pc2_baseline.methods.networks import make_network
 from pc2_baseline.modules.retrieval import fold_scores, scores, similarity_matrix
+from pc2_baseline.training.method import Sizes
 
 CPU = torch.device("cpu")
 

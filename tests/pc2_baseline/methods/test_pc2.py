@@ -7,11 +7,15 @@ import torch
 from pc2_baseline.analysis.truth import report
 from pc2_baseline.config import read_settings
 from pc2_baseline.data.pairs import open_pairs
-from pc2_baseline.methods import METHODS, Sizes, sgr
+from pc2_baseline.method_settings import method_fields
+from pc2_baseline.methods import METHODS, sgr
 from pc2_baseline.methods.pc2 import Pc2
+from pc2_baseline.modules.coteaching import clean_and_noisy_batches
+from pc2_baseline.modules.losses import triplet_hardest
 from pc2_baseline.modules.pseudo_class import to_slots
+from pc2_baseline.runs.train import train
+from pc2_baseline.training.method import Sizes
 from pc2_baseline.training.run_folder import read_run
-from pc2_baseline.training.trainer import train
 
 CPU = torch.device("cpu")
 SMALL = [
@@ -55,7 +59,7 @@ def fitted(tiny, small_settings):
 
 def test_after_an_epoch_the_bank_holds_each_pairs_own_prediction(fitted):
     method, pairs = fitted
-    for net, bank in zip(method.nets, method.banks, strict=True):
+    for net, bank in zip(method.peers.nets, method.peers.banks, strict=True):
         net.eval()
         for pair in range(len(pairs)):
             with torch.no_grad():
@@ -64,10 +68,10 @@ def test_after_an_epoch_the_bank_holds_each_pairs_own_prediction(fitted):
             assert torch.allclose(bank.predictions[pair], own, atol=1e-6)
 
 
-def test_beliefs_are_kept_by_pair_index(fitted):
+def test_statistics_are_kept_by_pair_index(fitted):
     """The statistic of a pair stays its own, whatever batch it was looked at in."""
     method, pairs = fitted
-    net = method.nets[0].eval()
+    net = method.peers.nets[0].eval()
     rows = np.arange(len(pairs))
     with torch.no_grad():
         batch = pairs.batch(rows)
@@ -77,7 +81,7 @@ def test_beliefs_are_kept_by_pair_index(fitted):
         )
     whole = [_mean_loss(matrix, pair) for pair in rows]
     ranks = np.corrcoef(
-        np.argsort(np.argsort(whole)), np.argsort(np.argsort(method.beliefs[0].loss))
+        np.argsort(np.argsort(whole)), np.argsort(np.argsort(method.peers.statistics[0].loss))
     )
     assert ranks[0, 1] > 0.7
 
@@ -88,9 +92,18 @@ def _mean_loss(matrix, pair):
     return float(i2t.mean() + t2i.mean())
 
 
-def test_a_captions_class_does_not_hang_on_its_batch_mates(fitted):
+def test_divisions_are_crossed(fitted):
     method, pairs = fitted
-    net = method.nets[0].eval()
+    for peer in (0, 1):
+        other = method.peers.statistics[1 - peer]
+        own = method.peers.epoch(pairs, peer, triplet_hardest)
+        assert own.division is other.division
+        assert own.net is method.peers.nets[peer]
+
+
+def test_a_captions_class_does_not_depend_on_its_batch(fitted):
+    method, pairs = fitted
+    net = method.peers.nets[0].eval()
     by_length = np.argsort([len(caption) for caption in pairs.captions])
     short, long = by_length[0], by_length[-1]
     with torch.no_grad():
@@ -115,8 +128,8 @@ def test_a_long_caption_is_interpolated_as_images_are_resized():
 
 def test_without_noisy_pairs_or_pseudo_captions_only_the_clean_are_taught(fitted):
     method, _ = fitted
-    division = method.beliefs[0].division
-    batches = list(method._batches(division, 2, 0, with_noisy=True))
+    division = method.peers.statistics[0].division
+    batches = clean_and_noisy_batches(division, method.train.batch, 0, 2, 0, with_noisy=True)
     assert sorted(np.concatenate([clean for clean, _ in batches])) == division.clean.tolist()
     for clean, noisy in batches:
         assert len(noisy) <= method.train.batch
@@ -129,21 +142,21 @@ def test_the_first_epoch_has_no_oscillation_and_rectifies_nothing(tiny, small_se
     with open_pairs(tiny, "train", settings.data, CPU) as pairs:
         method = Pc2(settings, Sizes(len(pairs), pairs.features, 28), CPU)
         method.fit_epoch(pairs, 0)
-        assert not method.beliefs[0].oscillation.any()
-        assert not method.beliefs[0].stable_prob.any()
+        assert not method.peers.statistics[0].oscillation.any()
+        assert not method.peers.statistics[0].stable_prob.any()
         method.fit_epoch(pairs, 1)
-        assert method.beliefs[0].oscillation.any()
+        assert method.peers.statistics[0].oscillation.any()
 
 
 def test_peers_start_apart_and_methods_are_a_plain_table(tiny, small_settings):
-    assert set(METHODS) == {"pc2", "sgr"}
+    assert METHODS.keys() == method_fields().keys() == {"pc2", "pc2-released", "sgr"}
     settings = read_settings("pc2-demo", small_settings)
     method = Pc2(settings, Sizes(24, 768, 28), CPU)
-    weights = [net.matching.images.project.weight for net in method.nets]
+    weights = [net.matching.images.project.weight for net in method.peers.nets]
     assert not torch.equal(*weights)
 
 
-def test_sgr_turns_to_hardest_negatives_as_late_as_it_is_told(tiny, small_settings, monkeypatch):
+def test_sgr_turns_to_hardest_negatives_as_late_as_it_is_set_to(tiny, small_settings, monkeypatch):
     asked = []
     for name in ("triplet_mean", "triplet_hardest"):
         own = getattr(sgr, name)

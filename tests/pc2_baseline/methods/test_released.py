@@ -7,16 +7,27 @@ import torch
 from now_builder.errors import ConfigError
 from pc2_baseline.config import presets, read_settings
 from pc2_baseline.data.pairs import open_pairs
-from pc2_baseline.methods.base import Sizes
-from pc2_baseline.methods.pc2 import Pc2
+from pc2_baseline.methods import make_method
+from pc2_baseline.methods.pc2_released import refit
 from pc2_baseline.modules.codes import CaptionCodes
-from pc2_baseline.modules.coteaching import Beliefs
+from pc2_baseline.modules.coteaching import PairStatistics
 from pc2_baseline.modules.division import Division
-from pc2_baseline.modules.losses import own_entropy, triplet_costs
+from pc2_baseline.modules.losses import own_entropy, triplet_costs, triplet_hardest
 from pc2_baseline.modules.pseudo_caption import find_pseudo_captions
 from pc2_baseline.modules.pseudo_class import resampled
+from pc2_baseline.training.method import Sizes
 
 CPU = torch.device("cpu")
+AS_PAPER = [
+    "pc2-released", "method.class_input=slots", "method.entropy=batch_mean",
+    "method.division_order=fixed", "method.stable=from_threshold", "method.bank=each_epoch",
+    "method.divergence=old_new", "method.noisy_from_epoch=0", "method.zero_below=0.0",
+    "method.repeated_negatives=false", "method.pseudo_caption_fit=exact",
+    "method.margin_axis=query", "method.margin_gradient=false", "method.steps=summed",
+    "method.fresh_optimiser=false", "train.select_from_epoch=0",
+]  # fmt: skip
+"""The released code with each of its departures turned off."""
+
 NOW = ['data.tokenizer="jieba"', 'data.name="now100k_precomp"']
 
 
@@ -27,7 +38,7 @@ def method_of(tiny, small_settings):
     def make(preset, *overrides, epochs=0):
         settings = read_settings(preset, [*small_settings, *NOW, *overrides])
         with open_pairs(tiny, "train", settings.data, CPU) as pairs:
-            method = Pc2(settings, Sizes(len(pairs), pairs.features, 28), CPU)
+            method = make_method(settings, Sizes(len(pairs), pairs.features, 28), CPU)
             for epoch in range(epochs):
                 method.fit_epoch(pairs, epoch)
             return method, pairs
@@ -36,12 +47,12 @@ def method_of(tiny, small_settings):
 
 
 def split_in_half(method, pairs):
-    """Let both peers believe that the even pairs are clean."""
+    """Make the even pairs clean for both peers."""
     clean = np.arange(len(pairs)) % 2 == 0
     zeros, none = np.zeros(len(pairs), np.float32), np.zeros(len(pairs), bool)
     prob = np.where(clean, 0.9, 0.1)
-    own = Beliefs(zeros, Division(prob, clean), zeros, prob, none)
-    method.beliefs = [own, own]
+    own = PairStatistics(zeros, Division(prob, clean), zeros, prob, none)
+    method.peers.statistics = [own, own]
 
 
 @pytest.mark.parametrize("preset", sorted(name for name in presets() if name.startswith("pc2")))
@@ -49,7 +60,19 @@ def test_every_preset_runs_through_warm_up_and_noisy_steps(method_of, preset):
     method, _ = method_of(
         preset, "train.warmup_epochs=1", "method.noisy_from_epoch=1", epochs=3
     )  # fmt: skip
-    assert all(np.isfinite(beliefs.loss).all() for beliefs in method.beliefs)
+    assert all(np.isfinite(found.loss).all() for found in method.peers.statistics)
+
+
+def test_without_its_departures_the_released_code_is_the_papers_method(method_of):
+    two, one = "train.warmup_epochs=1", ["method.mismatch_threshold=0.1", "method.classes=6"]
+    (paper, _), (released, _) = (
+        method_of(*preset, two, *one, epochs=3) for preset in (["pc2-paper"], AS_PAPER)
+    )
+    expected, found = paper.state_dict(), released.state_dict()
+    assert found.keys() == expected.keys()
+    for group, tensors in expected.items():
+        assert found[group].keys() == tensors.keys()
+        assert all(torch.equal(value, found[group][name]) for name, value in tensors.items())
 
 
 def test_the_margin_of_a_hinge_is_the_querys_or_broadcast():
@@ -82,24 +105,24 @@ def test_resampling_centres_short_captions_and_interpolates_long_ones():
 def test_a_refitted_pseudo_caption_keeps_its_length_but_not_its_words(method_of):
     """Two words centred among six places: the first two places are zeros, the words are cut."""
     method, _ = method_of("pc2-released")
-    net = method.nets[0]
+    net = method.peers.nets[0]
     words = torch.zeros(2, 4, 32)
     words[0, :2], words[1] = 1.0, 2.0
     captions = CaptionCodes(words, words[:, 0], torch.tensor([2, 4]))
-    found = net.refit(captions, 8)
+    found = refit(net, captions, 8)
     assert found.lengths.tolist() == [2, 4]
     assert found.words[:, :, 0].tolist() == [[0.0] * 8, [0, 0, 2, 2, 0, 0, 0, 0]]
 
 
 def test_the_gradient_goes_through_the_cosine_only_where_it_is_let(method_of):
     for through in (False, True):
-        method, pairs = method_of("pc2-paper", f"method.margin_gradient={str(through).lower()}")
+        method, pairs = method_of(*AS_PAPER, f"method.margin_gradient={str(through).lower()}")
         split_in_half(method, pairs)
-        net = method.nets[0].train()
-        lesson = method.lesson(pairs, 0, 0)
+        net = method.peers.nets[0].train()
+        own = method.peers.epoch(pairs, 0, triplet_hardest)
         encoded = net.encode(pairs.batch(np.arange(0, 8, 2)))
         images = net.matching.encode_images(pairs.batch(np.arange(1, 8, 2)).regions)
-        loss = method.noisy_loss(lesson, images, encoded, torch.tensor([5, 5, 5, 5]))
+        loss = method.noisy_loss(own, images, encoded, torch.tensor([5, 5, 5, 5]))
         loss.backward()
         assert (net.classify.layers[0].weight.grad is not None) == through
 
@@ -112,13 +135,13 @@ def test_a_low_cosine_zeroes_the_margin_or_leaves_the_pair_out(method_of):
 
 
 def _noisy_loss(method_of, overrides):
-    method, pairs = method_of("pc2-paper", *(f"method.{k}={v}" for k, v in overrides.items()))
+    method, pairs = method_of(*AS_PAPER, *(f"method.{k}={v}" for k, v in overrides.items()))
     split_in_half(method, pairs)
-    net = method.nets[0].train()
+    net = method.peers.nets[0].train()
     encoded = net.encode(pairs.batch(np.arange(0, 16, 2)))
     images = net.matching.encode_images(pairs.batch(np.arange(1, 16, 2)).regions)
-    lesson = method.lesson(pairs, 0, 0)
-    return method.noisy_loss(lesson, images, encoded, torch.full((8,), 5)).item()
+    own = method.peers.epoch(pairs, 0, triplet_hardest)
+    return method.noisy_loss(own, images, encoded, torch.full((8,), 5)).item()
 
 
 def test_noisy_pairs_wait_for_their_epoch(method_of):
@@ -138,29 +161,31 @@ def test_the_released_bank_is_written_by_position_in_a_subset(method_of):
     method, pairs = method_of(
         "pc2-released", "train.warmup_epochs=1", "method.noisy_from_epoch=0", epochs=1
     )
-    before = method.banks[0].predictions.clone()
+    before = method.peers.banks[0].predictions.clone()
     assert (before.sum(1) > 0.99).all(), "the warm-up writes every pair's"
     split_in_half(method, pairs)
     method.fit_epoch(pairs, 1)
-    changed = (method.banks[0].predictions != before).any(1)
+    changed = (method.peers.banks[0].predictions != before).any(1)
     assert changed[:12].all()
     assert not changed[12:].any()
 
 
 def test_the_oscillation_of_the_released_code_is_since_the_warm_up(method_of):
     method, pairs = method_of("pc2-released", "train.warmup_epochs=2", epochs=2)
-    bank = method.banks[0].predictions.clone()
+    bank = method.peers.banks[0].predictions.clone()
     split_in_half(method, pairs)
     method.fit_epoch(pairs, 2)
-    assert torch.equal(method.banks[0].predictions, bank), "no noisy epoch yet: nothing written"
-    assert method.beliefs[0].oscillation.max() > 0
+    assert torch.equal(method.peers.banks[0].predictions, bank), (
+        "no noisy epoch yet: nothing written"
+    )
+    assert method.peers.statistics[0].oscillation.max() > 0
 
 
 def test_two_steps_move_the_optimiser_twice_a_batch(method_of):
     counts = {}
     for steps in ("summed", "two"):
         method, pairs = method_of(
-            "pc2-paper", "train.warmup_epochs=1", f'method.steps="{steps}"', epochs=1
+            *AS_PAPER, "train.warmup_epochs=1", f'method.steps="{steps}"', epochs=1
         )
         split_in_half(method, pairs)
         before = _steps(method)
@@ -170,15 +195,15 @@ def test_two_steps_move_the_optimiser_twice_a_batch(method_of):
 
 
 def _steps(method):
-    parameter = method.nets[0].matching.images.project.weight
-    return int(method.learners[0].optimiser.state[parameter]["step"])
+    parameter = method.peers.nets[0].matching.images.project.weight
+    return int(method.peers.learners[0].optimiser.state[parameter]["step"])
 
 
 def test_the_optimiser_starts_anew_after_the_warm_up_only_where_asked(method_of):
     steps = []
     for fresh in ("false", "true"):
         method, pairs = method_of(
-            "pc2-paper", "train.warmup_epochs=1", f"method.fresh_optimiser={fresh}", epochs=1
+            *AS_PAPER, "train.warmup_epochs=1", f"method.fresh_optimiser={fresh}", epochs=1
         )
         split_in_half(method, pairs)
         method.fit_epoch(pairs, 1)
@@ -189,9 +214,9 @@ def test_the_optimiser_starts_anew_after_the_warm_up_only_where_asked(method_of)
 def test_the_dividing_pass_is_in_one_order_or_anew_each_epoch(method_of):
     same = {}
     for order in ("fixed", "shuffled"):
-        method, pairs = method_of("pc2-paper", f'method.division_order="{order}"',
+        method, pairs = method_of(*AS_PAPER, f'method.division_order="{order}"',
                                   "method.division_batch=8")  # fmt: skip
-        losses = [method.believe(pairs, epoch, 0).loss for epoch in (0, 1)]
+        losses = [method.divide_pairs(pairs, epoch, 0).loss for epoch in (0, 1)]
         same[order] = np.array_equal(*losses)
     assert same == {"fixed": True, "shuffled": False}
 
@@ -200,17 +225,15 @@ def test_the_clean_set_search_equals_a_search_of_all_clean_predictions(method_of
     method, pairs = method_of("pc2-paper", 'method.search_in="clean_set"',
                               "train.warmup_epochs=1", epochs=1)  # fmt: skip
     split_in_half(method, pairs)
-    net = method.nets[0].eval()
-    lesson = method.lesson(pairs, 0, 0)
+    net = method.peers.nets[0].eval()
+    own = method.peers.epoch(pairs, 0, triplet_hardest)
     clean = np.arange(0, len(pairs), 2)
     noisy = np.arange(1, len(pairs), 2)
     with torch.no_grad():
         images = net.matching.encode_images(pairs.batch(noisy).regions)
-        found, captions = method.pseudo_captions(
-            lesson, images, net.encode(pairs.batch(clean[:8])), 5
-        )
+        found, captions = method.search(own, images, net.encode(pairs.batch(clean[:8])))
         for row, prediction in enumerate(net.predict(images)):
-            bank = method.banks[0].predictions[clean]
+            bank = method.peers.banks[0].predictions[clean]
             cosines = torch.cosine_similarity(prediction[None], bank)
             assert found.correspondence[row].item() == pytest.approx(cosines.max().item(), abs=1e-5)
         wanted = clean[np.unique(found.chosen.numpy())]
@@ -232,9 +255,9 @@ def test_without_pseudo_classes_no_class_is_learned(method_of):
         "method.rectify=false", "train.warmup_epochs=1", epochs=1,
     )  # fmt: skip
     split_in_half(method, pairs)
-    before = method.nets[0].classify.layers[0].weight.clone()
+    before = method.peers.nets[0].classify.layers[0].weight.clone()
     figures = method.fit_epoch(pairs, 1)
-    assert torch.equal(method.nets[0].classify.layers[0].weight, before)
+    assert torch.equal(method.peers.nets[0].classify.layers[0].weight, before)
     assert figures["loss_noisy_a"] > 0
 
 
@@ -244,8 +267,8 @@ def test_without_pseudo_classes_no_class_is_learned(method_of):
         (["method.pseudo_classes=false"], "rectify"),
         (["method.pseudo_classes=false", "method.rectify=false"], "search_by"),
         (['method.search_by="embedding"', 'method.search_in="clean_set"'], "search_in"),
-        (['method.search_in="clean_set"', 'method.bank="released"'], "bank"),
-        (['method.search_in="clean_set"', 'method.pseudo_caption_fit="resampled"'], "resampled"),
+        (['method.class_input="padded"'], "class_input"),
+        (['method.steps="two"'], "steps"),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(overrides, named):

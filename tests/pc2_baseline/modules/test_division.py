@@ -6,7 +6,6 @@ import torch
 
 from now_builder.errors import TrainingError
 from pc2_baseline.modules.bank import PredictionBank, oscillation
-from pc2_baseline.modules.coteaching import Beliefs, taught_by
 from pc2_baseline.modules.division import clean_posterior, divide, require_clean, scaled
 from pc2_baseline.modules.pseudo_caption import find_pseudo_captions, rectified
 
@@ -80,14 +79,6 @@ def test_oscillation_stays_finite_when_a_prediction_is_zero():
     old, new = torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 1.0]])
     assert torch.isfinite(oscillation(old, new)).all()
     assert torch.isfinite(oscillation(new, new)).all()
-
-
-def test_divisions_are_crossed():
-    division = divide(np.linspace(0, 1, 10), seed=0)
-    own = [np.zeros(10), division, np.zeros(10), np.zeros(10), np.zeros(10, bool)]
-    first, second = Beliefs(*own), Beliefs(*own)
-    assert taught_by([first, second], 0) is second
-    assert taught_by([first, second], 1) is first
 
 
 def test_stable_pairs_are_rectified_and_others_are_not():

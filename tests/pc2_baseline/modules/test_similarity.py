@@ -10,7 +10,7 @@ from pc2_baseline.modules.codes import CaptionCodes, ImageCodes
 from pc2_baseline.modules.fused import local_nodes, reason, squared_difference, unit
 from pc2_baseline.modules.image import ImageEncoder
 from pc2_baseline.modules.network import MatchingNetwork
-from pc2_baseline.modules.similarity import Room, SafSimilarity, SgrSimilarity, _runs
+from pc2_baseline.modules.similarity import MemoryBudget, SafSimilarity, SgrSimilarity, _runs
 from pc2_baseline.modules.text import CaptionEncoder
 
 DIM, NODE, FEATURES, VOCABULARY = 24, 10, 20, 50
@@ -60,7 +60,7 @@ def network(chunk_mb=64, seed=0):
     net = MatchingNetwork(
         ImageEncoder(FEATURES, DIM, 0.4),
         CaptionEncoder(VOCABULARY, 12, DIM, 0.4),
-        SgrSimilarity(DIM, NODE, 3, Room(chunk_mb)),
+        SgrSimilarity(DIM, NODE, 3, MemoryBudget(chunk_mb)),
     )
     for parameter in net.parameters():
         if parameter.ndim == 1:
@@ -115,7 +115,7 @@ def test_gradients_are_those_of_the_loop():
 def test_small_chunks_with_recomputation_change_nothing():
     whole, cut = network(), network()
     cut.similarity._chunk_bytes = lambda device: 8 * NODE * 36 * 5  # a caption or two at a time
-    cut.similarity.room = Room(keep_mb=0)
+    cut.similarity.budget = MemoryBudget(keep_mb=0)
     regions, tokens, lengths = inputs([5, 12, 40, 2, 2, 33])
     found = []
     for net in (whole, cut):
@@ -166,7 +166,7 @@ def test_what_is_kept_for_the_backward_pass_is_bounded_by_the_estimate():
 
 def test_bf16_products_stay_near_and_learn_in_the_same_direction():
     exact, rough = network().float(), network().float()
-    rough.similarity.room = Room(precision="bf16")
+    rough.similarity.budget = MemoryBudget(precision="bf16")
     regions, tokens, lengths = inputs([3, 17, 1, 9, 30], images=6)
     found = []
     for net in (exact, rough):
@@ -251,7 +251,7 @@ def loop_filtration(saf, norm, images, captions):
 @pytest.mark.parametrize("keep_mb", [0, 4096])
 def test_filtration_is_the_loop_with_its_statistics(training, keep_mb):
     torch.manual_seed(4)
-    saf = SafSimilarity(DIM, NODE, Room(keep_mb=keep_mb)).double().train(training)
+    saf = SafSimilarity(DIM, NODE, MemoryBudget(keep_mb=keep_mb)).double().train(training)
     saf._chunk_bytes = lambda device: 8 * NODE * 36 * 5
     saf.norm.running_mean.fill_(0.3)
     saf.norm.running_var.fill_(0.2)

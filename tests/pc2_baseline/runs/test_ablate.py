@@ -8,8 +8,8 @@ import pytest
 
 from leaderboard.metrics import recalls
 from now_builder.errors import ConfigError, TrainingError
-from pc2_baseline.config import SgrSettings, read_settings, read_tree
-from pc2_baseline.data.pairs import open_pairs
+from pc2_baseline.config import read_settings, read_tree
+from pc2_baseline.method_settings import SgrSettings
 from pc2_baseline.runs.ablate import (
     COLUMNS,
     Line,
@@ -21,11 +21,11 @@ from pc2_baseline.runs.ablate import (
     to_latex,
     to_markdown,
 )
-from pc2_baseline.runs.predict import load_best
+from pc2_baseline.runs.open_run import similarity
 from pc2_baseline.runs.series import Spread, read_seeds, train_seeds
+from pc2_baseline.runs.train import train
 from pc2_baseline.training.checkpoint import read_state
-from pc2_baseline.training.run_folder import pick_device, read_run
-from pc2_baseline.training.trainer import make_method, train
+from pc2_baseline.training.run_folder import read_run
 
 ROWS = [
     Row(name="full", title="PC2 & all_of it"),
@@ -36,7 +36,7 @@ ROWS = [
 
 @pytest.fixture
 def quick(small_settings):
-    return [*small_settings, "train.warmup_epochs=1", "train.epochs=1"]
+    return [*small_settings, "train.warmup_epochs=1", "train.epochs=0"]
 
 
 def with_settings(rows, overrides):
@@ -58,7 +58,7 @@ def test_seeds_are_ordinary_runs_with_a_mean_and_a_spread(tiny, tmp_path, quick,
     assert told["dev"]["rsum"]["values"] == rsums
     assert told == series.as_json()
     monkeypatch.setattr(
-        "pc2_baseline.training.trainer.open_pairs", lambda *_: pytest.fail("opened")
+        "pc2_baseline.data.pairs.ReleaseReader.open", lambda *_: pytest.fail("opened")
     )
     again = train_seeds(tiny, tmp_path / "three", settings, [0, 3])
     assert [trained.fresh for trained in again.runs] == [0, 0]
@@ -66,10 +66,9 @@ def test_seeds_are_ordinary_runs_with_a_mean_and_a_spread(tiny, tmp_path, quick,
 
 
 def test_a_single_run_is_no_folder_of_seeds(tiny, tmp_path, quick):
-    settings = read_settings("pc2-demo", quick)
-    train(tiny, tmp_path / "run", settings)
+    (tmp_path / "run.toml").touch()
     with pytest.raises(ConfigError, match="a single run"):
-        train_seeds(tiny, tmp_path / "run", settings, [0])
+        train_seeds(tiny, tmp_path, read_settings("pc2-demo", quick), [0])
 
 
 @pytest.mark.parametrize("text", ["", "a", "0,,1", "-1", "0,0", "1.5"])
@@ -93,11 +92,7 @@ def test_a_table_of_variants_is_trained_scored_once_and_written(tiny, tmp_path, 
     assert (out / "table.tex").read_text() == to_latex(table)
 
     run, expected = out / "sgr" / "seed-1", table.lines[2].scores["rsum"].values[1]
-    record = read_run(run)
-    method = make_method(record, pick_device("cpu"))
-    load_best(run, method)
-    with open_pairs(tiny, "test", record.settings.data, pick_device("cpu")) as pairs:
-        assert recalls(method.similarity(pairs)).rsum == expected
+    assert recalls(similarity(run, "test")).rsum == expected
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("pc2_baseline.runs.ablate.evaluate", _again)

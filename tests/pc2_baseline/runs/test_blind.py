@@ -14,8 +14,8 @@ from pc2_baseline.cli import main
 from pc2_baseline.config import Plan, read_settings
 from pc2_baseline.runs.evaluate import evaluate
 from pc2_baseline.runs.predict import predict
+from pc2_baseline.runs.train import train
 from pc2_baseline.training.run_folder import read_run
-from pc2_baseline.training.trainer import train
 
 VOCABULARY = "vocab/now100k_precomp_vocab_jieba.json"
 

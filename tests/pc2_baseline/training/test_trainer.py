@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,19 +18,35 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from now_builder.errors import ConfigError, TrainingError
 from pc2_baseline.config import TrainSettings, read_settings
-from pc2_baseline.data.pairs import open_pairs
-from pc2_baseline.methods import METHODS, Method, Sizes
+from pc2_baseline.data.pairs import ReleaseReader, open_pairs
+from pc2_baseline.methods import make_method
 from pc2_baseline.methods.pc2 import Pc2
+from pc2_baseline.runs.train import train
 from pc2_baseline.training.checkpoint import EpochRecord, read_state, read_tensors
+from pc2_baseline.training.method import Method, Sizes
 from pc2_baseline.training.run_folder import read_run
-from pc2_baseline.training.trainer import next_state, train
+from pc2_baseline.training.trainer import next_state
 
 CPU = torch.device("cpu")
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def settings(small_settings):
     return read_settings("pc2-demo", small_settings)
+
+
+@pytest.fixture(scope="module")
+def whole(tiny, tmp_path_factory, settings):
+    """A run that never stopped; tests that change it take a copy."""
+    run = tmp_path_factory.mktemp("whole") / "run"
+    train(tiny, run, settings)
+    return run
+
+
+@pytest.fixture
+def finished(whole, tmp_path):
+    """A copy of the run, to be changed."""
+    return shutil.copytree(whole, tmp_path / "run")
 
 
 def same_tensors(first, second):
@@ -59,7 +76,7 @@ def same_runs(first, second):
     assert logs[0] == logs[1]
 
 
-def same_watching(first, second):
+def same_pictures_and_scalars(first, second):
     """Every scalar by epoch but the speed, and every picture."""
     scalars = [read_scalars(run / "tensorboard") for run in (first, second)]
     for found in scalars:
@@ -96,15 +113,14 @@ def stop_after(monkeypatch, epochs):
 
 
 @pytest.mark.parametrize("epochs", [0, 1, 2, 3])
-def test_a_resumed_run_equals_one_that_never_stopped(tiny, tmp_path, settings, epochs):
-    train(tiny, tmp_path / "whole", settings)
+def test_a_resumed_run_equals_one_that_never_stopped(whole, tiny, tmp_path, settings, epochs):
     with pytest.MonkeyPatch.context() as patch:
         stop_after(patch, epochs)
         with pytest.raises(KeyboardInterrupt):
             train(tiny, tmp_path / "cut", settings)
     done = train(tiny, tmp_path / "cut", settings)
     assert done.fresh == 4 - epochs
-    same_runs(tmp_path / "whole", tmp_path / "cut")
+    same_runs(whole, tmp_path / "cut")
 
 
 def command(release, run, overrides):
@@ -120,7 +136,7 @@ def test_a_run_killed_in_the_middle_of_an_epoch_comes_to_the_same_end(
 ):
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     watched = ["train.tensorboard=true", "train.pictures=true", f"data.truth={easy / 'truth.csv'}"]
-    overrides = [*small_settings, "train.epochs=3", "train.batch=16", *watched]
+    overrides = [*small_settings, "train.epochs=1", "train.batch=16", *watched]
     cut = tmp_path / "cut"
     process = subprocess.Popen(
         command(easy, cut, overrides), env=environment, stderr=subprocess.DEVNULL
@@ -132,70 +148,66 @@ def test_a_run_killed_in_the_middle_of_an_epoch_comes_to_the_same_end(
     process.send_signal(signal.SIGKILL)
     process.wait()
     done = train(easy, cut, read_settings("pc2-demo", overrides))
-    assert 0 < done.fresh < 5
+    assert 0 < done.fresh < 3
     train(easy, tmp_path / "whole", read_settings("pc2-demo", overrides))
     same_runs(tmp_path / "whole", cut)
-    same_watching(tmp_path / "whole", cut)
-    assert len((cut / "log.jsonl").read_text().splitlines()) == 5
+    same_pictures_and_scalars(tmp_path / "whole", cut)
+    assert len((cut / "log.jsonl").read_text().splitlines()) == 3
     assert not [path for path in cut.rglob("*") if path.name.endswith(".tmp")]
 
 
-def test_a_kill_between_last_and_best_is_mended(tiny, tmp_path, settings, monkeypatch):
-    train(tiny, tmp_path / "whole", settings)
-
+def test_a_kill_between_last_and_best_is_mended(whole, tiny, tmp_path, settings):
     def killed(run, state):
         raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pc2_baseline.training.trainer._follow", killed)
+        patch.setattr("pc2_baseline.training.trainer.follow", killed)
         with pytest.raises(KeyboardInterrupt):
             train(tiny, tmp_path / "cut", settings)
     assert not (tmp_path / "cut" / "best").exists()
     train(tiny, tmp_path / "cut", settings)
-    same_runs(tmp_path / "whole", tmp_path / "cut")
+    same_runs(whole, tmp_path / "cut")
 
 
 def test_the_same_command_on_a_finished_run_says_so_and_changes_nothing(
-    tiny, tmp_path, settings, capsys
+    whole, tiny, settings, capsys, monkeypatch
 ):
-    first = train(tiny, tmp_path / "run", settings)
-    before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
-    second = train(tiny, tmp_path / "run", settings)
+    monkeypatch.setattr(ReleaseReader, "open", lambda *_: pytest.fail("features opened"))
+    before = {path: path.read_bytes() for path in whole.rglob("*") if path.is_file()}
+    done, state = train(tiny, whole, settings), read_state(whole / "last")
     assert "done, 4 epochs" in capsys.readouterr().err
-    assert (second.best_epoch, second.best_rsum, second.fresh) == (
-        first.best_epoch, first.best_rsum, 0,
-    )  # fmt: skip
+    assert (done.best_epoch, done.best_rsum, done.fresh) == (state.best_epoch, state.best_rsum, 0)
     assert before == {path: path.read_bytes() for path in before}
 
 
-def test_the_best_epoch_is_the_one_with_the_highest_dev_rsum(tiny, tmp_path, settings):
-    done = train(tiny, tmp_path / "run", settings)
-    log = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
+def test_the_best_epoch_is_the_one_with_the_highest_dev_rsum(whole):
+    done = read_state(whole / "last")
+    log = [json.loads(line) for line in (whole / "log.jsonl").read_text().splitlines()]
     assert [line["epoch"] for line in log] == [0, 1, 2, 3]
     rsums = [line["dev"]["rsum"] for line in log]
     assert done.best_rsum == max(rsums)
     assert done.best_epoch == rsums.index(max(rsums))
-    assert read_state(tmp_path / "run" / "best").epoch == done.best_epoch
+    assert read_state(whole / "best").epoch == done.best_epoch
     assert log[0]["dev"].keys() == {
         "rsum", "i2t_R@1", "i2t_R@5", "i2t_R@10", "t2i_R@1", "t2i_R@5", "t2i_R@10",
     }  # fmt: skip
 
 
-def test_other_settings_in_a_runs_folder_are_refused_and_named(tiny, tmp_path, small_settings):
-    train(tiny, tmp_path / "run", read_settings("pc2-demo", small_settings))
-    other = read_settings("pc2-demo", [*small_settings, "train.seed=1"])
+def test_other_settings_in_a_runs_folder_are_refused_and_named(finished, tiny, small_settings):
+    changed = ["train.seed=1", "train.warmup_epochs=1", "train.epochs=0"]
+    other = read_settings("pc2-demo", [*small_settings, *changed])
     with pytest.raises(ConfigError, match=r"train\.seed: 0 there, 1 now"):
-        train(tiny, tmp_path / "run", other)
-    assert train(tiny, tmp_path / "run", other, force=True).fresh == 4
-    assert read_run(tmp_path / "run").settings.train.seed == 1
+        train(tiny, finished, other)
+    assert train(tiny, finished, other, force=True).fresh == 1
+    assert read_run(finished).settings.train.seed == 1
+    assert [file.name for file in (finished / "divisions").iterdir()] == ["00000.safetensors"]
 
 
-def test_another_release_in_a_runs_folder_is_refused(planted, tiny, tmp_path, settings):
+def test_another_release_in_a_runs_folder_is_refused(whole, planted, tmp_path, settings):
     plan = planted.Plan(train=24, dev=8, test=8, topics=4, seed=9)
     other = planted.plant(tmp_path / "other", plan)
-    train(tiny, tmp_path / "run", settings)
     with pytest.raises(ConfigError, match="another release"):
-        train(other, tmp_path / "run", settings)
+        train(other, whole, settings)
 
 
 def test_a_folder_that_is_no_run_is_left_alone(tiny, tmp_path, settings):
@@ -231,13 +243,12 @@ def test_a_loss_that_is_not_finite_stops_and_names_epoch_and_batch(
 
 @pytest.mark.parametrize("broken", ["loss", "gradient"])
 def test_a_step_that_breaks_leaves_its_batch_and_the_last_checkpoint_whole(
-    tiny, tmp_path, settings, broken
+    whole, tiny, tmp_path, settings, broken
 ):
-    train(tiny, tmp_path / "whole", settings)
     fit, steps = Pc2._clean_loss, []
 
-    def breaks(self, lesson, pairs, rows):
-        loss = fit(self, lesson, pairs, rows)
+    def breaks(self, own, pairs, rows):
+        loss = fit(self, own, pairs, rows)
         steps.append(rows.tolist())
         if len(steps) < 2:
             return loss
@@ -259,7 +270,7 @@ def test_a_step_that_breaks_leaves_its_batch_and_the_last_checkpoint_whole(
     assert told["parts"].keys() == {"noisy"}
     assert read_state(run / "last").epoch == 1
     assert train(tiny, run, settings).fresh == 2
-    same_runs(tmp_path / "whole", run)
+    same_runs(whole, run)
     assert not (run / "failure.json").exists()
 
 
@@ -313,18 +324,31 @@ def test_an_early_stop_is_told_recorded_and_stays(tiny, tmp_path, small_settings
     assert "done, 3 epochs, stopped early" in capsys.readouterr().err
 
 
-def test_a_finished_run_is_not_opened_again(tiny, tmp_path, settings, monkeypatch):
-    train(tiny, tmp_path / "run", settings)
-    monkeypatch.setattr(
-        "pc2_baseline.training.trainer.open_pairs", lambda *_: pytest.fail("opened")
-    )
-    assert train(tiny, tmp_path / "run", settings).fresh == 0
+def test_a_run_of_before_pc2_released_was_a_method_goes_on(finished, tiny, settings):
+    """Its settings still name the departures, all of them off."""
+    path = finished / "run.toml"
+    section = "[settings.method]\n"
+    path.write_text(path.read_text().replace(section, section + "".join(DEPARTURES_OFF)))
+    assert read_run(finished).settings == settings
+    assert train(tiny, finished, settings).fresh == 0
+    path.write_text(path.read_text().replace('steps = "summed"', 'steps = "two"'))
+    found = read_run(finished).settings.method
+    assert (found.name, found.steps, found.entropy) == ("pc2-released", "two", "batch_mean")
+
+
+DEPARTURES_OFF = [
+    'entropy = "batch_mean"\n', 'division_order = "fixed"\n', 'stable = "from_threshold"\n',
+    'bank = "each_epoch"\n', 'divergence = "old_new"\n', "zero_below = 0.0\n",
+    "repeated_negatives = false\n", 'pseudo_caption_fit = "exact"\n', 'margin_axis = "query"\n',
+    "margin_gradient = false\n", 'steps = "summed"\n', "fresh_optimiser = false\n",
+]  # fmt: skip
 
 
 def test_a_release_smaller_than_a_batch_trains_with_a_message(
     tiny, tmp_path, small_settings, capsys
 ):
-    settings = read_settings("pc2-paper", [*small_settings, "train.batch=128"])
+    quick = ["train.batch=128", "train.warmup_epochs=1", "train.epochs=0"]
+    settings = read_settings("pc2-paper", [*small_settings, *quick])
     train(tiny, tmp_path / "run", settings)
     assert "train has 24 pairs, fewer than train.batch = 128" in capsys.readouterr().err
 
@@ -368,20 +392,18 @@ def test_an_unknown_device_is_a_setting_mistake(tiny, tmp_path, small_settings):
             train(tiny, tmp_path / "run", settings)
 
 
-@pytest.mark.parametrize("preset", ["pc2-demo", "sgr"])
+@pytest.mark.parametrize("preset", ["pc2-demo", "pc2-released", "sgr"])
 def test_every_method_is_a_method_and_its_state_comes_back(tiny, small_settings, preset):
     overrides = [value for value in small_settings if preset != "sgr" or "method." not in value]
-    settings = read_settings(preset, overrides)
+    settings = read_settings(preset, [*overrides, "data.tokenizer=jieba"])
     with open_pairs(tiny, "train", settings.data, CPU) as pairs:
         sizes = Sizes(len(pairs), pairs.features, 28)
-        make = METHODS[settings.method.name]
-        first, second = make(settings, sizes, CPU), make(settings, sizes, CPU)
+        first, second, third = (make_method(settings, sizes, CPU) for _ in range(3))
         assert isinstance(first, Method)
         first.fit_epoch(pairs, 0)
         second.load_state_dict(first.state_dict())
         for method in (first, second):
             method.fit_epoch(pairs, 1)
         same_tensors(first.state_dict(), second.state_dict())
-        third = make(settings, sizes, CPU)
         third.load_state_dict({"networks": first.state_dict()["networks"]})
         assert np.array_equal(first.similarity(pairs), third.similarity(pairs))

@@ -7,13 +7,13 @@ from typing import TypeVar
 
 from tqdm import tqdm
 
-from pc2_baseline.training.process_groups import is_first
+from pc2_baseline.process_groups import is_first
 
 Batch = TypeVar("Batch")
 
 
 def bar(batches: Iterable[Batch], name: str, total: int, unit: str = "batch") -> Iterator[Batch]:
-    """Pass batches on, with a bar that shows rate and remaining time on a terminal."""
+    """Yield the batches, with a progress bar on a terminal."""
     hidden = None if is_first() else True
     yield from tqdm(
         batches, desc=name, total=total, unit=unit, leave=False, disable=hidden, file=sys.stderr
@@ -21,13 +21,13 @@ def bar(batches: Iterable[Batch], name: str, total: int, unit: str = "batch") ->
 
 
 def say(line: str) -> None:
-    """Write one line to stderr, above any bar; of several processes the first one does."""
+    """Write one line to stderr, above any bar, in the first process alone."""
     if is_first():
         tqdm.write(line, file=sys.stderr)
 
 
 class Clock:
-    """Time the epochs of a run and guess what remains.
+    """Time the epochs of a run and estimate what remains.
 
     Args:
         done: Epochs finished before.
@@ -41,7 +41,7 @@ class Clock:
         self._last = self._start
 
     def lap(self, epoch: int) -> tuple[float, str]:
-        """Give the seconds of the epoch that just ended, and the time left in words."""
+        """Return the seconds of the epoch that just ended, and the time left in words."""
         now = time.perf_counter()
         seconds, self._last = now - self._last, now
         mean = (now - self._start) / (epoch + 1 - self._first)

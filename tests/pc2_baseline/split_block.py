@@ -11,14 +11,14 @@ import torch.distributed as dist
 
 from pc2_baseline.modules.codes import CaptionCodes, ImageCodes
 from pc2_baseline.modules.fused import unit
-from pc2_baseline.modules.similarity import Room, SafSimilarity, SgrSimilarity
-from pc2_baseline.training.process_groups import ALONE, join_world
+from pc2_baseline.modules.similarity import MemoryBudget, SafSimilarity, SgrSimilarity
+from pc2_baseline.process_groups import ALONE, join_process_groups
 
 
-def outcome(make, team, captions_given):
+def outcome(make, group, captions_given):
     torch.manual_seed(0)
     similarity = make().double()
-    similarity.team = team
+    similarity.group = group
     lengths = torch.tensor([7, 2, 30, 1, 12][:captions_given])
     there = torch.arange(30)[None, :, None] < lengths[:, None, None]
     regions, words = unit(torch.randn(6, 36, 24).double()), unit(torch.randn(5, 30, 24).double())
@@ -30,21 +30,21 @@ def outcome(make, team, captions_given):
     captions = CaptionCodes(inputs[2] * there, inputs[3], lengths)
     scores = similarity(images, captions)
     (scores * torch.arange(6.0 * captions_given).view(6, captions_given)).sum().backward()
-    team.sum_gradients(similarity.parameters())
+    group.sum_gradients(similarity.parameters())
     gradients = [value.grad for value in (*inputs, *similarity.parameters())]
     return [scores.detach(), *gradients, *similarity.buffers()]
 
 
 def main():
     dist.init_process_group("gloo")
-    (team,) = join_world(1).teams
+    (group,) = join_process_groups(1).groups
     for name, make in (
         ("sgr", lambda: SgrSimilarity(24, 10, 3)),
         ("saf", lambda: SafSimilarity(24, 10)),
-        ("recomputed", lambda: SgrSimilarity(24, 10, 3, Room(keep_mb=0))),
+        ("recomputed", lambda: SgrSimilarity(24, 10, 3, MemoryBudget(keep_mb=0))),
     ):
         for captions in (5, 1):
-            alone, split = (outcome(make, own, captions) for own in (ALONE, team))
+            alone, split = (outcome(make, own, captions) for own in (ALONE, group))
             for whole, part in zip(alone, split, strict=True):
                 worst = (whole - part).abs().max().item()
                 assert worst <= 1e-12 * max(1.0, whole.abs().max().item()), (name, captions, worst)

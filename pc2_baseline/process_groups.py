@@ -1,6 +1,6 @@
 """Several processes as one trainer: peers apart, and each peer's similarity block split by columns.
 
-Started by ``torchrun``; alone, every function here does nothing. All ranks of a team hold the same
+Started by ``torchrun``; alone, every function here does nothing. All ranks of a group hold the same
 network, see the same batches and draw the same random numbers, so that encoders give the same
 embeddings everywhere; each scores its share of the captions against all images, and the shares are
 gathered. Hardest negatives are therefore those of the whole batch.
@@ -23,14 +23,14 @@ Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, slots=True)
-class Team:
+class ProcessGroup:
     """Ranks that train one network together.
 
     Attributes:
-        part: This rank's share of the captions of a block.
-        parts: How many shares there are.
-        group: Of their messages; ``None`` for a team of one.
-        leader: Rank that speaks for the team.
+        part: Index of this rank's share of the captions of a block.
+        parts: Number of shares.
+        group: Their ``torch.distributed`` group; ``None`` for a group of one.
+        leader: Rank that sends the result to the other groups.
     """
 
     part: int = 0
@@ -39,14 +39,14 @@ class Team:
     leader: int = 0
 
     def share(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """Pass on what all ranks hold alike; its gradient is the sum over their shares."""
+        """Return the inputs, which all ranks hold alike; gradients are summed over the ranks."""
         if self.parts == 1:
             return inputs
         shared: tuple[Tensor, ...] = _Share.apply(self.group, *inputs)
         return shared
 
     def gather(self, own: Float[Tensor, "rows share"], columns: int) -> Float[Tensor, "rows all"]:
-        """Put the shares together: share ``p`` holds columns ``p``, ``p + parts`` and so on."""
+        """Gather all shares: share ``p`` holds columns ``p``, ``p + parts`` and so on."""
         if self.parts == 1:
             return own
         gathered: Tensor = _Gather.apply(self, own, columns)
@@ -65,60 +65,62 @@ class Team:
             parameter.grad = values.view_as(parameter).clone()
 
 
-ALONE = Team()
+ALONE = ProcessGroup()
 
 
 @dataclass(frozen=True, slots=True)
-class World:
-    """Which peers this rank trains, and with whom.
+class ProcessGroups:
+    """Peers that this rank trains, and the ranks of each peer.
 
     Attributes:
         mine: Peers of this rank.
-        teams: Of each peer.
-        control: Group for messages on the CPU; ``None`` when alone.
+        groups: Group of ranks that trains each peer.
+        control: Group of all ranks for messages on the CPU; ``None`` when alone.
     """
 
     mine: tuple[int, ...]
-    teams: tuple[Team, ...]
+    groups: tuple[ProcessGroup, ...]
     control: Any = None
 
     def for_each_peer(self, make: Callable[[int], Value]) -> list[Value]:
-        """Make something for each of this rank's peers, and get the other peers' from theirs."""
+        """Call ``make`` for each of this rank's peers and receive the other peers' results."""
         made = {peer: make(peer) for peer in self.mine}
         if self.control is None:
-            return [made[peer] for peer in range(len(self.teams))]
-        return [self._from_leader(peer, made.get(peer)) for peer in range(len(self.teams))]
+            return [made[peer] for peer in range(len(self.groups))]
+        return [self._from_leader(peer, made.get(peer)) for peer in range(len(self.groups))]
 
     def _from_leader(self, peer: int, value: Value | None) -> Value:
-        if len(self.mine) == len(self.teams):
+        if len(self.mine) == len(self.groups):
             return value  # type: ignore[return-value]  # every rank has made it itself
-        box = [value if dist.get_rank() == self.teams[peer].leader else None]
-        dist.broadcast_object_list(box, src=self.teams[peer].leader, group=self.control)
+        box = [value if dist.get_rank() == self.groups[peer].leader else None]
+        dist.broadcast_object_list(box, src=self.groups[peer].leader, group=self.control)
         return value if peer in self.mine else box[0]  # type: ignore[return-value]
 
 
-def join_world(peers: int) -> World:
-    """Divide the ranks among peers: half of them each where their number allows, else all both.
+def join_process_groups(peers: int) -> ProcessGroups:
+    """Assign ranks to peers: half of them each where their number is even, else all to both.
 
     Args:
-        peers: Networks that are trained beside each other: 1 or 2.
+        peers: Number of networks trained side by side: 1 or 2.
     """
     everyone = tuple(range(peers))
     if not dist.is_initialized() or dist.get_world_size() == 1:
-        return World(everyone, (ALONE,) * peers)
+        return ProcessGroups(everyone, (ALONE,) * peers)
     rank, size = dist.get_rank(), dist.get_world_size()
     control = dist.new_group(backend="gloo")
     if size % peers:
-        return World(everyone, (Team(rank, size, dist.group.WORLD),) * peers, control)
+        return ProcessGroups(
+            everyone, (ProcessGroup(rank, size, dist.group.WORLD),) * peers, control
+        )
     share = size // peers
-    teams = []
+    groups = []
     for peer in everyone:
         ranks = list(range(peer * share, (peer + 1) * share))
         group = dist.new_group(ranks)
         part = ranks.index(rank) if rank in ranks else 0
-        teams.append(Team(part, share, group, ranks[0]))
+        groups.append(ProcessGroup(part, share, group, ranks[0]))
     mine = tuple(peer for peer in everyone if rank // share == peer)
-    return World(mine, tuple(teams), control)
+    return ProcessGroups(mine, tuple(groups), control)
 
 
 def start(device: str) -> None:
@@ -145,12 +147,12 @@ def start(device: str) -> None:
 
 
 def is_first() -> bool:
-    """Whether this process writes and speaks for all."""
+    """Return whether this process is the one that writes files and messages."""
     return not dist.is_initialized() or dist.get_rank() == 0
 
 
 def wait() -> None:
-    """Wait until every process is here."""
+    """Wait until every process has reached this call."""
     if dist.is_initialized():
         dist.barrier()
 
@@ -172,15 +174,15 @@ class _Share(Function):
 
 class _Gather(Function):
     @staticmethod
-    def forward(ctx: Any, team: Team, own: Tensor, columns: int) -> Tensor:
-        ctx.team = team
-        widest = -(-columns // team.parts)
+    def forward(ctx: Any, group: ProcessGroup, own: Tensor, columns: int) -> Tensor:
+        ctx.group = group
+        widest = -(-columns // group.parts)
         padded = own.new_zeros(len(own), widest)
         padded[:, : own.shape[1]] = own
-        parts = [torch.empty_like(padded) for _ in range(team.parts)]
-        dist.all_gather(parts, padded, group=team.group)
+        parts = [torch.empty_like(padded) for _ in range(group.parts)]
+        dist.all_gather(parts, padded, group=group.group)
         return torch.stack(parts, 2).flatten(1)[:, :columns]
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[None, Tensor, None]:
-        return None, gradient[:, ctx.team.part :: ctx.team.parts].contiguous(), None
+        return None, gradient[:, ctx.group.part :: ctx.group.parts].contiguous(), None

@@ -5,10 +5,10 @@ import torch
 
 
 def stream(*name: int) -> np.random.Generator:
-    """Give the generator of a named stream: the same name, the same draws.
+    """Return the generator of a named stream: the same name, the same draws.
 
     Args:
-        name: The run's seed, then what tells this stream from its other ones.
+        name: The run's seed, then numbers that distinguish this stream from its others.
     """
     return np.random.default_rng(np.random.SeedSequence(name))
 

@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from pc2_baseline.training.process_groups import ALONE, join_world
+from pc2_baseline.process_groups import ALONE, join_process_groups
 
 COMMAND = Path(sys.executable).with_name("pc2-baseline")
 MODEL = [
     "model.embed_dim=32", "model.word_dim=24", "model.similarity_dim=16", "train.batch=9",
     "train.warmup_epochs=1", "train.epochs=1", "train.lr=1e-3", "train.device=cpu",
+    "train.pictures=false", "train.tensorboard=false",
 ]  # fmt: skip
 
 
@@ -44,11 +45,11 @@ def log(folder):
     return [{**line, "seconds": 0} for line in lines]
 
 
-def test_one_process_is_a_team_of_one():
-    world = join_world(2)
-    assert world.mine == (0, 1)
-    assert world.teams == (ALONE, ALONE)
-    assert world.for_each_peer(lambda peer: peer * 10) == [0, 10]
+def test_one_process_is_a_group_of_one():
+    joined = join_process_groups(2)
+    assert joined.mine == (0, 1)
+    assert joined.groups == (ALONE, ALONE)
+    assert joined.for_each_peer(lambda peer: peer * 10) == [0, 10]
 
 
 def test_peers_in_two_processes_equal_peers_in_one_bit_for_bit(tiny, tmp_path):

@@ -1,0 +1,118 @@
+"""A trained run, ready to score: what predict and evaluate do first."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Float
+
+from leaderboard.core.rounds import round_of
+from now_builder.errors import FormatError
+from now_builder.formats.release import check_split
+from now_builder.formats.split import Split
+from pc2_baseline.data.pairs import PairSet, open_pairs
+from pc2_baseline.methods import make_method
+from pc2_baseline.modules.onednn_products import fast_float32
+from pc2_baseline.training.checkpoint import read_tensors
+from pc2_baseline.training.method import NETWORKS, Method
+from pc2_baseline.training.run_folder import (
+    BEST,
+    RunRecord,
+    check_reads_round,
+    check_split_is_the_runs,
+    locate_release,
+    pick_device,
+    read_run,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRun:
+    """A run with the networks of its best epoch.
+
+    Attributes:
+        folder: The run folder.
+        record: Its ``run.toml``.
+        release: Where its release lies now.
+        device: Device of the networks.
+        method: The method, its best epoch loaded.
+        parameters: Number of values of the networks.
+    """
+
+    folder: Path
+    record: RunRecord
+    release: Path
+    device: torch.device
+    method: Method
+    parameters: int
+
+    @contextmanager
+    def open(self, split: Split, *, whole: bool = False) -> Iterator[PairSet]:
+        """Open a split for scoring.
+
+        Args:
+            split: Which one.
+            whole: Take all images of dev, whatever ``data.dev_images`` says.
+
+        Raises:
+            FormatError: If the split cannot be read, or is neither the run's own nor a blind
+                round of the same vocabulary.
+        """
+        data = self.record.settings.data
+        data = data.model_copy(update={"dev_images": 0}) if whole else data
+        with fast_float32(), open_pairs(self.release, split, data, self.device) as pairs:
+            if round_of(self.release, split) is None:
+                check_split_is_the_runs(self.folder, self.record, split, pairs.fingerprint)
+            else:
+                check_reads_round(self.folder, self.record, self.release, pairs.features)
+            yield pairs
+
+
+def open_run(run: Path, *, release: Path | None = None, device: str | None = None) -> OpenRun:
+    """Open a trained run and load its best epoch.
+
+    Args:
+        run: The run folder.
+        release: Where the release lies; default: where it was at training.
+        device: Such as ``cpu``; default: as set for the run.
+
+    Raises:
+        FormatError: If the run or its checkpoint cannot be read, or the release is not there.
+        ConfigError: If there is no such device.
+    """
+    record = read_run(run)
+    folder = locate_release(run, record, release)
+    where = pick_device(device or record.settings.train.device)
+    method = make_method(record.settings, record.release.sizes, where)
+    tensors = read_tensors(run / BEST, {NETWORKS})
+    try:
+        method.load_state_dict(tensors)
+    except (ValueError, KeyError) as error:
+        reason = str(error).partition("\n")[0]
+        raise FormatError(run / BEST, f"not of this run's network ({reason})") from None
+    parameters = sum(value.numel() for value in tensors[NETWORKS].values())
+    return OpenRun(run, record, folder, where, method, parameters)
+
+
+def similarity(
+    run: Path, split: str = "test", *, release: Path | None = None, device: str | None = None
+) -> Float[np.ndarray, "images captions"]:
+    """Score every image of a split against every caption with a run's best epoch.
+
+    Args:
+        run: The run folder.
+        split: ``train``, ``dev`` or ``test``.
+        release: Where the release lies; default: where it was at training.
+        device: Such as ``cpu``; default: as set for the run.
+
+    Raises:
+        FormatError: If the run, the release or the checkpoint cannot be read, or the release is
+            another one than at training.
+    """
+    name = check_split(split)
+    opened = open_run(run, release=release, device=device)
+    with opened.open(name, whole=True) as pairs:
+        return opened.method.similarity(pairs)

@@ -1,0 +1,154 @@
+"""The stage ``train``: from a release and settings to a run."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from now_builder.errors import TrainingError
+from now_builder.formats.io import sha256_of
+from now_builder.formats.noise import describe
+from now_builder.formats.split import Split
+from pc2_baseline import process_groups
+from pc2_baseline.analysis.callbacks import DivisionJudge, PictureCallback
+from pc2_baseline.analysis.truth import Truth, read_truth
+from pc2_baseline.config import Settings
+from pc2_baseline.data.pairs import PairSet, ReleaseReader, pair_names
+from pc2_baseline.methods import make_method
+from pc2_baseline.modules.onednn_products import fast_float32
+from pc2_baseline.progress import say
+from pc2_baseline.training.callbacks import Callback
+from pc2_baseline.training.checkpoint import STATE, CheckpointState, read_state
+from pc2_baseline.training.run_folder import (
+    LAST,
+    TENSORBOARD,
+    ReleaseRecord,
+    RunRecord,
+    hash_of_vocabulary,
+    pick_device,
+    read_run,
+    start_run,
+)
+from pc2_baseline.training.tensorboard import TensorBoardCallback
+from pc2_baseline.training.trainer import Trained, Trainer, follow, locked
+
+FEWEST_PAIRS = 4
+
+
+def train(release: Path, run: Path, settings: Settings, *, force: bool = False) -> Trained:
+    """Train a method on a release, or go on where an earlier call was stopped.
+
+    A finished run is left as it is, and its features are not even opened.
+
+    Args:
+        release: Ours, the authors' archive, or a data set of the field.
+        run: The run folder.
+        settings: All settings of the run.
+        force: Start over.
+
+    Raises:
+        ConfigError: If ``run`` holds another run, or a device is missing.
+        FormatError: If the release cannot be read.
+        TrainingError: If there are too few pairs, or the training breaks down.
+    """
+    process_groups.start(settings.train.device)
+    device = pick_device(settings.train.device)
+    reader = ReleaseReader(release, settings.data)
+    if not force and (state := _finished(run, reader.fingerprints, settings)):
+        if process_groups.is_first():
+            follow(run, state)
+        early = ", stopped early" if state.stopped else ""
+        say(f"{run}: done, {state.epoch + 1} epochs{early}; --force starts over")
+        return Trained.of(state, 0)
+    _make_deterministic(on=settings.train.deterministic)
+    with (
+        fast_float32(),
+        reader.open("train", device) as pairs,
+        reader.open("dev", device) as dev,
+    ):
+        _check_sizes(release, pairs, dev)
+        record = _describe_run(reader, pairs, settings)
+        truth = _truth(record, pairs)
+        with locked(run):
+            if process_groups.is_first():
+                start_run(run, record, force=force)
+                _warn_small_split(len(pairs), settings.train.batch)
+            process_groups.wait()
+            method = make_method(settings, record.release.sizes, device)
+            judge = None if truth is None else DivisionJudge(truth)
+            trainer = Trainer(run, record, method, judge, _callbacks(run, record, truth))
+            return trainer.fit(pairs, dev)
+
+
+def _finished(run: Path, prints: dict[Split, str], settings: Settings) -> CheckpointState | None:
+    """Return the last checkpoint of a run that has nothing left to do."""
+    if not (run / "run.toml").exists() or not (run / LAST / STATE).exists():
+        return None
+    record = read_run(run)
+    if record.settings != settings or record.release.fingerprints != prints:
+        return None
+    noise, file = record.release.noise, settings.data.noise_file
+    if noise and file and noise.sha256 != sha256_of(file):
+        return None
+    state = read_state(run / LAST)
+    return state if state.stopped or state.epoch + 1 >= settings.train.total_epochs else None
+
+
+def _describe_run(reader: ReleaseReader, pairs: PairSet, settings: Settings) -> RunRecord:
+    noise_file = settings.data.noise_file
+    release = ReleaseRecord(
+        path=reader.release.resolve(),
+        fingerprints=reader.fingerprints,
+        pairs=len(pairs),
+        features=pairs.features,
+        vocabulary=reader.vocabulary.idx,
+        vocabulary_sha256=hash_of_vocabulary(reader.vocabulary),
+        noise=noise_file and describe(noise_file, pairs.image_of, pairs.images),
+    )
+    return RunRecord(release=release, settings=settings)
+
+
+def _truth(record: RunRecord, pairs: PairSet) -> Truth | None:
+    """Read what is known of the training pairs, to judge divisions by; nothing learns from it."""
+    data = record.settings.data
+    if data.truth is not None:
+        return read_truth(data.truth, pair_names(record.release.path, data, len(pairs)))
+    if pairs.matched is None or pairs.matched.all() or not pairs.matched.any():
+        return None
+    return Truth(pairs.matched, np.ones(len(pairs), dtype=bool))
+
+
+def _callbacks(run: Path, record: RunRecord, truth: Truth | None) -> list[Callback]:
+    train, pairs = record.settings.train, record.release.pairs
+    callbacks: list[Callback] = []
+    if train.tensorboard:
+        callbacks.append(TensorBoardCallback(run / TENSORBOARD, pairs, train))
+    if train.pictures:
+        callbacks.append(PictureCallback(run, pairs, train.warmup_epochs, truth))
+    return callbacks
+
+
+def _make_deterministic(*, on: bool) -> None:
+    if on:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(on)
+
+
+def _check_sizes(release: Path, pairs: PairSet, dev: PairSet) -> None:
+    if len(pairs) < FEWEST_PAIRS:
+        raise TrainingError(
+            f"{release}: {len(pairs)} training pairs, expected at least {FEWEST_PAIRS}"
+        )
+    if pairs.features != dev.features:
+        raise TrainingError(
+            f"{release}: regions of width {pairs.features} in train and {dev.features} in dev"
+        )
+
+
+def _warn_small_split(pairs: int, batch: int) -> None:
+    if pairs < batch:
+        say(
+            f"train has {pairs} pairs, fewer than train.batch = {batch}: "
+            f"one batch of {pairs} an epoch"
+        )

@@ -1,0 +1,73 @@
+"""The interface between a method and the trainer: one epoch at a time, never a batch."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+from jaxtyping import Float
+from torch import Tensor
+
+from pc2_baseline.data.pairs import PairSet
+
+NETWORKS, TRAINING = "networks", "training"
+"""Groups of a state: what prediction needs, and what only further training needs."""
+
+State = dict[str, dict[str, Tensor]]
+"""Tensors by group; every method has :data:`NETWORKS` and :data:`TRAINING`, and may have others."""
+
+EpochOutputs = Mapping[str, Mapping[str, Tensor]]
+"""Tensors of one epoch on the CPU, by the folder of the run that keeps a file of each epoch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Sizes of the data that a method needs before it sees any.
+
+    Attributes:
+        pairs: Pairs of the training split.
+        features: Width of a region.
+        vocabulary: Number of tokens.
+    """
+
+    pairs: int
+    features: int
+    vocabulary: int
+
+
+@runtime_checkable
+class Method(Protocol):
+    """A way to learn from pairs of which some are mismatched.
+
+    Attributes:
+        ensemble_size: Number of networks whose similarities are averaged.
+    """
+
+    ensemble_size: int
+
+    def fit_epoch(self, train: PairSet, epoch: int) -> dict[str, float]:
+        """Train for one epoch and return figures for the log.
+
+        Args:
+            train: The training split.
+            epoch: From 0, the warm-up included.
+
+        Raises:
+            TrainingError: If a loss is not finite or the pairs cannot be divided.
+        """
+
+    def similarity(self, split: PairSet) -> Float[np.ndarray, "images captions"]:
+        """Score every image of a split against every caption."""
+
+    def state_dict(self) -> State:
+        """Return all tensors that a later epoch or a prediction needs, on the CPU."""
+
+    def load_state_dict(self, state: Mapping[str, Mapping[str, Tensor]]) -> None:
+        """Load a state; the group :data:`NETWORKS` alone is enough to predict."""
+
+    def epoch_outputs(self) -> EpochOutputs:
+        """Return what the run keeps of the epoch that just ended; empty if nothing.
+
+        The tensors ``{folder: {name: tensor}}`` are written to ``RUN/folder/00005.safetensors``
+        and handed to the judge and the callbacks.
+        """
