@@ -243,14 +243,17 @@ def read_split_captions(release: Path, split: Split, tokenizer: str) -> Captions
     present = sorted(p.name for p in folder.glob(f"{split}_caps_*.txt"))
     lines = read_lines(path, f"no such file; there are {present}")
     captions = [from_line(path, number, line) for number, line in enumerate(lines, 1)]
-    if is_ours(release):
+    ours = is_ours(release)
+    if ours:
         keys = read_lines(folder / f"{split}_ids.txt", "no such file")
     else:
         images = read_published_regions(folder / f"{split}_ims.npy")  # its header alone is read
         keys = [str(number) for number in range(len(images))]
     if len(keys) != len(captions):
         raise FormatError(
-            path, f"{len(captions)} captions and {len(keys)} keys, expected as many of each"
+            path,
+            f"{len(captions)} captions and {len(keys)} {'keys' if ours else 'images'}, "
+            "expected as many of each",
         )
     return Captions(keys, captions)
 
