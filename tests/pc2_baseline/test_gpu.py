@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from pkgutil import resolve_name
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from safetensors.torch import load_file
 
 from now_builder.formats.captions import make_vocabulary, write_vocabulary
 from pc2_baseline.config import read_settings
+from pc2_baseline.methods import METHODS as KNOWN
 from pc2_baseline.modules.codes import CaptionCodes, ImageCodes
 from pc2_baseline.modules.fused import unit
 from pc2_baseline.modules.image import ImageEncoder
@@ -186,9 +188,7 @@ def test_resume_equals_never_stopped(
 ):
     whole = run(published, tmp_path / "whole", device, method)
     # A first epoch that is followed by a failure, as a kill would leave it.
-    from pc2_baseline.methods import METHODS as KNOWN  # noqa: PLC0415 - by the name of the method
-
-    kind = KNOWN[method]
+    kind = resolve_name(f"pc2_baseline.methods.{KNOWN[method]}")
     fit = kind.fit_epoch
 
     def stop_late(self, pairs, epoch):
