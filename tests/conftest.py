@@ -4,11 +4,45 @@ import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
 
 import pytest
 from jaxtyping import install_import_hook
 
 install_import_hook(["now_builder", "leaderboard", "pc2_baseline"], "beartype.beartype")
+
+ROOT = Path(__file__).parents[1]
+LONG = ("tests/benchmarks/", "tests/now_builder/detect/", "tests/pc2_baseline/")
+"""Folders of tests that train."""
+
+
+@cache
+def _shows_pages(file: str) -> bool:
+    return "mark.browser" in (ROOT / file).read_text(encoding="utf-8")
+
+
+def _turn(file: str) -> int:
+    return 0 if _shows_pages(file) else 1 if file.startswith(LONG) else 2
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with what takes long, so that no worker is left alone with it at the end."""
+    items.sort(key=lambda item: _turn(item.nodeid.split("::", 1)[0]))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    """Give one worker all files with browser tests: they would only wait for each other."""
+    from xdist.scheduler import LoadFileScheduling  # noqa: PLC0415 - the plugin may be absent
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.split("::", 1)[0]
+            return "browser" if _shows_pages(file) else file
+
+    config.option.loadscopereorder = False
+    return Scheduling(config, log)
 
 
 @contextmanager
