@@ -18,7 +18,7 @@ rm -f "$out/.address"
 now-builder simweb serve "$out" --port 0 --ready-file "$out/.address" &
 server=$!
 trap 'kill $server 2>/dev/null || true; rm -f "$out/.address"' EXIT
-for _ in $(seq 100); do
+for _ in $(seq 600); do
   if [ -s "$out/.address" ]; then break; fi
   sleep 0.1
 done
