@@ -33,7 +33,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
-    """Give one worker all files with browser tests: they would only wait for each other."""
+    """Assign one worker all files with browser tests: they would only wait for each other."""
     from xdist.scheduler import LoadFileScheduling  # noqa: PLC0415 - the plugin may be absent
 
     class Scheduling(LoadFileScheduling):

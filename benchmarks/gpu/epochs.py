@@ -38,7 +38,7 @@ class Mode:
 
     Attributes:
         on_device: Whether the features lie there, or in the host's memory.
-        precision: Of the similarity's large products.
+        precision: precision of the similarity's large products.
         deterministic: As the preset has it; without, for comparison.
     """
 
@@ -72,7 +72,7 @@ class Scale:
 
     Attributes:
         images: Whose features are held; pairs take theirs from all over them.
-        pairs: Of the shortened epoch that is timed.
+        pairs: pairs of the shortened epoch that is timed.
         dev: Pairs scored after an epoch.
     """
 

@@ -63,7 +63,7 @@ def run(check: Check) -> None:
 
 
 def repeated(pages: Sequence[Capture], times: int) -> list[Capture]:
-    """Give pages again and again under other keys."""
+    """Yield pages again and again under other keys."""
     numbered = (page for _ in range(times) for page in pages)
     return [replace(page, key=f"00000_{number:04d}") for number, page in enumerate(numbered)]
 

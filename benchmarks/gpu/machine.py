@@ -135,7 +135,7 @@ class Ceilings:
     """What the device reaches at most, as measured here.
 
     Attributes:
-        flops: Of a large product, per second, by precision.
+        flops: operations of a large product per second, by precision.
         bytes: Read and written by a large copy, per second.
     """
 
