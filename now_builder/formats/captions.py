@@ -84,10 +84,8 @@ def read_vocabulary(path: Path) -> Vocabulary:
     lowest = min(vocabulary.word2idx.values(), default=0)
     highest = max(vocabulary.word2idx.values(), default=-1)
     if lowest < 0 or vocabulary.idx <= highest:
-        raise FormatError(
-            path,
-            f"idx is {vocabulary.idx}, but a token has id {lowest if lowest < 0 else highest}",
-        )
+        wrong = lowest if lowest < 0 else highest
+        raise FormatError(path, f"idx is {vocabulary.idx}, but a token has id {wrong}")
     return vocabulary
 
 

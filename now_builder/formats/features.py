@@ -49,12 +49,10 @@ class FeatureBatch:
     source: Integer[np.ndarray, "pages 36"]
     n_regions: Integer[np.ndarray, " pages"]
 
-    def take(self, rows: Integer[np.ndarray, " rows"]) -> "FeatureBatch":
+    def take(self, rows: slice | Integer[np.ndarray, " rows"]) -> "FeatureBatch":
         """Select pages by their place in the batch."""
-        return FeatureBatch(
-            [self.keys[row] for row in rows],
-            **{name: getattr(self, name)[rows] for name in LAYOUT},
-        )
+        keys = self.keys[rows] if isinstance(rows, slice) else [self.keys[row] for row in rows]
+        return FeatureBatch(keys, **{name: getattr(self, name)[rows] for name in LAYOUT})
 
 
 _BLOCK = 128
@@ -103,7 +101,11 @@ def write_features(
             file.attrs["format"] = FORMAT
             for name, value in attributes.items():
                 file.attrs[name] = value
-            _create(file, pages, half=half)
+            for name, (shape, kind) in LAYOUT.items():
+                regions = name == "regions"
+                kind = "f2" if half and regions else kind  # noqa: PLW2901 - the one exception
+                _add(file, name, (pages, *shape), kind, 1 if regions else 128)
+            _add(file, "keys", (pages,), h5py.string_dtype(), 128)
             count = 0
             for block in _blocks(batches):
                 count = _append(file, block, count, pages)
@@ -115,14 +117,6 @@ def write_features(
 
 _ALIGNED = 2**16
 """Bytes from which a dataset begins on a page of memory."""
-
-
-def _create(file: h5py.File, pages: int | None, *, half: bool) -> None:
-    for name, (shape, kind) in LAYOUT.items():
-        regions = name == "regions"
-        kind = "f2" if half and regions else kind  # noqa: PLW2901 - the one exception
-        _add(file, name, (pages, *shape), kind, 1 if regions else 128)
-    _add(file, "keys", (pages,), h5py.string_dtype(), 128)
 
 
 def _add(file: h5py.File, name: str, shape: tuple[int | None, ...], kind: Any, chunk: int) -> None:
@@ -142,8 +136,8 @@ def _blocks(batches: Iterable[FeatureBatch]) -> Iterator[FeatureBatch]:
         if count >= _BLOCK:
             whole, count = _join(held), count - count % _BLOCK
             for start in range(0, count, _BLOCK):
-                yield _rows(whole, slice(start, start + _BLOCK))
-            held = [_rows(whole, slice(count, None))]
+                yield whole.take(slice(start, start + _BLOCK))
+            held = [whole.take(slice(count, None))]
     yield from [_join(held)] if held else []
 
 
@@ -152,10 +146,6 @@ def _join(batches: list[FeatureBatch]) -> FeatureBatch:
         [key for batch in batches for key in batch.keys],
         **{name: np.concatenate([getattr(b, name) for b in batches]) for name in LAYOUT},
     )
-
-
-def _rows(batch: FeatureBatch, rows: slice) -> FeatureBatch:
-    return FeatureBatch(batch.keys[rows], **{name: getattr(batch, name)[rows] for name in LAYOUT})
 
 
 def _append(file: h5py.File, batch: FeatureBatch, count: int, pages: int | None) -> int:
@@ -186,11 +176,9 @@ class Features:
         self.keys = _keys(path, file)
         self._data = {name: _mapped(file, _dataset(path, file, name)) for name in LAYOUT}
         for name, (shape, _) in LAYOUT.items():
-            found = self._data[name].shape
-            if found != (len(self.keys), *shape):
-                raise FormatError(
-                    path, f"/{name}: shape {found}, expected {(len(self.keys), *shape)}"
-                )
+            found, expected = self._data[name].shape, (len(self.keys), *shape)
+            if found != expected:
+                raise FormatError(path, f"/{name}: shape {found}, expected {expected}")
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -204,11 +192,7 @@ class Features:
         return self._data["regions"]
 
     def column(self, name: str, rows: slice) -> Shaped[np.ndarray, "pages ..."]:
-        """Read one dataset of some pages and none of their embeddings.
-
-        Args:
-            name: ``boxes``, ``scores``, ``classes``, ``source``, ``n_regions`` or ``regions``.
-            rows: Which pages.
+        """Read one dataset of :data:`LAYOUT` of some pages, and none of the others.
 
         Raises:
             FormatError: If they cannot be read.
@@ -220,24 +204,15 @@ class Features:
         return values
 
     def read(self, rows: slice | Integer[np.ndarray, " rows"]) -> FeatureBatch:
-        """Read some rows, in the order asked for.
-
-        Args:
-            rows: A slice, or row numbers in any order.
-        """
+        """Read some rows, in the order asked for."""
         numbers = np.arange(len(self.keys))[rows]
-        order = np.unique(numbers)
-        back = np.searchsorted(order, numbers)
-        if _dense(order):  # one read of a range is far quicker than many of single rows
-            index: Any = slice(order[0], order[-1] + 1)
-            back = numbers - order[0]
-        else:
-            index = order
+        order, back = np.unique(numbers, return_inverse=True)
+        index: Any = order if len(order) else slice(0)
+        if len(order) and int(order[-1] - order[0]) < 4 * len(order):
+            # One read of a range is far quicker than many of single rows.
+            index, back = slice(order[0], order[-1] + 1), numbers - order[0]
         try:
-            values = {
-                name: np.asarray(data[index])[back] if len(order) else np.asarray(data[:0])
-                for name, data in self._data.items()
-            }
+            values = {name: np.asarray(data[index])[back] for name, data in self._data.items()}
         except (OSError, RuntimeError) as error:
             raise FormatError(self.path, f"torn: rows cannot be read ({error})") from None
         return FeatureBatch([self.keys[number] for number in numbers], **values)
@@ -246,10 +221,6 @@ class Features:
         """Read the whole file, ``size`` pages at a time."""
         for start in range(0, len(self), size):
             yield self.read(slice(start, start + size))
-
-
-def _dense(order: Integer[np.ndarray, " rows"]) -> bool:
-    return len(order) > 0 and int(order[-1] - order[0]) < 4 * len(order)
 
 
 @contextmanager

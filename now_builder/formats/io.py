@@ -127,11 +127,7 @@ def stream_lines(path: Path, missing: str) -> Iterator[str]:
 
 
 def read_lines(path: Path, missing: str) -> list[str]:
-    """Read all lines of a UTF-8 text, see :func:`stream_lines`.
-
-    Raises:
-        FormatError: If it cannot be read; ``missing`` is what is said if it is not there.
-    """
+    """Read all lines of a UTF-8 text as :func:`stream_lines` does."""
     return list(stream_lines(path, missing))
 
 

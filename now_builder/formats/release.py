@@ -110,11 +110,7 @@ def write_pairs(path: Path, pairs: Sequence[Pair]) -> None:
 
 
 def read_pairs(release: Path) -> list[Pair]:
-    """Read ``RELEASE/pairs.parquet``.
-
-    Raises:
-        FormatError: If it is missing or lacks a column.
-    """
+    """Read ``RELEASE/pairs.parquet`` as :func:`stream_pairs` does."""
     return list(stream_pairs(release))
 
 
@@ -134,9 +130,8 @@ def write_rejects(path: Path, rejects: Sequence[Reject]) -> None:
 
 def read_rejects(release: Path) -> list[Reject]:
     """Read ``RELEASE/rejects.parquet``."""
-    return [
-        Reject(**row) for row in stream_rows(release / "rejects.parquet", Reject, _LATER, _ROWS)
-    ]
+    rows = stream_rows(release / "rejects.parquet", Reject, _LATER, _ROWS)
+    return [Reject(**row) for row in rows]
 
 
 def write_manifest(release: Path, manifest: Manifest) -> None:
@@ -250,11 +245,8 @@ def read_split_captions(release: Path, split: Split, tokenizer: str) -> Captions
         images = read_published_regions(folder / f"{split}_ims.npy")  # its header alone is read
         keys = [str(number) for number in range(len(images))]
     if len(keys) != len(captions):
-        raise FormatError(
-            path,
-            f"{len(captions)} captions and {len(keys)} {'keys' if ours else 'images'}, "
-            "expected as many of each",
-        )
+        count = f"{len(keys)} {'keys' if ours else 'images'}"
+        raise FormatError(path, f"{len(captions)} captions and {count}, expected as many of each")
     return Captions(keys, captions)
 
 

@@ -256,14 +256,7 @@ def write_packed(
     rows: Sequence[CaptureRow],
     packed: Iterable[Sequence[tuple[str, bytes]]],
 ) -> None:
-    """Write a shard as :func:`write_shard` does, from members that are packed already.
-
-    Args:
-        captures: The captures folder.
-        shard: Number of the shard.
-        rows: One per planned URL of the shard.
-        packed: Results of :func:`to_members`, one per row with ``status=ok``; streamed.
-    """
+    """Write a shard as :func:`write_shard` does, from results of :func:`to_members`."""
     with (
         replacing(members_path(captures, shard)) as temporary,
         tarfile.open(temporary, "w", format=tarfile.USTAR_FORMAT) as tar,
@@ -325,12 +318,7 @@ def read_rows(captures: Path, shard: int | None = None) -> list[CaptureRow]:
 def read_captures(
     captures: Path, skip: frozenset[str] = frozenset(), shards: Iterable[int] | None = None
 ) -> Iterator[Capture]:
-    """Stream the captures of complete shards in the order of the tars.
-
-    Args:
-        captures: The captures folder.
-        skip: Keys to leave out.
-        shards: Shards to read; by default all.
+    """Stream the captures of some shards, or all, in the order of the tars, but for keys to skip.
 
     Raises:
         FormatError: If a tar is missing, torn, or has a member of an unknown form.
@@ -369,13 +357,7 @@ def read_members(path: Path, skip: frozenset[str] = frozenset()) -> Iterator[Cap
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The position of a screenshot in a tar, so that it can be read alone.
-
-    Attributes:
-        path: the tar.
-        offset: position of the first byte.
-        size: number of bytes.
-    """
+    """The bytes of a screenshot in a tar, so that it can be read alone."""
 
     path: Path
     offset: int
@@ -433,12 +415,7 @@ def _content(path: Path, tar: tarfile.TarFile, member: tarfile.TarInfo) -> bytes
 
 
 def from_members(path: Path, key: str, parts: dict[str, bytes]) -> Capture:
-    """Read a capture from its members.
-
-    Args:
-        path: The file, for messages.
-        key: Key of the page.
-        parts: Bytes by ending: ``png`` or ``webp``, ``html.gz``, ``elements.json``.
+    """Read a capture from the bytes of its members, by ending; ``path`` is for messages.
 
     Raises:
         FormatError: If one is missing or is not what its ending says.
@@ -453,7 +430,7 @@ def from_members(path: Path, key: str, parts: dict[str, bytes]) -> Capture:
     try:
         tree = json.loads(parts["elements.json"])
         found = tree["format"]
-        elements = [_element(item) for item in tree["elements"]]
+        elements = [read_element(item) for item in tree["elements"]]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise FormatError(path, f"{key}.elements.json: not elements ({error!r:.200})") from None
     if found != _ELEMENTS_FORMAT:
@@ -474,8 +451,10 @@ def _unpacked(path: Path, key: str, packed: bytes) -> bytes:
     return html
 
 
-def _element(item: dict[str, Any]) -> Element:
+def read_element(item: dict[str, Any]) -> Element:
+    """Read an element from JSON, as the browser's script and the tar have it."""
     box, text_box = item.pop("box"), item.pop("text_box", None)
+    item["visible_fraction"] = float(item.get("visible_fraction", 1.0))
     return Element(box=_box(box), text_box=_box(text_box) if text_box else None, **item)
 
 
@@ -489,11 +468,7 @@ def _read(path: Path, kind: type, version: str) -> list[dict[str, Any]]:
 
 
 def open_screenshot(content: bytes, name: str) -> Image.Image:
-    """Decode a stored screenshot, or any picture, to RGB.
-
-    Args:
-        content: PNG, WebP or another kind that Pillow knows.
-        name: Name of the picture, for messages.
+    """Decode a stored screenshot, or any picture that Pillow knows, to RGB.
 
     Raises:
         FormatError: If the bytes are not a picture.

@@ -54,8 +54,7 @@ class SplitPlan(Strict):
     @model_serializer(mode="wrap")
     def _without_nothing(self, dump: Callable[["SplitPlan"], dict[str, Any]]) -> dict[str, Any]:
         """Leave out ``suffixes`` where there are none: stages hash a plan, older ones had none."""
-        tree = dump(self)
-        return {name: value for name, value in tree.items() if value is not None}
+        return {name: value for name, value in dump(self).items() if value is not None}
 
     def pool_of(self, site: str, key: str) -> Split:
         """Return the pool of a page; a site that is an IP address is split by page."""
@@ -103,13 +102,7 @@ def _extract() -> Any:
 
 
 def pool(name: str, seed: int, shares: Shares) -> Split:
-    """Assign a site or a key to a pool by hash: no state, the same answer everywhere.
-
-    Args:
-        name: A domain, a site (host name) or the key of a page.
-        seed: Changes every assignment.
-        shares: Expected sizes of the pools.
-    """
+    """Assign a domain, a site or a key to a pool by hash: no state, the same answer everywhere."""
     digest = hashlib.sha256(f"{seed}\n{name}".encode()).digest()
     position = int.from_bytes(digest[:8], "big") / 2**64
     if position < shares.test:

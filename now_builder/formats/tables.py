@@ -16,11 +16,9 @@ _BUFFER = 2**16
 
 
 def schema_of(kind: type, version: str | None = None) -> Any:
-    """Return the pyarrow schema of a dataclass's rows; all but numbers and lists are strings.
+    """Return the pyarrow schema of a dataclass's rows, with the format's name and version.
 
-    Args:
-        kind: The dataclass.
-        version: Name and version of the format, stored as metadata.
+    All columns but numbers and lists are strings.
     """
     import pyarrow as pa  # noqa: PLC0415 - see above
 
@@ -47,13 +45,7 @@ def write_rows(path: Path, rows: Sequence[Any], schema: Any) -> None:
 def read_rows(
     path: Path, schema: Any, later: Mapping[str, Any], required: Collection[str]
 ) -> list[dict[str, Any]]:
-    """Read all rows of a versioned table.
-
-    Args:
-        path: The file.
-        schema: The current schema, with its version.
-        later: Values of the columns that older versions lack.
-        required: Columns in which no cell may be empty.
+    """Read all rows of a versioned table; see :func:`upgrade` for the arguments.
 
     Raises:
         FormatError: If it is missing, torn, of another format, or as :func:`upgrade` says.
@@ -72,13 +64,9 @@ def read_rows(
 def stream_rows(
     path: Path, kind: type, later: Mapping[str, Any], block: int
 ) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a table a block at a time, whatever its size.
+    """Yield the rows of a table, whatever its size, holding a block of them at a time.
 
-    Args:
-        path: The file.
-        kind: The dataclass of its rows; fields of type ``str`` and ``int`` may not be empty.
-        later: Values of the columns that older versions lack.
-        block: Rows that are held at a time.
+    Fields of the dataclass that are of type ``str`` and ``int`` may not be empty.
 
     Raises:
         FormatError: If it is missing, torn, or as :func:`upgrade` says.
