@@ -31,8 +31,8 @@ from playwright.async_api import Browser, async_playwright
 from playwright.sync_api import Page, sync_playwright
 
 from now_builder.chromium import find_chromium
-from now_builder.crawl.browser.elements import elements_expression
 from now_builder.crawl.browser.pool import user_agent
+from now_builder.crawl.browser.scripts import ELEMENTS
 from now_builder.crawl.browser.tab import SCALE, SCREEN
 from now_builder.crawl.run import crawl
 from now_builder.crawl.settings import CrawlSettings
@@ -89,7 +89,7 @@ def plain(urls: list[str], address: str, out: Path, *, store: bool) -> dict[str,
             page.evaluate(rest)
             page.evaluate(f"({_FREEZE})()")
             if store and answer is not None:
-                elements = page.evaluate(elements_expression())
+                elements = page.evaluate(ELEMENTS)
                 source = answer.body()
                 found = BeautifulSoup(source, "lxml").find("meta", attrs={"name": "description"})
                 record = {"url": url, "caption": found and found.get("content"), **elements}

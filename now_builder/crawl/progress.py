@@ -32,19 +32,13 @@ class Progress:
             sys.stderr.write(f"crawl: {pages} of {total} pages to visit\n")
 
     def __enter__(self) -> "Progress":  # noqa: PYI034 - beartype reads no Self here
-        """Start."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End the bar."""
         self._bar.close()
 
     def count(self, error: str | None) -> None:
-        """Count a page that is done.
-
-        Args:
-            error: Its error; ``None`` when ok.
-        """
+        """Count a page that is done, with its error if it is not ok."""
         self._done += 1
         self._ok += error is None
         if error is not None:

@@ -23,15 +23,7 @@ from now_builder.formats.shard import complete_shards, rows_path
 
 @dataclass(frozen=True, slots=True)
 class CrawlSummary:
-    """Counts of a crawl, and of this run of it.
-
-    Attributes:
-        pages: rows of all shards: one per listed URL.
-        statuses: rows by status.
-        errors: rows that are not ok, by reason.
-        visited: pages visited in this run.
-        seconds: duration of this run.
-    """
+    """Rows of a crawl, one per listed URL, by status and error; visits and duration of this run."""
 
     pages: int
     statuses: dict[str, int]
@@ -40,7 +32,6 @@ class CrawlSummary:
     seconds: float
 
     def __str__(self) -> str:
-        """Return the summary as one line."""
         statuses = ", ".join(f"{count} {status}" for status, count in self.statuses.items())
         errors = ", ".join(f"{error} {count}" for error, count in self.errors.items())
         rate = self.visited / self.seconds if self.seconds else 0.0
@@ -102,21 +93,11 @@ def _summary(
     statuses: Counter[str] = Counter()
     errors: Counter[str] = Counter()
     for shard in complete_shards(captures):
-        if shards is not None and shard not in shards:
-            continue
-        table = pq.read_table(rows_path(captures, shard), columns=["status", "error"])
-        statuses.update(table["status"].to_pylist())
-        errors.update(
-            error
-            for status, error in zip(
-                table["status"].to_pylist(), table["error"].to_pylist(), strict=True
-            )
-            if error is not None and status != "duplicate"
-        )
-    return CrawlSummary(
-        pages=statuses.total(),
-        statuses=dict(statuses.most_common()),
-        errors=dict(errors.most_common()),
-        visited=visited,
-        seconds=seconds,
-    )
+        if shards is None or shard in shards:
+            table = pq.read_table(rows_path(captures, shard), columns=["status", "error"])
+            for row in table.to_pylist():
+                statuses[row["status"]] += 1
+                if row["error"] is not None and row["status"] != "duplicate":
+                    errors[row["error"]] += 1
+    by_status, by_error = dict(statuses.most_common()), dict(errors.most_common())
+    return CrawlSummary(statuses.total(), by_status, by_error, visited, seconds)

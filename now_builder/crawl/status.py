@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +20,8 @@ class CrawlStatus:
     """Counts of a crawl so far.
 
     Attributes:
-        pages: URLs in the plan.
-        shards: shards of the plan.
         finished: shards that have their final files.
         statuses: rows by status, in shards finished or not.
-        errors: rows by reason.
         langs: captured pages by language.
         captions: captured pages that have a description.
         partial: captured pages that never came to rest.
@@ -53,7 +50,6 @@ class CrawlStatus:
         return self.pages - self.statuses.total()
 
     def __str__(self) -> str:
-        """Return the status as lines for the terminal."""
         done = self.statuses.total()
         rows = [
             ("URLs", f"{self.pages}; {done} done, {self.to_do} to do"),
@@ -80,27 +76,21 @@ def crawl_status(captures: Path | str) -> CrawlStatus:
         FormatError: If it holds no crawl.
     """
     with local_rows(captures) as folder:
-        return _status_of(folder)
-
-
-def _status_of(captures: Path) -> CrawlStatus:
-    plan = read_plan(captures)
-    shards = sorted({line.shard for line in plan})
-    status = CrawlStatus(len(plan), len(shards), 0)
-    wanted = ["status", "error", "caption", "lang", "load_state", "elapsed_s", "timings"]
-    for number in shards:
-        # In this order: a shard that is finished meanwhile has its rows before its journal goes.
-        journal = rows_so_far(captures, number)
-        path = rows_path(captures, number)
-        if path.exists():
-            status.finished += 1
-            rows = pq.ParquetFile(path).read(wanted).to_pylist()
-        else:
-            rows = [{name: getattr(row, name) for name in wanted} for row in journal]
-        for row in rows:
-            _count(status, row)
-    status.running = is_locked(captures)
-    return status
+        plan = read_plan(folder)
+        shards = sorted({line.shard for line in plan})
+        status = CrawlStatus(len(plan), len(shards), 0)
+        wanted = ["status", "error", "caption", "lang", "load_state", "elapsed_s", "timings"]
+        for number in shards:
+            # In this order: a shard finished meanwhile has its rows before its journal goes.
+            rows = [asdict(row) for row in rows_so_far(folder, number)]
+            path = rows_path(folder, number)
+            if path.exists():
+                status.finished += 1
+                rows = pq.ParquetFile(path).read(wanted).to_pylist()
+            for row in rows:
+                _count(status, row)
+        status.running = is_locked(folder)
+        return status
 
 
 def _count(status: CrawlStatus, row: Mapping[str, Any]) -> None:

@@ -14,12 +14,7 @@ class Exchanges:
         self._noted: list[tuple[str, Exchange]] = []
 
     def note(self, event: dict[str, Any], *, whole: bool) -> None:
-        """Note a request and its response.
-
-        Args:
-            event: ``Fetch.requestPaused`` at the response stage.
-            whole: Whether the body was read to the end.
-        """
+        """Note a ``Fetch.requestPaused`` at the response stage, and if its body was read whole."""
         request = event["request"]
         exchange = Exchange(
             url=request["url"].partition("#")[0],
@@ -42,11 +37,7 @@ class Exchanges:
         self._noted.append((event.get("networkId", ""), exchange))
 
     def chain_to(self, document: str) -> tuple[Exchange, ...]:
-        """Return the exchanges that led to a document, its own last; other bodies are not kept.
-
-        Args:
-            document: Id of its request, which is also its loader id.
-        """
+        """Return the exchanges that led to a loader's document, its own last."""
         places = [place for place, (name, _) in enumerate(self._noted) if name == document]
         if not places:
             return ()

@@ -48,11 +48,7 @@ def _root(pid: int, above: dict[int, int], roots: Collection[int]) -> int | None
 
 
 def end_process(root: psutil.Process) -> None:
-    """Kill a browser and its descendants, as far as they still run.
-
-    Args:
-        root: Process of the browser; nothing happens if its id now belongs to another process.
-    """
+    """Kill a browser and its descendants, unless its id now belongs to another process."""
     with suppress(psutil.Error):
         family = [*root.children(recursive=True), root]
         for process in family:

@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -94,12 +94,7 @@ def user_agent(version: str, url: str) -> str:
 
 
 class BrowserPool:
-    """As many browsers as the pages in flight need; each visit has a context of its own.
-
-    Args:
-        settings: Settings of the crawl.
-        concurrency: Most pages in flight.
-    """
+    """As many browsers as the pages in flight need; each visit has a context of its own."""
 
     def __init__(self, settings: CrawlSettings, concurrency: int) -> None:
         self._settings = settings
@@ -136,9 +131,8 @@ class BrowserPool:
         if self._watching is not None:
             self._watching.cancel()
             await asyncio.gather(self._watching, return_exceptions=True)
-        for place in self._places:
-            if place is not None:
-                self._close(place)
+        for launched in filter(None, self._places):
+            self._later(self._end(launched))
         await asyncio.gather(*self._closing, return_exceptions=True)
         await self._stop_driver()
 
@@ -162,13 +156,9 @@ class BrowserPool:
             VisitError: If there is nothing to capture.
             CrawlError: If no browser can be started.
         """
-        if not alone:
+        async with self._extra if alone else nullcontext():
             with record.timer.step("open"):
-                launched = await self._acquire()
-            return await self._visit_in(launched, url, proxy, record)
-        async with self._extra:
-            with record.timer.step("open"):
-                launched = await self._launch()
+                launched = await (self._launch() if alone else self._acquire())
             launched.in_flight += 1
             return await self._visit_in(launched, url, proxy, record)
 
@@ -215,16 +205,14 @@ class BrowserPool:
             async with asyncio.timeout(seconds):
                 yield
         except (PlaywrightError, TimeoutError) as error:
-            self._retire(launched)
+            self._places = [None if place is launched else place for place in self._places]
             self._suspect = True
             what = str(error).partition("\n")[0] or f"nothing within {seconds:g} s"
             raise VisitError("browser_crashed", what) from None
 
     async def reset(self) -> None:
         """Drop the browsers and their driver; the next visit starts afresh."""
-        for launched in self._places:
-            if launched is not None:
-                self._retire(launched)
+        self._places = [None] * len(self._places)
         await self._stop_driver()
 
     async def _context(self, launched: _Launched, proxy: Proxy) -> BrowserContext:
@@ -255,13 +243,11 @@ class BrowserPool:
             ):
                 self._places[number] = None
                 if not launched.in_flight:
-                    self._close(launched)
+                    self._later(self._end(launched))
                 launched = None
             if launched is None:
-                launched = await self._launch()
-                self._places[number] = launched
+                launched = self._places[number] = await self._launch()
             launched.started += 1
-            launched.in_flight += 1
             return launched
 
     def _is_spent(self, launched: _Launched) -> bool:
@@ -286,11 +272,7 @@ class BrowserPool:
                 pause_s = min(max(_WATCH_S, 20 * (time.monotonic() - begun)), _LONGEST_WATCH_S)
 
     async def _release(self, launched: _Launched, context: BrowserContext | None) -> None:
-        """Close a context.
-
-        Raises:
-            VisitError: If that fails, which is the fault of the browser.
-        """
+        """Close a context; if that fails, it is the fault of the browser."""
         launched.in_flight -= 1
         try:
             if context is not None:
@@ -298,14 +280,7 @@ class BrowserPool:
                     await context.close()
         finally:
             if not launched.in_flight and launched not in self._places:
-                self._close(launched)
-
-    def _retire(self, launched: _Launched) -> None:
-        """Take a browser out of the pool, so that it gets no more pages."""
-        self._places = [None if place is launched else place for place in self._places]
-
-    def _close(self, launched: _Launched) -> None:
-        self._later(self._end(launched))
+                self._later(self._end(launched))
 
     async def _end(self, launched: _Launched) -> None:
         with suppress(*_DRIVER_ERRORS):

@@ -16,19 +16,15 @@ from now_builder.crawl.settings import CrawlSettings
 _REDIRECTS = 10
 _SHARE = 0.5
 """Of a page's time; what takes longer is left to the browser."""
-_FINAL = {"http_401", "http_404", "http_410", "http_451", "not_html", "download"} | BUSY
-"""Answers that a browser would get as well; others may be meant for plain requests alone."""
+_FINAL = BUSY | {
+    "http_401", "http_404", "http_410", "http_451", "not_html", "download", "opt_out",
+    "no_description",
+}  # fmt: skip
+"""What a browser would get as well; other answers may be meant for plain requests alone."""
 
 
 class Prefetch:
-    """Checks pages by a plain request.
-
-    Args:
-        settings: Settings of the crawl.
-        user_agent: User agent of the browser.
-        obeyed: Opt-outs to obey.
-        pool: Threads to parse in.
-    """
+    """Checks pages by a plain request; ``obeyed`` are the opt-outs to obey."""
 
     def __init__(
         self,
@@ -42,14 +38,10 @@ class Prefetch:
         self._obeyed = obeyed
         self._pool = pool
         self._tls = ssl.create_default_context()
+        self._most = settings.max_bytes // 2
 
     async def check(self, url: str, proxy: Proxy, record: VisitRecord) -> None:
         """Return if the page is worth a browser, or if that is not known.
-
-        Args:
-            url: Canonical.
-            proxy: The proxy of this page's connections.
-            record: Filled where the page ends here.
 
         Raises:
             VisitError: If there would be nothing to capture: no HTML, an opt-out, no description.
@@ -61,31 +53,29 @@ class Prefetch:
         except (httpx.HTTPError, httpx.InvalidURL, TimeoutError):
             return  # the browser will say it better
         try:
-            check_answer(response.status_code, {k.lower(): v for k, v in response.headers.items()})
+            await self._check(response, body)
         except VisitError as problem:
-            if problem.error in _FINAL:
-                _note(record, response)
-                raise
-            return
-        content_type = response.headers.get("content-type")
+            if problem.error not in _FINAL:
+                return
+            record.redirects = [str(hop.url) for hop in response.history]
+            record.final_url = str(response.url)
+            record.http_status = response.status_code
+            record.content_type = response.headers.get("content-type")
+            raise
+
+    async def _check(self, response: httpx.Response, body: bytes) -> None:
+        headers = response.headers
+        check_answer(response.status_code, dict(headers))
         page = await asyncio.get_running_loop().run_in_executor(
-            self._pool, describe, body, content_type
+            self._pool, describe, body, headers.get("content-type")
         )
         said = opt_outs(
-            response.headers.get_list("x-robots-tag"),
-            page.metas,
-            response.headers.get("tdm-reservation"),
+            headers.get_list("x-robots-tag"), page.metas, headers.get("tdm-reservation")
         )
         if said & self._obeyed:
-            _note(record, response)
             raise VisitError("opt_out", ", ".join(sorted(said & self._obeyed)))
         if len(body) < self._most and page.caption is None and not page.refreshes:
-            _note(record, response)
             raise VisitError("no_description", "none in the source; scripts were not run")
-
-    @property
-    def _most(self) -> int:
-        return self._settings.max_bytes // 2
 
     async def _get(self, url: str, proxy: Proxy) -> tuple[httpx.Response, bytes]:
         async with (
@@ -106,10 +96,3 @@ class Prefetch:
                 if len(body) >= self._most:
                     break
             return response, bytes(body)
-
-
-def _note(record: VisitRecord, response: httpx.Response) -> None:
-    record.redirects = [str(hop.url) for hop in response.history]
-    record.final_url = str(response.url)
-    record.http_status = response.status_code
-    record.content_type = response.headers.get("content-type")

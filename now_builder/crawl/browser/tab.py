@@ -8,22 +8,20 @@ import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
-from importlib.resources import files
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from playwright.async_api import CDPSession, Page
 from playwright.async_api import Error as PlaywrightError
 
-from now_builder.crawl.browser.elements import elements_expression, read_elements
 from now_builder.crawl.browser.exchange import Exchanges
-from now_builder.crawl.browser.overlays import hiding_expression
+from now_builder.crawl.browser.scripts import ELEMENTS, FREEZE, HIDE_OVERLAYS, SETTLE
 from now_builder.crawl.browser.visit import VisitError, VisitRecord, VisitResult
 from now_builder.crawl.caption.charset import whole_characters
 from now_builder.crawl.politeness.opt_outs import retry_after_s
 from now_builder.crawl.politeness.proxy import Proxy
 from now_builder.crawl.settings import CrawlSettings
-from now_builder.formats.shard import HEIGHT, TRANSFER_HEADERS, WIDTH
+from now_builder.formats.shard import HEIGHT, TRANSFER_HEADERS, WIDTH, read_element
 
 SCALE = 2
 SCREEN = {"width": WIDTH // SCALE, "height": HEIGHT // SCALE}
@@ -45,10 +43,6 @@ _ANSWER, _LOAD, _LATE_LOAD, _SETTLE = 0.85, 0.6, 0.8, 0.87
 _HALF = re.compile(r"\\ud[89a-f]")
 """How JSON writes half a surrogate pair."""
 
-_SCRIPTS = files("now_builder.crawl.browser")
-_SETTLE_JS = _SCRIPTS.joinpath("settle.js").read_text(encoding="utf-8")
-_FREEZE_JS = _SCRIPTS.joinpath("freeze.js").read_text(encoding="utf-8")
-
 Result = TypeVar("Result")
 
 
@@ -57,10 +51,9 @@ class Limits:
     """Limits of one page.
 
     Attributes:
-        seconds: wall-clock time, from ``begun``.
+        seconds: wall-clock time, from ``begun`` on the monotonic clock.
         settle_s: seconds of it in which a loaded page may come to rest.
         html_bytes: size of the main document, unpacked.
-        begun: start of the visit on the monotonic clock, in seconds.
     """
 
     seconds: float
@@ -87,14 +80,7 @@ class _Moved(Exception):  # noqa: N818 - no error: the page went on to another d
 
 
 class Tab:
-    """A page and the documents that its main frame has loaded.
-
-    Args:
-        page: A new page in a new context.
-        proxy: The proxy of this page's connections.
-        record: Filled as the visit goes on.
-        settings: Settings of the crawl.
-    """
+    """A new page in a new context, and the documents that its main frame has loaded."""
 
     def __init__(
         self, page: Page, proxy: Proxy, record: VisitRecord, settings: CrawlSettings
@@ -104,6 +90,7 @@ class Tab:
         self._limits: Limits
         self._record = record
         self._hides = settings.overlays == "hide"
+        self._warc = settings.warc
         # A PNG that is not kept need not be small: a third larger, for less of the browser's time.
         self._shot = {"format": "png", "optimizeForSpeed": settings.image != "png"}
         self._session: CDPSession
@@ -112,7 +99,6 @@ class Tab:
         self._isolated = ("", 0)
         self._documents: dict[str, _Document] = {}
         self._exchanges = Exchanges()
-        self._keeps_exchanges = settings.warc
         self._loaded = asyncio.Event()
         self._leaving = False
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -150,10 +136,6 @@ class Tab:
     async def visit(self, url: str, limits: Limits) -> VisitResult:
         """Load a URL and capture its first screen; :meth:`prepare` comes first.
 
-        Args:
-            url: Canonical.
-            limits: Limits of the page.
-
         Raises:
             VisitError: If there is nothing to capture.
         """
@@ -174,15 +156,11 @@ class Tab:
 
     async def _navigate(self, url: str) -> None:
         self._record.final_url = url
-        answer = await self._within(
-            self._session.send("Page.navigate", {"url": url}),
-            self._limits.left(_ANSWER),
-            "timeout",
-            "no answer",
-        )
-        problem = str(answer.get("errorText", ""))
-        if problem:
-            raise self._net_error(problem)
+        navigation = self._session.send("Page.navigate", {"url": url})
+        left_s = self._limits.left(_ANSWER)
+        answer = await self._within(navigation, left_s, "timeout", "no answer")
+        if answer.get("errorText"):
+            raise self._net_error(answer["errorText"])
 
     def _net_error(self, problem: str) -> VisitError:
         refused = self._proxy.refusal(self._record.final_url or "")
@@ -226,13 +204,10 @@ class Tab:
         task.add_done_callback(self._tasks.discard)
 
     async def _no_password(self, event: dict[str, Any]) -> None:
+        answer = {"authChallengeResponse": {"response": "CancelAuth"}}
         with suppress(PlaywrightError):
             await self._session.send(
-                "Fetch.continueWithAuth",
-                {
-                    "requestId": event["requestId"],
-                    "authChallengeResponse": {"response": "CancelAuth"},
-                },
+                "Fetch.continueWithAuth", {"requestId": event["requestId"], **answer}
             )
 
     async def _paused(self, event: dict[str, Any]) -> None:
@@ -247,9 +222,8 @@ class Tab:
             except VisitError as reason:
                 if self._documents and reason.error in ("download", "not_html"):
                     # The page only offers a file; it stays where it is.
-                    await self._session.send(
-                        "Fetch.failRequest", {**request, "errorReason": "Aborted"}
-                    )
+                    failure = {**request, "errorReason": "Aborted"}
+                    await self._session.send("Fetch.failRequest", failure)
                 else:
                     self._end(reason)
 
@@ -265,7 +239,7 @@ class Tab:
         if status in _REDIRECTS and "location" in headers:
             if len(self._record.redirects) >= 2 * _MOST_DOCUMENTS:
                 raise VisitError("redirect_loop", f"{len(self._record.redirects)} redirects")
-            self._note_exchange(event, whole=False)
+            self._exchanges.note(event, whole=False)
             await self._session.send("Fetch.continueRequest", request)
             return
         check_answer(status, headers)
@@ -276,7 +250,7 @@ class Tab:
         coded = headers.get("content-encoding") or headers.get("transfer-encoding")
         if whole and not body and coded:  # the browser does not say that it cannot be decoded
             raise VisitError("net_error", f"a body of nothing, announced as {coded[:40]}")
-        self._note_exchange(event, whole=whole)
+        self._exchanges.note(event, whole=whole)
         self._documents[event.get("networkId", "")] = _Document(
             url, body, whole, _values(event, "x-robots-tag"), headers.get("tdm-reservation")
         )
@@ -287,10 +261,6 @@ class Tab:
         if record.http_status is not None and record.final_url is not None:
             record.redirects.append(record.final_url)
         record.final_url, record.http_status, record.content_type = url, status, content_type
-
-    def _note_exchange(self, event: dict[str, Any], *, whole: bool) -> None:
-        if self._keeps_exchanges:
-            self._exchanges.note(event, whole=whole)
 
     async def _read_body(self, request: dict[str, Any], host: str) -> tuple[bytes, bool]:
         """Read the document as it arrives; what drips on past the time for loading is cut off."""
@@ -357,25 +327,22 @@ class Tab:
         seconds = min(self._limits.settle_s, self._limits.left(_SETTLE))
         arguments = f"{{milliseconds: {1000 * seconds:.0f}, quiet: {_QUIET_MS}, late: {_LATE_MS}}}"
         with self._record.timer.step("settle"):
-            rest = await self._evaluate(
-                f"({_SETTLE_JS})({arguments})", seconds + 0.08 * self._limits.seconds
-            )
+            limit_s = seconds + 0.08 * self._limits.seconds
+            rest = await self._evaluate(f"({SETTLE})({arguments})", limit_s)
         return bool(rest) and loaded
 
     async def _load(self) -> bool:
         """Wait for the load and stop what is late; return whether all was loaded in time."""
-        loaded = await self._within(
-            _waited(self._loaded.wait(), self._load_time()), self._limits.left(), "timeout", "load"
-        )
+        loading = _waited(self._loaded.wait(), self._load_time())
+        loaded = await self._within(loading, self._limits.left(), "timeout", "load")
         if not loaded:
-            await self._within(
-                self._session.send("Page.stopLoading"), 2.0, "renderer_hung", "stop loading"
-            )
+            stop = self._session.send("Page.stopLoading")
+            await self._within(stop, 2.0, "renderer_hung", "stop loading")
         return loaded
 
     async def _capture(self, *, settled: bool) -> VisitResult:
         with self._record.timer.step("freeze"):
-            state = await self._evaluate(f"({_FREEZE_JS})()", self._limits.left())
+            state = await self._evaluate(f"({FREEZE})()", self._limits.left())
         if state["contentType"] not in _HTML:
             raise VisitError("not_html", state["contentType"])
         if not state["url"].startswith(("http://", "https://")):
@@ -383,41 +350,33 @@ class Tab:
         document = self._documents.get(self._loader)
         if document is None:
             raise VisitError("net_error", "the source of the last document is not known")
-        overlays = await self._hide_overlays() if self._hides else []
+        overlays: list[str] = []
+        if self._hides:
+            with self._record.timer.step("overlays"):
+                overlays += await self._evaluate(HIDE_OVERLAYS, self._limits.left())
         with self._record.timer.step("elements"):
-            found = await self._evaluate(elements_expression(), self._limits.left())
+            found = await self._evaluate(ELEMENTS, self._limits.left())
         with self._record.timer.step("screenshot"):
             screenshot = await self._screenshot()
         if self._documents.get(self._loader) is not document:
             raise _Moved
         self._record.final_url = state["url"]
+        whole = document.whole and not found["truncated"] and not self._proxy.exhausted
         return VisitResult(
             html=document.body,
             screenshot=screenshot,
-            elements=read_elements(found),
-            settled=settled
-            and document.whole
-            and not found["truncated"]
-            and not self._proxy.exhausted,
+            elements=[read_element(item) for item in found["elements"]],
+            settled=settled and whole,
             scripted=[str(text) for text in state["descriptions"]],
             robots_tags=document.robots_tags,
             tdm=document.tdm,
-            exchanges=self._exchanges.chain_to(self._loader),
+            exchanges=self._exchanges.chain_to(self._loader) if self._warc else (),
             overlays=overlays,
         )
 
-    async def _hide_overlays(self) -> list[str]:
-        with self._record.timer.step("overlays"):
-            names = await self._evaluate(hiding_expression(), self._limits.left())
-        return [str(name) for name in names]
-
     async def _screenshot(self) -> bytes:
-        shot = await self._within(
-            self._session.send("Page.captureScreenshot", self._shot),
-            self._limits.left(),
-            "renderer_hung",
-            "screenshot",
-        )
+        capture = self._session.send("Page.captureScreenshot", self._shot)
+        shot = await self._within(capture, self._limits.left(), "renderer_hung", "screenshot")
         screenshot = base64.b64decode(shot["data"])
         size = int.from_bytes(screenshot[16:20], "big"), int.from_bytes(screenshot[20:24], "big")
         if size != (WIDTH, HEIGHT):
@@ -429,16 +388,11 @@ class Tab:
         return await self._within(self._evaluated(expression), seconds, "renderer_hung", "script")
 
     async def _evaluated(self, expression: str) -> Any:
+        whole = f"(async () => JSON.stringify(await ({expression})))()"
+        call = {"expression": whole, "awaitPromise": True, "returnByValue": True}
         try:
-            answer = await self._session.send(
-                "Runtime.evaluate",
-                {
-                    "expression": f"(async () => JSON.stringify(await ({expression})))()",
-                    "contextId": await self._context(),
-                    "awaitPromise": True,
-                    "returnByValue": True,
-                },
-            )
+            call["contextId"] = await self._context()
+            answer = await self._session.send("Runtime.evaluate", call)
         except PlaywrightError as error:
             self._isolated = ("", 0)
             if "context" in error.message or "navigated" in error.message:

@@ -13,16 +13,9 @@ TRANSIENT = frozenset({"net_error", "renderer_crashed", "browser_crashed"})
 """Errors that a further attempt may mend."""
 
 REFUSED = frozenset(
-    {
-        "private_address",
-        "robots",
-        "robots_unreachable",
-        "quota",
-        "never",
-        "opt_out",
-        "no_description",
-    }
-)
+    {"private_address", "robots", "robots_unreachable", "quota", "never", "opt_out",
+     "no_description"}
+)  # fmt: skip
 """Errors of pages that were not visited on purpose."""
 
 
@@ -30,10 +23,7 @@ REFUSED = frozenset(
 class VisitRecord:
     """How far a visit got; filled as it goes on, so that the row of a failure has it, too.
 
-    Attributes:
-        redirects: the URLs on the way, without the final one.
-        robots: the reason of the decision by robots.txt.
-        timer: seconds by step.
+    ``redirects`` lack the final URL; ``robots`` is the reason of the decision by robots.txt.
     """
 
     redirects: list[str] = field(default_factory=list)
@@ -56,7 +46,6 @@ class VisitResult:
     Attributes:
         html: bytes of the main document as served, content encodings undone.
         screenshot: PNG of 720 x 1280 px.
-        elements: DOM elements on the screen.
         settled: whether the page was complete and came to rest.
         scripted: contents of ``<meta name=description>`` in the live DOM.
         robots_tags: values of ``X-Robots-Tag``.
@@ -77,13 +66,7 @@ class VisitResult:
 
 
 class VisitError(Exception):
-    """A visit without a result.
-
-    Args:
-        error: Reason class, such as ``timeout``.
-        message: Details for people.
-        retry_after_s: Seconds after which the site asks to come back.
-    """
+    """A visit without a result, for a class of reasons such as ``timeout``."""
 
     def __init__(self, error: str, message: str = "", retry_after_s: float | None = None) -> None:
         super().__init__(f"{error}: {message}")

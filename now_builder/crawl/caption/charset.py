@@ -90,11 +90,7 @@ def decode(content: bytes, content_type: str | None) -> Decoded:
 
 
 def whole_characters(value: Any) -> Any:
-    """Replace each half of a surrogate pair in a JSON value by U+FFFD, so that it can be written.
-
-    Args:
-        value: A tree of strings, numbers, lists and objects.
-    """
+    """Replace halves of surrogate pairs in a JSON value by U+FFFD, so that it can be written."""
     if isinstance(value, str):
         if value.isascii():
             return value
@@ -197,16 +193,10 @@ def _is_utf8(content: bytes) -> bool:
 
 def _detect(content: bytes) -> str | None:
     """Guess an undeclared encoding from the bytes that are not ASCII, with their surroundings."""
-    sample = _informative(content)
-    best = from_bytes(sample, cp_isolation=_CANDIDATES).best()
+    if len(content) > _SAMPLE:  # scripts and styles bury the text in long runs of ASCII
+        lines = [line for line in content.splitlines() if not line.isascii()]
+        content = b"\n".join(lines)[:_SAMPLE]
+    best = from_bytes(content, cp_isolation=_CANDIDATES).best()
     if best is None:
         return None
     return _known(_LABELS.get(best.encoding, best.encoding.replace("_", "-")).encode())
-
-
-def _informative(content: bytes) -> bytes:
-    """Leave out long runs of ASCII, in which scripts and styles bury the text."""
-    if len(content) <= _SAMPLE:
-        return content
-    lines = [line for line in content.splitlines() if not line.isascii()]
-    return b"\n".join(lines)[:_SAMPLE]

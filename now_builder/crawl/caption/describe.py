@@ -43,9 +43,6 @@ class Description:
         caption: the chosen description; ``None`` if there is none that is not empty.
         source: ``name``, ``script`` or one of :data:`FALLBACKS`.
         candidates: every description found, by source, in document order, without repeats.
-        charset: encoding of the page.
-        charset_source: how the encoding was found.
-        title: the title, white space collapsed.
         lang: declared language, as written.
         metas: name and content of each ``<meta>`` that has a name.
         refreshes: whether the page leads to another one by itself.
@@ -97,12 +94,7 @@ def describe(content: bytes, content_type: str | None, *, fallback: bool = True)
 
 
 def with_scripted(page: Description, scripted: Sequence[str]) -> dict[str, list[str]]:
-    """Add to a page's candidates what scripts put there: not in a source that has one by name.
-
-    Args:
-        page: Descriptions in its source.
-        scripted: Contents of ``<meta name=description>`` in the live document.
-    """
+    """Add to a page's candidates what scripts put there: not in a source that has one by name."""
     texts = [caption for text in scripted if (caption := clean(text))]
     if not texts or "name" in page.candidates:
         return page.candidates

@@ -1,7 +1,7 @@
 """Detect the language of a page from its caption and title; a declaration breaks ties."""
 
 import re
-from functools import lru_cache
+from functools import cache
 
 from py3langid.langid import MODEL_FILE, LanguageIdentifier
 
@@ -37,7 +37,7 @@ _VARIETIES = {"wuu": "zh", "yue": "zh"}
 _PRIMARY = re.compile(r"^([a-z]{2,3})(?:[-_]|$)")
 
 
-@lru_cache(maxsize=1)
+@cache
 def _identifier() -> LanguageIdentifier:
     return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
 
@@ -47,10 +47,6 @@ def detect_language(text: str, declared: str | None) -> str | None:
 
     A script that one language owns decides. Otherwise the detector decides where it is sure or the
     text is long; else what the page declares, where that is a language tag.
-
-    Args:
-        text: Caption and title.
-        declared: The page's ``lang``, as written.
     """
     tag = primary_tag(declared)
     letters = [letter for letter in text if letter.isalpha()]

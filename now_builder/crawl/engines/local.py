@@ -5,7 +5,7 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
@@ -26,7 +26,7 @@ from now_builder.crawl.storage.shard_storage import open_storage
 from now_builder.crawl.storage.shard_tracker import ShardTracker
 from now_builder.crawl.storage.shard_writer import sweep
 from now_builder.errors import CrawlError
-from now_builder.formats.shard import Planned, read_plan
+from now_builder.formats.shard import read_plan
 
 _log = logging.getLogger(__name__)
 _UNLIMITED = 1 << 62
@@ -56,14 +56,21 @@ def crawl_shards(
         with write_errors_explained(captures):
             sweep(storage.folder, shards)
             plan = read_plan(storage.folder)
-            storage.fetch_rows(_with_same_urls(plan, shards))
+            ours = frozenset(shards)
+            urls = {line.url_canonical for line in plan if line.shard in ours}
+            storage.fetch_rows(sorted({line.shard for line in plan if line.url_canonical in urls}))
             if settings.retry_failed:
-                storage.fetch_members(sorted(set(shards) & storage.complete_shards()))
+                storage.fetch_members(sorted(ours & storage.complete_shards()))
             tracker = ShardTracker(storage, plan, shards, retry_failed=settings.retry_failed)
         resolver = make_resolver(settings)
         visited = 0
         if tracker.pending:
-            _ask_for_contact(tracker.pending, settings, resolver)
+            public = any(not resolver.is_local(line.site) for line in tracker.pending)
+            if public and not settings.user_agent_url:
+                _log.warning(
+                    "crawl: sites cannot learn who visits them; give a page that says so by "
+                    "--user-agent-url https://..."
+                )
             try:
                 visited = asyncio.run(_visit_pending(tracker, settings, resolver))
             except asyncio.CancelledError:
@@ -91,13 +98,6 @@ def write_errors_explained(captures: Path | str) -> Iterator[None]:
         yield
     except OSError as error:
         raise CrawlError(f"{captures}: cannot be written ({error})") from None
-
-
-def _with_same_urls(plan: Sequence[Planned], shards: Collection[int]) -> list[int]:
-    """List some shards, and those in which the same URLs stand."""
-    ours = frozenset(shards)
-    urls = {line.url_canonical for line in plan if line.shard in ours}
-    return sorted({line.shard for line in plan if line.url_canonical in urls})
 
 
 async def _visit_pending(tracker: ShardTracker, settings: CrawlSettings, resolver: Resolver) -> int:
@@ -135,18 +135,6 @@ def _cancel_on_signals() -> None:
     for number in (signal.SIGTERM, signal.SIGUSR1):
         if signal.getsignal(number) is signal.SIG_DFL:
             asyncio.get_running_loop().add_signal_handler(number, task.cancel)
-
-
-def _ask_for_contact(
-    pending: Sequence[Planned], settings: CrawlSettings, resolver: Resolver
-) -> None:
-    """Warn where public sites will be visited without a contact."""
-    public = any(not resolver.is_local(line.site) for line in pending)
-    if public and not settings.user_agent_url:
-        _log.warning(
-            "crawl: sites cannot learn who visits them; give a page that says so by "
-            "--user-agent-url https://..."
-        )
 
 
 def _cores() -> int:

@@ -38,12 +38,9 @@ _GRACE_S = 150.0
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """What one visit to a page gave.
+    """What one visit to a page gave: its row, final unless the visit is repeated, and its capture.
 
-    Attributes:
-        row: The page's row, final unless the visit is repeated.
-        capture: What was captured; ``None`` if the visit failed.
-        retry_after_s: Seconds after which the site asks to come back, if it does.
+    The site may ask to come back after ``retry_after_s`` seconds.
     """
 
     row: CaptureRow
@@ -78,26 +75,16 @@ class PageVisitor:
         self._scheduler = scheduler
         self._ranks = ranks
         self._pool = pool
-        self._opt_outs = frozenset(
-            word.strip().lower() for word in settings.opt_outs.split(",") if word.strip()
-        )
-        self._prefetch = (
-            Prefetch(settings, browsers.user_agent, self._opt_outs, pool)
-            if settings.prefetch
-            else None
-        )
+        words = (word.strip().lower() for word in settings.opt_outs.split(","))
+        self._opt_outs = frozenset(words) - {""}
+        self._prefetch: Prefetch | None = None
+        if settings.prefetch:
+            self._prefetch = Prefetch(settings, browsers.user_agent, self._opt_outs, pool)
 
     async def visit(
         self, line: Planned, proxy: Proxy, record: VisitRecord, *, alone: bool
     ) -> Attempt:
-        """Visit once; here, and only here, whatever goes wrong with a page becomes its row.
-
-        Args:
-            line: The page.
-            proxy: The proxy of this page's connections.
-            record: Filled as the visit goes on.
-            alone: Whether to use a browser that no other page is in.
-        """
+        """Visit once; here, and only here, whatever goes wrong with a page becomes its row."""
         row = CaptureRow(
             line.key, line.url, line.url_canonical, line.site, "ok",
             fetched_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
@@ -141,12 +128,7 @@ class PageVisitor:
             return await self._browsers.visit(line.url_canonical, proxy, record, alone=alone)
 
     async def _allowed(self, line: Planned, record: VisitRecord) -> Decision:
-        """Decide whether a page may be visited.
-
-        Raises:
-            VisitError: If it is not to be visited.
-            Refused: If its host cannot be reached or must not be.
-        """
+        """Raise an error if a page is not to be visited, or its host cannot be reached."""
         if canonical(line.url_canonical) is None:
             raise VisitError("bad_url", "not an http(s) URL")
         quota = self._settings.per_host_quota
@@ -214,7 +196,6 @@ def _describe(
 
 
 def _to_webp(picture: Image.Image) -> bytes:
-    """Encode a picture as lossless WebP."""
     encoded = io.BytesIO()
     picture.convert("RGB").save(encoded, "WEBP", lossless=True, method=2)
     return encoded.getvalue()

@@ -3,8 +3,8 @@
 import json
 import os
 import sys
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -55,10 +55,9 @@ def crawl_on_ray(
     group_of = {shard: number for number, group in enumerate(groups) for shard in group}
 
     def parts(task: Shards) -> list[Shards]:
-        """Cut a task into its host groups."""
-        cut: dict[int, list[int]] = {}
+        cut: dict[int, list[int]] = defaultdict(list)
         for shard in task:
-            cut.setdefault(group_of[shard], []).append(shard)
+            cut[group_of[shard]].append(shard)
         return [tuple(part) for part in cut.values()]
 
     if not is_remote(captures):
@@ -66,7 +65,7 @@ def crawl_on_ray(
     tasks = join_into_tasks(groups, pages, _task_pages(sum(pages.values()), settings))
     engine = RayEngine(
         partial(_work, captures, _for_workers(settings)),
-        _Limits(plan, settings),
+        _limits(plan, settings),
         parts,
         settings.ray_options(attempts=settings.task_attempts),
     )
@@ -83,7 +82,6 @@ def crawl_on_ray(
 
 
 def _work(captures: str, settings: CrawlSettings, shards: Shards) -> _Report:
-    """Do a task, in the worker."""
     return _Report(shards, crawl_shards(captures, shards, settings, wait_s=_LOCK_WAIT_S))
 
 
@@ -119,26 +117,21 @@ def _task_pages(pages: int, settings: CrawlSettings) -> int:
     return min(settings.task_pages, max(1, pages // (_TASKS_A_WORKER * workers)))
 
 
-class _Limits:
-    """How long a task may take: the time of its pages, or of its largest host if that is more."""
+def _limits(plan: Sequence[Planned], settings: CrawlSettings) -> Callable[[Shards], float]:
+    """Limit a task to the seconds of its pages, or of its largest host if that is more."""
+    hosts: dict[int, Counter[str]] = defaultdict(Counter)
+    for line in plan:
+        hosts[line.shard][line.site] += 1
+    page_s = (1 + settings.retries) * (settings.page_timeout_s + 5.0)
+    delay_s = max(settings.per_host_delay_s, 30.0 if settings.robots else 0.0)
+    concurrency = _for_workers(settings).concurrency
 
-    def __init__(self, plan: Sequence[Planned], settings: CrawlSettings) -> None:
-        self._pages: Counter[int] = Counter(line.shard for line in plan)
-        self._hosts: dict[int, Counter[str]] = {}
-        for line in plan:
-            self._hosts.setdefault(line.shard, Counter())[line.site] += 1
-        self._settings = settings
+    def limit_s(shards: Shards) -> float:
+        pages: Counter[str] = sum((hosts[shard] for shard in shards), Counter())
+        largest_s = max(pages.values()) * (page_s + delay_s)
+        return _SLACK_S + max(pages.total() * page_s / concurrency, largest_s)
 
-    def __call__(self, shards: Shards) -> float:
-        """Return a generous limit in seconds: what takes longer is stuck."""
-        page_s = (1 + self._settings.retries) * (self._settings.page_timeout_s + 5.0)
-        pages = sum(self._pages[shard] for shard in shards)
-        hosts: Counter[str] = sum((self._hosts[shard] for shard in shards), Counter())
-        delay_s = max(self._settings.per_host_delay_s, 30.0 if self._settings.robots else 0.0)
-        concurrency = _for_workers(self._settings).concurrency
-        return _SLACK_S + max(
-            pages * page_s / concurrency, max(hosts.values()) * (page_s + delay_s)
-        )
+    return limit_s
 
 
 def _note_poison(storage: ShardStorage, poison: Sequence[tuple[Shards, str]]) -> None:
@@ -147,8 +140,7 @@ def _note_poison(storage: ShardStorage, poison: Sequence[tuple[Shards, str]]) ->
     path.unlink(missing_ok=True)
     if not poison:
         return
-    listed = [{"shards": list(shards), "why": why} for shards, why in poison]
-    write_json(path, listed)
+    write_json(path, [{"shards": list(shards), "why": why} for shards, why in poison])
     shards = [shard for found, _ in poison for shard in found]
     raise CrawlError(
         f"shards {json.dumps(shards)} were given up, see {path} ({poison[0][1][:200]}); all others "

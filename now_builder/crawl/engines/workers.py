@@ -5,7 +5,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from now_builder.crawl.browser.visit import BUSY, TRANSIENT, VisitRecord
 from now_builder.crawl.engines.page import Attempt, PageVisitor
@@ -22,35 +22,22 @@ _BACK_OFF_S = 0.5
 _BUSY_S = 10.0
 
 
+@dataclass(slots=True)
 class Workers:
     """The workers of one process and what they share.
 
-    Args:
-        visitor: Visits one page once.
-        tracker: Where rows are made final.
-        scheduler: Hands out pages.
-        progress: Counts pages for the user.
-        settings: Settings of the crawl.
+    Attributes:
         pool: Threads for what would hold up the other pages, such as writing.
     """
 
-    def __init__(
-        self,
-        visitor: PageVisitor,
-        tracker: ShardTracker,
-        scheduler: Scheduler,
-        progress: Progress,
-        settings: CrawlSettings,
-        pool: ThreadPoolExecutor,
-    ) -> None:
-        self._visitor = visitor
-        self._tracker = tracker
-        self._scheduler = scheduler
-        self._progress = progress
-        self._settings = settings
-        self._pool = pool
-        self._finishing = asyncio.Lock()
-        self._put_off: Counter[str] = Counter()
+    visitor: PageVisitor
+    tracker: ShardTracker
+    scheduler: Scheduler
+    progress: Progress
+    settings: CrawlSettings
+    pool: ThreadPoolExecutor
+    _finishing: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _put_off: Counter[str] = field(default_factory=Counter)
 
     async def run(self, proxies: Sequence[Proxy]) -> None:
         """Visit all pages, with one worker for each proxy."""
@@ -63,29 +50,28 @@ class Workers:
             await asyncio.gather(*workers, return_exceptions=True)
 
     async def _work(self, proxy: Proxy) -> None:
-        """Visit page after page until none is left."""
         loop = asyncio.get_running_loop()
         while True:
             timer = StepTimer()
             with timer.step("wait"):
-                line = await self._scheduler.take()
+                line = await self.scheduler.take()
             if line is None:
                 return
             started = time.monotonic()
-            self._progress.in_flight += 1
+            self.progress.in_flight += 1
             attempt = await self._visit(line, proxy, timer)
-            self._progress.in_flight -= 1
+            self.progress.in_flight -= 1
             pause_s = self._pause(line, attempt)
             if pause_s is not None:
-                self._scheduler.give_back(line, pause_s)
+                self.scheduler.give_back(line, pause_s)
                 continue
             row = replace(attempt.row, elapsed_s=round(time.monotonic() - started, 3))
-            await loop.run_in_executor(self._pool, self._tracker.add, line, row, attempt.capture)
-            self._scheduler.done(line)
-            self._progress.count(row.error)
-            if self._tracker.added(line, row):
+            await loop.run_in_executor(self.pool, self.tracker.add, line, row, attempt.capture)
+            self.scheduler.done(line)
+            self.progress.count(row.error)
+            if self.tracker.added(line, row):
                 async with self._finishing:
-                    await loop.run_in_executor(self._pool, self._tracker.finish_ready)
+                    await loop.run_in_executor(self.pool, self.tracker.finish_ready)
 
     def _pause(self, line: Planned, attempt: Attempt) -> float | None:
         """Return the seconds for which a busy host is left alone; ``None`` if the row is final."""
@@ -94,7 +80,7 @@ class Workers:
         before = self._put_off[line.key]
         asked = attempt.retry_after_s
         pause_s = _BUSY_S * 2**before if asked is None else asked
-        if before >= self._settings.busy_retries or pause_s > self._settings.busy_pause_s:
+        if before >= self.settings.busy_retries or pause_s > self.settings.busy_pause_s:
             return None
         self._put_off[line.key] += 1
         return pause_s
@@ -107,10 +93,10 @@ class Workers:
         """
         attempts = 0
         alone = False
-        left = Counter(dict.fromkeys(TRANSIENT, self._settings.retries))
+        left = Counter(dict.fromkeys(TRANSIENT, self.settings.retries))
         left["browser_crashed"] = _CRASH_RETRIES
         while True:
-            attempt = await self._visitor.visit(line, proxy, VisitRecord(timer=timer), alone=alone)
+            attempt = await self.visitor.visit(line, proxy, VisitRecord(timer=timer), alone=alone)
             attempts += 1
             error = attempt.row.error or ""
             alone = error == "browser_crashed"

@@ -13,10 +13,6 @@ def assign_host_groups(plan: Sequence[Planned], finished: Collection[int]) -> li
     A host group is crawled by one worker at a time, so that pauses between visits to a host need no
     coordinator. Its number is that of its first shard. Groups are fixed when the plan is made or
     extended, so that every worker reads the same from it; finished shards keep theirs.
-
-    Args:
-        plan: The whole plan.
-        finished: Shards that are complete now.
     """
     parents: dict[int, int] = {}
     first_with: dict[str, int] = {}
@@ -56,10 +52,7 @@ def join_into_tasks(
 ) -> list[tuple[int, ...]]:
     """Join host groups into tasks of some pages, so that a group's slow last pages cost little.
 
-    Args:
-        groups: The shards of each host group.
-        pages: Pages left to visit, by shard; a shard without any is left out.
-        at_least: Pages of a task, the last one excepted.
+    A shard that has no ``pages`` left is left out; each task but the last has ``at_least`` pages.
     """
     found: list[tuple[int, ...]] = []
     shards: list[int] = []

@@ -29,11 +29,6 @@ def make_plan(
     """Read the plan and add what is new in the list; the split is fixed with the first plan.
 
     Several processes may do so at once with the same list: they get the same plan.
-
-    Args:
-        storage: Where the plan is kept.
-        listed: The URLs, verbatim.
-        settings: Settings of the crawl.
     """
     with _one_at_a_time(storage.folder):
         for torn in storage.folder.glob(".[ps]*.tmp"):
@@ -71,8 +66,7 @@ def _split(plan: Sequence[Planned], settings: CrawlSettings) -> SplitPlan:
                 f"split_shares: found {settings.split_shares!r}, expected three numbers such as "
                 "0.7,0.12,0.18"
             ) from None
-        tree = {"train": train, "dev": dev, "test": test}
-        shares = build(Shares, tree, "split_shares")
+        shares = build(Shares, {"train": train, "dev": dev, "test": test}, "split_shares")
     by = settings.split_by
     if by == "auto":
         domains = {registrable_domain(line.site) for line in plan if line.site}

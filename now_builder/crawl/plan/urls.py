@@ -38,8 +38,11 @@ def read_urls(path: Path) -> list[str]:
         if path.suffix.lower() == ".parquet":
             urls = _from_parquet(path)
         else:
-            text = path.read_text(encoding="utf-8-sig")
-            urls = _from_csv(path, text) if path.suffix.lower() == ".csv" else _from_text(text)
+            lines = path.read_text(encoding="utf-8-sig").splitlines()
+            if path.suffix.lower() == ".csv":
+                urls = _from_csv(path, lines)
+            else:
+                urls = [url for line in lines if (url := line.strip()) and url[0] != "#"]
     except FileNotFoundError:
         raise FormatError(path, "no such list of URLs") from None
     except (UnicodeDecodeError, OSError, pa.ArrowException, csv.Error) as error:
@@ -49,13 +52,8 @@ def read_urls(path: Path) -> list[str]:
     return urls
 
 
-def _from_text(text: str) -> list[str]:
-    lines = (line.strip() for line in text.splitlines())
-    return [line for line in lines if line and not line.startswith("#")]
-
-
-def _from_csv(path: Path, text: str) -> list[str]:
-    reader = csv.DictReader(text.splitlines())
+def _from_csv(path: Path, lines: list[str]) -> list[str]:
+    reader = csv.DictReader(lines)
     if "url" not in (reader.fieldnames or ()):
         raise FormatError(path, f"found columns {list(reader.fieldnames or ())}, expected url")
     return [url for row in reader if (url := (row["url"] or "").strip())]
@@ -184,7 +182,8 @@ def extend_plan(plan: Sequence[Planned], urls: Iterable[str], shard_size: int) -
     for url in new:
         visited = canonical(url) or url
         site = site_of(visited)
-        buckets[_bucket(site, ceil(len(new) / size))].append((url, visited, site))
+        number = int.from_bytes(hashlib.sha256(site.encode()).digest()[:8], "big")
+        buckets[number % ceil(len(new) / size)].append((url, visited, site))
     shard = max((line.shard for line in plan), default=-1) + 1
     extended = list(plan)
     for _, lines in sorted(buckets.items()):
@@ -200,7 +199,3 @@ def extend_plan(plan: Sequence[Planned], urls: Iterable[str], shard_size: int) -
             f"most {_MOST_SHARDS}; take larger shards, or several folders"
         )
     return extended
-
-
-def _bucket(site: str, buckets: int) -> int:
-    return int.from_bytes(hashlib.sha256(site.encode()).digest()[:8], "big") % buckets

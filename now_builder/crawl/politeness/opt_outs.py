@@ -13,8 +13,6 @@ TDM = "tdm-reservation"
 _VALUED = frozenset({"unavailable_after", "max-snippet", "max-image-preview", "max-video-preview"})
 """Directives that have a value of their own behind a colon."""
 
-_IMPLIED = {"none": ("noindex", "nofollow")}
-
 
 def opt_outs(
     robots_headers: Sequence[str],
@@ -28,9 +26,7 @@ def opt_outs(
         metas: Name and content of each ``<meta>`` of the page.
         tdm_header: Value of ``TDM-Reservation``.
     """
-    found: set[str] = set()
-    for header in robots_headers:
-        found |= _of_header(header)
+    found = set().union(*map(_of_header, robots_headers))
     tdm = [tdm_header or ""]
     for name, content in metas:
         key = name.strip().lower()
@@ -40,9 +36,8 @@ def opt_outs(
             tdm.append(content)
     if any(value.strip() == "1" for value in tdm):
         found.add(TDM)
-    for short, long in _IMPLIED.items():
-        if short in found:
-            found |= set(long)
+    if "none" in found:
+        found |= {"noindex", "nofollow"}
     return frozenset(found - {""})
 
 

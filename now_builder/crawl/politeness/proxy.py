@@ -37,11 +37,7 @@ class _Page:
 
 
 class Proxy:
-    """A listening port that serves one page at a time.
-
-    Args:
-        resolver: Resolver shared by all proxies.
-    """
+    """A listening port that serves one page at a time."""
 
     def __init__(self, resolver: Resolver) -> None:
         self._resolver = resolver
@@ -51,12 +47,10 @@ class Proxy:
         self._page = _Page(limit=0)
 
     async def __aenter__(self) -> "Proxy":  # noqa: PYI034 - beartype reads no Self here
-        """Listen on a free loopback port."""
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0, limit=_HEAD)
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Close the port and every connection."""
         if self._server is not None:
             self._server.close()
         self.cut()
@@ -73,11 +67,7 @@ class Proxy:
         return f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
 
     def begin(self, limit: int) -> None:
-        """Serve a new page: close the connections of the last one.
-
-        Args:
-            limit: Most bytes to receive for the page.
-        """
+        """Serve a new page, of at most ``limit`` bytes: close the connections of the last one."""
         self.cut()
         self._page = _Page(limit=limit)
 
@@ -98,16 +88,12 @@ class Proxy:
         return self._page.refusals.get(((parts.hostname or "").rstrip("."), port))
 
     def cut(self, host: str | None = None) -> None:
-        """Close the connections to a host, or all; what has arrived is still delivered.
-
-        Args:
-            host: The host; ``None`` for all.
-        """
+        """Close the connections to a host, or all; what has arrived is still delivered."""
         for pipe in list(self._pipes):
-            if host is None or pipe.host == host.lower().strip("[]"):
-                for writer in (pipe.server, pipe.client if host is None else None):
-                    if writer is not None:
-                        writer.close()
+            if pipe.server is not None and host in {None, pipe.host}:
+                pipe.server.close()
+            if host is None:
+                pipe.client.close()
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -243,11 +229,8 @@ def _forwarded(method: str, target: str, headers: list[bytes]) -> bytes:
     parts = urlsplit(target)
     path = target.split(parts.netloc, 1)[1] or "/"
     path = path if path.startswith("/") else "/" + path
-    kept = [
-        line
-        for line in headers
-        if not line.lower().startswith((b"proxy-", b"connection:", b"keep-alive:"))
-    ]
+    dropped = (b"proxy-", b"connection:", b"keep-alive:")
+    kept = [line for line in headers if not line.lower().startswith(dropped)]
     first = f"{method} {path} HTTP/1.1".encode("latin-1")
     return b"\r\n".join([first, *kept, b"Connection: close"]) + b"\r\n\r\n"
 

@@ -26,12 +26,7 @@ _EMBEDDING = (ip_network("64:ff9b::/96"), ip_network("64:ff9b:1::/48"), ip_netwo
 
 
 class Refused(Exception):  # noqa: N818 - a refusal is no error of ours
-    """A connection that was not made.
-
-    Args:
-        reason: Class of the refusal.
-        detail: Details for people.
-    """
+    """A connection that was not made, and details for people."""
 
     def __init__(self, reason: Refusal, detail: str) -> None:
         super().__init__(f"{reason}: {detail}")

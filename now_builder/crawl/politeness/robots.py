@@ -50,12 +50,7 @@ class _Rules:
 
 
 class Robots:
-    """Decides by robots.txt; the file of each origin is fetched once.
-
-    Args:
-        proxy: A proxy for these requests alone.
-        user_agent: User agent of the requests.
-    """
+    """Decides by robots.txt; the file of each origin is fetched once, by a proxy of its own."""
 
     def __init__(self, proxy: Proxy, user_agent: str) -> None:
         self._proxy = proxy

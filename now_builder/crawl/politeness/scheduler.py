@@ -75,12 +75,7 @@ class Scheduler:
         self._changed.set()
 
     def give_back(self, page: Planned, pause_s: float) -> None:
-        """Take a page back, to be handed out again after a pause of its host.
-
-        Args:
-            page: A page in flight.
-            pause_s: Seconds in which no page of its host is handed out, local hosts included.
-        """
+        """Take a page back, to be handed out again after a pause of its host, also a local one."""
         host = self._hosts[page.site]
         host.in_flight -= 1
         host.pages.appendleft(page)

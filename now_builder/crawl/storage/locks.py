@@ -21,13 +21,8 @@ def lock_shards(folder: Path, shards: Collection[int], wait_s: float = 0.0) -> I
 
     A shard is a byte of one lock file, so that a folder of any number of shards needs one file.
 
-    Args:
-        folder: The working folder.
-        shards: The shards to lock.
-        wait_s: Seconds to wait for a process that holds one of them.
-
     Raises:
-        CrawlError: If another process still holds one of them.
+        CrawlError: If another process still holds one of them after ``wait_s`` seconds.
     """
     until = time.monotonic() + wait_s
     with (folder / _NAME).open("w") as file:

@@ -20,10 +20,8 @@ _ROWS = ".parquet"
 class ShardStorage:
     """A captures folder of this machine, or a shared one, in which a crawl works directly.
 
-    Subclasses keep captures elsewhere and copy files to and from a working folder.
-
-    Args:
-        folder: The folder to work in, with open shards, journals and locks; made if missing.
+    Subclasses keep captures elsewhere and copy files to and from a working folder, which is made if
+    missing and has open shards, journals and locks.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -183,8 +181,9 @@ def open_storage(captures: Path | str, scratch: Path | None = None) -> ShardStor
     Raises:
         ConfigError: If fsspec, or its package for such URLs, is not installed.
     """
-    text = str(captures)
-    return RemoteStorage(text, scratch) if is_remote(text) else ShardStorage(Path(text))
+    if is_remote(captures):
+        return RemoteStorage(str(captures), scratch)
+    return ShardStorage(Path(captures))
 
 
 def is_remote(captures: Path | str) -> bool:

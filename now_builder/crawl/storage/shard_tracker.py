@@ -68,8 +68,9 @@ class ShardTracker:
             for number in self._lines
             if number in reopened or number not in complete
         }
-        if retry_failed:
-            self._forget_failures()
+        for shard in self._shards.values() if retry_failed else ():
+            for key in [key for key, row in shard.rows.items() if row.status == "failed"]:
+                del shard.rows[key]
         self._firsts: dict[str, CaptureRow] = {}
         self._know_firsts(complete)
         self.pending = [
@@ -108,7 +109,11 @@ class ShardTracker:
 
     def finish_ready(self) -> None:
         """Write and store the shards of which every row is known."""
-        ready = [number for number in self._shards if self._is_ready(number)]
+        ready = [
+            number
+            for number in self._shards
+            if not self._left[number] and self._needs[number] <= self._firsts.keys()
+        ]
         for number in ready:
             shard = self._shards.pop(number)
             shard.finish([self._row(shard, line) for line in self._lines[number]])
@@ -119,20 +124,9 @@ class ShardTracker:
         failed = set()
         for number in complete & self._lines.keys():
             table = pq.read_table(rows_path(self._captures, number), columns=["key", "status"])
-            failed |= {
-                key
-                for key, status in zip(
-                    table["key"].to_pylist(), table["status"].to_pylist(), strict=True
-                )
-                if status == "failed"
-            }
+            failed |= {row["key"] for row in table.to_pylist() if row["status"] == "failed"}
         failed |= {key for key, first in self._duplicate_of.items() if first in failed}
         return {int(key[:5]) for key in failed} & complete
-
-    def _forget_failures(self) -> None:
-        for shard in self._shards.values():
-            for key in [key for key, row in shard.rows.items() if row.status == "failed"]:
-                del shard.rows[key]
 
     def _know_firsts(self, complete: set[int]) -> None:
         """Read the rows of the first of each repeated URL, where they exist already."""
@@ -145,9 +139,6 @@ class ShardTracker:
             else:
                 continue
             self._firsts |= {row.key: row for row in rows if row.key in self._wanted}
-
-    def _is_ready(self, number: int) -> bool:
-        return not self._left[number] and self._needs[number] <= self._firsts.keys()
 
     def _row(self, shard: OpenShard, line: Planned) -> CaptureRow:
         first_key = self._duplicate_of.get(line.key)

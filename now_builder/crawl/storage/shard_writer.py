@@ -44,13 +44,7 @@ _OPEN, _NEW, _DROP = ".open", ".open.new", ".open.drop"
 
 
 class OpenShard:
-    """The pages of one shard that are done, on disk.
-
-    Args:
-        captures: The captures folder.
-        number: Number of the shard.
-        folder: Folder of the open shard, if not the usual one.
-    """
+    """The pages of one shard that are done, on disk, in ``folder`` if not in the usual one."""
 
     def __init__(self, captures: Path, number: int, folder: Path | None = None) -> None:
         self.captures = captures
@@ -105,7 +99,7 @@ class OpenShard:
                     f"{self._folder}: cannot be written ({error}); nothing is torn, run the same "
                     "command again when there is room"
                 ) from None
-            self._take(line)
+            self._take(*_parsed(line))
 
     def finish(self, rows: Sequence[CaptureRow]) -> None:
         """Write the shard's tar and parquet and drop the folder; also a WARC if wanted.
@@ -114,7 +108,7 @@ class OpenShard:
             rows: All rows of the shard, in the order of the keys.
         """
         try:
-            if self._has_exchanges():
+            if any(len(sizes) > _PARTS for _, sizes in self._places.values()):
                 pages = [row for row in rows if row.status == "ok"]
                 captures = (_from_parts(key, parts) for key, parts in self._packed(rows))
                 write_warc(self.captures, self.number, zip(pages, captures, strict=True))
@@ -126,9 +120,6 @@ class OpenShard:
             drop = self.captures / f"{self.number:05d}{_DROP}"
             self._folder.rename(drop)  # at once, so that no half folder is ever taken for a whole
             shutil.rmtree(drop)
-
-    def _has_exchanges(self) -> bool:
-        return any(len(sizes) > _PARTS for _, sizes in self._places.values())
 
     def _packed(self, rows: Sequence[CaptureRow]) -> Iterator[tuple[str, list[bytes]]]:
         """Read the pages as they stand in the journal: key and parts."""
@@ -146,46 +137,46 @@ class OpenShard:
 
     def _recover(self) -> None:
         """Read the journal; cut off what a kill left behind its last whole line."""
-        journal = self._folder / _JOURNAL
-        if not journal.exists():
-            return
-        content = journal.read_bytes()
         kept = 0
-        for line in content.splitlines(keepends=True):
-            if not line.endswith(b"\n"):
-                break
-            try:
-                self._take(json.loads(line.decode("utf-8", "surrogatepass")))
-            except (ValueError, KeyError, TypeError):
-                break
-            kept += len(line)
-        if kept < len(content):
-            with journal.open("r+b") as file:
-                file.truncate(kept)
+        for kept, line in _read_journal(self._folder):  # noqa: B007 - the last one counts
+            self._take(*line)
+        journal = self._folder / _JOURNAL
+        if journal.exists() and kept < journal.stat().st_size:
+            os.truncate(journal, kept)
 
-    def _take(self, line: dict[str, Any]) -> None:
-        row = CaptureRow(**whole_characters(line["row"]))
-        at, sizes = int(line["at"]), [int(size) for size in line["sizes"]]
+    def _take(self, row: CaptureRow, start: int, sizes: list[int]) -> None:
         self.rows[row.key] = row
-        self._places[row.key] = (at, sizes)
-        self._end = max(self._end, at + sum(sizes))
+        self._places[row.key] = (start, sizes)
+        self._end = max(self._end, start + sum(sizes))
 
 
 def rows_so_far(captures: Path, number: int) -> list[CaptureRow]:
     """Read the rows of an open shard, also while a crawl is at work on it."""
+    return [row for _, (row, _, _) in _read_journal(open_path(captures, number))]
+
+
+def _read_journal(folder: Path) -> Iterator[tuple[int, tuple[CaptureRow, int, list[int]]]]:
+    """Yield the whole lines of an open shard's journal, each with the place of its end."""
     try:
-        content = (open_path(captures, number) / _JOURNAL).read_bytes()
+        content = (folder / _JOURNAL).read_bytes()
     except FileNotFoundError:
-        return []
-    rows = []
+        return
+    end = 0
     for line in content.splitlines(keepends=True):
+        end += len(line)
         if not line.endswith(b"\n"):
-            break
+            return
         try:
-            rows.append(CaptureRow(**json.loads(line.decode("utf-8", "surrogatepass"))["row"]))
+            parsed = _parsed(json.loads(line.decode("utf-8", "surrogatepass")))
         except (ValueError, KeyError, TypeError):
-            break
-    return rows
+            return
+        yield end, parsed
+
+
+def _parsed(line: dict[str, Any]) -> tuple[CaptureRow, int, list[int]]:
+    """Return a page's row, and where its members lie: their start and sizes."""
+    row = CaptureRow(**whole_characters(line["row"]))
+    return row, int(line["at"]), [int(size) for size in line["sizes"]]
 
 
 def open_path(captures: Path, number: int) -> Path:
