@@ -192,7 +192,7 @@ def bench_bert(bench: Bench, folder: Path) -> None:
     start = time.perf_counter()
     made = learn_wordpiece(bench.train(), 32_000, 2)
     print(f"bert: learned in {time.perf_counter() - start:.1f} s")
-    vocabulary = made._backend.get_vocab()  # noqa: SLF001 - as the tests do
+    vocabulary = made.backend.get_vocab()
     words = [*sorted(vocabulary, key=vocabulary.__getitem__), "[PAD]", "[CLS]", "[SEP]", "[MASK]"]
     (folder / "vocab.txt").write_text("\n".join(words) + "\n", encoding="utf-8")
     slow = BertTokenizerLegacy(str(folder / "vocab.txt"), do_lower_case=False, strip_accents=False)

@@ -3,7 +3,7 @@
 import logging
 import urllib.error
 import urllib.request
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from importlib.metadata import version
 from pathlib import Path
 
@@ -12,8 +12,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from now_builder.errors import ConfigError
 from now_builder.formats.captions import SPECIALS
-from now_builder.formats.io import write_text
-from now_builder.tokenize.base import UNKNOWN, alphabet, encoded
+from now_builder.tokenize.library import LibraryTokenizer, alphabet
 
 _log = logging.getLogger(__name__)
 
@@ -22,31 +21,9 @@ _UNK = "[UNK]"
 _FILES = ["vocab.txt", "tokenizer.json", "tokenizer_config.json"]
 
 
-class BertTokenizer:
-    """A WordPiece tokenizer with BERT's way of splitting words; case is kept as its files say."""
-
-    name = "bert"
-    vocabulary: list[str] | None = None
-
-    def __init__(self, backend: tokenizers.Tokenizer, source: str) -> None:
-        self._backend = backend
-        self._backend.no_truncation()
-        self._backend.no_padding()
-        self.source = source
-
-    def cut(self, captions: Iterable[str]) -> Iterator[list[str]]:
-        """Cut a stream of captions, without ``[CLS]`` and ``[SEP]``."""
-        for encoding in encoded(self._backend, captions):
-            yield [UNKNOWN if token == _UNK else token for token in encoding.tokens]
-
-    def save(self, path: Path) -> None:
-        """Store the raw tokenizer: ``tokenizers.Tokenizer.from_file`` reads it."""
-        write_text(path, self._backend.to_str(pretty=False) + "\n")
-
-
 def make_bert(
     choice: str, captions: Iterable[str], vocabulary: int, min_frequency: int
-) -> BertTokenizer:
+) -> LibraryTokenizer:
     """Load the tokenizer that was asked for, or learn one.
 
     Args:
@@ -74,15 +51,13 @@ def make_bert(
         return learn_wordpiece(captions, vocabulary, min_frequency)
 
 
-def load_bert(choice: str) -> BertTokenizer:
+def load_bert(choice: str) -> LibraryTokenizer:
     """Load the tokenizer of a local folder, else of the hub (from its cache, if it is there).
 
     Raises:
         ConfigError: If there is none, or what is there is not a WordPiece tokenizer.
     """
-    folder = Path(choice)
-    if not folder.is_dir():
-        folder = _from_hub(choice)
+    folder = Path(choice) if Path(choice).is_dir() else _from_hub(choice)
     if not any((folder / name).is_file() for name in _FILES[:2]):
         raise ConfigError(f"bert: {choice} has neither {_FILES[0]} nor {_FILES[1]}")
     try:
@@ -91,9 +66,11 @@ def load_bert(choice: str) -> BertTokenizer:
         raise ConfigError(f"bert: {choice} is not a BERT tokenizer ({error})") from None
     if not isinstance(backend.model, models.WordPiece) or backend.token_to_id(_UNK) is None:
         raise ConfigError(f"bert: {choice} is not a WordPiece tokenizer with {_UNK}")
-    size = backend.get_vocab_size()
+    backend.no_truncation()
+    backend.no_padding()
     name = choice if not Path(choice).is_dir() else f"folder {folder.resolve().name}"
-    return BertTokenizer(backend, f"{name}, {size} tokens (transformers {version('transformers')})")
+    about = f"{name}, {backend.get_vocab_size()} tokens (transformers {version('transformers')})"
+    return LibraryTokenizer("bert", about, backend, _UNK)
 
 
 def _backend(folder: Path) -> tokenizers.Tokenizer:
@@ -128,7 +105,9 @@ def _from_hub(name: str) -> Path:
         ) from None
 
 
-def learn_wordpiece(captions: Iterable[str], vocabulary: int, min_frequency: int) -> BertTokenizer:
+def learn_wordpiece(
+    captions: Iterable[str], vocabulary: int, min_frequency: int
+) -> LibraryTokenizer:
     """Learn a cased WordPiece vocabulary; Chinese characters are words of their own.
 
     Args:
@@ -165,8 +144,6 @@ def learn_wordpiece(captions: Iterable[str], vocabulary: int, min_frequency: int
     backend = tokenizers.Tokenizer(models.WordPiece(numbered, unk_token=_UNK))
     backend.normalizer, backend.pre_tokenizer = normalizer, splitter
     backend.decoder = decoders.WordPiece()
-    return BertTokenizer(
-        backend,
-        f"WordPiece, {len(numbered)} tokens, learned here, not {MULTILINGUAL} "
-        f"(tokenizers {version('tokenizers')})",
-    )
+    about = f"WordPiece, {len(numbered)} tokens, learned here, not {MULTILINGUAL}"
+    about += f" (tokenizers {version('tokenizers')})"
+    return LibraryTokenizer("bert", about, backend, _UNK)

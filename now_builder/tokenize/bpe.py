@@ -1,16 +1,14 @@
 """BPE over characters, learned on the train pool; characters outside it fall back to bytes."""
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from importlib.metadata import version
-from pathlib import Path
 
 import tokenizers
 from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
 
 from now_builder.formats.captions import SPECIALS
-from now_builder.formats.io import write_text
-from now_builder.tokenize.base import alphabet, encoded
+from now_builder.tokenize.library import LibraryTokenizer, alphabet
 
 LONGEST = 16
 """Most characters in a token: a sentence repeated on every page of a site is not a word."""
@@ -27,28 +25,10 @@ _PIECE = (
 _BYTES = [f"<0x{value:02X}>" for value in range(256)]
 
 
-class BpeTokenizer:
-    """A BPE that was learned here; see :func:`learn_bpe`."""
-
-    name = "bpe"
-    vocabulary: list[str] | None = None
-
-    def __init__(self, backend: tokenizers.Tokenizer, source: str) -> None:
-        self._backend = backend
-        self.source = source
-
-    def cut(self, captions: Iterable[str]) -> Iterator[list[str]]:
-        """Cut a stream of captions; joined and with bytes decoded, the tokens are the caption."""
-        for encoding in encoded(self._backend, captions):
-            yield encoding.tokens
-
-    def save(self, path: Path) -> None:
-        """Store the raw tokenizer: ``tokenizers.Tokenizer.from_file`` reads it."""
-        write_text(path, self._backend.to_str(pretty=False) + "\n")
-
-
-def learn_bpe(captions: Iterable[str], vocabulary: int, min_frequency: int) -> BpeTokenizer:
+def learn_bpe(captions: Iterable[str], vocabulary: int, min_frequency: int) -> LibraryTokenizer:
     """Learn merges on captions, which are first split at spaces, punctuation and script changes.
+
+    Joined and with bytes decoded, the tokens of a caption are the caption.
 
     Args:
         captions: Captions of the train pool; gone through twice.
@@ -62,7 +42,8 @@ def learn_bpe(captions: Iterable[str], vocabulary: int, min_frequency: int) -> B
     room = vocabulary - len(SPECIALS) - len(_BYTES)
     characters = alphabet(captions, min(vocabulary // 2, room))
     learner = tokenizers.Tokenizer(models.BPE())
-    learner.pre_tokenizer = _pieces()
+    pieces = pre_tokenizers.Split(Regex(_PIECE), behavior="isolated")
+    learner.pre_tokenizer = pieces
     trainer = trainers.BpeTrainer(
         vocab_size=room,
         min_frequency=min_frequency,
@@ -77,14 +58,7 @@ def learn_bpe(captions: Iterable[str], vocabulary: int, min_frequency: int) -> B
     numbered = {token: number for number, token in enumerate([*_BYTES, *tokens])}
     merges = [(left, right) for left, right in learned["merges"]]
     backend = tokenizers.Tokenizer(models.BPE(numbered, merges, byte_fallback=True))
-    backend.pre_tokenizer = _pieces()
+    backend.pre_tokenizer = pieces
     backend.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
-    return BpeTokenizer(
-        backend,
-        f"BPE with byte fallback, {len(numbered)} tokens, learned here "
-        f"(tokenizers {version('tokenizers')})",
-    )
-
-
-def _pieces() -> pre_tokenizers.PreTokenizer:
-    return pre_tokenizers.Split(Regex(_PIECE), behavior="isolated")
+    about = f"BPE with byte fallback, {len(numbered)} tokens, learned here"
+    return LibraryTokenizer("bpe", f"{about} (tokenizers {version('tokenizers')})", backend)

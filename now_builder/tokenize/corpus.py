@@ -17,11 +17,6 @@ class Corpus:
     split: SplitPlan
     mended: bool = False
 
-    @property
-    def shards(self) -> list[int]:
-        """The shards that are complete, in order."""
-        return complete_shards(self.captures)
-
     def of_shard(self, shard: int) -> Iterator[tuple[str, str, Split]]:
         """Yield key, caption and pool of each page that was captured and has a caption."""
         for row in read_rows(self.captures, shard):
@@ -31,7 +26,7 @@ class Corpus:
 
     def __iter__(self) -> Iterator[tuple[str, str, Split]]:
         """Yield those of all shards."""
-        for shard in self.shards:
+        for shard in complete_shards(self.captures):
             yield from self.of_shard(shard)
 
 
@@ -40,7 +35,6 @@ class TrainCaptions:
     """The captions of the train pool, for as many passes as a learner needs.
 
     Attributes:
-        corpus: captions of the crawl.
         total: number of captions in the train pool.
         at_most: most captions to yield, since a learner's memory grows with them.
     """

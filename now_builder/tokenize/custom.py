@@ -13,7 +13,8 @@ import tokenizers
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.captions import SPECIALS, TOKENIZERS
 from now_builder.formats.io import write_text
-from now_builder.tokenize.base import UNKNOWN, encoded
+from now_builder.tokenize.base import UNKNOWN
+from now_builder.tokenize.library import encoded
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
 

@@ -9,11 +9,7 @@ from typing import Any
 
 
 class JiebaTokenizer:
-    """Jieba's default mode with its own dictionary; it learns nothing.
-
-    Args:
-        white_space: Keep the space between words as a token.
-    """
+    """Jieba's default mode with its own dictionary; it learns nothing."""
 
     name = "jieba"
     vocabulary: list[str] | None = None

@@ -47,20 +47,15 @@ class TokenizeSummary:
     made: list[str]
 
     def __str__(self) -> str:
-        sizes = ", ".join(
-            f"{name} {size} tokens{'' if name in self.made else ' (unchanged)'}"
-            for name, size in self.sizes.items()
-            if name in TOKENIZERS
-        )
-        own = "".join(
-            f"; {name}: the {size} tokens of its file{'' if name in self.made else ' (unchanged)'}"
-            for name, size in self.sizes.items()
-            if name not in TOKENIZERS
-        )
-        return (
-            f"{self.pages} captions; vocabularies from the {self.learned_on} of the train pool "
-            f"alone: {sizes}{own}"
-        )
+        text = f"{self.pages} captions; vocabularies from the {self.learned_on} of the train pool "
+        text += "alone: "
+        for place, (name, size) in enumerate(self.sizes.items()):
+            if name in TOKENIZERS:
+                text += f"{', ' if place else ''}{name} {size} tokens"
+            else:
+                text += f"; {name}: the {size} tokens of its file"
+            text += "" if name in self.made else " (unchanged)"
+        return text
 
 
 def tokenize(
@@ -115,9 +110,7 @@ class _Job:
 def _files(captions: Path, settings: TokenizeSettings) -> dict[str, Path]:
     """Find the files of tokenizers that were brought along, now or earlier, and try a new one."""
     ending = ".tokenizer.json"
-    standing = {
-        path.name.removesuffix(ending): path for path in captions.glob(f"[!.]*{ending}")
-    }  # fmt: skip
+    standing = {p.name.removesuffix(ending): p for p in captions.glob(f"[!.]*{ending}")}
     files = {name: path for name, path in standing.items() if name not in TOKENIZERS}
     if settings.with_ is not None:
         from now_builder.tokenize.custom import CustomTokenizer, custom_name  # noqa: PLC0415
@@ -152,12 +145,7 @@ def _inputs(name: str, settings: TokenizeSettings, files: Mapping[str, Path], co
     chosen = {
         "jieba": [settings.jieba_white_space],
         "bpe": [settings.bpe_vocabulary, *learned],
-        "bert": [
-            settings.bert,
-            settings.bert_vocabulary,
-            settings.min_frequency,
-            settings.learn_from,
-        ],
+        "bert": [settings.bert, settings.bert_vocabulary, *learned],
     }
     own = chosen[name] if name in chosen else [sha256_of(files[name])]
     return hashlib.sha256(f"{__version__}\n{name}\n{own}\n{content}".encode()).hexdigest()
@@ -194,14 +182,11 @@ def _make(corpus: Corpus, tokenizer: CaptionTokenizer, job: _Job) -> Vocabulary:
 
 
 def _vocabulary(tokenizer: CaptionTokenizer, train: Counter[str], job: _Job) -> Vocabulary:
-    if tokenizer.vocabulary is not None:
-        learned_on = "nowhere here: all tokens of its file"
-        return make_vocabulary(
-            tokenizer.vocabulary, tokenizer.name, tokenizer.source, learned_on
-        )  # fmt: skip
-    # The commonest first; ties by the token itself, so that nothing depends on page order.
-    tokens = sorted(train, key=lambda token: (-train[token], token))
-    learned_on = f"train pool alone, {job.learned_on} captions"
+    tokens, learned_on = tokenizer.vocabulary, "nowhere here: all tokens of its file"
+    if tokens is None:
+        # The commonest first; ties by the token itself, so that nothing depends on page order.
+        tokens = sorted(train, key=lambda token: (-train[token], token))
+        learned_on = f"train pool alone, {job.learned_on} captions"
     return make_vocabulary(tokens, tokenizer.name, tokenizer.source, learned_on)
 
 

@@ -17,6 +17,7 @@ from tqdm import tqdm
 
 from now_builder.errors import ConfigError
 from now_builder.formats.captions import UNK, to_line
+from now_builder.formats.shard import complete_shards
 from now_builder.tokenize.base import CaptionTokenizer
 from now_builder.tokenize.corpus import Corpus
 
@@ -29,8 +30,6 @@ class ShardCutter:
     """Cut the captions of a corpus shard by shard, here or in worker processes.
 
     Attributes:
-        corpus: captions of a crawl.
-        tokenizer: tokenizer to cut them with.
         parts: folder with a file for each shard: its distinct tokens as JSON, then a line for each
             caption, with its key and the positions of its tokens in that list.
     """
@@ -40,24 +39,21 @@ class ShardCutter:
     parts: Path
 
     def cut_all(self, pages: int, processes: int) -> Counter[str]:
-        """Cut all shards; in memory are a shard a process, and the tokens of the train pool.
+        """Cut all shards, and count the tokens of the train pool, whatever the order of the shards.
+
+        In memory are a shard a process, and these tokens.
 
         Args:
             pages: Total number of captions, for the progress bar.
             processes: Number of processes; 0 takes one a core, or this one for a small corpus.
-
-        Returns:
-            How often each token occurs in the train pool, whatever the order of the shards.
 
         Raises:
             ConfigError: If a process was killed.
         """
         train: Counter[str] = Counter()
         name = self.tokenizer.name
-        with ExitStack() as stack:
-            bar = stack.enter_context(
-                tqdm(total=pages, desc=name, unit="caption", disable=None)
-            )  # fmt: skip
+        bar = tqdm(total=pages, desc=name, unit="caption", disable=None)
+        with bar, ExitStack() as stack:
             try:
                 for count, tokens in self.outcomes(pages, processes, stack):
                     train.update(tokens)
@@ -73,13 +69,14 @@ class ShardCutter:
         self, pages: int, processes: int, stack: ExitStack
     ) -> Iterator[tuple[int, Counter[str]]]:
         """Yield the result of :meth:`cut_shard` for each shard; ``stack`` ends the processes."""
+        shards = complete_shards(self.corpus.captures)
         processes = processes or (1 if pages < PARALLEL_FROM else os.cpu_count() or 1)
         if processes == 1:
-            return map(self.cut_shard, self.corpus.shards)
+            return map(self.cut_shard, shards)
         # Spawned, not forked: this process may hold threads of other libraries by now.
         context = multiprocessing.get_context("spawn")
         pool = ProcessPoolExecutor(processes, context, _join, (self,))
-        return stack.enter_context(pool).map(_cut_shard, self.corpus.shards)
+        return stack.enter_context(pool).map(_cut_shard, shards)
 
     def cut_shard(self, shard: int) -> tuple[int, Counter[str]]:
         """Write the file of a shard; count its captions, and tokens of those in the train pool."""

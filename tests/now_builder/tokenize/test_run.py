@@ -19,9 +19,9 @@ from now_builder.formats.shard import (
     write_shard,
 )
 from now_builder.formats.split import Shares, SplitPlan, read_split, write_split
-from now_builder.tokenize.bpe import BpeTokenizer
 from now_builder.tokenize.corpus import Corpus, TrainCaptions
 from now_builder.tokenize.jieba import JiebaTokenizer
+from now_builder.tokenize.library import LibraryTokenizer
 from now_builder.tokenize.run import tokenize
 from now_builder.tokenize.settings import TokenizeSettings
 from tests.kill_at_rename import run_until_rename
@@ -97,8 +97,8 @@ def test_ids_are_those_of_the_tokens_of_the_library(small_crawl: Path, captions:
     rows = encoded(small_crawl)
     tools = {
         "jieba": JiebaTokenizer(),
-        "bpe": BpeTokenizer(
-            tokenizers.Tokenizer.from_file(str(captions / "bpe.tokenizer.json")), ""
+        "bpe": LibraryTokenizer(
+            "bpe", "", tokenizers.Tokenizer.from_file(str(captions / "bpe.tokenizer.json"))
         ),
     }
     for name, tool in tools.items():

@@ -14,15 +14,14 @@ from hypothesis import strategies as st
 from transformers.models.bert.tokenization_bert_legacy import BertTokenizerLegacy
 
 from now_builder.errors import ConfigError
-from now_builder.tokenize.base import alphabet
 from now_builder.tokenize.bert import (
-    BertTokenizer,
     learn_wordpiece,
     load_bert,
     make_bert,
 )
-from now_builder.tokenize.bpe import BpeTokenizer, learn_bpe
+from now_builder.tokenize.bpe import learn_bpe
 from now_builder.tokenize.jieba import JiebaTokenizer
+from now_builder.tokenize.library import LibraryTokenizer, alphabet
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # where pip has not compiled it: invalid escapes
@@ -44,15 +43,15 @@ TEXT = st.text(SCRIPTS | st.sampled_from("网站新闻的a1 .,，。"), max_size
 
 
 @pytest.fixture(scope="module")
-def bpe() -> BpeTokenizer:
+def bpe() -> LibraryTokenizer:
     return learn_bpe(CORPUS, 900, 2)
 
 
 @pytest.fixture(scope="module")
-def wordpiece(tmp_path_factory: pytest.TempPathFactory) -> tuple[BertTokenizer, Path]:
+def wordpiece(tmp_path_factory: pytest.TempPathFactory) -> tuple[LibraryTokenizer, Path]:
     """A WordPiece tokenizer and its vocabulary as BERT's own file."""
     made = learn_wordpiece(CORPUS, 600, 2)
-    vocabulary = made._backend.get_vocab()
+    vocabulary = made.backend.get_vocab()
     words = sorted(vocabulary, key=vocabulary.__getitem__)
     path = tmp_path_factory.mktemp("bert") / "vocab.txt"
     specials = ["[PAD]", "[CLS]", "[SEP]", "[MASK]"]
@@ -103,13 +102,13 @@ def test_jieba_leaves_no_cache_in_a_shared_folder(tmp_path: Path) -> None:
 
 @settings(max_examples=150, deadline=None)
 @given(text=TEXT | st.text(max_size=30))
-def test_bpe_loses_nothing(bpe: BpeTokenizer, text: str) -> None:
+def test_bpe_loses_nothing(bpe: LibraryTokenizer, text: str) -> None:
     text = text.encode("utf-8", "ignore").decode()
-    ids = bpe._backend.encode(text, add_special_tokens=False).ids
-    assert bpe._backend.decode(ids) == text
+    ids = bpe.backend.encode(text, add_special_tokens=False).ids
+    assert bpe.backend.decode(ids) == text
 
 
-def test_bpe_gives_what_its_stored_file_gives(bpe: BpeTokenizer, tmp_path: Path) -> None:
+def test_bpe_gives_what_its_stored_file_gives(bpe: LibraryTokenizer, tmp_path: Path) -> None:
     bpe.save(tmp_path / "bpe.tokenizer.json")
     loaded = tokenizers.Tokenizer.from_file(str(tmp_path / "bpe.tokenizer.json"))
     texts = [*CORPUS[:9], "龍 zzz <0x41>"]
@@ -118,7 +117,7 @@ def test_bpe_gives_what_its_stored_file_gives(bpe: BpeTokenizer, tmp_path: Path)
 
 def test_bpe_stays_within_its_vocabulary() -> None:
     made = learn_bpe(CORPUS, 400, 2)
-    assert made._backend.get_vocab_size() <= 396
+    assert made.backend.get_vocab_size() <= 396
 
 
 def test_a_sentence_on_every_page_does_not_become_a_token() -> None:
@@ -137,7 +136,7 @@ def test_bpe_splits_at_spaces_punctuation_and_script_changes() -> None:
 @settings(max_examples=200, deadline=None)
 @given(text=TEXT)
 def test_wordpiece_gives_what_the_slow_reference_gives(
-    wordpiece: tuple[BertTokenizer, Path], text: str
+    wordpiece: tuple[LibraryTokenizer, Path], text: str
 ) -> None:
     made, path = wordpiece
     # The fast one's Unicode tables are years older: punctuation assigned since is a letter to it.
@@ -151,7 +150,7 @@ def test_wordpiece_gives_what_the_slow_reference_gives(
 
 
 def test_wordpiece_keeps_every_character_that_it_knows(
-    wordpiece: tuple[BertTokenizer, Path],
+    wordpiece: tuple[LibraryTokenizer, Path],
 ) -> None:
     made, _ = wordpiece
     for text in CORPUS[:6]:
@@ -163,7 +162,7 @@ def test_wordpiece_keeps_every_character_that_it_knows(
 
 @pytest.mark.parametrize("lower", [False, True])
 def test_special_tokens_in_a_caption_and_lower_case_are_left_to_the_library(
-    wordpiece: tuple[BertTokenizer, Path], tmp_path: Path, *, lower: bool
+    wordpiece: tuple[LibraryTokenizer, Path], tmp_path: Path, *, lower: bool
 ) -> None:
     _, path = wordpiece
     (tmp_path / "vocab.txt").write_bytes(path.read_bytes())
@@ -171,7 +170,7 @@ def test_special_tokens_in_a_caption_and_lower_case_are_left_to_the_library(
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
     made = load_bert(str(tmp_path))
     texts = ["Welcome [SEP] to[MASK]our [CLS", "ÜNÏCODE naïve", *CORPUS]
-    expected = made._backend.encode_batch(texts, add_special_tokens=False)
+    expected = made.backend.encode_batch(texts, add_special_tokens=False)
     for tokens, encoding in zip(made.cut(texts), expected, strict=True):
         assert tokens == ["<unk>" if token == "[UNK]" else token for token in encoding.tokens]
     assert "[SEP]" in next(made.cut(texts))
@@ -187,7 +186,7 @@ def _slow(path: Path) -> BertTokenizerLegacy:
 
 
 def test_a_folder_with_berts_own_vocabulary_file_is_loaded(
-    wordpiece: tuple[BertTokenizer, Path],
+    wordpiece: tuple[LibraryTokenizer, Path],
 ) -> None:
     made, path = wordpiece
     (path.parent / "tokenizer_config.json").write_text(
@@ -199,7 +198,7 @@ def test_a_folder_with_berts_own_vocabulary_file_is_loaded(
 
 
 def test_a_stored_wordpiece_is_loaded_again(
-    wordpiece: tuple[BertTokenizer, Path], tmp_path: Path
+    wordpiece: tuple[LibraryTokenizer, Path], tmp_path: Path
 ) -> None:
     made, _ = wordpiece
     made.save(tmp_path / "tokenizer.json")
@@ -211,7 +210,7 @@ def test_a_folder_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
         load_bert(str(tmp_path))
 
 
-def test_a_folder_with_another_tokenizer_is_refused(bpe: BpeTokenizer, tmp_path: Path) -> None:
+def test_a_folder_with_another_tokenizer_is_refused(bpe: LibraryTokenizer, tmp_path: Path) -> None:
     bpe.save(tmp_path / "tokenizer.json")
     with pytest.raises(ConfigError, match="not a WordPiece tokenizer"):
         load_bert(str(tmp_path))
@@ -242,7 +241,7 @@ def test_learned_vocabularies_are_the_same_in_every_process() -> None:
         "caps = [' '.join(r.choice(words) for _ in range(20)) + chr(0x4e00 + n % 999)"
         " for n in range(1500)]\n"
         "for t in (learn_bpe(caps, 700, 2), learn_wordpiece(caps, 700, 2)):\n"
-        "    print(hashlib.sha256(t._backend.to_str().encode()).hexdigest())\n"
+        "    print(hashlib.sha256(t.backend.to_str().encode()).hexdigest())\n"
     )
     runs = {
         subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -257,9 +256,9 @@ def test_the_alphabet_is_the_most_frequent_characters_ties_by_code_point() -> No
 
 
 def test_streams_longer_than_a_batch_are_cut_whole(
-    bpe: BpeTokenizer, monkeypatch: pytest.MonkeyPatch
+    bpe: LibraryTokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = list(bpe.cut(CORPUS))
     for size in (1, 4, len(CORPUS)):
-        monkeypatch.setattr("now_builder.tokenize.base.BATCH", size)
+        monkeypatch.setattr("now_builder.tokenize.library.BATCH", size)
         assert list(bpe.cut(iter(CORPUS))) == expected
