@@ -285,7 +285,7 @@ def _recheck(captures: Path, sample: int | None, seed: int, *, as_json: bool) ->
 
     found = recheck(captures, sample, seed)
     if as_json:
-        typer.echo(json.dumps(found.as_json(), ensure_ascii=False, indent=2))
+        typer.echo(json.dumps(asdict(found), ensure_ascii=False, indent=2))
     else:
         for one in found.disagreements:
             typer.echo(one)
@@ -342,7 +342,7 @@ def _audit_stats(
     from now_builder.inspect.stats import audit_stats
 
     found = audit_stats(audits, release, run)
-    typer.echo(json.dumps(found.as_json()) if as_json else str(found))
+    typer.echo(json.dumps(asdict(found)) if as_json else str(found))
 
 
 @app.command("doctor")

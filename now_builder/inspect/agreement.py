@@ -13,12 +13,7 @@ _Z95 = 1.959963984540054
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A share with its 95 % interval, all in [0, 1].
-
-    Attributes:
-        hits: Number of cases that count.
-        of: Number of cases.
-    """
+    """The share of cases that are hits, with its 95 % interval, all in [0, 1]."""
 
     hits: int
     of: int
@@ -52,10 +47,6 @@ def mean_interval(values: Float[np.ndarray, " values"]) -> tuple[float, float, f
 
 def kappa(first: Sequence[Hashable], second: Sequence[Hashable]) -> float | None:
     """Agreement of two raters beyond chance; ``None`` where chance alone would agree always.
-
-    Args:
-        first: The words of one rater.
-        second: Those of the other, on the same cases.
 
     Source:
         Cohen, A Coefficient of Agreement for Nominal Scales, 1960.

@@ -3,7 +3,7 @@
 import hashlib
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -77,11 +77,6 @@ def _check_judge(verdicts: VerdictFile, settings: AuditSettings) -> None:
 def audit(release: Path, settings: AuditSettings, say: Callable[[str], None]) -> None:
     """Serve the audit until interrupted, or write it as a page that works by itself.
 
-    Args:
-        release: Folder made by ``package``.
-        settings: What the user chose.
-        say: Takes the lines for the user.
-
     Raises:
         FormatError: If release, captures or the file of verdicts cannot be read.
         ConfigError: If settings cannot be met.
@@ -132,6 +127,7 @@ def _item(pair: Pair, picture: str) -> dict[str, Any]:
 def _page(
     settings: AuditSettings, items: Sequence[dict[str, Any]], verdicts: VerdictFile | None
 ) -> str:
+    sample = "\n".join([settings.judge, *(item["key"] for item in items)])
     return render(
         "audit.html.j2",
         served=verdicts is not None,
@@ -139,16 +135,11 @@ def _page(
         judge=settings.judge,
         data={
             "served": verdicts is not None,
-            "name": _name_of((item["key"] for item in items), settings),
+            # So that a browser keeps the verdicts on two samples apart.
+            "name": hashlib.sha256(sample.encode()).hexdigest()[:16],
             "judge": settings.judge,
             "columns": COLUMNS,
             "items": items,
             "done": [verdict.key for verdict in verdicts.judged] if verdicts else [],
         },
     )
-
-
-def _name_of(keys: Iterable[str], settings: AuditSettings) -> str:
-    """Name a sample, so that a browser keeps the verdicts on two samples apart."""
-    text = "\n".join([settings.judge, *keys])
-    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -10,13 +10,7 @@ _BINS = 30
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """How a number varies over pairs.
-
-    Attributes:
-        edges: Lower end of each bin; the last bin holds all from there on.
-        counts: Pairs in each bin.
-        width: Width of a bin.
-    """
+    """How a number varies over pairs: lower ends of bins, pairs in each, and the bins' width."""
 
     edges: list[float]
     counts: list[int]
@@ -51,13 +45,7 @@ class Drawing:
 
 
 def draw(histogram: Histogram, *, open_end: bool = False, decimals: int = 0) -> Drawing:
-    """Draw a histogram.
-
-    Args:
-        histogram: The histogram.
-        open_end: Whether its last bin holds all from there on.
-        decimals: Decimals of the labels.
-    """
+    """Draw a histogram, whose last bin holds all from there on if it has an open end."""
     step, top = 300 / len(histogram.counts), max(1, *histogram.counts)
 
     def label(value: float) -> str:

@@ -35,7 +35,7 @@ class Shown:
     """A pair on a page.
 
     Attributes:
-        href: Its URL where that is one of the web, so that a click can do nothing but visit it.
+        href: See :func:`link_of`.
         lang: Language code for the browser's choice of glyphs, if it is one.
         picture: The screenshot as a data URI.
         outlines: SVG paths of the boxes, by origin, the detector's own last and so on top.
@@ -84,13 +84,7 @@ def _shard(captures: Path, key: str) -> int:
 
 
 def show(release: Path, captures: Path, pairs: Sequence[Pair], budget: float) -> dict[str, Shown]:
-    """Make pictures and outlines of some pairs.
-
-    Args:
-        release: For the regions.
-        captures: For the pictures.
-        pairs: None twice.
-        budget: Most bytes of a picture.
+    """Make pictures, of at most ``budget`` bytes each, and outlines of some pairs, none twice.
 
     Raises:
         FormatError: If a picture or a region cannot be read.
@@ -127,12 +121,6 @@ def language_of(pair: Pair) -> str | None:
 def data_uri(key: str, screenshot: bytes, budget: float, widest: int = 360) -> str:
     """Shrink a screenshot until its data URI has at most ``budget`` bytes, if it ever has.
 
-    Args:
-        key: For messages.
-        screenshot: The stored file.
-        budget: Most bytes.
-        widest: Pixels across at most.
-
     Raises:
         FormatError: If it is not a readable picture.
     """
@@ -166,8 +154,3 @@ def _outlines(features: Features, pair: Pair) -> list[tuple[str, str]]:
         path = f"M{left} {top}H{right}V{bottom}H{left}Z"
         paths[name] = paths.get(name, "") + path
     return sorted(paths.items(), key=lambda item: item[0] == "detector")
-
-
-def by_key(pairs: Iterable[Pair], keys: Collection[str]) -> dict[str, Pair]:
-    """Pick pairs by their keys from a stream."""
-    return {pair.key: pair for pair in pairs if pair.key in keys}

@@ -1,8 +1,8 @@
 """An independent second reader: the captions of a crawl against what BeautifulSoup finds."""
 
 import warnings
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from heapq import nsmallest
 from pathlib import Path
 from typing import Any
@@ -54,7 +54,6 @@ class Disagreement:
     reread: str | None
 
     def __str__(self) -> str:
-        """Write it for people."""
         return f"{self.key} {self.url}\n  stored: {self.stored!r}\n  reread: {self.reread!r}"
 
 
@@ -64,10 +63,6 @@ class Recheck:
 
     pages: int
     disagreements: list[Disagreement]
-
-    def as_json(self) -> dict[str, Any]:
-        """Return plain values."""
-        return asdict(self)
 
 
 def recheck(captures: Path, sample: int | None = None, seed: int = 0) -> Recheck:
@@ -92,12 +87,12 @@ def recheck(captures: Path, sample: int | None = None, seed: int = 0) -> Recheck
     if not plan_path(captures).exists():
         raise FormatError(captures, "no plan.parquet in it: --recheck takes a folder made by crawl")
     _import_bs4()
-    keys = (row.key for row in _rows_with_source(captures))
-    chosen = (
-        frozenset(keys)
-        if sample is None
-        else frozenset(nsmallest(sample, keys, key=lambda key: draw_order(seed, key)))
-    )
+    shards = complete_shards(captures)
+    rows = (row for shard in shards for row in read_rows(captures, shard))
+    keys: Iterable[str] = (row.key for row in rows if row.status == "ok")
+    if sample is not None:
+        keys = nsmallest(sample, keys, key=lambda key: draw_order(seed, key))
+    chosen = frozenset(keys)
     found = []
     pages = tqdm(_sources(captures, chosen), total=len(chosen), unit="page", disable=None)
     for row, source in pages:
@@ -146,11 +141,6 @@ def _import_bs4() -> Any:
             "--recheck needs the package beautifulsoup4: pip install 'noise-of-web[crawl]'"
         ) from None
     return bs4
-
-
-def _rows_with_source(captures: Path) -> Iterator[CaptureRow]:
-    for shard in complete_shards(captures):
-        yield from (row for row in read_rows(captures, shard) if row.status == "ok")
 
 
 def _sources(captures: Path, chosen: frozenset[str]) -> Iterator[tuple[CaptureRow, bytes]]:

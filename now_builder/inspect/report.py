@@ -27,7 +27,7 @@ from now_builder.formats.statistics import ReleaseStatistics, Summary, identity,
 from now_builder.html import template_environment
 from now_builder.inspect.agreement import Share, mean_interval, wilson
 from now_builder.inspect.histograms import Histogram, draw, histogram_of
-from now_builder.inspect.pairs import by_key, drawn, show
+from now_builder.inspect.pairs import drawn, show
 from now_builder.inspect.settings import ReportSettings
 from now_builder.inspect.stats import audit_stats
 
@@ -70,12 +70,7 @@ class Noise:
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """How long captions are in one unit.
-
-    Attributes:
-        unit: ``characters``, or ``… tokens`` of a tokenizer.
-        unknown: Share of ``<unk>`` among the tokens, in percent.
-    """
+    """How long captions are in characters or a tokenizer's tokens, ``unknown`` percent of them."""
 
     unit: str
     histogram: Histogram
@@ -87,10 +82,6 @@ def report(release: Path, settings: ReportSettings) -> str:
     """Write the report of a release and return the line that says so.
 
     Of a large release only a few bytes a pair are held, never its captions or embeddings.
-
-    Args:
-        release: Folder made by ``package``.
-        settings: What the user chose.
 
     Raises:
         FormatError: If release, captures or run are missing, torn or do not belong together.
@@ -108,9 +99,10 @@ def report(release: Path, settings: ReportSettings) -> str:
     noise = _noise(settings, known) if settings.run else None
     measured = audit_stats(settings.audit, release, settings.run) if settings.audit else None
     wanted = [key for _, shown in (noise.extremes if noise else []) for key, _ in shown]
+    extremes = frozenset(wanted)
     pairs = {pair.key: pair for pair in sample}
-    if wanted:
-        pairs |= by_key(stream_pairs(release), frozenset(wanted))
+    if extremes:
+        pairs |= {pair.key: pair for pair in stream_pairs(release) if pair.key in extremes}
     limit = settings.max_mb * 1e6
     share = 0.8 * limit / (len(sample) + len(wanted))
     shown = show(release, settings.captures, list(pairs.values()), share)
@@ -129,13 +121,13 @@ def report(release: Path, settings: ReportSettings) -> str:
         rejects=_rejects(manifest),
         settings=settings,
     )
+    size = f"{len(page.encode()) / 1e6:.1f} MB"
     if len(page.encode()) > limit:
         raise ConfigError(
-            f"{settings.output}: {len(page.encode()) / 1e6:.1f} MB with {len(pairs)} pairs, "
-            f"allowed are {settings.max_mb:g}; show fewer (--pairs, --extremes) or raise --max-mb"
+            f"{settings.output}: {size} with {len(pairs)} pairs, allowed are {settings.max_mb:g}; "
+            "show fewer (--pairs, --extremes) or raise --max-mb"
         )
     write_text(settings.output, page)
-    size = f"{len(page.encode()) / 1e6:.1f} MB"
     return f"{settings.output}: {statistics.pairs} pairs, {len(pairs)} of them shown, {size}"
 
 

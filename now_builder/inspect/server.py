@@ -24,15 +24,7 @@ _BODY = 16 * 2**10
 
 @dataclass(slots=True)
 class Audit:
-    """An audit that is going on.
-
-    Attributes:
-        sample: The pairs to judge, by key.
-        places: Where their pictures are.
-        verdicts: The open file.
-        judge: Name of the judge.
-        page: Renders the page as things stand.
-    """
+    """An audit that is going on; ``page`` renders its page as things stand."""
 
     sample: Mapping[str, Pair]
     places: Mapping[str, Place]
@@ -47,11 +39,7 @@ class Audit:
             return self.page()
 
     def judged(self, request: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Store a verdict; give what is done then.
-
-        Returns:
-            ``None`` if the request is no verdict on a pair of the sample that has none.
-        """
+        """Store a verdict on a pair of the sample that has none, and return what is done then."""
         with self._lock:
             pair = self.sample.get(str(request.get("key")))
             verdict = next((word for word in VERDICTS if word == request.get("matched")), None)
@@ -92,21 +80,17 @@ def listening(audit: Audit, port: int) -> Iterator[str]:
     Raises:
         ConfigError: If the port is taken.
     """
-    token = secrets.token_urlsafe(24)
-
-    class Handler(_Handler):
-        pass
-
-    Handler.audit, Handler.root = audit, f"/{token}/"
+    root = f"/{secrets.token_urlsafe(24)}/"
+    handler = type("Handler", (_Handler,), {"audit": audit, "root": root})
     try:
-        server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
+        server = ThreadingHTTPServer(("127.0.0.1", port), handler)
     except OSError as error:
         raise ConfigError(f"--port {port}: {error.strerror}; another, or 0 for any") from None
     server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:
-        yield f"http://127.0.0.1:{server.server_address[1]}{Handler.root}"
+        yield f"http://127.0.0.1:{server.server_address[1]}{root}"
     finally:
         server.shutdown()
         server.server_close()
@@ -123,14 +107,11 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         """Answer with the page or a picture."""
         path = self._path()
+        folder, _, key = (path or "").partition("/")
         if path == "":
             self._answer(HTTPStatus.OK, "text/html; charset=utf-8", self.audit.render().encode())
-        elif path is not None and path.startswith("pictures/"):
-            place = self.audit.places.get(path.removeprefix("pictures/"))
-            if place is None:
-                self._refuse(HTTPStatus.NOT_FOUND)
-                return
-            picture = read_place(place)
+        elif folder == "pictures" and key in self.audit.places:
+            picture = read_place(self.audit.places[key])
             self._answer(HTTPStatus.OK, f"image/{image_kind(picture)}", picture, "max-age=3600")
         else:
             self._refuse(HTTPStatus.NOT_FOUND)

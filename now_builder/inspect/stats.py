@@ -1,11 +1,10 @@
 """Statistics of audits: the noise ratio, agreement between judges, and agreement with a run."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -18,13 +17,10 @@ from now_builder.inspect.agreement import Share, auroc, kappa, wilson
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """The verdicts of one file.
+    """The verdicts of one file: their counts, and the mismatches among those that are decided.
 
     Attributes:
         name: Name of the judge, with the file's name where judges share one.
-        counts: Pairs by verdict.
-        noise: Mismatches among the pairs that were decided; unsure ones are left out.
-        by_split: The same by split.
     """
 
     name: str
@@ -35,14 +31,7 @@ class Judge:
 
 @dataclass(frozen=True, slots=True)
 class Between:
-    """How far two judges agree on the pairs that both decided.
-
-    Attributes:
-        both: Pairs that both saw.
-        decided: Those on which neither was unsure.
-        agree: Share of these with one verdict.
-        kappa: Cohen's kappa on these.
-    """
+    """How far two judges agree: pairs that both saw, and of these those on which both decided."""
 
     first: str
     second: str
@@ -54,14 +43,10 @@ class Between:
 
 @dataclass(frozen=True, slots=True)
 class WithRun:
-    """How far a run's belief agrees with the judges together.
+    """How far a run's belief agrees with the judges together, on the pairs with both.
 
-    Attributes:
-        decided: Decided pairs on which the run has a belief.
-        accuracy: Accuracy of calling a pair clean above a clean probability of one half.
-        called_noisy: Share of them that the run calls noisy.
-        auroc: AUROC of the clean probability.
-        kappa: Cohen's kappa of that call and the verdict.
+    A pair is called clean above a clean probability of one half; ``auroc`` is that of the
+    probability, the other figures are those of the calls.
     """
 
     decided: int
@@ -84,15 +69,9 @@ class AuditStats:
     between: list[Between]
     with_run: WithRun | None
 
-    def as_json(self) -> dict[str, Any]:
-        """Return plain values."""
-        return asdict(self)
-
     def __str__(self) -> str:
-        """Write it for people."""
-        several = len(self.judges) > 1
-        lines = [line for judge in self.judges for line in _judge_lines(judge)]
-        lines += _judge_lines(self.together) if several else []
+        judges = [*self.judges, self.together] if len(self.judges) > 1 else self.judges
+        lines = [line for judge in judges for line in _judge_lines(judge)]
         lines += [
             f"{pair.first} and {pair.second}: {pair.both} pairs seen by both, {pair.decided} "
             f"decided by both, agree {percent(pair.agree)}, kappa {figure(pair.kappa)}"
@@ -153,10 +132,9 @@ def audit_stats(audits: Sequence[Path], release: Path | None, run: Path | None) 
     together: dict[str, Judged] = {}
     verdicts: dict[str, Verdict] = {}
     for lines in by_judge.values():
-        for key, line in lines.items():
-            known = verdicts.get(key, line.matched)
-            verdicts[key] = line.matched if known == line.matched else "unsure"
-            together[key] = line
+        together |= lines
+        for key, verdict in _verdicts(lines).items():
+            verdicts[key] = verdict if verdicts.get(key, verdict) == verdict else "unsure"
     return AuditStats(
         [_judge(name, lines, _verdicts(lines)) for name, lines in by_judge.items()],
         _judge("together", together, verdicts),
@@ -182,25 +160,20 @@ def _verdicts(lines: Mapping[str, Judged]) -> dict[str, Verdict]:
 
 
 def _judge(name: str, lines: Mapping[str, Judged], verdicts: Mapping[str, Verdict]) -> Judge:
-    found = {line.split for line in lines.values()}
-    splits = [*(split for split in SPLITS if split in found), *sorted(found - {*SPLITS})]
+    found: dict[str, Counter[Verdict]] = defaultdict(Counter)
+    for key, line in lines.items():
+        found[line.split][verdicts[key]] += 1
+    splits = [*(split for split in SPLITS if split in found), *sorted({*found} - {*SPLITS})]
     counts = Counter(verdicts.values())
     return Judge(
         name,
         {word: counts[word] for word in VERDICTS},
-        noise_ratio(list(verdicts.values())),
-        {
-            split: noise_ratio(
-                [verdicts[key] for key, line in lines.items() if line.split == split]
-            )
-            for split in splits
-        },
+        _noise_ratio(counts),
+        {split: _noise_ratio(found[split]) for split in splits},
     )
 
 
-def noise_ratio(verdicts: Sequence[Verdict]) -> Share | None:
-    """Return the share of mismatches among the decided pairs; ``None`` if none is decided."""
-    counts = Counter(verdicts)
+def _noise_ratio(counts: Mapping[Verdict, int]) -> Share | None:
     return wilson(counts["mismatch"], counts["mismatch"] + counts["match"])
 
 

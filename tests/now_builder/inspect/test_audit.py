@@ -12,6 +12,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from http.client import HTTPException
 
 import numpy as np
@@ -352,7 +353,7 @@ def test_stats_of_two_judges_and_a_run(tmp_path):
     text = str(found)
     assert "ann: match 3, mismatch 2, unsure 1; noise ratio 40.0 %" in text
     assert "together" in text
-    assert json.loads(json.dumps(found.as_json()))["between"][0]["first"] == "ann"
+    assert json.loads(json.dumps(asdict(found)))["between"][0]["first"] == "ann"
 
 
 def test_stats_name_judges_apart_and_refuse_what_they_cannot_read(tmp_path, world, run):
