@@ -12,12 +12,7 @@ _EVERY_S = 30.0
 class Progress:
     """A bar on a terminal, a line every half minute elsewhere.
 
-    Args:
-        pages: Pages to visit in this run.
-        total: URLs in these shards.
-
-    Attributes:
-        in_flight: pages that are being visited now; updated by the workers.
+    Of ``total`` URLs some ``pages`` are to be visited; the workers update ``in_flight``.
     """
 
     def __init__(self, pages: int, total: int) -> None:

@@ -27,12 +27,8 @@ class Benchmark:
     """A data set of the field in its ``*_precomp`` layout.
 
     Attributes:
-        title: Name for people.
-        folder: Name of its layout.
-        test_images: Images of the test split.
         each: Captions of an image.
         test_stem: What the names of the test split's files begin with.
-        captions_suffix: Ending of its caption files.
         web: Whether its training pairs are noisy as they were found; otherwise noise is injected.
     """
 
@@ -62,7 +58,6 @@ class BoardFacts:
     """What a leaderboard's board is about.
 
     Attributes:
-        title: Name for people.
         about: One sentence on its data.
         test_size: Images and captions of the published test split.
         protocol: How its figures are averaged, if they are.

@@ -60,12 +60,7 @@ def _checksum(head: str, columns: Mapping[str, np.ndarray]) -> str:
 
 
 def read_parts(path: Path, prefix: str = "") -> list[Path]:
-    """List the finished batches of an unfinished run, in the order of their keys.
-
-    Args:
-        path: The feature file.
-        prefix: What the first keys of those wanted begin with.
-    """
+    """List the finished batches, of all first keys or of those with a prefix, in their order."""
     return sorted(parts_folder(path).glob(f"{prefix or '[!.]'}*{_SUFFIX}"))
 
 

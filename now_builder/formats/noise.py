@@ -1,7 +1,6 @@
 """Noise files: which image each training caption is given; read as they are, never made here."""
 
 from pathlib import Path
-from tokenize import TokenError
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -11,6 +10,7 @@ from pydantic import Field, model_validator
 from now_builder.config import Sha256, Strict
 from now_builder.errors import FormatError
 from now_builder.formats.io import sha256_of
+from now_builder.formats.release import map_array
 
 
 class Noise(Strict):
@@ -48,12 +48,7 @@ def read_noise(path: Path, captions: int, images: int) -> Int[np.ndarray, " capt
         FormatError: If it is missing or torn, has another length or type, or names an image
             that is not there.
     """
-    try:
-        stored = np.lib.format.open_memmap(path, mode="r")
-    except FileNotFoundError:
-        raise FormatError(path, "no such noise file; `pc2-baseline make-noise` makes one") from None
-    except (ValueError, OSError, EOFError, SyntaxError, TokenError, MemoryError) as error:
-        raise FormatError(path, f"not a readable .npy array ({error!r:.200})") from None
+    stored = map_array(path, "no such noise file; `pc2-baseline make-noise` makes one")
     if stored.ndim != 1 or stored.dtype.kind not in "iu":
         raise FormatError(
             path, f"found {stored.dtype} {stored.shape}, expected integers ({captions},)"
@@ -65,10 +60,8 @@ def read_noise(path: Path, captions: int, images: int) -> Int[np.ndarray, " capt
     noise: Int[np.ndarray, " captions"] = np.array(stored, dtype=np.int64)
     wrong = np.flatnonzero((noise < 0) | (noise >= images))
     if len(wrong):
-        raise FormatError(
-            path,
-            f"entry {wrong[0]} is {noise[wrong[0]]}, expected an image from 0 to {images - 1}",
-        )
+        found = f"entry {wrong[0]} is {noise[wrong[0]]}"
+        raise FormatError(path, f"{found}, expected an image from 0 to {images - 1}")
     return noise
 
 
@@ -87,12 +80,7 @@ def describe(path: Path, noise: Int[np.ndarray, " captions"], images: int) -> No
 
     Its protocol is ``images`` where all captions of each image go to one image, ``captions``
     where some go apart, and ``either`` where both are the same: one caption an image, or
-    nothing shuffled.
-
-    Args:
-        path: The file, for its hash.
-        noise: What :func:`read_noise` read of it.
-        images: Images of the training split.
+    nothing shuffled. ``path`` is that of the file, for its hash.
     """
     wrong = ~matched(noise, images)
     groups = noise.reshape(images, -1)

@@ -275,18 +275,27 @@ def read_published_regions(path: Path) -> Shaped[np.ndarray, "pairs regions dim"
     Raises:
         FormatError: If it is missing, torn, or no array of floats with three axes.
     """
-    try:
-        # Not np.load: that also takes zips and, asked to, pickles.
-        regions: Shaped[np.ndarray, "pairs regions dim"] = np.lib.format.open_memmap(path, mode="r")
-    except FileNotFoundError:
-        raise FormatError(path, "no such file, and no .h5 of that split") from None
-    except (ValueError, OSError, EOFError, SyntaxError, TokenError, MemoryError) as error:
-        raise FormatError(path, f"not a readable .npy array ({error!r:.200})") from None
+    regions: Shaped[np.ndarray, "pairs regions dim"]
+    regions = map_array(path, "no such file, and no .h5 of that split")
     if regions.ndim != 3 or regions.dtype.kind != "f":
         raise FormatError(
             path, f"found {regions.dtype} {regions.shape}, expected floats (pairs, regions, dim)"
         )
     return regions
+
+
+def map_array(path: Path, missing: str) -> Any:
+    """Map a ``.npy`` file into memory, unread; not by np.load, which also takes zips and pickles.
+
+    Raises:
+        FormatError: If it is torn or is none; ``missing`` is what is said if it is not there.
+    """
+    try:
+        return np.lib.format.open_memmap(path, mode="r")
+    except FileNotFoundError:
+        raise FormatError(path, missing) from None
+    except (ValueError, OSError, EOFError, SyntaxError, TokenError, MemoryError) as error:
+        raise FormatError(path, f"not a readable .npy array ({error!r:.200})") from None
 
 
 @contextmanager

@@ -422,21 +422,17 @@ def from_members(path: Path, key: str, parts: dict[str, bytes]) -> Capture:
     """
     screenshot = parts.get("png") or parts.get("webp")
     if screenshot is None or "html.gz" not in parts or "elements.json" not in parts:
-        raise FormatError(
-            path,
-            f"page {key}: found members {sorted(parts)}, expected png or webp, html.gz, "
-            "elements.json",
-        )
+        found = f"page {key}: found members {sorted(parts)}"
+        raise FormatError(path, f"{found}, expected png or webp, html.gz, elements.json")
     try:
         tree = json.loads(parts["elements.json"])
-        found = tree["format"]
+        version = tree["format"]
         elements = [read_element(item) for item in tree["elements"]]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise FormatError(path, f"{key}.elements.json: not elements ({error!r:.200})") from None
-    if found != _ELEMENTS_FORMAT:
-        raise FormatError(
-            path, f"{key}.elements.json: format {found!r:.40}, expected {_ELEMENTS_FORMAT}"
-        )
+    if version != _ELEMENTS_FORMAT:
+        found = f"{key}.elements.json: format {version!r:.40}"
+        raise FormatError(path, f"{found}, expected {_ELEMENTS_FORMAT}")
     return Capture(key, screenshot, _unpacked(path, key, parts["html.gz"]), elements)
 
 
@@ -458,7 +454,7 @@ def read_element(item: dict[str, Any]) -> Element:
     return Element(box=_box(box), text_box=_box(text_box) if text_box else None, **item)
 
 
-def _box(numbers: list[float]) -> Box:
+def _box(numbers: list[Any]) -> Box:  # JSON has whole numbers, too
     left, top, right, bottom = map(float, numbers)
     return left, top, right, bottom
 

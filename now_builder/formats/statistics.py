@@ -6,7 +6,7 @@ A few bytes a pair are kept, whatever the length of its caption: texts are compa
 import hashlib
 from array import array
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from operator import attrgetter
@@ -81,11 +81,7 @@ class Identities:
             self._numbers.append(identity(text))
 
     def add_number(self, number: int) -> None:
-        """Append a value that is a number of 64 bits already.
-
-        Raises:
-            OverflowError: If it has more, or is negative.
-        """
+        """Append a number of 64 bits; an OverflowError if it has more."""
         self._numbers.append(number)
 
     @property
@@ -130,7 +126,6 @@ class TokenStatistics:
         unknown_id: Id of ``<unk>``; ``None`` if it is not known.
         unknown: Number of ``<unk>`` among the tokens.
         lengths: Tokens of each caption.
-        lines: The token lines.
     """
 
     unknown_id: int | None = UNK
@@ -153,12 +148,8 @@ class TokenStatistics:
     def read(self, path: Path, pairs: int) -> Iterator[list[int]]:
         """Read a caption file line by line; each caption is counted before it is yielded.
 
-        Args:
-            path: File with the comma-separated token ids of one caption a line.
-            pairs: Expected number of lines.
-
         Raises:
-            FormatError: If it cannot be read or has another number of lines.
+            FormatError: If it cannot be read or has another number of lines than pairs.
         """
         lines = stream_lines(path, "no such file")
         for number, line in enumerate(islice(lines, pairs), 1):
@@ -254,14 +245,7 @@ class SplitStatistics:
 
 
 class ReleaseStatistics:
-    """The splits of a release in numbers.
-
-    Args:
-        columns: Values of a pair to be compared besides :data:`COLUMNS`.
-
-    Attributes:
-        splits: Statistics by split.
-    """
+    """The splits of a release in numbers, with the columns of :class:`SplitStatistics`."""
 
     def __init__(self, columns: Mapping[str, Column] | None = None) -> None:
         self.splits = {split: SplitStatistics(columns) for split in SPLITS}
@@ -274,12 +258,12 @@ class ReleaseStatistics:
     @property
     def languages(self) -> dict[str, int]:
         """Pairs by language over all splits, the commonest first."""
-        return _added(split.languages for split in self.splits.values())
+        return ranked(sum((split.languages for split in self.splits.values()), Counter()))
 
     @property
     def caption_sources(self) -> dict[str, int]:
         """Pairs by where the caption stood in the page, over all splits."""
-        return _added(split.caption_sources for split in self.splits.values())
+        return ranked(sum((split.caption_sources for split in self.splits.values()), Counter()))
 
     def read_pairs(self, release: Path) -> Iterator[Pair]:
         """Read ``pairs.parquet`` row by row; each pair is counted before it is yielded.
@@ -332,13 +316,6 @@ class ReleaseStatistics:
                 )
 
 
-def _added(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    total: Counter[str] = Counter()
-    for part in parts:
-        total.update(part)
-    return ranked(total)
-
-
 @dataclass(frozen=True, slots=True)
 class Ceiling:
     """Expected R@1 (percent) of a perfect model that must break ties at random."""
@@ -358,9 +335,6 @@ def ceiling(images: Sequence[Hashable], captions: Sequence[Hashable]) -> Ceiling
     Args:
         images: Identity of each pair's image.
         captions: Identity of each pair's caption.
-
-    Returns:
-        Percent, for both directions.
     """
     both = Counter(zip(images, captions, strict=True))
     of_image, of_caption = Counter(images), Counter(captions)

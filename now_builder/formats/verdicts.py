@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import BinaryIO, Literal
+from typing import Any, BinaryIO, Literal
 
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.io import read_lines, sync_folder
@@ -25,12 +25,8 @@ class Judged:
     """A line of a file of verdicts; its fields are the columns, in this order.
 
     Attributes:
-        key: Key of the page.
-        url: URL as listed.
-        split: Split of the pair.
         lang: Language of the page, empty if undecided.
         matched: The verdict; ``package --matched`` reads this column.
-        judge: Name of the person who judged.
         at: Time of the verdict, UTC, ISO 8601.
         seconds: For how long the pair was looked at.
         note: The judge's words, on one line.
@@ -97,10 +93,7 @@ class VerdictFile:
 
 @contextmanager
 def open_verdicts(path: Path) -> Iterator[VerdictFile]:
-    """Open a file of verdicts to go on with it; a line that a kill left half-written is dropped.
-
-    Args:
-        path: The CSV; made if it is not there.
+    """Open or make a file of verdicts; a line that a kill left half-written is dropped.
 
     Raises:
         FormatError: If it is there and is something else.
@@ -158,22 +151,16 @@ def check_verdicts(path: Path, content: bytes) -> list[Judged]:
 
 
 def _judged(path: Path, number: int, row: list[str]) -> Judged:
-    cells = dict(zip(COLUMNS, row, strict=False))
+    cells: dict[str, Any] = dict(zip(COLUMNS, row, strict=False))
     verdict = next((word for word in VERDICTS if word == cells.get("matched")), None)
     try:
         seconds = float(cells.get("seconds", ""))
     except ValueError:
         seconds = None
     if len(row) != len(COLUMNS) or verdict is None or seconds is None or not cells["key"]:
-        raise FormatError(
-            path,
-            f"row {number}: {','.join(row)[:120]!r}, expected {','.join(COLUMNS)} with matched one "
-            f"of {', '.join(VERDICTS)}",
-        )
-    return Judged(
-        cells["key"], cells["url"], cells["split"], cells["lang"], verdict, cells["judge"],
-        cells["at"], seconds, cells["note"],
-    )  # fmt: skip
+        wanted = f"{','.join(COLUMNS)} with matched one of {', '.join(VERDICTS)}"
+        raise FormatError(path, f"row {number}: {','.join(row)[:120]!r}, expected {wanted}")
+    return Judged(**cells | {"matched": verdict, "seconds": seconds})
 
 
 def to_row(verdict: Judged) -> str:

@@ -41,12 +41,9 @@ def cdxj_path(captures: Path, shard: int) -> Path:
 
 
 def write_warc(captures: Path, shard: int, pages: Iterable[tuple[CaptureRow, Capture]]) -> None:
-    """Write the WARC of a shard and its index; the same pages give the same bytes.
+    """Write the WARC of a shard's pages with ``status=ok``, streamed, and its index.
 
-    Args:
-        captures: The captures folder.
-        shard: Number of the shard.
-        pages: Rows with ``status=ok`` and their captures; streamed.
+    The same pages give the same bytes.
     """
     lines: list[str] = []
     path = warc_path(captures, shard)
@@ -121,17 +118,12 @@ def _records(writer: WARCWriter, row: CaptureRow, capture: Capture) -> Iterator[
     source = _record_id(row, "source", max(0, len(capture.exchanges) - 1))
     for place, exchange in enumerate(capture.exchanges):
         last = place == len(capture.exchanges) - 1
-        headers = {
-            "WARC-Record-ID": _record_id(row, "source", place),
-            "WARC-Date": _date(exchange.at),
-        }
+        at = {"WARC-Date": _date(exchange.at)}
+        name = _record_id(row, "source", place)
+        headers = {"WARC-Record-ID": name} | at
         yield _response(writer, exchange, capture.html if last else b"", headers)
-        headers = {
-            "WARC-Record-ID": _record_id(row, "request", place),
-            "WARC-Date": _date(exchange.at),
-            "WARC-Concurrent-To": headers["WARC-Record-ID"],
-        }
-        yield _request(writer, exchange, headers)
+        headers = {"WARC-Record-ID": _record_id(row, "request", place)} | at
+        yield _request(writer, exchange, headers | {"WARC-Concurrent-To": name})
     at = {"WARC-Date": _date(row.fetched_at)}
     if not capture.exchanges:  # visited when no WARC was wanted: the source is all there is
         headers = at | {"WARC-Record-ID": source}
@@ -157,12 +149,10 @@ def _response(
         (f"{_AS_SENT}{name}" if name.lower() in TRANSFER_HEADERS else name, value)
         for name, value in exchange.answer
     ]
-    status = f"{exchange.status} {exchange.reason}"
+    received.append(("Content-Length", str(len(body))))
     return writer.create_warc_record(
         exchange.url, "response", io.BytesIO(body), len(body), warc_headers_dict=headers,
-        http_headers=StatusAndHeaders(
-            status, [*received, ("Content-Length", str(len(body)))], protocol=_HTTP
-        ),
+        http_headers=StatusAndHeaders(f"{exchange.status} {exchange.reason}", received, _HTTP),
     )  # fmt: skip
 
 
@@ -170,12 +160,10 @@ def _request(writer: WARCWriter, exchange: Exchange, headers: dict[str, str]) ->
     parts = urlsplit(exchange.url)
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     sent = [pair for pair in exchange.request if pair[0].lower() != "host"]
+    said = StatusAndHeaders(f"{target} {_HTTP}", [("Host", parts.netloc), *sent], exchange.method)
     return writer.create_warc_record(
-        exchange.url, "request", warc_headers_dict=headers,
-        http_headers=StatusAndHeaders(
-            f"{target} {_HTTP}", [("Host", parts.netloc), *sent], protocol=exchange.method
-        ),
-    )  # fmt: skip
+        exchange.url, "request", warc_headers_dict=headers, http_headers=said
+    )
 
 
 def _resource(

@@ -111,12 +111,9 @@ def figure(value: float | None) -> str:
 
 
 def audit_stats(audits: Sequence[Path], release: Path | None, run: Path | None) -> AuditStats:
-    """Compute the statistics of audits.
+    """Compute the statistics of audits, files of verdicts of one judge each.
 
-    Args:
-        audits: Files of verdicts, one a judge.
-        release: What was judged; needed if ``run`` is a folder.
-        run: See :func:`now_builder.formats.beliefs.read_beliefs`.
+    A run is given as to :func:`now_builder.formats.beliefs.read_beliefs`.
 
     Raises:
         FormatError: If a file cannot be read, or none holds a verdict.

@@ -24,13 +24,9 @@ _FILES = ["vocab.txt", "tokenizer.json", "tokenizer_config.json"]
 def make_bert(
     choice: str, captions: Iterable[str], vocabulary: int, min_frequency: int
 ) -> LibraryTokenizer:
-    """Load the tokenizer that was asked for, or learn one.
+    """Load the tokenizer that was asked for, or learn one as :func:`learn_wordpiece` does.
 
-    Args:
-        choice: ``auto``, ``learn``, a hub name or a folder.
-        captions: Captions of the train pool, to learn one on.
-        vocabulary: Most tokens of one that is learned.
-        min_frequency: How often a pair of pieces must occur to be merged.
+    The choice is ``auto``, ``learn``, a hub name or a folder.
 
     Raises:
         ConfigError: If a name or folder was asked for and cannot be had.

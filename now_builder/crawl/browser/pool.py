@@ -79,12 +79,7 @@ class _Launched:
 
 
 def user_agent(version: str, url: str) -> str:
-    """Return a phone's user agent that names this crawler.
-
-    Args:
-        version: Version of the browser, such as ``131.0.6778.33``.
-        url: Page with information for the owners of sites.
-    """
+    """Return a phone's user agent that names this crawler and a page about it."""
     about = f" (+{url})" if url else ""
     return (
         "Mozilla/5.0 (Linux; Android 10; K) AppleWebKit/537.36 (KHTML, like Gecko) "
@@ -144,13 +139,9 @@ class BrowserPool:
     async def visit(
         self, url: str, proxy: Proxy, record: VisitRecord, *, alone: bool = False
     ) -> VisitResult:
-        """Visit a URL in a context of its own.
+        """Visit a URL in a context of its own, filling the record on the way.
 
-        Args:
-            url: Canonical.
-            proxy: The proxy of this page's connections.
-            record: Filled as the visit goes on.
-            alone: Use a browser that no other page is in, after a crash of a shared one.
+        After a crash of a shared browser a page is visited ``alone`` in one.
 
         Raises:
             VisitError: If there is nothing to capture.

@@ -65,10 +65,6 @@ def decode(content: bytes, content_type: str | None) -> Decoded:
     The order: byte-order mark, charset of the HTTP header, ``<meta>`` in the first 1,024 bytes,
     XML declaration, ``<meta>`` further on, valid UTF-8, detection, windows-1252.
 
-    Args:
-        content: As served, content encodings such as gzip undone.
-        content_type: The HTTP header, or ``None``.
-
     Source:
         WHATWG HTML, "Determining the character encoding"; WHATWG Encoding for the labels.
     """

@@ -51,13 +51,9 @@ class Attempt:
 class PageVisitor:
     """Visits pages, and turns whatever goes wrong with one into its row.
 
-    Args:
-        settings: Settings of the crawl.
-        browsers: The browsers to visit with.
-        robots: Decisions by robots.txt.
-        scheduler: Told of the crawl delay that a site asks for.
-        ranks: Number of each page among those of its host, by key; for the quota.
-        pool: Threads for what would hold up the other pages: parsing, hashing.
+    The scheduler is told of the crawl delay that a site asks for; ``ranks`` number each page among
+    those of its host, for the quota; parsing and hashing would hold up the other pages, so they are
+    done in threads of ``pool``.
     """
 
     def __init__(

@@ -40,11 +40,7 @@ def crawl_on_ray(
 ) -> int:
     """Crawl what is left of a plan on a Ray cluster and return the number of pages visited.
 
-    Args:
-        captures: Folder or URL that every worker reaches.
-        storage: The same folder, as this process sees it.
-        plan: The whole plan.
-        settings: Settings of the crawl.
+    ``captures`` is a folder or URL that every worker reaches, ``storage`` what this process sees.
 
     Raises:
         CrawlError: If shards failed in every attempt; they are listed in ``poison.json``.

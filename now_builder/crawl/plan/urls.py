@@ -160,12 +160,8 @@ def extend_plan(plan: Sequence[Planned], urls: Iterable[str], shard_size: int) -
     """Add what a list has and the plan has not, in new shards; what is planned stays as it is.
 
     A shard is a part of a host-hash bucket, so that a site is in few shards. A line that is listed
-    twice is planned twice: every URL in, one row out.
-
-    Args:
-        plan: The plan so far; empty at first.
-        urls: The list, verbatim.
-        shard_size: Most URLs of a shard; a short list gets smaller shards.
+    twice is planned twice: every URL in, one row out. A short list gets shards that are smaller
+    than ``shard_size``.
 
     Raises:
         ConfigError: If that would be more shards than keys can name.

@@ -57,9 +57,7 @@ class RemoteStorage(ShardStorage):
     Open shards stay in the working folder, so that a lost machine costs these alone. A finished
     shard is copied, its rows last; they are one object, which appears whole or not at all.
 
-    Args:
-        url: URL of the captures folder.
-        scratch: The working folder, kept between runs; by default one in the user's cache.
+    The working folder is kept between runs; by default it is one in the user's cache.
 
     Raises:
         ConfigError: If fsspec, or its package for such URLs, is not installed.

@@ -26,15 +26,11 @@ _COPIED = (
 class ShardTracker:
     """Tracks which pages are done, and finishes each shard whose pages are all known.
 
-    Args:
-        storage: Where finished shards are kept.
-        plan: The whole plan.
-        shards: The shards to crawl; from others only the rows of repeated URLs are read.
-        retry_failed: Whether failed pages count as not done.
+    From shards of the plan that are not to be crawled only the rows of repeated URLs are read.
 
     Attributes:
-        pending: The pages to visit.
-        total: Number of URLs in these shards.
+        pending: The pages to visit; with ``retry_failed`` also those that failed before.
+        total: Number of URLs in the shards to crawl.
     """
 
     def __init__(
