@@ -28,7 +28,6 @@ class CrawlStatus:
         seconds: time spent on pages, all workers together.
         steps: the same time by step.
         taken: pages that took a step.
-        running: whether a crawl is at work now.
     """
 
     pages: int
@@ -67,10 +66,7 @@ class CrawlStatus:
 
 
 def crawl_status(captures: Path | str) -> CrawlStatus:
-    """Count what a captures folder holds, without changing it.
-
-    Args:
-        captures: Folder, or a URL that fsspec knows, of which only finished shards are counted.
+    """Count what a captures folder holds, without changing it; by URL only its finished shards.
 
     Raises:
         FormatError: If it holds no crawl.

@@ -379,15 +379,11 @@ def _check_storage(path: Path, file: h5py.File, data: h5py.Dataset, item: int) -
         raise FormatError(
             path, f"{data.name}: shape {data.shape}, but only {min(stored, size)} bytes are stored"
         )
-    if packed and (largest := _largest(data)) > chunk + 1024:
-        raise FormatError(path, f"{data.name}: {largest} bytes packed, for chunks of {chunk}")
-
-
-def _largest(data: h5py.Dataset) -> int:
-    """Find the bytes of the largest chunk as stored."""
     sizes = [0]
-    data.id.chunk_iter(lambda chunk: sizes.append(chunk.size))
-    return max(sizes)
+    if packed:
+        data.id.chunk_iter(lambda part: sizes.append(part.size))
+    if max(sizes) > chunk + 1024:
+        raise FormatError(path, f"{data.name}: {max(sizes)} bytes packed, for chunks of {chunk}")
 
 
 def _mapped(file: h5py.File, data: h5py.Dataset) -> Any:

@@ -17,9 +17,7 @@ from now_builder.errors import FormatError
 def replacing(path: Path, *, durable: bool = True) -> Iterator[Path]:
     """Yield a temporary path beside ``path``; on success it is synced and renamed to ``path``.
 
-    Args:
-        path: The file to be.
-        durable: Whether the name, too, must survive a power cut; what is in the file always does.
+    The name survives a power cut only if it is ``durable``; what is in the file always does.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = _beside(path, "tmp")

@@ -33,7 +33,6 @@ class Planned:
 
     Attributes:
         key: shard and place in it, such as ``"00012_0345"``; never changes.
-        shard: number of the shard.
         url: the listed text, verbatim.
         url_canonical: the URL that is visited.
         site: host name.
@@ -241,11 +240,7 @@ def write_shard(
 ) -> None:
     """Write a shard: first the tar, then, last, the parquet that makes it complete.
 
-    Args:
-        captures: The captures folder.
-        shard: Number of the shard.
-        rows: One per planned URL of the shard.
-        members: One per row with ``status=ok``, in the order of the rows; streamed.
+    There is a row for each planned URL, and for each with ``status=ok``, in order, its members.
     """
     write_packed(captures, shard, rows, map(to_members, members))
 

@@ -168,14 +168,12 @@ class SplitStatistics:
         columns: Values of a pair to be compared besides :data:`COLUMNS`.
 
     Attributes:
-        pairs: Number of pairs.
         languages: Pairs by detected language; ``und`` for none.
         caption_sources: Pairs by where the caption stood in the page.
         flags: Pairs by flag.
         characters: Characters of each caption.
         columns: Identities of each column's values.
         phashes: Perceptual hashes of the screenshots that have one.
-        tracks: Captions by tokenizer.
         detected: Pages by their number of regions from the detector proper.
         sources: Regions by number of their source, see
             :data:`now_builder.formats.features.SOURCES`.

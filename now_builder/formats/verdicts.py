@@ -66,7 +66,7 @@ class VerdictFile:
         """Store a verdict."""
         self._file.seek(0, os.SEEK_END)
         self._file.write(to_row(verdict).encode())
-        self._sync()
+        _sync(self._file)
         self.judged.append(verdict)
 
     def undo(self) -> Judged | None:
@@ -83,12 +83,13 @@ class VerdictFile:
         if self._file.read() != line:
             raise FormatError(self._file.name, "its last line was edited; take it out by hand")
         self._file.truncate(start)
-        self._sync()
+        _sync(self._file)
         return self.judged.pop()
 
-    def _sync(self) -> None:
-        self._file.flush()
-        os.fsync(self._file.fileno())
+
+def _sync(file: BinaryIO) -> None:
+    file.flush()
+    os.fsync(file.fileno())
 
 
 @contextmanager
@@ -117,8 +118,7 @@ def open_verdicts(path: Path) -> Iterator[VerdictFile]:
         file.truncate(len(whole))
         if not whole:
             file.write(_HEADER)
-            file.flush()
-            os.fsync(file.fileno())
+            _sync(file)
             sync_folder(path.resolve().parent)
         yield VerdictFile(file, check_verdicts(path, whole or _HEADER))
 

@@ -69,12 +69,8 @@ def recheck(captures: Path, sample: int | None = None, seed: int = 0) -> Recheck
     """Read the stored sources of a crawl again and compare their descriptions with the captions.
 
     Compared is the first ``<meta name=description>`` that is not empty. A caption from another
-    source (``og``, scripts …) counts as none, so that BeautifulSoup must find none either.
-
-    Args:
-        captures: Folder made by ``crawl``.
-        sample: Number of pages drawn at random; ``None`` for all.
-        seed: Seed of the draw.
+    source (``og``, scripts …) counts as none, so that BeautifulSoup must find none either. Pages
+    are drawn at random if ``sample`` is their number; otherwise all are read.
 
     Raises:
         FormatError: If the captures are missing or torn, or are not captures.
@@ -109,10 +105,7 @@ def descriptions(
 ) -> list[str]:
     """Read every ``<meta name=description>`` of a page that is not empty, none twice.
 
-    Args:
-        source: The page as served, or as text.
-        charset: Encoding of the bytes; without it, or if they are not in it, BeautifulSoup guesses.
-        parser: Name of BeautifulSoup's parser.
+    Without the encoding of the bytes, or if they are not in it, BeautifulSoup guesses.
 
     Raises:
         ConfigError: If beautifulsoup4 is not installed.

@@ -41,11 +41,8 @@ class ShardCutter:
     def cut_all(self, pages: int, processes: int) -> Counter[str]:
         """Cut all shards, and count the tokens of the train pool, whatever the order of the shards.
 
-        In memory are a shard a process, and these tokens.
-
-        Args:
-            pages: Total number of captions, for the progress bar.
-            processes: Number of processes; 0 takes one a core, or this one for a small corpus.
+        In memory are a shard a process, and these tokens. With 0 ``processes`` there is one a
+        core, or this one for a small corpus.
 
         Raises:
             ConfigError: If a process was killed.

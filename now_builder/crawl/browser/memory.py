@@ -14,11 +14,8 @@ def limit_memory(roots: Collection[int], process_mb: int) -> dict[int, float]:
     """Kill processes that are too large, and return the memory of each browser, in MB.
 
     A process is that of one page in most cases, which then has crashed. Memory that processes
-    share counts in each of them.
-
-    Args:
-        roots: Process ids of the browsers: children, near or far, of this process.
-        process_mb: Most MB that one of their processes may hold.
+    share counts in each of them. ``roots`` are the ids of the browsers, which are children, near
+    or far, of this process.
     """
     held: dict[int, float] = defaultdict(float)
     above = dict[int, int]()

@@ -224,10 +224,8 @@ class BrowserPool:
     async def _acquire(self) -> _Launched:
         """Return the least busy browser, replaced if it is spent or has crashed."""
         async with self._lock:
-            number = min(
-                range(len(self._places)),
-                key=lambda place: launched.in_flight if (launched := self._places[place]) else 0,
-            )
+            busy = [launched.in_flight if launched else 0 for launched in self._places]
+            number = busy.index(min(busy))
             launched = self._places[number]
             if launched is not None and (
                 not launched.browser.is_connected() or self._is_spent(launched)

@@ -48,8 +48,6 @@ class VisitResult:
         screenshot: PNG of 720 x 1280 px.
         settled: whether the page was complete and came to rest.
         scripted: contents of ``<meta name=description>`` in the live DOM.
-        robots_tags: values of ``X-Robots-Tag``.
-        tdm: value of ``TDM-Reservation``.
         exchanges: requests and responses that led to the main document; empty without a WARC.
         overlays: rules by which overlays were hidden.
     """

@@ -65,10 +65,7 @@ def describe(content: bytes, content_type: str | None, *, fallback: bool = True)
     The caption is the first ``<meta name=description>`` of the whole document whose content is
     not empty; the name is compared without regard to case.
 
-    Args:
-        content: As served, content encodings such as gzip undone.
-        content_type: The HTTP header, or ``None``.
-        fallback: Take the best of :data:`FALLBACKS` where there is no description by name.
+    Where there is none, the best of :data:`FALLBACKS` is taken if that is wanted.
     """
     decoded = decode(content, content_type)
     page = _read(decoded.text)

@@ -42,11 +42,8 @@ def crawl_shards(
     what is final stays, what is missing is done. The caller makes sure that a whole host group is
     given to one worker at a time.
 
-    Args:
-        captures: Folder or URL with a plan.
-        shards: Numbers of the shards.
-        settings: Settings of the crawl.
-        wait_s: Seconds to wait for a worker that still holds one of the shards.
+    ``captures`` is a folder or URL; ``wait_s`` is how long to wait for a worker that still holds
+    one of the shards.
 
     Raises:
         CrawlError: If there is no browser, the disk is full, or another crawl is at work on these.

@@ -2,9 +2,7 @@
 
 import fcntl
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Sequence
 
 from now_builder.config import build
 from now_builder.crawl.plan.host_groups import assign_host_groups
@@ -30,7 +28,8 @@ def make_plan(
 
     Several processes may do so at once with the same list: they get the same plan.
     """
-    with _one_at_a_time(storage.folder):
+    with (storage.folder / ".plan.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # it dies with its process
         for torn in storage.folder.glob(".[ps]*.tmp"):
             torn.unlink()
         storage.fetch_plan()
@@ -46,14 +45,6 @@ def make_plan(
         write_plan(storage.folder, extended)
         storage.store_plan()
         return extended
-
-
-@contextmanager
-def _one_at_a_time(folder: Path) -> Iterator[None]:
-    """Wait until no other process plans in this folder; the lock dies with its process."""
-    with (folder / ".plan.lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def _split(plan: Sequence[Planned], settings: CrawlSettings) -> SplitPlan:

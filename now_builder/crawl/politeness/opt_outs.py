@@ -21,10 +21,8 @@ def opt_outs(
 ) -> frozenset[str]:
     """Collect the directives that are meant for this crawler, in lower case.
 
-    Args:
-        robots_headers: Values of ``X-Robots-Tag``, one for each such header.
-        metas: Name and content of each ``<meta>`` of the page.
-        tdm_header: Value of ``TDM-Reservation``.
+    They stand in values of ``X-Robots-Tag`` and ``TDM-Reservation``, and in ``<meta>`` tags, given
+    by name and content.
     """
     found = set().union(*map(_of_header, robots_headers))
     tdm = [tdm_header or ""]

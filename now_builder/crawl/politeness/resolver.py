@@ -83,10 +83,8 @@ def is_public(address: Address) -> bool:
 class Resolver:
     """Resolves host names to checked addresses; a name is looked up once in five minutes.
 
-    Args:
-        mappings: Addresses given by ``--resolve``; the first that covers a host counts.
-        allow_private: Whether loopback and private addresses are allowed.
-        never: Hosts that are never contacted, subdomains included; lower case.
+    The first of the mappings that covers a host counts; hosts in ``never``, in lower case, are
+    never contacted, nor are their subdomains.
     """
 
     def __init__(

@@ -101,15 +101,13 @@ class Robots:
             async with asyncio.timeout(2 * _TIMEOUT_S):
                 status, body = await self._get(f"{origin}/robots.txt")
         except (httpx.HTTPError, httpx.InvalidURL, TimeoutError) as error:
-            refused = self._proxy.refusal(origin)
-            if refused is not None:
+            if (refused := self._proxy.refusal(origin)) is not None:
                 raise refused from None
             problem = _tls_problem(error)
             if problem is not None:
                 return _Rules(None, problem, "tls_error")
             return _Rules(None, type(error).__name__, "robots_unreachable")
-        refused = self._proxy.refusal(origin)
-        if refused is not None:
+        if (refused := self._proxy.refusal(origin)) is not None:
             raise refused
         if status >= 500 or status == 429:
             return _Rules(None, f"http_{status}", "robots_unreachable")

@@ -174,11 +174,7 @@ class RemoteStorage(ShardStorage):
 
 
 def open_storage(captures: Path | str, scratch: Path | None = None) -> ShardStorage:
-    """Return the storage of a captures folder, given by path or by a URL that fsspec knows.
-
-    Raises:
-        ConfigError: If fsspec, or its package for such URLs, is not installed.
-    """
+    """Return the storage of a captures folder, given by path or by a URL that fsspec knows."""
     if is_remote(captures):
         return RemoteStorage(str(captures), scratch)
     return ShardStorage(Path(captures))

@@ -1,7 +1,8 @@
 """Track which pages of some shards are done and which shards can be finished."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import count
 
 import pyarrow.parquet as pq
 
@@ -83,14 +84,10 @@ class ShardTracker:
 
     def ranks(self) -> dict[str, int]:
         """Number the pages of each site in the order of the plan."""
-        seen: Counter[str] = Counter()
-        ranks = {}
+        counters: dict[str, Iterator[int]] = defaultdict(count)
         repeated = find_duplicates(self._plan)
-        for line in self._plan:
-            if line.key not in repeated:
-                ranks[line.key] = seen[line.site]
-                seen[line.site] += 1
-        return ranks
+        firsts = (line for line in self._plan if line.key not in repeated)
+        return {line.key: next(counters[line.site]) for line in firsts}
 
     def add(self, line: Planned, row: CaptureRow, capture: Capture | None) -> None:
         """Make a page final."""

@@ -190,12 +190,7 @@ def open_shards(captures: Path) -> list[int]:
 
 
 def sweep(captures: Path, shards: Collection[int] | None = None) -> None:
-    """Remove temporary files of killed runs.
-
-    Args:
-        captures: The captures folder.
-        shards: Shards that no other process works on; ``None`` if that holds for all.
-    """
+    """Remove temporary files of killed runs, of shards (or all) that no other process works on."""
     for path in [*captures.glob("[0-9]*.open.*"), *captures.glob(".*.tmp")]:
         found = re.match(r"\.?(\d+)\.", path.name)
         if shards is None or (found and int(found[1]) in shards):
