@@ -18,7 +18,7 @@ What a user imports, here on a release of random pages::
 Nothing is imported before it is used, so that ``import pc2_baseline`` takes no time.
 """
 
-from importlib import import_module
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -61,8 +61,7 @@ _FROM = {
 def __getattr__(name: str) -> Any:
     if name not in _FROM:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module, _, attribute = _FROM[name].partition(":")
-    return getattr(import_module(f"{__name__}.{module}"), attribute)
+    return resolve_name(f"{__name__}.{_FROM[name]}")
 
 
 def __dir__() -> list[str]:

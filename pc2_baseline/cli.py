@@ -1,8 +1,9 @@
 """The command line: train, evaluate, predict, division, ablate, make-noise, plant, presets."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -97,18 +98,16 @@ def train(
         _check_started(run, "seed-*/run.toml" if seeds else "run.toml", force=force)
     if seeds:
         series = train_seeds(release, run, settings, read_seeds(seeds), force=force)
-        found, words = series.as_json(), f"{run}: {series.in_words()}"
+        found, words = series.as_json(), series.in_words()
     else:
         done = start(release, run, settings, force=force)
-        found, words = (
-            done.as_json(),
-            (
-                f"{run}: {done.epochs} epochs, best epoch {done.best_epoch + 1} "
-                f"with dev rSum {done.best_rsum:.1f}"
-            ),
-        )
+        found, words = asdict(done), done.in_words()
     if is_first():
-        typer.echo(json.dumps({"run": str(run), **found}, indent=2) if as_json else words)
+        _print({"run": str(run), **found}, f"{run}: {words}", as_json=as_json)
+
+
+def _print(found: dict[str, Any], words: str, *, as_json: bool) -> None:
+    typer.echo(json.dumps(found, indent=2) if as_json else words)
 
 
 def _overrides(set_: list[str] | None, device: str | None) -> list[str]:
@@ -161,13 +160,11 @@ def evaluate(
     as_json: AsJson = False,
 ) -> None:
     """Score a split with the best epoch: recalls both ways and rSum, on any layout."""
-    from dataclasses import asdict  # noqa: PLC0415 - quick help
-
     from pc2_baseline.runs.evaluate import evaluate as start  # noqa: PLC0415 - torch is heavy
     from pc2_baseline.runs.evaluate import in_words  # noqa: PLC0415 - torch is heavy
 
     found = start(run, split, release=release, device_name=device, matrix=output, fold=fold)
-    typer.echo(json.dumps(asdict(found), indent=2) if as_json else in_words(found))
+    _print(asdict(found), in_words(found), as_json=as_json)
 
 
 @app.command("make-noise")
@@ -230,9 +227,7 @@ def division(
         from pc2_baseline.analysis.pictures import draw_quality  # noqa: PLC0415 - matplotlib is heavy
 
         draw_quality(picture, found.epochs, found.best.epoch, record.settings.train.warmup_epochs)
-    typer.echo(
-        json.dumps(found.as_json(), indent=2) if as_json else in_words(found, every=every_epoch)
-    )
+    _print(found.as_json(), in_words(found, every=every_epoch), as_json=as_json)
 
 
 @app.command(
@@ -279,9 +274,7 @@ def ablate(
     table = variants.ablate(
         release, out, lines, read_seeds(seeds), "dev" if split == "dev" else "test"
     )
-    typer.echo(
-        json.dumps(table.as_json(), indent=2) if as_json else variants.to_markdown(table).rstrip()
-    )
+    _print(asdict(table), variants.to_markdown(table).rstrip(), as_json=as_json)
     if table.failures:
         raise TrainingError(f"{len(table.failures)} runs broke down: {'; '.join(table.failures)}")
 
@@ -291,11 +284,8 @@ def presets(as_json: AsJson = False) -> None:
     """List the settings that come with the package."""
     from pc2_baseline.config import presets as found  # noqa: PLC0415 - quick help
 
-    if as_json:
-        typer.echo(json.dumps(found(), indent=2))
-        return
-    for name, line in found().items():
-        typer.echo(f"{name:12} {line}")
+    lines = (f"{name:12} {line}" for name, line in found().items())
+    _print(found(), "\n".join(lines), as_json=as_json)
 
 
 @app.command()

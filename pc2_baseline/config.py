@@ -1,6 +1,5 @@
 """Settings of a training: four strict sections, read from TOML or a preset by name."""
 
-from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -19,6 +18,7 @@ from now_builder.formats.benchmarks import NowName, PrecompName
 from pc2_baseline.method_settings import MethodSettings, Pc2Settings, Share, method_fields
 
 DEFAULT_PRESET = "pc2-paper"
+_PRESETS = Path(__file__).with_name("configs")
 
 
 class DataSettings(Strict):
@@ -201,12 +201,10 @@ class Plan(Strict):
 
 def presets() -> dict[str, str]:
     """List the presets that come with the package: name and first line of comment."""
-    found = {}
-    for file in resources.files("pc2_baseline").joinpath("configs").iterdir():
-        if file.name.endswith(".toml"):
-            first = file.read_text(encoding="utf-8").partition("\n")[0]
-            found[file.name.removesuffix(".toml")] = first.lstrip("# ")
-    return dict(sorted(found.items()))
+    return {
+        file.stem: file.read_text(encoding="utf-8").partition("\n")[0].lstrip("# ")
+        for file in sorted(_PRESETS.glob("*.toml"), key=lambda file: file.stem)
+    }
 
 
 def read_settings(config: str | None, overrides: list[str]) -> Settings:
@@ -221,20 +219,7 @@ def read_settings(config: str | None, overrides: list[str]) -> Settings:
     Raises:
         ConfigError: If there is no such preset or file, or a setting is unknown or out of range.
     """
-    return build_settings(*read_tree(config, overrides))
-
-
-def build_settings(tree: dict[str, Any], origin: str) -> Settings:
-    """Build settings from a tree of plain values.
-
-    Args:
-        tree: Sections of values.
-        origin: Source of the values, for the message.
-
-    Raises:
-        ConfigError: Naming each setting that is unknown or out of range.
-    """
-    return build(Settings, tree, origin)
+    return build(Settings, *read_tree(config, overrides))
 
 
 def with_method(tree: dict[str, Any], name: str) -> dict[str, Any]:
@@ -283,10 +268,7 @@ def _tree(name: str) -> dict[str, Any]:
 
 def _own_tree(name: str) -> dict[str, Any]:
     if name in presets():
-        with resources.as_file(
-            resources.files("pc2_baseline").joinpath("configs", f"{name}.toml")
-        ) as path:
-            return read_toml(path)
+        return read_toml(_PRESETS / f"{name}.toml")
     if not Path(name).exists():
         raise ConfigError(
             f"--config {name}: neither a file nor a preset; presets are {', '.join(presets())}"

@@ -7,7 +7,7 @@ gathered. Hardest negatives are therefore those of the whole batch.
 """
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -58,11 +58,8 @@ class ProcessGroup:
             return
         own = list(parameters)
         gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in own]
-        flat = torch.cat([gradient.flatten() for gradient in gradients])
-        dist.all_reduce(flat, group=self.group)
-        sizes = [gradient.numel() for gradient in gradients]
-        for parameter, values in zip(own, torch.split(flat, sizes), strict=True):
-            parameter.grad = values.view_as(parameter).clone()
+        for parameter, values in zip(own, _summed(gradients, self.group), strict=True):
+            parameter.grad = values.clone()
 
 
 ALONE = ProcessGroup()
@@ -85,16 +82,14 @@ class ProcessGroups:
     def for_each_peer(self, make: Callable[[int], Value]) -> list[Value]:
         """Call ``make`` for each of this rank's peers and receive the other peers' results."""
         made = {peer: make(peer) for peer in self.mine}
-        if self.control is None:
-            return [made[peer] for peer in range(len(self.groups))]
-        return [self._from_leader(peer, made.get(peer)) for peer in range(len(self.groups))]
-
-    def _from_leader(self, peer: int, value: Value | None) -> Value:
         if len(self.mine) == len(self.groups):
-            return value  # type: ignore[return-value]  # every rank has made it itself
-        box = [value if dist.get_rank() == self.groups[peer].leader else None]
-        dist.broadcast_object_list(box, src=self.groups[peer].leader, group=self.control)
-        return value if peer in self.mine else box[0]  # type: ignore[return-value]
+            return list(made.values())  # every rank has made all of them itself
+        found = []
+        for peer, group in enumerate(self.groups):
+            box: list[Any] = [made[peer] if dist.get_rank() == group.leader else None]
+            dist.broadcast_object_list(box, src=group.leader, group=self.control)
+            found.append(made.get(peer, box[0]))
+        return found
 
 
 def join_process_groups(peers: int) -> ProcessGroups:
@@ -157,6 +152,14 @@ def wait() -> None:
         dist.barrier()
 
 
+def _summed(tensors: Sequence[Tensor], group: Any) -> list[Tensor]:
+    """Sum tensors over the ranks of a group, in one message."""
+    flat = torch.cat([tensor.flatten() for tensor in tensors])
+    dist.all_reduce(flat, group=group)
+    parts = torch.split(flat, [tensor.numel() for tensor in tensors])
+    return [part.view_as(tensor) for part, tensor in zip(parts, tensors, strict=True)]
+
+
 class _Share(Function):
     @staticmethod
     def forward(ctx: Any, group: Any, *inputs: Tensor) -> tuple[Tensor, ...]:
@@ -165,11 +168,7 @@ class _Share(Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        flat = torch.cat([gradient.flatten() for gradient in gradients])
-        dist.all_reduce(flat, group=ctx.group)
-        sizes = [gradient.numel() for gradient in gradients]
-        summed = zip(gradients, torch.split(flat, sizes), strict=True)
-        return None, *(values.view_as(gradient) for gradient, values in summed)
+        return None, *_summed(gradients, ctx.group)
 
 
 class _Gather(Function):

@@ -92,10 +92,10 @@ class TimedPc2(Pc2):
         with self._noted(PHASES[epoch]):
             return super()._learn(train, epoch, peer)
 
-    def divide_pairs(self, train: PairSet, peer: int) -> PairStatistics:
+    def divide_pairs(self, train: PairSet, epoch: int, peer: int) -> PairStatistics:
         """Divide, and note the time."""
         with self._noted("division"):
-            return super().divide_pairs(train, peer)
+            return super().divide_pairs(train, epoch, peer)
 
     @contextmanager
     def _noted(self, phase: str) -> Iterator[None]:

@@ -4,29 +4,29 @@ from pathlib import Path
 
 import numpy as np
 
-from pc2_baseline.analysis.truth import Truth, judged
+from pc2_baseline.analysis.truth import Truth, quality
 from pc2_baseline.modules.coteaching import DIVISIONS
 from pc2_baseline.training.checkpoint import CheckpointState
 from pc2_baseline.training.method import EpochOutputs
 from pc2_baseline.training.run_folder import CURVES, PICTURES
 
 
-class DivisionJudge:
-    """Compare each epoch's division with the truth; nothing learns from it.
+def judge_division(truth: Truth, outputs: EpochOutputs) -> dict[str, float]:
+    """Compare an epoch's division with the truth, for the log; nothing learns from it.
 
-    Args:
-        truth: Known truth of the training pairs.
+    Returns:
+        AUROC, precision and recall; nothing without a division.
     """
-
-    headline = "auroc"
-
-    def __init__(self, truth: Truth) -> None:
-        self._truth = truth
-
-    def figures(self, outputs: EpochOutputs) -> dict[str, float]:
-        """Return AUROC, precision and recall of the division; empty without one."""
-        division = _division(outputs)
-        return judged(division, self._truth) if division else {}
+    division = _division(outputs)
+    if not division:
+        return {}
+    found = quality(0, division, truth)
+    figures = {
+        "auroc": found.auroc,
+        "clean_precision": found.precision,
+        "clean_recall": found.recall,
+    }
+    return {name: value for name, value in figures.items() if value is not None}
 
 
 class PictureCallback:

@@ -71,15 +71,11 @@ def draw_division(
     peers = sorted({name.partition(".")[0] for name in division if "." in name})
     with _figure(path, len(peers), 3) as (figure, axes):
         for row, peer in zip(axes, peers, strict=True):
-            own = {
-                name.partition(".")[2]: value
-                for name, value in division.items()
-                if name.startswith(f"{peer}.")
-            }
-            groups = _groups(truth, len(own["loss"]))
-            _draw_losses(row[0], own["loss"], own["clean_prob"], groups)
-            _draw_probabilities(row[1], own["clean_prob"], groups)
-            _draw_oscillations(row[2], own["oscillation"], groups)
+            losses, clean_prob = division[f"{peer}.loss"], division[f"{peer}.clean_prob"]
+            groups = _groups(truth, len(losses))
+            _draw_losses(row[0], losses, clean_prob, groups)
+            _draw_probabilities(row[1], clean_prob, groups)
+            _draw_oscillations(row[2], division[f"{peer}.oscillation"], groups)
             row[0].set_ylabel(f"Peer {peer}: pairs")
         for axis, name in zip(
             axes[-1], ("Loss of the pair", "Clean probability", "Oscillation, log10"), strict=True
@@ -178,15 +174,11 @@ def draw_curves(path: Path, state: CheckpointState, pairs: int, warmup: int) -> 
         warmup: Epochs of the warm-up, marked by a line.
     """
     names = list(dict.fromkeys(name for record in state.history for name in record.figures))
+    shares = [name for name in names if re.fullmatch("clean_[a-z]", name)]
     panels = [
         ("Dev rSum", {"dev rSum": np.array([record.dev["rsum"] for record in state.history])}),
         ("Loss of a batch", _curves(state, [name for name in names if name.startswith("loss")])),
-        (
-            "Share of pairs called clean",
-            _curves(
-                state, [name for name in names if re.fullmatch("clean_[a-z]", name)], float(pairs)
-            ),
-        ),
+        ("Share of pairs called clean", _curves(state, shares, float(pairs))),
         ("Division against the truth", _curves(state, [n for n in _QUALITY if n in names])),
     ]
     panels = [panel for panel in panels if panel[1]]
@@ -194,13 +186,9 @@ def draw_curves(path: Path, state: CheckpointState, pairs: int, warmup: int) -> 
     with _figure(path, -(-len(panels) // columns), columns) as (_, axes):
         for axis, (title, curves) in zip(axes.flat, panels, strict=True):
             _draw_curves(axis, title, curves, warmup)
-        axes[0, 0].plot(
-            state.best_epoch + 1,
-            state.best_rsum,
-            "o",
-            color=RED,
-            label=f"best: {state.best_rsum:.1f}, epoch {state.best_epoch + 1}",
-        )
+        best, rsum = state.best_epoch + 1, state.best_rsum
+        label = f"best: {rsum:.1f}, epoch {best}"
+        axes[0, 0].plot(best, rsum, "o", color=RED, label=label)
         for axis in axes.flat:
             axis.legend(fontsize=8)
 
@@ -240,13 +228,9 @@ def draw_quality(path: Path, epochs: Sequence[DivisionQuality], best: int, warmu
         best: The selected epoch, from 0.
         warmup: Epochs of the warm-up.
     """
-    curves = {
-        "clean probability": np.array([found.auroc for found in epochs]),
-        **{
-            name: np.array([found.auroc_by_statistic[name] for found in epochs])
-            for name in ("loss", "oscillation")
-        },
-    }
+    curves = {"clean probability": np.array([found.auroc for found in epochs])}
+    for name in ("loss", "oscillation"):
+        curves[name] = np.array([found.auroc_by_statistic[name] for found in epochs])
     with _figure(path, 1, 1, width=6.4) as (_, axes):
         axis = axes[0, 0]
         _draw_curves(axis, "AUROC of matched against mismatched training pairs", curves, warmup)

@@ -63,15 +63,7 @@ class DivisionQuality:
 
 @dataclass(frozen=True, slots=True)
 class DivisionReport:
-    """Output of ``pc2-baseline division``.
-
-    Attributes:
-        pairs: Training pairs.
-        known: Pairs whose truth is in the file.
-        matched: Known pairs that are matched.
-        best: The selected epoch.
-        epochs: Every epoch.
-    """
+    """Output of ``pc2-baseline division``: counts of pairs, the selected epoch, and every epoch."""
 
     pairs: int
     known: int
@@ -215,17 +207,6 @@ def quality(epoch: int, division: Mapping[str, np.ndarray], truth: Truth) -> Div
         both / int(clean.sum()) if clean.any() else None,
         both / int(matched.sum()),
     )
-
-
-def judged(division: Mapping[str, np.ndarray], truth: Truth) -> dict[str, float]:
-    """Return an epoch's figures of the division against the truth, for the log."""
-    found = quality(0, division, truth)
-    figures = {
-        "auroc": found.auroc,
-        "clean_precision": found.precision,
-        "clean_recall": found.recall,
-    }
-    return {name: value for name, value in figures.items() if value is not None}
 
 
 def _auroc(score: Float[np.ndarray, " known"], matched: Bool[np.ndarray, " known"]) -> float:

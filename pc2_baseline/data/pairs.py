@@ -90,7 +90,7 @@ class PairSet:
 
     def batch(self, pair_index: Int[np.ndarray, " batch"]) -> Batch:
         """Read some pairs, in the order asked for."""
-        tokens, lengths = self._tokens(pair_index)
+        tokens, lengths = self.caption_batch(pair_index)
         return Batch(
             self.image_batch(self.image_of[pair_index]),
             tokens,
@@ -103,28 +103,16 @@ class PairSet:
         if isinstance(self.regions, Tensor):
             rows = torch.from_numpy(images.astype(np.int64)).to(self.regions.device)
             return self.regions[rows].to(self.device, torch.float32)
-        return torch.from_numpy(self._regions(images)).to(self.device)
+        order, back = np.unique(images, return_inverse=True)
+        stored: np.ndarray = np.asarray(self.regions[order], dtype=np.float32)
+        return torch.from_numpy(stored[back]).to(self.device)
 
     def caption_batch(
         self, pair_index: Int[np.ndarray, " batch"]
     ) -> tuple[Int[Tensor, "batch words"], Int[Tensor, " batch"]]:
         """Read the captions of some pairs: tokens and lengths."""
-        return self._tokens(pair_index)
-
-    def _tokens(
-        self, pair_index: Int[np.ndarray, " batch"]
-    ) -> tuple[Int[Tensor, "batch words"], Int[Tensor, " batch"]]:
         tokens, lengths = pad([self.captions[row] for row in pair_index])
         return tokens.to(self.device), lengths
-
-    def _regions(
-        self, images: Int[np.ndarray, " batch"]
-    ) -> Float[np.ndarray, "batch regions features"]:
-        order, back = np.unique(images, return_inverse=True)
-        rows: Float[np.ndarray, "batch regions features"] = np.asarray(
-            self.regions[order], dtype=np.float32
-        )[back]
-        return rows
 
 
 def pad(

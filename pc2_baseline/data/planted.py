@@ -4,8 +4,6 @@ A page has a topic and some details. Each of them is a picture of its own in som
 of its own in the caption. Captions of some training pages are shuffled among these pages.
 """
 
-import csv
-import io
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,7 +71,7 @@ def plant(folder: Path, plan: Plan) -> Path:
     pictures = draw.standard_normal((plan.concepts, DIMENSION), dtype=np.float32)
     sizes = {"train": plan.train, "dev": plan.dev, "test": plan.test}
     pairs: list[Pair] = []
-    truth: list[dict[str, object]] = []
+    truth = ["url,key,matched,caption_of,concepts\n"]
     prints: dict[str, dict[str, str]] = {}
     for split, size in sizes.items():
         pages = draw_pages(draw, plan, size, plan.mismatch if split == "train" else 0.0)
@@ -88,7 +86,7 @@ def plant(folder: Path, plan: Plan) -> Path:
     vocabulary = make_vocabulary(words, TOKENIZER, "planted", "train")
     write_vocabulary(folder / "vocab" / f"{DATA_FOLDER}_vocab_{TOKENIZER}.json", vocabulary)
     write_pairs(folder / "pairs.parquet", pairs)
-    _write_truth(folder / "truth.csv", truth)
+    write_text(folder / "truth.csv", "".join(truth))
     write_manifest(folder, _manifest(plan, sizes, prints))
     return folder
 
@@ -209,27 +207,14 @@ def _pair(key: str, split: str, row: int, regions: str) -> Pair:
     )  # fmt: skip
 
 
-def _truth(keys: list[str], pages: Pages) -> list[dict[str, object]]:
+def _truth(keys: list[str], pages: Pages) -> list[str]:
+    """Write the lines of ``truth.csv`` about a split."""
     return [
-        {
-            "url": _url(key),
-            "key": key,
-            "matched": bool(matched),
-            "caption_of": keys[source],
-            "concepts": " ".join(map(str, concepts)),
-        }
+        f"{_url(key)},{key},{matched},{keys[source]},{' '.join(map(str, concepts))}\n"
         for key, matched, source, concepts in zip(
             keys, pages.matched, pages.caption_of, pages.concepts, strict=True
         )
     ]
-
-
-def _write_truth(path: Path, rows: list[dict[str, object]]) -> None:
-    text = io.StringIO(newline="")
-    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    write_text(path, text.getvalue())
 
 
 def _manifest(plan: Plan, sizes: dict[str, int], prints: dict[str, dict[str, str]]) -> Manifest:

@@ -125,17 +125,11 @@ def encode(
     """
     ids = vocabulary.word2idx
     unknown, tokenise = ids["<unk>"], _tokeniser(sentences=data.sentences)
-    return [
-        np.array(
-            [
-                ids["<start>"],
-                *(ids.get(word, unknown) for word in tokenise(text.lower())[: data.max_tokens]),
-                ids["<end>"],
-            ],
-            dtype=np.int64,
-        )
-        for text in bar(texts, "words", len(texts), "caption")
-    ]
+    captions = []
+    for text in bar(texts, "words", len(texts), "caption"):
+        words = ["<start>", *tokenise(text.lower())[: data.max_tokens], "<end>"]
+        captions.append(np.array([ids.get(word, unknown) for word in words], dtype=np.int64))
+    return captions
 
 
 def _tokeniser(*, sentences: bool) -> Callable[[str], list[str]]:
@@ -167,11 +161,6 @@ def fingerprint(release: Path, split: Split, data: DataSettings) -> str:
     """
     captions = captions_path(release, split, data.name)
     images = captions.with_name(f"{stem(data.name, split)}_ims.npy")
-    digest = hashlib.sha256()
-    for part in (
-        sha256_of(captions),
-        sha256_of(vocabulary_path(release, data)),
-        images.stat().st_size if images.exists() else 0,
-    ):
-        digest.update(f"{part}\n".encode())
-    return digest.hexdigest()
+    hashes = sha256_of(captions), sha256_of(vocabulary_path(release, data))
+    size = images.stat().st_size if images.exists() else 0
+    return hashlib.sha256(f"{hashes[0]}\n{hashes[1]}\n{size}\n".encode()).hexdigest()

@@ -1,10 +1,10 @@
-"""The methods: one file and one paper each.
+"""The methods: one file and one paper each, and what co-taught methods share.
 
 A new method is a file here, its settings in :mod:`pc2_baseline.method_settings`, and a line in
 :data:`METHODS`.
 """
 
-from importlib import import_module
+from pkgutil import resolve_name
 
 import torch
 
@@ -12,9 +12,9 @@ from pc2_baseline.config import Settings
 from pc2_baseline.training.method import Method, Sizes
 
 METHODS = {
-    "pc2": "pc2.Pc2",
-    "pc2-released": "pc2_released.Pc2Released",
-    "sgr": "sgr.Sgr",
+    "pc2": "pc2:Pc2",
+    "pc2-released": "pc2_released:Pc2Released",
+    "sgr": "sgr:Sgr",
 }
 """Class of each method, by the name in its settings."""
 
@@ -27,6 +27,6 @@ def make_method(settings: Settings, sizes: Sizes, device: torch.device) -> Metho
         sizes: Sizes of the data.
         device: Device of the networks.
     """
-    module, name = METHODS[settings.method.name].split(".")
-    method: Method = getattr(import_module(f"{__name__}.{module}"), name)(settings, sizes, device)
+    kind = resolve_name(f"{__name__}.{METHODS[settings.method.name]}")
+    method: Method = kind(settings, sizes, device)
     return method

@@ -19,17 +19,12 @@ class PredictionBank:
     """
 
     def __init__(self, pairs: int, classes: int) -> None:
-        self._predictions = torch.zeros(pairs, classes)
-
-    @property
-    def predictions(self) -> Float[Tensor, "pairs classes"]:
-        """The predictions held; zeros before the first write."""
-        return self._predictions
+        self.predictions = torch.zeros(pairs, classes)
 
     @property
     def is_empty(self) -> bool:
         """Whether nothing was written yet."""
-        return not bool(self._predictions.any())
+        return not bool(self.predictions.any())
 
     def write(self, predictions: Float[Tensor, "pairs classes"]) -> None:
         """Replace all entries: row ``pair_index`` is that pair's own prediction.
@@ -37,9 +32,9 @@ class PredictionBank:
         Raises:
             ValueError: If the shape is not the bank's.
         """
-        if predictions.shape != self._predictions.shape:
-            raise ValueError(f"{predictions.shape}, expected {self._predictions.shape}")
-        self._predictions = predictions.detach().cpu().float().clone()
+        if predictions.shape != self.predictions.shape:
+            raise ValueError(f"{predictions.shape}, expected {self.predictions.shape}")
+        self.predictions = predictions.detach().cpu().float().clone()
 
     def write_rows(
         self, rows: Int[np.ndarray, " batch"], predictions: Float[Tensor, "batch classes"]
@@ -50,7 +45,7 @@ class PredictionBank:
             rows: Rows of the bank.
             predictions: New prediction of each row.
         """
-        self._predictions[torch.from_numpy(rows)] = predictions.detach().cpu().float()
+        self.predictions[torch.from_numpy(rows)] = predictions.detach().cpu().float()
 
 
 def oscillation(

@@ -122,12 +122,6 @@ def squared_difference(
     return projected
 
 
-def _unit_(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Scale vectors to length 1 out of place; return them and their lengths."""
-    length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-    return x / (length + EPSILON), length
-
-
 def _unit_backward_(gradient: Tensor, scaled: Tensor, length: Tensor) -> Tensor:
     """Turn the gradient of unit vectors into that of the vectors, in place."""
     along = torch.linalg.vecdot(gradient, scaled).unsqueeze(-1)
@@ -138,7 +132,8 @@ def _unit_backward_(gradient: Tensor, scaled: Tensor, length: Tensor) -> Tensor:
 class _Unit(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
-        scaled, length = _unit_(x)
+        length: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+        scaled = x / (length + EPSILON)
         ctx.save_for_backward(scaled, length)
         return scaled
 

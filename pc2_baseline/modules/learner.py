@@ -52,12 +52,9 @@ class BrokenStepError(TrainingError):
         self.loss = loss
 
 
-RATE_AFTER_DROP = 0.1
-
-
 def rate(epoch: int, warmup: int, drop: int) -> float:
     """Return the factor of the learning rate: 1, and a tenth ``drop`` epochs after the warm-up."""
-    return RATE_AFTER_DROP if epoch - warmup >= drop else 1.0
+    return 0.1 if epoch - warmup >= drop else 1.0
 
 
 class Learner:
@@ -73,12 +70,7 @@ class Learner:
     """
 
     def __init__(
-        self,
-        net: nn.Module,
-        lr: float,
-        clip: float,
-        weight_decay: float = 0.0,
-        similarity: Similarity | None = None,
+        self, net: nn.Module, lr: float, clip: float, weight_decay: float, similarity: Similarity
     ) -> None:
         self.net = net
         self.similarity = similarity
@@ -114,8 +106,7 @@ class Learner:
             raise BrokenStepError(step, problem, value)
         self.optimiser.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
-        if self.similarity is not None:
-            self.similarity.group.sum_gradients(self.similarity.parameters())
+        self.similarity.group.sum_gradients(self.similarity.parameters())
         norm = nn.utils.clip_grad_norm_(self.net.parameters(), self.clip)
         if not torch.isfinite(norm):
             problem = f"the gradient norm is {norm.item()}; lower train.lr"

@@ -1,6 +1,5 @@
 """Losses as pure functions: triplets with a margin per query, soft margin, pseudo-classes."""
 
-from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -34,15 +33,10 @@ def soft_margin(
     return (base**correspondence - 1) / (base - 1) * margin
 
 
-def others(batch: int, device: torch.device) -> Bool[Tensor, "batch batch"]:
-    """Take every other pair of the batch as a negative."""
-    return ~torch.eye(batch, dtype=torch.bool, device=device)
-
-
 def triplet_costs(
     similarity: Float[Tensor, "batch batch"],
     margins: Float[Tensor, " batch"],
-    negatives: Bool[Tensor, "batch batch"],
+    negatives: Bool[Tensor, "batch batch"] | None = None,
     axis: MarginAxis = "query",
 ) -> tuple[Float[Tensor, "batch batch"], Float[Tensor, "batch batch"]]:
     r"""Hinge costs of both directions, each with the margin of the query.
@@ -54,7 +48,8 @@ def triplet_costs(
     Args:
         similarity: Rows images, columns captions, the pairs on the diagonal.
         margins: :math:`m`, margin of each pair.
-        negatives: Which caption (column) is a negative of which image (row), and the reverse.
+        negatives: Which caption (column) is a negative of which image (row), and the reverse;
+            default: every other pair.
         axis: Pair whose margin a cell has: the query, or in both directions the image or caption.
 
     Returns:
@@ -70,7 +65,9 @@ def triplet_costs(
     t2i_margins = of_image if axis == "image" else of_caption
     i2t = functional.relu(i2t_margins + similarity - positive[:, None])
     t2i = functional.relu(t2i_margins + similarity - positive[None])
-    return i2t.masked_fill(~negatives, 0.0), t2i.masked_fill(~negatives, 0.0)
+    own = torch.eye(len(similarity), dtype=torch.bool, device=similarity.device)
+    free = own if negatives is None else ~negatives
+    return i2t.masked_fill(free, 0.0), t2i.masked_fill(free, 0.0)
 
 
 def triplet_mean(
@@ -81,17 +78,12 @@ def triplet_mean(
 ) -> Float[Tensor, " batch"]:
     """Triplet loss of each pair, its negatives averaged: the warm-up and the dividing statistic.
 
-    Args:
-        similarity: Rows images, columns captions.
-        margins: Margin of each pair.
-        negatives: Default: every other pair.
-        axis: See :func:`triplet_costs`.
+    The arguments are those of :func:`triplet_costs`.
 
     Source:
         NCR (Huang et al., NeurIPS 2021); the mean counts the pair itself, with cost zero.
     """
-    mask = others(len(similarity), similarity.device) if negatives is None else negatives
-    i2t, t2i = triplet_costs(similarity, margins, mask, axis)
+    i2t, t2i = triplet_costs(similarity, margins, negatives, axis)
     return i2t.mean(1) + t2i.mean(0)
 
 
@@ -103,17 +95,12 @@ def triplet_hardest(
 ) -> Float[Tensor, " batch"]:
     """Triplet loss of each pair against its hardest negative in each direction.
 
-    Args:
-        similarity: Rows images, columns captions.
-        margins: Margin of each pair.
-        negatives: Default: every other pair.
-        axis: See :func:`triplet_costs`.
+    The arguments are those of :func:`triplet_costs`.
 
     Source:
         VSE++ (Faghri et al., BMVC 2018); with soft margins NCR and PC2, eq. 5.
     """
-    mask = others(len(similarity), similarity.device) if negatives is None else negatives
-    i2t, t2i = triplet_costs(similarity, margins, mask, axis)
+    i2t, t2i = triplet_costs(similarity, margins, negatives, axis)
     return i2t.amax(1) + t2i.amax(0)
 
 
@@ -189,23 +176,3 @@ def mean_entropy(
     """Average the entropies :func:`batch_entropy` of the images and of the captions of a batch."""
     images, captions = (batch_entropy(own.softmax(1)) for own in (image_logits, caption_logits))
     return (images + captions) / 2
-
-
-def class_terms(
-    image_logits: Float[Tensor, "batch classes"],
-    caption_logits: Float[Tensor, "batch classes"],
-    choose: Callable[[Tensor], Tensor],
-    entropy: Callable[[Tensor, Tensor], Tensor],
-    weights: tuple[float, float],
-) -> Float[Tensor, ""]:
-    """Return the weighted loss of the images by their captions' pseudo-classes, less the entropy.
-
-    Args:
-        image_logits: Logits of the images.
-        caption_logits: Logits of the captions.
-        choose: Chooses the pseudo-classes from the captions' logits.
-        entropy: Entropy of both, which is raised.
-        weights: Weights of loss and entropy.
-    """
-    pseudo = pseudo_class_loss(image_logits, choose(caption_logits))
-    return weights[0] * pseudo - weights[1] * entropy(image_logits, caption_logits)

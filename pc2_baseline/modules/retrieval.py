@@ -8,7 +8,6 @@ from jaxtyping import Float, Int
 
 from leaderboard.metrics import CUTOFFS, Recalls, fold_recalls, recalls
 from pc2_baseline.data.pairs import PairSet, cut
-from pc2_baseline.modules.codes import CaptionCodes, ImageCodes
 from pc2_baseline.modules.network import MatchingNetwork
 
 BLOCK = 128
@@ -29,21 +28,13 @@ def similarity_matrix(
     rows = cut(np.arange(split.images), block)
     by_length = np.argsort([len(caption) for caption in split.captions], kind="stable")
     columns = cut(by_length, block)
-    images = [_images(net, split, row) for row in rows]
+    images = [net.encode_images(split.image_batch(row)) for row in rows]
     matrix = np.empty((split.images, len(split)), dtype=np.float32)
     for column in columns:
-        captions = _captions(net, split, column)
+        captions = net.encode_captions(*split.caption_batch(column))
         for row, codes in zip(rows, images, strict=True):
             matrix[np.ix_(row, column)] = net.score(codes, captions).float().cpu().numpy()
     return matrix
-
-
-def _images(net: MatchingNetwork, split: PairSet, rows: np.ndarray) -> ImageCodes:
-    return net.encode_images(split.image_batch(rows))
-
-
-def _captions(net: MatchingNetwork, split: PairSet, rows: np.ndarray) -> CaptionCodes:
-    return net.encode_captions(*split.caption_batch(rows))
 
 
 def ensemble(

@@ -13,8 +13,6 @@ from pc2_baseline.modules.codes import CaptionCodes, ImageCodes, word_mask, xavi
 from pc2_baseline.modules.fused import conclude, local_nodes, reason, squared_difference, unit
 from pc2_baseline.process_groups import ALONE, ProcessGroup
 
-Precision = Literal["fp32", "bf16"]
-
 TEMPERATURE = 9.0
 SLOPE = 0.1
 CHUNK_MB = {"cpu": 8, "cuda": 512}
@@ -36,7 +34,7 @@ class MemoryBudget:
 
     chunk_mb: int | None = None
     keep_mb: int | None = None
-    precision: Precision = "fp32"
+    precision: Literal["fp32", "bf16"] = "fp32"
 
 
 DEFAULT_BUDGET = MemoryBudget()
@@ -82,7 +80,11 @@ class Similarity(nn.Module):
         kind = torch.bfloat16 if self.budget.precision == "bf16" else images.regions.dtype
         order = torch.argsort(captions.lengths, stable=True)
         own = order[self.group.part :: self.group.parts]
-        images, captions = self._shared(images, captions)
+        regions, image, words, caption = self.group.share(
+            images.regions, images.pooled, captions.words, captions.pooled
+        )
+        images = ImageCodes(regions, image)
+        captions = CaptionCodes(words, caption, captions.lengths)
         chunk = self._chunk_bytes(images.pooled.device)
         cells = chunk // (kind.itemsize * self.local.out_features)
         kept = self._kept(captions, images, kind) if torch.is_grad_enabled() else 0
@@ -126,14 +128,6 @@ class Similarity(nn.Module):
         images: int,
     ) -> None:
         """Take in the figures of a block's captions, once, in their order."""
-
-    def _shared(
-        self, images: ImageCodes, captions: CaptionCodes
-    ) -> tuple[ImageCodes, CaptionCodes]:
-        regions, image, words, caption = self.group.share(
-            images.regions, images.pooled, captions.words, captions.pooled
-        )
-        return ImageCodes(regions, image), CaptionCodes(words, caption, captions.lengths)
 
     def _kept(self, captions: CaptionCodes, images: ImageCodes, kind: torch.dtype) -> int:
         """Return the bytes kept for the backward pass of a block: nodes, and attention by layer."""

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,7 +12,7 @@ from now_builder.config import Strict, build, read_toml, with_overrides
 from now_builder.errors import ConfigError, TrainingError
 from now_builder.formats.io import read_json, sha256_of, write_json, write_text
 from now_builder.formats.split import Split
-from pc2_baseline.config import Settings, build_settings, with_method
+from pc2_baseline.config import Settings, with_method
 from pc2_baseline.method_settings import Pc2CommonSettings
 from pc2_baseline.progress import say
 from pc2_baseline.runs.evaluate import evaluate
@@ -29,13 +28,7 @@ COLUMNS = (*(f"{way}_R@{cutoff}" for way in ("i2t", "t2i") for cutoff in CUTOFFS
 
 
 class Row(Strict):
-    """A variant.
-
-    Attributes:
-        name: Name of its folder.
-        title: Title in the table.
-        set: Settings, ``section.key=value`` each, on top of all others.
-    """
+    """A variant: its folder, its title in the table, and settings on top of all others."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
     title: str
@@ -49,32 +42,18 @@ class Rows(Strict):
 
 
 class Score(Strict):
-    """``seed-N.SPLIT.json``: the scores of a run's best epoch on a split.
-
-    Attributes:
-        split: Name of the split.
-        best_epoch: Best epoch of the run, from 0.
-        checkpoint: SHA-256 of ``best/state.json``, which identifies a training.
-        recalls: Recalls in percent, and ``rsum``.
-    """
+    """``seed-N.SPLIT.json``: recalls of a run's best epoch on a split, in percent, and ``rsum``."""
 
     split: Split
     best_epoch: int
     checkpoint: str
+    """SHA-256 of ``best/state.json``, which identifies a training."""
     recalls: dict[str, float]
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A row of the table.
-
-    Attributes:
-        name: Name of the row.
-        title: Title of the row.
-        parts: Whether it has each part of PC2.
-        seeds: Seeds that are scored.
-        scores: Scores by column; empty before a seed is scored.
-    """
+    """A row of the table: its parts of PC2, and scores by column once a seed is scored."""
 
     name: str
     title: str
@@ -85,21 +64,11 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """All rows.
-
-    Attributes:
-        split: Split that the rows are scored on.
-        lines: Lines in order.
-        failures: Messages of runs that broke down.
-    """
+    """All rows on a split, and the messages of runs that broke down."""
 
     split: str
     lines: list[Line]
     failures: list[str]
-
-    def as_json(self) -> dict[str, Any]:
-        """Return plain values."""
-        return asdict(self)
 
 
 def read_rows(rows: str | None) -> list[Row]:
@@ -110,8 +79,7 @@ def read_rows(rows: str | None) -> list[Row]:
     """
     name = rows or DEFAULT_ROWS
     if name in ROW_SETS:
-        with resources.as_file(resources.files("pc2_baseline.runs") / f"{name}.toml") as path:
-            found = build(Rows, read_toml(path), name).row
+        found = build(Rows, read_toml(Path(__file__).with_name(f"{name}.toml")), name).row
     elif Path(name).exists():
         found = build(Rows, read_toml(Path(name)), name).row
     else:
@@ -136,7 +104,7 @@ def settings_of(row: Row, tree: dict[str, Any], origin: str) -> Settings:
     method = with_overrides({}, row.set).get("method", {})
     if "name" in method:
         tree = with_method(tree, str(method["name"]))
-    return build_settings(with_overrides(tree, row.set), f"{origin}, row {row.name}")
+    return build(Settings, with_overrides(tree, row.set), f"{origin}, row {row.name}")
 
 
 def ablate(
@@ -216,7 +184,7 @@ def score(release: Path, run: Path, split: Split) -> Score:
 
 
 def _write(out: Path, table: Table) -> None:
-    write_json(out / "table.json", table.as_json())
+    write_json(out / "table.json", asdict(table))
     write_text(out / "table.md", to_markdown(table))
     write_text(out / "table.tex", to_latex(table))
 

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Float
 
 from now_builder.errors import ConfigError
 from now_builder.formats.benchmarks import BENCHMARKS, FOLD
@@ -76,16 +75,11 @@ def evaluate(
             raise ConfigError(f"--fold {fold}: {name} has {pairs.images} images, no multiple of it")
         similarity, owner = opened.method.similarity(pairs), pairs.image_of
     if matrix is not None:
-        write_matrix(matrix, similarity)
+        with replacing(matrix) as temporary, temporary.open("wb") as file:
+            np.lib.format.write_array(file, similarity, allow_pickle=False)
     images, captions = similarity.shape
     folds = None if fold is None else fold_scores(similarity, owner, fold)
     return Evaluation(name, images, captions, scores(similarity, owner), fold, folds)
-
-
-def write_matrix(path: Path, similarity: Float[np.ndarray, "images captions"]) -> None:
-    """Write similarities as ``.npy``, atomically and under exactly this name."""
-    with replacing(path) as temporary, temporary.open("wb") as file:
-        np.lib.format.write_array(file, similarity, allow_pickle=False)
 
 
 def in_words(found: Evaluation) -> str:

@@ -18,13 +18,7 @@ from pc2_baseline.training.trainer import Trained
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Mean and standard deviation of one figure over seeds.
-
-    Attributes:
-        mean: Mean over the seeds.
-        sd: Standard deviation, over n - 1; ``None`` for a single seed.
-        values: Values in the order of the seeds.
-    """
+    """Mean and standard deviation (over n - 1; none for a single seed) of a figure over seeds."""
 
     mean: float
     sd: float | None
@@ -42,13 +36,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Outcome of training with several seeds.
-
-    Attributes:
-        seeds: Seeds of the runs.
-        runs: Outcome of each run.
-        dev: Dev recalls in percent and ``rsum`` of the best epochs.
-    """
+    """Outcome of training with several seeds; dev recalls are those of the best epochs."""
 
     seeds: list[int]
     runs: list[Trained]
@@ -60,7 +48,7 @@ class Series:
             "seeds": self.seeds,
             "dev": {name: asdict(spread) for name, spread in self.dev.items()},
             "runs": [
-                {"folder": seed_folder(seed), **trained.as_json()}
+                {"folder": seed_folder(seed), **asdict(trained)}
                 for seed, trained in zip(self.seeds, self.runs, strict=True)
             ],
         }
@@ -100,12 +88,7 @@ def train_seeds(
 ) -> Series:
     """Train with each seed in ``folder/seed-N``; seeds that are done are not trained again.
 
-    Args:
-        release: As :func:`~pc2_baseline.runs.train.train` takes it.
-        folder: Folder of the runs, and of ``seeds.json`` with their scores.
-        settings: Settings but for the seed.
-        seeds: One or more.
-        force: Start all of them over.
+    ``folder/seeds.json`` then has their scores.
 
     Raises:
         ConfigError: If ``folder`` is itself a run.

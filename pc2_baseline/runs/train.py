@@ -1,6 +1,7 @@
 """The stage ``train``: from a release and settings to a run."""
 
 import os
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ from now_builder.formats.io import sha256_of
 from now_builder.formats.noise import describe
 from now_builder.formats.split import Split
 from pc2_baseline import process_groups
-from pc2_baseline.analysis.callbacks import DivisionJudge, PictureCallback
+from pc2_baseline.analysis.callbacks import PictureCallback, judge_division
 from pc2_baseline.analysis.truth import Truth, read_truth
 from pc2_baseline.config import Settings
 from pc2_baseline.data.pairs import PairSet, ReleaseReader, pair_names
@@ -76,7 +77,7 @@ def train(release: Path, run: Path, settings: Settings, *, force: bool = False) 
                 _warn_small_split(len(pairs), settings.train.batch)
             process_groups.wait()
             method = make_method(settings, record.release.sizes, device)
-            judge = None if truth is None else DivisionJudge(truth)
+            judge = partial(judge_division, truth) if truth else None
             trainer = Trainer(run, record, method, judge, _callbacks(run, record, truth))
             return trainer.fit(pairs, dev)
 

@@ -1,6 +1,5 @@
 """Checkpoints: safetensors and JSON in a folder, complete when ``state.json`` says so."""
 
-import json
 import os
 import shutil
 from collections.abc import Mapping
@@ -13,21 +12,14 @@ from torch import Tensor
 
 from now_builder.config import Strict, build
 from now_builder.errors import FormatError
-from now_builder.formats.io import replacing, write_json
+from now_builder.formats.io import read_json, replacing, write_json
 
 FORMAT = "pc2-checkpoint/1"
 STATE = "state.json"
 
 
 class EpochRecord(Strict):
-    """One line of ``log.jsonl``.
-
-    Attributes:
-        epoch: From 0.
-        seconds: Duration of the epoch, its validation included.
-        dev: Recalls in percent and ``rsum``.
-        figures: Figures of the method and the judge, by name.
-    """
+    """One line of ``log.jsonl``: recalls of dev in percent, figures of the method and the judge."""
 
     epoch: int
     seconds: float
@@ -79,16 +71,11 @@ def copy_checkpoint(source: Path, target: Path, leave_out: set[str]) -> Checkpoi
     files = {group: name for group, name in state.files.items() if group not in leave_out}
     for name in files.values():
         with replacing(target / name) as temporary:
-            _link(source / name, temporary)
+            try:
+                os.link(source / name, temporary)
+            except OSError:  # a file system without links
+                shutil.copyfile(source / name, temporary)
     return _commit(target, state.model_copy(update={"files": files}))
-
-
-def _link(source: Path, target: Path) -> None:
-    """Make a hard link, or a copy where the file system has no links."""
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copyfile(source, target)
 
 
 def _commit(folder: Path, state: CheckpointState) -> CheckpointState:
@@ -106,12 +93,7 @@ def read_state(folder: Path) -> CheckpointState:
         FormatError: If there is none or it is not one of ours.
     """
     path = folder / STATE
-    try:
-        tree = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise FormatError(path, "no checkpoint; `pc2-baseline train` writes it") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise FormatError(path, f"not JSON ({error})") from None
+    tree = read_json(path, "no checkpoint; `pc2-baseline train` writes it")
     state = build(CheckpointState, tree, str(path))
     if state.format != FORMAT:
         raise FormatError(path, f"format is {state.format!r}, expected {FORMAT!r}")

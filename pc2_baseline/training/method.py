@@ -22,13 +22,7 @@ EpochOutputs = Mapping[str, Mapping[str, Tensor]]
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Sizes of the data that a method needs before it sees any.
-
-    Attributes:
-        pairs: Pairs of the training split.
-        features: Width of a region.
-        vocabulary: Number of tokens.
-    """
+    """Sizes that a method needs beforehand: training pairs, width of a region, tokens."""
 
     pairs: int
     features: int

@@ -25,17 +25,7 @@ LOG, CURVES, FAILURE = "log.jsonl", "curves.png", "failure.json"
 
 
 class ReleaseRecord(Strict):
-    """Data that a run was trained on.
-
-    Attributes:
-        path: Absolute path of the release.
-        fingerprints: Fingerprint of each split that was there.
-        pairs: Pairs of the training split.
-        features: Width of a region.
-        vocabulary: Number of tokens.
-        vocabulary_sha256: See :func:`hash_of_vocabulary`; ``None`` in older runs.
-        noise: Description of the noise file, if there is one.
-    """
+    """Data that a run was trained on, and its :class:`Sizes`."""
 
     path: Path
     fingerprints: dict[Split, str]
@@ -43,6 +33,7 @@ class ReleaseRecord(Strict):
     features: int
     vocabulary: int
     vocabulary_sha256: str | None = None
+    """See :func:`hash_of_vocabulary`; ``None`` in older runs."""
     noise: Noise | None = None
 
     @property
@@ -94,24 +85,18 @@ def start_run(run: Path, record: RunRecord, *, force: bool) -> None:
 
 
 def _check_same(path: Path, found: RunRecord, wanted: RunRecord) -> None:
+    problem = None
     if found.settings != wanted.settings:
         differences = _differences(
             found.settings.model_dump(mode="json"), wanted.settings.model_dump(mode="json")
         )
-        raise ConfigError(
-            f"{path}: a run of other settings ({'; '.join(differences)}); "
-            "give another folder, or --force to start over"
-        )
-    if found.release.fingerprints != wanted.release.fingerprints:
-        raise ConfigError(
-            f"{path}: a run on another release ({found.release.path}); "
-            "give another folder, or --force to start over"
-        )
-    if found.release.noise != wanted.release.noise:
-        raise ConfigError(
-            f"{path}: a run with another content of {found.settings.data.noise_file}; "
-            "give another folder, or --force to start over"
-        )
+        problem = f"a run of other settings ({'; '.join(differences)})"
+    elif found.release.fingerprints != wanted.release.fingerprints:
+        problem = f"a run on another release ({found.release.path})"
+    elif found.release.noise != wanted.release.noise:
+        problem = f"a run with another content of {found.settings.data.noise_file}"
+    if problem:
+        raise ConfigError(f"{path}: {problem}; give another folder, or --force to start over")
 
 
 def _differences(

@@ -5,10 +5,9 @@ import json
 import math
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -22,7 +21,7 @@ from pc2_baseline.data.pairs import PairSet, pair_names
 from pc2_baseline.modules.learner import BrokenStepError
 from pc2_baseline.modules.retrieval import scores as all_scores
 from pc2_baseline.progress import Clock, say
-from pc2_baseline.training.callbacks import Callback, Callbacks, Judge
+from pc2_baseline.training.callbacks import Callback, Judge
 from pc2_baseline.training.checkpoint import (
     STATE,
     CheckpointState,
@@ -56,9 +55,10 @@ class Trained:
     stopped: bool
     fresh: int
 
-    def as_json(self) -> dict[str, Any]:
-        """Return plain values."""
-        return asdict(self)
+    def in_words(self) -> str:
+        """Return a line for people."""
+        best = f"best epoch {self.best_epoch + 1} with dev rSum {self.best_rsum:.1f}"
+        return f"{self.epochs} epochs, {best}"
 
     @classmethod
     def of(cls, state: CheckpointState, fresh: int) -> "Trained":
@@ -113,7 +113,7 @@ class Trainer:
         self.train = record.settings.train
         self.method = method
         self.judge = judge
-        self.callbacks = Callbacks(callbacks if process_groups.is_first() else ())
+        self.callbacks = list(callbacks) if process_groups.is_first() else []
         self.state: CheckpointState | None = None
 
     def fit(self, pairs: PairSet, dev: PairSet) -> Trained:
@@ -129,18 +129,20 @@ class Trainer:
         """
         first, total = self._resume(), self.train.total_epochs
         clock = Clock(first, total)
-        with closing(self.callbacks):
+        with ExitStack() as stack:
+            for callback in self.callbacks:
+                stack.callback(callback.close)
             for epoch in range(first, total):
                 figures = self._fit_epoch(pairs, epoch)
                 scores = dev_scores(self.method.similarity(dev), dev.image_of, epoch)
                 outputs = self.method.epoch_outputs()
-                judged = self.judge.figures(outputs) if self.judge else {}
+                judged = self.judge(outputs) if self.judge else {}
                 seconds, left = clock.lap(epoch)
                 record = EpochRecord(
                     epoch=epoch, seconds=seconds, dev=scores, figures={**figures, **judged}
                 )
                 state = next_state(self.state, record, self.train)
-                self.callbacks.on_epoch_end(state, outputs)  # before the epoch counts: none is lost
+                self._show(state, outputs)  # before the epoch counts: none is lost
                 self.state = self._save(state, outputs)
                 say(f"{self._line(state, len(pairs), judged)}, {left} left")
                 if state.stopped:
@@ -160,9 +162,19 @@ class Trainer:
             f"{pairs / record.seconds:.0f} pairs/s, dev rSum {record.dev['rsum']:.1f} "
             f"(best {state.best_rsum:.1f} at {state.best_epoch + 1})"
         )
-        if self.judge and self.judge.headline in judged:
-            line += f", {self.judge.headline.upper()} {judged[self.judge.headline]:.3f}"
+        for name in list(judged)[:1]:
+            line += f", {name.upper()} {judged[name]:.3f}"
         return line
+
+    def _show(self, state: CheckpointState, outputs: EpochOutputs) -> None:
+        """Call each callback; one that fails is reported once and left out from then on."""
+        for callback in list(self.callbacks):
+            try:
+                callback.on_epoch_end(state, outputs)
+            except Exception as error:  # noqa: BLE001 - no picture is worth a training
+                reason = str(error).partition("\n")[0]
+                say(f"{callback.name}: left out from here on ({type(error).__name__}: {reason})")
+                self.callbacks.remove(callback)
 
     def _fit_epoch(self, pairs: PairSet, epoch: int) -> dict[str, float]:
         """Train for an epoch; if a step breaks down, write down which pairs it had."""

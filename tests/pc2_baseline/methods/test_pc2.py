@@ -59,7 +59,7 @@ def fitted(tiny, small_settings):
 
 def test_after_an_epoch_the_bank_holds_each_pairs_own_prediction(fitted):
     method, pairs = fitted
-    for net, bank in zip(method.peers.nets, method.peers.banks, strict=True):
+    for net, bank in zip(method.nets, method.banks, strict=True):
         net.eval()
         for pair in range(len(pairs)):
             with torch.no_grad():
@@ -71,7 +71,7 @@ def test_after_an_epoch_the_bank_holds_each_pairs_own_prediction(fitted):
 def test_statistics_are_kept_by_pair_index(fitted):
     """The statistic of a pair stays its own, whatever batch it was looked at in."""
     method, pairs = fitted
-    net = method.peers.nets[0].eval()
+    net = method.nets[0].eval()
     rows = np.arange(len(pairs))
     with torch.no_grad():
         batch = pairs.batch(rows)
@@ -81,7 +81,7 @@ def test_statistics_are_kept_by_pair_index(fitted):
         )
     whole = [_mean_loss(matrix, pair) for pair in rows]
     ranks = np.corrcoef(
-        np.argsort(np.argsort(whole)), np.argsort(np.argsort(method.peers.statistics[0].loss))
+        np.argsort(np.argsort(whole)), np.argsort(np.argsort(method.statistics[0].loss))
     )
     assert ranks[0, 1] > 0.7
 
@@ -95,15 +95,15 @@ def _mean_loss(matrix, pair):
 def test_divisions_are_crossed(fitted):
     method, pairs = fitted
     for peer in (0, 1):
-        other = method.peers.statistics[1 - peer]
-        own = method.peers.epoch(pairs, peer, triplet_hardest)
+        other = method.statistics[1 - peer]
+        own = method.peer_epoch(pairs, peer, triplet_hardest)
         assert own.division is other.division
-        assert own.net is method.peers.nets[peer]
+        assert own.net is method.nets[peer]
 
 
 def test_a_captions_class_does_not_depend_on_its_batch(fitted):
     method, pairs = fitted
-    net = method.peers.nets[0].eval()
+    net = method.nets[0].eval()
     by_length = np.argsort([len(caption) for caption in pairs.captions])
     short, long = by_length[0], by_length[-1]
     with torch.no_grad():
@@ -128,7 +128,7 @@ def test_a_long_caption_is_interpolated_as_images_are_resized():
 
 def test_without_noisy_pairs_or_pseudo_captions_only_the_clean_are_taught(fitted):
     method, _ = fitted
-    division = method.peers.statistics[0].division
+    division = method.statistics[0].division
     batches = clean_and_noisy_batches(division, method.train.batch, 0, 2, 0, with_noisy=True)
     assert sorted(np.concatenate([clean for clean, _ in batches])) == division.clean.tolist()
     for clean, noisy in batches:
@@ -142,17 +142,17 @@ def test_the_first_epoch_has_no_oscillation_and_rectifies_nothing(tiny, small_se
     with open_pairs(tiny, "train", settings.data, CPU) as pairs:
         method = Pc2(settings, Sizes(len(pairs), pairs.features, 28), CPU)
         method.fit_epoch(pairs, 0)
-        assert not method.peers.statistics[0].oscillation.any()
-        assert not method.peers.statistics[0].stable_prob.any()
+        assert not method.statistics[0].oscillation.any()
+        assert not method.statistics[0].stable_prob.any()
         method.fit_epoch(pairs, 1)
-        assert method.peers.statistics[0].oscillation.any()
+        assert method.statistics[0].oscillation.any()
 
 
 def test_peers_start_apart_and_methods_are_a_plain_table(tiny, small_settings):
     assert METHODS.keys() == method_fields().keys() == {"pc2", "pc2-released", "sgr"}
     settings = read_settings("pc2-demo", small_settings)
     method = Pc2(settings, Sizes(24, 768, 28), CPU)
-    weights = [net.matching.images.project.weight for net in method.peers.nets]
+    weights = [net.matching.images.project.weight for net in method.nets]
     assert not torch.equal(*weights)
 
 

@@ -52,7 +52,7 @@ def split_in_half(method, pairs):
     zeros, none = np.zeros(len(pairs), np.float32), np.zeros(len(pairs), bool)
     prob = np.where(clean, 0.9, 0.1)
     own = PairStatistics(zeros, Division(prob, clean), zeros, prob, none)
-    method.peers.statistics = [own, own]
+    method.statistics = [own, own]
 
 
 @pytest.mark.parametrize("preset", sorted(name for name in presets() if name.startswith("pc2")))
@@ -60,7 +60,7 @@ def test_every_preset_runs_through_warm_up_and_noisy_steps(method_of, preset):
     method, _ = method_of(
         preset, "train.warmup_epochs=1", "method.noisy_from_epoch=1", epochs=3
     )  # fmt: skip
-    assert all(np.isfinite(found.loss).all() for found in method.peers.statistics)
+    assert all(np.isfinite(found.loss).all() for found in method.statistics)
 
 
 def test_without_its_departures_the_released_code_is_the_papers_method(method_of):
@@ -105,7 +105,7 @@ def test_resampling_centres_short_captions_and_interpolates_long_ones():
 def test_a_refitted_pseudo_caption_keeps_its_length_but_not_its_words(method_of):
     """Two words centred among six places: the first two places are zeros, the words are cut."""
     method, _ = method_of("pc2-released")
-    net = method.peers.nets[0]
+    net = method.nets[0]
     words = torch.zeros(2, 4, 32)
     words[0, :2], words[1] = 1.0, 2.0
     captions = CaptionCodes(words, words[:, 0], torch.tensor([2, 4]))
@@ -118,8 +118,8 @@ def test_the_gradient_goes_through_the_cosine_only_where_it_is_let(method_of):
     for through in (False, True):
         method, pairs = method_of(*AS_PAPER, f"method.margin_gradient={str(through).lower()}")
         split_in_half(method, pairs)
-        net = method.peers.nets[0].train()
-        own = method.peers.epoch(pairs, 0, triplet_hardest)
+        net = method.nets[0].train()
+        own = method.peer_epoch(pairs, 0, triplet_hardest)
         encoded = net.encode(pairs.batch(np.arange(0, 8, 2)))
         images = net.matching.encode_images(pairs.batch(np.arange(1, 8, 2)).regions)
         loss = method.noisy_loss(own, images, encoded, torch.tensor([5, 5, 5, 5]))
@@ -137,10 +137,10 @@ def test_a_low_cosine_zeroes_the_margin_or_leaves_the_pair_out(method_of):
 def _noisy_loss(method_of, overrides):
     method, pairs = method_of(*AS_PAPER, *(f"method.{k}={v}" for k, v in overrides.items()))
     split_in_half(method, pairs)
-    net = method.peers.nets[0].train()
+    net = method.nets[0].train()
     encoded = net.encode(pairs.batch(np.arange(0, 16, 2)))
     images = net.matching.encode_images(pairs.batch(np.arange(1, 16, 2)).regions)
-    own = method.peers.epoch(pairs, 0, triplet_hardest)
+    own = method.peer_epoch(pairs, 0, triplet_hardest)
     return method.noisy_loss(own, images, encoded, torch.full((8,), 5)).item()
 
 
@@ -161,24 +161,22 @@ def test_the_released_bank_is_written_by_position_in_a_subset(method_of):
     method, pairs = method_of(
         "pc2-released", "train.warmup_epochs=1", "method.noisy_from_epoch=0", epochs=1
     )
-    before = method.peers.banks[0].predictions.clone()
+    before = method.banks[0].predictions.clone()
     assert (before.sum(1) > 0.99).all(), "the warm-up writes every pair's"
     split_in_half(method, pairs)
     method.fit_epoch(pairs, 1)
-    changed = (method.peers.banks[0].predictions != before).any(1)
+    changed = (method.banks[0].predictions != before).any(1)
     assert changed[:12].all()
     assert not changed[12:].any()
 
 
 def test_the_oscillation_of_the_released_code_is_since_the_warm_up(method_of):
     method, pairs = method_of("pc2-released", "train.warmup_epochs=2", epochs=2)
-    bank = method.peers.banks[0].predictions.clone()
+    bank = method.banks[0].predictions.clone()
     split_in_half(method, pairs)
     method.fit_epoch(pairs, 2)
-    assert torch.equal(method.peers.banks[0].predictions, bank), (
-        "no noisy epoch yet: nothing written"
-    )
-    assert method.peers.statistics[0].oscillation.max() > 0
+    assert torch.equal(method.banks[0].predictions, bank), "no noisy epoch yet: nothing written"
+    assert method.statistics[0].oscillation.max() > 0
 
 
 def test_two_steps_move_the_optimiser_twice_a_batch(method_of):
@@ -195,8 +193,8 @@ def test_two_steps_move_the_optimiser_twice_a_batch(method_of):
 
 
 def _steps(method):
-    parameter = method.peers.nets[0].matching.images.project.weight
-    return int(method.peers.learners[0].optimiser.state[parameter]["step"])
+    parameter = method.nets[0].matching.images.project.weight
+    return int(method.learners[0].optimiser.state[parameter]["step"])
 
 
 def test_the_optimiser_starts_anew_after_the_warm_up_only_where_asked(method_of):
@@ -225,15 +223,15 @@ def test_the_clean_set_search_equals_a_search_of_all_clean_predictions(method_of
     method, pairs = method_of("pc2-paper", 'method.search_in="clean_set"',
                               "train.warmup_epochs=1", epochs=1)  # fmt: skip
     split_in_half(method, pairs)
-    net = method.peers.nets[0].eval()
-    own = method.peers.epoch(pairs, 0, triplet_hardest)
+    net = method.nets[0].eval()
+    own = method.peer_epoch(pairs, 0, triplet_hardest)
     clean = np.arange(0, len(pairs), 2)
     noisy = np.arange(1, len(pairs), 2)
     with torch.no_grad():
         images = net.matching.encode_images(pairs.batch(noisy).regions)
         found, captions = method.search(own, images, net.encode(pairs.batch(clean[:8])))
         for row, prediction in enumerate(net.predict(images)):
-            bank = method.peers.banks[0].predictions[clean]
+            bank = method.banks[0].predictions[clean]
             cosines = torch.cosine_similarity(prediction[None], bank)
             assert found.correspondence[row].item() == pytest.approx(cosines.max().item(), abs=1e-5)
         wanted = clean[np.unique(found.chosen.numpy())]
@@ -255,9 +253,9 @@ def test_without_pseudo_classes_no_class_is_learned(method_of):
         "method.rectify=false", "train.warmup_epochs=1", epochs=1,
     )  # fmt: skip
     split_in_half(method, pairs)
-    before = method.peers.nets[0].classify.layers[0].weight.clone()
+    before = method.nets[0].classify.layers[0].weight.clone()
     figures = method.fit_epoch(pairs, 1)
-    assert torch.equal(method.peers.nets[0].classify.layers[0].weight, before)
+    assert torch.equal(method.nets[0].classify.layers[0].weight, before)
     assert figures["loss_noisy_a"] > 0
 
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import asdict
 from statistics import stdev
 
 import pytest
@@ -87,7 +88,7 @@ def test_a_table_of_variants_is_trained_scored_once_and_written(tiny, tmp_path, 
     assert [list(line.parts.values()) for line in table.lines] == [
         [True, True, True], [True, True, False], [False, False, False],
     ]  # fmt: skip
-    assert json.loads((out / "table.json").read_text()) == table.as_json()
+    assert json.loads((out / "table.json").read_text()) == asdict(table)
     assert (out / "table.md").read_text() == to_markdown(table)
     assert (out / "table.tex").read_text() == to_latex(table)
 

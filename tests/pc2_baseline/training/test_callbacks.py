@@ -17,7 +17,7 @@ from pc2_baseline.config import read_settings
 from pc2_baseline.methods.pc2 import Pc2
 from pc2_baseline.runs.train import train
 from pc2_baseline.training.checkpoint import read_state, read_tensors
-from pc2_baseline.training.tensorboard import TensorBoardWriter
+from pc2_baseline.training.tensorboard import open_writer
 
 WATCHED = ["train.tensorboard=true", "train.pictures=true"]
 
@@ -201,9 +201,9 @@ def test_any_division_can_be_drawn(tmp_path, kind):
 def test_a_torn_event_file_costs_no_other_epoch(tmp_path):
     folder = tmp_path / "tensorboard"
     for first, torn in ((0, 5), (2, 0)):
-        board = TensorBoardWriter(folder, first)
+        board = open_writer(folder, first)
         for epoch in (first, first + 1, first + 2):
-            board.add(epoch, {"dev/rsum": 10.0 * first + epoch})
+            board.add_scalar("dev/rsum", 10.0 * first + epoch, epoch)
         board.close()
         if torn:
             file = next(folder.iterdir())
