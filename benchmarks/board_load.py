@@ -45,7 +45,7 @@ from leaderboard.service.accounts import create_token, create_user
 from leaderboard.service.database import EntryRow, User, default_url, open_database, reading
 from leaderboard.service.events import check_chain
 from leaderboard.service.quotas import Quotas, remaining
-from leaderboard.store.entries import read_store
+from leaderboard.store.entries import read_results
 from leaderboard.submission.archive import new_submission
 from leaderboard.submission.gallery import read_gallery
 from now_builder.formats.captions import to_line
@@ -333,7 +333,7 @@ def measure_alone(url: str, files: Files) -> list[float]:
 def check(load: Ledger, store: Path, database: str, url: str, quota: int) -> Iterator[str]:
     """Compare what was acknowledged with folder, database and board; yield what is wrong."""
     wanted = Counter(load.acknowledged)
-    entries = [e for e in read_store(store) if e.filing and e.filing.submitter != "operator"]
+    entries = [e for e in read_results([store]) if e.filing and e.filing.submitter != "operator"]
     yield from _same("folder", wanted, Counter(e.result.payload_sha256 for e in entries))
     engine = open_database(database)
     with reading(engine) as session:

@@ -61,7 +61,6 @@ class RoundPlan:
 
     Attributes:
         pairs: number of pairs to draw from the test split; None draws all.
-        name: name of the round.
         secret_file: file with the key of the draw and of the orders; None makes a random one.
         with_train: whether participants get the release's train and dev too.
     """
@@ -98,11 +97,6 @@ def make_round(release: Path, out: Path, plan: RoundPlan | None = None) -> Blind
     ``OUT/participants`` is itself a release: images in one secret order, captions in another,
     neutral keys. ``OUT/judge`` also has the pairing. The same release, secret and name
     give the same bytes.
-
-    Args:
-        release: complete release of now_builder.
-        out: folder to write, atomically.
-        plan: settings of the round.
 
     Raises:
         FormatError: If the release is the authors' archive, damaged, or itself a blind round.
@@ -158,10 +152,7 @@ def close_round(out: Path) -> Path:
 def keyed_order(keys: Sequence[str], secret: str, purpose: str) -> list[int]:
     """Return a uniform permutation that depends only on the secret, the keys and the purpose.
 
-    Args:
-        keys: keys to order; their own order does not matter.
-        secret: text of the secret.
-        purpose: orders for different purposes are independent.
+    The keys' own order does not matter; orders for different purposes are independent.
 
     Returns:
         Indices of ``keys``, sorted by their HMAC-SHA256 under the secret.
@@ -233,12 +224,10 @@ def _draw(test: Sequence[Pair], secret: str, plan: RoundPlan) -> _Draw:
 
 def _write(folder: _Folder, blind: BlindRound) -> None:
     """Write one folder, without anything that identifies a page."""
-    prints = _write_captions(folder)
+    prints = {split: folder.manifest.fingerprints[split] for split in folder.training}
+    prints["test"] = _write_captions(folder)
     pairs = _write_images(folder)
-    _copy_vocabularies(folder)
-    for split in folder.training:
-        _copy_split(folder, split)
-        prints[split] = folder.manifest.fingerprints[split]
+    _copy_files(folder)
     # only the rows of train and dev of the release's own table
     kept = [pair for pair in stream_pairs(folder.release) if pair.split in folder.training]
     write_pairs(folder.path / "pairs.parquet", [*kept, *pairs])
@@ -258,7 +247,8 @@ def _keys(draw: _Draw) -> list[str]:
     return [f"blind_{row:06d}" for row in range(len(draw.images))]
 
 
-def _write_captions(folder: _Folder) -> dict[str, dict[str, str]]:
+def _write_captions(folder: _Folder) -> dict[str, str]:
+    """Write captions in their order; return their fingerprints by track."""
     keys, prints = _keys(folder.draw), {}
     data = folder.path / DATA_FOLDER
     write_text(data / "test_ids.txt", "".join(f"{key}\n" for key in keys))
@@ -270,7 +260,7 @@ def _write_captions(folder: _Folder) -> dict[str, dict[str, str]]:
         write_text(data / name, "".join(f"{line}\n" for line in permuted))
         ids = (from_line(source, row, line) for row, line in enumerate(permuted, 1))
         prints[track] = fingerprint(keys, ids)
-    return {"test": prints}
+    return prints
 
 
 def _write_images(folder: _Folder) -> list[Pair]:
@@ -296,7 +286,8 @@ def _write_images(folder: _Folder) -> list[Pair]:
                 span = slice(start, start + _BATCH)
                 batch = replace(features.read(order[span]), keys=keys[span])
                 for row, regions in enumerate(batch.regions, start):
-                    pairs.append(_anonymous(keys[row], row, hash_of(regions)))
+                    found = hash_of(regions)
+                    pairs.append(Pair(keys[row], "test", row, "", "", "", None, None, None, found))
                 yield batch
 
         path = folder.path / DATA_FOLDER / "test.h5"
@@ -304,28 +295,21 @@ def _write_images(folder: _Folder) -> list[Pair]:
     return pairs
 
 
-def _anonymous(key: str, row: int, regions: str) -> Pair:
-    return Pair(key, "test", row, "", "", "", None, None, None, regions)
-
-
-def _copy_vocabularies(folder: _Folder) -> None:
-    for path in sorted((folder.release / "vocab").glob("*.json")):
-        _copy(path, folder.path / "vocab" / path.name)
-
-
-def _copy_split(folder: _Folder, split: Split) -> None:
-    tracks = [f"{split}_caps_{track}.txt" for track in folder.manifest.tracks]
-    for name in (f"{split}.h5", f"{split}_ids.txt", *tracks):
-        _copy(folder.release / DATA_FOLDER / name, folder.path / DATA_FOLDER / name)
-
-
-def _copy(source: Path, target: Path) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(source, target)  # without times and rights
+def _copy_files(folder: _Folder) -> None:
+    """Copy the vocabularies, and the splits to train on, without times and rights."""
+    sources = sorted((folder.release / "vocab").glob("*.json"))
+    for split in folder.training:
+        tracks = [f"{split}_caps_{track}.txt" for track in folder.manifest.tracks]
+        names = (f"{split}.h5", f"{split}_ids.txt", *tracks)
+        sources += [folder.release / DATA_FOLDER / name for name in names]
+    for source in sources:
+        target = folder.path / source.relative_to(folder.release)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, target)
 
 
 def _write_manifest(
-    folder: _Folder, counts: dict[Split, int], prints: dict[str, dict[str, str]]
+    folder: _Folder, counts: dict[Split, int], prints: dict[Split, dict[str, str]]
 ) -> None:
     """Write a manifest that lists the files, without settings and versions of the release."""
     names = sorted(
@@ -339,14 +323,13 @@ def _write_manifest(
         )
         for name in names
     }
-    order = [split for split in ("train", "dev", "test") if split in counts]
     manifest = Manifest(
         name=folder.draw.truth.round,
         created_at=folder.manifest.created_at[:10],
         split=SplitPlan(shares=Shares(train=1.0, dev=0.0, test=0.0)),
-        counts={split: counts[split] for split in order},
+        counts=counts,
         rejects={},
-        fingerprints={split: prints[split] for split in order},
+        fingerprints=prints,
         detector=folder.manifest.detector,
         settings={},
         versions={},

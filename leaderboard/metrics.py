@@ -146,13 +146,8 @@ def recalls(similarity: Matrix | Rows, owner: Labels | None = None) -> Recalls:
 def count_ranks(similarity: Matrix | Rows, owner: Labels | None = None) -> tuple[Ranks, Ranks]:
     """Count candidates above and tied with each query's right one, by row (i2t) and column (t2i).
 
-    Args:
-        similarity: images x captions.
-        owner: row of each caption's image; by default row i and column i belong together.
-
     Raises:
-        ValueError: If the matrix is empty or, without owners, not square; if an image has no
-            caption; if a value is not finite.
+        ValueError: As :func:`recalls`.
     """
     rows = _Dense(similarity) if isinstance(similarity, np.ndarray) else similarity
     owner = _checked(rows.shape, owner)
@@ -165,74 +160,53 @@ def count_ranks(similarity: Matrix | Rows, owner: Labels | None = None) -> tuple
     last = np.zeros(images, np.int64)
     np.maximum.at(last, owner[tied], np.flatnonzero(tied))
     right = np.bincount(owner[tied], minlength=images).astype(np.int64)
-    i2t, t2i = _count(rows, (best, last), (own, owner))
-    one = np.ones(captions, np.int64)
-    return (
-        Ranks(i2t.greater, i2t.equal - right, i2t.later, right),
-        Ranks(t2i.greater, t2i.equal - 1, t2i.later, one),
-    )
+    return _count(rows, (best, last, right), (own, owner, np.ones(captions, np.int64)))
 
 
 def count_duplicate_aware(
-    similarity: Matrix, image_labels: Labels, caption_labels: Labels, owner: Labels | None = None
+    similarity: Matrix, image_labels: Labels, caption_labels: Labels, owner: Labels
 ) -> tuple[Ranks, Ranks]:
     """Count ranks where candidates identical to a right caption or image are right too.
 
-    The order of ties is not counted here (:attr:`Ranks.later` is 0).
-
-    Args:
-        similarity: images x captions.
-        image_labels: integers, equal for identical images.
-        caption_labels: integers, equal for identical captions.
-        owner: row of each caption's image; by default row i and column i belong together.
+    Labels are equal for identical images, or captions. The order of ties is not counted here
+    (:attr:`Ranks.later` is 0).
 
     Raises:
-        ValueError: As :func:`count_ranks`.
+        ValueError: If a value is not finite.
     """
-    owner = _checked(_Dense(similarity).shape, owner)
-    blocks = _Twins(image_labels, caption_labels, owner).blocks
+    labels = image_labels, caption_labels, owner
     images, captions = similarity.shape
     best_row = np.full(images, -np.inf, similarity.dtype)
     best_column = np.full(captions, -np.inf, similarity.dtype)
-    for span, same_image, same_text in blocks():
+    for span, same_image, same_text in _twins(*labels):
         values = np.where(same_image | same_text, similarity[span], -np.inf)
         best_row[span] = values.max(axis=1)
         np.maximum(best_column, values.max(axis=0), out=best_column)
     right_row, right_column = np.zeros(images, np.int64), np.zeros(captions, np.int64)
-    for span, same_image, same_text in blocks():
+    for span, same_image, same_text in _twins(*labels):
         right, values = same_image | same_text, similarity[span]
         right_row[span] = (right & (values == best_row[span, None])).sum(axis=1)
         right_column += (right & (values == best_column)).sum(axis=0)
-    nowhere = (np.full(n, n, np.int64) for n in (images, captions))
-    places = zip((best_row, best_column), nowhere, strict=True)
-    i2t, t2i = _count(_Dense(similarity), *places)
-    return (
-        Ranks(i2t.greater, i2t.equal - right_row, np.zeros(images, np.int64), right_row),
-        Ranks(t2i.greater, t2i.equal - right_column, np.zeros(captions, np.int64), right_column),
-    )
+    last_row, last_column = np.full(images, captions), np.full(captions, images)
+    rows, columns = (best_row, last_row, right_row), (best_column, last_column, right_column)
+    return _count(_Dense(similarity), rows, columns)
 
 
 def explained_ties(
-    similarity: Matrix, image_labels: Labels, caption_labels: Labels, owner: Labels | None = None
+    similarity: Matrix, image_labels: Labels, caption_labels: Labels, owner: Labels
 ) -> tuple[Integer[np.ndarray, " images"], Integer[np.ndarray, " captions"]]:
     """Count the ties that no scorer can avoid: with an identical caption (i2t) or image (t2i).
 
-    Args:
-        similarity: images x captions.
-        image_labels: integers, equal for identical images.
-        caption_labels: integers, equal for identical captions.
-        owner: row of each caption's image; by default row i and column i belong together.
+    Labels are as in :func:`count_duplicate_aware`.
 
     Returns:
         For each query, how many of its :attr:`Ranks.equal` are of that kind; i2t, then t2i.
     """
-    owner = _checked(_Dense(similarity).shape, owner)
-    captions = np.arange(similarity.shape[1])
-    own = similarity[owner, captions]
+    own = similarity[owner, np.arange(len(owner))]
     best = np.full(len(similarity), -np.inf, similarity.dtype)
     np.maximum.at(best, owner, own)
     i2t, t2i = (np.zeros(n, np.int64) for n in similarity.shape)
-    for span, same_image, same_text in _Twins(image_labels, caption_labels, owner).blocks():
+    for span, same_image, same_text in _twins(image_labels, caption_labels, owner):
         values = similarity[span]
         foreign = owner != np.arange(len(similarity))[span, None]
         i2t[span] = (foreign & same_text & (values == best[span, None])).sum(axis=1)
@@ -243,9 +217,7 @@ def explained_ties(
 def tie_width(ranks: tuple[Ranks, Ranks], explained: tuple[Labels, Labels] | None = None) -> float:
     """Return the rSum points that ties decide: the optimistic value less the pessimistic one.
 
-    Args:
-        ranks: ranks of image queries and of caption queries.
-        explained: ties to ignore, per query of each direction.
+    Of each query, as many ties as ``explained`` says are ignored.
     """
     width = Fraction(0)
     for way, forgiven in zip(ranks, explained or (0, 0), strict=True):
@@ -259,19 +231,11 @@ def tie_width(ranks: tuple[Ranks, Ranks], explained: tuple[Labels, Labels] | Non
 def summarise(
     i2t: Ranks, t2i: Ranks, owner: Labels | None = None, depth: int | None = None
 ) -> Recalls:
-    """Compute recalls, rank statistics and rSum from ranks.
+    """Compute recalls, rank statistics and rSum from ranks, as :func:`recalls`.
 
-    Args:
-        i2t: ranks of image queries.
-        t2i: ranks of caption queries.
-        owner: row of each caption's image; by default the captions are those of the images in
-            order.
-        depth: length of ranked lists: a ``greater`` that high is only a lower bound.
+    ``depth`` is the length of ranked lists: a ``greater`` that high is only a lower bound.
     """
-    ways = (
-        _one_way(i2t, len(t2i.greater), depth),
-        _one_way(t2i, len(i2t.greater), depth),
-    )
+    ways = _one_way(i2t, len(t2i.greater), depth), _one_way(t2i, len(i2t.greater), depth)
     order = [way.greater + way.later for way in (i2t, t2i)]
     argsort = [sum(int(np.count_nonzero(rank < k)) for k in CUTOFFS) for rank in order]
     return Recalls(
@@ -290,14 +254,7 @@ def hits_per_image(
 ) -> Float[np.ndarray, " images"]:
     """Return the expected hits of each image and, on average, of its captions, over all cutoffs.
 
-    Args:
-        i2t: ranks of image queries.
-        t2i: ranks of caption queries.
-        owner: row of each caption's image; by default the captions are those of the images in
-            order.
-
-    Returns:
-        0 to 6; the mean times 100 is rSum.
+    They are 0 to 6; the mean times 100 is rSum.
     """
     images, captions = len(i2t.greater), len(t2i.greater)
     owner = np.arange(captions) if owner is None else owner
@@ -325,13 +282,10 @@ def expected_hits(ranks: Ranks, cutoff: int) -> Float[np.ndarray, " queries"]:
 def fold_recalls(similarity: Matrix, owner: Labels, size: int) -> list[Recalls]:
     """Score consecutive folds of ``size`` images with their captions: MS-COCO's 1K protocol.
 
-    Args:
-        similarity: images x captions.
-        owner: row of each caption's image.
-        size: images per fold; an incomplete last fold is ignored.
+    An incomplete last fold is ignored.
 
     Raises:
-        ValueError: As :func:`count_ranks`.
+        ValueError: As :func:`recalls`.
     """
     found = []
     for first in range(0, len(similarity) - size + 1, size):
@@ -435,53 +389,40 @@ class _Dense:
             yield start, self._similarity[start : start + step]
 
 
-class _Twins:
-    """Candidates identical to the right ones: same image, or same caption."""
-
-    def __init__(self, images: Labels, captions: Labels, owner: Labels) -> None:
-        self._images, self._captions, self._owner = images, captions, owner
-        order = np.argsort(owner, kind="stable")
-        counts = np.bincount(owner, minlength=len(images))
-        firsts = np.cumsum(counts) - counts
-        places = np.minimum(np.arange(counts.max()), counts[:, None] - 1)
-        self._own = order[firsts[:, None] + places]  # captions of each image, the last repeated
-
-    def blocks(
-        self,
-    ) -> Iterator[tuple[slice, Bool[np.ndarray, "_ captions"], Bool[np.ndarray, "_ captions"]]]:
-        """Yield slices of rows with two masks: same image, same caption."""
-        step = max(8, 4 * _BLOCK_BYTES // len(self._captions))
-        for start in range(0, len(self._images), step):
-            span = slice(start, start + step)
-            same_image = self._images[span, None] == self._images[self._owner]
-            same_text = np.zeros_like(same_image)
-            for own in self._own[span].T:
-                same_text |= self._captions[own, None] == self._captions
-            yield span, same_image, same_text
+def _twins(
+    images: Labels, captions: Labels, owner: Labels
+) -> Iterator[tuple[slice, Bool[np.ndarray, "_ captions"], Bool[np.ndarray, "_ captions"]]]:
+    """Yield slices of rows with masks of candidates of the same image, and of the same caption."""
+    order = np.argsort(owner, kind="stable")
+    counts = np.bincount(owner, minlength=len(images))
+    firsts = np.cumsum(counts) - counts
+    places = np.minimum(np.arange(counts.max()), counts[:, None] - 1)
+    captions_of = order[firsts[:, None] + places]  # captions of each image, the last repeated
+    step = max(8, 4 * _BLOCK_BYTES // len(captions))
+    for start in range(0, len(images), step):
+        span = slice(start, start + step)
+        same_image = images[span, None] == images[owner]
+        same_text = np.zeros_like(same_image)
+        for own in captions_of[span].T:
+            same_text |= captions[own, None] == captions
+        yield span, same_image, same_text
 
 
-@dataclass(frozen=True, slots=True)
-class _Counts:
-    greater: Integer[np.ndarray, " _"]
-    equal: Integer[np.ndarray, " _"]
-    later: Integer[np.ndarray, " _"]
+Target: TypeAlias = tuple[Float[np.ndarray, " _"], Labels, Labels]
 
 
-Target: TypeAlias = tuple[Float[np.ndarray, " _"], Integer[np.ndarray, " _"]]
-
-
-def _count(matrix: Rows, row_target: Target, column_target: Target) -> tuple[_Counts, _Counts]:
+def _count(matrix: Rows, row_target: Target, column_target: Target) -> tuple[Ranks, Ranks]:
     """Compare each row and each column with its target, in one pass over blocks of rows.
 
-    A target is a value and the place after which equal ones count as later. Rows are counted one by
-    one; columns are summed as bytes, which cannot overflow for the number of rows in a block.
+    A target is the value of the right candidates, the place after which equal ones count as later,
+    and the number of the right. Rows are counted one by one; columns are summed as bytes, which
+    cannot overflow for the number of rows in a block.
     """
     n_rows, n_columns = matrix.shape
     kind = np.float64 if matrix.itemsize > 4 else np.float32
     of_rows, of_columns = row_target[0].astype(kind), column_target[0].astype(kind)
     step = min(_BLOCK_ROWS, max(8, _BLOCK_BYTES // (n_columns * np.dtype(kind).itemsize)))
-    rows = _Counts(*np.zeros((3, n_rows), np.int64))
-    columns = _Counts(*np.zeros((3, n_columns), np.int64))
+    rows, columns = (Ranks(*np.zeros((4, n), np.int64)) for n in matrix.shape)
     own = np.bincount(np.minimum(column_target[1], n_rows), minlength=n_rows + 1)
     room = np.empty((step, n_columns), np.bool_)
     for start, values in matrix.blocks(step):
@@ -504,6 +445,9 @@ def _count(matrix: Rows, row_target: Target, column_target: Target) -> tuple[_Co
         if equal.sum() > own[span].sum():
             later = np.arange(span.start, span.stop)[:, None] > column_target[1]
             columns.later[:] += _by_column(mask & later)
+    for ranks, (_, _, right) in ((rows, row_target), (columns, column_target)):
+        ranks.equal[:] -= right
+        ranks.right[:] = right
     return rows, columns
 
 

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 from leaderboard.board.tables import Kind, Row, Section
 from leaderboard.scoring.result import Result
-from leaderboard.store.entries import Entry
 from now_builder.formats.benchmarks import BOARD_FACTS, BoardName
 from now_builder.formats.captions import TOKENIZERS
 
@@ -56,13 +55,14 @@ class Note:
     warning: bool = False
 
 
-def section_title(kind: Kind, board: BoardName, *, with_reported: bool) -> str:
+def section_title(section: Section, board: BoardName) -> str:
     """Return the title of a section."""
+    kind = section.kind
     if board not in TOKENIZERS:
-        return _capital(kind.noise.title)
+        return kind.noise.title[:1].upper() + kind.noise.title[1:]
     where = {
         "rebuilt": "Rebuilt release",
-        "archive": "The authors’ test set" if with_reported else "Another archive",
+        "archive": "The authors’ test set" if section.with_reported else "Another archive",
         "blind": "Blind round",
         "closed": "Closed blind round",
         "field": "Another data set",
@@ -72,9 +72,9 @@ def section_title(kind: Kind, board: BoardName, *, with_reported: bool) -> str:
 
 def full_title(section: Section, board: BoardName) -> str:
     """Return a title that is unique among sections, for use outside the site."""
-    title = section_title(section.kind, board, with_reported=section.with_reported)
-    mark = f" {section.fingerprint[:8]}" if section.fingerprint else ""
-    return f"{title}{mark}, {section.split}, {size_of(section.kind)}"
+    title = section_title(section, board)
+    mark = f" {section.kind.fingerprint[:8]}" if section.kind.fingerprint else ""
+    return f"{title}{mark}, {section.kind.split}, {size_of(section.kind)}"
 
 
 def size_of(kind: Kind) -> str:
@@ -95,17 +95,11 @@ def row_notes(row: Row) -> list[Note]:
     """Return the notes that a reader needs before comparing a row."""
     if row.entry is not None:
         found = [Note(flag.code.replace("-", " "), warning=True) for flag in row.flags]
-        return found + _entry_notes(row.entry)
+        hidden = [Note("anonymous")] if row.entry.anonymous else []
+        return found + _notes(row.entry.result) + hidden
     if row.reported is None or row.reported.ensemble is None:
         return []
     return [_networks(row.reported.ensemble)]
-
-
-def _entry_notes(entry: Entry) -> list[Note]:
-    found = _notes(entry.result)
-    if entry.anonymous:
-        found.append(Note("anonymous"))
-    return found
 
 
 def _notes(result: Result) -> list[Note]:
@@ -146,7 +140,3 @@ def filter_classes(row: Row) -> str:
 
 def _networks(size: int) -> Note:
     return Note("one network" if size == 1 else f"{size} networks")
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]

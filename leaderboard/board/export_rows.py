@@ -1,28 +1,15 @@
 """The rows of a board for its exports: those of its pages, without the references."""
 
-from collections.abc import Iterable
 from dataclasses import replace
 
 from leaderboard.board.exports import PUBLISHED, ExportRow
 from leaderboard.board.reported import ReportedRow
-from leaderboard.board.tables import Board, Row, Section, make_board
-from leaderboard.store.entries import Entry
+from leaderboard.board.tables import Board, Row, Section
 from now_builder.formats.benchmarks import BoardName
 
 
-def export_rows(board: BoardName, entries: Iterable[Entry]) -> list[ExportRow]:
-    """Return the rows of a board, best first within each comparable section.
-
-    Args:
-        board: name of the board; ``coco-1k`` takes the folds of a result on MS-COCO, ``coco-5k``
-            the whole.
-        entries: entries of a store; those of other boards and withdrawn ones are ignored.
-    """
-    return rows_of(make_board(board, entries))
-
-
 def rows_of(board: Board) -> list[ExportRow]:
-    """Return the export rows of a board."""
+    """Return the export rows of a board, best first within each comparable section."""
     return [
         export_row(row, section, board.name)
         for section in board.sections
@@ -37,17 +24,13 @@ def export_row(row: Row, section: Section, board: BoardName) -> ExportRow:
     Raises:
         ValueError: If the row is a reference.
     """
+    known = section.kind.folds == 1 if row.entry else row.low < row.high
+    low, high = (row.low, row.high) if known else (None, None)
     if row.reported is not None:
-        known = row.low < row.high
-        return replace(
-            from_reported(row.reported),
-            place=row.place,
-            low=row.low if known else None,
-            high=row.high if known else None,
-        )
+        return replace(from_reported(row.reported), place=row.place, low=low, high=high)
     if row.entry is None:
         raise ValueError(f"{row.method}: found a reference, expected an entry or a reported row")
-    result, known = row.entry.shown, section.kind.folds == 1
+    result = row.entry.shown
     return ExportRow(
         board=board,
         noise=section.kind.noise.title,
@@ -57,8 +40,8 @@ def export_row(row: Row, section: Section, board: BoardName) -> ExportRow:
         data=_data_of(section),
         place=row.place,
         place_interval=row.places,
-        low=row.low if known else None,
-        high=row.high if known else None,
+        low=low,
+        high=high,
         recalls=row.recalls,
         ensemble=result.training.ensemble_size,
         post_processing=result.postprocessing.kind,

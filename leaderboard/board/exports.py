@@ -59,18 +59,14 @@ class ExportRow:
     """A row of an exported board. Its text is untrusted.
 
     Attributes:
-        board: Its id.
         noise: The training noise in words. Rows under different noise, or scored on different data,
             get tables of their own.
-        data: description of the data scored on
         evidence: ``scored``, ``reproduced``, ``blind``, ``reported`` or ``reference``.
         place_interval: first and last place that the row may have.
         low: lower end of the 95 % interval of rSum.
         recalls: Six, as in ``RECALLS``, in percent; none where only the sum is known.
         date: day of the scoring, ISO 8601.
-        entry: Name of the scored entry.
         source: publication of a reported row.
-        table: table of that publication.
     """
 
     board: str

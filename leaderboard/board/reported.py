@@ -1,6 +1,7 @@
 """Reported rows: figures printed in papers, with their source and known misprints."""
 
 import tomllib
+from collections import Counter
 from functools import cache
 from importlib.resources import files
 from typing import Literal
@@ -67,12 +68,9 @@ class NoiseCondition(Strict):
 
 
 class Source(Strict):
-    """A publication.
+    """A publication, at the address where the figures were read.
 
-    Attributes:
-        key: citation key.
-        authors: ``Family, Given``; empty if the publication names none.
-        url: address where the figures were read.
+    Authors are ``Family, Given``; none if the publication names none.
     """
 
     key: str
@@ -89,9 +87,7 @@ class Correction(Strict):
     """A row as printed elsewhere, in another table or cell; the board does not use it.
 
     Attributes:
-        source: key of the publication that prints it.
         i2t: recalls as printed; None if they are not at issue or not printed.
-        rsum: rSum as printed.
         why: what the source says, which figure the board uses, and the reason.
     """
 
@@ -134,10 +130,8 @@ class ReportedRow(Strict):
 
     Attributes:
         i2t: image to text, R@1, R@5, R@10 in percent; None if only the sum is known.
-        t2i: text to image, likewise.
         rsum: rSum as printed; the sum of the recalls if the table prints none.
         source: publication of the figures, possibly a later paper that cites the method.
-        table: table of that publication.
         ensemble: number of networks whose similarities are averaged; None if unknown.
         corrections: other figures printed for the row.
     """
@@ -185,23 +179,15 @@ def read_reported(board: BoardName | None = None) -> tuple[ReportedRow, ...]:
     if board is not None:
         return tuple(row for row in read_reported() if row.board == board)
     rows = [row for name in _TABLES for row in parse_reported(_read(name), name)]
-    seen = set[tuple[object, ...]]()
-    for row in rows:
-        key = (row.board, row.noise, row.method, row.source.key)
-        if key in seen:
-            raise FormatError(
-                FOLDER, f"{row.board} {row.method} from {row.source.key}: found twice"
-            )
-        seen.add(key)
+    counts = Counter((row.board, row.noise, row.method, row.source.key) for row in rows)
+    for (name, _, method, source), count in counts.items():
+        if count > 1:
+            raise FormatError(FOLDER, f"{name} {method} from {source}: found twice")
     return tuple(rows)
 
 
 def parse_reported(tree: dict[str, object], origin: str) -> list[ReportedRow]:
-    """Parse the rows of one file.
-
-    Args:
-        tree: Parsed TOML: tables, each with its board, noise, source and rows.
-        origin: The file's name, for messages.
+    """Parse the rows of a file's tables; ``origin`` names it in messages.
 
     Raises:
         ConfigError: If a field is missing, unknown or of the wrong kind.
@@ -252,9 +238,7 @@ def _checked_sum(figures: _Figures | Correction, name: str, tolerance: float) ->
 def _correction_text(correction: Correction) -> str:
     where = f"{short_name(read_sources()[correction.source])}, {correction.table}"
     if correction.i2t and correction.t2i:
-        ways = (
-            " ".join(f"{value:.1f}" for value in way) for way in (correction.i2t, correction.t2i)
-        )
+        ways = (" ".join(map("{:.1f}".format, way)) for way in (correction.i2t, correction.t2i))
         printed = f"prints {' / '.join(ways)}"
     elif correction.rsum is not None:
         printed = f"prints rSum {correction.rsum:.1f}"

@@ -4,15 +4,15 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from math import floor, hypot
+from math import ceil, floor, hypot
 from typing import Literal
 
 import numpy as np
 
 from leaderboard.board.reported import NoiseCondition, ReportedRow, read_reported
 from leaderboard.core.tracks import Origin
-from leaderboard.core.uncertainty import least_deviation, rank_intervals, tied_with_first
-from leaderboard.metrics import CUTOFFS, hits_per_image
+from leaderboard.core.uncertainty import rank_intervals, sum_deviation, tied_with_first
+from leaderboard.metrics import hits_per_image
 from leaderboard.scoring.references import chance_rsum
 from leaderboard.scoring.result import Flag, Folds, RankRecord, Result
 from leaderboard.store.entries import Entry, Evidence
@@ -36,21 +36,18 @@ _PROTOCOLS = ("web", "none", "captions", "images", "either", "unknown", "unstate
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row of a board.
+    """A row of a board: of an entry, or of reported figures, or of a reference.
 
     Attributes:
-        flags: flags of the result, and those found by comparison with other entries.
         evidence: ``blind``, ``reproduced`` or ``scored`` from a file here, ``reported`` by a paper,
             or a ``reference``: what knowing nothing, or one thing, would give.
         low: lower end of the 95 % interval of rSum; of the narrowest plausible one if there are no
             ranks.
-        high: upper end of that interval.
         recalls: six recalls in percent; empty if only their sum is known.
         place: place on the board, from 1; equal scores share a place. None if not ranked.
         places: first and last place held under resampling. None without ranks.
         tied: whether the row is not significantly below the best scored row. None without ranks.
-        entry: entry of a scored row.
-        reported: figures of a reported row.
+        flags: flags of the result, and those found by comparison with other entries.
     """
 
     evidence: RowEvidence
@@ -106,7 +103,6 @@ class Section:
     """Rows that are comparable with each other.
 
     Attributes:
-        with_reported: whether reported rows are among the rows.
         published: whether this is the test split of the board's reported figures.
         rows: rows, best first.
         axis: end of the bars' axis, in rSum points.
@@ -119,21 +115,6 @@ class Section:
     rows: tuple[Row, ...]
     axis: float
     base: float = 0.0
-
-    @property
-    def name(self) -> str:
-        """Name of the section in URLs, unique on the board."""
-        return self.kind.name
-
-    @property
-    def split(self) -> str:
-        """Name of the split."""
-        return self.kind.split
-
-    @property
-    def fingerprint(self) -> str | None:
-        """Fingerprint of the split; None if all rows are reported."""
-        return self.kind.fingerprint
 
     @property
     def comparable(self) -> tuple[Row, ...]:
@@ -174,12 +155,7 @@ def make_board(
 
     Results on the published layout and as many images and captions as the reported rows are ranked
     among them; others, which are on other data, get their own sections. Withdrawn entries are not
-    ranked.
-
-    Args:
-        name: name of the board.
-        entries: entries of any board.
-        flags: by entry name, flags found by comparison with other entries.
+    ranked. ``flags`` are those found by comparison with other entries, by name.
     """
     flags = flags or {}
     own = sorted(
@@ -191,19 +167,18 @@ def make_board(
             found = entry.result.flags + flags.get(entry.name, ())
             row = replace(_scored(entry, name), flags=found)
             groups[_kind(entry.result, name)].append(row)
-    left = _reported_by_noise(name)
-    missing = set(left)
+    left: dict[NoiseCondition, list[ReportedRow]] = defaultdict(list)
+    for reported in read_reported(name):
+        left[reported.noise].append(reported)
+    facts = BOARD_FACTS[name]
+    origin: Origin = "archive" if name in TOKENIZERS else "field"
+    for noise in left.keys() - {kind.noise for kind in groups if _is_published(kind, name)}:
+        groups[Kind("test", None, origin, noise, *facts.test_size, facts.folds)] = []
     sections = []
     for kind, rows in groups.items():
         published = _is_published(kind, name)
-        reported = left.get(kind.noise, []) if published else []
-        missing -= {kind.noise} if reported else set()
-        sections.append(_section(kind, rows, reported, published=published))
-    for noise in missing:
-        facts = BOARD_FACTS[name]
-        origin: Origin = "archive" if name in TOKENIZERS else "field"
-        kind = Kind("test", None, origin, noise, *facts.test_size, facts.folds)
-        sections.append(_section(kind, [], left[noise], published=True))
+        reported_rows = left.get(kind.noise, []) if published else []
+        sections.append(_section(kind, rows, reported_rows, published=published))
     sections.sort(key=lambda part: _order(part, name))
     gone = tuple(entry for entry in own if entry.withdrawal is not None)
     return Board(name, tuple(sections), gone)
@@ -214,8 +189,6 @@ def sorted_rows(section: Section, key: SortKey | None = None) -> tuple[Row, ...]
 
     Rows without a value in that column come last.
     """
-    if key is None:
-        return section.rows
     rows = list(section.rows)
     if key == "method":
         rows.sort(key=lambda row: row.method.casefold())
@@ -223,18 +196,15 @@ def sorted_rows(section: Section, key: SortKey | None = None) -> tuple[Row, ...]
         rows.sort(key=lambda row: _EVIDENCE.index(row.evidence))
     elif key == "date":
         rows.sort(key=lambda row: row.date or "", reverse=True)
-    else:
+    elif key is not None:
         column = RECALL_KEYS.index(key)
         rows.sort(key=lambda row: -row.recalls[column] if row.recalls else 1.0)
     return tuple(rows)
 
 
 def axis_of(highest: float) -> float:
-    """Return the smallest round number of rSum points that is at least ``highest``, at most 600."""
-    for end in (60.0, 120.0, 180.0, 240.0, 300.0, 360.0, 420.0, 480.0, 540.0):
-        if highest <= end:
-            return end
-    return 600.0
+    """Return the smallest multiple of 60 rSum points that is at least ``highest``, at most 600."""
+    return min(60.0 * max(1, ceil(highest / 60)), 600.0)
 
 
 def _base_of(lowest: float, axis: float) -> float:
@@ -280,13 +250,6 @@ def _is_published(kind: Kind, board: BoardName) -> bool:
         and (kind.n_images, kind.n_pairs) == BOARD_FACTS[board].test_size
         and kind.folds == BOARD_FACTS[board].folds
     )
-
-
-def _reported_by_noise(board: BoardName) -> dict[NoiseCondition, list[ReportedRow]]:
-    groups: dict[NoiseCondition, list[ReportedRow]] = defaultdict(list)
-    for row in read_reported(board):
-        groups[row.noise].append(row)
-    return groups
 
 
 def _order(section: Section, board: BoardName) -> tuple[object, ...]:
@@ -354,10 +317,8 @@ def _reported(row: ReportedRow, kind: Kind) -> Row:
 
 
 def _least_half_width(ways: Iterable[tuple[tuple[float, float, float], int]]) -> float:
-    deviations = [
-        least_deviation([dict(zip(CUTOFFS, way, strict=True))], queries) for way, queries in ways
-    ]
-    return _Z95 * hypot(*deviations)
+    """Take the directions as independent, though they help each other: a lower bound."""
+    return _Z95 * hypot(*(sum_deviation(way, queries) for way, queries in ways))
 
 
 def _references(kind: Kind, scored: Sequence[Row]) -> list[Row]:
@@ -385,22 +346,20 @@ def _with_places(rows: list[Row], kind: Kind) -> list[Row]:
     Place intervals are those among rows with ranks, shifted by the other rows whose interval lies
     above the whole of a row's own (for the first place) or overlaps it (for the last).
     """
-    known = [record for row in rows if (record := _ranks(row, kind))]
+    known = [(row, record) for row in rows if (record := _ranks(row, kind))]
     if not known:
         return rows
-    hits = np.stack([hits_per_image(*record.read(), record.owner()) for record in known])
-    places = iter(zip(rank_intervals(hits).tolist(), tied_with_first(hits).tolist(), strict=True))
-    others = [row for row in rows if _competes(row) and _ranks(row, kind) is None]
-    return [
-        _with_place(row, others, *next(places)) if _ranks(row, kind) is not None else row
-        for row in rows
-    ]
-
-
-def _with_place(row: Row, others: Sequence[Row], among: list[int], tied: bool) -> Row:  # noqa: FBT001
-    above = sum(other.low > row.high for other in others)
-    perhaps = sum(other.high >= row.low for other in others)
-    return replace(row, places=(among[0] + above, among[1] + perhaps), tied=tied)
+    hits = np.stack([hits_per_image(*record.read(), record.owner()) for _, record in known])
+    others = [row for row in rows if _ranks(row, kind) is None]
+    rivals = [row for row in others if _competes(row)]
+    placed = []
+    for (row, _), (first, last), tied in zip(
+        known, rank_intervals(hits).tolist(), tied_with_first(hits).tolist(), strict=True
+    ):
+        above = sum(rival.low > row.high for rival in rivals)
+        perhaps = sum(rival.high >= row.low for rival in rivals)
+        placed.append(replace(row, places=(first + above, last + perhaps), tied=tied))
+    return placed + others
 
 
 def _competes(row: Row) -> bool:

@@ -11,10 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from leaderboard.commands.options import (
-    AsJson,
-    DatabaseUrl,
-)
+from leaderboard.commands.options import AsJson, DatabaseUrl
 from now_builder.command_line import Program
 from now_builder.errors import ConfigError
 

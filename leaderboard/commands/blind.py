@@ -5,9 +5,7 @@ from typing import Annotated
 
 import typer
 
-from leaderboard.commands.options import (
-    ReleaseArgument,
-)
+from leaderboard.commands.options import ReleaseArgument
 
 
 def make(
@@ -40,9 +38,7 @@ def make(
     typer.echo(f"{out}: {blind.round}, {blind.pairs} pairs, commitment {blind.commitment}")
 
 
-def close(
-    out: Annotated[Path, typer.Argument(help="Folder that `blind make` wrote.")],
-) -> None:
+def close(out: Annotated[Path, typer.Argument(help="Folder that `blind make` wrote.")]) -> None:
     """Publish the pairing: OUT/closed, on which anyone can check and score again.
 
     sha256sum OUT/closed/blind.json must give the commitment of round.json.

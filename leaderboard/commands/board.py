@@ -70,11 +70,9 @@ def reproduce(
     The difference is printed with its interval; whether the two agree is left to the reader.
     """
     from leaderboard.commands.terminal import comparison_as_text  # noqa: PLC0415
-    from leaderboard.store.entries import now  # noqa: PLC0415
     from leaderboard.store.reproduce import Claim, reproduce  # noqa: PLC0415
 
-    claim = Claim(by, commit, run)
-    filed, compared = reproduce(store, name, submission, release, claim, now())
+    filed, compared = reproduce(store, name, submission, release, Claim(by, commit, run))
     typer.echo(comparison_as_text(compared, (f"the run of {filed.by}", f"entry {name}")))
 
 
@@ -123,8 +121,9 @@ def export(
     Rows under different training noise, or scored on different data, get separate tables.
     Citation keys of --format tex are those of --format bib.
     """
-    from leaderboard.board.export_rows import export_rows  # noqa: PLC0415
+    from leaderboard.board.export_rows import rows_of  # noqa: PLC0415
     from leaderboard.board.exports import FORMATS  # noqa: PLC0415
+    from leaderboard.board.tables import make_board  # noqa: PLC0415
     from leaderboard.store.entries import read_results  # noqa: PLC0415
     from now_builder.formats.benchmarks import BOARDS  # noqa: PLC0415
 
@@ -133,7 +132,7 @@ def export(
         raise ConfigError(f"export: found {board!r}, expected one of {', '.join(BOARDS)}")
     if kind not in FORMATS:
         raise ConfigError(f"--format: found {kind!r}, expected one of {', '.join(FORMATS)}")
-    typer.echo(FORMATS[kind](export_rows(found, read_results(results or []))), nl=False)
+    typer.echo(FORMATS[kind](rows_of(make_board(found, read_results(results or [])))), nl=False)
 
 
 def dataset_report(

@@ -2,17 +2,13 @@
 
 import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from leaderboard.commands.options import (
-    AsJson,
-    AttributesFile,
-    ReleaseFolder,
-    SubmissionFile,
-)
+from leaderboard.commands.options import AsJson, AttributesFile, ReleaseFolder, SubmissionFile
 from now_builder.errors import ConfigError
 
 
@@ -142,14 +138,14 @@ def compare(
     The interval is by a paired bootstrap over images, p by a sign-flip test; each recall has
     McNemar's exact test. It does not cover training seeds: run several.
     """
-    from leaderboard.commands.terminal import comparison_as_json, comparison_as_text  # noqa: PLC0415
+    from leaderboard.commands.terminal import comparison_as_text  # noqa: PLC0415
     from leaderboard.scoring.pairing import compare_results  # noqa: PLC0415
     from leaderboard.store.entries import read_result  # noqa: PLC0415
 
     one, other = read_result(first), read_result(second)
     found = compare_results(one, other)
     names = one.method.name, other.method.name
-    typer.echo(comparison_as_json(found) if as_json else comparison_as_text(found, names))
+    typer.echo(json.dumps(asdict(found), indent=2) if as_json else comparison_as_text(found, names))
 
 
 def verify(

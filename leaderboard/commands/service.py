@@ -4,7 +4,6 @@ import json
 import os
 import sys
 from contextlib import closing
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,8 +20,6 @@ from leaderboard.commands.options import (
 from now_builder.errors import ConfigError
 
 if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
-
     from leaderboard.service.client import BoardClient
 
 
@@ -154,7 +151,9 @@ def send(
         size = path.stat().st_size if path.is_file() else 0
         bar = bars.add_task(path.name, total=size)
         try:
-            filed = client.submit(path, anonymous_until, partial(_advance, bars, bar))
+            filed = client.submit(
+                path, anonymous_until, lambda sent: bars.update(bar, completed=sent)
+            )
         except BoardError as error:
             bars.stop()
             for problem in error.problems:
@@ -162,10 +161,6 @@ def send(
             raise
     print_filed(filed.name, json.dumps(filed.result), as_json, new=filed.new)
     sys.stderr.write(f"{filed.page}\n")
-
-
-def _advance(bars: "Progress", bar: "TaskID", sent: int) -> None:
-    bars.update(bar, completed=sent)
 
 
 def print_filed(name: str, result: str, as_json: bool, *, new: bool) -> None:

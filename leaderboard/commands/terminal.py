@@ -1,7 +1,5 @@
 """Results, comparisons and reports as text for a terminal."""
 
-import json
-from dataclasses import asdict
 from io import StringIO
 
 from rich.console import Console, RenderableType
@@ -14,11 +12,7 @@ from leaderboard.scoring.result import Direction, Result
 from leaderboard.store.dataset import DatasetReport
 
 WAYS = (("i2t", "image to caption"), ("t2i", "caption to image"))
-REFERENCES = {
-    "chance": "chance",
-    "lang": "language alone",
-    "lang+topic": "language and topic",
-}
+REFERENCES = {"chance": "chance", "lang": "language alone", "lang+topic": "language and topic"}
 
 
 def as_text(result: Result) -> str:
@@ -39,9 +33,8 @@ def comparison_as_text(found: Comparison, names: tuple[str, str]) -> str:
         f"{names[0]} less {names[1]}: {found.difference:+.1f} rSum points (95 % interval"
         f" {found.low:+.1f} to {found.high:+.1f}), sign-flip p {found.p:.2g}: {verdict}"
     )
-    table = Table(box=None, pad_edge=False)
-    for column in ("", "only the first hits", "only the second hits", "undecided", "McNemar p"):
-        table.add_column(column, justify="left" if not column else "right")
+    columns = ("only the first hits", "only the second hits", "undecided", "McNemar p")
+    table = _table("", *columns, left=1)
     for field, name in WAYS:
         for cutoff, each in getattr(found, field).items():
             counts = (each.first_only, each.second_only, each.undecided)
@@ -49,16 +42,8 @@ def comparison_as_text(found: Comparison, names: tuple[str, str]) -> str:
     return _printed(100, head, table)
 
 
-def comparison_as_json(found: Comparison) -> str:
-    """Return a paired comparison as JSON text."""
-    return json.dumps(asdict(found), indent=2)
-
-
 def _recalls(result: Result) -> Table:
-    table = Table(box=None, pad_edge=False)
-    table.add_column("")
-    for name in ("R@1", "R@5", "R@10", "medR", "meanR", "MRR"):
-        table.add_column(name, justify="right")
+    table = _table("", "R@1", "R@5", "R@10", "medR", "meanR", "MRR", left=1)
     for field, name in WAYS:
         way: Direction = getattr(result, field)
         cells = [
@@ -152,10 +137,11 @@ def _printed(width: int, *parts: RenderableType) -> str:
     return "\n".join(line.rstrip() for line in file.getvalue().splitlines())
 
 
-def _table(*columns: str) -> Table:
+def _table(*columns: str, left: int = 2) -> Table:
+    """Make a table whose first columns stand on the left."""
     table = Table(box=None, pad_edge=False)
     for place, name in enumerate(columns):
-        table.add_column(name, justify="right" if place > 1 else "left")
+        table.add_column(name, justify="left" if place < left else "right")
     return table
 
 
@@ -168,7 +154,8 @@ def _tracks(report: DatasetReport) -> Table:
         table.add_row(
             track.split,
             Text(track.track),
-            *map(str, (track.captions, track.distinct, track.queries, _largest(track.group_sizes))),
+            *map(str, (track.captions, track.distinct, track.queries)),
+            str(max((size for size, _ in track.group_sizes), default=1)),
             f"{track.ceiling_i2t:.2f}",
             f"{track.ceiling_t2i:.2f}",
             "–" if track.ceiling_rsum is None else f"{track.ceiling_rsum:.1f}",
@@ -204,10 +191,6 @@ def _leaks(report: DatasetReport) -> Table:
             *map(_or_dash, (leak.alike, leak.site_pairs, leak.sites)),
         )
     return table
-
-
-def _largest(sizes: tuple[tuple[int, int], ...]) -> int:
-    return max((size for size, _ in sizes), default=1)
 
 
 def _or_dash(count: int | None) -> str:

@@ -30,12 +30,7 @@ class Problem:
 
 
 class SubmissionError(NowError):
-    """An invalid submission.
-
-    Args:
-        problems: all problems found, at least one.
-        name: name of the submission in messages.
-    """
+    """An invalid submission, of that name in messages, with all problems found."""
 
     def __init__(self, *problems: Problem, name: str = "") -> None:
         text = "; ".join(str(problem) for problem in problems)

@@ -17,9 +17,7 @@ class BlindRound(Strict):
     """``round.json``: public description of a blind round, in each of its folders.
 
     Attributes:
-        round: name of the round.
         split: split whose images and captions were permuted.
-        pairs: number of pairs.
         commitment: sha256 of ``blind.json``, which only the judge has until the round is
             closed; it proves that the pairing was not changed afterwards.
         closed: whether ``blind.json`` has been published in this folder.
@@ -37,8 +35,6 @@ class BlindTruth(Strict):
     """``blind.json``: the pairing of a blind round, known only to its judge.
 
     Attributes:
-        round: name of the round.
-        split: split whose images and captions were permuted.
         secret: key of the draw and of both orders.
         keys: key of each row in the release that the round was drawn from.
         owner: row of each caption's image.
@@ -53,12 +49,7 @@ class BlindTruth(Strict):
 
 
 def round_of(release: Path, split: str) -> BlindRound | None:
-    """Return the blind round of a split; None for an ordinary split.
-
-    Raises:
-        FormatError: If there is a ``blind.json`` without it.
-        ConfigError: If ``round.json`` is invalid.
-    """
+    """Return the blind round of a split, read by :func:`read_round`; None for an ordinary split."""
     found = read_round(release)
     return found if found is not None and found.split == split else None
 

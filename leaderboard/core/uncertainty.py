@@ -1,6 +1,6 @@
 """Uncertainty of scores and of their differences due to the choice of test pairs."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import exp, sqrt
 
@@ -41,24 +41,21 @@ def wilson(hits: float, n_pairs: int) -> tuple[float, float]:
 
 
 def bootstrap_rsum(
-    per_image: Float[np.ndarray, " pairs"], replicates: int = REPLICATES, seed: int = SEED
+    per_image: Float[np.ndarray, " pairs"], replicates: int = REPLICATES
 ) -> Bootstrap:
-    """Bootstrap rSum over pairs; the gallery, and so every rank, stays fixed.
+    """Bootstrap rSum over pairs by their :func:`leaderboard.metrics.hits_per_image`.
+
+    The gallery, and so every rank, stays fixed.
 
     A pair's image and caption are correlated, so the two directions are resampled
     together. Pairs of equal hits are interchangeable: it is enough to draw how often each value
     occurs, which is the same distribution at a cost that does not grow with the split.
 
-    Args:
-        per_image: hits of each image with its captions over both directions and all cutoffs, 0-6.
-        replicates: number of resamples.
-        seed: seed of PCG64.
-
     Source:
         Efron, Bootstrap Methods: Another Look at the Jackknife, 1979; percentile interval.
     """
     values, counts = np.unique(per_image, return_counts=True)
-    generator = np.random.Generator(np.random.PCG64(seed))
+    generator = np.random.Generator(np.random.PCG64(SEED))
     shares = counts / len(per_image)
     draws = [
         generator.multinomial(len(per_image), shares, size=part) @ values
@@ -69,23 +66,16 @@ def bootstrap_rsum(
     return Bootstrap(float(low), float(high), float(rsums.std()))
 
 
-def least_deviation(recalls: list[Mapping[int, float]], n_pairs: int) -> float:
-    """Return a lower bound on the standard error of an rSum of which only the recalls are known.
+def sum_deviation(recalls: Sequence[float], n_queries: int) -> float:
+    """Return the standard error of the sum of a direction's recalls, of which no more is known.
 
-    The cutoffs of a direction are nested (a hit at 1 is a hit at 5), so their covariances follow
-    from the recalls; the directions are taken as independent, though they help each other.
-
-    Args:
-        recalls: for each direction, percent by cutoff.
-        n_pairs: number of queries of each direction.
+    The cutoffs are nested (a hit at 1 is a hit at 5), so their covariances follow from the recalls.
     """
-    variance = 0.0
-    for way in recalls:
-        shares = [way[cutoff] / 100 for cutoff in sorted(way)]
-        for place, share in enumerate(shares):
-            variance += share * (1 - share)
-            variance += sum(2 * share * (1 - later) for later in shares[place + 1 :])
-    return 100 * sqrt(variance / n_pairs)
+    variance, shares = 0.0, [recall / 100 for recall in recalls]
+    for place, share in enumerate(shares):
+        variance += share * (1 - share)
+        variance += sum(2 * share * (1 - later) for later in shares[place + 1 :])
+    return 100 * sqrt(variance / n_queries)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,16 +97,11 @@ class Discordance:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Comparison of two entries on the same queries: the first less the second.
+    """Comparison of two entries on the same queries: the first less the second, in rSum points.
 
-    Attributes:
-        difference: difference in rSum points.
-        low: lower end of its 95 % interval, by a bootstrap over images.
-        high: upper end.
-        p: two-sided p-value of the paired sign-flip test.
-        i2t: McNemar's test of each recall, by cutoff.
-        t2i: the same; the captions of one image are taken as independent, which they are not, so
-            that with several captions an image this p is somewhat too small.
+    The 95 % interval is by a bootstrap over images, p of the paired sign-flip test, and McNemar's
+    test is by cutoff. In ``t2i`` it takes the captions of one image as independent, which they are
+    not, so that with several captions an image its p is somewhat too small.
     """
 
     difference: float
@@ -132,12 +117,7 @@ def compare(
     second: tuple[Ranks, Ranks],
     owner: Labels | None = None,
 ) -> Comparison:
-    """Compare two entries: difference of rSum with its interval, and tests.
-
-    Args:
-        first: ranks of image queries and of caption queries, as published with the result.
-        second: ranks of the other entry, on the same queries.
-        owner: row of each caption's image; by default one caption per image, in order.
+    """Compare the ranks (i2t, t2i) of two entries: difference of rSum with its interval, and tests.
 
     Raises:
         ValueError: If the numbers of queries differ.
@@ -161,9 +141,7 @@ def compare(
     )
 
 
-def sign_flip(
-    differences: Float[np.ndarray, " images"], flips: int = REPLICATES, seed: int = SEED
-) -> float:
+def sign_flip(differences: Float[np.ndarray, " images"], flips: int = REPLICATES) -> float:
     r"""Return the two-sided p-value of a paired difference by a sign-flip test.
 
     Images of equal absolute difference are interchangeable: how many of them stay positive is
@@ -171,11 +149,6 @@ def sign_flip(
     of the flips, so that p is never 0. Where Hoeffding's bound
     :math:`2 \exp(-(\sum d)^2 / 2 \sum d^2)` on the exact p is below what that many flips can show,
     the bound is returned, and nothing drawn.
-
-    Args:
-        differences: hits of each image by the first entry less those by the second.
-        flips: number of random exchanges.
-        seed: seed of PCG64.
 
     Source:
         Phipson and Smyth, Permutation P-values Should Never Be Zero, 2010; Hoeffding, Probability
@@ -189,7 +162,7 @@ def sign_flip(
     bound = 2 * exp(-(observed**2) / (2 * float(counts @ sizes**2)))
     if bound < 1 / (flips + 1):
         return bound
-    generator = np.random.Generator(np.random.PCG64(seed))
+    generator = np.random.Generator(np.random.PCG64(SEED))
     sums = np.zeros(flips)
     for size, count in zip(sizes, counts, strict=True):
         sums += size * (2 * generator.binomial(count, 0.5, size=flips) - count)
@@ -199,10 +172,6 @@ def sign_flip(
 
 def mcnemar(first_only: int, second_only: int) -> float:
     """Return McNemar's exact two-sided p-value: twice the smaller binomial tail, at most 1.
-
-    Args:
-        first_only: number of queries that only the first entry hits.
-        second_only: number of queries that only the second entry hits.
 
     Source:
         McNemar, Note on the Sampling Error of the Difference between Correlated Proportions, 1947.
@@ -229,24 +198,19 @@ def holm(p_values: Float[np.ndarray, " tests"]) -> Float[np.ndarray, " tests"]:
 
 
 def rank_intervals(
-    per_image: Float[np.ndarray, "entries images"], replicates: int = 1000, seed: int = SEED
+    per_image: Float[np.ndarray, "entries images"], replicates: int = 1000
 ) -> Integer[np.ndarray, "entries 2"]:
     """Return the first and last place that each entry holds in 95 % of resampled test sets.
 
     Places are counted from 1. All entries are scored on the same resample. Among ties the best
     place counts for the low end and the worst for the high end.
 
-    Args:
-        per_image: hits of each entry for each image with its captions, 0 to 6.
-        replicates: number of resamples.
-        seed: seed of PCG64.
-
     Source:
         Hall and Miller, Using the Bootstrap to Quantify the Authority of an Empirical Ranking,
         2009.
     """
     entries, images = per_image.shape
-    generator = np.random.Generator(np.random.PCG64(seed))
+    generator = np.random.Generator(np.random.PCG64(SEED))
     best, worst = np.empty((2, entries, replicates), np.int32)
     start = 0
     for part in _parts(replicates, max(entries, images)):
@@ -263,16 +227,11 @@ def rank_intervals(
     return np.stack([low, high], axis=1)
 
 
-def tied_with_first(
-    per_image: Float[np.ndarray, "entries images"],
-) -> Bool[np.ndarray, " entries"]:
+def tied_with_first(per_image: Float[np.ndarray, "entries images"]) -> Bool[np.ndarray, " entries"]:
     """Return which entries are not significantly below the best: sign-flip tests with Holm.
 
     With more than about 500 entries the flips cannot show a p that survives Holm; then only
     entries far enough below for Hoeffding's bound are found different; the answer errs to "tied".
-
-    Args:
-        per_image: hits of each entry for each image with its captions, 0 to 6.
     """
     first = int(np.argmax(np.rint(per_image.sum(axis=1) * 2**20)))
     others = np.delete(np.arange(len(per_image)), first)

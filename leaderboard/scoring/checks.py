@@ -70,12 +70,9 @@ class _Part:
     """The first images with their captions, and statistics shared by the checks.
 
     Attributes:
-        owner: row of each caption's image.
         own: similarity of each caption with its image.
-        rest: similarities, with each own pair replaced by the mean of its row's others.
-        rows: row means of ``rest``.
-        columns: column means of ``rest``.
-        spread: standard deviation of ``rest``.
+        rest: similarities, with each own pair replaced by the mean of its row's others; ``rows``,
+            ``columns`` and ``spread`` are its means and its standard deviation.
         ends: smallest and largest similarity, own pairs included.
     """
 
@@ -98,13 +95,8 @@ def check_matrix(
 
     Own pairs and neighbours are checked among the first 2,000 images, the rest in the whole.
     Declared post-processing gives no flag of its kind: ``per_query`` explains a matrix normalised
-    one way, ``transductive`` also one normalised both ways or assigned one to one.
-
-    Args:
-        similarity: images x captions; finite.
-        owner: row of each caption's image.
-        hits_at_1: expected hits at 1 of image queries and of caption queries: numbers of queries.
-        declared: post-processing that the entry declares.
+    one way, ``transductive`` also one normalised both ways or assigned one to one. Expected hits
+    at 1 are numbers of image queries and of caption queries.
     """
     if len(similarity) < LEAST_QUERIES:
         return ()
@@ -122,12 +114,8 @@ def check_matrix(
 def near_identical(first: tuple[Ranks, Ranks], second: tuple[Ranks, Ranks]) -> float:
     """Return Spearman's correlation of all ranks, both directions concatenated.
 
-    From :data:`NEAR_IDENTICAL` on, two entries count as near-identical. If one of them has all
-    ranks equal it is 1 if they agree, else 0.
-
-    Args:
-        first: ranks of image queries and of caption queries; ties count as the middle.
-        second: ranks of the other entry, on the same queries.
+    From :data:`NEAR_IDENTICAL` on, two entries count as near-identical. Ties count as the middle.
+    If one of them has all ranks equal it is 1 if they agree, else 0.
 
     Raises:
         ValueError: If the numbers of queries differ.

@@ -8,11 +8,12 @@ from typing import Any, TypeVar
 import numpy as np
 from jaxtyping import Bool
 
-from leaderboard.core.errors import Problems
+from leaderboard.core.errors import Problem, Problems
 from leaderboard.core.tracks import ScoredSplit, Track
 from leaderboard.core.uncertainty import bootstrap_rsum, wilson
 from leaderboard.metrics import (
     CUTOFFS,
+    Labels,
     OneWay,
     Ranks,
     Recalls,
@@ -35,6 +36,7 @@ from leaderboard.scoring.result import (
     Flag,
     Folds,
     Intervals,
+    QueryRanks,
     RankRecord,
     Release,
     Result,
@@ -51,7 +53,6 @@ from leaderboard.submission.archive import (
     ranks_of_right,
 )
 from leaderboard.submission.gallery import Gallery, read_gallery
-from leaderboard.submission.untrusted import refusal
 from now_builder.formats.benchmarks import FOLD
 
 MAX_TIE_WIDTH = 5.0
@@ -111,14 +112,10 @@ def score(
 
 
 def validate(path: Path, release: Path) -> tuple[Submission, int]:
-    """Check everything that :func:`score` checks.
-
-    Returns:
-        The description and the number of pairs.
+    """Check everything that :func:`score` checks; return the description and the number of pairs.
 
     Raises:
-        SubmissionError: With all problems: it cannot be read, or is of another release, split
-            or order.
+        SubmissionError: As :func:`score`.
         FormatError: If the release cannot be read.
     """
     with open_submission(path) as submission:
@@ -133,15 +130,15 @@ def _read(submission: OpenSubmission, gallery: Gallery, release: Path) -> Scored
     meta = submission.meta
     problems = Problems()
     if meta.dataset_fingerprint != gallery.fingerprint:
-        mend = "it was made on another release; pack or predict again with this one"
-        with problems.noted():
-            raise refusal(
+        problems.found.append(
+            Problem(
                 "fingerprint.mismatch",
                 "submission.json.dataset_fingerprint",
                 f"{meta.dataset_fingerprint[:16]}…",
                 f"{gallery.fingerprint[:16]}… ({meta.split} of {release.name}, track {meta.track})",
-                mend,
+                "it was made on another release; pack or predict again with this one",
             )
+        )
     with problems.noted():
         scored = submission.read(gallery)
     problems.refuse_any()
@@ -152,8 +149,7 @@ def _result(
     submission: OpenSubmission, scored: Scored, gallery: Gallery, known: dict[str, float]
 ) -> Result:
     meta, record = submission.meta, _record(scored, gallery)
-    figures = figures_of(record)
-    aware = figures.duplicate_aware
+    figures, aware = figures_of(record)
     result = Result(
         **{field: getattr(meta, field) for field in Description.model_fields},
         n_pairs=len(gallery.caption_keys),
@@ -169,7 +165,7 @@ def _result(
         payload_sha256=submission.sha256,
         evaluator=Evaluator(),
         ranks=record,
-        **figures.fields,
+        **figures,
     )
     return _coarse(result) if gallery.origin == "blind" else result
 
@@ -201,49 +197,45 @@ def _to_one_digit(value: Any, name: str = "") -> Any:
 
 def _record(scored: Scored, gallery: Gallery) -> RankRecord:
     """Record all ranks, captions in the order of their images."""
-    rows, columns = np.arange(len(gallery.image_keys)), np.argsort(gallery.owner, kind="stable")
-    orders = (rows, columns)
-    i2t, t2i = (query_ranks(way, to) for way, to in zip(scored.ranks, orders, strict=True))
+    columns = np.argsort(gallery.owner, kind="stable")
+    rows = np.arange(len(gallery.image_keys))
+
+    def ordered(ranks: tuple[Ranks, Ranks]) -> tuple[QueryRanks, QueryRanks]:
+        return query_ranks(ranks[0], rows), query_ranks(ranks[1], columns)
+
+    i2t, t2i = ordered(scored.ranks)
     aware, explained = _of_duplicates(scored, gallery)
+    if explained is not None and not any(way.any() for way in explained):
+        explained = None
     return RankRecord(
         i2t=i2t,
         t2i=t2i,
-        duplicate_aware=None
-        if aware is None
-        else (query_ranks(aware[0], rows), query_ranks(aware[1], columns)),
+        duplicate_aware=ordered(aware) if aware else None,
         explained=None
-        if explained is None or not any(way.any() for way in explained)
-        else (tuple(explained[0][rows].tolist()), tuple(explained[1][columns].tolist())),
+        if explained is None
+        else (tuple(explained[0].tolist()), tuple(explained[1][columns].tolist())),
         depth=scored.depth,
     )
 
 
-Explained = tuple[np.ndarray, np.ndarray]
-
-
 def _of_duplicates(
     scored: Scored, gallery: Gallery
-) -> tuple[tuple[Ranks, Ranks] | None, Explained | None]:
+) -> tuple[tuple[Ranks, Ranks] | None, tuple[Labels, Labels] | None]:
     """Compute duplicate-aware ranks, and the ties that duplicates force."""
     labels = gallery.image_labels, gallery.caption_labels
     if all(len(np.unique(group)) == len(group) for group in labels):
         return None, None
     if scored.lists is not None:
         return _right_in_lists(scored.lists, gallery), None
-    found = [
-        (
-            count_duplicate_aware(matrix, *labels, gallery.owner),
-            explained_ties(matrix, *labels, gallery.owner),
-        )
-        for matrix in scored.matrices
-    ]
-    (aware_rows, tied_rows), (aware_columns, tied_columns) = found[0], found[-1]
-    return (aware_rows[0], aware_columns[1]), (tied_rows[0], tied_columns[1])
+    groups = *labels, gallery.owner
+    aware = [count_duplicate_aware(matrix, *groups) for matrix in scored.matrices]
+    explained = [explained_ties(matrix, *groups) for matrix in scored.matrices]
+    return (aware[0][0], aware[-1][1]), (explained[0][0], explained[-1][1])
 
 
 def _right_in_lists(lists: tuple[Lists, Lists], gallery: Gallery) -> tuple[Ranks, Ranks]:
     (i2t, t2i), images, texts = lists, gallery.image_labels, gallery.caption_labels
-    owner, texts_of = gallery.owner, _own_texts(gallery)
+    owner, texts_of = gallery.owner, _own_texts(texts, gallery.owner)
     rows = np.arange(len(images))[:, None]
     return (
         ranks_of_right(texts_of[rows, texts[i2t]] | (images[owner[i2t]] == images[:, None])),
@@ -251,44 +243,31 @@ def _right_in_lists(lists: tuple[Lists, Lists], gallery: Gallery) -> tuple[Ranks
     )
 
 
-def _own_texts(gallery: Gallery) -> Bool[np.ndarray, "images texts"]:
+def _own_texts(texts: Labels, owner: Labels) -> Bool[np.ndarray, "images texts"]:
     """Return whether an image has a caption of that text."""
-    found = np.zeros((len(gallery.image_labels), int(gallery.caption_labels.max()) + 1), np.bool_)
-    found[gallery.owner, gallery.caption_labels] = True
+    found = np.zeros((int(owner.max()) + 1, int(texts.max()) + 1), np.bool_)
+    found[owner, texts] = True
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class Figures:
-    """The figures that follow from ranks alone.
+def figures_of(record: RankRecord) -> tuple[dict[str, Any], Recalls]:
+    """Compute every figure of a result that follows from its ranks, by the field's name.
 
-    Attributes:
-        fields: fields of a :class:`Result`, by name.
-        strict: recalls with only the own candidate right.
-        duplicate_aware: recalls with identical candidates right too.
+    Returns:
+        The figures, and the recalls with identical candidates right too.
     """
-
-    fields: dict[str, object]
-    strict: Recalls
-    duplicate_aware: Recalls
-
-
-def figures_of(record: RankRecord) -> Figures:
-    """Compute every figure of a result that follows from its ranks."""
     owner = record.owner()
-    strict = summarise(*record.read(), owner, record.depth)
-    aware = strict
+    strict = aware = summarise(*record.read(), owner, record.depth)
     if record.duplicate_aware is not None:
-        ranks = [way.read() for way in record.duplicate_aware]
-        aware = summarise(ranks[0], ranks[1], owner, record.depth)
-    width = tie_width(strict.ranks)
-    unexplained = width
+        i2t, t2i = (way.read() for way in record.duplicate_aware)
+        aware = summarise(i2t, t2i, owner, record.depth)
+    width = unexplained = tie_width(strict.ranks)
     if record.explained is not None:
-        forced = [np.array(way) for way in record.explained]
-        unexplained = tie_width(strict.ranks, (forced[0], forced[1]))
+        rows, columns = (np.array(way) for way in record.explained)
+        unexplained = tie_width(strict.ranks, (rows, columns))
     interval = bootstrap_rsum(strict.per_image)
     tied = [int(np.count_nonzero(way.equal)) for way in strict.ranks]
-    fields: dict[str, object] = {
+    figures = {
         "rsum": strict.rsum,
         "ranked": unexplained <= MAX_TIE_WIDTH,
         "reason": _reason(unexplained),
@@ -301,7 +280,7 @@ def figures_of(record: RankRecord) -> Figures:
         "rsum_argsort": strict.rsum_argsort,
         "ties": Ties(width=width, unexplained_width=unexplained),
     }
-    return Figures(fields, strict, aware)
+    return figures, aware
 
 
 def _reason(unexplained: float) -> str | None:
@@ -340,19 +319,16 @@ def _rounded(interval: tuple[float, float]) -> tuple[float, float]:
 
 def _duplicates(gallery: Gallery, aware: Recalls) -> Duplicates:
     labels = gallery.caption_labels, gallery.image_labels
-    counts = [int(np.sum(np.bincount(group)[group] > 1)) for group in labels]
-    return Duplicates(
-        captions=counts[0], images=counts[1], ceiling_rsum=ceiling_rsum(gallery), rsum=aware.rsum
-    )
+    captions, images = (int(np.sum(np.bincount(group)[group] > 1)) for group in labels)
+    ceiling = ceiling_rsum(gallery.image_labels, gallery.caption_labels, gallery.owner)
+    return Duplicates(captions=captions, images=images, ceiling_rsum=ceiling, rsum=aware.rsum)
 
 
-def ceiling_rsum(gallery: Gallery) -> float:
-    """Return the rSum of a perfect scorer that gives identical items equal scores."""
-    labels = gallery.image_labels, gallery.caption_labels
-    if all(len(np.unique(group)) == len(group) for group in labels):
+def ceiling_rsum(images: Labels, texts: Labels, owner: Labels) -> float:
+    """Return the rSum of a perfect scorer that gives items of one label equal scores."""
+    if all(len(np.unique(labels)) == len(labels) for labels in (images, texts)):
         return 600.0
-    images, texts, owner = *labels, gallery.owner
-    same = (images[:, None] == images[owner]) | _own_texts(gallery)[:, texts]
+    same = (images[:, None] == images[owner]) | _own_texts(texts, owner)[:, texts]
     return recalls(same.astype(np.float32), owner).rsum
 
 

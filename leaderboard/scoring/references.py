@@ -6,7 +6,6 @@ from math import comb
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Float
 
 from leaderboard.metrics import CUTOFFS, recalls
 from leaderboard.submission.gallery import Gallery
@@ -22,20 +21,16 @@ def references(
     """Return the rSum of trivial scorers: ``chance``, ``lang``, ``lang+topic``.
 
     A scorer that knows a label gives 1 to pairs whose image and caption share it, else 0;
-    ties count by expectation.
-
-    Args:
-        release: folder of the release; its ``pairs.parquet`` has the languages.
-        gallery: gallery of the split.
-        split: ``dev`` or ``test``.
-        attributes: CSV or Parquet with ``url`` or ``key``, and any of ``lang``, ``topic`` and
-            ``caption_topic`` (the topic of the caption, where it may differ).
+    ties count by expectation. Languages are those of the release's ``pairs.parquet``, or of the
+    attributes: CSV or Parquet with ``url`` or ``key``, and any of ``lang``, ``topic`` and
+    ``caption_topic`` (the topic of the caption, where it may differ).
 
     Raises:
         FormatError: If the attributes cannot be read or lack a pair of the split.
     """
     found = {"chance": chance_rsum(*gallery.shape)}
-    pairs = _pairs(release, split) if gallery.origin == "rebuilt" else []
+    known = read_pairs(release) if gallery.origin == "rebuilt" else []
+    pairs = sorted((p for p in known if p.split == split), key=lambda pair: pair.pair_index)
     if attributes is not None and not pairs:
         raise FormatError(release, "no pairs.parquet to join the attributes through")
     columns = _joined(attributes, pairs) if attributes is not None else {}
@@ -62,20 +57,10 @@ def chance_rsum(images: int, captions: int) -> float:
 
 
 def label_rsum(images: Labels, captions: Labels) -> float:
-    """Return the rSum of the scorer that compares labels."""
-    return recalls(equality(images, captions)).rsum
-
-
-def equality(images: Labels, captions: Labels) -> Float[np.ndarray, "images captions"]:
-    """Return 1 where an image and a caption have the same label, else 0; None equals None."""
+    """Return the rSum of the scorer that gives 1 to the same labels, else 0; None equals None."""
     _, numbers = np.unique([repr(label) for label in [*images, *captions]], return_inverse=True)
     rows, columns = numbers[: len(images)], numbers[len(images) :]
-    return np.asarray(rows[:, None] == columns[None, :]).astype(np.float32)
-
-
-def _pairs(release: Path, split: str) -> list[Pair]:
-    pairs = [pair for pair in read_pairs(release) if pair.split == split]
-    return sorted(pairs, key=lambda pair: pair.pair_index)
+    return recalls((rows[:, None] == columns[None, :]).astype(np.float32)).rsum
 
 
 def _joined(attributes: Path, pairs: Sequence[Pair]) -> dict[str, list[str | None]]:

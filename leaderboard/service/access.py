@@ -49,13 +49,7 @@ def make_operator(token: str) -> Operator:
 
 @dataclass(frozen=True, slots=True)
 class Authenticator:
-    """Identifies users by their tokens.
-
-    Attributes:
-        database: database of users; None on a read-only board, which refuses every token.
-        operator: the operator, who may do everything, if any.
-        operator_id: id of the operator's row.
-    """
+    """Identifies users by their tokens; without a database the board is read-only."""
 
     database: Engine | None
     operator: Operator | None = None

@@ -35,8 +35,6 @@ class Principal:
     """The authenticated caller of a request.
 
     Attributes:
-        user_id: id of the user.
-        handle: name of the user.
         scopes: scopes of the token, from SCOPES; ``admin`` does not imply the others.
         prefix: public prefix of the token, which names it.
     """
@@ -87,13 +85,7 @@ class TokenError(NowError):
 def create_user(
     engine: Engine, handle: str, display_name: str = "", *, actor: str = OPERATOR
 ) -> UserInfo:
-    """Create a user.
-
-    Args:
-        engine: the database.
-        handle: lower-case letters, digits, single hyphens between; at most 39.
-        display_name: at most 120 characters; the handle if empty.
-        actor: who does it, for the log.
+    """Create a user; an empty display name becomes the handle, ``actor`` is for the log.
 
     Raises:
         ConfigError: If the handle is invalid or taken.
@@ -158,15 +150,7 @@ def create_token(
     expires_at: datetime | None = None,
     actor: str = OPERATOR,
 ) -> str:
-    """Create a token and return it; only its hash is stored.
-
-    Args:
-        engine: the database.
-        handle: owner of the token.
-        scopes: one or more of SCOPES.
-        label: purpose of the token; at most 120 characters.
-        expires_at: time of expiry; None for never.
-        actor: who does it, for the log.
+    """Create a token with one or more of SCOPES and return it; only its hash is stored.
 
     Raises:
         ConfigError: If there is no such user, a scope is unknown or the time has passed.

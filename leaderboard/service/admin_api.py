@@ -80,23 +80,20 @@ class Rerun(RequestBody):
     by: Name
     commit: Annotated[str, Field(pattern=r"^[0-9a-f]{7,64}$")] | None = None
 
-    def claim(self) -> Claim:
-        """Return it as a :class:`Claim`."""
-        return Claim(self.by, self.commit)
-
 
 @admin.get("/users")
 def users(_who: Admin, service: CurrentService) -> Users:
     """List users."""
-    return Users(users=tuple(_user(user) for user in accounts.list_users(service.database)))
+    found = accounts.list_users(service.database)
+    return Users(users=tuple(UserView(**asdict(user)) for user in found))
 
 
 @admin.post("/users", status_code=201)
 def create_user(who: Admin, new: NewUser, service: CurrentService) -> UserView:
     """Create a user."""
-    return _user(
-        accounts.create_user(service.database, new.handle, new.display_name, actor=who.handle)
-    )
+    database = service.database
+    user = accounts.create_user(database, new.handle, new.display_name, actor=who.handle)
+    return UserView(**asdict(user))
 
 
 @admin.put("/users/{handle}/disabled", status_code=204)
@@ -140,8 +137,7 @@ def read_events(
     kind: str | None = None,
 ) -> Events:
     """Read a page of the log."""
-    found = events.read(service.database, after=after, limit=limit, kind=kind)
-    return Events(events=tuple(found))
+    return Events(events=tuple(events.read(service.database, after, limit, kind)))
 
 
 @admin.post(
@@ -154,12 +150,7 @@ async def add_reproduction(
     request: Request, who: Admin, name: str, ran: Annotated[Rerun, Query()], service: CurrentService
 ) -> Reproduction:
     """Score the body, an independent run of an entry, and file it as a reproduction."""
+    claim = Claim(ran.by, ran.commit)
     async with intake.received(request, service, who) as upload:
-        return await scoring(
-            service, partial(intake.file_reproduction, service, upload, name, ran.claim())
-        )
-
-
-def _user(user: accounts.UserInfo) -> UserView:
-    tree = asdict(user)
-    return UserView(**{field: tree[field] for field in UserView.model_fields})
+        work = partial(intake.file_reproduction, service, upload, name, claim)
+        return await scoring(service, work)

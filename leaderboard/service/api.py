@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import asdict
 from datetime import UTC, date, datetime, timedelta
 from functools import partial
 from http import HTTPStatus
@@ -15,6 +16,7 @@ from leaderboard.scoring.pairing import compare_results
 from leaderboard.scoring.result import Result
 from leaderboard.service import events, index, intake, quotas
 from leaderboard.service.access import PUBLIC, Owner, Reader, Submitter
+from leaderboard.service.accounts import Principal
 from leaderboard.service.database import writing
 from leaderboard.service.metering import MEDIA_TYPE as METRICS
 from leaderboard.service.problems import Refusal, RequestBody, describe_errors
@@ -27,7 +29,6 @@ from leaderboard.service.views import (
     Filter,
     OwnEntries,
     export_board,
-    view_comparison,
     view_entry,
     view_link,
     view_own,
@@ -43,13 +44,12 @@ MAX_ANONYMOUS = timedelta(days=366)
 Answer = TypeVar("Answer")
 
 
-async def service_of(request: Request) -> Service:
-    """Return the service behind a request."""
+async def _service_of(request: Request) -> Service:
     service: Service = request.app.state.service
     return service
 
 
-CurrentService = Annotated[Service, Depends(service_of)]
+CurrentService = Annotated[Service, Depends(_service_of)]
 
 
 def fails(*statuses: int) -> dict[int | str, dict[str, Any]]:
@@ -134,11 +134,10 @@ async def submit(
     The body is the zip. The answer is sent when the result is on disk; the same file sent again
     gives the same entry, so it is safe to send it again if the answer is lost.
     """
-    intake.judge_of(service)
-    await run_in_threadpool(intake.count_attempt, service, who)
+    await _count_attempt(service, who)
     async with (
         intake.received(request, service, who) as upload,
-        request.app.state.upload_locks.lock(upload.sha256),
+        service.upload_locks.setdefault(upload.sha256, asyncio.Lock()),
     ):
         entry, new = await scoring(service, partial(intake.file_upload, service, upload, until))
     return Response(
@@ -155,11 +154,16 @@ async def submit(
 @api.post("/validate", responses=UPLOAD_FAILS, openapi_extra=ZIP_BODY)
 async def validate(request: Request, who: Submitter, service: CurrentService) -> Valid:
     """Check a submission without scoring it; it counts as an attempt."""
-    intake.judge_of(service)
-    await run_in_threadpool(intake.count_attempt, service, who)
+    await _count_attempt(service, who)
     async with intake.received(request, service, who) as upload:
         meta = await scoring(service, partial(intake.check_upload, service, upload))
     return Valid(track=meta.track, split=meta.split, method=meta.method.name)
+
+
+async def _count_attempt(service: Service, who: Principal) -> None:
+    """Count an upload, before reading any of it."""
+    intake.judge_of(service)
+    await run_in_threadpool(intake.take, service, who, "attempts", datetime.now(UTC))
 
 
 async def scoring(service: Service, work: Callable[[], Answer]) -> Answer:
@@ -231,8 +235,9 @@ def withdraw(who: Owner, name: str, said: Reason, service: CurrentService) -> En
 @api.get("/boards", dependencies=[PUBLIC])
 def boards(service: CurrentService) -> Boards:
     """List the boards."""
-    entries = service.pages.snapshot().live()
-    return Boards(boards=tuple(view_link(board, entries) for board in BOARDS))
+    entries = service.pages.snapshot().entries.values()
+    live = [entry for entry in entries if entry.withdrawal is None]
+    return Boards(boards=tuple(view_link(board, live) for board in BOARDS))
 
 
 @api.get(
@@ -255,7 +260,7 @@ def board(board: str, wanted: Annotated[Filter, Query()], service: CurrentServic
 def compare(a: str, b: str, service: CurrentService) -> ComparisonView:
     """Compare entry ``a`` with ``b`` query by query: difference of rSum, interval and tests."""
     one, other = _entry(service, a), _entry(service, b)
-    return view_comparison(compare_results(one.result, other.result), a, b)
+    return ComparisonView(a=a, b=b, **asdict(compare_results(one.result, other.result)))
 
 
 @api.get("/schema/submission.json", dependencies=[PUBLIC])

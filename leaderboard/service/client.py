@@ -24,13 +24,7 @@ Progress = Callable[[int], object]
 
 
 class BoardError(NowError):
-    """A board that cannot be reached, or an error response.
-
-    Args:
-        message: one line.
-        status: HTTP status; None without a response.
-        problems: problems that the board found, one line each.
-    """
+    """A board that cannot be reached, or an error response with a line for each problem."""
 
     def __init__(
         self, message: str, status: int | None = None, problems: tuple[str, ...] = ()
@@ -42,11 +36,7 @@ class BoardError(NowError):
 
 @dataclass(frozen=True, slots=True)
 class Filed:
-    """An accepted submission.
-
-    Attributes:
-        new: whether this upload created it.
-    """
+    """An accepted submission, new if this upload created it."""
 
     name: str
     page: str
@@ -72,12 +62,7 @@ def read_token(path: Path | None) -> str:
 
 
 class BoardClient:
-    """Client of the board at a URL.
-
-    Args:
-        url: ``https://host`` or, on this machine, ``http://127.0.0.1:8000``.
-        token: bearer token; never sent to another host.
-        pause: function that sleeps, in seconds, before another try.
+    """Client of the board at a URL; the token is never sent to another host.
 
     Raises:
         ConfigError: If the URL or the token is malformed.
@@ -103,10 +88,8 @@ class BoardClient:
     ) -> Filed:
         """Upload a submission; the same file sent twice is one entry, so retries are safe.
 
-        Args:
-            path: the zip.
-            anonymous_until: ``YYYY-MM-DD``: day from which the submitter is shown.
-            progress: called with the number of bytes sent, from 0 again at each try.
+        The submitter is shown from ``anonymous_until`` on, ``YYYY-MM-DD``. ``progress`` is called
+        with the number of bytes sent, from 0 again at each try.
 
         Raises:
             BoardError: If the board refuses it, with every problem, or cannot be reached.

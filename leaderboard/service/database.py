@@ -23,7 +23,6 @@ from sqlalchemy import (
     TypeDecorator,
     create_engine,
     event,
-    inspect,
     literal,
     text,
 )
@@ -83,12 +82,7 @@ class Base(DeclarativeBase):
 
 
 class User(Base):
-    """A user who may submit.
-
-    Attributes:
-        handle: name shown on the board.
-        disabled_at: time from which none of the user's tokens is valid.
-    """
+    """A user who may submit; none of the user's tokens is valid from ``disabled_at`` on."""
 
     __tablename__ = "users"
 
@@ -100,11 +94,9 @@ class User(Base):
 
 
 class Token(Base):
-    """Hash and limits of a token; the token itself is not stored.
+    """Hash and limits of a token, named by its prefix in lists; the token itself is not stored.
 
     Attributes:
-        prefix: public prefix, which names the token in lists.
-        sha256: sha256 of the whole token.
         scopes: words of accounts.SCOPES, sorted, separated by spaces.
         last_used_at: time of last use, to the minute.
     """
@@ -127,10 +119,8 @@ class EntryRow(Base):
     """Index row of an entry; the store's folder is authoritative.
 
     Attributes:
-        name: name of the entry in the store.
         user_id: id of the submitter; None if unknown.
         payload_sha256: sha256 of the submission's zip; uploads of the same zip are one entry.
-        withdrawn_at: time of the withdrawal.
     """
 
     __tablename__ = "entries"
@@ -174,7 +164,6 @@ class EventRow(Base):
 
     Attributes:
         actor: a handle, ``operator`` or ``service``.
-        kind: kind of event, such as ``entry.filed``.
         subject: object of the action: an entry's name, a handle, a token's prefix.
         detail: details, a JSON object.
         previous: hash of the previous event; unique, so that the chain cannot fork.
@@ -221,7 +210,6 @@ def open_database(url: str) -> Engine:
         with _begin(engine) as connection:
             if connection.dialect.name == POSTGRESQL:
                 connection.execute(text(f"SELECT pg_advisory_xact_lock({_LOCK_KEY})"))
-            _check_tables(connection, shown)
             upgrade(connection, shown)
             # A file that is read-only shows that only when written.
             connection.execute(text("UPDATE alembic_version SET version_num = version_num"))
@@ -350,10 +338,3 @@ def _set_pragmas(connection: Any, _record: object) -> None:
 def _begin_sqlite(connection: Connection) -> None:
     immediate = connection.get_execution_options().get("immediate", False)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if immediate else "BEGIN")
-
-
-def _check_tables(connection: Connection, shown: str) -> None:
-    """Refuse a database that has other tables."""
-    tables = set(inspect(connection).get_table_names())
-    if tables and "alembic_version" not in tables:
-        raise ConfigError(f"database {shown}: holds other tables ({min(tables)}), expected none")

@@ -44,10 +44,8 @@ class Chain:
     """Outcome of checking all events.
 
     Attributes:
-        n_events: number of events.
         head: last hash; record it elsewhere to detect truncation later.
-        broken_at: first event that was changed, or does not follow the
-            previous one; None if there is none.
+        broken_at: first event that was changed, or does not follow the previous one.
     """
 
     n_events: int
@@ -86,9 +84,7 @@ def append(
     return row.hash
 
 
-def read(
-    engine: Engine, *, after: int = 0, limit: int = 100, kind: str | None = None
-) -> list[Event]:
+def read(engine: Engine, after: int = 0, limit: int = 100, kind: str | None = None) -> list[Event]:
     """Read a page of events, oldest first."""
     query = select(EventRow).where(EventRow.id > after).order_by(EventRow.id).limit(limit)
     if kind is not None:

@@ -2,15 +2,12 @@
 
 import threading
 from collections import deque
-from types import TracebackType
 
 
 class FairSemaphore:
     """A first-in, first-out semaphore; those of ``threading`` and of connection pools are not fair.
 
-    Args:
-        permits: Threads that may hold it at the same time.
-        timeout: Seconds to wait for a permit before :class:`TimeoutError` is raised.
+    After ``timeout`` seconds of waiting for a permit it raises :class:`TimeoutError`.
     """
 
     def __init__(self, permits: int, timeout: float) -> None:
@@ -34,12 +31,7 @@ class FairSemaphore:
                 self._waiting.remove(permit)
                 raise TimeoutError(f"no permit within {self._timeout:g} s")
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         with self._lock:
             if self._waiting:
                 self._waiting.popleft().release()

@@ -183,31 +183,26 @@ class _Answer:
 
 def _with_etag(request: Headers, start: Message, body: bytes) -> bytes:
     """Add an ETag; return an empty body if the client already has it."""
-    headers = MutableHeaders(raw=start["headers"])
+    headers = MutableHeaders(scope=start)
     headers.setdefault("Cache-Control", "no-cache")
     tag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
     headers["ETag"] = tag
-    known = {
-        part.strip().removeprefix("W/") for part in request.get("If-None-Match", "").split(",")
-    }
-    if known & {tag, "*"}:
-        start["status"] = 304
-        del headers["Content-Length"]
-        start["headers"] = headers.raw
-        return b""
-    start["headers"] = headers.raw
-    return body
+    said = request.get("If-None-Match", "").split(",")
+    if not {part.strip().removeprefix("W/") for part in said} & {tag, "*"}:
+        return body
+    start["status"] = 304
+    del headers["Content-Length"]
+    return b""
 
 
 def _harden(start: Message, request: Headers) -> None:
-    headers = MutableHeaders(raw=start["headers"])
+    headers = MutableHeaders(scope=start)
     headers["Content-Security-Policy"] = f"{policy()}; frame-ancestors 'none'"
     headers["X-Content-Type-Options"] = "nosniff"
     headers["Referrer-Policy"] = "no-referrer"
     headers["Cross-Origin-Opener-Policy"] = "same-origin"
     if start["status"] >= 400 or "Authorization" in request:
         headers["Cache-Control"] = "no-store"
-    start["headers"] = headers.raw
 
 
 def _log_fault(error: Exception) -> None:

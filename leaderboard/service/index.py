@@ -11,24 +11,15 @@ from sqlalchemy.orm import Session
 from leaderboard.service import events
 from leaderboard.service.accounts import OPERATOR, SERVICE, add_user, is_handle
 from leaderboard.service.database import EntryRow, User, insert_missing, reading, writing
-from leaderboard.store.entries import (
-    RESULTS,
-    Entry,
-    read_entry,
-    read_result,
-    submitter_of,
-)
+from leaderboard.store.entries import RESULTS, Entry, read_entry, read_result, submitter_of
 from now_builder.errors import FormatError
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Outcome of rebuilding the index.
+    """Outcome of rebuilding the index: numbers of rows, and of users created, without tokens.
 
-    Attributes:
-        removed: number of deleted rows, whose file is gone.
-        users: number of users created, without tokens.
-        duplicates: names of entries left out because an earlier one is of the same upload.
+    Duplicates are entries left out because an earlier one is of the same upload.
     """
 
     entries: int
@@ -125,7 +116,8 @@ def _index(engine: Engine, store: Path, *, whole: bool) -> Counts:
         rows = {row.name: row for row in session.scalars(select(EntryRow))}
         if rows and not store.is_dir():
             raise FormatError(store, f"no such folder, and the database has {len(rows)} entries")
-        files = {_name_of(path): path for path in (store / RESULTS).glob("[!.]*.json")}
+        results = (store / RESULTS).glob("[!.]*.json")
+        files = {path.stem.rpartition("-")[2]: path for path in results}
         kept = set() if whole else _unchanged(rows, files, store)
         for name in rows.keys() - kept:
             session.delete(rows[name])
@@ -141,10 +133,6 @@ def _index(engine: Engine, store: Path, *, whole: bool) -> Counts:
             detail = {"entries": counts.entries, "added": counts.added, "removed": counts.removed}
             events.append(session, OPERATOR if whole else SERVICE, "index.made", "entries", detail)
     return counts
-
-
-def _name_of(result: Path) -> str:
-    return result.stem.rpartition("-")[2]
 
 
 def _unchanged(rows: dict[str, EntryRow], files: Iterable[str], store: Path) -> set[str]:

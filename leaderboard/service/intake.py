@@ -1,6 +1,5 @@
 """From an upload to an entry: receive, check, reserve quota, score, file."""
 
-import asyncio
 import hashlib
 import json
 import os
@@ -10,7 +9,6 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from pathlib import Path
 from tempfile import mkstemp
-from weakref import WeakValueDictionary
 
 from starlette.requests import ClientDisconnect, Request
 
@@ -63,24 +61,22 @@ def judge_of(service: Service) -> Judge:
 
 def quotas_of(service: Service, who: Principal) -> Quotas:
     """Return a user's quotas; the operator has none."""
-    return (
-        UNLIMITED if who.user_id == service.authenticator.operator_id else judge_of(service).quotas
-    )
+    unlimited = who.user_id == service.authenticator.operator_id
+    return UNLIMITED if unlimited else judge_of(service).quotas
 
 
-def count_attempt(service: Service, who: Principal) -> None:
-    """Count an upload, before reading any of it.
+def take(service: Service, who: Principal, which: quotas.Quota, at: datetime) -> None:
+    """Count an upload, before reading any of it, or a submission to be scored.
 
     Raises:
         Refusal: If today's quota is used up.
     """
     try:
-        quotas.take_attempt(
-            service.database, who.user_id, quotas_of(service, who), datetime.now(UTC)
-        )
+        quotas.take(service.database, which, who.user_id, quotas_of(service, who), at)
     except QuotaError as error:
         service.meters.submissions.labels("over_quota").inc()
-        raise _over_quota(error) from None
+        seconds = max(1, int((error.resets_at - datetime.now(UTC)).total_seconds()) + 1)
+        raise Refusal(429, str(error), headers={"Retry-After": str(seconds)}) from None
 
 
 @asynccontextmanager
@@ -106,17 +102,6 @@ async def received(request: Request, service: Service, who: Principal) -> AsyncI
         os.unlink(path)  # noqa: PTH108 - a moment's work; async code may not call pathlib's
 
 
-class UploadLocks:
-    """Locks that serialise uploads of the same bytes."""
-
-    def __init__(self) -> None:
-        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-
-    def lock(self, sha256: str) -> asyncio.Lock:
-        """Return the lock of an upload's bytes; it exists while it is held or awaited."""
-        return self._locks.setdefault(sha256, asyncio.Lock())
-
-
 def check_upload(service: Service, upload: Upload) -> Submission:
     """Check everything that scoring checks.
 
@@ -134,13 +119,16 @@ def _refusing(service: Service) -> Iterator[None]:
         yield
     except SubmissionError as error:
         service.meters.submissions.labels("refused").inc()
-        raise _refused(error) from None
+        detail = "; ".join(str(problem) for problem in error.problems)
+        raise Refusal(422, detail, error.problems) from None
     except NowError as error:
-        raise _unfit(error) from None
+        LOG.error(json.dumps({"fault": "release", "what": str(error)}))
+        detail = "this board's release cannot be scored on for that split and track"
+        raise Refusal(422, detail) from None
 
 
 def file_upload(
-    service: Service, upload: Upload, anonymous_until: date | None = None
+    service: Service, upload: Upload, anonymous_until: date | None
 ) -> tuple[Entry, bool]:
     """Score and file an upload; a second upload of the same bytes is the same entry.
 
@@ -157,14 +145,15 @@ def file_upload(
     if known is not None:
         return _same(service, known, upload), False
     with _refusing(service), open_submission(upload.path, "submission") as submission:
-        meta = submission.meta
+        counts = submission.meta.split == "test"
     filing = NewFiling(upload.who.handle, now(), anonymous_until)
-    reservation = _reserve(service, upload.who, filing) if meta.split == "test" else None
+    if counts:
+        take(service, upload.who, "scored", filing.submitted_at)
     try:
         entry, new = _score_and_file(service, upload, filing)
     except BaseException:
-        if reservation is not None:
-            quotas.release_scored(service.database, reservation)
+        if counts:
+            quotas.release_scored(service.database, upload.who.user_id, filing.submitted_at)
         raise
     service.meters.submissions.labels("new" if new else "same").inc()
     return entry, new
@@ -181,7 +170,7 @@ def file_reproduction(service: Service, upload: Upload, name: str, claim: Claim)
     check_upload(service, upload)
     release, store = judge_of(service).release, service.settings.store
     try:
-        found, _ = reproduce(store, name, upload.path, release, claim, now())
+        found, _ = reproduce(store, name, upload.path, release, claim)
     except FormatError as error:
         raise Refusal(422, error.problem) from None
     with writing(service.database) as session:
@@ -220,27 +209,3 @@ def _same(service: Service, known: EntryRow, upload: Upload) -> Entry:
 def _taken(service: Service) -> Refusal:
     service.meters.submissions.labels("taken").inc()
     return Refusal(409, "this very file is on the board already, sent by someone else")
-
-
-def _reserve(service: Service, who: Principal, filing: NewFiling) -> quotas.Reservation:
-    try:
-        return quotas.reserve_scored(
-            service.database, who.user_id, quotas_of(service, who), filing.submitted_at
-        )
-    except QuotaError as error:
-        service.meters.submissions.labels("over_quota").inc()
-        raise _over_quota(error) from None
-
-
-def _over_quota(error: QuotaError) -> Refusal:
-    seconds = max(1, int((error.resets_at - datetime.now(UTC)).total_seconds()) + 1)
-    return Refusal(429, str(error), headers={"Retry-After": str(seconds)})
-
-
-def _refused(error: SubmissionError) -> Refusal:
-    return Refusal(422, "; ".join(str(problem) for problem in error.problems), error.problems)
-
-
-def _unfit(error: NowError) -> Refusal:
-    LOG.error(json.dumps({"fault": "release", "what": str(error)}))
-    return Refusal(422, "this board's release cannot be scored on for that split and track")

@@ -26,18 +26,12 @@ class Snapshot:
     version: tuple[int, ...]
     entries: dict[str, Entry]
 
-    def live(self) -> list[Entry]:
-        """Return the entries that are not withdrawn."""
-        return [entry for entry in self.entries.values() if entry.withdrawal is None]
-
 
 class Pages:
     """Pages and entries of a store that other processes may write to.
 
-    Args:
-        store: folder of results.
-        discloses: whether to disclose, at the first request of a day, the anonymous
-            entries whose date has come.
+    If it ``discloses``, it does so at the first request of a day: the anonymous entries whose date
+    has come.
     """
 
     def __init__(self, store: Path, *, discloses: bool = False) -> None:

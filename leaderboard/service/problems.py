@@ -87,16 +87,12 @@ def describe_errors(tree: dict[str, Any]) -> dict[str, Any]:
     return tree
 
 
-async def _refused(_request: Request, error: Exception) -> Response:
-    if not isinstance(error, HTTPException):
-        raise error
+async def _refused(_request: Request, error: HTTPException) -> Response:
     problems = error.problems if isinstance(error, Refusal) else ()
     return problem_response(error.status_code, error.detail, problems, error.headers)
 
 
-async def _invalid(_request: Request, error: Exception) -> Response:
-    if not isinstance(error, RequestValidationError):
-        raise error
+async def _invalid(_request: Request, error: RequestValidationError) -> Response:
     problems = [
         Problem(
             code=f"request.{item['type']}",

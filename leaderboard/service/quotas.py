@@ -27,19 +27,6 @@ class Quotas:
 
 
 @dataclass(frozen=True, slots=True)
-class Reservation:
-    """A reserved scored submission, to be used by an entry or released.
-
-    Attributes:
-        user_id: id of the user.
-        at: time of the reservation; use it as the entry's ``submitted_at``, for the same day.
-    """
-
-    user_id: int
-    at: datetime
-
-
-@dataclass(frozen=True, slots=True)
 class Remaining:
     """What is left of a day's quotas."""
 
@@ -59,39 +46,30 @@ class QuotaError(NowError):
         self.resets_at = resets_at
 
 
-def take_attempt(engine: Engine, user_id: int, quotas: Quotas, now: datetime) -> None:
-    """Count an upload.
+def take(engine: Engine, which: Quota, user_id: int, quotas: Quotas, now: datetime) -> None:
+    """Count an upload before it is read, or a scored submission before its result is filed.
 
     Raises:
         QuotaError: If the quota is used up.
     """
+    limit, used = getattr(quotas, which), getattr(Usage, which)
     with writing(engine) as session:
-        _take(session, "attempts", user_id, quotas.attempts, now)
-
-
-def reserve_scored(engine: Engine, user_id: int, quotas: Quotas, now: datetime) -> Reservation:
-    """Reserve a scored submission, before its result is filed.
-
-    Raises:
-        QuotaError: If the quota is used up.
-    """
-    with writing(engine) as session:
-        _take(session, "scored", user_id, quotas.scored, now)
-    return Reservation(user_id, now)
-
-
-def release_scored(engine: Engine, reservation: Reservation) -> None:
-    """Release the reservation of a refused submission."""
-    with writing(engine) as session:
-        session.execute(
+        _make_row(session, user_id, _day(now))
+        taken = session.scalar(
             update(Usage)
-            .where(
-                Usage.user_id == reservation.user_id,
-                Usage.day == _day(reservation.at),
-                Usage.scored > 0,
-            )
-            .values(scored=Usage.scored - 1)
+            .where(Usage.user_id == user_id, Usage.day == _day(now), used < limit)
+            .values({used: used + 1})
+            .returning(used)
         )
+        if taken is None:
+            raise QuotaError(which, limit, _resets_at(now))
+
+
+def release_scored(engine: Engine, user_id: int, at: datetime) -> None:
+    """Release the scored submission that was taken at that time: it was refused."""
+    of_day = (Usage.user_id == user_id, Usage.day == _day(at), Usage.scored > 0)
+    with writing(engine) as session:
+        session.execute(update(Usage).where(*of_day).values(scored=Usage.scored - 1))
 
 
 def remaining(engine: Engine, user_id: int, quotas: Quotas, now: datetime) -> Remaining:
@@ -120,7 +98,7 @@ def reconcile(engine: Engine, now: datetime) -> int:
 
 
 def _reconcile_day(session: Session, day: date) -> int:
-    start = datetime(day.year, day.month, day.day, tzinfo=UTC)
+    start = _midnight(day)
     entries = (
         select(EntryRow.user_id, func.count())
         .where(
@@ -142,19 +120,6 @@ def _reconcile_day(session: Session, day: date) -> int:
     return changed
 
 
-def _take(session: Session, which: Quota, user_id: int, limit: int, now: datetime) -> None:
-    _make_row(session, user_id, _day(now))
-    used = Usage.attempts if which == "attempts" else Usage.scored
-    taken = session.scalar(
-        update(Usage)
-        .where(Usage.user_id == user_id, Usage.day == _day(now), used < limit)
-        .values({used: used + 1})
-        .returning(used)
-    )
-    if taken is None:
-        raise QuotaError(which, limit, _resets_at(now))
-
-
 def _make_row(session: Session, user_id: int, day: date) -> None:
     insert_missing(session, Usage, {"user_id": user_id, "day": day, "attempts": 0, "scored": 0})
 
@@ -163,6 +128,9 @@ def _day(now: datetime) -> date:
     return now.astimezone(UTC).date()
 
 
+def _midnight(day: date) -> datetime:
+    return datetime(day.year, day.month, day.day, tzinfo=UTC)
+
+
 def _resets_at(now: datetime) -> datetime:
-    day = _day(now)
-    return datetime(day.year, day.month, day.day, tzinfo=UTC) + timedelta(days=1)
+    return _midnight(_day(now)) + timedelta(days=1)

@@ -1,5 +1,6 @@
 """State of a running service: store, database, judge, pages, threads."""
 
+import asyncio
 import fcntl
 import os
 import shutil
@@ -9,8 +10,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
+from itertools import product
 from pathlib import Path
 from typing import get_args
+from weakref import WeakValueDictionary
 
 from sqlalchemy import Engine, select, text
 from sqlalchemy.exc import SQLAlchemyError
@@ -24,6 +27,7 @@ from leaderboard.service.database import User, default_url, open_database, readi
 from leaderboard.service.metering import Meters
 from leaderboard.service.pages import Pages
 from leaderboard.service.quotas import Quotas
+from leaderboard.store.entries import PRIVATE
 from leaderboard.submission.archive import max_submission
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.benchmarks import BENCHMARKS
@@ -31,7 +35,6 @@ from now_builder.formats.precomp import captions_path
 from now_builder.formats.release import data_folder
 
 SCORERS = 2
-_INCOMING, _LOCK = "incoming", "serve.lock"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +42,8 @@ class Judge:
     """What a service needs to accept and score submissions.
 
     Attributes:
-        release: release that submissions must be made on.
         attributes: file with languages and topics of pages, for the references.
         max_bytes: maximum size of a body.
-        quotas: daily quotas of a user.
         standard: cached :func:`leaderboard.scoring.evaluate.read_standard`.
     """
 
@@ -53,16 +54,14 @@ class Judge:
     standard: Callable[[Path, ScoredSplit, Track, Path | None], Standard]
 
 
-def make_judge(
-    release: Path, attributes: Path | None = None, limits: Quotas | None = None
-) -> Judge:
+def make_judge(release: Path, attributes: Path | None, limits: Quotas) -> Judge:
     """Make the judge of a release.
 
     Raises:
         FormatError: If there is no such release.
     """
     standard = lru_cache(maxsize=32)(read_standard)
-    return Judge(release, attributes, _max_bytes(release), limits or Quotas(), standard)
+    return Judge(release, attributes, _max_bytes(release), limits, standard)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +70,8 @@ class Settings:
 
     Attributes:
         store: folder of results, which is authoritative.
-        judge: judge of submissions; without one the board is read-only and needs no database.
+        judge: without one the board is read-only and needs no database.
         database: URL of the database; None for a file in the store's private folder.
-        operator: operator, who may do everything with the token from the environment.
     """
 
     store: Path
@@ -86,8 +84,8 @@ class Service:
     """A running service.
 
     Attributes:
-        pages: the site, rendered once for each state of the store.
         scorers: pool of the scoring threads, first come first served.
+        upload_locks: lock of each upload's bytes, by sha256, while it is held or awaited.
         incoming: folder of uploads that are being received or scored.
 
     Raises:
@@ -99,7 +97,8 @@ class Service:
         self.meters = Meters()
         self.pages = Pages(settings.store, discloses=settings.judge is not None)
         self.authenticator = Authenticator(None)
-        self.incoming = settings.store / "private" / _INCOMING
+        self.upload_locks = WeakValueDictionary[str, asyncio.Lock]()
+        self.incoming = settings.store / PRIVATE / "incoming"
         settings.store.mkdir(parents=True, exist_ok=True)
         with ExitStack() as opened:
             if settings.judge is not None:
@@ -110,13 +109,18 @@ class Service:
 
     def _open(self, settings: Settings, opened: ExitStack) -> None:
         self.incoming.parent.mkdir(mode=0o700, exist_ok=True)
-        opened.callback(os.close, _lock_file(self.incoming.with_name(_LOCK)))
-        _empty(self.incoming)
+        opened.callback(os.close, _lock_file(self.incoming.with_name("serve.lock")))
+        # Uploads left by a killed process.
+        shutil.rmtree(self.incoming, ignore_errors=True)
+        self.incoming.mkdir(mode=0o700)
         database = open_database(settings.database or default_url(settings.store))
         opened.callback(database.dispose)
         index.update_index(database, settings.store)
         quotas.reconcile(database, datetime.now(UTC))
-        self.authenticator = Authenticator(database, settings.operator, _operator_id(database))
+        with writing(database) as session:
+            row = session.scalar(select(User).where(User.handle == OPERATOR))
+            operator = (row or add_user(session, OPERATOR)).id
+        self.authenticator = Authenticator(database, settings.operator, operator)
 
     @property
     def database(self) -> Engine:
@@ -147,13 +151,6 @@ class Service:
         self._opened.close()
 
 
-def _operator_id(database: Engine) -> int:
-    """Return the id of the operator's row, created if missing; it has no tokens."""
-    with writing(database) as session:
-        user = session.scalar(select(User).where(User.handle == OPERATOR))
-        return (user or add_user(session, OPERATOR)).id
-
-
 def _lock_file(path: Path) -> int:
     """Lock a file for the life of this process: two services would score one file twice.
 
@@ -169,12 +166,6 @@ def _lock_file(path: Path) -> int:
     return lock
 
 
-def _empty(folder: Path) -> None:
-    """Delete uploads left by a killed process."""
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(mode=0o700)
-
-
 def _max_bytes(release: Path) -> int:
     """Return the largest size of a submission to any split of a release, in bytes.
 
@@ -182,17 +173,16 @@ def _max_bytes(release: Path) -> int:
         FormatError: If no track is in it.
     """
     sizes, problems = [], []
-    for track in TRACKS:
-        for split in get_args(ScoredSplit):
-            try:
-                path, each = _captions(release, split, track)
-            except FormatError as error:
-                problems.append(error)
-                continue
-            if path.exists():
-                with path.open("rb") as file:
-                    captions = sum(1 for _ in file)
-                sizes.append(max_submission((captions // each, captions)))
+    for track, split in product(TRACKS, get_args(ScoredSplit)):
+        try:
+            path, each = _captions(release, split, track)
+        except FormatError as error:
+            problems.append(error)
+            continue
+        if path.exists():
+            with path.open("rb") as file:
+                captions = sum(1 for _ in file)
+            sizes.append(max_submission((captions // each, captions)))
     if not sizes:
         raise problems[0] if problems else FormatError(release, "no captions of dev or test in it")
     return max(sizes)

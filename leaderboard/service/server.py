@@ -14,7 +14,6 @@ from leaderboard.service.access import check_routes
 from leaderboard.service.admin_api import admin
 from leaderboard.service.api import api, root
 from leaderboard.service.guard import LOG, Guard
-from leaderboard.service.intake import UploadLocks
 from leaderboard.service.problems import handle_errors, problem_response
 from leaderboard.service.running import Service, Settings
 from now_builder import __version__
@@ -54,7 +53,7 @@ def make_app(settings: Settings) -> FastAPI:
         redirect_slashes=False,
     )
     app.router.routes.extend(routes)
-    app.state.service, app.state.upload_locks = service, UploadLocks()
+    app.state.service = service
     handle_errors(app)
     app.exception_handler(ConfigError)(_mistaken)
     app.add_middleware(Guard, meters=service.meters)

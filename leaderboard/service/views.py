@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict
 from leaderboard.board.export_rows import rows_of
 from leaderboard.board.exports import FORMATS, TITLES, ExportRow
 from leaderboard.board.tables import Board, boards_of
-from leaderboard.core.uncertainty import Comparison, Discordance
+from leaderboard.core.uncertainty import Discordance
 from leaderboard.scoring.result import Flag
 from leaderboard.service.database import EntryRow
 from leaderboard.store.entries import Entry, Reproduction, Withdrawal
@@ -196,26 +196,10 @@ def view_link(board: BoardName, entries: Iterable[Entry]) -> BoardLink:
     return BoardLink(board=board, title=TITLES[board], entries=count, href=f"/v1/boards/{board}")
 
 
-def view_comparison(found: Comparison, a: str, b: str) -> ComparisonView:
-    """Make the view of a comparison."""
-    return ComparisonView(
-        a=a,
-        b=b,
-        **{
-            field: getattr(found, field)
-            for field in ("difference", "low", "high", "p", "i2t", "t2i")
-        },
-    )
-
-
 def view_own(rows: Iterable[EntryRow]) -> OwnEntries:
     """Make the view of a user's entries."""
-    return OwnEntries(
-        submissions=tuple(
-            OwnView(**{field: getattr(row, field) for field in OwnView.model_fields})
-            for row in rows
-        )
-    )
+    found = tuple(OwnView.model_validate(row, from_attributes=True) for row in rows)
+    return OwnEntries(submissions=found)
 
 
 def export_board(board: Board, entries: Mapping[str, Entry], wanted: Filter) -> str:

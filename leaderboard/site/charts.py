@@ -1,7 +1,7 @@
 """Geometry of the pages' charts: recall over K, histogram of ranks, and progress over time."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import date
 from math import floor, log
 from typing import Literal
@@ -66,19 +66,13 @@ class Dot:
     x: float
     y: float
     label: str
-    href: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A chart, and its data as a table.
+    """A chart, and its data as a table, whose first cells are the heads of the rows.
 
-    Attributes:
-        name: name, unique on its page.
-        title: description for screen readers.
-        legend: style and text of each entry.
-        head: column names of the table.
-        table: rows of the table; the first cell is the row's head.
+    The name is unique on its page, the title for screen readers.
     """
 
     name: str
@@ -95,7 +89,6 @@ class Chart:
     legend: tuple[tuple[Style, str], ...] = ()
     left: float = _LEFT
     right: float = WIDTH - _RIGHT
-    top: float = _TOP
     bottom: float = HEIGHT - _BOTTOM
     width: float = WIDTH
     height: float = HEIGHT
@@ -103,35 +96,26 @@ class Chart:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Recall at K of one direction of one entry."""
+    """Recall at K of one direction of one entry, and its 95 % interval, by K."""
 
     style: Style
     label: str
     recalls: dict[int, float]
-    intervals: dict[int, tuple[float, float]] = field(default_factory=dict)
+    intervals: dict[int, tuple[float, float]]
 
 
 def curves_of(
     record: RankRecord, styles: tuple[Style, Style], labels: tuple[str, str]
 ) -> list[Curve]:
     """Compute recall at K of both directions, up to the length of gallery and lists."""
-    ways = record.read()
-    candidates = len(ways[1].greater), len(ways[0].greater)
-    return [
-        _curve(way, min(n, record.depth or n), style, label)
-        for way, n, style, label in zip(ways, candidates, styles, labels, strict=True)
-    ]
-
-
-def _curve(ranks: Ranks, last: int, style: Style, label: str) -> Curve:
-    n = len(ranks.greater)
-    hits = {k: float(_hits(ranks, k).sum()) for k in sorted({*_KS, *_TABLE_KS}) if k <= last}
-    return Curve(
-        style=style,
-        label=label,
-        recalls={k: 100 * found / n for k, found in hits.items()},
-        intervals={k: wilson(found, n) for k, found in hits.items()},
-    )
+    ways, curves = record.read(), []
+    for way, other, style, label in zip(ways, ways[::-1], styles, labels, strict=True):
+        n, last = len(way.greater), len(other.greater)
+        last = min(last, record.depth or last)
+        hits = {k: float(_hits(way, k).sum()) for k in sorted({*_KS, *_TABLE_KS}) if k <= last}
+        recalls = {k: 100 * found / n for k, found in hits.items()}
+        curves.append(Curve(style, label, recalls, {k: wilson(hits[k], n) for k in hits}))
+    return curves
 
 
 def _hits(ranks: Ranks, cutoff: int) -> Float[np.ndarray, " queries"]:
@@ -178,8 +162,6 @@ def _line(curve: Curve, x: Callable[[int], float], y: Callable[[float], float]) 
 def _recall(curve: Curve, k: int) -> str:
     if k not in curve.recalls:
         return "–"
-    if k not in curve.intervals:
-        return f"{curve.recalls[k]:.1f}"
     low, high = curve.intervals[k]
     return f"{curve.recalls[k]:.1f} ({low:.1f} – {high:.1f})"
 
@@ -192,7 +174,8 @@ def rank_chart(name: str, record: RankRecord, labels: tuple[str, str]) -> Chart:
     starts = [1, *(edge + 1 for edge in edges[:-1])]
     names = [f"{a}" if a == b else f"{a}–{b}" for a, b in zip(starts, edges, strict=True)]
     shares = [_shares(way, edges, record.depth) for way in ways]
-    top = _round_up(max(max(way) for way in shares))
+    highest = max(max(way) for way in shares)
+    top = next((end for end in _STEPS[2:] if highest <= end), _STEPS[-1])
     y = _scale(0.0, top, HEIGHT - _BOTTOM, _TOP)
     step = (WIDTH - _RIGHT - _LEFT) / len(edges)
     styles: tuple[Style, Style] = ("a", "b")
@@ -205,7 +188,7 @@ def rank_chart(name: str, record: RankRecord, labels: tuple[str, str]) -> Chart:
             Tick(_LEFT + step * (place + 0.5), name if edge <= _LAST_RANGE else f"–{_short(edge)}")
             for place, (name, edge) in enumerate(zip(names, edges, strict=True))
         ),
-        y_ticks=_ticks(top, y),
+        y_ticks=tuple(Tick(y(top * n / 5), f"{top * n / 5:g}") for n in range(6)),
         boxes=tuple(
             Box(
                 style,
@@ -241,12 +224,8 @@ def _short(value: int) -> str:
 def progress_chart(name: str, section: Section, today: date | None = None) -> Chart | None:
     """Draw the best rSum so far over time; None if all rows have the same date.
 
-    Rows far below the best are only in the table.
-
-    Args:
-        name: name, unique on its page.
-        section: section to draw; reported rows are placed in the middle of their year.
-        today: end of the line; by default the last row's date.
+    Rows far below the best are only in the table; reported rows are placed in the middle of their
+    year. The line ends today, or at the last row's date.
     """
     dated = sorted(
         ((_when(row), row) for row in section.rows if row.date and row.ranked),
@@ -264,6 +243,11 @@ def progress_chart(name: str, section: Section, today: date | None = None) -> Ch
     bottom, top = step * floor(low / step), step * (floor(high / step) + 1)
     y = _scale(bottom, top, HEIGHT - _BOTTOM, _TOP)
     n_ticks = round((top - bottom) / step) + 1
+    kinds = {row.reported is not None for _, row in dated}
+    legend: dict[bool, tuple[Style, str]] = {
+        False: ("a", "file scored"),
+        True: ("quiet", "reported by a paper"),
+    }
     return Chart(
         name=name,
         title=f"Best rSum so far, {len(dated)} rows",
@@ -272,20 +256,11 @@ def progress_chart(name: str, section: Section, today: date | None = None) -> Ch
         x_ticks=_years(dated, x) or _time_ticks(first - margin, end + margin, x),
         y_ticks=tuple(Tick(y(bottom + n * step), f"{bottom + n * step:g}") for n in range(n_ticks)),
         lines=(Line("a", "best so far", _best_so_far(dated, end, x, y)),),
-        dots=tuple(_dot(when, row, x, y) for when, row in dated if row.rsum >= bottom),
-        legend=_legend(dated),
+        dots=tuple(_dot(row, x(when), y(row.rsum)) for when, row in dated if row.rsum >= bottom),
+        legend=tuple(legend[kind] for kind in sorted(kinds)),
         head=("Method", "rSum", "Date"),
         table=tuple((row.method, f"{row.rsum:.1f}", row.date or "") for _, row in dated),
     )
-
-
-def _legend(dated: Sequence[tuple[float, Row]]) -> tuple[tuple[Style, str], ...]:
-    known: tuple[tuple[bool, Style, str], ...] = (
-        (False, "a", "file scored"),
-        (True, "quiet", "reported by a paper"),
-    )
-    found = {row.reported is not None for _, row in dated}
-    return tuple((style, text) for reported, style, text in known if reported in found)
 
 
 def _years(dated: Sequence[tuple[float, Row]], x: Callable[[float], float]) -> tuple[Tick, ...]:
@@ -296,10 +271,9 @@ def _years(dated: Sequence[tuple[float, Row]], x: Callable[[float], float]) -> t
     return tuple(Tick(x(year + 0.5), str(year)) for year in years)
 
 
-def _dot(when: float, row: Row, x: Callable[[float], float], y: Callable[[float], float]) -> Dot:
-    href = f"entries/{row.entry.name}.html" if row.entry else None
+def _dot(row: Row, x: float, y: float) -> Dot:
     style: Style = "quiet" if row.entry is None else "a"
-    return Dot(style, x(when), y(row.rsum), f"{row.method}: {row.rsum:.1f}, {row.date}", href)
+    return Dot(style, x, y, f"{row.method}: {row.rsum:.1f}, {row.date}")
 
 
 def _best_so_far(
@@ -347,14 +321,6 @@ def _time_name(number: int, parts: int) -> str:
         day = date.fromordinal(date(year, 1, 1).toordinal() + round(part * 365 / 52))
         return f"{day:%m-%d}"
     return f"{year}-{part * 12 // parts + 1:02d}"
-
-
-def _round_up(value: float) -> float:
-    return next((s for s in (5.0, 10.0, 20.0, 25.0, 50.0, 100.0) if value <= s), 100.0)
-
-
-def _ticks(top: float, y: Callable[[float], float]) -> tuple[Tick, ...]:
-    return tuple(Tick(y(top * n / 5), f"{top * n / 5:g}") for n in range(6))
 
 
 def _scale(low: float, high: float, start: float, end: float) -> Callable[[float], float]:

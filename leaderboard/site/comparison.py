@@ -11,26 +11,10 @@ from leaderboard.metrics import CUTOFFS, Ranks
 from leaderboard.scoring.pairing import compare_results
 from leaderboard.scoring.result import RankRecord, Result
 from leaderboard.site.charts import Chart, Style, curves_of, recall_chart
+from leaderboard.submission.archive import Description
 
 WAYS = ("Image → caption", "Caption → image")
-_DESCRIBED = {
-    "method",
-    "authors",
-    "affiliation",
-    "training",
-    "postprocessing",
-    "compute",
-    "precision",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Better:
-    """Number of queries on which each of two entries ranks the right candidate higher."""
-
-    first: int
-    same: int
-    second: int
+_DESCRIBED = {*Description.model_fields, "precision"} - {"links", "environment"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +29,16 @@ class RecallLine:
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """One direction of both entries."""
+    """One direction of both entries.
+
+    Attributes:
+        better: number of queries on which the first ranks the right candidate higher, both rank it
+            as high, the second ranks it higher.
+    """
 
     title: str
     recalls: tuple[RecallLine, ...]
-    better: Better
+    better: tuple[int, int, int]
     chart: Chart
 
 
@@ -102,7 +91,10 @@ def _ways(
         ways.append(
             Way(
                 title=title,
-                recalls=_lines(first.recalls, second.recalls, 3 * number, tests),
+                recalls=tuple(
+                    RecallLine(cutoff, first.recalls[place], second.recalls[place], tests[cutoff])
+                    for place, cutoff in enumerate(CUTOFFS, 3 * number)
+                ),
                 better=_better(*ranks),
                 chart=recall_chart(f"curve-{number}", f"Recall at K, {title}", pair),
             )
@@ -110,27 +102,12 @@ def _ways(
     return tuple(ways)
 
 
-def _lines(
-    first: tuple[float, ...],
-    second: tuple[float, ...],
-    start: int,
-    tests: Mapping[int, Discordance],
-) -> tuple[RecallLine, ...]:
-    return tuple(
-        RecallLine(cutoff, first[start + place], second[start + place], tests[cutoff])
-        for place, cutoff in enumerate(CUTOFFS)
-    )
-
-
-def _better(first: Ranks, second: Ranks) -> Better:
+def _better(first: Ranks, second: Ranks) -> tuple[int, int, int]:
     own, other = (
         way.greater + (way.equal + way.right + 1) / (way.right + 1) for way in (first, second)
     )
-    return Better(
-        int(np.count_nonzero(own < other)),
-        int(np.count_nonzero(own == other)),
-        int(np.count_nonzero(own > other)),
-    )
+    higher, same = np.count_nonzero(own < other), np.count_nonzero(own == other)
+    return int(higher), int(same), int(np.count_nonzero(own > other))
 
 
 def _differences(first: Result, second: Result) -> list[tuple[str, str, str]]:

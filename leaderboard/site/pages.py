@@ -1,19 +1,18 @@
 """The site: every page and file of the board by its path, rendered on request."""
 
 import base64
-import csv
 import hashlib
-import io
 import re
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import date
 from functools import cache, cached_property
 from importlib.resources import files
 from itertools import combinations, pairwise
 from pathlib import Path
 
+import numpy as np
 from jinja2 import Environment
 from markupsafe import Markup
 
@@ -34,8 +33,8 @@ from leaderboard.board.tables import (
     sorted_rows,
 )
 from leaderboard.metrics import CUTOFFS
-from leaderboard.scoring.result import VERSION, Flag, RankRecord, Result
-from leaderboard.site.charts import Chart, curves_of, progress_chart, rank_chart, recall_chart
+from leaderboard.scoring.result import VERSION, Flag, Result
+from leaderboard.site.charts import curves_of, progress_chart, rank_chart, recall_chart
 from leaderboard.site.comparison import WAYS, make_comparison
 from leaderboard.store.dataset import DatasetReport
 from leaderboard.store.entries import Entry
@@ -51,6 +50,7 @@ ALL_PAIRS = 12
 
 NEWEST = 8
 LEADERS = 3
+LINKS = {"paper": "Paper", "code": "Code", "weights": "Weights", "model_card": "Model card"}
 
 Page = tuple[str, str]
 """A file's text and its media type."""
@@ -78,13 +78,10 @@ class Place:
 
 
 class Site:
-    """All pages of the leaderboard, rendered on request.
+    """All pages of the leaderboard, deterministic to the byte and rendered on request.
 
-    Args:
-        entries: entries in any order, including withdrawn ones; pages are deterministic to the
-            byte.
-        today: end of lines over time; by default the last row's date.
-        reports: reports on the data sets that they were scored on.
+    Entries include withdrawn ones, in any order; reports are on the data sets that they were scored
+    on. Lines over time end today, or at the last row's date.
     """
 
     def __init__(
@@ -103,31 +100,24 @@ class Site:
         }
         self._boards: dict[BoardName, Board] = {}
         self._making = threading.Lock()
-        self._routes: tuple[tuple[re.Pattern[str], Callable[..., str | None]], ...] = (
-            (re.compile(r"index\.html"), self._index),
-            (re.compile(r"progress\.html"), self._progress),
-            (re.compile(r"404\.html"), self.not_found),
-            (
-                re.compile(rf"boards/{_BOARD}(\.by-(?P<key>{'|'.join(SORT_KEYS)}))?\.html"),
-                self._board_page,
-            ),
-            (re.compile(rf"boards/{_BOARD}\.(?P<kind>{'|'.join(FORMATS)})"), self._export),
-            (re.compile(r"data/(?P<name>[0-9a-f]{16})\.html"), self._data_page),
-            (re.compile(rf"entries/{_NAME}\.html"), self._entry_page),
-            (re.compile(rf"results/{_NAME}\.json"), self._result),
-            (re.compile(rf"ranks/{_NAME}\.csv"), self._ranks),
-            (re.compile(rf"badges/{_NAME}\.(?P<kind>svg|json)"), self._badge),
-            (re.compile(rf"compare/{_NAME}\.\.(?P<other>[0-9a-f]{{12}})\.html"), self._compare),
-        )
+        self._routes: dict[str, Callable[..., str | None]] = {
+            r"index\.html": self._index,
+            r"progress\.html": self._progress,
+            r"404\.html": self.not_found,
+            rf"boards/{_BOARD}(\.by-(?P<key>{'|'.join(SORT_KEYS)}))?\.html": self._board_page,
+            rf"boards/{_BOARD}\.(?P<kind>{'|'.join(FORMATS)})": self._export,
+            r"data/(?P<name>[0-9a-f]{16})\.html": self._data_page,
+            rf"entries/{_NAME}\.html": self._entry_page,
+            rf"results/{_NAME}\.json": self._result,
+            rf"ranks/{_NAME}\.csv": self._ranks,
+            rf"badges/{_NAME}\.(?P<kind>svg|json)": self._badge,
+            rf"compare/{_NAME}\.\.(?P<other>[0-9a-f]{{12}})\.html": self._compare,
+        }
 
     def get(self, path: str) -> Page | None:
-        """Render a file; None if there is none at that path.
-
-        Args:
-            path: path relative to the root of the site, such as ``boards/jieba.html``.
-        """
-        for pattern, render in self._routes:
-            if found := pattern.fullmatch(path):
+        """Render the file at a path such as ``boards/jieba.html``; None if there is none."""
+        for pattern, render in self._routes.items():
+            if found := re.fullmatch(pattern, path):
                 text = render(**found.groupdict())
                 kind = path.rpartition(".")[2]
                 return None if text is None else (text, MEDIA_TYPES[kind])
@@ -167,39 +157,34 @@ class Site:
         return relative_flags(self._entries.values())
 
     def not_found(self, depth: int = 0) -> str:
-        """Render the page for missing addresses.
-
-        Args:
-            depth: number of folders in the requested address.
-        """
+        """Render the page for missing addresses, ``depth`` folders below the root."""
         return _render("404.html.j2", root="../" * depth)
 
     def _index(self) -> str:
         boards = [self.board(name) for name in BOARDS]
         live = [entry for entry in self._entries.values() if entry.withdrawal is None]
-        filed = [entry for entry in live if entry.filing]
-        filed.sort(key=lambda entry: (_filed_at(entry), entry.name), reverse=True)
+        filed = [(entry.filing.submitted_at, entry.name, entry) for entry in live if entry.filing]
+        newest = sorted(filed, key=lambda dated: dated[:2], reverse=True)[:NEWEST]
         return _render(
             "index.html.j2",
             root="",
             boards=[(board, _leaders(board), _count(board)) for board in boards],
-            newest=[(entry, boards_of(entry.result)[0]) for entry in filed[:NEWEST]],
+            newest=[(entry, boards_of(entry.result)[0]) for *_, entry in newest],
             n_entries=len(live),
         )
 
     def _progress(self) -> str:
         boards = []
         for name in BOARDS:
-            charts = []
-            for section in self.board(name).sections:
-                if section.split == "test":
-                    chart = progress_chart(f"{name}-{section.name}", section, self._today)
-                    charts += [(section, chart)] if chart else []
-            boards.append((name, charts))
+            tests = [part for part in self.board(name).sections if part.kind.split == "test"]
+            charts = [progress_chart(f"{name}-{p.kind.name}", p, self._today) for p in tests]
+            drawn = [pair for pair in zip(tests, charts, strict=True) if pair[1]]
+            boards.append((name, drawn))
         return _render("progress.html.j2", root="", boards=boards)
 
     def _board_page(self, board: BoardName, key: SortKey | None) -> str:
         found = self.board(board)
+        known = {row.evidence for row in _rows(found)}
         return _render(
             "board.html.j2",
             root="../",
@@ -209,7 +194,7 @@ class Site:
                 (section, sorted_rows(section, key), _footnotes(section))
                 for section in found.sections
             ],
-            tiers=_tiers(found),
+            tiers=[tier for tier in display_text.EVIDENCE if tier in known],
             data=self._data,
         )
 
@@ -233,8 +218,7 @@ class Site:
         entry = self._entries.get(name)
         if entry is None:
             return None
-        place = self._place(name)
-        board = boards_of(entry.result)[0]
+        place, board = self._place(name), boards_of(entry.result)[0]
         if place is None:
             return _render("withdrawn.html.j2", root="../", entry=entry, board=board)
         values = _entry_values(entry, place)
@@ -259,15 +243,13 @@ class Site:
         place, against = self._place(name), self._place(other)
         if place is None or against is None or name >= other:
             return None
-        section = place.section
-        if section.name != against.section.name or place.board.name != against.board.name:
+        section, board = place.section, place.board.name
+        if section.kind.name != against.section.kind.name or board != against.board.name:
             return None
-        comparison = make_comparison(section, place.row, against.row)
-        if comparison is None:
+        found = make_comparison(section, place.row, against.row)
+        if found is None:
             return None
-        return _render(
-            "compare.html.j2", root="../", c=comparison, section=section, board=place.board.name
-        )
+        return _render("compare.html.j2", root="../", c=found, section=section, board=board)
 
 
 def export_site(
@@ -307,10 +289,8 @@ def compare_path(name: str, other: str) -> str:
 
 
 def _check_replaceable(site: Path) -> None:
-    if not site.exists():
-        return
     index = site / "index.html"
-    if site.is_dir() and not any(site.iterdir()):
+    if not site.exists() or (site.is_dir() and not any(site.iterdir())):
         return
     mark = f'<meta name="generator" content="{GENERATOR}">'
     if not index.is_file() or mark not in index.read_text(encoding="utf-8", errors="replace"):
@@ -354,31 +334,24 @@ def _neighbours(place: Place) -> list[Row]:
 
 def _leaders(board: Board) -> list[tuple[Section, tuple[Row, ...], int]]:
     """Return the leading rows of two test sections, and how many more are tied with them."""
-    parts = [part for part in board.sections if part.split == "test" and _placed(part)]
-    chosen = parts[:1] + [part for part in parts[1:] if part.with_reported][:1]
+    tests = [part for part in board.sections if part.kind.split == "test"]
+    placed = [(part, [row for row in part.rows if row.place is not None]) for part in tests]
+    parts = [(part, rows) for part, rows in placed if rows]
     found = []
-    for section in chosen:
-        rows = _placed(section)
+    for section, rows in parts[:1] + [pair for pair in parts[1:] if pair[0].with_reported][:1]:
         group = [rows[0], *(row for row in rows[1:] if row.tied and rows[0].tied)]
         found.append((section, tuple(group[:LEADERS]), len(group[LEADERS:])))
     return found
 
 
-def _placed(section: Section) -> list[Row]:
-    """Return the ranked rows, without references."""
-    return [row for row in section.rows if row.place is not None]
+def _rows(board: Board) -> list[Row]:
+    return [row for section in board.sections for row in section.rows]
 
 
 def _count(board: Board) -> tuple[int, int]:
     """Count the scored and the reported rows of a board."""
-    rows = [row for section in board.sections for row in section.rows]
+    rows = _rows(board)
     return sum(bool(row.entry) for row in rows), sum(bool(row.reported) for row in rows)
-
-
-def _tiers(board: Board) -> list[str]:
-    """List the kinds of evidence on a board."""
-    found = {row.evidence for section in board.sections for row in section.rows}
-    return [tier for tier in display_text.EVIDENCE if tier in found]
 
 
 def _footnotes(section: Section) -> dict[str, int]:
@@ -392,7 +365,9 @@ def _entry_values(entry: Entry, place: Place) -> dict[str, object]:
     own = Row(place.row.evidence, result.method.name, result.rsum, *result.rsum_interval)
     ladder = [own, *(reference(name, rsum) for name, rsum in result.references.items())]
     ladder.sort(key=lambda row: -row.rsum)
-    record = result.ranks
+    record, exported = result.ranks, export_row(place.row, section, place.board.name)
+    curves = curves_of(record, ("a", "b"), WAYS) if record else []
+    urls = result.links.model_dump()
     return {
         "entry": entry,
         "r": result,
@@ -401,52 +376,28 @@ def _entry_values(entry: Entry, place: Place) -> dict[str, object]:
         "ladder": ladder,
         "axis": axis_of(max(row.high for row in ladder)),
         "ways": list(zip(WAYS, (result.i2t, result.t2i), strict=True)),
-        "curves": _curves(record) if record else None,
+        "curves": recall_chart("curves", "Recall at K, both ways", curves) if record else None,
         "ranks": rank_chart("ranks", record, WAYS) if record else None,
         "neighbours": _neighbours(place),
-        "links": _links(result),
+        "links": [(name, url) for field, name in LINKS.items() if (url := urls[field])],
         "environment": ", ".join(
             f"{name} {version}"
             for name, version in result.environment.model_dump(exclude_none=True).items()
         ),
-        "bibtex": to_bibtex([export_row(place.row, section, place.board.name)]),
-        "badge": Markup(  # noqa: S704 - escaped where it is drawn
-            badge_svg(badge_of(export_row(place.row, section, place.board.name)))
-        ),
+        "bibtex": to_bibtex([exported]),
+        "badge": Markup(badge_svg(badge_of(exported))),  # noqa: S704 - escaped where it is drawn
     }
-
-
-def _curves(record: RankRecord) -> Chart:
-    return recall_chart("curves", "Recall at K, both ways", curves_of(record, ("a", "b"), WAYS))
-
-
-def _links(result: Result) -> list[tuple[str, str]]:
-    links = result.links
-    known = (
-        ("Paper", links.paper),
-        ("Code", links.code),
-        ("Weights", links.weights),
-        ("Model card", links.model_card),
-    )
-    return [(name, url) for name, url in known if url]
 
 
 def _ranks_csv(result: Result) -> str | None:
     """Write the ranks of every query as CSV, captions in the order of their images."""
     if result.ranks is None:
         return None
-    out = io.StringIO(newline="")
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["direction", "row", "greater", "equal", "later", "right"])
+    lines = ["direction,row,greater,equal,later,right"]
     for name, way in zip(("i2t", "t2i"), result.ranks.read(), strict=True):
-        columns = (way.greater, way.equal, way.later, way.right)
-        for row, values in enumerate(zip(*(c.tolist() for c in columns), strict=True)):
-            writer.writerow([name, row, *values])
-    return out.getvalue()
-
-
-def _filed_at(entry: Entry) -> datetime:
-    return entry.filing.submitted_at if entry.filing else datetime.min.replace(tzinfo=UTC)
+        ranks = np.stack([way.greater, way.equal, way.later, way.right], axis=1).tolist()
+        lines += [",".join(map(str, (name, row, *each))) for row, each in enumerate(ranks)]
+    return "\n".join(lines) + "\n"
 
 
 def _render(template: str, **values: object) -> str:
@@ -456,15 +407,14 @@ def _render(template: str, **values: object) -> str:
 @cache
 def _templates() -> Environment:
     templates = template_environment("leaderboard.site")
-    filters: Mapping[str, object] = {
-        "figure": "{:.1f}".format,
-        "signed": _signed,
-        "p_value": _p_value,
-        "share": _share,
-        "thousands": "{:,}".format,
-        "points": _points,
-    }
-    templates.filters.update(filters)
+    templates.filters.update(
+        figure="{:.1f}".format,
+        signed=lambda value: f"{value:+.1f}".replace("-", "−"),
+        p_value=lambda value: "< 0.001" if value < 0.001 else f"{value:.3f}",
+        share=_share,
+        thousands="{:,}".format,
+        points=lambda points: " ".join(f"{x:g},{y:g}" for x, y in points),
+    )
     templates.globals.update(
         generator=GENERATOR,
         evaluator=VERSION,
@@ -486,18 +436,6 @@ def _text(name: str) -> str:
     return files("leaderboard.site").joinpath("templates", name).read_text(encoding="utf-8")
 
 
-def _signed(value: float) -> str:
-    return f"{value:+.1f}".replace("-", "−")
-
-
-def _p_value(value: float) -> str:
-    return "< 0.001" if value < 0.001 else f"{value:.3f}"
-
-
 def _share(value: float, axis: float, base: float = 0.0) -> str:
     """Return the position of a value on the axis, in percent."""
     return f"{max(0.0, min(100.0, 100 * (value - base) / (axis - base))):.2f}"
-
-
-def _points(points: Sequence[tuple[float, float]]) -> str:
-    return " ".join(f"{x:g},{y:g}" for x, y in points)

@@ -65,14 +65,11 @@ def check_store(store: Path, base: Path | None = None, *, blind: bool = False) -
     """Find everything in an untrusted folder that a board must not accept.
 
     Only data is read, and validated; nothing in the folder is executed, and no link is followed.
-
-    Args:
-        store: the folder as proposed.
-        base: the folder as it is: all its files must exist, unchanged.
-        blind: accept new results of blind rounds, which cannot be recomputed: for the judge.
+    All files of ``base``, the folder as it is, must exist unchanged. New results of ``blind``
+    rounds, which cannot be recomputed, are accepted for their judge.
 
     Returns:
-        Problems, sorted by path; empty if there are none.
+        Problems, sorted by path.
 
     Raises:
         FormatError: If there is no such folder, or it is a link.

@@ -3,10 +3,9 @@
 import hashlib
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeAlias
 
 import numpy as np
 from pydantic import Field
@@ -15,7 +14,6 @@ from leaderboard.core.rounds import read_round
 from leaderboard.scoring.evaluate import ceiling_rsum
 from leaderboard.scoring.result import Count, Percent, Points
 from leaderboard.store.entries import read_record
-from leaderboard.submission.gallery import Gallery
 from now_builder.config import Sha256, Strict
 from now_builder.errors import FormatError
 from now_builder.formats.io import write_text
@@ -52,22 +50,13 @@ class TrackReport(Strict):
     """The captions of a split as a tokenizer cuts them.
 
     Attributes:
-        split: Name of the split.
-        track: Tokenizer.
-        fingerprint: Fingerprint of (split, track), as results have it.
-        captions: Captions of the split.
         distinct: Distinct captions, by their tokens.
         group_sizes: Size of a group of identical captions, and how many groups have it.
         queries: Captions that are not the only one of their kind.
         ceiling_i2t: Expected R@1, percent, of a scorer that knows everything but cannot tell
             identical captions, or identical images, from each other.
-        ceiling_t2i: The same for captions as queries.
         ceiling_rsum: The same of all six recalls; None of splits above 5,000 pairs.
         unknown: Share of ``<unk>`` among the tokens, percent; None without a vocabulary.
-        tokens_mean: Tokens of a caption, mean.
-        tokens_median: Median of the same.
-        tokens_p99: Its 99th percentile.
-        tokens_most: Tokens of the longest caption.
     """
 
     split: Split
@@ -91,14 +80,10 @@ class SplitReport(Strict):
     """The images and pages of a split. What only ``pairs.parquet`` tells is None of an archive.
 
     Attributes:
-        split: Name of the split.
-        pairs: Pairs of the split.
         images: Distinct images, by their features.
         image_group_sizes: Size of a group of identical images, and how many groups have it.
         image_queries: Images that are not the only one of their kind.
         looks: Pairs whose screenshot has the perceptual hash of another pair's.
-        sites: Hosts.
-        domains: Registrable domains.
         languages: Language and pairs, the commonest first; ``und`` for none.
     """
 
@@ -117,14 +102,10 @@ class LeakReport(Strict):
     """What a later split shares with an earlier one, in pairs of the later.
 
     Attributes:
-        earlier: train or dev.
-        later: dev or test.
         captions: By track: pairs whose caption, by its tokens, is in the earlier split too.
         images: Pairs whose image, by its features, is.
         alike: Pairs whose screenshot's perceptual hash is within 4 bits of one there.
-        sites: Hosts that are in both.
-        domains: Registrable domains that are in both.
-        site_pairs: Pairs of the later split on such hosts.
+        site_pairs: Pairs of the later split on hosts that are in both.
     """
 
     earlier: Split
@@ -143,10 +124,7 @@ class DatasetReport(Strict):
     Attributes:
         fingerprint: Hash of captions, keys and images of all splits.
         name: Name of the folder of the release.
-        origin: ``rebuilt`` by this toolkit, or the authors' ``archive``.
-        splits: Splits that are there, in the order train, dev, test.
         tracks: By split, then track: a result is on one of these if ``fingerprint`` is the same.
-        leaks: For each two splits.
     """
 
     format: Literal["now-dataset/1"] = "now-dataset/1"
@@ -163,10 +141,7 @@ class DatasetReport(Strict):
 
 
 def dataset_report(release: Path) -> DatasetReport:
-    """Count what is identical, shared or unknown in a release. Captions and pages stream by.
-
-    Args:
-        release: Release of now_builder, or the authors' archive.
+    """Count what is identical, shared or unknown in a release, ours or the authors' archive.
 
     Raises:
         FormatError: If it cannot be read, or is a blind round.
@@ -177,17 +152,15 @@ def dataset_report(release: Path) -> DatasetReport:
     tracks = {split: _tracks(folder, split) for split in SPLITS}
     splits: list[Split] = [split for split in SPLITS if tracks[split]]
     statistics = ReleaseStatistics({"domain": lambda pair: registrable_domain(pair.site)})
-    pages = _Pages({split: [] for split in SPLITS}, {split: [] for split in SPLITS})
+    pages: _Pages = {split: [] for split in SPLITS}
     if ours:
         for pair in statistics.read_pairs(release):
-            split = check_split(pair.split)
-            pages.keys[split].append(pair.key)
-            pages.images[split].append(pair.regions_sha256)
+            pages[check_split(pair.split)].append((pair.key, pair.regions_sha256))
     else:
         _read_archive(release, splits, statistics, pages)
     prints = {
         (split, track): fingerprint(
-            pages.keys[split],
+            [key for key, _ in pages[split]],
             statistics.read_tokens(release, split, track, _unknown_id(release, track)),
         )
         for split in splits
@@ -197,7 +170,7 @@ def dataset_report(release: Path) -> DatasetReport:
     for (split, track), found in prints.items():
         digest.update(f"{split} {track} {found}\n".encode())
     for split in splits:
-        digest.update("".join(f"{image}\n" for image in pages.images[split]).encode())
+        digest.update("".join(f"{image}\n" for _, image in pages[split]).encode())
     by_split = statistics.splits
     return DatasetReport(
         fingerprint=digest.hexdigest(),
@@ -246,12 +219,8 @@ def _tracks(folder: Path, split: Split) -> list[str]:
     return sorted(path.stem.removeprefix(head) for path in folder.glob(f"{head}*.txt"))
 
 
-@dataclass(frozen=True, slots=True)
-class _Pages:
-    """Keys and image hashes of each split, in pair order: the fingerprints are made of them."""
-
-    keys: dict[Split, list[str]]
-    images: dict[Split, list[str]]
+_Pages: TypeAlias = dict[Split, list[tuple[str, str]]]
+"""Key and image hash of each pair by split, in order: the fingerprints are made of them."""
 
 
 def _read_archive(
@@ -259,12 +228,10 @@ def _read_archive(
 ) -> None:
     for split in splits:
         with open_regions(release, split) as regions:
-            count = int(regions.shape[0])
-            for start in range(0, count, _SCAN):
-                pages.images[split] += [hash_of(image) for image in regions[start : start + _SCAN]]
-        for image in pages.images[split]:
-            statistics.splits[split].add_image(image)
-        pages.keys[split] += [str(row) for row in range(count)]
+            for start in range(0, int(regions.shape[0]), _SCAN):
+                for row, image in enumerate(regions[start : start + _SCAN], start):
+                    pages[split].append((str(row), hash_of(image)))
+                    statistics.splits[split].add_image(pages[split][-1][1])
 
 
 def _unknown_id(release: Path, track: str) -> int | None:
@@ -301,10 +268,8 @@ def _ceiling_rsum(images: Identities, captions: Identities) -> float | None:
     count = len(images.values)
     if count > MAX_DENSE:
         return None
-    rows = [str(row) for row in range(count)]
-    labels = [np.unique(found.values, return_inverse=True)[1] for found in (images, captions)]
-    own = np.arange(count)
-    return ceiling_rsum(Gallery(rows, rows, own, labels[0], labels[1], "", "rebuilt"))
+    same, said = (np.unique(found.values, return_inverse=True)[1] for found in (images, captions))
+    return ceiling_rsum(same, said, np.arange(count))
 
 
 def _sizes(found: Identities) -> tuple[tuple[int, int], ...]:

@@ -2,8 +2,8 @@
 
 import hashlib
 import threading
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
@@ -88,14 +88,11 @@ class Disclosure(Strict):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A result and the records about it.
+    """A result as filed, and the records about it.
 
     Attributes:
         name: first 12 hexadecimal digits of the sha256 of the result's JSON text.
-        result: the result as filed.
         filing: None for a result file outside a store.
-        withdrawal: tombstone; None if the entry is on the board.
-        reproductions: independent runs.
         disclosure: the fields that an anonymous result hides, once public.
     """
 
@@ -150,11 +147,7 @@ def write_result(path: Path, result: Result) -> None:
 
 @dataclass(frozen=True, slots=True)
 class NewFiling:
-    """Who files a submission, and how.
-
-    Attributes:
-        anonymous_until: hide authors and submitter until this day.
-    """
+    """Who files a submission, and until which day authors and submitter are hidden."""
 
     submitter: str
     submitted_at: datetime
@@ -164,12 +157,8 @@ class NewFiling:
 def file_result(store: Path, result: Result, filing: NewFiling | None = None) -> tuple[Entry, bool]:
     """File a result in the store: the records about it first, the result itself last.
 
-    Everything is on disk when this returns. Filing an existing result changes nothing.
-
-    Args:
-        store: folder of the store, created if missing.
-        result: result of :func:`leaderboard.score`.
-        filing: submitter and time; without it only the result is filed.
+    Everything is on disk when this returns. Filing an existing result changes nothing. The store is
+    created if missing; without a filing only the result is filed.
 
     Returns:
         The entry, and whether it is new.
@@ -188,27 +177,18 @@ def file_result(store: Path, result: Result, filing: NewFiling | None = None) ->
 
 
 def _file(store: Path, name: str, result: Result, new: NewFiling) -> Filing:
-    hidden = new.anonymous_until is not None
-    filing = Filing(
-        name=name,
-        submitter=None if hidden else new.submitter,
-        submitted_at=new.submitted_at,
-        anonymous_until=new.anonymous_until,
-    )
-    if hidden:
-        hidden_fields = {field: getattr(result, field) for field in HIDDEN}
-        secret = Disclosure(name=name, submitter=new.submitter, **hidden_fields)
+    filing = Filing(name=name, **asdict(new))
+    if new.anonymous_until is not None:
+        hidden = {field: getattr(result, field) for field in HIDDEN}
+        secret = Disclosure(name=name, submitter=new.submitter, **hidden)
         _write_record(store / PRIVATE / f"{name}.json", secret)
+        filing = filing.model_copy(update={"submitter": None})
     _write_record(store / "filings" / f"{name}.json", filing)
     return filing
 
 
 def submitter_of(store: Path, entry: Entry) -> str | None:
-    """Return who filed an entry, even an anonymous one; for internal use, not for display.
-
-    Returns:
-        A handle; None if there is no record.
-    """
+    """Return the handle of who filed an entry, even an anonymous one: not for display."""
     known = entry.disclosure or entry.filing
     if known is not None and known.submitter is not None:
         return known.submitter
@@ -290,9 +270,9 @@ def read_record(path: Path, kind: type[Record]) -> Record:
             content = file.read(MAX_RECORD + 1)
     except OSError as error:
         raise FormatError(path, error.strerror or "cannot be read") from None
-    if len(content) > MAX_RECORD:
-        raise FormatError(path, f"more than {MAX_RECORD} bytes, expected a {kind.__name__.lower()}")
     name = kind.__name__.lower()
+    if len(content) > MAX_RECORD:
+        raise FormatError(path, f"more than {MAX_RECORD} bytes, expected a {name}")
     try:
         read_json(content, name)
         with refusing_fields(name):
@@ -326,41 +306,21 @@ def read_entry(store: Path, result: Result) -> Entry:
     )
 
 
-def read_store(store: Path) -> list[Entry]:
-    """Read every entry of a store, by name.
-
-    Raises:
-        FormatError: If a file is invalid.
-    """
-    return read_results([store])
-
-
 def read_results(paths: Iterable[Path]) -> list[Entry]:
-    """Read result files, folders of them, and stores; a result found twice is one entry.
-
-    Returns:
-        Entries sorted by name, whatever the order of files.
+    """Read result files, folders of them, and stores, by name; a result found twice is one entry.
 
     Raises:
         FormatError: If a path is missing, or a file is not a result.
     """
     entries: dict[str, Entry] = {}
     for path in paths:
-        for entry in _entries(path):
+        folder = path / RESULTS if (path / RESULTS).is_dir() else path
+        for file in sorted(folder.glob("[!.]*.json")) if folder.is_dir() else [path]:
+            result = read_result(file)
+            entry = entry_of(result) if folder == path else read_entry(path, result)
             if entry.name not in entries or entry.filing is not None:
                 entries[entry.name] = entry
     return [entries[name] for name in sorted(entries)]
-
-
-def _entries(path: Path) -> Iterator[Entry]:
-    if (path / RESULTS).is_dir():
-        for file in sorted((path / RESULTS).glob("[!.]*.json")):
-            yield read_entry(path, read_result(file))
-    elif path.is_dir():
-        for file in sorted(path.glob("[!.]*.json")):
-            yield entry_of(read_result(file))
-    else:
-        yield entry_of(read_result(path))
 
 
 def now() -> datetime:

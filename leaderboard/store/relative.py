@@ -5,7 +5,6 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
 import numpy as np
-from jaxtyping import Float
 
 from leaderboard.scoring.checks import (
     GAP_Z,
@@ -55,29 +54,20 @@ def _copies(group: Sequence[Entry]) -> Iterable[tuple[str, Flag]]:
     known = [(e, e.result.ranks) for e in group if e.result.ranks and _vary(e.result.ranks)]
     if len(known) < 2:
         return
-    alike = _correlations([record for _, record in known])
+    places = [centred_places(middles(record.read())) for _, record in known]
+    stacked = np.stack([one / np.linalg.norm(one) for one in places])
+    alike = stacked @ stacked.T
     for later in range(1, len(known)):
         close = np.flatnonzero(alike[later, :later] >= NEAR_IDENTICAL - _MARGIN)
         for earlier in close.tolist():
             exact = near_identical(known[earlier][1].read(), known[later][1].read())
             if exact >= NEAR_IDENTICAL:
-                yield known[later][0].name, _copy_flag(known[earlier][0], exact)
+                message = (
+                    f"its ranks are those of the earlier entry {known[earlier][0].name}: Spearman's"
+                    f" correlation {exact:.4f}, expected less than {NEAR_IDENTICAL:g}"
+                )
+                yield known[later][0].name, Flag(code="near-identical", message=message)
                 break
-
-
-def _copy_flag(earlier: Entry, correlation: float) -> Flag:
-    return Flag(
-        code="near-identical",
-        message=f"its ranks are those of the earlier entry {earlier.name}: Spearman's correlation"
-        f" {correlation:.4f}, expected less than {NEAR_IDENTICAL:g}",
-    )
-
-
-def _correlations(records: Sequence[RankRecord]) -> Float[np.ndarray, "entries entries"]:
-    """Correlate the ranks of every pair of entries."""
-    places = [centred_places(middles(record.read())) for record in records]
-    stacked = np.stack([one / np.linalg.norm(one) for one in places])
-    return np.asarray(stacked @ stacked.T)
 
 
 def _vary(record: RankRecord) -> bool:
@@ -94,14 +84,11 @@ def _gaps(tests: Sequence[Entry], devs: Sequence[Entry]) -> Iterable[tuple[str, 
         for dev in of_method[_method(entry)]:
             gap = dev_test_gap(_score(dev), _score(result))
             if gap is not None and gap > GAP_Z:
-                yield (
-                    entry.name,
-                    Flag(
-                        code="dev-test-gap",
-                        message=f"test lies {result.rsum - dev.rsum:.1f} rSum points above dev,"
-                        f" {gap:.1f} standard errors, expected {GAP_Z:g} at most",
-                    ),
+                message = (
+                    f"test lies {result.rsum - dev.rsum:.1f} rSum points above dev,"
+                    f" {gap:.1f} standard errors, expected {GAP_Z:g} at most"
                 )
+                yield entry.name, Flag(code="dev-test-gap", message=message)
                 break
 
 

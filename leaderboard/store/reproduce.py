@@ -1,24 +1,25 @@
 """Reproductions: score an independent run of an entry, compare and file it."""
 
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 
 from leaderboard.core.uncertainty import Comparison
 from leaderboard.scoring.evaluate import score
 from leaderboard.scoring.pairing import compare_results
-from leaderboard.store.entries import Reproduction, add_reproduction, find_result, read_result
+from leaderboard.store.entries import (
+    Reproduction,
+    add_reproduction,
+    find_result,
+    now,
+    read_result,
+)
 from now_builder.errors import FormatError
 from now_builder.formats.io import sha256_of
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Who ran an entry again, and with what.
-
-    Attributes:
-        run: run folder; the sha256 of its ``run.toml`` is recorded.
-    """
+    """Who ran an entry again, and with what; of the run, the sha256 of ``run.toml`` is recorded."""
 
     by: str
     commit: str | None = None
@@ -26,7 +27,7 @@ class Claim:
 
 
 def reproduce(
-    store: Path, name: str, submission: Path, release: Path, claim: Claim, at: datetime
+    store: Path, name: str, submission: Path, release: Path, claim: Claim
 ) -> tuple[Reproduction, Comparison]:
     """Score the submission of a second run, compare it with the entry and file it.
 
@@ -49,7 +50,7 @@ def reproduce(
     reproduction = Reproduction(
         name=name,
         by=claim.by,
-        reproduced_at=at,
+        reproduced_at=now(),
         rsum=again.rsum,
         payload_sha256=again.payload_sha256,
         code_commit=claim.commit,

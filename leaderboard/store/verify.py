@@ -30,33 +30,28 @@ class Difference:
 def verify(
     path: Path, result: Result, submission: Path | None = None, release: Path | None = None
 ) -> list[Difference]:
-    """Recompute every figure of a result and compare.
+    """Recompute every figure of a result and compare; return all differences.
 
-    Args:
-        path: file of the result; a hash in its name must be that of its content.
-        result: the result read from it.
-        submission: if given, it is scored again; needs ``release``.
-        release: if given, its fingerprint is compared.
-
-    Returns:
-        All differences; empty if there are none.
+    A hash in the file's name must be that of its content. With a submission and its release the
+    submission is scored again, with a release alone the fingerprint is compared.
 
     Raises:
         FormatError: If the result has no ranks (that of a blind round) and no submission is given.
         SubmissionError: If the submission cannot be scored.
     """
-    found = _name(path, result) + _version(result)
+    found = _name(path, result)
+    if result.evaluator.version != VERSION:
+        found.append(Difference("evaluator.version", result.evaluator.version, VERSION))
     if submission is not None and release is not None:
         again = score(submission, release)
         mine = again if result.authors else anonymised(again)
         known = result.model_copy(update={"references": mine.references})
         return found + _differences(known.model_dump(by_alias=True), mine.model_dump(by_alias=True))
     if release is not None:
+        said = result.release.fingerprint
         gallery = read_gallery(release, result.split, result.track)
-        if gallery.fingerprint != result.release.fingerprint:
-            found.append(
-                Difference("release.fingerprint", result.release.fingerprint, gallery.fingerprint)
-            )
+        if gallery.fingerprint != said:
+            found.append(Difference("release.fingerprint", said, gallery.fingerprint))
     if result.ranks is None:
         raise FormatError(
             path,
@@ -70,16 +65,9 @@ def _recomputed(result: Result) -> list[Difference]:
     if record is None or not _can_be(record):
         return [Difference("ranks", "ranks that no matrix has", "those of every query")]
     counts = {"n_images": len(record.i2t.greater), "n_pairs": len(record.t2i.greater)}
-    figures = figures_of(record)
-    again = result.model_copy(
-        update={
-            **counts,
-            **figures.fields,
-            "duplicates": result.duplicates.model_copy(
-                update={"rsum": figures.duplicate_aware.rsum}
-            ),
-        }
-    )
+    figures, aware = figures_of(record)
+    duplicates = result.duplicates.model_copy(update={"rsum": aware.rsum})
+    again = result.model_copy(update={**counts, **figures, "duplicates": duplicates})
     return _differences(result.model_dump(by_alias=True), again.model_dump(by_alias=True))
 
 
@@ -126,12 +114,6 @@ def _name(path: Path, result: Result) -> list[Difference]:
     said, name = path.stem.rpartition("-")[2], entry_of(result).name
     hashed = len(said) == len(name) and set(said) <= set("0123456789abcdef")
     return [Difference("name", said, name)] if hashed and said != name else []
-
-
-def _version(result: Result) -> list[Difference]:
-    if result.evaluator.version == VERSION:
-        return []
-    return [Difference("evaluator.version", result.evaluator.version, VERSION)]
 
 
 def _differences(found: object, expected: object, field: str = "") -> list[Difference]:

@@ -204,6 +204,12 @@ def new_submission(
         SubmissionError: If a field violates the schema.
     """
     gallery = read_gallery(release, check_scored_split(split), check_track(track), unpaired=True)
+    installed = Environment(
+        toolkit=__version__,
+        python=platform.python_version(),
+        numpy=np.__version__,
+        torch=_version("torch"),
+    )
     return parse(
         {
             "track": track,
@@ -213,19 +219,8 @@ def new_submission(
             "caption_ids": gallery.caption_keys,
             "method": {"name": method} if isinstance(method, str) else method.model_dump(),
             "training": (training or Training()).model_dump(),
-            "environment": environment().model_dump(),
-        },
-        "submission",
-    )
-
-
-def environment() -> Environment:
-    """Return the installed versions."""
-    return Environment(
-        toolkit=__version__,
-        python=platform.python_version(),
-        numpy=np.__version__,
-        torch=_version("torch"),
+            "environment": installed.model_dump(),
+        }
     )
 
 
@@ -237,11 +232,7 @@ def _version(package: str) -> str | None:
 
 
 def with_details(meta: Submission, details: Mapping[str, object]) -> Submission:
-    """Add authors, links, training, compute and other details to a description.
-
-    Args:
-        meta: description, see :func:`new_submission`.
-        details: fields of :class:`Description`; sections are merged with those of ``meta``.
+    """Add fields of :class:`Description`; sections are merged with those that are there.
 
     Raises:
         SubmissionError: Naming each field that is unknown or not allowed.
@@ -252,16 +243,16 @@ def with_details(meta: Submission, details: Mapping[str, object]) -> Submission:
         tree[field] = (
             {**old, **value} if isinstance(old, dict) and isinstance(value, dict) else value
         )
-    return parse(tree, "submission")
+    return parse(tree)
 
 
-def parse(tree: object, name: str) -> Submission:
+def parse(tree: object) -> Submission:
     """Validate plain values as a submission.
 
     Raises:
         SubmissionError: Naming each field that is unknown, missing or not allowed.
     """
-    with refusing_fields(name):
+    with refusing_fields("submission"):
         return Submission.model_validate(tree)
 
 
@@ -277,16 +268,11 @@ def refusing_fields(name: str) -> Iterator[None]:
                     f"field.{item['type']}",
                     ".".join([name, *(shown(part).strip("'") for part in item["loc"])]),
                     shown(item["input"]) if item["type"] != "missing" else "nothing",
-                    _wanted(item["msg"]),
+                    item["msg"].removeprefix("Value error, ").removeprefix("Input should be "),
                 )
                 for item in error.errors(include_url=False)[:12]
             )
         ) from None
-
-
-def _wanted(message: str) -> str:
-    """Turn pydantic's message into the ``expected`` of a problem."""
-    return message.removeprefix("Value error, ").removeprefix("Input should be ")
 
 
 def pack(path: Path, similarity: Float[np.ndarray, "images captions"], meta: Submission) -> None:
@@ -297,12 +283,9 @@ def pack(path: Path, similarity: Float[np.ndarray, "images captions"], meta: Sub
 def pack_arrays(path: Path, arrays: Sequence[Shaped[np.ndarray, "_ _"]], meta: Submission) -> None:
     """Write a submission atomically; the same arrays and description give the same bytes.
 
-    Args:
-        path: the zip to write.
-        arrays: the arrays that ``meta.payload`` names, in that order: matrices with rows of images
-            and columns of captions in the order of the split, kept in their precision (float32 is
-            best, float16 makes ties), or ranked lists of whole numbers.
-        meta: description, see :func:`new_submission`.
+    The arrays are those that ``meta.payload`` names, in that order: matrices with rows of images
+    and columns of captions in the order of the split, kept in their precision (float32 is best,
+    float16 makes ties), or ranked lists of whole numbers.
 
     Raises:
         SubmissionError: If an array is empty, not finite, or too large for a zip, or a matrix does
@@ -333,39 +316,24 @@ def _check_array(name: str, array: Shaped[np.ndarray, "_ _"], meta: Submission) 
         check_finite(array, name)
 
 
-def read_matrix_file(path: Path, shape: tuple[int, int]) -> Float[np.ndarray, "images captions"]:
-    """Read a similarity matrix from a ``.npy`` file.
-
-    Raises:
-        FormatError: If there is no such file.
-        SubmissionError: If it is no ``.npy`` of floats, of another shape or size, or not finite.
-    """
-    with opened_array(path) as file:
-        return read_matrix(file, "matrix", path.stat().st_size, shape)
-
-
-def read_lists_file(
-    path: Path, queries: int, candidates: int
-) -> Integer[np.ndarray, "queries depth"]:
-    """Read ranked lists from a ``.npy`` file of whole numbers; see the payload ``ranked``.
-
-    Raises:
-        FormatError: If there is no such file.
-        SubmissionError: If it does not hold such lists.
-    """
-    with opened_array(path) as file:
-        return read_lists(file, "lists", path.stat().st_size, queries, candidates)
-
-
 @contextmanager
-def opened_array(path: Path) -> Iterator[BinaryIO]:
-    """Open a file; errors about its content name it.
+def opened(path: Path, name: str | None = None) -> Iterator[BinaryIO]:
+    """Open an untrusted file; errors about its content give its path, or that name.
 
     Raises:
         FormatError: If there is no such file.
     """
-    with _naming(str(path)), _opened(path) as file:
-        yield file
+    if not path.is_file():
+        raise FormatError(path, "no such file")
+    try:
+        file = path.open("rb")
+    except OSError as error:
+        raise FormatError(path, f"cannot be read ({error.strerror})") from None
+    with file:
+        try:
+            yield file
+        except SubmissionError as error:
+            raise SubmissionError(*error.problems, name=name or str(path)) from None
 
 
 def _member(name: str) -> zipfile.ZipInfo:
@@ -377,12 +345,10 @@ def _member(name: str) -> zipfile.ZipInfo:
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """Ranks and arrays of a payload.
+    """Ranks and arrays of a payload, of image queries and of caption queries.
 
     Attributes:
-        ranks: ranks of image queries and of caption queries.
-        matrices: one, or one each for image queries and caption queries; empty for lists.
-        lists: ranked lists of image queries and of caption queries; None for matrices.
+        matrices: one, or one for each of them; empty for lists.
         precision: float type of the stored matrix; None for ranked lists.
     """
 
@@ -439,42 +405,30 @@ class OpenSubmission:
         ):
             with problems.noted():
                 _check_order(field, getattr(self.meta, field), keys)
-        names, found = PAYLOADS[self.meta.payload], []
-        for way, name in enumerate(names):
+        found = []
+        for way, name in enumerate(PAYLOADS[self.meta.payload]):
             with problems.noted():
-                read = self._read_lists if self.meta.payload == "ranked" else self._read_matrix
-                found.append(read(name, gallery.shape, way))
+                found.append(self._read_array(name, gallery.shape, way))
         problems.refuse_any()
         if self.meta.payload == "ranked":
             i2t, t2i = found
-            return Scored(_ranks_of_lists(i2t, t2i, gallery), lists=(i2t, t2i))
+            images = ranks_of_right(gallery.owner[i2t] == np.arange(len(i2t))[:, None])
+            captions = ranks_of_right(t2i == gallery.owner[:, None])
+            return Scored((images, captions), lists=(i2t, t2i))
         counted = [count_ranks(matrix, gallery.owner) for matrix in found]
         kind = _PRECISIONS[min(matrix.dtype.itemsize for matrix in found)]
         return Scored((counted[0][0], counted[-1][1]), tuple(found), precision=kind)
 
-    def _read_matrix(self, name: str, shape: tuple[int, int], _: int) -> Matrix:
+    def _read_array(self, name: str, shape: tuple[int, int], way: int) -> Matrix | Lists:
         with self._archive.open(name, max_matrix(shape)) as stream:
-            return read_matrix(stream, name, self._archive.sizes[name], shape)
-
-    def _read_lists(self, name: str, shape: tuple[int, int], way: int) -> Lists:
-        queries, candidates = shape[way], shape[1 - way]
-        with self._archive.open(name, max_matrix(shape)) as stream:
-            return read_lists(stream, name, self._archive.sizes[name], queries, candidates)
-
-
-def _ranks_of_lists(i2t: Lists, t2i: Lists, gallery: Gallery) -> tuple[Ranks, Ranks]:
-    """Find the own candidate in each list; if it is missing, its rank is the list's length."""
-    images = gallery.owner[i2t] == np.arange(len(i2t))[:, None]
-    captions = t2i == gallery.owner[:, None]
-    return ranks_of_right(images), ranks_of_right(captions)
+            size = self._archive.sizes[name]
+            if self.meta.payload == "ranked":
+                return read_lists(stream, name, size, shape[way], shape[1 - way])
+            return read_matrix(stream, name, size, shape)
 
 
 def ranks_of_right(right: Bool[np.ndarray, "queries depth"]) -> Ranks:
-    """Return the rank of the first right candidate in ranked lists, without ties.
-
-    Args:
-        right: whether the candidate at each place is right.
-    """
+    """Return the rank of the first right candidate in each list, or its length if there is none."""
     queries, depth = right.shape
     none = np.zeros(queries, np.int64)
     first = np.where(right.any(axis=1), right.argmax(axis=1), depth).astype(np.int64)
@@ -494,25 +448,8 @@ def open_submission(path: Path, name: str | None = None) -> Iterator[OpenSubmiss
         SubmissionError: With all problems: field, value found, value expected.
     """
     allowed = (META, *(member for members in PAYLOADS.values() for member in members))
-    with _naming(name or str(path)), _opened(path) as file:
+    with opened(path, name) as file:
         yield OpenSubmission(path, Archive(file, allowed))
-
-
-@contextmanager
-def _naming(name: str) -> Iterator[None]:
-    try:
-        yield
-    except SubmissionError as error:
-        raise SubmissionError(*error.problems, name=name) from None
-
-
-def _opened(path: Path) -> BinaryIO:
-    if not path.is_file():
-        raise FormatError(path, "no such file")
-    try:
-        return path.open("rb")
-    except OSError as error:
-        raise FormatError(path, f"cannot be read ({error.strerror})") from None
 
 
 def max_matrix(shape: tuple[int, int]) -> int:

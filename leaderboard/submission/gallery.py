@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Integer
 
-from leaderboard.core.rounds import TRUTH_FILE, BlindTruth, read_truth, round_of
+from leaderboard.core.rounds import TRUTH_FILE, read_truth, round_of
 from leaderboard.core.tracks import Origin, ScoredSplit, Track
 from now_builder.errors import FormatError
 from now_builder.formats.benchmarks import BENCHMARKS, Benchmark
@@ -18,14 +18,10 @@ from now_builder.formats.release import is_ours, read_image_identities, read_spl
 
 @dataclass(frozen=True, slots=True)
 class Gallery:
-    """Images, captions and pairing of a split.
+    """Images, captions and pairing of a split; labels are equal for identical ones.
 
     Attributes:
-        image_keys: keys of the rows.
-        caption_keys: keys of the columns.
         owner: row of each caption's image.
-        image_labels: integers, equal for identical images.
-        caption_labels: integers, equal for identical captions.
         fingerprint: sha256 of keys and captions in order.
         origin: ``rebuilt`` by this toolkit, the authors' ``archive``, a layout of the ``field``, or
             a ``blind`` round whose pairing only the judge has, or one that is ``closed``: its
@@ -51,12 +47,8 @@ def read_gallery(
 ) -> Gallery:
     """Read one split of a release, the authors' archive, a blind round or the field's layout.
 
-    Args:
-        release: folder of the release.
-        split: name of the split.
-        track: tokenizer or data set.
-        unpaired: also accept the participants' folder of a blind round; the gallery's ``owner``
-            then has no meaning.
+    With ``unpaired`` also the participants' folder of a blind round is read, whose ``owner`` has no
+    meaning.
 
     Raises:
         FormatError: If a file is missing, counts disagree, or the pairing is not in this folder.
@@ -84,7 +76,10 @@ def read_gallery(
     if blind is not None:
         origin = "closed" if blind.closed else "blind"
     if truth is not None:
-        owner = _owner(release, truth, len(captions.keys))
+        if sorted(truth.owner) != owner.tolist():
+            wanted = f"owner: expected each of the rows 0 to {len(owner) - 1} once"
+            raise FormatError(release / TRUTH_FILE, wanted)
+        owner = np.array(truth.owner, dtype=np.int64)
     return Gallery(
         captions.keys,
         captions.keys,
@@ -96,30 +91,20 @@ def read_gallery(
     )
 
 
-def _owner(release: Path, truth: BlindTruth, n_pairs: int) -> Integer[np.ndarray, " captions"]:
-    if sorted(truth.owner) != list(range(n_pairs)):
-        raise FormatError(
-            release / TRUTH_FILE, f"owner: expected each of the rows 0 to {n_pairs - 1} once"
-        )
-    return np.array(truth.owner, dtype=np.int64)
-
-
 def _read_field(release: Path, split: ScoredSplit, benchmark: Benchmark) -> Gallery:
     path, each = captions_path(release, split, benchmark.folder), benchmark.each
     texts = read_texts(path)
     if len(texts) % each:
         raise FormatError(path, f"{len(texts)} captions, expected {each} for every image")
     images = len(texts) // each
-    digest = hashlib.sha256()
-    for row, text in enumerate(texts):
-        digest.update(f"{row}\t{text}\n".encode())
+    lines = "".join(f"{row}\t{text}\n" for row, text in enumerate(texts))
     return Gallery(
         [str(row) for row in range(images)],
         [str(row) for row in range(len(texts))],
         np.arange(len(texts)) // each,
         np.arange(images),
         _labels(texts),
-        digest.hexdigest(),
+        hashlib.sha256(lines.encode()).hexdigest(),
         "field",
     )
 

@@ -3,27 +3,20 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
 from jaxtyping import Float
 
-from leaderboard.core.errors import SubmissionError
 from leaderboard.metrics import CUTOFFS, Labels, Matrix, OneWay, Recalls, recalls, tie_width
-from leaderboard.submission.archive import opened_array
+from leaderboard.submission.archive import opened
 from leaderboard.submission.untrusted import ArrayHeader, read_array_header, refusal
 from now_builder.errors import FormatError
 
 
 class MatrixFile:
-    """A matrix on disk, as :class:`leaderboard.metrics.Rows`.
-
-    Attributes:
-        shape: numbers of images and captions.
-        itemsize: bytes per value.
-    """
+    """A matrix on disk, as :class:`leaderboard.metrics.Rows`."""
 
     def __init__(self, file: BinaryIO, header: ArrayHeader) -> None:
         self._file, self._header = file, header
@@ -64,7 +57,7 @@ def open_matrix(path: Path) -> Iterator[MatrixFile]:
         FormatError: If there is no such file.
         SubmissionError: If it is not a matrix of floats in C order, or its size is wrong.
     """
-    with opened_array(path) as file:
+    with opened(path) as file:
         yield MatrixFile(file, _checked(file, read_array_header(file, "matrix")))
 
 
@@ -82,11 +75,7 @@ def _checked(file: BinaryIO, header: ArrayHeader) -> ArrayHeader:
 
 
 def recall_file(path: Path, captions_per_image: int = 1) -> Recalls:
-    """Score a matrix on disk.
-
-    Args:
-        path: ``.npy`` file, images x captions.
-        captions_per_image: number of consecutive captions of an image.
+    """Score a matrix on disk, in which the captions of an image are consecutive.
 
     Raises:
         FormatError: If there is no such file, or a value is not finite.
@@ -97,9 +86,7 @@ def recall_file(path: Path, captions_per_image: int = 1) -> Recalls:
         if captions != images * captions_per_image:
             found = f"shape {matrix.shape}"
             wanted = f"({images}, {images * captions_per_image}): --captions-per-image"
-            raise SubmissionError(
-                *refusal("matrix.shape", "matrix", found, wanted).problems, name=str(path)
-            )
+            raise refusal("matrix.shape", "matrix", found, wanted)
         try:
             return recalls(matrix, np.arange(captions) // captions_per_image)
         except ValueError as error:
@@ -118,12 +105,6 @@ def recall_tree(found: Recalls) -> dict[str, object]:
 
 
 def _way(way: OneWay) -> dict[str, object]:
-    fields = asdict(way)
-    return {
-        "queries": way.n_queries,
-        **{f"R@{cutoff}": way.recall(cutoff) for cutoff in CUTOFFS},
-        **{
-            name: fields[field]
-            for name, field in (("medR", "median_rank"), ("meanR", "mean_rank"), ("MRR", "mrr"))
-        },
-    }
+    recalls_at = {f"R@{cutoff}": way.recall(cutoff) for cutoff in CUTOFFS}
+    statistics = {"medR": way.median_rank, "meanR": way.mean_rank, "MRR": way.mrr}
+    return {"queries": way.n_queries, **recalls_at, **statistics}

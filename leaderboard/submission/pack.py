@@ -5,31 +5,26 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Integer, Shaped
+from jaxtyping import Float
 
-from leaderboard.metrics import Matrix
-from leaderboard.submission.archive import (
-    Lists,
-    Submission,
-    opened_array,
-    pack_arrays,
-    read_lists_file,
-    read_matrix_file,
+from leaderboard.metrics import Labels
+from leaderboard.submission.archive import Lists, Submission, opened, pack_arrays
+from leaderboard.submission.untrusted import (
+    FLOATS,
+    WHOLE,
+    read_array_header,
+    read_lists,
+    read_matrix,
 )
-from leaderboard.submission.untrusted import FLOATS, WHOLE, read_array_header
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.io import read_lines
 
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """The files that a submission is made from.
+    """Files that a submission is made from: matrices or ranked lists, and keys of rows and columns.
 
-    Attributes:
-        i2t: matrix, or ranked lists of image queries.
-        t2i: other matrix, or ranked lists of caption queries; None if one matrix serves both.
-        image_ids: file of row keys, one a line; None if in the order of the split.
-        caption_ids: file of column keys, likewise.
+    Without ``t2i`` one matrix serves both; without keys they are in the order of the split.
     """
 
     i2t: Path
@@ -51,7 +46,7 @@ def pack_files(path: Path, meta: Submission, sources: Sources) -> None:
     files = [file for file in (sources.i2t, sources.t2i) if file is not None]
     if not _are_lists(sources.i2t):
         shape = len(rows), len(columns)
-        matrices = [_in_order(read_matrix_file(file, shape), rows, columns) for file in files]
+        matrices = [read_matrix_file(file, shape)[np.ix_(rows, columns)] for file in files]
         payload = "matrix" if len(files) == 1 else "matrix_pair"
         pack_arrays(path, matrices, meta.model_copy(update={"payload": payload}))
         return
@@ -59,18 +54,27 @@ def pack_files(path: Path, meta: Submission, sources: Sources) -> None:
         raise ConfigError(
             f"{sources.i2t}: holds ranked lists of the images; --t2i names those of the captions"
         )
-    i2t = read_lists_file(sources.i2t, len(rows), len(columns))
-    t2i = read_lists_file(sources.t2i, len(columns), len(rows))
-    lists = [_renumbered(i2t, rows, columns), _renumbered(t2i, columns, rows)]
+    lists = [_read_lists(sources.i2t, rows, columns), _read_lists(sources.t2i, columns, rows)]
     pack_arrays(path, lists, meta.model_copy(update={"payload": "ranked"}))
 
 
+def read_matrix_file(path: Path, shape: tuple[int, int]) -> Float[np.ndarray, "images captions"]:
+    """Read a similarity matrix from a ``.npy`` file.
+
+    Raises:
+        FormatError: If there is no such file.
+        SubmissionError: If it is no ``.npy`` of floats, of another shape or size, or not finite.
+    """
+    with opened(path) as file:
+        return read_matrix(file, "matrix", path.stat().st_size, shape)
+
+
 def _are_lists(path: Path) -> bool:
-    with opened_array(path) as file:
+    with opened(path) as file:
         return read_array_header(file, str(path), FLOATS | WHOLE).dtype.kind == "i"
 
 
-def _order(path: Path | None, keys: Sequence[str]) -> Integer[np.ndarray, " _"]:
+def _order(path: Path | None, keys: Sequence[str]) -> Labels:
     """Return the position of each key of the split in a file of keys."""
     if path is None:
         return np.arange(len(keys))
@@ -85,14 +89,9 @@ def _order(path: Path | None, keys: Sequence[str]) -> Integer[np.ndarray, " _"]:
     return np.array([places[key] for key in keys], dtype=np.int64)
 
 
-def _in_order(
-    matrix: Matrix, rows: Integer[np.ndarray, " _"], columns: Integer[np.ndarray, " _"]
-) -> Matrix:
-    return np.asarray(matrix[np.ix_(rows, columns)])
-
-
-def _renumbered(
-    lists: Lists, queries: Integer[np.ndarray, " _"], candidates: Integer[np.ndarray, " _"]
-) -> Shaped[np.ndarray, "queries depth"]:
-    """Reorder lists, and renumber their candidates, by the order of the split."""
+def _read_lists(path: Path, queries: Labels, candidates: Labels) -> Lists:
+    """Read ranked lists; reorder them, and renumber their candidates, by the order of the split."""
+    with opened(path) as file:
+        size = path.stat().st_size
+        lists = read_lists(file, "lists", size, len(queries), len(candidates))
     return np.asarray(np.argsort(candidates)[lists[queries]].astype(np.int32))

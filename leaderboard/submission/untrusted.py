@@ -37,14 +37,12 @@ _BROKEN = (
     zipfile.BadZipFile,
     zlib.error,
     struct.error,
-    NotImplementedError,
     RuntimeError,
     ValueError,
     EOFError,
     OSError,
     OverflowError,
 )
-
 
 # Errors of numpy and of the parser behind it on a header that is not a plain dictionary.
 _UNREADABLE = (
@@ -196,11 +194,7 @@ WHOLE = {f"{order}i{size}" for order in "<>" for size in (4, 8)}
 
 @dataclass(frozen=True, slots=True)
 class ArrayHeader:
-    """Header of a ``.npy`` file.
-
-    Attributes:
-        length: number of bytes before the values.
-    """
+    """Header of a ``.npy`` file, and its number of bytes."""
 
     dtype: np.dtype[Any]
     fortran_order: bool
@@ -242,10 +236,7 @@ def read_array_header(stream: Readable, name: str, kinds: AbstractSet[str] = FLO
 def read_matrix(
     stream: Readable, name: str, size: int, shape: tuple[int, int]
 ) -> Float[np.ndarray, "images captions"]:
-    """Read a finite float matrix; the header is checked before allocation.
-
-    Returns:
-        The matrix, in native byte order.
+    """Read a finite float matrix in native byte order; the header is checked before allocation.
 
     Raises:
         SubmissionError: If type, shape or size differ, or a value is not finite.
@@ -263,13 +254,6 @@ def read_lists(
     stream: Readable, name: str, size: int, queries: int, candidates: int
 ) -> Integer[np.ndarray, "queries depth"]:
     """Read ranked lists: for each query the rows of its best candidates, best first.
-
-    Args:
-        stream: the whole ``.npy`` file.
-        name: name of the file in messages.
-        size: expected number of bytes in the stream.
-        queries: expected number of lists.
-        candidates: number of candidates; lists hold numbers from 0 to ``candidates - 1``.
 
     Raises:
         SubmissionError: If type, shape or size differ, a list is shorter than 10 (or than there are

@@ -43,7 +43,7 @@ from leaderboard.store.entries import (
     Reproduction,
     add_reproduction,
     file_result,
-    read_store,
+    read_results,
     withdraw,
 )
 from leaderboard.submission.archive import new_submission, pack, with_details
@@ -263,7 +263,7 @@ def filed(tmp_path_factory, release):
         entry.result.method.name: replace(
             entry, result=entry.result.model_copy(update=changed.get(entry.name, {}))
         )
-        for entry in read_store(store)
+        for entry in read_results([store])
     }
 
 

@@ -367,12 +367,12 @@ def test_a_killed_making_leaves_nothing_and_is_made_again(source, secret, tmp_pa
     out = tmp_path / "rounds" / "out"
     code = (
         "import sys, time; from pathlib import Path; from leaderboard import blind; "
-        "whole = blind._copy_vocabularies\n"
+        "whole = blind._copy_files\n"
         "def slow(folder):\n"
         "    whole(folder)\n"
         "    if folder.path.name == 'participants':\n"
         "        print('now', flush=True); time.sleep(60)\n"
-        "blind._copy_vocabularies = slow\n"
+        "blind._copy_files = slow\n"
         "plan = blind.RoundPlan(secret_file=Path(sys.argv[3]))\n"
         "blind.make_round(Path(sys.argv[1]), Path(sys.argv[2]), plan)"
     )

@@ -82,7 +82,7 @@ def test_duplicates_count_as_right_as_the_slow_way_says(data):
         for _ in range(2)
     )
     right = (images[:, None] == images) | (captions[:, None] == captions)
-    found = summarise(*count_duplicate_aware(similarity, images, captions))
+    found = summarise(*count_duplicate_aware(similarity, images, captions, np.arange(size)))
     for way, matrix in ((found.i2t, similarity), (found.t2i, similarity.T)):
         for cutoff in (1, 5):
             slow = sum(
@@ -112,7 +112,7 @@ def test_ties_between_identical_captions_and_images_are_told_apart(data):
         np.array(data.draw(st.lists(st.integers(0, 2), min_size=size, max_size=size)))
         for _ in range(2)
     )
-    i2t, t2i = explained_ties(similarity, images, captions)
+    i2t, t2i = explained_ties(similarity, images, captions, np.arange(size))
     for row in range(size):
         own = similarity[row, row]
         assert i2t[row] == sum((similarity[row] == own) & (captions == captions[row])) - 1
@@ -261,10 +261,10 @@ def test_a_perfect_scorer_gets_half_on_two_identical_captions():
     labels = np.array([0, 0, 1])
     ranks = count_ranks(similarity)
     assert summarise(*ranks).i2t.hits[1] == 2
-    explained = explained_ties(similarity, np.arange(3), labels)
+    explained = explained_ties(similarity, np.arange(3), labels, np.arange(3))
     assert tie_width(ranks) > 0
     assert tie_width(ranks, explained) == 0
-    aware = summarise(*count_duplicate_aware(similarity, np.arange(3), labels))
+    aware = summarise(*count_duplicate_aware(similarity, np.arange(3), labels, np.arange(3)))
     assert aware.i2t.hits[1] == 3
 
 

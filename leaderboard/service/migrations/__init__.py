@@ -6,7 +6,7 @@ from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection
+from sqlalchemy import Connection, inspect
 
 from now_builder.errors import ConfigError
 
@@ -23,8 +23,11 @@ def upgrade(connection: Connection, shown: str) -> None:
     """Migrate a database to the newest tables.
 
     Raises:
-        ConfigError: If it was made by a newer version.
+        ConfigError: If it has other tables, or was made by a newer version.
     """
+    tables = inspect(connection).get_table_names()
+    if tables and "alembic_version" not in tables:
+        raise ConfigError(f"database {shown}: holds other tables ({min(tables)}), expected none")
     config = settings(connection)
     known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
     found = set(MigrationContext.configure(connection).get_current_heads())

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leaderboard.board.export_rows import export_rows, from_reported
+from leaderboard.board.export_rows import from_reported, rows_of
 from leaderboard.board.exports import (
     COLOURS,
     CSV_COLUMNS,
@@ -35,6 +35,7 @@ from leaderboard.board.exports import (
     to_markdown,
 )
 from leaderboard.board.reported import read_reported, read_sources
+from leaderboard.board.tables import make_board
 from leaderboard.scoring.evaluate import score
 from leaderboard.scoring.result import AtCutoffs, Folds, Release
 from leaderboard.store.entries import Withdrawal, entry_of
@@ -374,7 +375,9 @@ def _published(entry, rsum, **changes):
 
 def test_scored_rows_stand_among_the_reported_ones_on_the_same_data(tmp_path, archive):
     entry = _entry(tmp_path, archive)
-    rows = export_rows("bert", [_published(entry, 150.6), _published(entry, 300.0, ranked=False)])
+    rows = rows_of(
+        make_board("bert", [_published(entry, 150.6), _published(entry, 300.0, ranked=False)])
+    )
     assert [(row.place, row.method) for row in rows] == [
         (1, "Mine"),
         (1, "PC²"),
@@ -390,12 +393,15 @@ def test_scored_rows_stand_among_the_reported_ones_on_the_same_data(tmp_path, ar
 
 
 def test_scored_rows_on_other_data_stand_apart(tmp_path, release, archive):
-    rows = export_rows("bert", [_entry(tmp_path, archive)])
+    rows = rows_of(make_board("bert", [_entry(tmp_path, archive)]))
     assert [row.place for row in rows] == [1, 1, 2, 3, 4, 5]
     assert rows[0].data.startswith("copy ")
-    row = export_rows("jieba", [_entry(tmp_path, release)])[0]
+    row = rows_of(make_board("jieba", [_entry(tmp_path, release)]))[0]
     assert row.data.startswith("rebuilt release ")
-    assert len(to_markdown(export_rows("jieba", [_entry(tmp_path, release)])).split("### ")) == 3
+    assert (
+        len(to_markdown(rows_of(make_board("jieba", [_entry(tmp_path, release)]))).split("### "))
+        == 3
+    )
 
 
 def test_other_boards_and_withdrawn_entries_are_left_out(tmp_path, release):
@@ -403,7 +409,7 @@ def test_other_boards_and_withdrawn_entries_are_left_out(tmp_path, release):
     withdrawal = Withdrawal(name=entry.name, withdrawn_at=datetime(2026, 1, 1, tzinfo=UTC))
     gone = replace(entry, withdrawal=withdrawal)
     for board, found in (("bpe", entry), ("jieba", gone)):
-        assert {row.evidence for row in export_rows(board, [found])} == {"reported"}
+        assert {row.evidence for row in rows_of(make_board(board, [found]))} == {"reported"}
 
 
 def test_a_coco_result_gives_its_folds_to_one_board_and_the_whole_to_the_other(tmp_path, archive):
@@ -417,12 +423,12 @@ def test_a_coco_result_gives_its_folds_to_one_board_and_the_whole_to_the_other(t
         | {"n_images": 5000, "n_pairs": 25000}
     )
     whole, folded = (entry_of(base.model_copy(update={"folds": f})) for f in (None, folds))
-    assert not [row for row in export_rows("coco-1k", [whole]) if row.entry]
-    (row,) = (row for row in export_rows("coco-5k", [whole]) if row.entry)
+    assert not [row for row in rows_of(make_board("coco-1k", [whole])) if row.entry]
+    (row,) = (row for row in rows_of(make_board("coco-5k", [whole])) if row.entry)
     assert row.rsum == base.rsum
-    (row,) = (row for row in export_rows("coco-1k", [folded]) if row.entry)
+    (row,) = (row for row in rows_of(make_board("coco-1k", [folded])) if row.entry)
     assert (row.rsum, row.recalls[:3], row.low) == (510.0, (70.0, 90.0, 95.0), None)
-    rows = [row for row in export_rows("coco-1k", [folded]) if "captions" in row.noise]
+    rows = [row for row in rows_of(make_board("coco-1k", [folded])) if "captions" in row.noise]
     places = {row.method: row.place for row in rows if row.noise.startswith("20 %")}
     assert (places["BiCro"], places["Mine"]) == (1, 8)
 
@@ -430,11 +436,11 @@ def test_a_coco_result_gives_its_folds_to_one_board_and_the_whole_to_the_other(t
 def test_noise_that_is_not_told_is_not_taken_for_none(tmp_path, archive):
     base = _entry(tmp_path, archive).result
     silent = entry_of(base.model_copy(update={"track": "flickr30k"}))
-    (row,) = (row for row in export_rows("flickr30k", [silent]) if row.entry)
+    (row,) = (row for row in rows_of(make_board("flickr30k", [silent])) if row.entry)
     assert row.noise == "noise not stated"
     shuffled = SubmittedNoise(protocol="either", sha256="0" * 64, ratio=0.2)
     more = entry_of(base.model_copy(update={"training": Training(noise=shuffled)}))
-    (row,) = (row for row in export_rows("bert", [more]) if row.entry)
+    (row,) = (row for row in rows_of(make_board("bert", [more])) if row.entry)
     assert row.noise == "noise of the web, 20 % more shuffled"
 
 

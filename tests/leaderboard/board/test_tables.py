@@ -91,7 +91,7 @@ def test_reported_rows_widen_the_places_as_far_as_their_bands_reach(entry_on, ar
 def test_other_noise_another_split_and_a_blind_round_are_tables_of_their_own(filed):
     board = make_board("jieba", filed.values())
     assert [
-        (part.split, part.kind.noise.protocol, part.with_reported) for part in board.sections
+        (part.kind.split, part.kind.noise.protocol, part.with_reported) for part in board.sections
     ] == [("test", "web", False), ("test", "either", False), ("test", "web", True),
           ("dev", "web", False)]  # fmt: skip
     assert board.sections[1].kind.noise.mismatch == 0.2
@@ -99,7 +99,7 @@ def test_other_noise_another_split_and_a_blind_round_are_tables_of_their_own(fil
         "blind",
         "archive",
     ]
-    names = [part.name for board in _boards(filed.values()) for part in board.sections]
+    names = [part.kind.name for board in _boards(filed.values()) for part in board.sections]
     assert len(set(names)) > 20
 
 

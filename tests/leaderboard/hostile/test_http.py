@@ -17,7 +17,7 @@ from fastapi.routing import APIRoute
 from leaderboard.service import guard
 from leaderboard.service.access import Access, Public, check_routes, rule_of
 from leaderboard.service.guard import BODY_SECONDS, LOG
-from leaderboard.store.entries import read_store
+from leaderboard.store.entries import read_results
 
 OPERATOR = "a-token-for-the-tests-only"
 PUBLIC = set()
@@ -425,7 +425,7 @@ def test_more_uploads_at_once_than_the_quota_allows(make_board, database_url, zi
     for thread in threads:
         thread.join()
     assert sorted(statuses) == [201] * 3 + [429] * 15
-    assert len(read_store(tmp_path / "store")) == 3
+    assert len(read_results([tmp_path / "store"])) == 3
     quota = board.call("GET", "/v1/me", ann).json()["quota"]
     assert (quota["attempts"], quota["scored"]) == (0, 0)
 

@@ -6,7 +6,7 @@ import pytest
 
 from leaderboard.metrics import recalls
 from leaderboard.scoring.evaluate import score
-from leaderboard.store.entries import file_result, read_store, write_result
+from leaderboard.store.entries import file_result, read_results, write_result
 from leaderboard.submission.archive import new_submission, pack
 from tests.leaderboard.conftest import SIZES, make_similarity
 
@@ -68,7 +68,7 @@ def test_a_second_run_is_filed_beside_its_entry(now_leaderboard, tmp_path, pair,
     code, text, problem = now_leaderboard(*command, "--commit", "0123abc")
     assert (code, problem) == (0, "")
     assert f"the run of Bob less entry {entry.name}" in text
-    (found,) = read_store(tmp_path / "s")
+    (found,) = read_results([tmp_path / "s"])
     assert found.evidence == "reproduced"
     (filed,) = found.reproductions
     assert filed.rsum == recalls(make_similarity(SIZES["test"], 4.0, 9)).rsum

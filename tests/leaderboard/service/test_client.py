@@ -14,7 +14,7 @@ import pytest
 
 from leaderboard.cli import main
 from leaderboard.service.client import TRIES, BoardClient, BoardError
-from leaderboard.store.entries import read_store
+from leaderboard.store.entries import read_results
 from now_builder.errors import ConfigError
 
 OPERATOR = "a-token-for-the-tests-only"
@@ -126,7 +126,7 @@ def test_what_is_not_there_yet_is_asked_again_and_the_same_file_is_one_entry(
     listener.close()
     assert waits == [7.0, 2.0]
     assert not filed.new
-    assert [entry.name for entry in read_store(tmp_path / "store")] == [filed.name]
+    assert [entry.name for entry in read_results([tmp_path / "store"])] == [filed.name]
     assert moved[-1] == packed.stat().st_size
 
 
@@ -221,7 +221,7 @@ def test_what_is_being_scored_is_finished_before_the_service_stops(process, zipp
         thread.join()
     assert server.wait(30) == -signal.SIGTERM
     assert [answer.status_code for answer in answers] == [201] * 6
-    assert len(read_store(tmp_path / "store")) == 6
+    assert len(read_results([tmp_path / "store"])) == 6
 
 
 def test_a_service_killed_while_it_scores_loses_nothing_that_it_acknowledged(
@@ -249,11 +249,11 @@ def test_a_service_killed_while_it_scores_loses_nothing_that_it_acknowledged(
     assert server.wait(30) == -signal.SIGKILL
     assert len(kept) >= 3
     _, url = process(NOW_LEADERBOARD_TOKEN=OPERATOR)
-    filed = {entry.result.to_json() for entry in read_store(tmp_path / "store")}
+    filed = {entry.result.to_json() for entry in read_results([tmp_path / "store"])}
     assert set(kept) <= filed
     headers = {"Authorization": f"Bearer {OPERATOR}"}
     for content in contents:
         answer = httpx.put(f"{url}/v1/submissions", content=content, headers=headers, timeout=60)
         assert answer.status_code in {200, 201}
-    assert len(read_store(tmp_path / "store")) == 10
+    assert len(read_results([tmp_path / "store"])) == 10
     assert list((tmp_path / "store" / "private" / "incoming").iterdir()) == []

@@ -277,12 +277,13 @@ _KILLED = """
 import os, signal
 from datetime import datetime
 from leaderboard.service.database import open_database
-from leaderboard.service.quotas import Quotas, reserve_scored
+from leaderboard.service.quotas import Quotas, take
 from leaderboard.store.entries import NewFiling, file_result, read_result
 store, result, url, at, when = argv
-reservation = reserve_scored(open_database(url), 1, Quotas(), datetime.fromisoformat(at))
+at = datetime.fromisoformat(at)
+take(open_database(url), "scored", 1, Quotas(), at)
 if when == "filed":
-    file_result(store, read_result(result), NewFiling("ann", reservation.at))
+    file_result(store, read_result(result), NewFiling("ann", at))
 os.kill(os.getpid(), signal.SIGKILL)
 """
 

@@ -14,8 +14,7 @@ from leaderboard.service.quotas import (
     reconcile,
     release_scored,
     remaining,
-    reserve_scored,
-    take_attempt,
+    take,
 )
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -53,9 +52,9 @@ def _file(database, user_id, at, *, name, split="test"):
 
 def test_each_quota_ends_and_says_when_it_begins_again(database, ann):
     for _ in range(3):
-        reserve_scored(database, ann, FEW, NOON)
+        take(database, "scored", ann, FEW, NOON)
     with pytest.raises(QuotaError) as refused:
-        reserve_scored(database, ann, FEW, NOON)
+        take(database, "scored", ann, FEW, NOON)
     assert (refused.value.which, refused.value.limit) == ("scored", 3)
     assert refused.value.resets_at == datetime(2026, 3, 2, tzinfo=UTC)
     assert str(refused.value) == (
@@ -63,15 +62,15 @@ def test_each_quota_ends_and_says_when_it_begins_again(database, ann):
     )
     assert _left(database, ann) == (7, 0)
     for _ in range(7):
-        take_attempt(database, ann, FEW, NOON)
+        take(database, "attempts", ann, FEW, NOON)
     with pytest.raises(QuotaError, match="all 7 uploads"):
-        take_attempt(database, ann, FEW, NOON)
+        take(database, "attempts", ann, FEW, NOON)
     assert _left(database, ann) == (0, 0)
 
 
 def test_users_and_days_have_their_own(database, ann):
     bob = create_user(database, "bob").user_id
-    reserve_scored(database, ann, FEW, NOON)
+    take(database, "scored", ann, FEW, NOON)
     midnight = datetime(2026, 3, 2, tzinfo=UTC)
     assert _left(database, bob) == (7, 3)
     assert _left(database, ann, midnight - timedelta(microseconds=1)) == (7, 2)
@@ -79,28 +78,28 @@ def test_users_and_days_have_their_own(database, ann):
 
 
 def test_a_day_is_one_of_utc_wherever_the_clock_is(database, ann):
-    reserve_scored(database, ann, FEW, datetime(2026, 3, 1, 6, tzinfo=ZoneInfo("Asia/Shanghai")))
+    take(database, "scored", ann, FEW, datetime(2026, 3, 1, 6, tzinfo=ZoneInfo("Asia/Shanghai")))
     assert _left(database, ann, datetime(2026, 2, 28, 12, tzinfo=UTC)) == (7, 2)
     assert _left(database, ann) == (7, 3)
 
 
 def test_what_is_given_back_is_there_again_and_never_more(database, ann):
-    reservation = reserve_scored(database, ann, FEW, NOON)
+    take(database, "scored", ann, FEW, NOON)
     for _ in range(3):
-        release_scored(database, reservation)
+        release_scored(database, ann, NOON)
     assert _left(database, ann) == (7, 3)
 
 
 def test_a_quota_that_was_lowered_leaves_nothing(database, ann):
     for _ in range(3):
-        reserve_scored(database, ann, FEW, NOON)
+        take(database, "scored", ann, FEW, NOON)
     assert remaining(database, ann, Quotas(scored=1), NOON).scored == 0
 
 
 def _try_often(database, user_id, tries, taken):
     for _ in range(tries):
         try:
-            reserve_scored(database, user_id, FEW, NOON)
+            take(database, "scored", user_id, FEW, NOON)
             taken.append(1)
         except QuotaError:
             pass
@@ -122,14 +121,14 @@ def test_32_threads_never_take_too_many(database, ann):
 _PROCESS = """
 from datetime import UTC, datetime
 from leaderboard.service.database import open_database
-from leaderboard.service.quotas import QuotaError, Quotas, take_attempt
+from leaderboard.service.quotas import QuotaError, Quotas, take
 url, user_id, barrier, found = argv
 engine, taken = open_database(url), 0
 day = datetime(2026, 3, 1, tzinfo=UTC)
 barrier.wait()
 for _ in range(50):
     try:
-        take_attempt(engine, user_id, Quotas(attempts=61), day)
+        take(engine, "attempts", user_id, Quotas(attempts=61), day)
         taken += 1
     except QuotaError:
         pass
@@ -152,16 +151,16 @@ _KILLED = """
 import os, signal
 from datetime import datetime
 from leaderboard.service.database import open_database
-from leaderboard.service.quotas import Quotas, reserve_scored
+from leaderboard.service.quotas import Quotas, take
 url, user_id, now = argv
-reserve_scored(open_database(url), user_id, Quotas(), datetime.fromisoformat(now))
+take(open_database(url), "scored", user_id, Quotas(), datetime.fromisoformat(now))
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
 def test_what_a_killed_process_reserved_is_returned(database, ann, forked):
     url = database.url.render_as_string(hide_password=False)
-    reserve_scored(database, ann, FEW, NOON)
+    take(database, "scored", ann, FEW, NOON)
     _file(database, ann, NOON, name="a" * 12)
     process = forked(_KILLED, url, ann, NOON.isoformat())
     process.join()
@@ -182,8 +181,8 @@ def test_reconciling_counts_the_days_entries_on_the_test_split(database, ann):
     _file(database, ann, day + timedelta(days=1), name="tomorrow")
     _file(database, ann, NOON, name="free", split="dev")
     _file(database, None, NOON, name="nobody")
-    take_attempt(database, bob, FEW, NOON)
-    reserve_scored(database, bob, FEW, NOON)
+    take(database, "attempts", bob, FEW, NOON)
+    take(database, "scored", bob, FEW, NOON)
     assert reconcile(database, NOON) == 3
     assert _left(database, ann) == (7, 1)
     assert _left(database, ann, day - second) == (7, 2)

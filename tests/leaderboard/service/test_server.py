@@ -7,8 +7,9 @@ from datetime import UTC, datetime, timedelta
 import httpx
 import pytest
 
-from leaderboard.board.export_rows import export_rows
+from leaderboard.board.export_rows import rows_of
 from leaderboard.board.exports import FORMATS
+from leaderboard.board.tables import make_board
 from leaderboard.scoring.result import Result
 from leaderboard.service import index
 from leaderboard.service.access import make_operator
@@ -17,7 +18,7 @@ from leaderboard.service.running import Settings
 from leaderboard.service.server import make_app
 from leaderboard.service.views import BoardView
 from leaderboard.site.pages import Site
-from leaderboard.store.entries import read_store
+from leaderboard.store.entries import read_results
 from now_builder.errors import ConfigError
 from now_builder.formats.benchmarks import BOARDS
 
@@ -46,7 +47,7 @@ def test_a_submission_is_scored_filed_and_shown(board, zipped, tmp_path):
     assert Result.model_validate_json(first.text).rsum == first.json()["rsum"]
     again = board.put(zipped())
     assert (again.status_code, again.text) == (200, first.text)
-    entry = read_store(tmp_path / "store")[0]
+    entry = read_results([tmp_path / "store"])[0]
     assert entry.result.to_json() == first.text
     assert entry.filing.submitter == "operator"
     told = board.call("GET", first.headers["location"]).json()
@@ -200,7 +201,7 @@ def test_a_withdrawn_entry_leaves_the_board_and_a_tombstone_stays(board, zipped,
     for _ in range(2):
         told = board.call("POST", f"{entry}/withdraw", ann, json={"reason": "wrong file"}).json()
         assert told["withdrawal"]["reason"] == "wrong file"
-    assert read_store(tmp_path / "store")[0].withdrawal.reason == "wrong file"
+    assert read_results([tmp_path / "store"])[0].withdrawal.reason == "wrong file"
     assert "Mine" not in board.call("GET", "/v1/boards/jieba").text
     assert entry.rpartition("/")[2] not in board.call("GET", "/").text
     assert "wrong file" in board.call("GET", told["page"]).text
@@ -259,7 +260,7 @@ def test_a_board_is_read_by_filters(plain, zipped):
 
 def test_a_board_is_exported_as_the_command_exports_it(plain, zipped, tmp_path):
     plain.put(zipped())
-    rows = export_rows("jieba", read_store(tmp_path / "store"))
+    rows = rows_of(make_board("jieba", read_results([tmp_path / "store"])))
     for kind, write in FORMATS.items():
         answer = plain.call("GET", f"/v1/boards/jieba?format={kind}")
         assert answer.text == write(rows)

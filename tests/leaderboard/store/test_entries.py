@@ -13,7 +13,7 @@ from leaderboard.store.entries import (
     disclose_due,
     file_result,
     find_result,
-    read_store,
+    read_results,
     withdraw,
 )
 from leaderboard.submission.archive import new_submission, pack, with_details
@@ -49,7 +49,7 @@ def test_a_filing_says_who_and_when_and_is_read_back(tmp_path, result):
     entry, new = file_result(tmp_path / "s", result, NewFiling("ann", AT))
     assert new
     assert (entry.filing.submitter, entry.filing.submitted_at) == ("ann", AT)
-    assert read_store(tmp_path / "s") == [entry]
+    assert read_results([tmp_path / "s"]) == [entry]
     assert (entry.evidence, entry.anonymous, entry.shown.authors) == (
         "scored",
         False,
@@ -68,7 +68,7 @@ def test_an_anonymous_entry_hides_its_authors_until_its_day(tmp_path, result):
     assert disclose_due(store, date(2026, 12, 31)) == []
     assert disclose_due(store, date(2027, 1, 1)) == [entry.name]
     assert disclose_due(store, date(2027, 1, 2)) == []
-    (told,) = read_store(store)
+    (told,) = read_results([store])
     assert (told.anonymous, told.disclosure.submitter) == (False, "ann")
     assert (told.shown.authors, told.shown.affiliation) == ((SECRETS[0],), SECRETS[1])
     assert told.result == entry.result  # what was filed has not changed
@@ -78,7 +78,7 @@ def test_a_withdrawn_entry_leaves_its_result_and_a_tombstone(tmp_path, result):
     entry, _ = file_result(tmp_path / "s", result)
     first = withdraw(tmp_path / "s", entry.name, "a bug in the loader", AT)
     assert withdraw(tmp_path / "s", entry.name, "another reason", AT) == first
-    (found,) = read_store(tmp_path / "s")
+    (found,) = read_results([tmp_path / "s"])
     assert found.withdrawal.reason == "a bug in the loader"
     assert found.result == entry.result
     for name in ("0" * 12, "../x", "*"):
@@ -92,7 +92,7 @@ def test_a_reproduction_raises_the_evidence(tmp_path, result):
     entry, _ = file_result(tmp_path / "s", result)
     said = {"by": "Bob", "reproduced_at": AT, "rsum": 300.0, "payload_sha256": "b" * 64}
     add_reproduction(tmp_path / "s", Reproduction(name=entry.name, **said))
-    (found,) = read_store(tmp_path / "s")
+    (found,) = read_results([tmp_path / "s"])
     assert found.evidence == "reproduced"
     assert [each.by for each in found.reproductions] == ["Bob"]
 
@@ -107,10 +107,10 @@ def test_what_a_kill_before_the_result_leaves_is_no_entry(tmp_path, result, monk
         patch.setattr("leaderboard.store.entries.write_result", die)
         with pytest.raises(KeyboardInterrupt):
             file_result(tmp_path / "s", result, NewFiling("ann", AT))
-    assert read_store(tmp_path / "s") == []
+    assert read_results([tmp_path / "s"]) == []
     entry, new = file_result(tmp_path / "s", result, NewFiling("ann", AT))
     assert new
-    assert read_store(tmp_path / "s") == [entry]
+    assert read_results([tmp_path / "s"]) == [entry]
 
 
 def test_a_record_that_is_not_one_is_named(tmp_path, result):
@@ -118,4 +118,4 @@ def test_a_record_that_is_not_one_is_named(tmp_path, result):
     path = tmp_path / "s" / "filings" / f"{entry.name}.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"rsum": 600}))
     with pytest.raises(FormatError, match=rf"{entry.name}\.json: filing\.rsum"):
-        read_store(tmp_path / "s")
+        read_results([tmp_path / "s"])

@@ -7,7 +7,7 @@ import pytest
 
 from leaderboard.scoring.checks import SplitScore
 from leaderboard.scoring.evaluate import score
-from leaderboard.store.entries import NewFiling, file_result, read_store
+from leaderboard.store.entries import NewFiling, file_result, read_results
 from leaderboard.store.relative import relative_flags
 from leaderboard.submission.archive import new_submission, pack
 from tests.leaderboard.conftest import SIZES, make_similarity
@@ -30,7 +30,7 @@ def filed(tmp_path, release):
 
 
 def _codes(store):
-    found = relative_flags(read_store(store))
+    found = relative_flags(read_results([store]))
     return {name: [flag.code for flag in flags] for name, flags in found.items()}
 
 
@@ -40,7 +40,7 @@ def test_the_later_of_two_entries_of_the_same_ranks_is_flagged(tmp_path, filed):
     copy = filed(np.exp(matrix) * 3, "Mine")
     other = filed(make_similarity(seed=5), "Another")
     assert _codes(tmp_path / "s") == {copy: ["near-identical"]}
-    (flag,) = relative_flags(read_store(tmp_path / "s"))[copy]
+    (flag,) = relative_flags(read_results([tmp_path / "s"]))[copy]
     assert first in flag.message
     assert other not in flag.message
 

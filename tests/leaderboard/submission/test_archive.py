@@ -26,10 +26,10 @@ from leaderboard.submission.archive import (
     open_submission,
     pack,
     parse,
-    read_matrix_file,
     with_details,
 )
 from leaderboard.submission.gallery import Gallery
+from leaderboard.submission.pack import read_matrix_file
 from now_builder.errors import ConfigError, FormatError
 
 SIZE = 6
@@ -92,7 +92,7 @@ def test_every_plain_float_array_is_read(tmp_path, kind, order, version):
 
 
 def test_packing_is_read_back_and_the_same_twice(tmp_path):
-    meta = parse(TREE | {"image_ids": KEYS, "caption_ids": KEYS}, "test")
+    meta = parse(TREE | {"image_ids": KEYS, "caption_ids": KEYS})
     pack(tmp_path / "a.zip", _similarity(), meta)
     pack(tmp_path / "b.zip", np.asfortranarray(_similarity(">f4")), meta)
     assert (tmp_path / "a.zip").read_bytes() == (tmp_path / "b.zip").read_bytes()
@@ -117,7 +117,7 @@ def test_a_deflated_zip_from_another_tool_is_read(tmp_path):
 )
 def test_packing_refuses_what_reading_would_refuse(tmp_path, similarity, message):
     with pytest.raises(SubmissionError, match=message):
-        pack(tmp_path / "x.zip", similarity, parse(TREE, "test"))
+        pack(tmp_path / "x.zip", similarity, parse(TREE))
     assert list(tmp_path.iterdir()) == []
 
 
