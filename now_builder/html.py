@@ -1,6 +1,6 @@
-"""Jinja templates of a package, set up alike everywhere: escaped, strict about the undefined."""
+"""Jinja templates of a package, set up alike: HTML escaped, strict about the undefined."""
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
 
 def template_environment(package: str) -> Environment:
@@ -11,7 +11,7 @@ def template_environment(package: str) -> Environment:
     """
     return Environment(
         loader=PackageLoader(package),
-        autoescape=True,
+        autoescape=select_autoescape(["html.j2"]),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
