@@ -4,11 +4,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 
 
 def template_environment(package: str) -> Environment:
-    """Return the environment for the folder ``templates`` of a package.
-
-    Args:
-        package: Dotted name, such as ``leaderboard.site``.
-    """
+    """Return the environment for the folder ``templates`` of a package, by its dotted name."""
     return Environment(
         loader=PackageLoader(package),
         autoescape=select_autoescape(["html.j2"]),

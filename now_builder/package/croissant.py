@@ -64,11 +64,6 @@ def make_croissant(
 ) -> dict[str, Any]:
     """Describe a release as JSON-LD.
 
-    Args:
-        about: What is said of it.
-        settings: Its name, licence and the like.
-        files: Its data files by relative path.
-
     Source:
         Croissant 1.1 and Croissant-RAI 1.0, MLCommons.
     """
@@ -105,13 +100,7 @@ def make_croissant(
 def describe_parquet(
     release: Mapping[str, Any], columns: Sequence[str], *, images: bool
 ) -> dict[str, Any]:
-    """Describe a release's export as Parquet: what the release says, but for its files.
-
-    Args:
-        release: The release's own metadata.
-        columns: Columns of every file.
-        images: Whether screenshots are among them.
-    """
+    """Describe a release's export as Parquet: what the release says, but for its files."""
     tree = {**release, "distribution": [], "recordSet": [_split_records()]}
     for split in _SPLITS:
         tree["distribution"].append(

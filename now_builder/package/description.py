@@ -59,9 +59,6 @@ class Description:
 def capture_columns(rows: Mapping[str, CaptureRow]) -> dict[str, Column]:
     """Return what is compared between pairs besides what the statistics always compare.
 
-    Args:
-        rows: Rows of the crawl by key.
-
     Returns:
         ``casefolded`` (caption without regard to case), ``screenshot`` (its bytes), ``domain``
         (registrable domain of the listed URL) and ``landed`` (that of the page shown in the end).
