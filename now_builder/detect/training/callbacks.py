@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from now_builder.detect.model.apt import AptDetector
+from now_builder.detect.model.text_encoder import TextEncoder
 from now_builder.detect.regions.extraction import AptExtractor
-from now_builder.detect.training.data import TrainPages
-from now_builder.detect.training.learner import Learner
+from now_builder.detect.training.data import Screenshots, TrainPages
 from now_builder.detect.training.measure import find, measure
 from now_builder.detect.training.pictures import draw_sheet
 from now_builder.formats.io import replacing, write_text
@@ -39,12 +39,15 @@ class History:
     Args:
         weights: Weights of the training; history and pictures appear beside them.
         pages: Pages, of which at most 200 held-out ones are measured, and three of them drawn.
-        learner: What is trained.
+        encoder: Encoder of the text boxes.
+        screenshots: Screenshots at the size of the model's input.
     """
 
-    def __init__(self, weights: Path, pages: TrainPages, learner: Learner) -> None:
+    def __init__(
+        self, weights: Path, pages: TrainPages, encoder: TextEncoder, screenshots: Screenshots
+    ) -> None:
         self._weights, self._names = weights, pages.mapping.class_names
-        self._encoder, self._screenshots = learner.encoder, learner.screenshots
+        self._encoder, self._screenshots = encoder, screenshots
         self._pages = _spread(pages.held_out, _MEASURED)
         self._lines: list[dict[str, Any]] = []
         self._sums: dict[str, float] = {}

@@ -44,7 +44,7 @@ class Training:
         self.sampler = RepeatSampler(repeats, settings.seed)
         self.recipe = resolve_recipe(settings, len(pages.learn), len(self.sampler))
         self.learner = Learner(settings, self.recipe, pages.mapping, threads)
-        self.history = History(weights, pages, self.learner)
+        self.history = History(weights, pages, self.learner.encoder, self.learner.screenshots)
         self.step = 0
 
     def run(self) -> None:
