@@ -144,3 +144,26 @@ def group_of(name: str) -> str:
 
 
 DEFAULT = ClassMapping()
+
+VINS = ClassMapping(
+    names={
+        "BackgroundImage": "banner",
+        "Card": "card",
+        "CheckedTextView": "checkbox",
+        "Drawer": "dialog",
+        "EditText": "input",
+        "Icon": "icon",
+        "Image": "image",
+        "Modal": "dialog",
+        "PageIndicator": "page indicator",
+        "Switch": "switch",
+        "Text": "text",
+        "TextButton": "button",
+        "UpperTaskBar": "navigation bar",
+    }
+)
+"""The default classes, and the mapping of the categories of VINS to them.
+
+Source:
+    VINS (Bunian et al., CHI 2021).
+"""
