@@ -150,7 +150,7 @@ def _measure_detector(
     from now_builder.detect.training.bounds import measure_detector
 
     found = measure_detector(captures, weights, pool, seed=seed, device=device, threads=threads)
-    typer.echo(json.dumps(found.tree, ensure_ascii=False) if as_json else str(found))
+    typer.echo(json.dumps(asdict(found), ensure_ascii=False) if as_json else str(found))
 
 
 @app.command("detect")
@@ -272,7 +272,7 @@ def _verify(
         return
     if not (folder / "manifest.json").exists() and (folder / "plan.parquet").exists():
         raise FormatError(folder, "captures, not a release; --recheck reads their captions again")
-    from now_builder.package.run import verify
+    from now_builder.package.verify import verify
 
     problems = verify(folder)
     if problems:

@@ -126,12 +126,7 @@ class _LateCommand(TyperCommand):
 
 
 def _with_options(function: Callable[..., None], origin: str) -> Callable[..., None]:
-    """Replace the parameter marked with ``Fields``, if there is one, by options.
-
-    Args:
-        function: A command.
-        origin: Where its values come from, for messages.
-    """
+    """Replace the parameter marked with ``Fields``, if there is one, by options."""
     parameters: list[inspect.Parameter] = []
     found: tuple[str, type] | None = None
     for parameter in inspect.signature(function).parameters.values():
@@ -227,9 +222,6 @@ def run(app: typer.Typer) -> NoReturn:
 
     A user's mistake ends in one line on standard error and exit code 1, Ctrl-C in one line and
     exit code 130.
-
-    Args:
-        app: The command line.
     """
     try:
         set_up_logging()

@@ -7,7 +7,6 @@ from pydantic import Field
 
 from now_builder.config import Strict
 from now_builder.errors import ConfigError
-from now_builder.ray_engine import RayOptions
 
 
 class DistributedSettings(Strict):
@@ -27,21 +26,6 @@ class DistributedSettings(Strict):
         0, ge=0, description="Ray workers at once; 0 takes as many as the cluster's CPUs or GPUs."
     )
     worker_cpus: float = Field(2.0, gt=0, description="CPUs of a Ray worker.")
-
-    def ray_options(self, *, gpus: float = 0.0, attempts: int = 3) -> RayOptions:
-        """Return how much of a Ray cluster to take.
-
-        Args:
-            gpus: GPUs of one worker.
-            attempts: Attempts at one task, after which it is given up.
-        """
-        return RayOptions(
-            address=self.ray_address or None,
-            workers=self.workers,
-            cpus=self.worker_cpus,
-            gpus=gpus,
-            attempts=attempts,
-        )
 
 
 def read_share(text: str) -> tuple[int, int]:

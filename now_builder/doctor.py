@@ -26,20 +26,19 @@ class Finding:
     """The state of one thing that a stage needs.
 
     Attributes:
-        name: name of the thing.
-        found: whether it is there and works.
-        needed: whether the crawl needs it.
-        detail: what was found, or what its absence means.
-        remedy: how to get it.
+        found: Whether it is there and works.
+        detail: What was found, or what its absence means.
+        remedy: How to get it.
         packages: Debian packages that bring it; the first that is available is enough.
+        needed: Whether the crawl needs it.
     """
 
     name: str
     found: bool
-    needed: bool
     detail: str
     remedy: str = ""
     packages: tuple[str, ...] = ()
+    needed: bool = False
 
     def __str__(self) -> str:
         """Say it in one line."""
@@ -133,68 +132,48 @@ def mend() -> list[Finding]:
         command = [sys.executable, "-m", "playwright", "install", "chromium", "--only-shell"]
         _quietly([*command, "--with-deps"] if _is_root() else command)
     findings = check()
-    if findings[0].found and not all(finding.found for finding in findings if finding.packages):
-        return findings if apt else [*findings, _no_rights()]
+    lacking = [finding for finding in findings if not finding.found and finding.packages]
+    if lacking and findings[0].found and not apt:
+        detail = "neither root nor sudo on a Debian system"
+        remedy = "ask an administrator for the packages named above"
+        findings.append(Finding("rights to install", found=False, detail=detail, remedy=remedy))
     return findings
 
 
 def _check_chromium(path: Path | None) -> Finding:
-    packages = ("chromium-headless-shell", "chromium")
+    found, detail = False, "none"
+    if path is not None:
+        try:
+            detail = f"{_output([path, '--version']).strip()} at {path}"
+            found = True
+        except (OSError, subprocess.SubprocessError) as error:
+            detail = f"{path} does not run ({error})"
     remedy = "apt install chromium-headless-shell, or playwright install chromium --only-shell"
-    if path is None:
-        return Finding(
-            "Chromium", found=False, needed=True, detail="none", remedy=remedy, packages=packages
-        )
-    try:
-        shown = subprocess.run(
-            [path, "--version"], capture_output=True, text=True, timeout=_PROBE_S, check=True
-        )
-    except (OSError, subprocess.SubprocessError) as error:
-        return Finding(
-            "Chromium",
-            found=False,
-            needed=True,
-            detail=f"{path} does not run ({error})",
-            remedy=remedy,
-            packages=packages,
-        )
-    return Finding("Chromium", found=True, needed=True, detail=f"{shown.stdout.strip()} at {path}")
+    packages = ("chromium-headless-shell", "chromium")
+    return Finding("Chromium", found, detail, remedy, packages, needed=True)
 
 
 def _check_glyphs(drawn: Sequence[bool] | None) -> list[Finding]:
-    return [
-        Finding(
-            script.name,
-            found=drawn is not None and drawn[place],
-            needed=script.needed,
-            detail="could not be looked at without a Chromium"
-            if drawn is None
-            else "drawn"
-            if drawn[place]
-            else f"{script.sample} shows as an empty box in screenshots",
-            remedy=f"apt install {script.packages[0]}",
-            packages=script.packages,
-        )
-        for place, script in enumerate(_SCRIPTS)
-    ]
+    findings = []
+    for place, script in enumerate(_SCRIPTS):
+        found = drawn is not None and drawn[place]
+        detail = "drawn" if found else f"{script.sample} shows as an empty box in screenshots"
+        if drawn is None:
+            detail = "could not be looked at without a Chromium"
+        remedy = f"apt install {script.packages[0]}"
+        findings.append(Finding(script.name, found, detail, remedy, script.packages, script.needed))
+    return findings
 
 
 def _check_reading() -> list[Finding]:
     findings = []
     for language, name in _READ:
         folder, package = find_tessdata([language]), debian_package(language)
-        findings.append(
-            Finding(
-                f"OCR of {name}",
-                found=folder is not None,
-                needed=False,
-                detail=f"{language}.traineddata in {folder}"
-                if folder
-                else f"no {language}.traineddata; detect --text-source ocr uses it",
-                remedy=f"apt install {package}",
-                packages=(package,),
-            )
-        )
+        detail = f"{language}.traineddata in {folder}"
+        if folder is None:
+            detail = f"no {language}.traineddata; detect --text-source ocr uses it"
+        found, remedy = folder is not None, f"apt install {package}"
+        findings.append(Finding(f"OCR of {name}", found, detail, remedy, (package,)))
     return findings
 
 
@@ -203,9 +182,7 @@ def _check_python() -> list[Finding]:
     for module, stage, needed, remedy in _PYTHON:
         found = find_spec(module) is not None
         detail = f"for {stage}" if found else f"not installed; {stage} uses it"
-        findings.append(
-            Finding(f"python {module}", found=found, needed=needed, detail=detail, remedy=remedy)
-        )
+        findings.append(Finding(f"python {module}", found, detail, remedy, needed=needed))
     return findings
 
 
@@ -217,11 +194,8 @@ def _drawn(chromium: Path) -> list[bool] | None:
     if _is_root():
         command.insert(1, "--no-sandbox")
     try:
-        shown = subprocess.run(
-            command, capture_output=True, text=True, timeout=_PROBE_S, check=True
-        ).stdout
         # The script's own text, too, is in the document; the answer stands last.
-        answer = shown.rpartition("BEGIN[")[2].partition("]END")[0]
+        answer = _output(command).rpartition("BEGIN[")[2].partition("]END")[0]
         drawn = json.loads(f"[{answer}]")
     except (OSError, subprocess.SubprocessError, ValueError):
         return None
@@ -256,14 +230,10 @@ def _quietly(command: list[str]) -> bool:
     return done.returncode == 0
 
 
-def _no_rights() -> Finding:
-    return Finding(
-        "rights to install",
-        found=False,
-        needed=False,
-        detail="neither root nor sudo on a Debian system",
-        remedy="ask an administrator for the packages named above",
-    )
+def _output(command: Sequence[str | Path]) -> str:
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=_PROBE_S, check=True
+    ).stdout
 
 
 def _is_root() -> bool:

@@ -1,17 +1,13 @@
-"""Jinja templates of a package, set up alike everywhere: escaped, strict about the undefined."""
+"""Jinja templates of a package, set up alike: HTML escaped, strict about the undefined."""
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
 
 def template_environment(package: str) -> Environment:
-    """Return the environment for the folder ``templates`` of a package.
-
-    Args:
-        package: Dotted name, such as ``leaderboard.site``.
-    """
+    """Return the environment for the folder ``templates`` of a package, by its dotted name."""
     return Environment(
         loader=PackageLoader(package),
-        autoescape=True,
+        autoescape=select_autoescape(["html.j2"]),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

@@ -7,31 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
+from now_builder.distribution import DistributedSettings
 from now_builder.errors import ConfigError
 
 Task = TypeVar("Task")
 
 _log = logging.getLogger(__name__)
 _POLL_S = 5.0
-
-
-@dataclass(frozen=True, slots=True)
-class RayOptions:
-    """How much of a cluster to take.
-
-    Attributes:
-        address: address of a cluster; ``None`` starts one on this machine, ``"auto"`` finds one.
-        workers: workers at once; 0 takes as many as the cluster's CPUs (or GPUs) hold.
-        cpus: CPUs of one worker.
-        gpus: GPUs of one worker.
-        attempts: attempts at one task, after which it is given up.
-    """
-
-    address: str | None = None
-    workers: int = 0
-    cpus: float = 2.0
-    gpus: float = 0.0
-    attempts: int = 3
 
 
 @dataclass(slots=True)
@@ -66,7 +48,9 @@ class RayEngine(Generic[Task]):
         work: Does a task in the worker; importable and idempotent.
         limit_s: Returns the wall-clock limit of a task, after which its worker is killed.
         parts: Cuts a task that has failed into parts, to find the one at fault.
-        options: How much of the cluster to take.
+        settings: How much of the cluster to take.
+        gpus: GPUs of one worker.
+        attempts: Attempts at one task, after which it is given up.
 
     Raises:
         ConfigError: If Ray is not installed, or its cluster cannot be reached.
@@ -77,13 +61,14 @@ class RayEngine(Generic[Task]):
         work: Callable[[Task], Any],
         limit_s: Callable[[Task], float],
         parts: Callable[[Task], Sequence[Task]],
-        options: RayOptions,
+        settings: DistributedSettings,
+        *,
+        gpus: float = 0.0,
+        attempts: int = 3,
     ) -> None:
-        self._ray = _connected(options)
-        self._work = work
-        self._limit_s = limit_s
-        self._parts = parts
-        self._options = options
+        self._ray = _connected(settings.ray_address or None)
+        self._work, self._limit_s, self._parts = work, limit_s, parts
+        self._settings, self._gpus, self._attempts = settings, gpus, attempts
         self._queue: deque[tuple[Task, int]] = deque()
         self._running: dict[Any, _Running[Task]] = {}
         self._idle: list[Any] = []
@@ -97,7 +82,7 @@ class RayEngine(Generic[Task]):
             on_report: Called with what each task returned.
         """
         self._queue.extend((task, 1) for task in tasks)
-        workers = min(self._options.workers or self._capacity(), len(tasks))
+        workers = min(self._settings.workers or self._capacity(), len(tasks))
         try:
             while self._queue or self._running:
                 while self._queue and len(self._running) < workers:
@@ -120,9 +105,9 @@ class RayEngine(Generic[Task]):
     def _capacity(self) -> int:
         """Count the workers that the cluster holds, one CPU left to Ray where there are several."""
         there = self._ray.cluster_resources()
-        if self._options.gpus:
-            return max(1, int(there.get("GPU", 0) / self._options.gpus))
-        return max(1, int((there.get("CPU", 1) - 1) / self._options.cpus))
+        if self._gpus:
+            return max(1, int(there.get("GPU", 0) / self._gpus))
+        return max(1, int((there.get("CPU", 1) - 1) / self._settings.worker_cpus))
 
     def _start(self, task: Task, attempt: int) -> None:
         worker = self._idle.pop() if self._idle else self._new_worker()
@@ -132,8 +117,8 @@ class RayEngine(Generic[Task]):
 
     def _new_worker(self) -> Any:
         remote = self._ray.remote(_Worker).options(
-            num_cpus=self._options.cpus,
-            num_gpus=self._options.gpus,
+            num_cpus=self._settings.worker_cpus,
+            num_gpus=self._gpus,
             max_restarts=0,
             max_task_retries=0,
         )
@@ -156,7 +141,7 @@ class RayEngine(Generic[Task]):
         """Queue a failed task again, as it was or in parts, or give it up."""
         running = self._running.pop(reference)
         _log.warning("ray: task %s, attempt %d: %s", running.task, running.attempt, why)
-        if running.attempt >= self._options.attempts:
+        if running.attempt >= self._attempts:
             self._outcome.poison.append((running.task, why))
             return
         parts = self._parts(running.task) if running.attempt > 1 else [running.task]
@@ -174,18 +159,18 @@ class _Worker:
         return self._work(task)
 
 
-def _connected(options: RayOptions) -> Any:
+def _connected(address: str | None) -> Any:
     try:
         import ray  # noqa: PLC0415 - only those who run a cluster need it
     except ImportError:
         raise ConfigError("--engine ray: pip install 'noise-of-web[cluster]'") from None
     try:
         ray.init(
-            address=options.address,
-            include_dashboard=False if options.address is None else None,
+            address=address,
+            include_dashboard=False if address is None else None,
             log_to_driver=True,
             logging_level=logging.WARNING,
         )
     except (ConnectionError, RuntimeError, ValueError) as error:
-        raise ConfigError(f"--ray-address {options.address}: {error}") from None
+        raise ConfigError(f"--ray-address {address}: {error}") from None
     return ray

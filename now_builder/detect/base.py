@@ -55,10 +55,8 @@ class Proposals:
 class Detector(Protocol):
     """A detector: it turns each screenshot into exactly 36 regions."""
 
-    @property
-    def attributes(self) -> Mapping[str, str]:
-        """Attributes of the feature file that identify this detector (name, hash of weights …)."""
-        ...
+    attributes: Mapping[str, str]
+    """Attributes of the feature file that identify this detector (name, hash of weights …)."""
 
     @property
     def input_size(self) -> tuple[int, int]:

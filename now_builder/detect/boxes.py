@@ -96,11 +96,7 @@ def select(
 
 
 def windows(size: tuple[int, int]) -> Float[Tensor, "windows 4"]:
-    """Lay a grid of 36 overlapping windows (4 across, 9 down) over a screen, centre first.
-
-    Args:
-        size: Width and height of the screen, in px.
-    """
+    """Lay a grid of 36 overlapping windows (4 across, 9 down) over a screen, centre first."""
     width, height = size
     across, down = 4, 9
     w, h = width / 2.5, height / 5

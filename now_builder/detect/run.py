@@ -57,11 +57,9 @@ class DetectSummary:
     """What a run of ``detect`` did.
 
     Attributes:
-        pages: Pages in the feature file.
         fresh: Pages extracted in this run.
-        seconds: Wall time of the extraction.
-        waiting_s: Seconds of that spent waiting for decoded screenshots.
-        writing_s: Seconds of that spent waiting for the disk.
+        seconds: Wall time of the extraction; of that ``waiting_s`` were spent waiting for decoded
+            screenshots, ``writing_s`` for the disk.
         missing: Pages that other shares have still to do; the last of them writes the file.
     """
 
@@ -167,17 +165,11 @@ def _alone(features: Path, share: tuple[int, int]) -> Iterator[None]:
 
 def detect_shards(
     captures: Path, features: Path, settings: DetectSettings, shards: Sequence[int]
-) -> tuple[float, float]:
-    """Extract what is missing of some shards into parts beside the feature file.
-
-    This is what each worker calls; it may be called again.
-
-    Returns:
-        Seconds spent waiting for decoded screenshots, and for the disk.
-    """
+) -> None:
+    """Extract what is missing of some shards into parts, in a worker; it may be called again."""
     settings = resolve_settings(settings)
     done = _keys_done(features, attributes_of(settings), shards)
-    return _extract(captures, features, settings, shards, done)
+    _extract(captures, features, settings, shards, done)
 
 
 def _extract(
@@ -187,6 +179,7 @@ def _extract(
     shards: Sequence[int],
     done: set[str],
 ) -> tuple[float, float]:
+    """Return the seconds spent waiting for decoded screenshots and for the disk."""
     rows = [row for shard in shards for row in read_rows(captures, shard)]
     wanted = frozenset(row.key for row in rows if row.status == "ok")
     left = len(wanted - done)
@@ -212,10 +205,11 @@ def _detect_on_ray(
         update={"threads": threads, "weights": weights, "regions": regions}
     )
     engine: RayEngine[int] = RayEngine(
-        partial(_extract_shard, captures.resolve(), features.resolve(), for_worker),
+        partial(_detect_shard, captures.resolve(), features.resolve(), for_worker),
         lambda _: _SHARD_LIMIT_S,
         lambda shard: [shard],
-        settings.ray_options(gpus=settings.worker_gpus),
+        settings,
+        gpus=settings.worker_gpus,
     )
     with tqdm(total=len(shards), desc="detect", unit="shard", disable=None) as bar:
         poison = engine.run(shards, lambda _: bar.update()).poison
@@ -228,23 +222,17 @@ def _detect_on_ray(
         )
 
 
-def _extract_shard(captures: Path, features: Path, settings: DetectSettings, shard: int) -> int:
-    """Extract a shard in a Ray worker."""
+def _detect_shard(captures: Path, features: Path, settings: DetectSettings, shard: int) -> None:
     detect_shards(captures, features, settings, [shard])
-    return shard
 
 
 def _keys_done(
     features: Path, attributes: Mapping[str, str], shards: Sequence[int] | None = None
 ) -> set[str]:
-    """Collect the keys in the file and its parts; refuse those of another detector.
+    """Collect the keys in the file and its parts (of all shards, or some).
 
-    Torn parts are removed, so that their pages are done again.
-
-    Args:
-        features: The feature file.
-        attributes: Attributes that the file and its parts must have.
-        shards: Shards whose parts to read; by default all.
+    Those of a detector with other attributes are refused. Torn parts are removed, so that their
+    pages are done again.
     """
     done: set[str] = set()
     if features.exists():
@@ -280,18 +268,14 @@ class Pipeline:
     all four run at once. Threads decode as fast as processes do, since Pillow releases the GIL,
     and nothing has to be sent between them.
 
-    Args:
-        features: The feature file; parts are written beside it.
-        batch_size: Pages at a time.
+    Parts are written beside ``features``, the file to be.
     """
 
     def __init__(
         self, detector: Detector, features: Path, settings: DetectSettings, batch_size: int
     ) -> None:
-        self.detector = detector
-        self.features = features
-        self.settings = settings
-        self.batch_size = batch_size
+        self.detector, self.features = detector, features
+        self.settings, self.batch_size = settings, batch_size
         self.device = choose_device(settings.device)
         self.read_text = make_text_source(
             settings.text_source, settings.ocr_languages, settings.ocr_confidence

@@ -2,11 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Float, Integer
 from tqdm import tqdm
 
 from now_builder.errors import FormatError
@@ -59,55 +58,38 @@ def write_images(
         if name not in {"format", "complete"}
     }
     with ExitStack() as stack:
-        matrix = None
+        matrix: np.memmap | None = None
         if files.npy is not None:
-            temporary = stack.enter_context(replacing(files.npy))
-            kind = np.dtype("<f2" if files.half else "<f4")
-            shape = (len(keys), REGIONS, DIMENSION)
-            with temporary.open("wb") as file:
-                # A path would be given the suffix .npy.
-                header = {"descr": kind.str, "fortran_order": False, "shape": shape}
-                np.lib.format.write_array_header_1_0(file, header)
-                offset = file.tell()
-                file.truncate(offset + int(np.prod(shape)) * kind.itemsize)
-            matrix = np.memmap(temporary, kind, "r+", offset, shape)
-        stream = _stream(features, rows, files, matrix)
-        counted = _counted(stream, statistics, hashes)
-        write_features(files.h5, counted, attributes, files.half, len(keys))
+            matrix = np.lib.format.open_memmap(
+                stack.enter_context(replacing(files.npy)),
+                "w+",
+                np.dtype("<f2" if files.half else "<f4"),
+                (len(keys), REGIONS, DIMENSION),
+            )
+
+        def batches() -> Iterator[FeatureBatch]:
+            starts = range(0, len(rows), _BATCH)
+            for start in tqdm(starts, desc=files.h5.stem, unit="batch", disable=None):
+                batch = _as_stored(features, features.read(rows[start : start + _BATCH]), files)
+                if matrix is not None:
+                    matrix[start : start + _BATCH] = batch.regions
+                hashes.extend(hash_of(page) for page in batch.regions)
+                statistics.add_regions(batch.n_regions, batch.source)
+                yield batch
+
+        write_features(files.h5, batches(), attributes, files.half, len(keys))
         if matrix is not None:
             matrix.flush()
     return hashes
 
 
-def _stream(
-    features: Features,
-    rows: Integer[np.ndarray, " pairs"],
-    files: ArrayFiles,
-    matrix: Float[np.ndarray, "pairs 36 768"] | None,
-) -> Iterator[FeatureBatch]:
-    kind = np.float16 if files.half else np.float32
-    for start in tqdm(range(0, len(rows), _BATCH), desc=files.h5.stem, unit="batch", disable=None):
-        batch = features.read(rows[start : start + _BATCH])
-        with np.errstate(over="ignore"):
-            regions = batch.regions.astype(kind)
-        bad = ~np.isfinite(regions).all((1, 2))
-        if bad.any():
-            hint = ", or too large for float16" if files.half else ""
-            raise FormatError(
-                features.path, f"page {batch.keys[bad.argmax()]}: regions not finite{hint}"
-            )
-        if matrix is not None:
-            matrix[start : start + _BATCH] = regions
-        yield FeatureBatch(
-            batch.keys, regions, batch.boxes, batch.scores, batch.classes, batch.source,
-            batch.n_regions,
-        )  # fmt: skip
-
-
-def _counted(
-    batches: Iterator[FeatureBatch], statistics: SplitStatistics, hashes: list[str]
-) -> Iterator[FeatureBatch]:
-    for batch in batches:
-        hashes += [hash_of(page) for page in batch.regions]
-        statistics.add_regions(batch.n_regions, batch.source)
-        yield batch
+def _as_stored(features: Features, batch: FeatureBatch, files: ArrayFiles) -> FeatureBatch:
+    with np.errstate(over="ignore"):
+        regions = batch.regions.astype(np.float16 if files.half else np.float32)
+    bad = ~np.isfinite(regions).all((1, 2))
+    if bad.any():
+        hint = ", or too large for float16" if files.half else ""
+        raise FormatError(
+            features.path, f"page {batch.keys[bad.argmax()]}: regions not finite{hint}"
+        )
+    return replace(batch, regions=regions)

@@ -10,49 +10,29 @@ from now_builder.package.card import as_counts, language_codes
 from now_builder.package.description import Description
 from now_builder.package.settings import ReleaseSettings
 
-_CONTEXT: dict[str, Any] = {
+_TERMS = (
+    "@language", "@vocab", "arrayShape", "citeAs", "column", "conformsTo", "containedIn", "cr",
+    "rai", "data", "dataType", "dct", "description", "equivalentProperty", "examples", "extract",
+    "field", "fileObject", "fileProperty", "fileSet", "format", "includes", "isArray",
+    "isLiveDataset", "jsonPath", "key", "md5", "name", "parentField", "path", "recordSet",
+    "references", "regex", "repeated", "replace", "samplingRate", "sc", "separator", "source",
+    "subField", "transform",
+)  # fmt: skip
+_OWN_TERMS: dict[str, Any] = {
     "@language": "en",
     "@vocab": "https://schema.org/",
-    "arrayShape": "cr:arrayShape",
-    "citeAs": "cr:citeAs",
-    "column": "cr:column",
     "conformsTo": "dct:conformsTo",
-    "containedIn": "cr:containedIn",
     "cr": "http://mlcommons.org/croissant/",
     "rai": "http://mlcommons.org/croissant/RAI/",
     "data": {"@id": "cr:data", "@type": "@json"},
     "dataType": {"@id": "cr:dataType", "@type": "@vocab"},
     "dct": "http://purl.org/dc/terms/",
     "description": {"@container": "@language"},
-    "equivalentProperty": "cr:equivalentProperty",
     "examples": {"@id": "cr:examples", "@type": "@json"},
-    "extract": "cr:extract",
-    "field": "cr:field",
-    "fileObject": "cr:fileObject",
-    "fileProperty": "cr:fileProperty",
-    "fileSet": "cr:fileSet",
-    "format": "cr:format",
-    "includes": "cr:includes",
-    "isArray": "cr:isArray",
-    "isLiveDataset": "cr:isLiveDataset",
-    "jsonPath": "cr:jsonPath",
-    "key": "cr:key",
-    "md5": "cr:md5",
     "name": {"@container": "@language"},
-    "parentField": "cr:parentField",
-    "path": "cr:path",
-    "recordSet": "cr:recordSet",
-    "references": "cr:references",
-    "regex": "cr:regex",
-    "repeated": "cr:repeated",
-    "replace": "cr:replace",
-    "samplingRate": "cr:samplingRate",
     "sc": "https://schema.org/",
-    "separator": "cr:separator",
-    "source": "cr:source",
-    "subField": "cr:subField",
-    "transform": "cr:transform",
 }
+_CONTEXT = {term: _OWN_TERMS.get(term, f"cr:{term}") for term in _TERMS}
 _ENCODINGS = {
     ".h5": "application/x-hdf5",
     ".npy": "application/octet-stream",
@@ -83,11 +63,6 @@ def make_croissant(
     about: Description, settings: ReleaseSettings, files: Mapping[str, FileEntry]
 ) -> dict[str, Any]:
     """Describe a release as JSON-LD.
-
-    Args:
-        about: What is said of it.
-        settings: Its name, licence and the like.
-        files: Its data files by relative path.
 
     Source:
         Croissant 1.1 and Croissant-RAI 1.0, MLCommons.
@@ -125,34 +100,25 @@ def make_croissant(
 def describe_parquet(
     release: Mapping[str, Any], columns: Sequence[str], *, images: bool
 ) -> dict[str, Any]:
-    """Describe a release's export as Parquet: what the release says, but for its files.
-
-    Args:
-        release: The release's own metadata.
-        columns: Columns of every file.
-        images: Whether screenshots are among them.
-    """
-    sets = [
-        {
-            "@type": "cr:FileSet",
-            "@id": f"{split}-files",
-            "name": f"{split}-files",
-            "encodingFormat": _ENCODINGS[".parquet"],
-            "includes": f"data/{split}-*.parquet",
-        }
-        for split in _SPLITS
-    ]
-    tree = {**release, "distribution": sets}
-    tree["recordSet"] = [
-        _split_records(),
-        *({
-            "@type": "cr:RecordSet",
-            "@id": split,
-            "name": split,
-            "description": f"One row a pair of {split}, in pair order.",
-            "field": [_column(split, name) for name in columns],
-        } for split in _SPLITS),
-    ]  # fmt: skip
+    """Describe a release's export as Parquet: what the release says, but for its files."""
+    tree = {**release, "distribution": [], "recordSet": [_split_records()]}
+    for split in _SPLITS:
+        tree["distribution"].append(
+            _node(
+                "cr:FileSet",
+                f"{split}-files",
+                encodingFormat=_ENCODINGS[".parquet"],
+                includes=f"data/{split}-*.parquet",
+            )
+        )
+        tree["recordSet"].append(
+            _node(
+                "cr:RecordSet",
+                split,
+                description=f"One row a pair of {split}, in pair order.",
+                field=[_column(split, name) for name in columns],
+            )
+        )
     if images:
         tree["rai:dataCollectionRawData"] = "Screenshots are in it; HTML is kept by the maker."
     return tree
@@ -171,29 +137,22 @@ def _column(split: str, name: str) -> dict[str, Any]:
         kind = "sc:Float"
     elif name == "classes" or name.startswith("tokens_"):
         kind = "sc:Integer"
-    return {
-        "@type": "cr:Field",
-        "@id": f"{split}/{name}",
-        "name": name,
-        "dataType": kind,
-        **({"repeated": True} if name in _MANY else {}),
-        "source": source,
-    }
+    repeated = {"repeated": True} if name in _MANY else {}
+    return _field(split, name, kind, **repeated, source=source)
 
 
 def _file(name: str, entry: FileEntry) -> dict[str, Any]:
     suffix = name[name.rindex(".") :]
     shape = f" of shape {entry.shape}" if entry.shape else ""
-    return {
-        "@type": "cr:FileObject",
-        "@id": name,
-        "name": name,
-        "description": f"{_ABOUT.get(suffix, 'File')}{shape}",
-        "contentUrl": name,
-        "contentSize": f"{entry.bytes} B",
-        "encodingFormat": _ENCODINGS.get(suffix, "application/octet-stream"),
-        "sha256": entry.sha256,
-    }
+    return _node(
+        "cr:FileObject",
+        name,
+        description=f"{_ABOUT.get(suffix, 'File')}{shape}",
+        contentUrl=name,
+        contentSize=f"{entry.bytes} B",
+        encodingFormat=_ENCODINGS.get(suffix, "application/octet-stream"),
+        sha256=entry.sha256,
+    )
 
 
 _ABOUT = {
@@ -207,47 +166,43 @@ _ABOUT = {
 
 
 def _split_records() -> dict[str, Any]:
-    return {
-        "@type": "cr:RecordSet",
-        "@id": "splits",
-        "name": "splits",
-        "dataType": "cr:Split",
-        "key": {"@id": "splits/name"},
-        "field": [
-            {"@type": "cr:Field", "@id": "splits/name", "name": "name", "dataType": "sc:Text"},
-            {"@type": "cr:Field", "@id": "splits/url", "name": "url", "dataType": "sc:URL"},
-        ],
-        "data": [
-            {"splits/name": name, "splits/url": url.replace("cr:", _CONTEXT["cr"])}
+    return _node(
+        "cr:RecordSet",
+        "splits",
+        dataType="cr:Split",
+        key={"@id": "splits/name"},
+        field=[_field("splits", "name", "sc:Text"), _field("splits", "url", "sc:URL")],
+        data=[
+            {"splits/name": name, "splits/url": url.replace("cr:", _OWN_TERMS["cr"])}
             for name, url in _SPLITS.items()
         ],
-    }
+    )
 
 
 def _pair_records() -> dict[str, Any]:
     found = []
     for item in fields(Pair):
-        column = {
-            "@type": "cr:Field",
-            "@id": f"pairs/{item.name}",
-            "name": item.name,
-            "dataType": "sc:Integer" if item.type is int else "sc:Text",
-            "source": {
-                "fileObject": {"@id": "pairs.parquet"},
-                "extract": {"column": item.name},
-            },
-        }
+        kind = "sc:Integer" if item.type is int else "sc:Text"
+        source = {"fileObject": {"@id": "pairs.parquet"}, "extract": {"column": item.name}}
+        found.append(_field("pairs", item.name, kind, source=source))
         if item.name == "split":
-            column["references"] = {"field": {"@id": "splits/name"}}
-        found.append(column)
-    return {
-        "@type": "cr:RecordSet",
-        "@id": "pairs",
-        "name": "pairs",
-        "description": f"One row a pair, in the order of the arrays of {DATA_FOLDER}/.",
-        "key": {"@id": "pairs/key"},
-        "field": found,
-    }
+            found[-1]["references"] = {"field": {"@id": "splits/name"}}
+    return _node(
+        "cr:RecordSet",
+        "pairs",
+        description=f"One row a pair, in the order of the arrays of {DATA_FOLDER}/.",
+        key={"@id": "pairs/key"},
+        field=found,
+    )
+
+
+def _node(kind: str, name: str, **properties: Any) -> dict[str, Any]:
+    return {"@type": kind, "@id": name, "name": name, **properties}
+
+
+def _field(records: str, name: str, kind: str, **properties: Any) -> dict[str, Any]:
+    identity = {"@id": f"{records}/{name}", "name": name, "dataType": kind}
+    return {"@type": "cr:Field", **identity, **properties}
 
 
 def _responsible(about: Description, settings: ReleaseSettings) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from now_builder.formats.statistics import (
     TokenStatistics,
     ranked,
 )
-from now_builder.package.judgements import Judgements
+from now_builder.formats.verdicts import Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +59,6 @@ class Description:
 def capture_columns(rows: Mapping[str, CaptureRow]) -> dict[str, Column]:
     """Return what is compared between pairs besides what the statistics always compare.
 
-    Args:
-        rows: Rows of the crawl by key.
-
     Returns:
         ``casefolded`` (caption without regard to case), ``screenshot`` (its bytes), ``domain``
         (registrable domain of the listed URL) and ``landed`` (that of the page shown in the end).
@@ -101,13 +98,13 @@ def count_pairs(
 
 
 def count_verdicts(
-    pairs: Mapping[Split, Sequence[Pair]], judged: Judgements | None
+    pairs: Mapping[Split, Sequence[Pair]], judged: Mapping[str, Verdict] | None
 ) -> dict[Split, dict[str, int]]:
     """Count the pairs of each split by verdict; nothing where there are no judgements."""
     if judged is None:
         return {}
     return {
-        split: ranked(Counter(judged.of(pair.key) or "not judged" for pair in pairs[split]))
+        split: ranked(Counter(judged.get(pair.key, "not judged") for pair in pairs[split]))
         for split in SPLITS
     }
 

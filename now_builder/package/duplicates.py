@@ -1,6 +1,6 @@
 """Captions that were there before: the same but for case, or nearly the same."""
 
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 _SHINGLE = 3
 _PERMUTATIONS = 128
@@ -8,25 +8,14 @@ _LONGEST = 10_000
 """Characters of a caption that count for its being near; equal ones are compared whole."""
 
 
-@runtime_checkable
-class CaptionIndex(Protocol):
-    """Captions with their keys, searched for one that is the same."""
-
-    def find(self, caption: str) -> tuple[str, float] | None:
-        """Return the key of such a caption and its similarity in [0, 1], else ``None``."""
-
-    def add(self, key: str, caption: str) -> None:
-        """Add a caption."""
-
-
 class SameCaptions:
-    """Captions that are equal after case folding."""
+    """Captions with their keys, searched for one that is equal after case folding."""
 
     def __init__(self) -> None:
         self._keys: dict[str, str] = {}
 
     def find(self, caption: str) -> tuple[str, float] | None:
-        """Return the key of an equal caption and 1."""
+        """Return the key of such a caption and its similarity in [0, 1], else ``None``."""
         key = self._keys.get(caption.casefold())
         return None if key is None else (key, 1.0)
 
@@ -35,7 +24,7 @@ class SameCaptions:
         self._keys.setdefault(caption.casefold(), key)
 
 
-class NearCaptions:
+class NearCaptions(SameCaptions):
     """Captions that share most of their runs of three characters.
 
     Candidates come from locality-sensitive hashing, tuned to miss few; their similarity is then
@@ -52,20 +41,19 @@ class NearCaptions:
         # Late: this loads SciPy, for a filter that few ask for.
         from datasketch import MinHash, MinHashLSH  # noqa: PLC0415
 
+        super().__init__()
         self._similarity = similarity
         self._empty = MinHash(num_perm=_PERMUTATIONS, seed=1)
         least = min(similarity, 0.99)  # of 1 there would be one band, and one error in it a miss
         self._bands = MinHashLSH(least, num_perm=_PERMUTATIONS, weights=(0.1, 0.9))
         self._texts: list[tuple[str, str]] = []
-        self._same = SameCaptions()
 
     def find(self, caption: str) -> tuple[str, float] | None:
         """Return the key of the most similar caption, the first of equals."""
-        same = self._same.find(caption)
-        if same is not None:
-            return same
+        found = super().find(caption)
+        if found is not None:
+            return found
         runs = shingles(caption)
-        found: tuple[str, float] | None = None
         for number in sorted(self._bands.query(self._hashed(runs))):
             key, text = self._texts[number]
             share = jaccard(runs, shingles(text))
@@ -75,7 +63,7 @@ class NearCaptions:
 
     def add(self, key: str, caption: str) -> None:
         """Add a caption."""
-        self._same.add(key, caption)
+        super().add(key, caption)
         self._bands.insert(len(self._texts), self._hashed(shingles(caption)))
         self._texts.append((key, caption))
 

@@ -8,22 +8,21 @@ from dataclasses import dataclass, field
 from now_builder.formats.release import Reject
 from now_builder.formats.shard import CaptureRow, Planned
 from now_builder.formats.split import SPLITS, Split, SplitPlan
-from now_builder.package.duplicates import CaptionIndex, NearCaptions, SameCaptions
-from now_builder.package.judgements import Judgements
+from now_builder.formats.statistics import ranked
+from now_builder.formats.verdicts import Verdict
+from now_builder.package.duplicates import NearCaptions, SameCaptions
 from now_builder.package.screenshots import PhashIndex
-from now_builder.package.settings import Filters
+from now_builder.package.settings import ReleaseSettings
 
 
 @dataclass(frozen=True, slots=True)
 class Pages:
-    """All that is known of the pages of a crawl.
+    """All that is known of the pages of a crawl, by key.
 
     Attributes:
-        plan: Every listed URL.
-        rows: The outcome by key; a URL whose shard is not finished has none.
+        rows: The outcome; a URL whose shard is not finished has none.
         features: Keys that have region features.
         ids: Content ids by tokenizer and key.
-        flags: What is noteworthy, by key.
     """
 
     plan: Sequence[Planned]
@@ -39,14 +38,11 @@ class Selection:
 
     splits: dict[Split, list[str]]
     rejects: list[Reject]
-    pools: dict[Split, int]
-    """Usable pages of each pool (for dev and test: those that match, where that was judged)."""
 
     @property
     def reasons(self) -> dict[str, int]:
         """Count the rejects by reason, the commonest first."""
-        counts = Counter(reject.reason for reject in self.rejects)
-        return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+        return ranked(Counter(reject.reason for reject in self.rejects))
 
 
 def unusable(pages: Pages, key: str) -> tuple[str, str | None] | None:
@@ -66,15 +62,11 @@ def unusable(pages: Pages, key: str) -> tuple[str, str | None] | None:
     return None if empty is None else (f"empty_tokens:{empty}", None)
 
 
-_NONE = Filters()
-
-
 def select(
     pages: Pages,
     split: SplitPlan,
-    sizes: Mapping[Split, int],
-    judged: Judgements | None,
-    filters: Filters = _NONE,
+    settings: ReleaseSettings,
+    judged: Mapping[str, Verdict] | None = None,
 ) -> Selection:
     """Assign each usable page to the split of its pool, as far as filters and sizes allow.
 
@@ -90,9 +82,8 @@ def select(
     Args:
         pages: All that is known of the crawl.
         split: Pools and seed.
-        sizes: Pairs of each split at most.
-        judged: Verdicts, if any.
-        filters: What else keeps a page out.
+        settings: Pairs of each split at most, and what else keeps a page out.
+        judged: Verdicts by key, if any; a page that nobody judged has none.
     """
     rejects: list[Reject] = []
     usable: dict[Split, list[Planned]] = {name: [] for name in SPLITS}
@@ -100,7 +91,7 @@ def select(
         pool = split.pool_of(line.site, line.key)
         why = (
             unusable(pages, line.key)
-            or _filtered(pages, line.key, filters)
+            or _filtered(pages, line.key, settings)
             or _unmatched(line.key, pool, judged)
         )
         if why is None:
@@ -108,13 +99,14 @@ def select(
         else:
             rejects.append(_reject(line, pool, *why))
     splits: dict[Split, list[str]] = {}
-    taken = _Taken(pages, filters)
+    taken = _Taken(pages, settings)
     for pool in reversed(SPLITS):
+        size = getattr(settings, pool)
         drawn = sorted(usable[pool], key=lambda line: _order(split.seed, line.key))
         splits[pool] = []
         for line in drawn:
-            if len(splits[pool]) == sizes[pool]:
-                why = "over_size", f"{pool} takes {sizes[pool]} of {len(drawn)}"
+            if len(splits[pool]) == size:
+                why = "over_size", f"{pool} takes {size} of {len(drawn)}"
             else:
                 why = taken.twin_of(line.key)
             if why is None:
@@ -123,25 +115,22 @@ def select(
             else:
                 rejects.append(_reject(line, pool, *why))
     rejects.sort(key=lambda reject: reject.key)
-    return Selection(
-        {pool: sorted(splits[pool]) for pool in SPLITS},
-        rejects,
-        {pool: len(lines) for pool, lines in usable.items()},
-    )
+    return Selection({pool: sorted(splits[pool]) for pool in SPLITS}, rejects)
 
 
 class _Taken:
     """The pages taken so far, searched for duplicates."""
 
-    def __init__(self, pages: Pages, filters: Filters) -> None:
+    def __init__(self, pages: Pages, settings: ReleaseSettings) -> None:
         self._rows = pages.rows
         self._splits: dict[str, Split] = {}
-        self._captions: CaptionIndex | None = None
-        if filters.captions == "exact":
+        self._captions: SameCaptions | None = None
+        if settings.duplicate_captions == "exact":
             self._captions = SameCaptions()
-        elif filters.captions == "near":
-            self._captions = NearCaptions(filters.similarity)
-        self._looks = PhashIndex(filters.phash_bits) if filters.phash_bits >= 0 else None
+        elif settings.duplicate_captions == "near":
+            self._captions = NearCaptions(settings.similarity)
+        bits = settings.duplicate_looks
+        self._looks = PhashIndex(bits) if bits >= 0 else None
 
     def twin_of(self, key: str) -> tuple[str, str] | None:
         """Return of which page one is a duplicate (reason and detail), else ``None``."""
@@ -165,24 +154,26 @@ class _Taken:
             self._looks.add(key, row.phash)
 
 
-def _filtered(pages: Pages, key: str, filters: Filters) -> tuple[str, str | None] | None:
+def _filtered(pages: Pages, key: str, settings: ReleaseSettings) -> tuple[str, str | None] | None:
     row = pages.rows[key]
     length = len(row.caption or "")
-    if length < filters.min_characters:
-        return "short_caption", f"{length} characters, fewer than {filters.min_characters}"
-    if filters.max_characters and length > filters.max_characters:
-        return "long_caption", f"{length} characters, more than {filters.max_characters}"
+    if length < settings.min_characters:
+        return "short_caption", f"{length} characters, fewer than {settings.min_characters}"
+    if settings.max_characters and length > settings.max_characters:
+        return "long_caption", f"{length} characters, more than {settings.max_characters}"
     lang = row.lang or "und"
-    if filters.languages and lang not in filters.languages:
+    if settings.kept_languages and lang not in settings.kept_languages:
         return "language", lang
-    flags = sorted(filters.drop & pages.flags.get(key, frozenset()))
+    flags = sorted(settings.dropped_flags & pages.flags.get(key, frozenset()))
     return (f"flag:{flags[0]}", ",".join(flags)) if flags else None
 
 
-def _unmatched(key: str, pool: Split, judged: Judgements | None) -> tuple[str, str | None] | None:
+def _unmatched(
+    key: str, pool: Split, judged: Mapping[str, Verdict] | None
+) -> tuple[str, str | None] | None:
     if judged is None or pool == "train":
         return None
-    verdict = judged.of(key)
+    verdict = judged.get(key)
     return None if verdict == "match" else ("not_matched", f"judged {verdict or 'by nobody'}")
 
 

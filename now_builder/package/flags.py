@@ -27,13 +27,9 @@ _REGIONS = {
 
 
 def flags_of(row: CaptureRow) -> frozenset[str]:
-    """Return the flags of a page by its caption, title and HTTP status.
+    """Return the flags of a page by its caption (as crawled, not mended), title and HTTP status.
 
-    Args:
-        row: Its caption as crawled, not mended.
-
-    Returns:
-        Of the flags of :mod:`now_builder.package.settings`, without those that are measured.
+    Of :data:`now_builder.package.settings.FLAGS`, without those that are measured.
     """
     caption = row.caption or ""
     found = set(oddities(caption))

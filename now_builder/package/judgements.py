@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,19 +19,8 @@ _WORDS: dict[str, Verdict] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Judgements:
-    """Verdicts by page key; a page that nobody judged is not in it."""
-
-    verdicts: dict[str, Verdict]
-
-    def of(self, key: str) -> Verdict | None:
-        """Return the verdict on a page, ``None`` if there is none."""
-        return self.verdicts.get(key)
-
-
-def read_judgements(path: Path, plan: Iterable[Planned]) -> Judgements:
-    """Read a file with a column ``url`` or ``key`` and a column ``matched``.
+def read_judgements(path: Path, plan: Iterable[Planned]) -> dict[str, Verdict]:
+    """Read verdicts by page key from a file with a column ``url`` or ``key`` and one ``matched``.
 
     Two verdicts on one page that differ count as unsure. Lines about other pages are ignored.
 
@@ -63,7 +51,7 @@ def read_judgements(path: Path, plan: Iterable[Planned]) -> Judgements:
             verdicts[key] = verdict if verdicts.get(key, verdict) == verdict else "unsure"
     if not verdicts:
         raise FormatError(path, f"none of its {len(table)} lines names a {column} of the plan")
-    return Judgements(verdicts)
+    return verdicts
 
 
 def _read(path: Path) -> pd.DataFrame:

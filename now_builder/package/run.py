@@ -46,6 +46,7 @@ from now_builder.formats.shard import (
 from now_builder.formats.split import SPLITS, Split, SplitPlan, read_split
 from now_builder.formats.statistics import ReleaseStatistics
 from now_builder.formats.text import mend
+from now_builder.formats.verdicts import Verdict
 from now_builder.package.arrays import ArrayFiles, write_images
 from now_builder.package.card import write_card
 from now_builder.package.croissant import make_croissant
@@ -58,12 +59,9 @@ from now_builder.package.description import (
 )
 from now_builder.package.filters import Pages, Selection, select, unusable
 from now_builder.package.flags import flags_of
-from now_builder.package.judgements import Judgements, read_judgements, relative
+from now_builder.package.judgements import read_judgements, relative
 from now_builder.package.screenshots import measure
 from now_builder.package.settings import MEASURED, PackageSettings, ReleaseSettings
-from now_builder.package.verify import verify
-
-__all__ = ["package", "verify"]
 
 _PREVIOUS = ".previous-manifest.json"
 _LIBRARIES = ("datasketch", "h5py", "numpy", "phonenumberslite", "pyarrow", "tldextract")
@@ -79,7 +77,7 @@ class _Inputs:
     ids: dict[str, dict[str, list[int]]]
     vocabularies: dict[str, Vocabulary]
     tokenizers: dict[str, str]
-    judged: Judgements | None
+    judged: dict[str, Verdict] | None
     hashes: dict[str, str]
     flags: Mapping[str, frozenset[str]]
 
@@ -123,11 +121,10 @@ def package(
         if not force and before is not None and _stands(release, before, resolved, inputs):
             return before
         pages = Pages(inputs.plan, inputs.rows, frozenset(opened.keys), inputs.ids, inputs.flags)
-        if resolved.filters.drop & {*MEASURED}:
+        if not resolved.dropped_flags.isdisjoint(MEASURED):
             pages = _add_measured_flags(captures, pages)
-        sizes = {name: getattr(resolved, name) for name in SPLITS}
-        selection = select(pages, split, sizes, inputs.judged, resolved.filters)
-        _check_sizes(selection, sizes, release)
+        selection = select(pages, split, resolved, inputs.judged)
+        _check_sizes(selection, resolved, release)
         _clear(release)
         inputs = replace(inputs, flags=pages.flags)
         return _write(release, opened, inputs, selection, resolved)
@@ -141,14 +138,7 @@ def resolve_settings(
     *,
     mended: bool,
 ) -> ReleaseSettings:
-    """Decide every setting: as given, else as the release was made, else the default.
-
-    Args:
-        settings: The settings that were given.
-        split: Plan of the captures' split.
-        before: Manifest of the release as it was, if it was.
-        release: Its folder.
-        mended: Whether the captions were mended when they were tokenised.
+    """Decide every setting: as given, else as the release was made (``before``), else the default.
 
     Raises:
         ConfigError: If seed or ``by`` are not those of ``split.toml``, or ``mend`` is not that of
@@ -232,7 +222,7 @@ def _read(
         if vocabulary.extra.get("ids_sha256", hashes[name]) != hashes[name]:
             raise FormatError(path, "does not belong to its vocabulary; run tokenize again")
     paths = [captions / f"{name}.tokenizer.json" for name in sorted(vocabularies)]
-    raw = {path.name: _text(path) for path in paths if path.exists()}
+    raw = {path.name: _read_text(path) for path in paths if path.exists()}
     judged = None
     if settings.matched is not None:
         path = Path(os.path.normpath(release.resolve() / settings.matched))
@@ -241,7 +231,7 @@ def _read(
     return _Inputs(split, plan, rows, ids, vocabularies, raw, judged, hashes, flags)
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
@@ -269,7 +259,7 @@ def _stands(release: Path, before: Manifest, settings: ReleaseSettings, inputs: 
     )
 
 
-def _check_sizes(selection: Selection, sizes: Mapping[Split, int], release: Path) -> None:
+def _check_sizes(selection: Selection, settings: ReleaseSettings, release: Path) -> None:
     counts = ", ".join(f"{name} {len(keys)}" for name, keys in selection.splits.items())
     empty = [name for name, keys in selection.splits.items() if not keys]
     if empty:
@@ -279,6 +269,7 @@ def _check_sizes(selection: Selection, sizes: Mapping[Split, int], release: Path
             f"{reasons}); crawl more sites, or crawl again with another seed, larger shares, or "
             "by page for a single site; judge more pairs if --matched leaves too few"
         )
+    sizes = {name: getattr(settings, name) for name in selection.splits}
     cut = [f"{name} {len(keys)} of {sizes[name]}" for name, keys in selection.splits.items()
            if len(keys) < sizes[name]]  # fmt: skip
     if cut:
@@ -309,7 +300,7 @@ def _write(
 ) -> Manifest:
     statistics = ReleaseStatistics(capture_columns(inputs.rows))
     pairs: dict[Split, list[Pair]] = {}
-    shapes: dict[str, list[int]] = {}
+    shapes: dict[str, list[int] | None] = {}
     half = features.dataset.dtype.itemsize == 2 if settings.half is None else settings.half
     for split, keys in selection.splits.items():
         h5 = Path(DATA_FOLDER) / f"{split}.h5"
@@ -320,14 +311,9 @@ def _write(
         count_pairs(statistics.splits[split], pairs[split], inputs.ids)
         for name in [h5, *([npy] if npy else [])]:
             shapes[name.as_posix()] = [len(keys), *features.dataset.shape[1:]]
-    names = [*shapes, *_write_texts(release, inputs, selection)]
+    shapes |= dict.fromkeys(_write_texts(release, inputs, selection))
     write_pairs(release / "pairs.parquet", [pair for split in SPLITS for pair in pairs[split]])
     write_rejects(release / "rejects.parquet", selection.rejects)
-    detector = {
-        name: str(value)
-        for name, value in sorted(features.attributes.items())
-        if name not in {"format", "complete"}
-    }
     description = Description(
         statistics,
         inputs.vocabularies,
@@ -335,16 +321,13 @@ def _write(
         selection.reasons,
         fetch_times(inputs.rows),
         count_verdicts(pairs, inputs.judged),
-        detector,
+        detector={
+            name: str(value)
+            for name, value in sorted(features.attributes.items())
+            if name not in {"format", "complete"}
+        },
     )
-    return _describe(release, inputs, settings, description, _Written(names, shapes, selection))
-
-
-@dataclass(frozen=True, slots=True)
-class _Written:
-    names: list[str]
-    shapes: dict[str, list[int]]
-    selection: Selection
+    return _describe(release, inputs, settings, selection, description, shapes)
 
 
 def _pairs(split: Split, keys: list[str], inputs: _Inputs, hashes: list[str]) -> list[Pair]:
@@ -369,27 +352,30 @@ def _write_texts(release: Path, inputs: _Inputs, selection: Selection) -> list[s
     texts |= {f"vocab/{name}": text for name, text in inputs.tokenizers.items()}
     for path, text in texts.items():
         write_text(release / path, text)
-    names = [*texts]
-    for name, vocabulary in inputs.vocabularies.items():
-        names.append(f"vocab/{DATA_FOLDER}_vocab_{name}.json")
-        write_vocabulary(release / names[-1], vocabulary)
-    return names
+    vocabularies = {
+        f"vocab/{DATA_FOLDER}_vocab_{name}.json": vocabulary
+        for name, vocabulary in inputs.vocabularies.items()
+    }
+    for path, vocabulary in vocabularies.items():
+        write_vocabulary(release / path, vocabulary)
+    return [*texts, *vocabularies]
 
 
 def _describe(
     release: Path,
     inputs: _Inputs,
     settings: ReleaseSettings,
+    selection: Selection,
     description: Description,
-    written: _Written,
+    shapes: dict[str, list[int] | None],
 ) -> Manifest:
-    """Write card, metadata and, last, the manifest."""
+    """Write card, metadata and, last, the manifest; ``shapes`` has the files written so far."""
     write_text(release / "DATASET_CARD.md", write_card(description, settings, inputs.split))
-    names = [*written.names, "pairs.parquet", "rejects.parquet", "DATASET_CARD.md"]
-    files = {name: _entry(release, name, written.shapes.get(name)) for name in sorted(names)}
+    names = [*shapes, "pairs.parquet", "rejects.parquet", "DATASET_CARD.md"]
+    files = {name: _entry(release, name, shapes.get(name)) for name in sorted(names)}
     write_json(release / "croissant.json", make_croissant(description, settings, files))
-    files["croissant.json"] = _entry(release, "croissant.json", None)
-    splits = written.selection.splits
+    files["croissant.json"] = _entry(release, "croissant.json")
+    splits = selection.splits
     manifest = Manifest(
         name=settings.name,
         created_at=description.fetched[1],
@@ -414,7 +400,7 @@ def _describe(
     return manifest
 
 
-def _entry(release: Path, name: str, shape: list[int] | None) -> FileEntry:
+def _entry(release: Path, name: str, shape: list[int] | None = None) -> FileEntry:
     path = release / name
     return FileEntry(sha256=sha256_of(path), bytes=path.stat().st_size, shape=shape)
 

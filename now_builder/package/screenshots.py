@@ -10,7 +10,6 @@ from tqdm import tqdm
 from now_builder.formats.shard import (
     HEIGHT,
     WIDTH,
-    Capture,
     Element,
     open_screenshot,
     read_captures,
@@ -26,10 +25,6 @@ _DIALOGS = frozenset({"dialog", "alertdialog"})
 def measure(captures: Path, keys: frozenset[str]) -> dict[str, frozenset[str]]:
     """Find blank screens and consent walls among captured pages; reads their shards through.
 
-    Args:
-        captures: Folder made by ``crawl``.
-        keys: Keys of the pages to read.
-
     Returns:
         ``blank``, ``consent_wall`` or both, of the pages that have one of them.
 
@@ -42,19 +37,11 @@ def measure(captures: Path, keys: frozenset[str]) -> dict[str, frozenset[str]]:
     found = {}
     captures_read = read_captures(captures, skip, shards)
     for capture in tqdm(captures_read, total=len(keys), desc="looking", unit="page", disable=None):
-        flags = _measured_flags(capture)
-        if flags:
-            found[capture.key] = flags
+        blank = is_blank(capture.screenshot, capture.key)
+        measured = {"blank": blank, "consent_wall": has_consent_wall(capture.elements)}
+        if any(measured.values()):
+            found[capture.key] = frozenset(name for name, there in measured.items() if there)
     return found
-
-
-def _measured_flags(capture: Capture) -> frozenset[str]:
-    flags = set()
-    if is_blank(capture.screenshot, capture.key):
-        flags.add("blank")
-    if has_consent_wall(capture.elements):
-        flags.add("consent_wall")
-    return frozenset(flags)
 
 
 def is_blank(screenshot: bytes, key: str) -> bool:
@@ -93,11 +80,7 @@ def _covers(element: Element) -> bool:
 
 
 class PhashIndex:
-    """Perceptual hashes, searched for one within a number of bits.
-
-    Args:
-        bits: How many of the 64 may differ.
-    """
+    """Perceptual hashes, searched for one that differs in so many of its 64 bits at most."""
 
     def __init__(self, bits: int) -> None:
         self._bits = bits

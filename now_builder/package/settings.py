@@ -1,6 +1,5 @@
 """What a user can set in packaging, and what is taken where nothing is given."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -15,31 +14,6 @@ MEASURED = ("blank", "consent_wall")
 """Flags for which screenshots and elements are read, see :mod:`now_builder.package.screenshots`."""
 FLAGS = (*ODDITIES, "email", "phone", "adult", "error_page", *MEASURED)
 """What may be noteworthy about a pair."""
-
-
-@dataclass(frozen=True, slots=True)
-class Filters:
-    """What else keeps a page out; by default nothing does.
-
-    Attributes:
-        min_characters: Fewest characters of a caption.
-        max_characters: Most characters of a caption; 0 sets no limit.
-        languages: Kept, by the row's ``lang`` (``und``: undecided); empty for all.
-        drop: Flags that keep a page out.
-        captions: ``exact``: of captions equal after case folding one stays; ``near``: also of
-            similar ones.
-        similarity: From which captions are near: Jaccard of their runs of three characters.
-        phash_bits: Of screenshots whose perceptual hashes differ in so many bits at most, one
-            stays; -1 keeps all.
-    """
-
-    min_characters: int = 0
-    max_characters: int = 0
-    languages: frozenset[str] = frozenset()
-    drop: frozenset[str] = frozenset()
-    captions: Literal["keep", "exact", "near"] = "keep"
-    similarity: float = 0.8
-    phash_bits: int = -1
 
 
 class PackageSettings(Strict):
@@ -185,17 +159,14 @@ class ReleaseSettings(Strict):
     contact: str = ""
 
     @property
-    def filters(self) -> Filters:
-        """What keeps pages out, in the terms of ``select``."""
-        return Filters(
-            min_characters=self.min_characters,
-            max_characters=self.max_characters,
-            languages=_names(self.languages, "all"),
-            drop=_names(self.drop, "none"),
-            captions=self.duplicate_captions,
-            similarity=self.similarity,
-            phash_bits=self.duplicate_looks,
-        )
+    def kept_languages(self) -> frozenset[str]:
+        """Languages whose pages are kept (``und``: undecided); empty for all."""
+        return _names(self.languages, "all")
+
+    @property
+    def dropped_flags(self) -> frozenset[str]:
+        """Flags that keep a page out."""
+        return _names(self.drop, "none")
 
 
 def _names(text: str, empty: str) -> frozenset[str]:

@@ -10,7 +10,6 @@ from now_builder.formats.captions import TOKENIZERS
 from now_builder.formats.features import open_features
 from now_builder.formats.release import (
     DATA_FOLDER,
-    Captions,
     Manifest,
     Pair,
     check_files,
@@ -29,9 +28,6 @@ _BATCH = 256
 
 def verify(release: Path) -> list[str]:
     """Check a release; give one line per problem, none if it is whole.
-
-    Args:
-        release: Folder made by ``package``.
 
     Raises:
         FormatError: If there is no manifest, so that nothing can be checked.
@@ -75,20 +71,18 @@ def _check_captions(
         problems.append(f"pairs.parquet: pair_index of {split} is not 0, 1, 2 …")
     for tokenizer in dict.fromkeys([*TOKENIZERS, *manifest.fingerprints.get(split, {})]):
         name = f"{split}_caps_{tokenizer}.txt"
-        captions: Captions = read_split_captions(release, split, tokenizer)
+        captions = read_split_captions(release, split, tokenizer)
         if captions.keys != [pair.key for pair in pairs]:
             problems.append(f"{split}_ids.txt: keys are not those of pairs.parquet")
         if captions.fingerprint != manifest.fingerprints.get(split, {}).get(tokenizer):
             problems.append(f"{name}: fingerprint differs from the manifest's")
         size = read_release_vocabulary(release, tokenizer).idx
-        empty = [line for line, ids in enumerate(captions.captions, 1) if not ids]
-        high = [
-            line for line, ids in enumerate(captions.captions, 1) if max(ids, default=0) >= size
-        ]
-        if empty:
-            problems.append(f"{name}: line {empty[0]} is empty")
-        if high:
-            problems.append(f"{name}: line {high[0]} has an id outside the vocabulary of {size}")
+        largest = [max(ids, default=-1) for ids in captions.captions]
+        if -1 in largest:
+            problems.append(f"{name}: line {largest.index(-1) + 1} is empty")
+        high = next((line for line, found in enumerate(largest, 1) if found >= size), None)
+        if high is not None:
+            problems.append(f"{name}: line {high} has an id outside the vocabulary of {size}")
     return problems
 
 

@@ -1,6 +1,5 @@
 """The responses of the simulated web, awkward kinds included."""
 
-import gzip
 from dataclasses import dataclass, field
 from html import escape
 from typing import Literal, TextIO
@@ -21,13 +20,10 @@ class Answer:
     """An HTTP response and how it is sent.
 
     Attributes:
-        status: status code.
-        content_type: the header, or ``None`` for none.
-        body: the bytes; an endless response repeats them.
-        headers: further headers.
-        delay_s: seconds before the first byte.
+        headers: Headers besides ``Content-Type``.
+        delay_s: Seconds before the first byte.
         manner: ``truncated`` breaks off, ``endless`` never ends, ``silent`` never begins.
-        compress: whether it may be sent with gzip.
+        compress: Whether it may be sent with gzip.
     """
 
     status: int
@@ -41,12 +37,7 @@ class Answer:
 
 @dataclass(slots=True)
 class Answers:
-    """Finds the answer to a request by a table of routes.
-
-    Attributes:
-        latency_s: seconds that the server waits before every answer.
-        access_log: file that gets a line for each request.
-    """
+    """Finds the answer to a request by a table of routes."""
 
     world: World
     latency_s: float = 0.0
@@ -56,8 +47,7 @@ class Answers:
 
     def __post_init__(self) -> None:
         """Fill the table of routes."""
-        for site in self.world.sites:
-            self._homes[site.host] = site.number
+        self._homes |= {site.host: site.number for site in self.world.sites}
         for page in self.world.pages:
             if page.original is None:
                 host = self.world.sites[page.site].host
@@ -141,11 +131,6 @@ class Answers:
         drawn: Picture = picture(self.world, page, *asked)
         svg = drawn.to_svg(f' width="{width}" height="{height}"')
         return Answer(200, "image/svg+xml", svg.encode(), compress=True)
-
-
-def compressed(body: bytes) -> bytes:
-    """Compress; the same bytes give the same bytes."""
-    return gzip.compress(body, compresslevel=5, mtime=0)
 
 
 def _targets(world: World, page: Page) -> list[tuple[str, str]]:

@@ -39,13 +39,7 @@ def description(words: Words, topic: str, rng: Random) -> str:
 
 
 def boilerplate(words: Words, site_name: str, number: int) -> str:
-    """Return the text that a site puts on all its pages.
-
-    Args:
-        words: The site's language.
-        site_name: Stands before it on every second site.
-        number: Number of the site, which chooses the text.
-    """
+    """Return the text that a site puts on all its pages, chosen by the site's number."""
     slogans = words.several("slogans")
     slogan = slogans[number // 2 % len(slogans)]
     return slogan if number % 2 else f"{site_name} - {slogan}"
@@ -64,11 +58,6 @@ def garble(description: str, topic_free: str, rng: Random) -> str:
 
     What can be undone with patience (UTF-8 read as another encoding) is made of a text without
     topic; the other ways destroy the text. So a garbled text never reveals the topic.
-
-    Args:
-        description: A text about the topic.
-        topic_free: A text without topic.
-        rng: Chooses the way.
     """
     way = rng.randrange(2, 4) if topic_free.isascii() else rng.randrange(4)
     if way == 0:

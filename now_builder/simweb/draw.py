@@ -10,6 +10,7 @@ from now_builder.simweb.pen import Number, Pen, Picture, shade, tone
 VARIANTS = 3
 Thing = Callable[[Pen, Random, int], None]
 Scene = Callable[[Pen, Random, int, Number], None]
+Ground = Callable[[Pen, Random, Number], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,58 +20,17 @@ class Drawing:
     Attributes:
         thing: Draws around the origin, to be placed once or several times; or
         scene: Fills the whole picture.
-        ground: ``plain`` (any colour) or a key of the grounds below: where the thing is mostly
-            found.
+        ground: Where the thing is mostly found; without it, on any colour.
         turn: Largest angle by which the thing is turned, in degrees.
         crowd: Most copies in a picture.
     """
 
     thing: Thing | None = None
     scene: Scene | None = None
-    ground: str = "plain"
+    ground: Ground | None = None
     turn: Number = 12
     crowd: int = 3
 
-
-TOPICS: dict[str, Drawing] = {
-    "banana": Drawing(food.banana, turn=40),
-    "strawberry": Drawing(food.strawberry, turn=35, crowd=4),
-    "watermelon": Drawing(food.watermelon, turn=20),
-    "pizza": Drawing(food.pizza, turn=180, crowd=2),
-    "sushi": Drawing(food.sushi, ground="slate", turn=10, crowd=2),
-    "coffee": Drawing(food.coffee, turn=4),
-    "cake": Drawing(food.cake, turn=4),
-    "ice_cream": Drawing(food.ice_cream, turn=14),
-    "sea": Drawing(scene=nature.sea),
-    "forest": Drawing(scene=nature.forest),
-    "mountain": Drawing(scene=nature.mountain),
-    "desert": Drawing(scene=nature.desert),
-    "sunflower": Drawing(nature.sunflower, ground="sky", turn=8),
-    "tulip": Drawing(nature.tulip, turn=6),
-    "mushroom": Drawing(nature.mushroom, ground="moss", turn=8),
-    "clock": Drawing(things.clock, turn=6, crowd=2),
-    "umbrella": Drawing(nature.umbrella, ground="rain", turn=14, crowd=2),
-    "snowman": Drawing(nature.snowman, ground="snow", turn=4, crowd=2),
-    "cat": Drawing(animals.cat, turn=8, crowd=2),
-    "fish": Drawing(animals.fish, ground="water", turn=14),
-    "butterfly": Drawing(animals.butterfly, ground="meadow", turn=40),
-    "penguin": Drawing(animals.penguin, ground="snow", turn=4),
-    "car": Drawing(travel.car, ground="road", turn=2, crowd=2),
-    "bicycle": Drawing(travel.bicycle, ground="plain", turn=4, crowd=2),
-    "tent": Drawing(travel.tent, ground="grass", turn=2, crowd=2),
-    "aeroplane": Drawing(travel.aeroplane, ground="sky", turn=20, crowd=2),
-    "train": Drawing(travel.train, ground="sky", turn=0, crowd=1),
-    "rocket": Drawing(travel.rocket, ground="space", turn=30, crowd=2),
-    "house": Drawing(travel.house, ground="grass", turn=0, crowd=2),
-    "castle": Drawing(travel.castle, ground="sky", turn=0, crowd=1),
-    "football": Drawing(scene=things.football),
-    "basketball": Drawing(things.basketball, turn=30, crowd=2),
-    "chess": Drawing(scene=things.chess),
-    "guitar": Drawing(things.guitar, turn=20, crowd=2),
-    "piano": Drawing(scene=things.piano),
-    "balloon": Drawing(travel.balloon, ground="sky", turn=5),
-}
-"""Every topic that can be drawn. The names never leave this process."""
 
 _PLAIN = (
     "#ffffff", "#f3f1ec", "#ece7df", "#e3e9ee", "#dfe8e0", "#efe3dc", "#e9e2ee", "#d5dbe0",
@@ -80,14 +40,7 @@ _SKY = ("#a9d8f5", "#bfe3f7", "#8fc7ee", "#cfe6f2", "#f6dcc0")
 
 
 def draw(topic: str, rng: Random, width: Number, variant: int | None = None) -> Picture:
-    """Draw a picture of a topic.
-
-    Args:
-        topic: A key of :data:`TOPICS`.
-        rng: Draws all that varies.
-        width: Width of the picture, whose height is 100.
-        variant: Number of the drawing; by default any.
-    """
+    """Draw a picture of a topic, of height 100; by default of any variant."""
     drawing = TOPICS[topic]
     variant = rng.randrange(VARIANTS) if variant is None else variant
     pen = Pen()
@@ -119,14 +72,14 @@ def _places(rng: Random, width: Number, crowd: int) -> list[tuple[Number, Number
     return places
 
 
-def _lay_ground(pen: Pen, rng: Random, ground: str, width: Number) -> None:
-    if ground == "plain" or rng.random() < 0.15:
+def _lay_ground(pen: Pen, rng: Random, ground: Ground | None, width: Number) -> None:
+    if ground is None or rng.random() < 0.15:
         pen.box((0, 0), (width, 100), tone(rng, rng.choice(_PLAIN), 0.02))
         if rng.random() < 0.4:
             y = rng.uniform(62, 84)
             pen.box((0, y), (width, 100 - y), tone(rng, rng.choice(_PLAIN), 0.04))
         return
-    _GROUNDS[ground](pen, rng, width)
+    ground(pen, rng, width)
 
 
 def _sky(pen: Pen, rng: Random, width: Number) -> None:
@@ -188,15 +141,42 @@ def _road(pen: Pen, rng: Random, width: Number) -> None:
         pen.box((step * 22, 88), (12, 2.4), "#f2efe2")
 
 
-_GROUNDS: dict[str, Callable[[Pen, Random, Number], None]] = {
-    "sky": _sky,
-    "grass": _grass,
-    "moss": _moss,
-    "meadow": _meadow,
-    "rain": _rain,
-    "slate": _slate,
-    "snow": _snow,
-    "water": _water,
-    "space": _space,
-    "road": _road,
+TOPICS: dict[str, Drawing] = {
+    "banana": Drawing(food.banana, turn=40),
+    "strawberry": Drawing(food.strawberry, turn=35, crowd=4),
+    "watermelon": Drawing(food.watermelon, turn=20),
+    "pizza": Drawing(food.pizza, turn=180, crowd=2),
+    "sushi": Drawing(food.sushi, ground=_slate, turn=10, crowd=2),
+    "coffee": Drawing(food.coffee, turn=4),
+    "cake": Drawing(food.cake, turn=4),
+    "ice_cream": Drawing(food.ice_cream, turn=14),
+    "sea": Drawing(scene=nature.sea),
+    "forest": Drawing(scene=nature.forest),
+    "mountain": Drawing(scene=nature.mountain),
+    "desert": Drawing(scene=nature.desert),
+    "sunflower": Drawing(nature.sunflower, ground=_sky, turn=8),
+    "tulip": Drawing(nature.tulip, turn=6),
+    "mushroom": Drawing(nature.mushroom, ground=_moss, turn=8),
+    "clock": Drawing(things.clock, turn=6, crowd=2),
+    "umbrella": Drawing(nature.umbrella, ground=_rain, turn=14, crowd=2),
+    "snowman": Drawing(nature.snowman, ground=_snow, turn=4, crowd=2),
+    "cat": Drawing(animals.cat, turn=8, crowd=2),
+    "fish": Drawing(animals.fish, ground=_water, turn=14),
+    "butterfly": Drawing(animals.butterfly, ground=_meadow, turn=40),
+    "penguin": Drawing(animals.penguin, ground=_snow, turn=4),
+    "car": Drawing(travel.car, ground=_road, turn=2, crowd=2),
+    "bicycle": Drawing(travel.bicycle, turn=4, crowd=2),
+    "tent": Drawing(travel.tent, ground=_grass, turn=2, crowd=2),
+    "aeroplane": Drawing(travel.aeroplane, ground=_sky, turn=20, crowd=2),
+    "train": Drawing(travel.train, ground=_sky, turn=0, crowd=1),
+    "rocket": Drawing(travel.rocket, ground=_space, turn=30, crowd=2),
+    "house": Drawing(travel.house, ground=_grass, turn=0, crowd=2),
+    "castle": Drawing(travel.castle, ground=_sky, turn=0, crowd=1),
+    "football": Drawing(scene=things.football),
+    "basketball": Drawing(things.basketball, turn=30, crowd=2),
+    "chess": Drawing(scene=things.chess),
+    "guitar": Drawing(things.guitar, turn=20, crowd=2),
+    "piano": Drawing(scene=things.piano),
+    "balloon": Drawing(travel.balloon, ground=_sky, turn=5),
 }
+"""Every topic that can be drawn. The names never leave this process."""

@@ -39,10 +39,6 @@ def make(folder: Path, settings: SimwebSettings) -> SimwebSummary:
     """Write ``urls.txt``, ``truth.parquet`` and, last, ``simweb.toml``.
 
     The same settings give the same bytes.
-
-    Args:
-        folder: Made if it is not there.
-        settings: They determine everything.
     """
     world = build_world(settings)
     table = truth(world)

@@ -17,14 +17,9 @@ IDENTITY: Matrix = (1, 0, 0, 1, 0, 0)
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A path, how it is painted, and where it stands.
+    """A path (SVG path data), how it is painted, and the matrix that maps it to the picture.
 
-    Attributes:
-        data: SVG path data.
-        fill: Colour, or ``none``.
-        stroke: Colour, or ``none``.
-        width: Width of the stroke, in units of the path.
-        matrix: Maps the path to the picture.
+    Colours may be ``none``; ``width`` is that of the stroke, in units of the path.
     """
 
     data: str
@@ -45,15 +40,7 @@ class Pen:
     def moved(
         self, x: Number, y: Number, scale: Number = 1, angle: Number = 0, *, flip: bool = False
     ) -> Iterator[None]:
-        """Draw around the point (x, y), turned clockwise by ``angle`` degrees.
-
-        Args:
-            x: Shift to the right.
-            y: Downwards.
-            scale: Enlarges.
-            angle: In degrees.
-            flip: Mirror left and right.
-        """
+        """Draw around the point (x, y), turned clockwise by ``angle`` degrees, perhaps mirrored."""
         before = self.matrix
         turn = math.radians(angle)
         cos, sin = scale * math.cos(turn), scale * math.sin(turn)
@@ -68,16 +55,14 @@ class Pen:
         """Paint a path of SVG path data."""
         self.shapes.append(Shape(data, fill, stroke, width, self.matrix))
 
-    def ellipse(self, center: Point, radii: Point, fill: str, stroke: str = "none") -> None:
+    def ellipse(
+        self, center: Point, radii: Point, fill: str, stroke: str = "none", width: Number = 2
+    ) -> None:
         """Paint an ellipse."""
         (x, y), (rx, ry) = center, radii
         arc = f"A{_n(rx)} {_n(ry)} 0 1 0 "
-        self.path(
-            f"M{_n(x - rx)} {_n(y)}{arc}{_n(x + rx)} {_n(y)}{arc}{_n(x - rx)} {_n(y)}Z",
-            fill,
-            stroke,
-            2,
-        )
+        data = f"M{_n(x - rx)} {_n(y)}{arc}{_n(x + rx)} {_n(y)}{arc}{_n(x - rx)} {_n(y)}Z"
+        self.path(data, fill, stroke, width)
 
     def circle(self, x: Number, y: Number, radius: Number, fill: str) -> None:
         """Paint a disc."""
@@ -85,12 +70,7 @@ class Pen:
 
     def ring(self, center: Point, radius: Number, stroke: str, width: Number) -> None:
         """Paint a circle's line."""
-        x, y = center
-        arc = f"A{_n(radius)} {_n(radius)} 0 1 0 "
-        data = (
-            f"M{_n(x - radius)} {_n(y)}{arc}{_n(x + radius)} {_n(y)}{arc}{_n(x - radius)} {_n(y)}Z"
-        )
-        self.path(data, "none", stroke, width)
+        self.ellipse(center, (radius, radius), "none", stroke, width)
 
     def box(self, corner: Point, size: Point, fill: str, radius: Number = 0) -> None:
         """Paint a rectangle, its corners rounded by ``radius``."""
@@ -124,11 +104,7 @@ class Picture:
     shapes: tuple[Shape, ...]
 
     def to_svg(self, attributes: str = "") -> str:
-        """Write as an SVG element.
-
-        Args:
-            attributes: Further attributes of the element, such as a class.
-        """
+        """Write as an SVG element; ``attributes`` are further ones, such as a class."""
         paths = "".join(_svg_path(shape) for shape in self.shapes)
         return (
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_n(self.width)} 100" '
@@ -137,12 +113,7 @@ class Picture:
         )
 
     def to_script(self, canvas: str, pixels: Point) -> str:
-        """Write as a script that paints the canvas element with the id ``canvas``.
-
-        Args:
-            canvas: An element's id.
-            pixels: Width and height of the canvas, in its own pixels.
-        """
+        """Write as a script that paints the canvas with the id ``canvas``, of ``pixels`` px."""
         scale = max(pixels[0] / self.width, pixels[1] / 100)
         left, top = (pixels[0] - self.width * scale) / 2, (pixels[1] - 100 * scale) / 2
         view = (scale, 0, 0, scale, left, top)
@@ -161,12 +132,9 @@ class Picture:
 
 
 def tone(rng: Random, color: str, amount: Number = 0.06) -> str:
-    """Vary a colour a little in hue, saturation and lightness.
+    """Vary a colour a little.
 
-    Args:
-        rng: Draws.
-        color: ``#rrggbb``.
-        amount: Largest change of lightness and of saturation, of 1; hue changes by a fifth of it.
+    Lightness and saturation change by ``amount`` (of 1) at most, hue by a fifth of it.
     """
     red, green, blue = (int(color[place : place + 2], 16) / 255 for place in (1, 3, 5))
     hue, light, saturation = colorsys.rgb_to_hls(red, green, blue)

@@ -25,13 +25,7 @@ _HUGE_ROWS = 9000
 
 
 def render(world: World, page: Page, *, refreshed: bool = False) -> bytes:
-    """Render a page's HTML.
-
-    Args:
-        world: The whole.
-        page: The page.
-        refreshed: Leave out the refresh of a page that refreshes itself.
-    """
+    """Render a page's HTML; ``refreshed`` leaves out the refresh of a page that has one."""
     view = View(world, page, Random(f"{world.settings.seed}/view/{page.number}"))
     body = template_of(world.settings.seed, page.site)(view)
     if view.rng.random() < 0.12:

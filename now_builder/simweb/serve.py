@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gzip
 import signal
 import socket
 import sys
@@ -14,7 +15,7 @@ from pathlib import Path
 
 from now_builder.errors import NowError
 from now_builder.formats.io import write_text
-from now_builder.simweb.answer import Answer, Answers, compressed
+from now_builder.simweb.answer import Answer, Answers
 from now_builder.simweb.make import read_world
 
 _HEAD_LIMIT = 32_768
@@ -64,36 +65,24 @@ def serve(
 
 @contextmanager
 def serving(folder: Path, host: str = "127.0.0.1") -> Iterator[str]:
-    """Serve a folder from a thread of this process; yield ``ADDRESS:PORT``.
-
-    Args:
-        folder: Made by ``make``.
-        host: A loopback address; the port is a free one.
-    """
+    """Serve a folder made by ``make`` from a thread of this process; yield ``ADDRESS:PORT``."""
     answers = Answers(read_world(folder))
     listener = _listen(host, 0)
     address = "{}:{}".format(*listener.getsockname()[:2])
     loop = asyncio.new_event_loop()
     stop = asyncio.Event()
-    thread = threading.Thread(
-        target=_run_loop, args=(loop, answers, listener, stop), name="simweb", daemon=True
-    )
+
+    def run() -> None:
+        with contextlib.closing(loop):
+            loop.run_until_complete(_serve(answers, listener, stop))
+
+    thread = threading.Thread(target=run, name="simweb", daemon=True)
     thread.start()
     try:
         yield address
     finally:
         loop.call_soon_threadsafe(stop.set)
         thread.join()
-
-
-def _run_loop(
-    loop: asyncio.AbstractEventLoop, answers: Answers, listener: socket.socket, stop: asyncio.Event
-) -> None:
-    asyncio.set_event_loop(loop)
-    try:
-        loop.run_until_complete(_serve(answers, listener, stop))
-    finally:
-        loop.close()
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -155,7 +144,8 @@ async def _exchange(
         await writer.drain()
         return False
     method, target, version = parts
-    headers = dict(_header(line) for line in lines[1:] if ":" in line)
+    pairs = (line.partition(":") for line in lines[1:] if ":" in line)
+    headers = {name.strip().lower(): value.strip() for name, _, value in pairs}
     host, target = _place(target, headers.get("host", ""))
     if answers.access_log is not None:
         answers.access_log.write(f"{host}{target}\n")
@@ -168,14 +158,16 @@ async def _exchange(
     if answer.manner == "silent":
         await reader.read()  # returns when the other side gives up
         return False
-    gzip = answer.compress and "gzip" in headers.get("accept-encoding", "")
-    return await _send(writer, answer, keep=keep, gzip=gzip, body=method == "GET")
+    compress = answer.compress and "gzip" in headers.get("accept-encoding", "")
+    return await _send(writer, answer, keep=keep, compress=compress, body=method == "GET")
 
 
 async def _send(
-    writer: asyncio.StreamWriter, answer: Answer, *, keep: bool, gzip: bool, body: bool
+    writer: asyncio.StreamWriter, answer: Answer, *, keep: bool, compress: bool, body: bool
 ) -> bool:
-    content = compressed(answer.body) if gzip else answer.body
+    content = answer.body
+    if compress:  # the same bytes give the same bytes
+        content = gzip.compress(content, compresslevel=5, mtime=0)
     if answer.manner == "endless":
         writer.write(_head(answer, None, keep=False) + (content if body else b""))
         while body:
@@ -185,29 +177,24 @@ async def _send(
         return False
     whole = answer.manner == "whole"
     length = len(content) if whole else len(content) * 5 // 4
-    writer.write(_head(answer, length, keep=keep and whole, gzip=gzip))
+    writer.write(_head(answer, length, keep=keep and whole, compress=compress))
     if body:
         writer.write(content)
     await writer.drain()
     return keep and whole
 
 
-def _head(answer: Answer, length: int | None, *, keep: bool, gzip: bool = False) -> bytes:
+def _head(answer: Answer, length: int | None, *, keep: bool, compress: bool = False) -> bytes:
     lines = [f"HTTP/1.1 {answer.status} {HTTPStatus(answer.status).phrase}"]
     if answer.content_type is not None:
         lines.append(f"Content-Type: {answer.content_type}")
     if length is not None and answer.status != HTTPStatus.NO_CONTENT:
         lines.append(f"Content-Length: {length}")
-    if gzip:
+    if compress:
         lines.append("Content-Encoding: gzip")
     lines += [f"{name}: {value}" for name, value in answer.headers]
     lines.append(f"Connection: {'keep-alive' if keep else 'close'}")
     return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
-
-
-def _header(line: str) -> tuple[str, str]:
-    name, _, value = line.partition(":")
-    return name.strip().lower(), value.strip()
 
 
 def _place(target: str, host: str) -> tuple[str, str]:

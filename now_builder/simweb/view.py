@@ -31,17 +31,15 @@ class View:
     """One page as its template sees it; every call draws something new, always the same.
 
     Attributes:
-        world: the simulated web.
-        page: the page.
-        rng: random numbers of this page alone.
-        count: number of pictures so far.
+        rng: Random numbers of this page alone.
+        count: Number of pictures so far.
     """
 
     world: World
     page: Page
     rng: Random
     count: int = 0
-    _unused: dict[str, list[str]] = field(default_factory=dict)
+    _unused: list[str] = field(default_factory=list)
 
     @property
     def site(self) -> Site:
@@ -59,12 +57,10 @@ class View:
 
     def thing(self) -> str:
         """Name a thing of the topic, seldom twice."""
-        left = self._unused.setdefault("things", [])
-        if not left:
-            left += self.rng.sample(
-                things := self.words.topics[self.page.topic].things, len(things)
-            )
-        name = left.pop()
+        if not self._unused:
+            things = self.words.topics[self.page.topic].things
+            self._unused += self.rng.sample(things, len(things))
+        name = self._unused.pop()
         return escape(name[:1].upper() + name[1:], quote=False)
 
     def paragraphs(self, count: int) -> str:
@@ -99,11 +95,10 @@ class View:
         number, self.count = self.count, self.count + 1
         way = self.rng.choices(("svg", "img", "canvas", "background"), (35, 35, 15, 15))[0]
         size = f"width:{width}px;height:{height}px"
+        source = picture_target(self.world, self.page, number, (width, height))
         if way == "img":
-            source = picture_target(self.world, self.page, number, (width, height))
             return f'<img class=pic src="{source}" alt="" style="{size}">'
         if way == "background":
-            source = picture_target(self.world, self.page, number, (width, height))
             return f'<div class=pic style="{size};background:url({source}) center/cover"></div>'
         drawn = picture(self.world, self.page, number, (width, height))
         if way == "svg":

@@ -67,13 +67,11 @@ class Site:
     """A host name, its language, and how it looks; none of it depends on a topic.
 
     Attributes:
-        number: counted from 0.
         host: ``siteNN.test``.
         lang: ``zh``, ``en`` …; Big5 sites write ``zh`` in traditional characters.
-        name: name in its language.
-        charset: label of its encoding.
-        declared: where the encoding is declared.
-        gzip: whether responses are compressed.
+        name: Name in its language.
+        charset: Label of its encoding; ``declared`` says where that is declared.
+        gzip: Whether responses are compressed.
     """
 
     number: int
@@ -90,17 +88,14 @@ class Page:
     """A URL of the list, and the truth about it.
 
     Attributes:
-        number: counted from 0, by site; the list is in another order.
+        number: Counted from 0, by site; the list is in another order.
         url: URL as listed.
-        site: number of the site.
-        target: path and query of the URL.
+        target: Path and query of the URL.
         kind: ``page`` or an awkward kind.
-        topic: topic of pictures and text.
+        topic: Topic of pictures and text.
         mismatch: ``None`` where the description fits, and where there is none by nature.
         caption_topic: Topic of the description, if it has one.
         description: The attribute's value, as a parser gives it; ``None`` without one.
-        charset: Label of its encoding.
-        declared: Where the encoding is declared.
         original: Number of the page of which this is a canonical duplicate.
     """
 

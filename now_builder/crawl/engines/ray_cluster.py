@@ -63,7 +63,8 @@ def crawl_on_ray(
         partial(_work, captures, _for_workers(settings)),
         _limits(plan, settings),
         parts,
-        settings.ray_options(attempts=settings.task_attempts),
+        settings,
+        attempts=settings.task_attempts,
     )
     with tqdm(total=sum(pages.values()), unit="page", desc="crawl", disable=None) as bar:
 

@@ -223,7 +223,7 @@ class CocoWriter:
         """Append a page of the screen's size; ``more`` are further fields of the image."""
         self._pages += 1
         image = {"id": self._pages, "file_name": file_name, "width": WIDTH, "height": HEIGHT}
-        self._images.write(_separated({**image, **more}, first=self._pages == 1))
+        self._images.write(",\n" * (self._pages > 1) + _line({**image, **more}))
         for box, number in zip(labels.boxes, labels.classes, strict=True):
             self._annotate(box, number + 1, crowd=0)
         for box in labels.ignored:
@@ -240,7 +240,7 @@ class CocoWriter:
             "area": round(width * height, 2),
             "iscrowd": crowd,
         }
-        self._annotations.write(_separated(annotation, first=self._boxes == 1))
+        self._annotations.write(",\n" * (self._boxes > 1) + _line(annotation))
 
     def write(self, path: Path, info: dict[str, Any]) -> None:
         """Write the whole file atomically."""
@@ -260,10 +260,6 @@ class CocoWriter:
 def scratch(folder: Path) -> IO[str]:
     """Open a text file without a name, so that a killed process leaves nothing behind."""
     return tempfile.TemporaryFile("w+", encoding="utf-8", dir=folder)
-
-
-def _separated(value: Any, *, first: bool) -> str:
-    return _line(value) if first else ",\n" + _line(value)
 
 
 def _line(value: Any) -> str:

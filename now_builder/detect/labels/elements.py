@@ -145,22 +145,18 @@ def _seen(element: Element) -> bool:
 
 def _reason(element: Element, kind: str | None, box: Box | None, mapping: ClassMapping) -> str:
     """Return why a visible element is not labelled; empty if it is."""
-    if box is None or (kind is None and not _is_unknown(element)):
+    noteworthy = element.role or element.interactive or element.background
+    if box is None or (kind is None and not noteworthy):
         return "no class" if box else "broken"
     if _area(box) > _WRAPPER * WIDTH * HEIGHT:
         return "wrapper"
-    if _small(box):
+    if min(_sides(box)) < _SIDE or _area(box) < _AREA:
         return "small"
     if kind is None:
         return "unknown"
     if not element.loaded and kind in ("image", "icon", "media"):
         return "unloaded"
     return "mapping" if mapping.final(kind) == IGNORE else ""
-
-
-def _is_unknown(element: Element) -> bool:
-    """Return whether an element without a class has a role, can be used, or has a background."""
-    return bool(element.role or element.interactive or element.background)
 
 
 def _kind(page: _Page, index: int) -> str | None:
@@ -319,11 +315,6 @@ def _sides(box: Box) -> tuple[float, float]:
 def _area(box: Box) -> float:
     width, height = _sides(box)
     return max(width, 0.0) * max(height, 0.0)
-
-
-def _small(box: Box) -> bool:
-    width, height = _sides(box)
-    return min(width, height) < _SIDE or width * height < _AREA
 
 
 def _iou(a: Box, b: Box) -> float:

@@ -34,12 +34,7 @@ class Shown:
 
 @dataclass(slots=True)
 class Gallery:
-    """A random sample of a stream of pages, which does not depend on their order.
-
-    Attributes:
-        size: Number of pages to keep.
-        seed: Changes which pages are kept.
-    """
+    """A random sample of a stream of pages, which does not depend on their order."""
 
     size: int
     seed: int
@@ -60,13 +55,7 @@ class Gallery:
 
 
 def render_report(statistics: Mapping[str, Any], gallery: Gallery, mapping: ClassMapping) -> str:
-    """Render one HTML page that loads nothing from elsewhere.
-
-    Args:
-        statistics: Content of ``statistics.json``.
-        gallery: Pages to show.
-        mapping: Mapping with the names of the classes.
-    """
+    """Render one HTML page that loads nothing from elsewhere."""
     environment = template_environment("now_builder.detect.labels")
     return environment.get_template("labels.html.j2").render(
         found=statistics,

@@ -4,7 +4,7 @@ import hashlib
 import statistics
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from now_builder import __version__
 from now_builder.detect.labels.coco import CocoWriter, scratch
-from now_builder.detect.labels.elements import DROPPED, IGNORED, PAGES_DROPPED, Labels, sift
+from now_builder.detect.labels.elements import DROPPED, IGNORED, PAGES_DROPPED, sift
 from now_builder.detect.labels.mapping import DEFAULT, ClassMapping, read_mapping
 from now_builder.detect.labels.report import Gallery, render_report
 from now_builder.detect.settings import LabelSettings
@@ -80,7 +80,7 @@ def label_captures(
         raise FormatError(labels, "found a file, expected a folder to write into")
     labels.mkdir(parents=True, exist_ok=True)
     remove_leftovers(labels)
-    labeller = _Labeller(plan, mapping, settings, Gallery(settings.pages, settings.seed))
+    labeller = _Labeller(plan, mapping, settings)
     info = {
         "description": "Elements of captured pages, as the browser laid them out",
         "format": _FORMAT,
@@ -89,15 +89,14 @@ def label_captures(
     }
     with scratch(labels) as images, scratch(labels) as annotations:
         writer = CocoWriter(images, annotations, mapping)
-        with tqdm(total=pages, desc="label", unit="page", disable=None) as bar:
-            for row, capture in _captured(captures):
-                labeller.take(row, capture, writer)
-                bar.update()
-        found = labeller.tally.statistics(mapping, inputs)
+        captured = _captured(captures)
+        for each in tqdm(captured, total=pages, desc="label", unit="page", disable=None):
+            labeller.take(*each, writer)
+        found = labeller.statistics(inputs)
         write_text(labels / "report.html", render_report(found, labeller.gallery, mapping))
         write_json(labels / "statistics.json", found)
         writer.write(path, info)
-    return LabelSummary(labels, pages, labeller.tally.labelled, labeller.tally.boxes, fresh=True)
+    return LabelSummary(labels, pages, found["labelled"], found["boxes"], fresh=True)
 
 
 def _survey(
@@ -157,40 +156,53 @@ def _summarize(labels: Path, inputs: str) -> LabelSummary:
     return LabelSummary(labels, found.pages, found.labelled, found.boxes, fresh=False)
 
 
-@dataclass(slots=True)
-class _Tally:
-    """Counts over the pages."""
+class _Labeller:
+    """Label page after page, and count."""
 
-    dropped: Counter[str] = field(default_factory=Counter)
-    pools: Counter[str] = field(default_factory=Counter)
-    classes: Counter[tuple[int, str]] = field(default_factory=Counter)
-    reasons: Counter[str] = field(default_factory=Counter)
-    elements: int = 0
-    a_page: list[int] = field(default_factory=list)
+    def __init__(self, plan: SplitPlan, mapping: ClassMapping, settings: LabelSettings) -> None:
+        self._plan, self._mapping, self._settings = plan, mapping, settings
+        self.gallery = Gallery(settings.pages, settings.seed)
+        self._dropped: Counter[str] = Counter()
+        self._pools: Counter[str] = Counter()
+        self._classes: Counter[tuple[int, str]] = Counter()
+        self._reasons: Counter[str] = Counter()
+        self._elements = 0
+        self._boxes_a_page: list[int] = []
 
-    @property
-    def labelled(self) -> int:
-        return len(self.a_page)
+    def take(self, row: CaptureRow, capture: Capture, writer: CocoWriter) -> None:
+        """Label one page, or count why it has none."""
+        if self._settings.settled_only and row.load_state == "partial":
+            self._dropped["unsettled"] += 1
+            return
+        sifted = sift(capture.elements, self._mapping)
+        if sifted.labels is None:
+            self._dropped["wall"] += 1
+            return
+        self._elements += len(capture.elements)
+        self._reasons += sifted.reasons
+        if not sifted.labels.boxes:
+            self._dropped["nothing"] += 1
+            return
+        pool = self._plan.pool_of(row.site, row.key)
+        name = f"{row.key}.{capture.extension}"
+        writer.add(name, sifted.labels, key=row.key, site=row.site, pool=pool)
+        self._pools[pool] += 1
+        self._boxes_a_page.append(len(sifted.labels.boxes))
+        self._classes.update((number, pool) for number in sifted.labels.classes)
+        self.gallery.offer(row, capture, sifted.labels)
 
-    @property
-    def boxes(self) -> int:
-        return sum(self.a_page)
-
-    def add(self, labels: Labels, pool: str) -> None:
-        self.pools[pool] += 1
-        self.a_page.append(len(labels.boxes))
-        self.classes.update((number, pool) for number in labels.classes)
-
-    def statistics(self, mapping: ClassMapping, inputs: str) -> dict[str, Any]:
-        spread = sorted(self.a_page) or [0]
+    def statistics(self, inputs: str) -> dict[str, Any]:
+        """Return the content of ``statistics.json``."""
+        spread = sorted(self._boxes_a_page) or [0]
+        labelled = len(self._boxes_a_page)
         return {
             "format": _FORMAT,
             "inputs": inputs,
-            "pages": self.labelled + self.dropped.total(),
-            "labelled": self.labelled,
-            "labelled_by_pool": {pool: self.pools[pool] for pool in SPLITS},
-            "pages_dropped": {reason: self.dropped[reason] for reason in PAGES_DROPPED},
-            "boxes": self.boxes,
+            "pages": labelled + self._dropped.total(),
+            "labelled": labelled,
+            "labelled_by_pool": {pool: self._pools[pool] for pool in SPLITS},
+            "pages_dropped": {reason: self._dropped[reason] for reason in PAGES_DROPPED},
+            "boxes": sum(spread),
             "boxes_a_page": {
                 "fewest": spread[0],
                 "median": statistics.median(spread),
@@ -198,41 +210,10 @@ class _Tally:
                 "most": spread[-1],
             },
             "boxes_by_class": {
-                name: {pool: self.classes[number, pool] for pool in SPLITS}
-                for number, name in enumerate(mapping.class_names)
+                name: {pool: self._classes[number, pool] for pool in SPLITS}
+                for number, name in enumerate(self._mapping.class_names)
             },
-            "elements": self.elements,
-            "elements_dropped": {reason: self.reasons[reason] for reason in DROPPED},
-            "elements_ignored": {reason: self.reasons[reason] for reason in IGNORED},
+            "elements": self._elements,
+            "elements_dropped": {reason: self._reasons[reason] for reason in DROPPED},
+            "elements_ignored": {reason: self._reasons[reason] for reason in IGNORED},
         }
-
-
-@dataclass(frozen=True, slots=True)
-class _Labeller:
-    """Label page after page."""
-
-    plan: SplitPlan
-    mapping: ClassMapping
-    settings: LabelSettings
-    gallery: Gallery
-    tally: _Tally = field(default_factory=_Tally)
-
-    def take(self, row: CaptureRow, capture: Capture, writer: CocoWriter) -> None:
-        """Label one page, or count why it has none."""
-        if self.settings.settled_only and row.load_state == "partial":
-            self.tally.dropped["unsettled"] += 1
-            return
-        sifted = sift(capture.elements, self.mapping)
-        if sifted.labels is None:
-            self.tally.dropped["wall"] += 1
-            return
-        self.tally.elements += len(capture.elements)
-        self.tally.reasons += sifted.reasons
-        if not sifted.labels.boxes:
-            self.tally.dropped["nothing"] += 1
-            return
-        pool = self.plan.pool_of(row.site, row.key)
-        name = f"{row.key}.{capture.extension}"
-        writer.add(name, sifted.labels, key=row.key, site=row.site, pool=pool)
-        self.tally.add(sifted.labels, pool)
-        self.gallery.offer(row, capture, sifted.labels)

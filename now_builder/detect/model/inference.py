@@ -24,11 +24,6 @@ def choose_precision(name: Precision, device: torch.device, size: str) -> str:
     It is on GPUs that have it and, at the paper's size, on CPUs that have it; the tiny size is no
     quicker in it on a CPU.
 
-    Args:
-        name: Precision that the user set.
-        device: Device that computes.
-        size: Size of the model.
-
     Raises:
         ConfigError: If the device cannot compute in what is asked for.
     """

@@ -8,11 +8,11 @@ import torch.nn.functional as F  # noqa: N812 - the name that PyTorch's own docu
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from now_builder.detect.base import TextBox
+from now_builder.detect.base import Page, TextBox
 from now_builder.detect.boxes import intersection_over_minimum
 from now_builder.detect.model.text_encoder import DIMENSION, TextEncoder
 from now_builder.detect.ocr import Recognizer
-from now_builder.formats.shard import Capture, Element
+from now_builder.formats.shard import HEIGHT, WIDTH, Capture, Element
 
 LINK_THRESHOLD = 0.5
 
@@ -84,3 +84,25 @@ def embed_text_boxes(
     places = torch.tensor([box.box for box in boxes], dtype=torch.float32).reshape(-1, 4)
     factors = torch.tensor([*scale, *scale], dtype=torch.float32)
     return places * factors, encoder.encode([box.text for box in boxes])
+
+
+def page_text(
+    encoder: TextEncoder,
+    pages: Sequence[Page],
+    regions: Sequence[Float[Tensor, "_ 4"]],
+    size: tuple[int, int],
+) -> Float[Tensor, "all 768"]:
+    """Average the embeddings of the strings linked to each region of some pages.
+
+    Args:
+        encoder: Frozen text encoder.
+        pages: The pages.
+        regions: Boxes of each page, in detector input px.
+        size: Width and height, in px, of the detector's input.
+    """
+    rows = []
+    for page, boxes in zip(pages, regions, strict=True):
+        scale = (size[0] / WIDTH, size[1] / HEIGHT)
+        places, vectors = embed_text_boxes(encoder, page.text_boxes, scale)
+        rows.append(linked_embeddings(boxes, places.to(boxes.device), vectors.to(boxes.device)))
+    return torch.cat(rows)

@@ -19,10 +19,8 @@ DIMENSION = 768
 class TextEncoder(Protocol):
     """A frozen text encoder."""
 
-    @property
-    def name(self) -> str:
-        """Name in the feature file."""
-        ...
+    name: str
+    """Name in the feature file."""
 
     def encode(self, texts: Sequence[str]) -> Float[Tensor, "texts 768"]:
         """Embed strings as unit vectors on the CPU; a string without content as zero."""
@@ -43,13 +41,8 @@ class HashedNgrams:
     """
 
     def __init__(self, seed: int = 0) -> None:
-        self.seed = seed
+        self.seed, self.name = seed, f"hash:{seed}"
         self._vectors: dict[str, np.ndarray] = {}
-
-    @property
-    def name(self) -> str:
-        """``hash:<seed>``."""
-        return f"hash:{self.seed}"
 
     def encode(self, texts: Sequence[str]) -> Float[Tensor, "texts 768"]:
         """Embed strings; each distinct one is computed once."""
@@ -101,12 +94,7 @@ class HubEncoder:
         width = int(self._model.config.hidden_size)
         if width != DIMENSION:
             raise ConfigError(f"text_encoder {name!r}: width {width}, expected {DIMENSION}")
-        self._name, self._device = name, device
-
-    @property
-    def name(self) -> str:
-        """The hub name."""
-        return self._name
+        self.name, self._device = name, device
 
     @torch.inference_mode()
     def encode(self, texts: Sequence[str]) -> Float[Tensor, "texts 768"]:

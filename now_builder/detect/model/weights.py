@@ -55,13 +55,7 @@ def card_path(weights: Path) -> Path:
 
 
 def write_weights(path: Path, state: dict[str, Tensor], card: DetectorCard) -> DetectorCard:
-    """Write the JSON, then, last, the weights, each by rename.
-
-    Args:
-        path: The safetensors file.
-        state: Parameters and buffers.
-        card: Content of the JSON; the hash is filled in here.
-    """
+    """Write the JSON, the hash filled in, then, last, the weights, each by rename."""
     with replacing(path) as temporary:
         save_file({name: tensor.contiguous() for name, tensor in state.items()}, temporary)
         card = card.model_copy(update={"weights_sha256": sha256_of(temporary)})

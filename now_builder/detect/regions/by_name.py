@@ -30,7 +30,7 @@ def make_source(name: str, model: AptDetector, least: float = 0.0) -> RegionSour
     if name.startswith(_HUB):
         return ExternalBoxes(ExternalDetector(name.removeprefix(_HUB), device), least)
     if name.startswith(detectron.PREFIX):
-        return detectron.make_boxes(name, device)
+        return detectron.Detectron2Boxes(detectron.Network(detectron.read_model_spec(name), device))
     raise ConfigError(
         f"regions {name!r}: expected proposals, dom, hf:NAME_OR_FOLDER or "
         "detectron2:CONFIG[@WEIGHTS]"
@@ -41,10 +41,6 @@ def source_attributes(name: str, least: float) -> dict[str, str]:
     """Return the attributes of a feature file that identify a source.
 
     A folder is named without its path; its hash distinguishes it from others.
-
-    Args:
-        name: Name as :func:`make_source` takes it.
-        least: Least score of boxes from ``hf:``.
 
     Raises:
         ConfigError: If an external detector cannot be had.

@@ -25,9 +25,10 @@ from now_builder.detect import boxes as geometry
 from now_builder.detect.base import Page, Proposals
 from now_builder.detect.model.text_boxes import embed_text_boxes
 from now_builder.detect.model.text_encoder import DIMENSION, make_text_encoder
+from now_builder.detect.regions.rows import DETECTOR, NMS, RELAXED, Rows, to_batch
 from now_builder.detect.regions.sources import PageBatch
 from now_builder.errors import ConfigError, FormatError
-from now_builder.formats.features import REGIONS, SOURCES, FeatureBatch
+from now_builder.formats.features import REGIONS, FeatureBatch
 from now_builder.formats.io import sha256_of
 from now_builder.formats.shard import HEIGHT, WIDTH
 
@@ -36,10 +37,8 @@ INSTALL = "pip install --no-build-isolation git+https://github.com/facebookresea
 PROJECTION_SEED = 0
 
 _RANDOM = "random"
-_NMS = 0.5
 _PROPOSALS = 300
 """How many proposals go through the box head, as in bottom-up attention (Anderson et al., 2018)."""
-_DETECTOR, _RELAXED, _GRID = (SOURCES.index(name) for name in ("detector", "relaxed", "grid"))
 
 
 def detectron2_module(name: str) -> Any:
@@ -168,10 +167,6 @@ def _parts() -> Any:
 class Network:
     """A detectron2 model in evaluation mode, and its preprocessing of screenshots and page text.
 
-    Args:
-        spec: Model to build.
-        device: Device that it runs on.
-
     Raises:
         ConfigError: If detectron2 cannot build it.
         FormatError: If the checkpoint is not readable or lacks weights of the model.
@@ -265,7 +260,7 @@ class Detectron2Boxes:
             found = self._network.model([asked])[0]["instances"]
         boxes = geometry.clip(found.pred_boxes.tensor.float(), size)
         scores = found.scores.float()
-        kept = nms(boxes, scores, _NMS)
+        kept = nms(boxes, scores, NMS)
         return Proposals(boxes[kept].to(screenshot.device), scores[kept].to(screenshot.device))
 
 
@@ -302,17 +297,6 @@ def to_768(features: Float[Tensor, "n width"]) -> Float[Tensor, "n 768"]:
     if width == DIMENSION:
         return features
     return features @ orthonormal(width).to(features.device)
-
-
-@dataclass(frozen=True, slots=True)
-class _Rows:
-    """Regions of one page; boxes in image px."""
-
-    boxes: Float[Tensor, "n 4"]
-    scores: Float[Tensor, " n"]
-    classes: Tensor
-    regions: Float[Tensor, "n 768"]
-    source: Tensor
 
 
 class Detectron2Detector:
@@ -352,18 +336,9 @@ class Detectron2Detector:
                 "Res5ROIHeads are expected; with --weights its boxes can be used"
             )
         self._network = network
-        self._attributes = dict(attributes)
+        self.attributes: Mapping[str, str] = dict(attributes)
+        self.input_size = (WIDTH, HEIGHT)  # the model resizes screenshots itself
         self._autocast = autocast
-
-    @property
-    def attributes(self) -> Mapping[str, str]:
-        """Attributes of the feature file that identify this detector."""
-        return self._attributes
-
-    @property
-    def input_size(self) -> tuple[int, int]:
-        """Size of the whole screenshot: the model resizes it itself."""
-        return WIDTH, HEIGHT
 
     @torch.inference_mode()
     def extract(
@@ -371,23 +346,10 @@ class Detectron2Detector:
     ) -> FeatureBatch:
         """Find and embed 36 regions a page, one page after the other, as detectron2 does."""
         rows = [self._page(*each) for each in zip(pages, screenshots, strict=True)]
+        regions = torch.stack([page.embedded for page in rows])
+        return to_batch(pages, rows, regions, self.input_size, DETECTOR)
 
-        def stack(name: str) -> np.ndarray:
-            values: np.ndarray = torch.stack([getattr(page, name) for page in rows]).cpu().numpy()
-            return values
-
-        source = stack("source").astype(np.int8)
-        return FeatureBatch(
-            [page.key for page in pages],
-            regions=stack("regions"),
-            boxes=stack("boxes"),
-            scores=stack("scores"),
-            classes=stack("classes").astype(np.int16),
-            source=source,
-            n_regions=(source == _DETECTOR).sum(axis=1).astype(np.int16),
-        )
-
-    def _page(self, page: Page, screenshot: UInt8[Tensor, "3 h w"]) -> _Rows:
+    def _page(self, page: Page, screenshot: UInt8[Tensor, "3 h w"]) -> Rows:
         model, image = self._network.model, self._network.image(screenshot)
         # detectron2's input px to image px, and back.
         size = (image.shape[2], image.shape[1])
@@ -405,13 +367,7 @@ class Detectron2Detector:
                 return rows
             windows = geometry.windows((WIDTH, HEIGHT)).to(model.device)[:missing]
             _, _, regions = self._head(maps, self._instances(windows / scale, size))
-        return _Rows(
-            torch.cat([rows.boxes, windows]),
-            torch.cat([rows.scores, rows.scores.new_zeros(missing)]),
-            torch.cat([rows.classes, rows.classes.new_full((missing,), -1)]),
-            torch.cat([rows.regions, regions]),
-            torch.cat([rows.source, rows.source.new_full((missing,), _GRID)]),
-        )
+        return rows.fill(windows, regions)
 
     def _head(
         self, maps: Mapping[str, Tensor], proposals: Any
@@ -442,7 +398,7 @@ class Detectron2Detector:
         boxes: Float[Tensor, "n offsets"],
         regions: Float[Tensor, "n 768"],
         scale: Float[Tensor, "4"],
-    ) -> _Rows:
+    ) -> Rows:
         scores, classes = probabilities[:, :-1].max(dim=1)
         each = boxes.reshape(len(boxes), boxes.shape[1] // 4, 4)
         own = classes if each.shape[1] > 1 else torch.zeros_like(classes)
@@ -450,9 +406,9 @@ class Detectron2Detector:
         finite = best.isfinite().all(dim=1) & scores.isfinite()
         best = geometry.clip(best[finite] * scale, (WIDTH, HEIGHT))
         scores, classes, regions = scores[finite], classes[finite], regions[finite]
-        kept, strict = geometry.select(best, scores, REGIONS, _NMS)
-        source = torch.where(strict, _DETECTOR, _RELAXED)
-        return _Rows(best[kept], scores[kept], classes[kept], regions[kept], source)
+        kept, strict = geometry.select(best, scores, REGIONS, NMS)
+        source = torch.where(strict, DETECTOR, RELAXED)
+        return Rows(best[kept], scores[kept], classes[kept], regions[kept], source)
 
     def _instances(self, boxes: Float[Tensor, "n 4"], size: tuple[int, int]) -> Any:
         structures = detectron2_module("detectron2.structures")
@@ -492,8 +448,3 @@ def detector_attributes(regions: str) -> dict[str, str]:
         "input_size": f"{WIDTH}x{HEIGHT}",
         "projection": f"orthonormal, seed {PROJECTION_SEED}",
     }
-
-
-def make_boxes(regions: str, device: torch.device) -> Detectron2Boxes:
-    """Make the source of a name."""
-    return Detectron2Boxes(Network(read_model_spec(regions), device))

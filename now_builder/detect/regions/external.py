@@ -83,9 +83,6 @@ class ExternalDetector:
 
         A detector with one class more than labels has learned "nothing here" as its last, under a
         softmax (DETR, YOLOS); the others score each class by itself.
-
-        Args:
-            screenshots: RGB screenshots.
         """
         device = self._model.device
         with torch.autocast(device.type, enabled=False):

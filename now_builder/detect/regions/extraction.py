@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from jaxtyping import Float, Int64, UInt8
 from torch import Tensor
@@ -11,14 +10,11 @@ from torch import Tensor
 from now_builder.detect import boxes as geometry
 from now_builder.detect.base import Page, Proposals
 from now_builder.detect.model.apt import PROPOSALS, AptDetector
-from now_builder.detect.model.text_boxes import embed_text_boxes, linked_embeddings
+from now_builder.detect.model.text_boxes import page_text
 from now_builder.detect.model.text_encoder import TextEncoder
+from now_builder.detect.regions.rows import DETECTOR, NMS, RELAXED, Rows, to_batch
 from now_builder.detect.regions.sources import OwnProposals, PageBatch, RegionSource
 from now_builder.formats.features import REGIONS, SOURCES, FeatureBatch
-from now_builder.formats.shard import HEIGHT, WIDTH
-
-_NMS_REGIONS = 0.5
-_DETECTOR, _RELAXED, _GRID = (SOURCES.index(name) for name in ("detector", "relaxed", "grid"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +22,6 @@ class Candidates:
     """Boxes of one page that may become rows, in detector input px.
 
     Attributes:
-        boxes: Boxes in detector input px.
         scores: Scores of the source.
         origin: Index into ``formats.features.SOURCES``.
     """
@@ -59,13 +54,8 @@ class AptExtractor:
         self.model = model.eval()
         self.encoder = encoder
         self.source: RegionSource = source or OwnProposals(model)
-        self._attributes = dict(attributes)
+        self.attributes: Mapping[str, str] = dict(attributes)
         self._limit = proposals
-
-    @property
-    def attributes(self) -> Mapping[str, str]:
-        """Attributes of the feature file that identify this detector."""
-        return self._attributes
 
     @property
     def input_size(self) -> tuple[int, int]:
@@ -90,29 +80,30 @@ class AptExtractor:
         candidates = self._candidates(PageBatch(pages, screenshots, maps, size, self._limit))
         pooled = self.model.pool(maps, [page.boxes for page in candidates]).float()
         windows = geometry.windows(size).to(device)
-        ranked = self._rank(candidates, pooled, pages)
+        ranked, seen = zip(*self._rank(candidates, pooled, pages), strict=True)
         missing = [windows[: REGIONS - len(page.scores)] for page in ranked]
         filled = self.model.pool(maps, missing).float() if any(map(len, missing)) else pooled
         counts = [len(page) for page in missing]
         fill = torch.split(self.model.projection(filled[: sum(counts)]), counts)
-        rows = [_fill(*page) for page in zip(ranked, missing, fill, strict=True)]
+        rows = [page.fill(*more) for page, *more in zip(ranked, missing, fill, strict=True)]
         regions = self.model.export(
-            torch.cat([page.embedded for page in rows]), screenshots, [page.seen for page in rows]
+            torch.cat([page.embedded for page in rows]),
+            screenshots,
+            [torch.cat(boxes) for boxes in zip(seen, missing, strict=True)],
         )
-        keys = [page.key for page in pages]
         own = SOURCES.index(self.source.kind)
-        return _to_batch(keys, rows, regions.reshape(len(rows), REGIONS, -1), size, own)
+        return to_batch(pages, rows, regions.reshape(len(rows), REGIONS, -1), size, own)
 
     def _candidates(self, batch: PageBatch) -> list[Candidates]:
         found = self.source.propose(batch)
         kind = SOURCES.index(self.source.kind)
-        if kind == _DETECTOR:
+        if kind == DETECTOR:
             return [_candidates((page, kind)) for page in found]
         limit = batch.limit
         more = self.model.propose(batch.maps, limit)
         return [
             _candidates(
-                (_first(page, limit), kind), (_first(own, limit - len(page.boxes)), _DETECTOR)
+                (_first(page, limit), kind), (_first(own, limit - len(page.boxes)), DETECTOR)
             )
             for page, own in zip(found, more, strict=True)
         ]
@@ -122,18 +113,18 @@ class AptExtractor:
         candidates: Sequence[Candidates],
         pooled: Float[Tensor, "all outputs"],
         pages: Sequence[Page],
-    ) -> list["_Rows"]:
+    ) -> list[tuple[Rows, Tensor]]:
         counts = [len(page.boxes) for page in candidates]
+        size = self.model.config.input_size
         embedded = self.model.projection(pooled)
-        text = self._link(candidates, pages)
+        text = page_text(self.encoder, pages, [page.boxes for page in candidates], size)
         seen = torch.cat([page.boxes for page in candidates])
         origin = torch.cat([page.origin for page in candidates])
         probabilities = self.model.classify(embedded, text).softmax(dim=1)[:, :-1]
         best, classes = probabilities.max(dim=1)
         regressed = geometry.decode(self.model.regression(pooled), seen)
-        regressed = geometry.clip(regressed, self.model.config.input_size)
         everything = (
-            torch.where((origin == _DETECTOR)[:, None], regressed, seen),
+            torch.where((origin == DETECTOR)[:, None], geometry.clip(regressed, size), seen),
             (best * torch.cat([page.scores for page in candidates])).sqrt(),
             classes,
             embedded,
@@ -144,18 +135,6 @@ class AptExtractor:
             _select(*page)
             for page in zip(*(torch.split(values, counts) for values in everything), strict=True)
         ]
-
-    def _link(
-        self, candidates: Sequence[Candidates], pages: Sequence[Page]
-    ) -> Float[Tensor, "all 768"]:
-        width, height = self.model.config.input_size
-        scale = (width / WIDTH, height / HEIGHT)
-        rows = []
-        for found, page in zip(candidates, pages, strict=True):
-            places, vectors = embed_text_boxes(self.encoder, page.text_boxes, scale)
-            device = found.boxes.device
-            rows.append(linked_embeddings(found.boxes, places.to(device), vectors.to(device)))
-        return torch.cat(rows)
 
 
 def _first(found: Proposals, count: int) -> Proposals:
@@ -175,58 +154,12 @@ def _candidates(*found: tuple[Proposals, int]) -> Candidates:
     )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class _Rows:
-    """Regions of one page; ``seen`` are the boxes whose pixels were embedded."""
-
-    boxes: Float[Tensor, "n 4"]
-    scores: Float[Tensor, " n"]
-    classes: Tensor
-    embedded: Float[Tensor, "n 768"]
-    seen: Float[Tensor, "n 4"]
-    source: Tensor
-
-
 def _select(
     boxes: Tensor, scores: Tensor, classes: Tensor, embedded: Tensor, seen: Tensor, origin: Tensor
-) -> _Rows:
-    priority = scores + (origin != _DETECTOR)
-    kept, strict = geometry.select(boxes, priority, REGIONS, _NMS_REGIONS)
-    source = torch.where(strict, origin[kept], _RELAXED)
-    return _Rows(boxes[kept], scores[kept], classes[kept], embedded[kept], seen[kept], source)
-
-
-def _fill(rows: _Rows, windows: Tensor, embedded: Tensor) -> _Rows:
-    count = len(windows)
-    return _Rows(
-        torch.cat([rows.boxes, windows]),
-        torch.cat([rows.scores, rows.scores.new_zeros(count)]),
-        torch.cat([rows.classes, rows.classes.new_full((count,), -1)]),
-        torch.cat([rows.embedded, embedded]),
-        torch.cat([rows.seen, windows]),
-        torch.cat([rows.source, rows.source.new_full((count,), _GRID)]),
-    )
-
-
-def _to_batch(
-    keys: Sequence[str],
-    rows: Sequence[_Rows],
-    regions: Float[Tensor, "pages 36 768"],
-    size: tuple[int, int],
-    own: int,
-) -> FeatureBatch:
-    factors = torch.tensor([WIDTH / size[0], HEIGHT / size[1]]).repeat(2)
-
-    def stack(name: str) -> Tensor:
-        return torch.stack([getattr(page, name) for page in rows]).cpu()
-
-    source = stack("source").numpy().astype(np.int8)
-    return FeatureBatch(
-        list(keys),
-        regions=regions.float().cpu().numpy(),
-        boxes=(stack("boxes").float() * factors).numpy(),
-        scores=stack("scores").float().numpy(),
-        classes=stack("classes").numpy().astype(np.int16),
-        source=source,
-        n_regions=(source == own).sum(axis=1).astype(np.int16),
-    )
+) -> tuple[Rows, Tensor]:
+    """Return the rows of a page, and the boxes whose pixels were embedded."""
+    priority = scores + (origin != DETECTOR)
+    kept, strict = geometry.select(boxes, priority, REGIONS, NMS)
+    source = torch.where(strict, origin[kept], RELAXED)
+    rows = Rows(boxes[kept], scores[kept], classes[kept], embedded[kept], source)
+    return rows, seen[kept]

@@ -43,9 +43,6 @@ def resolve_settings(settings: DetectSettings) -> DetectSettings:
 def attributes_of(settings: DetectSettings) -> dict[str, str]:
     """Return the attributes of a feature file, so that no other detector adds to it.
 
-    Args:
-        settings: Settings as :func:`resolve_settings` returns them.
-
     Raises:
         ConfigError: If there is neither a trained detector nor a detectron2 model.
     """

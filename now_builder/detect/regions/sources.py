@@ -84,8 +84,7 @@ class ExternalBoxes:
     """The boxes of another detector, of any class, from a score on.
 
     Args:
-        detector: Returns boxes, in shares of width and height, and scores of a batch of
-            screenshots.
+        detector: Returns boxes, in shares of width and height, and scores of some screenshots.
         least: Least score of the boxes that are kept.
     """
 
@@ -94,8 +93,7 @@ class ExternalBoxes:
     def __init__(
         self, detector: Callable[[Tensor], tuple[Tensor, Tensor]], least: float = 0.0
     ) -> None:
-        self._detector = detector
-        self._least = least
+        self._detector, self._least = detector, least
 
     def propose(self, batch: PageBatch) -> list[Proposals]:
         """Return the boxes of each page."""

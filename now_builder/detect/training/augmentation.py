@@ -37,13 +37,7 @@ def _between(
 def jitter(
     boxes: Float[Tensor, "n 4"], size: tuple[int, int], generator: torch.Generator
 ) -> Float[Tensor, "n 4"]:
-    """Move each edge by up to a tenth of the box's side.
-
-    Args:
-        boxes: Boxes in input px.
-        size: Width and height of the input.
-        generator: Source of randomness.
-    """
+    """Move each edge by up to a tenth of the box's side."""
     side = (boxes[:, 2:] - boxes[:, :2]).repeat(1, 2)
     moved = (
         boxes + (torch.rand(boxes.shape, generator=generator).to(boxes.device) - 0.5) * 0.2 * side

@@ -2,10 +2,10 @@
 
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from jaxtyping import Float, UInt8
@@ -15,13 +15,13 @@ from now_builder.detect import boxes as geometry
 from now_builder.detect.base import Page
 from now_builder.detect.labels.mapping import DEFAULT
 from now_builder.detect.model.apt import AptDetector
-from now_builder.detect.model.text_boxes import embed_text_boxes, linked_embeddings
+from now_builder.detect.model.text_boxes import page_text
 from now_builder.detect.model.text_encoder import TextEncoder, make_text_encoder
 from now_builder.detect.model.weights import choose_device, load_detector
 from now_builder.detect.regions.extraction import AptExtractor
 from now_builder.detect.regions.sources import DomBoxes
 from now_builder.detect.training.data import Screenshots, TrainPage, read_pool
-from now_builder.detect.training.measure import ClassifiedBoxes, Finder, Measures, find, measure
+from now_builder.detect.training.measure import ClassifiedBoxes, Extract, Measures, find, measure
 from now_builder.errors import FormatError
 from now_builder.formats.features import REGIONS
 from now_builder.formats.shard import HEIGHT, WIDTH
@@ -45,20 +45,6 @@ class Bounds:
     pages: int
     sites: int
     sources: dict[str, Measures]
-
-    @property
-    def tree(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
-        return {
-            "weights_sha256": self.weights_sha256,
-            "pool": self.pool,
-            "pages": self.pages,
-            "sites": self.sites,
-            "sources": {
-                name: {**found.figures, "classes": found.by_class}
-                for name, found in self.sources.items()
-            },
-        }
 
     def __str__(self) -> str:
         """Return tables for the terminal: over all classes, then AP50 and recall@36 of each."""
@@ -118,16 +104,17 @@ def measure_detector(
     pages = _labelled(captures, pool, read_pool(captures, pool, mapping)[0])
     learned = _labelled(captures, "train", read_pool(captures, "train", mapping)[0])
     encoder = make_text_encoder(card.text_encoder, place)
-    finders: dict[str, Finder] = {
-        "detector": AptExtractor(model, encoder, {}),
-        "dom": AptExtractor(model, encoder, {}, DomBoxes()),
-        "grid": GivenBoxes(model, encoder, GridBoxes()),
-        "random": GivenBoxes(model, encoder, RandomBoxes(learned, seed)),
+    random = RandomBoxes(learned, seed)
+    extractors: dict[str, Extract] = {
+        "detector": AptExtractor(model, encoder, {}).extract,
+        "dom": AptExtractor(model, encoder, {}, DomBoxes()).extract,
+        "grid": partial(_classify, model, encoder, lambda _: geometry.windows((WIDTH, HEIGHT))),
+        "random": partial(_classify, model, encoder, random.of),
     }
     screenshots = Screenshots(model.screen, 1024, threads)
     measured = {}
-    for name, finder in finders.items():
-        found = measure(find(finder, pages, screenshots), card.classes)
+    for name, extract in extractors.items():
+        found = measure(find(extract, pages, screenshots), card.classes)
         if found is not None:
             measured[name] = found
     sites = len({page.site for page in pages})
@@ -140,21 +127,8 @@ def _labelled(captures: Path, pool: str, pages: list[TrainPage]) -> list[TrainPa
     return pages
 
 
-class GridBoxes:
-    """The 36 windows of a grid that detectors fill pages up with, in image px."""
-
-    def of(self, page: Page) -> Float[Tensor, "36 4"]:  # noqa: ARG002 - the same of every page
-        """Return the boxes of a page."""
-        return geometry.windows((WIDTH, HEIGHT))
-
-
 class RandomBoxes:
-    """Boxes with sizes of labelled elements at places that are all equally likely, in image px.
-
-    Args:
-        pages: Pages whose labels have the sizes.
-        seed: Changes the boxes, which depend on it and on the page's key alone.
-    """
+    """Boxes with sizes of labelled elements at places that are all equally likely, in image px."""
 
     def __init__(self, pages: Sequence[TrainPage], seed: int) -> None:
         boxes = torch.tensor([box for page in pages for box in page.labels.boxes])
@@ -172,40 +146,26 @@ class RandomBoxes:
         return torch.cat([corner, corner + size], dim=1)
 
 
-class GivenBoxes:
-    """Given boxes, neither moved nor dropped, which a detector only classifies.
-
-    Args:
-        model: Detector.
-        encoder: Encoder of the text boxes.
-        boxes: Source of the boxes.
-    """
-
-    def __init__(
-        self, model: AptDetector, encoder: TextEncoder, boxes: GridBoxes | RandomBoxes
-    ) -> None:
-        self._model, self._encoder, self._boxes = model, encoder, boxes
-
-    @torch.inference_mode()
-    def extract(
-        self, pages: Sequence[Page], screenshots: UInt8[Tensor, "pages 3 height width"]
-    ) -> ClassifiedBoxes:
-        """Classify the boxes of some pages; a score is the probability of the best class."""
-        model, device = self._model, self._model.centre.device
-        width, height = model.config.input_size
-        scale = (width / WIDTH, height / HEIGHT)
-        given = [self._boxes.of(page) for page in pages]
-        regions = [(boxes * torch.tensor([*scale, *scale])).to(device) for boxes in given]
-        texts = []
-        for page, boxes in zip(pages, regions, strict=True):
-            places, vectors = embed_text_boxes(self._encoder, page.text_boxes, scale)
-            texts.append(linked_embeddings(boxes, places.to(device), vectors.to(device)))
-        pooled = model.pool(model.maps(screenshots.to(device)), regions).float()
-        logits = model.classify(model.projection(pooled), torch.cat(texts))
-        best, classes = logits.softmax(dim=1)[:, :-1].max(dim=1)
-        shape = (len(pages), REGIONS)
-        return ClassifiedBoxes(
-            torch.stack(given).numpy(),
-            best.reshape(shape).cpu().numpy(),
-            classes.reshape(shape).cpu().numpy(),
-        )
+@torch.inference_mode()
+def _classify(
+    model: AptDetector,
+    encoder: TextEncoder,
+    boxes_of: Callable[[Page], Tensor],
+    pages: Sequence[Page],
+    screenshots: UInt8[Tensor, "pages 3 height width"],
+) -> ClassifiedBoxes:
+    """Classify given boxes, neither moved nor dropped, by the probability of the best class."""
+    device, size = model.centre.device, model.config.input_size
+    factors = torch.tensor([size[0] / WIDTH, size[1] / HEIGHT]).repeat(2)
+    given = [boxes_of(page) for page in pages]
+    regions = [(boxes * factors).to(device) for boxes in given]
+    pooled = model.pool(model.maps(screenshots.to(device)), regions).float()
+    text = page_text(encoder, pages, regions, size)
+    logits = model.classify(model.projection(pooled), text)
+    best, classes = logits.softmax(dim=1)[:, :-1].max(dim=1)
+    shape = (len(pages), REGIONS)
+    return ClassifiedBoxes(
+        torch.stack(given).numpy(),
+        best.reshape(shape).cpu().numpy(),
+        classes.reshape(shape).cpu().numpy(),
+    )

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from now_builder.detect.model.apt import AptDetector
 from now_builder.detect.model.text_encoder import TextEncoder
 from now_builder.detect.regions.extraction import AptExtractor
-from now_builder.detect.training.data import Screenshots, TrainPage
+from now_builder.detect.training.data import Screenshots, TrainPages
 from now_builder.detect.training.measure import find, measure
 from now_builder.detect.training.pictures import draw_sheet
 from now_builder.formats.io import replacing, write_text
@@ -38,23 +38,17 @@ class History:
 
     Args:
         weights: Weights of the training; history and pictures appear beside them.
-        held_out: Held-out pages; at most 200, spread evenly, are measured, and three are drawn.
-        names: Names of the classes.
+        pages: Pages, of which at most 200 held-out ones are measured, and three of them drawn.
         encoder: Encoder of the text boxes.
         screenshots: Screenshots at the size of the model's input.
     """
 
     def __init__(
-        self,
-        weights: Path,
-        held_out: Sequence[TrainPage],
-        names: Sequence[str],
-        encoder: TextEncoder,
-        screenshots: Screenshots,
+        self, weights: Path, pages: TrainPages, encoder: TextEncoder, screenshots: Screenshots
     ) -> None:
-        self._weights, self._names = weights, names
+        self._weights, self._names = weights, pages.mapping.class_names
         self._encoder, self._screenshots = encoder, screenshots
-        self._pages = _spread(held_out, _MEASURED)
+        self._pages = _spread(pages.held_out, _MEASURED)
         self._lines: list[dict[str, Any]] = []
         self._sums: dict[str, float] = {}
         self._steps = 0
@@ -74,14 +68,7 @@ class History:
             self._sums[name] = self._sums.get(name, 0.0) + value
 
     def on_epoch_end(self, epoch: int, step: int, lr: float, model: AptDetector | None) -> None:
-        """Write the mean losses of an epoch and, where a model is given, its figures.
-
-        Args:
-            epoch: Number of the epoch, from 1.
-            step: Steps taken until now.
-            lr: Highest learning rate of the last step.
-            model: Model to measure; it is not changed.
-        """
+        """Write the mean losses of an epoch and, where a model is given, its figures."""
         losses = {name: value / self._steps for name, value in self._sums.items()}
         line: dict[str, Any] = {"epoch": epoch, "step": step, "lr": lr, "losses": losses}
         if model is not None and self._pages:
@@ -95,7 +82,7 @@ class History:
         """Measure a model on held-out pages and draw some of them."""
         model = copy.deepcopy(model)
         model.look = None  # describes features for export, and is fitted at the end
-        found = find(AptExtractor(model, self._encoder, {}), self._pages, self._screenshots)
+        found = find(AptExtractor(model, self._encoder, {}).extract, self._pages, self._screenshots)
         drawn = _spread(range(len(found)), _DRAWN)
         screens = self._screenshots.read([self._pages[row] for row in drawn]).numpy()
         with replacing(pictures_path(self._weights) / f"epoch-{epoch:03d}.png") as temporary:

@@ -65,10 +65,8 @@ class TrainPages:
     """The train pool, divided by site into pages to learn from and held-out pages.
 
     Attributes:
-        learn: Pages to learn from.
         held_out: Pages of other sites (of the same train pool), to measure on.
         walls: Number of pages left out because a dialog covers them.
-        mapping: Mapping whose classes the labels have.
     """
 
     learn: list[TrainPage]
@@ -100,7 +98,7 @@ def read_train_pages(
         TrainingError: If fewer than two pages are left.
     """
     pages, walls = read_pool(captures, "train", mapping)
-    return _hold_out(_enough(captures, pages), held_out, walls, mapping)
+    return _hold_out(captures, pages, held_out, walls, mapping)
 
 
 def read_pool(
@@ -163,16 +161,7 @@ def read_coco_pages(
         ]
     else:
         pages = [_image(folder, page) for page in labelled]
-    return _hold_out(_enough(coco, pages), held_out, 0, mapping)
-
-
-def _enough(path: Path, pages: list[TrainPage]) -> list[TrainPage]:
-    if len(pages) < 2:
-        raise TrainingError(
-            f"{path}: {len(pages)} pages of the train pool have labelled elements; "
-            "a detector needs two or more"
-        )
-    return pages
+    return _hold_out(coco, pages, held_out, 0, mapping)
 
 
 def _image(folder: Path, page: CocoPage) -> TrainPage:
@@ -203,8 +192,13 @@ def _fitted(page: CocoPage) -> Labels:
 
 
 def _hold_out(
-    pages: Sequence[TrainPage], share: float, walls: int, mapping: ClassMapping
+    path: Path, pages: Sequence[TrainPage], share: float, walls: int, mapping: ClassMapping
 ) -> TrainPages:
+    if len(pages) < 2:
+        raise TrainingError(
+            f"{path}: {len(pages)} pages of the train pool have labelled elements; "
+            "a detector needs two or more"
+        )
     names = [registrable_domain(page.site) if page.site else page.key for page in pages]
     if len(set(names)) == 1:
         names = [page.key for page in pages]

@@ -23,11 +23,6 @@ _FITTED = 200
 def finish(weights: Path, learner: Learner, pages: TrainPages) -> Measures | None:
     """Fix the scale of the stored features, measure on held-out pages, and write the weights.
 
-    Args:
-        weights: Safetensors file to write, its JSON beside it.
-        learner: After the last step; its model is put into the form that is written.
-        pages: Pages of the training.
-
     Returns:
         Figures on the held-out pages; ``None`` where none has labelled elements.
     """
@@ -39,7 +34,7 @@ def finish(weights: Path, learner: Learner, pages: TrainPages) -> Measures | Non
     fix_scale(model, learned, screenshots, settings.seed)
     names = pages.mapping.class_names
     extractor = AptExtractor(model, learner.encoder, {})
-    measures = measure(find(extractor, pages.held_out, screenshots), names)
+    measures = measure(find(extractor.extract, pages.held_out, screenshots), names)
     card = DetectorCard(
         model=learner.recipe.model,
         classes=list(names),
@@ -66,14 +61,7 @@ def finish(weights: Path, learner: Learner, pages: TrainPages) -> Measures | Non
 def fix_scale(
     model: AptDetector, pages: Sequence[TrainPage], screenshots: Screenshots, seed: int
 ) -> None:
-    """Fit what is fixed in the stored features: their scale, and the patterns of the tiny size.
-
-    Args:
-        model: Model in evaluation mode.
-        pages: Pages that were learned from.
-        screenshots: Their screenshots, of the model's ``screen``.
-        seed: Changes the patterns.
-    """
+    """Fit what is fixed in the stored features: their scale, and the patterns of the tiny size."""
     if model.look is not None:
         model.look.fit_patterns([screenshots.read([page])[0] for page in pages], seed)
     batches = zip(*_descriptions(model, pages, screenshots), strict=True)

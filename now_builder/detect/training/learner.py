@@ -153,12 +153,7 @@ class Learner:
     def losses(
         self, pages: Sequence[TrainPage], generator: torch.Generator
     ) -> dict[str, Float[Tensor, ""]]:
-        """Compute the weighted losses of a batch, each page in two views.
-
-        Args:
-            pages: The batch.
-            generator: Source of randomness.
-        """
+        """Compute the weighted losses of a batch, each page in two views."""
         targets = [self._targets(page, generator) for page in pages]
         pixels = self.screenshots.read(pages).to(self.device).float() / 255
         views = torch.cat([recolour(pixels, generator), recolour(pixels, generator)])
@@ -216,11 +211,8 @@ class Learner:
             linked_embeddings(sample.boxes, page.texts, page.vectors)
             for sample, page in zip(samples, targets, strict=True)
         ])  # fmt: skip
-        together = Sample(
-            torch.cat([sample.boxes for sample in samples]),
-            torch.cat([sample.classes for sample in samples]),
-            torch.cat([sample.goals for sample in samples]),
-        )
+        fields = Sample.__slots__
+        together = Sample(*(torch.cat([getattr(s, name) for s in samples]) for name in fields))
         logits = self.model.classify(embedded, text)
         return region_loss(logits, self.model.regression(pooled), together)
 

@@ -30,10 +30,7 @@ def checkpoint_path(weights: Path) -> Path:
 class Training:
     """One training, from its first step or its last checkpoint to its last step.
 
-    Args:
-        weights: Path of the weights to be; checkpoint and history stand beside it.
-        settings: What to train, and how.
-        pages: Pages to learn from, and pages held out to measure on.
+    Checkpoint and history stand beside the weights to be.
 
     Attributes:
         step: Number of steps taken.
@@ -47,13 +44,7 @@ class Training:
         self.sampler = RepeatSampler(repeats, settings.seed)
         self.recipe = resolve_recipe(settings, len(pages.learn), len(self.sampler))
         self.learner = Learner(settings, self.recipe, pages.mapping, threads)
-        self.history = History(
-            weights,
-            pages.held_out,
-            pages.mapping.class_names,
-            self.learner.encoder,
-            self.learner.screenshots,
-        )
+        self.history = History(weights, pages, self.learner.encoder, self.learner.screenshots)
         self.step = 0
 
     def run(self) -> None:
@@ -89,11 +80,7 @@ class Training:
         return losses
 
     def batch(self, part: int) -> list[TrainPage]:
-        """Return a batch of the next step.
-
-        Args:
-            part: Which of the step's batches, from 0.
-        """
+        """Return a batch of the next step: its ``part``-th, from 0."""
         count = self.recipe.batch
         first = (self.step * self.settings.accumulate + part) * count
         return [self.pages.learn[self.sampler.page(place)] for place in range(first, first + count)]
@@ -125,12 +112,7 @@ class Training:
             torch.save(state, temporary)
 
     def resume(self) -> None:
-        """Restore the checkpoint, if there is one.
-
-        Raises:
-            ConfigError: If it is of other settings or pages.
-            FormatError: If it is torn.
-        """
+        """Restore the checkpoint, if there is one, or raise what :meth:`run` does."""
         path = checkpoint_path(self.weights)
         if not path.exists():
             remove_history(self.weights)

@@ -9,14 +9,14 @@ Differs:
 """
 
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Integer, UInt8
+from jaxtyping import Bool, Float, Integer
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 from torch import Tensor
@@ -39,15 +39,8 @@ class ClassifiedBoxes:
     classes: Integer[np.ndarray, "pages 36"]
 
 
-@runtime_checkable
-class Finder(Protocol):
-    """Anything that finds 36 regions a page, as every detector does."""
-
-    def extract(
-        self, pages: Sequence[Page], screenshots: UInt8[Tensor, "pages 3 height width"]
-    ) -> FeatureBatch | ClassifiedBoxes:
-        """Find the regions of some pages."""
-        ...
+Extract = Callable[[Sequence[Page], Tensor], FeatureBatch | ClassifiedBoxes]
+"""Finds 36 regions a page in screenshots, as the method ``extract`` of every detector does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +68,12 @@ class Measures:
     """Figures over all labelled elements of some pages.
 
     Attributes:
-        pages: Number of pages.
         elements: Number of labelled elements.
         recall36: Share of elements that one of the page's 36 regions overlaps by 0.5 or more.
         classified36: Share of elements whose best such region also has the element's class.
         ap: Average precision, the mean over overlaps of 0.5, 0.55 … 0.95 and over the classes that
             the pages show.
-        ap50: Average precision at an overlap of 0.5.
-        ap75: Average precision at an overlap of 0.75.
+        ap50: Average precision at an overlap of 0.5; ``ap75`` at 0.75.
         classes: Figures of each class that the pages show, by name.
     """
 
@@ -98,12 +89,13 @@ class Measures:
     @property
     def figures(self) -> dict[str, float]:
         """Plain numbers over all classes, for the weights' JSON."""
-        return {name: getattr(self, name) for name in self.__slots__ if name != "classes"}
+        return {name: value for name, value in asdict(self).items() if name != "classes"}
 
     @property
     def by_class(self) -> dict[str, dict[str, float]]:
         """Plain numbers of each class, for the weights' JSON."""
-        return {name: asdict(figures) for name, figures in self.classes.items()}
+        found: dict[str, dict[str, float]] = asdict(self)["classes"]
+        return found
 
     def __str__(self) -> str:
         """Return one line for the terminal."""
@@ -115,20 +107,13 @@ class Measures:
 
 
 def find(
-    finder: Finder, pages: Sequence[TrainPage], screenshots: Screenshots, batch: int = 8
+    extract: Extract, pages: Sequence[TrainPage], screenshots: Screenshots, batch: int = 8
 ) -> list[Found]:
-    """Find the regions of labelled pages.
-
-    Args:
-        finder: Detector.
-        pages: Labelled pages.
-        screenshots: Screenshots of the detector's input size.
-        batch: Pages at a time.
-    """
+    """Find the regions of labelled pages in screenshots of the detector's input size."""
     found = []
     for start in range(0, len(pages), batch):
         some = pages[start : start + batch]
-        regions = finder.extract([page.known for page in some], screenshots.read(some))
+        regions = extract([page.known for page in some], screenshots.read(some))
         rows = zip(some, regions.boxes, regions.scores, regions.classes, strict=True)
         found += [Found(page.labels, *row) for page, *row in rows]
     return found
@@ -142,7 +127,7 @@ def measure(found: Sequence[Found], names: Sequence[str]) -> Measures | None:
     element and on no labelled one count neither for nor against.
 
     Args:
-        found: Regions and labels of each page.
+        found: Regions of the pages.
         names: Names of the classes, in the order of their numbers.
     """
     numbers = np.array([number for page in found for number in page.labels.classes], dtype=int)
@@ -197,7 +182,8 @@ def _mean(precision: Float[np.ndarray, "..."]) -> float:
 def _precision(found: Sequence[Found], classes: int) -> Float[np.ndarray, "overlaps 101 classes"]:
     """Compute precision at each overlap, recall and class; −1 for classes without an element."""
     with redirect_stdout(io.StringIO()):  # pycocotools prints its progress
-        truth = _coco(classes, [list(_truth(page)) for page in found])
+        labels = [zip(page.labels.boxes, page.labels.classes, strict=True) for page in found]
+        truth = _coco(classes, [[_annotation(*each) for each in page] for page in labels])
         guess = _coco(classes, [list(_guesses(page)) for page in found])
         evaluation = COCOeval(truth, guess, "bbox")
         evaluation.params.areaRng, evaluation.params.areaRngLbl = [[0.0, 1e10]], ["all"]
@@ -206,11 +192,6 @@ def _precision(found: Sequence[Found], classes: int) -> Float[np.ndarray, "overl
         evaluation.accumulate()
     precision: np.ndarray = evaluation.eval["precision"][..., 0, 0]
     return precision
-
-
-def _truth(page: Found) -> Iterator[dict[str, Any]]:
-    for box, kind in zip(page.labels.boxes, page.labels.classes, strict=True):
-        yield _annotation(box, kind)
 
 
 def _guesses(page: Found) -> Iterator[dict[str, Any]]:

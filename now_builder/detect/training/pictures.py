@@ -19,13 +19,7 @@ def draw_sheet(
     found: Sequence[Found],
     names: Sequence[str],
 ) -> Image.Image:
-    """Draw pages in a row, each twice: with its labels, and with its 20 best regions.
-
-    Args:
-        screens: RGB screenshots of any size.
-        found: Labels and regions of each page.
-        names: Names of the classes.
-    """
+    """Draw pages in a row, each twice: with its labels, and with its 20 best regions."""
     sheet = Image.new("RGB", (2 * len(found) * _SIZE[0], _SIZE[1]))
     for column, (screen, page) in enumerate(zip(screens, found, strict=True)):
         plain = Image.fromarray(screen.transpose(1, 2, 0)).resize(_SIZE)

@@ -16,11 +16,8 @@ class Recipe:
     """How a size is trained.
 
     Attributes:
-        model: Architecture.
-        text_encoder: Default text encoder.
         batch: Pages in memory at once, each seen in two views.
         fewest: Minimum number of steps where neither epochs nor steps are set.
-        steps: Number of steps.
         lr: Highest learning rate of what is trained from scratch; a loaded backbone takes a tenth.
         regions: Regions drawn per page for the region losses.
         paint: Weight of the painting loss.
@@ -46,13 +43,7 @@ _RECIPES = {
 
 
 def resolve_recipe(settings: TrainDetectorSettings, pages: int, epoch_length: int) -> Recipe:
-    """Fill in what the settings leave to the size.
-
-    Args:
-        settings: Settings of the training.
-        pages: Number of pages to learn from.
-        epoch_length: Pages seen in an epoch, some of them more than once.
-    """
+    """Fill in what the settings leave to the size."""
     recipe = _RECIPES[settings.size]
     batch = min(settings.batch_size or recipe.batch, pages)
     epochs = settings.epochs or recipe.epochs

@@ -22,7 +22,6 @@ class TrainSummary:
     """What a training did.
 
     Attributes:
-        pages: Pages learned from.
         steps: Steps taken, those of earlier runs included.
         seconds: Wall time of this run.
         measures: Figures on the held-out part of the train pool; ``None`` without such a part.

@@ -33,10 +33,6 @@ class RepeatSampler:
     In each epoch a page comes as often as its factor says, rounded up or down at random (but so
     that all epochs are of one length), in an order of the epoch's own.
 
-    Args:
-        factors: How often each page comes in an epoch.
-        seed: Changes order and rounding.
-
     Differs:
         LVIS rounds each page by itself, and epochs differ in length. Here one draw rounds them all
         (systematic resampling), so that any place of the sequence can be computed by itself.

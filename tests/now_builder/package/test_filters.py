@@ -12,11 +12,14 @@ from now_builder.errors import FormatError
 from now_builder.formats.shard import CaptureRow, Planned
 from now_builder.formats.split import Shares, SplitPlan
 from now_builder.package.filters import Pages, Selection, select
-from now_builder.package.judgements import Judgements, read_judgements
-from now_builder.package.settings import Filters
+from now_builder.package.judgements import read_judgements
+from now_builder.package.settings import ReleaseSettings
 
 SPLIT = SplitPlan(shares=Shares(train=0.5, dev=0.2, test=0.3))
-SIZES = {"train": 98_000, "dev": 1000, "test": 1000}
+
+
+def chosen(**settings) -> ReleaseSettings:
+    return ReleaseSettings(seed=0, by="site", **settings)
 
 
 def line(number: int, site: str = "") -> Planned:
@@ -39,7 +42,7 @@ def pages(count: int, **changes) -> Pages:
 @settings(max_examples=30, deadline=None)
 @given(count=st.integers(0, 60), dev=st.integers(1, 9), test=st.integers(1, 9))
 def test_pairs_and_rejects_are_the_plan(count: int, dev: int, test: int) -> None:
-    found = select(pages(count), SPLIT, {"train": 20, "dev": dev, "test": test}, None)
+    found = select(pages(count), SPLIT, chosen(train=20, dev=dev, test=test))
     keys = [key for split in found.splits.values() for key in split]
     keys += [reject.key for reject in found.rejects]
     assert sorted(keys) == [line(number).key for number in range(count)]
@@ -49,8 +52,8 @@ def test_pairs_and_rejects_are_the_plan(count: int, dev: int, test: int) -> None
 
 def test_more_pages_change_a_draw_little() -> None:
     """With a pool that grows by a tenth, nine of ten drawn pages stay on average."""
-    sizes = {"train": 100, "dev": 30, "test": 30}
-    small, large = (select(pages(count), SPLIT, sizes, None) for count in (400, 440))
+    sizes = chosen(train=100, dev=30, test=30)
+    small, large = (select(pages(count), SPLIT, sizes) for count in (400, 440))
     for name in ("dev", "test"):
         kept = {*small.splits[name]} & {*large.splits[name]}
         assert len(kept) >= 24
@@ -59,15 +62,15 @@ def test_more_pages_change_a_draw_little() -> None:
 def test_the_order_of_the_plan_does_not_matter() -> None:
     forward = pages(80)
     backward = pages(80, plan=list(reversed(forward.plan)))
-    sizes = {"train": 20, "dev": 5, "test": 5}
-    assert select(forward, SPLIT, sizes, None) == select(backward, SPLIT, sizes, None)
+    sizes = chosen(train=20, dev=5, test=5)
+    assert select(forward, SPLIT, sizes) == select(backward, SPLIT, sizes)
 
 
 def test_what_nobody_judged_is_not_in_dev_or_test() -> None:
     found = pages(60)
     verdicts = {item.key: "match" for item in found.plan[:20]}
     verdicts |= {item.key: "mismatch" for item in found.plan[20:40]}
-    selection = select(found, SPLIT, SIZES, Judgements(verdicts))
+    selection = select(found, SPLIT, chosen(), verdicts)
     drawn = [*selection.splits["dev"], *selection.splits["test"]]
     assert drawn
     assert all(verdicts.get(key) == "match" for key in drawn)
@@ -95,8 +98,8 @@ def why(selection: Selection) -> dict[int, tuple[str, str | None]]:
 
 def test_captions_out_of_length_are_rejects_that_say_so() -> None:
     found = world(dict(enumerate(["中" * n for n in (4, 5, 9, 10)])))
-    filters = Filters(min_characters=5, max_characters=9)
-    assert why(select(found, SPLIT, SIZES, None, filters)) == {
+    filters = chosen(min_characters=5, max_characters=9)
+    assert why(select(found, SPLIT, filters)) == {
         0: ("short_caption", "4 characters, fewer than 5"),
         3: ("long_caption", "10 characters, more than 9"),
     }
@@ -104,7 +107,7 @@ def test_captions_out_of_length_are_rejects_that_say_so() -> None:
 
 def test_other_languages_are_rejects_and_undecided_is_one() -> None:
     found = world(dict.fromkeys(range(4), "a"), lang={0: "zh", 1: "en", 2: "fr", 3: None})
-    assert why(select(found, SPLIT, SIZES, None, Filters(languages=frozenset({"zh", "und"})))) == {
+    assert why(select(found, SPLIT, chosen(languages="zh,und"))) == {
         1: ("language", "en"), 2: ("language", "fr"),
     }  # fmt: skip
 
@@ -113,7 +116,7 @@ def test_a_dropped_flag_is_the_reason_and_all_of_a_page_are_the_detail() -> None
     flags = {0: {"blank", "email"}, 1: {"phone"}, 2: {"email", "phone"}}
     keyed = {line(number).key: frozenset(found) for number, found in flags.items()}
     found = pages(4, flags=keyed)
-    assert why(select(found, SPLIT, SIZES, None, Filters(drop=frozenset({"blank", "email"})))) == {
+    assert why(select(found, SPLIT, chosen(drop="blank,email"))) == {
         0: ("flag:blank", "blank,email"), 2: ("flag:email", "email"),
     }  # fmt: skip
 
@@ -121,25 +124,27 @@ def test_a_dropped_flag_is_the_reason_and_all_of_a_page_are_the_detail() -> None
 @pytest.mark.parametrize(
     ("filters", "reason"),
     [
-        (Filters(captions="exact"), "duplicate_caption"),
-        (Filters(captions="near", similarity=0.7), "duplicate_caption"),
-        (Filters(phash_bits=2), "duplicate_look"),
+        (chosen(duplicate_captions="exact"), "duplicate_caption"),
+        (chosen(duplicate_captions="near", similarity=0.7), "duplicate_caption"),
+        (chosen(duplicate_looks=2), "duplicate_look"),
     ],
 )
 def test_of_duplicates_one_stays_test_before_dev_before_train(
-    filters: Filters, reason: str
+    filters: ReleaseSettings, reason: str
 ) -> None:
     """Sixty pages of three kinds: of each kind one stays, in the test split."""
     texts = ["Bread, cakes and coffee from a small bakery", "Фотографии и карты города", "天气预报"]
     kinds = {number: number % 3 for number in range(60)}
-    captions = {n: texts[k] if filters.captions != "keep" else str(n) for n, k in kinds.items()}
-    if filters.captions == "near":
+    captions = {
+        n: texts[k] if filters.duplicate_captions != "keep" else str(n) for n, k in kinds.items()
+    }
+    if filters.duplicate_captions == "near":
         captions = {n: text + "s" * (n % 2) for n, text in captions.items() if n % 3 == 0}
         captions = dict(enumerate(captions.values()))
         kinds = dict.fromkeys(captions, 0)
     looks = {n: f"{(0x0F0F << 16 * k) ^ (1 << n % 2):016x}" for n, k in kinds.items()}
     found = world(captions, phash=looks)
-    selection = select(found, SPLIT, SIZES, None, filters)
+    selection = select(found, SPLIT, filters)
     kept = [int(key[-4:]) for keys in selection.splits.values() for key in keys]
     assert sorted(kinds[number] for number in kept) == sorted(set(kinds.values()))
     assert len(selection.splits["test"]) == len(kept)
@@ -154,7 +159,7 @@ def test_of_duplicates_one_stays_test_before_dev_before_train(
 def test_what_is_dropped_as_a_duplicate_makes_room_for_the_next() -> None:
     captions = {number: f"caption {number // 2}" for number in range(200)}
     sizes = {"train": 30, "dev": 10, "test": 15}
-    selection = select(world(captions), SPLIT, sizes, None, Filters(captions="exact"))
+    selection = select(world(captions), SPLIT, chosen(duplicate_captions="exact", **sizes))
     assert {name: len(keys) for name, keys in selection.splits.items()} == sizes
     kept = [captions[int(key[-4:])] for keys in selection.splits.values() for key in keys]
     assert len(set(kept)) == len(kept)
@@ -164,8 +169,8 @@ def test_a_duplicate_of_a_page_that_is_no_pair_is_none() -> None:
     """The original must be in the release: judged out, or over the size, it counts for nothing."""
     found = world(dict.fromkeys(range(40), "same"))
     pools = {item.key: SPLIT.pool_of(item.site, item.key) for item in found.plan}
-    nobody = Judgements(dict.fromkeys(pools, "mismatch"))
-    selection = select(found, SPLIT, SIZES, nobody, Filters(captions="exact"))
+    nobody = dict.fromkeys(pools, "mismatch")
+    selection = select(found, SPLIT, chosen(duplicate_captions="exact"), nobody)
     assert {name: len(keys) for name, keys in selection.splits.items()} == {
         "train": 1, "dev": 0, "test": 0,
     }  # fmt: skip
@@ -177,20 +182,20 @@ def test_filters_reject_and_never_lose(data: st.DataObject) -> None:
     count = data.draw(st.integers(0, 40))
     texts = data.draw(st.lists(st.sampled_from(["aAbß", "long"]), min_size=count, max_size=count))
     found = world(dict(enumerate(texts)))
-    filters = Filters(
+    filters = chosen(
         min_characters=data.draw(st.integers(0, 3)),
-        captions=data.draw(st.sampled_from(["keep", "exact", "near"])),
-        phash_bits=data.draw(st.integers(-1, 3)),
+        duplicate_captions=data.draw(st.sampled_from(["keep", "exact", "near"])),
+        duplicate_looks=data.draw(st.integers(-1, 3)),
     )
     backward = replace(found, plan=list(reversed(found.plan)))
-    selection = select(found, SPLIT, SIZES, None, filters)
-    assert selection == select(backward, SPLIT, SIZES, None, filters)
+    selection = select(found, SPLIT, filters)
+    assert selection == select(backward, SPLIT, filters)
     keys = [key for split in selection.splits.values() for key in split]
     assert sorted([*keys, *(r.key for r in selection.rejects)]) == [i.key for i in found.plan]
 
 
 def judged(path: Path, count: int = 6) -> dict[str, str]:
-    return dict(read_judgements(path, [line(number) for number in range(count)]).verdicts)
+    return dict(read_judgements(path, [line(number) for number in range(count)]))
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])

@@ -32,8 +32,9 @@ from now_builder.formats.release import (
 )
 from now_builder.formats.shard import Element, read_captures, read_plan, read_rows, write_shard
 from now_builder.formats.split import read_split
-from now_builder.package.run import package, verify
+from now_builder.package.run import package
 from now_builder.package.settings import PackageSettings
+from now_builder.package.verify import verify
 from now_builder.tokenize.run import tokenize
 from now_builder.tokenize.settings import TokenizeSettings
 from tests.kill_at_rename import run_until_rename

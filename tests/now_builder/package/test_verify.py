@@ -11,8 +11,9 @@ import pytest
 from now_builder.errors import NowError
 from now_builder.formats.io import sha256_of
 from now_builder.formats.release import read_pairs, write_pairs
-from now_builder.package.run import package, verify
+from now_builder.package.run import package
 from now_builder.package.settings import PackageSettings
+from now_builder.package.verify import verify
 
 DATA = "now100k_precomp"
 

@@ -16,8 +16,9 @@ from now_builder.formats.captions import SPECIALS, UNK, read_captions, read_voca
 from now_builder.formats.release import read_manifest
 from now_builder.formats.shard import CaptureRow, read_rows, rows_path, write_shard
 from now_builder.formats.split import read_split, write_split
-from now_builder.package.run import package, verify
+from now_builder.package.run import package
 from now_builder.package.settings import PackageSettings
+from now_builder.package.verify import verify
 from now_builder.tokenize.custom import CustomTokenizer, custom_name
 from now_builder.tokenize.run import tokenize
 from now_builder.tokenize.settings import TokenizeSettings

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import asdict
 
 import pytest
 import torch
@@ -47,7 +48,7 @@ def test_the_command_prints_a_table_or_json(drawn, trained, found):
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
     tree = json.loads(done.stdout)
-    assert tree == found.tree
+    assert tree == asdict(found)
     assert set(tree["sources"]) == {"detector", "dom", "grid", "random"}
     assert tree["pool"] == "test"
 

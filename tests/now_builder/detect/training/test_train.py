@@ -58,8 +58,8 @@ def test_a_trained_detector_finds_more_than_an_untrained_one(train_pages, traine
     untrained = AptExtractor(training.learner.model, training.learner.encoder, {})
     model, _ = load_detector(weights, torch.device("cpu"))
     learnt = AptExtractor(model, training.learner.encoder, {})
-    before = measure(find(untrained, pages.held_out, screenshots), NAMES)
-    after = measure(find(learnt, pages.held_out, screenshots), NAMES)
+    before = measure(find(untrained.extract, pages.held_out, screenshots), NAMES)
+    after = measure(find(learnt.extract, pages.held_out, screenshots), NAMES)
     assert after.recall36 > before.recall36 + 0.05
     assert after.classified36 > before.classified36 + 0.05
     assert after.ap50 > before.ap50 + 0.05
