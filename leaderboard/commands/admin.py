@@ -1,6 +1,7 @@
 """Commands of a service's operator: users, tokens, log and index."""
 
 import json
+import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from now_builder.errors import ConfigError
 if TYPE_CHECKING:
     from sqlalchemy import Engine
 
+_log = logging.getLogger(__name__)
 
 admin = Program(
     name="now-leaderboard admin",
@@ -180,7 +182,7 @@ def rebuild_db(
             f" {counts.users} users made"
         )
         for name in counts.duplicates:
-            sys.stderr.write(f"{name}: left out, an earlier entry is of the same upload\n")
+            _log.warning("%s: left out, an earlier entry is of the same upload", name)
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """Commands that run a service, and that submit to one."""
 
 import json
+import logging
 import os
 import sys
 from contextlib import closing
@@ -21,6 +22,8 @@ from now_builder.errors import ConfigError
 
 if TYPE_CHECKING:
     from leaderboard.service.client import BoardClient
+
+_log = logging.getLogger(__name__)
 
 
 def serve(
@@ -72,7 +75,7 @@ def serve(
     named = token_file is not None or os.environ.get(TOKEN_VARIABLE)
     operator = make_operator(read_token(token_file)) if named else None
     if operator is None:
-        sys.stderr.write(f"{TOKEN_VARIABLE} is not set: only users' own tokens are valid\n")
+        _log.warning("%s is not set: only users' own tokens are valid", TOKEN_VARIABLE)
     judge = make_judge(release, attributes, Quotas(attempts=attempts, scored=scored))
     serve(Settings(store, judge, database, operator), host, port)
 

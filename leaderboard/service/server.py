@@ -20,6 +20,7 @@ from now_builder import __version__
 from now_builder.errors import ConfigError
 
 CONNECTIONS = 1000
+_log = logging.getLogger(__name__)
 _LOOPBACK = {"127.0.0.1", "::1", "localhost"}
 _ABOUT = """
 Submissions are scored at once: `PUT /v1/submissions` with the zip as body answers with the result.
@@ -73,7 +74,7 @@ def serve(settings: Settings, host: str, port: int) -> None:
     app = make_app(settings)
     _log_to_stderr()
     if settings.judge is not None and host not in _LOOPBACK:
-        sys.stderr.write(f"listening on {host}: put TLS before it, tokens travel in the clear\n")
+        _log.warning("listening on %s: put TLS before it, tokens travel in the clear", host)
     mode = "accepts submissions" if settings.judge else "read-only"
     sys.stderr.write(f"http://{host}:{port}/ ({mode}); stop with Ctrl-C\n")
     uvicorn.run(

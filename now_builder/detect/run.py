@@ -2,6 +2,7 @@
 
 import fcntl
 import glob
+import logging
 import os
 import shutil
 import sys
@@ -44,6 +45,7 @@ from now_builder.formats.features import FeatureBatch, open_features
 from now_builder.formats.shard import Capture, complete_shards, read_captures, read_rows
 from now_builder.ray_engine import RayEngine
 
+_log = logging.getLogger(__name__)
 _SHARD_LIMIT_S = 3600.0
 _AHEAD = 2
 """Batches decoded, and on the device, before the model is ready for them."""
@@ -244,7 +246,7 @@ def _keys_done(
         try:
             batch, found = read_part(part)
         except FormatError as error:
-            sys.stderr.write(f"detect: {error}; its pages are done again\n")
+            _log.warning("detect: %s; its pages are done again", error)
             part.unlink()
             continue
         _check_same(part, found, attributes)
