@@ -195,8 +195,11 @@ def test_an_unknown_level_is_a_users_mistake(quiet, monkeypatch):
 def test_ctrl_c_ends_in_one_line_and_exit_code_130(program):
     """The program's own entry point runs, with one command more, which waits."""
     code = textwrap.dedent(f"""
-        import time
+        import signal, time
         from {program}.cli import app, main
+
+        # A shell that starts the tests in the background has it ignored.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
         @app.command("wait")
         def wait() -> None:

@@ -86,11 +86,8 @@ class AptExtractor:
         counts = [len(page) for page in missing]
         fill = torch.split(self.model.projection(filled[: sum(counts)]), counts)
         rows = [page.fill(*more) for page, *more in zip(ranked, missing, fill, strict=True)]
-        regions = self.model.export(
-            torch.cat([page.embedded for page in rows]),
-            screenshots,
-            [torch.cat(boxes) for boxes in zip(seen, missing, strict=True)],
-        )
+        seen = [torch.cat(boxes) for boxes in zip(seen, missing, strict=True)]
+        regions = self.model.export(torch.cat([page.embedded for page in rows]), screenshots, seen)
         own = SOURCES.index(self.source.kind)
         return to_batch(pages, rows, regions.reshape(len(rows), REGIONS, -1), size, own)
 

@@ -2,6 +2,7 @@
 
 import copy
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -161,7 +162,7 @@ def test_hosts_of_one_domain_are_held_out_together(train_pages):
         object.__setattr__(changed, "site", host)
         object.__setattr__(changed, "key", str(number))
         pages.append(changed)
-    cut = _hold_out(pages, 0.3, 0, DEFAULT)
+    cut = _hold_out(Path("captures"), pages, 0.3, 0, DEFAULT)
     learned, kept = (
         {page.site.split(".", 1)[1] for page in part} for part in (cut.learn, cut.held_out)
     )
