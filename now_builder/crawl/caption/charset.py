@@ -9,8 +9,10 @@ from typing import Any
 import webencodings
 from charset_normalizer import from_bytes
 
+from now_builder.crawl.caption.prescan import declared_labels
+
 _BOMS = ((b"\xef\xbb\xbf", "utf-8"), (b"\xfe\xff", "utf-16be"), (b"\xff\xfe", "utf-16le"))
-_PRESCAN = 1024
+_XML_WITHIN = 1024
 _CANDIDATES = [
     "gb18030", "big5", "cp932", "euc_jp", "cp949", "cp1251", "koi8_r", "cp1252",
     "cp1253", "cp1255", "cp1256", "cp874",
@@ -26,20 +28,9 @@ _SAMPLE = 1 << 16
 _MEANT = {"utf-16be": "utf-8", "utf-16le": "utf-8", "x-user-defined": "windows-1252"}
 """What a page means that declares this in plain bytes."""
 
-_COMMENT = re.compile(rb"<!--.*?(?:-->|\Z)", re.DOTALL)
-_RAW_TEXT = re.compile(
-    rb"<(script|style|textarea|title|template|iframe|noembed|noframes|xmp)(?=[\s/>])"
-    rb".*?(?:</\1|\Z)|<plaintext.*",
-    re.DOTALL | re.IGNORECASE,
-)
 _XML = re.compile(
     rb"\s*<\?xml[\s][^>]*?\bencoding\s*=\s*(?:\"([^\"<>]*)\"|'([^'<>]*)')", re.IGNORECASE
 )
-# Possessive: none of these can be matched in two ways, so that no page takes long.
-_ATTRIBUTE = re.compile(
-    rb"([^\s/>][^\s/>=]*+)(?:\s*+=\s*+(?:\"([^\"]*+)\"|'([^']*+)'|(?![\"'])([^\s>]*+)))?+"
-)
-_META = re.compile(rb"<meta(?=[\s/])(?:[\s/]++|%s)*+" % _ATTRIBUTE.pattern, re.IGNORECASE)
 _CHARSET = re.compile(rb"charset\s*+=\s*+[\"']?+\s*+([^\s\"';]++)", re.IGNORECASE)
 
 
@@ -62,8 +53,8 @@ class Decoded:
 def decode(content: bytes, content_type: str | None) -> Decoded:
     """Decode a page as browsers do.
 
-    The order: byte-order mark, charset of the HTTP header, ``<meta>`` in the first 1,024 bytes,
-    XML declaration, ``<meta>`` further on, valid UTF-8, detection, windows-1252.
+    The order: byte-order mark, charset of the HTTP header, ``<meta>`` in the first 1,024 bytes or
+    in the head, XML declaration, ``<meta>`` further on, valid UTF-8, detection, windows-1252.
 
     Source:
         WHATWG HTML, "Determining the character encoding"; WHATWG Encoding for the labels.
@@ -73,10 +64,10 @@ def decode(content: bytes, content_type: str | None) -> Decoded:
             return Decoded(_decode(content[len(mark) :], charset), charset, "bom")
     ways: tuple[tuple[str, Callable[[], str | None]], ...] = (
         ("header", lambda: _header_charset(content_type)),
-        ("meta", lambda: _meta_charset(content[:_PRESCAN])),
+        ("meta", lambda: _meta_charset(content, in_reach=True)),
         ("xml", lambda: _xml_charset(content)),
-        # Browsers look at the first bytes blindly; later they heed what their parser calls a tag.
-        ("meta", lambda: _meta_charset(_RAW_TEXT.sub(b"", _COMMENT.sub(b"", content)))),
+        # Chromium, which looks no further, guesses now; the page knows better.
+        ("meta", lambda: _meta_charset(content, in_reach=False)),
         ("utf-8", lambda: "utf-8" if _is_utf8(content) else None),
         ("detected", lambda: _detect(content)),
         ("default", lambda: "windows-1252"),
@@ -151,24 +142,14 @@ def _known(label: bytes) -> str | None:
     return None if encoding is None else str(encoding.name)
 
 
-def _meta_charset(head: bytes) -> str | None:
-    """Find the encoding that a ``<meta>`` declares in plain bytes."""
-    for tag in _META.finditer(_COMMENT.sub(b"", head)):
-        attributes: dict[bytes, bytes] = {}
-        for name, *values in _ATTRIBUTE.findall(tag[0][5:]):
-            attributes.setdefault(name.lower(), b"".join(values))
-        label = attributes.get(b"charset")
-        if label is None and attributes.get(b"http-equiv", b"").strip().lower() == b"content-type":
-            found = _CHARSET.search(attributes.get(b"content", b""))
-            label = found[1] if found else None
-        charset = _meant(label) if label else None
-        if charset:
-            return charset
-    return None
+def _meta_charset(content: bytes, *, in_reach: bool) -> str | None:
+    """Find the encoding that a ``<meta>`` declares, where browsers look or beyond."""
+    labels = (label for label, reached in declared_labels(content) if reached == in_reach)
+    return next(filter(None, map(_meant, labels)), None)
 
 
 def _xml_charset(content: bytes) -> str | None:
-    found = _XML.match(content, 0, _PRESCAN)
+    found = _XML.match(content, 0, _XML_WITHIN)
     return _meant(found[1] or found[2] or b"") if found else None
 
 

@@ -8,9 +8,9 @@ from typing import Literal
 from urllib.parse import urlsplit
 
 import httpx
-from protego import Protego
 
 from now_builder.crawl.politeness.proxy import Proxy
+from now_builder.crawl.politeness.robots_rules import RobotsRules, parse_robots
 
 PRODUCT = "noise-of-web"
 """Name of this crawler in robots.txt."""
@@ -44,7 +44,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class _Rules:
-    rules: Protego | None
+    rules: RobotsRules | None
     note: str
     problem: Literal["robots_unreachable", "tls_error"] | None = None
 
@@ -91,8 +91,8 @@ class Robots:
             return Decision(found.problem, found.note)
         if found.rules is None:
             return Decision("allowed", found.note)
-        delay = min(float(found.rules.crawl_delay(PRODUCT) or 0.0), _LONGEST_DELAY_S)
-        if found.rules.can_fetch(url, PRODUCT):
+        delay = min(found.rules.delay_s, _LONGEST_DELAY_S)
+        if found.rules.allows(url):
             return Decision("allowed", "allowed", delay)
         return Decision("robots", "disallowed", delay)
 
@@ -113,7 +113,7 @@ class Robots:
             return _Rules(None, f"http_{status}", "robots_unreachable")
         if status >= 300:
             return _Rules(None, "none")
-        return _Rules(Protego.parse(body.decode("utf-8", "replace")), "allowed")
+        return _Rules(parse_robots(body, PRODUCT), "allowed")
 
     async def _get(self, url: str) -> tuple[int, bytes]:
         body = b""

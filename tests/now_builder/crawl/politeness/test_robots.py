@@ -81,6 +81,8 @@ def test_the_rules_for_our_token_count_before_those_for_all() -> None:
         ((503, "", b""), "robots_unreachable"),
         ((429, "", b""), "robots_unreachable"),
         ((200, "", b""), "allowed"),
+        ((200, "", b"\xef\xbb\xbfUser-agent: *\r\nDisallow: /\r\n"), "robots"),
+        ((200, "", b"User-agent: noise-of-web/0.1.0\nDisallow: /"), "robots"),
         ((200, "", b"\xff\xfe\x00 binary \x00"), "allowed"),
         ((200, "", b"<html>not a robots file</html>"), "allowed"),
         ((200, "", b"User-agent: *\nDisallow: /\n" + b"#" * 900_000), "robots"),

@@ -1,0 +1,234 @@
+"""robots.txt by RFC 9309, line by line: whom a group means, where it ends, which rule decides."""
+
+import re
+import time
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from now_builder.crawl.politeness.robots import PRODUCT
+from now_builder.crawl.politeness.robots_rules import parse_robots
+
+MARK = "\ufeff"
+SITE = "https://a.test"
+
+
+def allows(robots: str | bytes, path: str) -> bool:
+    content = robots if isinstance(robots, bytes) else robots.encode()
+    return parse_robots(content, PRODUCT).allows(SITE + path)
+
+
+MEANT = {
+    "all": "*",
+    "all, with a remark": "* # everybody",
+    "all, with a word behind": "* all",
+    "its name": "noise-of-web",
+    "its name in capitals": "NOISE-Of-Web",
+    "its name with a version": "noise-of-web/0.1.0",
+    "its name with words": "noise-of-web crawler",
+    "its name with a star": "noise-of-web*",
+    "its name in a sentence": "noise-of-web; (any version)",
+}
+NOT_MEANT = {
+    "another": "other",
+    "a part of its name": "noise",
+    "a longer name": "noise-of-web-images",
+    "a name in front": "my-noise-of-web",
+    "nobody": "",
+    "a header": "Mozilla/5.0 (compatible; noise-of-web/0.1)",
+    "a pattern": "*of-web",
+}
+
+
+@pytest.mark.parametrize("name", MEANT)
+def test_a_group_means_us(name: str) -> None:
+    assert not allows(f"User-agent: {MEANT[name]}\nDisallow: /x\n", "/x")
+
+
+@pytest.mark.parametrize("name", NOT_MEANT)
+def test_a_group_does_not_mean_us(name: str) -> None:
+    assert allows(f"User-agent: {NOT_MEANT[name]}\nDisallow: /x\n", "/x")
+
+
+ALL = "User-agent: *\nDisallow: /x\n"
+US = "User-agent: noise-of-web\n"
+
+FORBIDS_X = {
+    "a byte-order mark": MARK + ALL,
+    "half a byte-order mark": b"\xef\xbb" + ALL.encode(),
+    "a byte-order mark and Windows' lines": (MARK + ALL).replace("\n", "\r\n"),
+    "old Mac's lines": ALL.replace("\n", "\r"),
+    "no last line break": ALL.rstrip(),
+    "blanks and tabs": "  User-agent\t:\t*\n\tDisallow :  /x  \n",
+    "capitals": ALL.upper().replace("/X", "/x"),
+    "remarks": "User-agent: * # all\n# no\nDisallow: /x# this\n",
+    "no colon": "User-agent *\nDisallow /x\n",
+    "no colon, a colon in the path": "User-agent *\nDisallow /x\nDisallow /a:b\n",
+    "a slip of the pen": "useragent: *\nDissalow: /x\n",
+    "lines that are not in UTF-8": b"# caf\xe9\nNote: \xff\xfe\n" + ALL.encode(),
+    "empty lines within": "\n\nUser-agent: *\n\n\nDisallow: /y\n\nDisallow: /x\n",
+    "an unknown line between two agents": f"{US}Note: x\nUser-agent: other\nDisallow: /x\n",
+    "a site map between two agents": f"{US}Sitemap: {SITE}/s.xml\nUser-agent: other\nDisallow: /x",
+    "a delay between two agents": f"{US}Crawl-delay: 1\nUser-agent: other\nDisallow: /x\n",
+    "an empty name between two agents": f"{US}User-agent:\nUser-agent: other\nDisallow: /x\n",
+    "an unknown line between rules": f"{US}Disallow: /y\nNoindex: /z\nDisallow: /x\n",
+    "two groups for us": f"{US}Disallow: /y\n\nUser-agent: b\nDisallow: /\n\n{US}Disallow: /x\n",
+    "two groups for all": f"User-agent: *\nDisallow: /y\nUser-agent: b\nAllow: /\n{ALL}",
+    "ours behind that for all": f"User-agent: *\nAllow: /x\n{US}Disallow: /x\n",
+    "ours before that for all": f"{US}Disallow: /x\nUser-agent: *\nAllow: /x\n",
+    "one group for us and all": f"{US}User-agent: *\nDisallow: /x\n",
+    "a line of great length": f"{ALL}Disallow: /{'y' * 20_000}\n",
+}
+ALLOWS_X = {
+    "nothing": "",
+    "a mark alone": MARK,
+    "no group": "Disallow: /x\n",
+    "no path": "User-agent: *\nDisallow:\n",
+    "an empty path, with a remark": "User-agent: *\nDisallow: # /x\n",
+    "a page": "<html><body>Disallow: /x</body></html>",
+    "our group without a rule": f"{ALL}{US}",
+    "our group with a site map": f"{ALL}{US}Sitemap: /x\n",
+    "our group with an empty rule": f"{ALL}{US}Disallow:\n",
+    "rules before any group": f"Disallow: /x\n{US}Disallow: /y\n",
+    "another's group behind ours": f"{US}Disallow: /y\nUser-agent: other\nDisallow: /x\n",
+    "an empty rule ends the agents": f"{US}Disallow:\nUser-agent: other\nDisallow: /x\n",
+    "a mark within": f"User-agent: *\n{MARK}Disallow: /x\n",
+    "a line separator within": "User-agent: *\nAllow: /\u2028Disallow: /x\n",
+    "capitals in the path": "User-agent: *\nDisallow: /X\n",
+    "no slash": "User-agent: *\nDisallow: x\n",
+}
+
+
+@pytest.mark.parametrize("name", FORBIDS_X)
+def test_a_file_forbids_a_path(name: str) -> None:
+    assert not allows(FORBIDS_X[name], "/x")
+    assert allows(FORBIDS_X[name], "/")
+
+
+@pytest.mark.parametrize("name", ALLOWS_X)
+def test_a_file_does_not_forbid_a_path(name: str) -> None:
+    assert allows(ALLOWS_X[name], "/x")
+
+
+def test_the_file_itself_may_always_be_asked_for() -> None:
+    assert allows("User-agent: *\nDisallow: /\n", "/robots.txt")
+
+
+@pytest.mark.parametrize(
+    ("rules", "allowed", "forbidden"),
+    [
+        ("Disallow: /a\nAllow: /a/b", ["/", "/a/b", "/a/bc"], ["/a", "/ab", "/a/"]),
+        ("Allow: /a/b\nDisallow: /a", ["/", "/a/b", "/a/bc"], ["/a", "/ab", "/a/"]),
+        ("Disallow: /a\nAllow: /a", ["/a"], []),
+        ("Disallow: /\nAllow: /$", ["", "/", "/#top"], ["/a", "/?a"]),
+        ("Disallow: /*.gif$", ["/gif", "/a.gif?b", "/a.gifs", "/a.GIF"], ["/.gif", "/a/b.gif"]),
+        ("Disallow: /*?", ["/a"], ["/?", "/a?b=c", "/a/?"]),
+        ("Disallow: /a*b*c", ["/ab", "/acb"], ["/abc", "/axbxcx", "/a/b/c?d"]),
+        ("Disallow: /a*a$", ["/a", "/ab"], ["/aa", "/aba"]),
+        ("Disallow: /**a", ["/"], ["/a", "/ba"]),
+        ("Disallow: *a", ["/"], ["/a", "/ba"]),
+        ("Disallow: /a$b", ["/a"], ["/a$b", "/a%24b"]),
+        ("Disallow: /a%24", ["/a"], ["/a$", "/a$b"]),
+        ("Disallow: /a%2Ab", ["/axb"], ["/a*b", "/a%2ab"]),
+        ("Allow: /page\nDisallow: /*.htm", ["/page", "/pages"], ["/page.htm"]),
+        ("Disallow: /\nAllow: /d/index.html", ["/d/", "/d/index.html"], ["/d", "/d/index.htm"]),
+        ("Disallow: /a b", ["/a"], ["/a%20b", "/a b"]),
+        ("Disallow: //a", ["/a"], ["//a/b"]),
+        ("Disallow: /a;b", ["/a"], ["/a;b", "/a;bc?d"]),
+    ],
+)
+def test_the_longest_rule_decides(rules: str, allowed: list[str], forbidden: list[str]) -> None:
+    robots = f"User-agent: *\n{rules}\n"
+    assert [allows(robots, path) for path in allowed] == [True] * len(allowed)
+    assert [allows(robots, path) for path in forbidden] == [False] * len(forbidden)
+
+
+@pytest.mark.parametrize(
+    ("rule", "paths"),
+    [
+        ("/中", ["/中", "/%E4%B8%AD", "/%e4%b8%ad/x"]),
+        ("/%e4%B8%ad", ["/中", "/%E4%B8%AD"]),
+        ("/%62%61r", ["/bar", "/b%61r", "/%62%61%72"]),
+        ("/bar", ["/%62ar"]),
+        ("/~a", ["/%7Ea", "/%7ea"]),
+        ("/?u=http://b.test", ["/?u=http://b.test", "/?u=http%3A//b.test"]),
+        ("/a%2fb", ["/a%2Fb", "/a%2fb"]),
+        ("/100%", ["/100%", "/100%25"]),
+    ],
+)
+def test_one_path_can_be_written_in_many_ways(rule: str, paths: list[str]) -> None:
+    """RFC 9309, section 2.2.2: octets are compared, however they are escaped."""
+    robots = f"User-agent: *\nDisallow: {rule}\n"
+    assert [path for path in paths if allows(robots, path)] == []
+
+
+@pytest.mark.parametrize(
+    ("rule", "path"),
+    [("/a/b", "/a%2Fb"), ("/a%2Fb", "/a/b"), ("/a%252Fb", "/a%2Fb"), ("/%d6%d0", "/%b9%fa")],
+)
+def test_other_paths_are_other_paths(rule: str, path: str) -> None:
+    """An escaped slash is none, an escaped escape is none, and GBK's octets are not all alike."""
+    assert allows(f"User-agent: *\nDisallow: {rule}\n", path)
+
+
+def test_octets_that_are_not_utf_8_count_as_they_are() -> None:
+    robots = "User-agent: *\nDisallow: /中".encode("gbk")
+    assert not allows(robots, "/%D6%D0")
+    assert allows(robots, "/中")
+
+
+def test_the_delay_is_that_of_our_groups_and_the_longest_of_several() -> None:
+    both = f"User-agent: *\nCrawl-delay: 9\nDisallow:\n{US}Crawl-delay: 2\nAllow: /\n"
+    assert parse_robots(both.encode(), PRODUCT).delay_s == 2
+    assert parse_robots((both + US + "crawl delay: 4.5\n").encode(), PRODUCT).delay_s == 4.5
+    shared = f"{US}Crawl-delay: 3\nUser-agent: other\nDisallow: /x\n"
+    assert parse_robots(shared.encode(), "other").delay_s == 3
+
+
+@pytest.mark.parametrize("delay", ["", "x", "-1", "nan", "inf", "1e999", "5 s"])
+def test_a_delay_that_is_no_number_is_none(delay: str) -> None:
+    assert parse_robots(f"{ALL}Crawl-delay: {delay}\n".encode(), PRODUCT).delay_s == 0
+
+
+PATTERNS = st.text(["/", "a", "b", "*", "$", "?", "中"]) | st.lists(
+    st.sampled_from(["/", "a", "b", "*", "*", "$", "%24", "%2A", "%2F", "%61", "中", "%-", "?"])
+).map("".join)
+PATHS = st.lists(
+    st.sampled_from(["/", "a", "b", "*", "$", "%2f", "%62", "%E4%B8%AD", "%25-", "?", "ab"])
+).map("".join)
+SAME = (("%61", "a"), ("%62", "b"), ("%24", "$"), ("%2A", "*"), ("%E4%B8%AD", "中"))
+
+
+@example("a**$", "a")
+@example("a*a$", "a")
+@given(PATTERNS, PATHS)
+def test_a_pattern_matches_as_the_obvious_expression_does(pattern: str, path: str) -> None:
+    """Escapes are undone by hand, but for the slash; ``*`` becomes ``.*``, a last ``$`` the end."""
+    to_the_end = pattern.endswith("$")
+    pieces = [undone(piece) for piece in (pattern[:-1] if to_the_end else pattern).split("*")]
+    expression = ".*".join(map(re.escape, pieces)) + (r"\Z" if to_the_end else "")
+    matches = re.match(expression, undone("/" + path)) is not None
+    assert allows(f"User-agent: *\nDisallow: {pattern}\n", "/" + path) == (
+        not pattern or not matches
+    )
+
+
+def undone(path: str) -> str:
+    for escape, character in SAME:
+        path = path.replace(escape, character)
+    return path.replace("%2f", "%2F").replace("%25", "%")
+
+
+@given(st.binary(max_size=200), st.text(max_size=30))
+def test_any_file_can_be_read(content: bytes, path: str) -> None:
+    assert parse_robots(b"User-agent: *\n" + content, PRODUCT).delay_s >= 0
+    parse_robots(b"User-agent: *\nDisallow: " + content, PRODUCT).allows(f"{SITE}/{path}")
+
+
+def test_no_pattern_takes_long() -> None:
+    robots = b"User-agent: *\n" + b"Disallow: /" + b"*a" * 8000 + b"b$\n" + b"Disallow: /*a*b\n" * 9
+    rules = parse_robots(robots, PRODUCT)
+    began = time.process_time()
+    assert rules.allows(f"{SITE}/{'a' * 4000}")
+    assert time.process_time() - began < 2
