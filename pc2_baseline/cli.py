@@ -35,7 +35,10 @@ Release = Annotated[
 ]
 Config = Annotated[
     str | None,
-    typer.Option(help="TOML file or name of a preset (see `presets`); default: pc2-paper."),
+    typer.Option(
+        help="TOML file or name of a preset (see `presets`); default: pc2-paper, which on some "
+        "thousand pairs or fewer is best at the end of its warm-up: take crossfit-demo there."
+    ),
 ]
 Set = Annotated[
     list[str] | None,
@@ -85,8 +88,9 @@ def train(
     RUN then holds run.toml (all settings), log.jsonl (a line an epoch), best/ and last/ (weights),
     divisions/, tensorboard/, curves.png and pictures/. Going on equals never having stopped.
 
-    Under torchrun the two peers of PC2 are trained on halves of the processes, and those that
-    share a peer split its similarity block; other methods split theirs among all.
+    Under torchrun the peers of PC2 and crossfit are trained on equal shares of the processes, and
+    those that share a peer split its similarity block; where shares do not come out even, and for
+    other methods, all processes split each block.
     """
     from pc2_baseline.config import read_settings  # noqa: PLC0415 - quick help
     from pc2_baseline.process_groups import is_first  # noqa: PLC0415 - torch is heavy

@@ -24,12 +24,31 @@ class SgrSettings(TripletSettings):
     name: Literal["sgr"] = "sgr"
 
 
-class Pc2CommonSettings(TripletSettings):
-    """Settings shared by PC2 as in the paper and as in its released code."""
+class DividingSettings(TripletSettings):
+    """Settings shared by methods that divide the pairs and learn them with soft margins."""
 
     margin_base: Annotated[float, Field(gt=1)] = Field(
         10.0, description="Base m of the soft margin."
     )
+    division_batch: Annotated[int, Field(ge=2)] = Field(
+        128, description="Pairs against which a pair's loss is taken to divide them, at most."
+    )
+
+
+class CrossFitSettings(DividingSettings):
+    """Cross-fit division: a pair is judged by a network that did not train on it."""
+
+    name: Literal["crossfit"] = "crossfit"
+    folds: Annotated[int, Field(ge=2)] = Field(
+        4,
+        description="Folds of the pairs, and networks: each trains on all folds but one, judges "
+        "that one, and their similarities are averaged. Training time grows with folds - 1.",
+    )
+
+
+class Pc2CommonSettings(DividingSettings):
+    """Settings shared by PC2 as in the paper and as in its released code."""
+
     pseudo_classes: bool = Field(
         default=True, description="Learn pseudo-classes (P-Cls); without, search by embedding."
     )
@@ -39,9 +58,6 @@ class Pc2CommonSettings(TripletSettings):
     relative_targets: bool = Field(
         default=False,
         description="Choose a caption's pseudo-class against the mean of its batch.",
-    )
-    division_batch: Annotated[int, Field(ge=2)] = Field(
-        128, description="Pairs against which a pair's loss is taken to divide them, at most."
     )
     rectify: bool = Field(default=True, description="Rectify clean margins by oscillation (CR).")
     oscillation_threshold: Share = Field(
@@ -61,7 +77,11 @@ class Pc2CommonSettings(TripletSettings):
     mismatch_threshold: Share = Field(
         0.0, description="Noisy pairs below this cosine are left out (PC2*: 0.5); 0: none."
     )
-    lambda_noisy: NonNegativeFloat = Field(1.0, description="Weight of the noisy pairs' loss.")
+    lambda_noisy: NonNegativeFloat = Field(
+        1.0,
+        description="Weight of the noisy pairs' loss. At 1 pseudo-captions undo the division of a "
+        "small release; 0.1 does not.",
+    )
     lambda_pseudo: NonNegativeFloat = Field(1.0, description="Weight of the pseudo-class loss.")
     lambda_entropy: NonNegativeFloat = Field(
         10.0, description="Weight of the entropy that spreads predictions over the classes."
@@ -156,7 +176,7 @@ class Pc2ReleasedSettings(Pc2CommonSettings):
 
 
 MethodSettings = Annotated[
-    Pc2Settings | Pc2ReleasedSettings | SgrSettings, Field(discriminator="name")
+    Pc2Settings | Pc2ReleasedSettings | SgrSettings | CrossFitSettings, Field(discriminator="name")
 ]
 
 

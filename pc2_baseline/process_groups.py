@@ -93,10 +93,10 @@ class ProcessGroups:
 
 
 def join_process_groups(peers: int) -> ProcessGroups:
-    """Assign ranks to peers: half of them each where their number is even, else all to both.
+    """Assign ranks to peers: an equal share each where that comes out even, else all to each.
 
     Args:
-        peers: Number of networks trained side by side: 1 or 2.
+        peers: Number of networks trained side by side.
     """
     everyone = tuple(range(peers))
     if not dist.is_initialized() or dist.get_world_size() == 1:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullLocator
 
 from now_builder.formats.io import replacing
-from pc2_baseline.analysis.truth import DivisionQuality, Truth
+from pc2_baseline.analysis.truth import STATISTICS, DivisionQuality, Truth, by_peer
 from pc2_baseline.modules.division import THRESHOLD
 from pc2_baseline.training.checkpoint import CheckpointState
 
@@ -59,6 +60,8 @@ def draw_division(
 ) -> None:
     """Draw one epoch's losses, clean probabilities and oscillations, a row for each peer.
 
+    Peers that share a division have one row; a method without oscillations has two columns.
+
     Args:
         path: Picture to write, ``.png`` or ``.svg``.
         division: Arrays by name, as in a file of the run's ``divisions/``.
@@ -68,18 +71,19 @@ def draw_division(
     Source:
         PC2 (Duan et al., ACM MM 2024), the figure of the losses and their mixture.
     """
-    peers = sorted({name.partition(".")[0] for name in division if "." in name})
-    with _figure(path, len(peers), 3) as (figure, axes):
-        for row, peer in zip(axes, peers, strict=True):
-            losses, clean_prob = division[f"{peer}.loss"], division[f"{peer}.clean_prob"]
-            groups = _groups(truth, len(losses))
-            _draw_losses(row[0], losses, clean_prob, groups)
-            _draw_probabilities(row[1], clean_prob, groups)
-            _draw_oscillations(row[2], division[f"{peer}.oscillation"], groups)
-            row[0].set_ylabel(f"Peer {peer}: pairs")
-        for axis, name in zip(
-            axes[-1], ("Loss of the pair", "Clean probability", "Oscillation, log10"), strict=True
-        ):
+    peers = by_peer(division)
+    columns = ["Loss of the pair", "Clean probability"]
+    if all("oscillation" in own for own in peers.values()):
+        columns.append("Oscillation, log10")
+    with _figure(path, len(peers), len(columns)) as (figure, axes):
+        for row, (peer, own) in zip(axes, peers.items(), strict=True):
+            groups = _groups(truth, len(own["loss"]))
+            _draw_losses(row[0], own["loss"], own["clean_prob"], groups)
+            _draw_probabilities(row[1], own["clean_prob"], groups)
+            if len(columns) > 2:
+                _draw_oscillations(row[2], own["oscillation"], groups)
+            row[0].set_ylabel(f"Peer {peer}: pairs" if peer else "Pairs")
+        for axis, name in zip(axes[-1], columns, strict=True):
             axis.set_xlabel(name)
         figure.align_xlabels(list(axes[-1]))
         figure.suptitle(title)
@@ -174,7 +178,7 @@ def draw_curves(path: Path, state: CheckpointState, pairs: int, warmup: int) -> 
         warmup: Epochs of the warm-up, marked by a line.
     """
     names = list(dict.fromkeys(name for record in state.history for name in record.figures))
-    shares = [name for name in names if re.fullmatch("clean_[a-z]", name)]
+    shares = [name for name in names if re.fullmatch("clean(_[a-z])?", name)]
     panels = [
         ("Dev rSum", {"dev rSum": np.array([record.dev["rsum"] for record in state.history])}),
         ("Loss of a batch", _curves(state, [name for name in names if name.startswith("loss")])),
@@ -209,7 +213,7 @@ def _curves(
 def _draw_curves(
     axis: Axes, title: str, curves: Mapping[str, Float[np.ndarray, " epochs"]], warmup: int
 ) -> None:
-    for (name, values), colour in zip(curves.items(), _COLOURS, strict=False):
+    for (name, values), colour in zip(curves.items(), cycle(_COLOURS), strict=False):
         epochs = np.arange(1, len(values) + 1)
         axis.plot(epochs, values, ".-", color=colour, linewidth=1.2, markersize=3, label=name)
     if 0 < warmup < len(next(iter(curves.values()))):
@@ -229,8 +233,9 @@ def draw_quality(path: Path, epochs: Sequence[DivisionQuality], best: int, warmu
         warmup: Epochs of the warm-up.
     """
     curves = {"clean probability": np.array([found.auroc for found in epochs])}
-    for name in ("loss", "oscillation"):
-        curves[name] = np.array([found.auroc_by_statistic[name] for found in epochs])
+    for name in STATISTICS:
+        if name in epochs[0].auroc_by_statistic:
+            curves[name] = np.array([found.auroc_by_statistic[name] for found in epochs])
     with _figure(path, 1, 1, width=6.4) as (_, axes):
         axis = axes[0, 0]
         _draw_curves(axis, "AUROC of matched against mismatched training pairs", curves, warmup)

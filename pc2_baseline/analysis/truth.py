@@ -17,8 +17,12 @@ from now_builder.formats.noise import read_noise
 from pc2_baseline.data.pairs import count_train, pair_names
 from pc2_baseline.modules.coteaching import DIVISIONS
 from pc2_baseline.modules.division import THRESHOLD
+from pc2_baseline.modules.learner import under
 from pc2_baseline.training.checkpoint import read_state
 from pc2_baseline.training.run_folder import BEST, RunRecord
+
+STATISTICS = ("loss", "oscillation")
+"""Statistics of the pairs that are compared with the truth, where a method keeps them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +49,8 @@ class DivisionQuality:
     Attributes:
         epoch: From 0.
         auroc: AUROC of the clean probability, mean of the peers.
-        auroc_by_statistic: AUROC of each statistic, low meaning clean, averaged over the peers.
+        auroc_by_statistic: AUROC of each statistic that the method keeps, low meaning clean,
+            averaged over the peers.
         clean: Pairs of known truth that the mean probability calls clean.
         clean_matched: Clean pairs that are matched.
         precision: Share of the clean ones that are matched; ``None`` where none is clean.
@@ -180,6 +185,19 @@ def _read_division(file: Path) -> dict[str, np.ndarray]:
     return division
 
 
+def by_peer(division: Mapping[str, np.ndarray]) -> dict[str, dict[str, np.ndarray]]:
+    """Group an epoch's statistics by peer; what all peers share is of the peer ``""``.
+
+    Args:
+        division: Arrays by name, as in a file of the run's ``divisions/``: each peer's as
+            ``peer.name``, or plain names where the peers have one division.
+    """
+    peers = sorted({name.partition(".")[0] for name in division if "." in name})
+    if not peers:
+        return {"": dict(division)}
+    return {peer: under(division, peer) for peer in peers}
+
+
 def quality(epoch: int, division: Mapping[str, np.ndarray], truth: Truth) -> DivisionQuality:
     """Compare one epoch's division with the truth.
 
@@ -191,11 +209,11 @@ def quality(epoch: int, division: Mapping[str, np.ndarray], truth: Truth) -> Div
     matched = truth.of_known(truth.matched)
     clean_prob = truth.of_known(division["clean_prob"])
     clean = clean_prob > THRESHOLD
+    peers = by_peer(division).values()
     by_statistic = {
-        name: float(
-            np.mean([_auroc(-truth.of_known(division[f"{peer}.{name}"]), matched) for peer in "ab"])
-        )
-        for name in ("loss", "oscillation")
+        name: float(np.mean([_auroc(-truth.of_known(own[name]), matched) for own in peers]))
+        for name in STATISTICS
+        if all(name in own for own in peers)
     }
     both = int((clean & matched).sum())
     return DivisionQuality(

@@ -26,7 +26,7 @@ from pc2_baseline.modules.coteaching import (
     warm_up_batches,
 )
 from pc2_baseline.modules.division import require_clean
-from pc2_baseline.modules.learner import Step, rate
+from pc2_baseline.modules.learner import Step, prefixed, rate, under
 from pc2_baseline.modules.losses import (
     MarginAxis,
     likeliest,
@@ -149,20 +149,20 @@ class CoTaught(ABC):
             )
         )
         for peer, (network, optimiser), bank in zip(PEERS, own, self.banks, strict=True):
-            networks |= _prefixed(peer, network)
-            training |= _prefixed(f"{peer}.optimiser", optimiser)
+            networks |= prefixed(peer, network)
+            training |= prefixed(f"{peer}.optimiser", optimiser)
             training[f"{peer}.bank"] = bank.predictions
         return {"networks": networks, _STATISTICS: self._statistics_state(), "training": training}
 
     def load_state_dict(self, state: Mapping[str, Mapping[str, Tensor]]) -> None:
         """Load a state, or its networks alone."""
         for peer, learner, bank in zip(PEERS, self.learners, self.banks, strict=True):
-            learner.load_network(_under(state["networks"], peer))
+            learner.load_network(under(state["networks"], peer))
             if "training" in state:
-                learner.load_optimiser(_under(state["training"], f"{peer}.optimiser"))
+                learner.load_optimiser(under(state["training"], f"{peer}.optimiser"))
                 bank.write(state["training"][f"{peer}.bank"])
         if _STATISTICS in state:
-            own = (_under(state[_STATISTICS], peer) for peer in PEERS)
+            own = (under(state[_STATISTICS], peer) for peer in PEERS)
             self.statistics = [PairStatistics.from_tensors(tensors) for tensors in own]
 
     def epoch_outputs(self) -> EpochOutputs:
@@ -287,7 +287,7 @@ class CoTaught(ABC):
     def _statistics_state(self) -> dict[str, Tensor]:
         state: dict[str, Tensor] = {}
         for peer, statistics in zip(PEERS, self.statistics, strict=False):
-            state |= _prefixed(peer, statistics.to_tensors())
+            state |= prefixed(peer, statistics.to_tensors())
         if self.statistics:
             mean = np.mean([own.division.clean_prob for own in self.statistics], axis=0)
             state["clean_prob"] = torch.from_numpy(mean)
@@ -300,16 +300,4 @@ def _summary(statistics: PairStatistics, bank: PredictionBank) -> dict[str, floa
         "pair_loss": float(statistics.loss.mean()),
         "oscillation": float(statistics.oscillation.mean()),
         "classes_used": float(len(torch.unique(bank.predictions.argmax(1)))),
-    }
-
-
-def _prefixed(prefix: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {f"{prefix}.{name}": value for name, value in state.items()}
-
-
-def _under(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {
-        name.removeprefix(f"{prefix}."): value
-        for name, value in state.items()
-        if name.startswith(f"{prefix}.")
     }

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -10,6 +11,8 @@ from torch import Tensor, nn
 
 from now_builder.errors import TrainingError
 from pc2_baseline.modules.similarity import Similarity
+
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,3 +155,17 @@ class Learner:
 
 def _stored(value: Tensor) -> Tensor:
     return value.detach().cpu().contiguous().clone()
+
+
+def prefixed(prefix: str, state: Mapping[str, Value]) -> dict[str, Value]:
+    """Return a state whose names begin with ``prefix.``, to be kept beside others."""
+    return {f"{prefix}.{name}": value for name, value in state.items()}
+
+
+def under(state: Mapping[str, Value], prefix: str) -> dict[str, Value]:
+    """Return what :func:`prefixed` was given, from among others."""
+    return {
+        name.removeprefix(f"{prefix}."): value
+        for name, value in state.items()
+        if name.startswith(f"{prefix}.")
+    }

@@ -261,7 +261,8 @@ def test_mistakes_end_in_one_line_and_exit_code_1(tiny, tmp_path, trained):
 
 
 def test_every_preset_is_valid_and_says_what_it_is():
-    assert {"pc2-paper", "pc2-demo", "pc2-planted", "sgr"} <= set(presets())
+    ours = {"crossfit", "crossfit-demo", "pc2-demo", "pc2-planted"}
+    assert {*ours, "pc2-paper", "sgr"} <= set(presets())
     for name, line in presets().items():
         read_settings(name, [])
         assert line.endswith("."), f"{name}: {line}"
@@ -284,6 +285,12 @@ def test_a_release_is_planted(tmp_path):
     assert (~pd.read_csv(folder / "truth.csv").matched).sum() == 4
     failed(call("plant", folder, *sizes, "--seed", 1), "another plan")
     failed(call("plant", tmp_path / "other", "--tokens", 2), "tokens 2, expected 4 or more")
+
+
+def test_who_takes_the_papers_preset_for_a_small_release_is_told_of_another():
+    assert "crossfit-demo" in presets()["pc2-paper"]
+    shown = " ".join(call("train", "--help").stdout.split())
+    assert "best at the end of its warm-up: take crossfit-demo there" in shown
 
 
 def test_presets_are_listed():
@@ -319,5 +326,5 @@ def test_a_file_of_ones_own_can_extend_a_preset(tmp_path):
     assert (found.data.name, found.data.dev_images) == ("f30k_precomp", 0)
     assert (found.train.seed, found.train.warmup_epochs, found.train.batch) == (3, 7, 128)
     path.write_text('extends = "pc3"\n')
-    with pytest.raises(ConfigError, match=r"mine.toml: extends 'pc3', expected one of pc2-"):
+    with pytest.raises(ConfigError, match=r"mine.toml: extends 'pc3', expected one of crossfit"):
         read_settings(str(path), [])

@@ -52,10 +52,14 @@ def test_one_process_is_a_group_of_one():
     assert joined.for_each_peer(lambda peer: peer * 10) == [0, 10]
 
 
-def test_peers_in_two_processes_equal_peers_in_one_bit_for_bit(tiny, tmp_path):
-    method = ["method.classes=8", "method.class_hidden=16"]
-    run(tiny, tmp_path / "one", "pc2-paper", *method)
-    done = run(tiny, tmp_path / "two", "pc2-paper", *method, processes=2)
+@pytest.mark.parametrize(
+    ("config", "method"),
+    [("pc2-paper", ["method.classes=8", "method.class_hidden=16"]),
+     ("crossfit", ["method.folds=2", "train.seed=1"])],
+)  # fmt: skip
+def test_peers_in_two_processes_equal_peers_in_one_bit_for_bit(tiny, tmp_path, config, method):
+    run(tiny, tmp_path / "one", config, *method)
+    done = run(tiny, tmp_path / "two", config, *method, processes=2)
     for group in ("networks", "training", "beliefs"):
         one, two = (tensors(tmp_path / name, group) for name in ("one", "two"))
         assert one.keys() == two.keys()

@@ -176,6 +176,19 @@ def division(pairs, seed=0):
     }
 
 
+def test_a_division_that_peers_share_has_one_row_and_no_oscillation(tmp_path):
+    shared = {
+        name.removeprefix("a."): values
+        for name, values in division(40).items()
+        if name.startswith("a.") and "oscillation" not in name
+    }
+    draw_division(tmp_path / "a.svg", shared, None, "Epoch 1")
+    svg = (tmp_path / "a.svg").read_text()
+    assert "<!-- Clean probability -->" in svg
+    assert svg.count("<!-- Pairs -->") == 1
+    assert "Oscillation" not in svg
+
+
 @pytest.mark.parametrize("kind", ["plain", "constant", "certain", "all known", "some known"])
 def test_any_division_can_be_drawn(tmp_path, kind):
     statistics, truth = division(40), None

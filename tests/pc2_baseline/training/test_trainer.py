@@ -392,9 +392,9 @@ def test_an_unknown_device_is_a_setting_mistake(tiny, tmp_path, small_settings):
             train(tiny, tmp_path / "run", settings)
 
 
-@pytest.mark.parametrize("preset", ["pc2-demo", "pc2-released", "sgr"])
+@pytest.mark.parametrize("preset", ["pc2-demo", "pc2-released", "sgr", "crossfit"])
 def test_every_method_is_a_method_and_its_state_comes_back(tiny, small_settings, preset):
-    overrides = [value for value in small_settings if preset != "sgr" or "method." not in value]
+    overrides = [value for value in small_settings if "pc2" in preset or "method." not in value]
     settings = read_settings(preset, [*overrides, "data.tokenizer=jieba"])
     with open_pairs(tiny, "train", settings.data, CPU) as pairs:
         sizes = Sizes(len(pairs), pairs.features, 28)

@@ -1,0 +1,195 @@
+"""Cross-fit division: every pair is judged by a network that did not train on it."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from pc2_baseline.config import Settings
+from pc2_baseline.data.pairs import PairSet, cut
+from pc2_baseline.method_settings import CrossFitSettings
+from pc2_baseline.methods.networks import make_learner, make_network
+from pc2_baseline.modules.coteaching import DIVISIONS, Rows, dividing_batches
+from pc2_baseline.modules.division import Division, require_clean
+from pc2_baseline.modules.folds import assign_folds, divide_by_fold
+from pc2_baseline.modules.learner import Step, prefixed, rate, under
+from pc2_baseline.modules.losses import soft_margin, triplet_hardest, triplet_mean
+from pc2_baseline.modules.retrieval import ensemble, similarity_matrix
+from pc2_baseline.modules.seeds import seed_torch, stream
+from pc2_baseline.process_groups import join_process_groups
+from pc2_baseline.progress import bar
+from pc2_baseline.training.method import EpochOutputs, Sizes, State
+
+_STATISTICS = "beliefs"  # the group's name in checkpoints
+
+
+class CrossFit:
+    """K peers, each of which never trains on one of K folds and alone judges the pairs in it.
+
+    The warm-up trains each peer on all pairs outside its fold. Every epoch ends with one evaluation
+    pass: the peer of a fold computes the losses of the fold's pairs, with negatives from the same
+    fold, and a mixture of the fold's own divides them. After the warm-up a peer trains on the clean
+    pairs outside its fold, with soft margins by their clean probabilities. All peers share the
+    division; their similarities are averaged.
+
+    An epoch takes K - 1 times the steps of one network on all pairs, and one evaluation of them.
+
+    Args:
+        settings: Settings of the run; the method section is :class:`CrossFitSettings`.
+        sizes: Sizes of the data.
+        device: Device of the networks.
+
+    Note:
+        What repeats is not held out: where many pages of a site share a caption and a look, a peer
+        has trained on pairs like those that it judges. Folds go by image, not by site.
+
+    Source:
+        Estimating what a sample is judged by on the other samples, with the parts swapped, is
+        cross-fitting (Chernozhukov et al., Double/debiased machine learning, Econometrics Journal
+        2018). To find wrong labels: INCV (Chen et al., ICML 2019) trains on one half and keeps what
+        it predicts in the other; confident learning (Northcutt et al., JAIR 2021) takes its
+        probabilities from cross-validation. Networks that choose samples for each other are
+        co-teaching (Han et al., NeurIPS 2018); mixture, soft margin and warm-up are those of NCR
+        (Huang et al., NeurIPS 2021).
+
+    Differs:
+        In NCR and PC2 both peers train on all pairs in the warm-up and on each other's clean pairs
+        after it, so each pair is judged by networks that may have learned it by heart.
+    """
+
+    def __init__(self, settings: Settings, sizes: Sizes, device: torch.device) -> None:
+        if not isinstance(settings.method, CrossFitSettings):
+            raise TypeError(f"settings of {settings.method.name}, expected those of crossfit")
+        self.method = settings.method
+        self.train = settings.train
+        self.ensemble_size = self.method.folds
+        self.peers = [str(peer) for peer in range(self.method.folds)]
+        self.groups = join_process_groups(self.method.folds)
+        self.nets = []
+        for peer, group in enumerate(self.groups.groups):
+            seed_torch(self.train.seed, peer)
+            self.nets.append(make_network(settings.model, sizes, group).to(device))
+        self.learners = [make_learner(net, net, self.train) for net in self.nets]
+        self.statistics: dict[str, Tensor] = {}
+
+    def fit_epoch(self, train: PairSet, epoch: int) -> dict[str, float]:
+        """Train every peer outside its fold for one epoch, then divide the pairs anew.
+
+        Args:
+            train: The training split.
+            epoch: From 0, the warm-up included.
+        """
+        each = self.groups.for_each_peer
+        fold = assign_folds(train.image_of, self.method.folds, self.train.seed)
+        losses = each(lambda peer: self._learn(train, epoch, peer, fold != peer))
+        by_peer = each(
+            lambda peer: self._held_out_losses(train, peer, np.flatnonzero(fold == peer))
+        )
+        held_out = np.stack(by_peer)[fold, np.arange(len(train))]
+        division = divide_by_fold(held_out, fold, self.train.seed)
+        arrays = {
+            "clean_prob": division.clean_prob, "is_clean": division.is_clean,
+            "loss": held_out, "fold": fold,
+        }  # fmt: skip
+        self.statistics = {name: torch.from_numpy(values) for name, values in arrays.items()}
+        return {
+            **{f"loss_{peer}": loss for peer, loss in zip(self.peers, losses, strict=True)},
+            "held_out_loss": float(held_out.mean()),
+            "clean": float(division.is_clean.sum()),
+        }
+
+    def similarity(self, split: PairSet) -> Float[np.ndarray, "images captions"]:
+        """Average the peers' similarity matrices."""
+        return ensemble(
+            self.groups.for_each_peer(lambda peer: similarity_matrix(self.nets[peer], split))
+        )
+
+    def state_dict(self) -> State:
+        """Return networks, optimisers and the division."""
+        networks: dict[str, Tensor] = {}
+        training: dict[str, Tensor] = {}
+        own = self.groups.for_each_peer(
+            lambda peer: (
+                self.learners[peer].network_state(),
+                self.learners[peer].optimiser_state(),
+            )
+        )
+        for peer, (network, optimiser) in zip(self.peers, own, strict=True):
+            networks |= prefixed(peer, network)
+            training |= prefixed(peer, optimiser)
+        return {"networks": networks, _STATISTICS: self.statistics, "training": training}
+
+    def load_state_dict(self, state: Mapping[str, Mapping[str, Tensor]]) -> None:
+        """Load a state, or its networks alone."""
+        for peer, learner in zip(self.peers, self.learners, strict=True):
+            learner.load_network(under(state["networks"], peer))
+            if "training" in state:
+                learner.load_optimiser(under(state["training"], peer))
+        self.statistics = dict(state.get(_STATISTICS, {}))
+
+    def epoch_outputs(self) -> EpochOutputs:
+        """Return the division, the held-out losses and the folds, for ``divisions/``."""
+        return {DIVISIONS: self.statistics} if self.statistics else {}
+
+    def _learn(self, train: PairSet, epoch: int, peer: int, outside: np.ndarray) -> float:
+        """Train a peer for an epoch; its random draws are independent of the others'.
+
+        Args:
+            train: The training split.
+            epoch: From 0.
+            peer: The peer.
+            outside: Whether each pair is outside the peer's fold.
+
+        Returns:
+            Mean loss of a batch.
+        """
+        seed_torch(self.train.seed, len(self.peers) + peer, epoch)
+        since = epoch - self.train.warmup_epochs
+        triplet = triplet_mean if since < self.method.mean_epochs else triplet_hardest
+        learner, name = self.learners[peer], self.peers[peer]
+        learner.set_rate(rate(epoch, self.train.warmup_epochs, self.train.lr_drop_epoch))
+        division = self._division(len(train), epoch)
+        require_clean(Division(division.clean_prob[outside], division.is_clean[outside]))
+        rows = np.flatnonzero(division.is_clean & outside)
+        batches = cut(rows, self.train.batch, stream(self.train.seed, epoch, peer))
+        self.nets[peer].train()
+        losses = []
+        for number, pairs in enumerate(bar(batches, f"train {name}", len(batches))):
+            similarity = self._score(train, peer, pairs)
+            clean_prob = torch.from_numpy(division.clean_prob[pairs]).float().to(train.device)
+            margins = soft_margin(clean_prob, self.method.margin, self.method.margin_base)
+            costs = triplet(similarity, margins)
+            losses.append(learner.step(costs.sum(), Step(epoch, number, name, pairs)))
+        return float(np.mean(losses))
+
+    def _division(self, pairs: int, epoch: int) -> Division:
+        """Return the division to train on: in the warm-up every pair is certainly clean."""
+        if epoch < self.train.warmup_epochs:
+            return Division(np.ones(pairs), np.ones(pairs, dtype=bool))
+        return Division(self.statistics["clean_prob"].numpy(), self.statistics["is_clean"].numpy())
+
+    @torch.no_grad()
+    def _held_out_losses(
+        self, train: PairSet, peer: int, own: Int[np.ndarray, " fold"]
+    ) -> Float[np.ndarray, " pairs"]:
+        """Return a peer's mean-negative triplet losses of its fold, in evaluation mode.
+
+        The batches have one order a run, so a loss changes because the network did. Pairs of other
+        folds have 0.
+        """
+        self.nets[peer].eval()
+        losses = np.zeros(len(train), dtype=np.float32)
+        places = dividing_batches(len(own), self.method.division_batch, self.train.seed)
+        for place in bar(places, f"divide {self.peers[peer]}", len(places)):
+            similarity = self._score(train, peer, own[place])
+            margins = similarity.new_full((len(place),), self.method.margin)
+            losses[own[place]] = triplet_mean(similarity, margins).float().cpu().numpy()
+        return losses
+
+    def _score(self, train: PairSet, peer: int, rows: Rows) -> Float[Tensor, "batch batch"]:
+        net, batch = self.nets[peer], train.batch(rows)
+        return net.score(
+            net.encode_images(batch.regions), net.encode_captions(batch.tokens, batch.lengths)
+        )

@@ -1,0 +1,54 @@
+"""Folds are balanced, keep an image's captions together, and are divided one by one."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from now_builder.errors import TrainingError
+from pc2_baseline.modules.division import divide
+from pc2_baseline.modules.folds import assign_folds, divide_by_fold
+
+
+@given(st.integers(2, 7), st.integers(0, 40), st.integers(0, 5))
+def test_folds_are_balanced_and_a_function_of_the_seed_alone(folds, more, seed):
+    image_of = np.arange(2 * folds + more)
+    found = assign_folds(image_of, folds, seed)
+    sizes = np.bincount(found, minlength=folds)
+    assert len(sizes) == folds
+    assert sizes.max() - sizes.min() <= 1
+    np.random.default_rng(seed).random(100)  # whatever else is drawn
+    assert np.array_equal(assign_folds(image_of, folds, seed), found)
+
+
+def test_another_seed_draws_other_folds_and_rows_follow_no_order():
+    first, second = (assign_folds(np.arange(400), 4, seed) for seed in (0, 1))
+    assert 60 < (first == second).sum() < 140, "a quarter by chance"
+    assert abs(np.corrcoef(first, np.arange(400))[0, 1]) < 0.15
+
+
+def test_all_captions_of_an_image_are_in_one_fold_in_any_order():
+    image_of = np.random.default_rng(0).permutation(np.repeat(np.arange(21), 5))
+    found = assign_folds(image_of, 4, 0)
+    for image in range(21):
+        assert len(set(found[image_of == image])) == 1
+    assert np.bincount(found).tolist() == [30, 25, 25, 25]
+
+
+def test_too_few_images_for_the_folds_end_in_one_line():
+    with pytest.raises(TrainingError, match=r"7 training images in 4 folds.*lower method\.folds"):
+        assign_folds(np.arange(7), 4, 0)
+
+
+def test_each_fold_is_divided_by_a_mixture_of_its_own():
+    """The second fold's losses are ten times the first's: one mixture would tell folds apart."""
+    rng = np.random.default_rng(0)
+    fold = rng.integers(2, size=400)
+    matched = rng.random(400) < 0.6
+    loss = np.where(matched, rng.normal(0.1, 0.02, 400), rng.normal(0.3, 0.03, 400))
+    scaled = np.where(fold == 1, 10 * loss, loss)
+    found = divide_by_fold(scaled, fold, seed=0)
+    assert (found.is_clean == matched).mean() > 0.98
+    assert (divide(scaled, seed=0).is_clean == matched).mean() < 0.9
+    own = divide(scaled[fold == 1], seed=0)
+    assert np.array_equal(found.clean_prob[fold == 1], own.clean_prob)
