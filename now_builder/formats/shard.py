@@ -3,6 +3,7 @@
 import gzip
 import io
 import json
+import re
 import tarfile
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -200,6 +201,7 @@ def image_kind(screenshot: bytes) -> Literal["png", "webp"]:
 
 _ELEMENTS_FORMAT = "now-elements/1"
 _PLAN, _CAPTURES = "now-plan/1", "now-captures/1"
+_ROWS = re.compile(r"(\d{5})\.parquet", re.ASCII)
 _LATER: dict[str, Any] = {"lot": -1, "timings": None, "overlays": []}
 """Columns that older files lack, and their values for these."""
 
@@ -283,13 +285,16 @@ def to_members(capture: Capture) -> list[tuple[str, bytes]]:
     ]
 
 
+def rows_shard(name: str) -> int | None:
+    """Return the shard whose rows are in a file of this name; ``None`` if it is no such file."""
+    found = _ROWS.fullmatch(name)
+    return int(found[1]) if found else None
+
+
 def complete_shards(captures: Path) -> list[int]:
     """List the shards whose parquet exists, in order."""
-    return sorted(
-        int(path.stem)
-        for path in captures.glob("*.parquet")
-        if path.stem.isascii() and path.stem.isdigit()
-    )
+    paths = captures.glob("*.parquet")
+    return sorted(shard for path in paths if (shard := rows_shard(path.name)) is not None)
 
 
 def read_rows(captures: Path, shard: int | None = None) -> list[CaptureRow]:

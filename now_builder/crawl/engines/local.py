@@ -22,9 +22,9 @@ from now_builder.crawl.politeness.scheduler import Scheduler
 from now_builder.crawl.progress import Progress
 from now_builder.crawl.settings import CrawlSettings
 from now_builder.crawl.storage.locks import lock_shards
+from now_builder.crawl.storage.own_files import sweep
 from now_builder.crawl.storage.shard_storage import open_storage
 from now_builder.crawl.storage.shard_tracker import ShardTracker
-from now_builder.crawl.storage.shard_writer import sweep
 from now_builder.errors import CrawlError
 from now_builder.formats.shard import read_plan
 

@@ -7,16 +7,16 @@ last whole line was in flight and counts for nothing.
 
 import json
 import os
-import re
 import shutil
 import threading
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from now_builder.crawl.caption.charset import whole_characters
+from now_builder.crawl.storage.own_files import shard_of
 from now_builder.crawl.timings import add_step
 from now_builder.errors import CrawlError, FormatError
 from now_builder.formats.io import sync_folder
@@ -159,7 +159,7 @@ def _read_journal(folder: Path) -> Iterator[tuple[int, tuple[CaptureRow, int, li
     """Yield the whole lines of an open shard's journal, each with the place of its end."""
     try:
         content = (folder / _JOURNAL).read_bytes()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return
     end = 0
     for line in content.splitlines(keepends=True):
@@ -186,26 +186,8 @@ def open_path(captures: Path, number: int) -> Path:
 
 def open_shards(captures: Path) -> list[int]:
     """List the numbers of the open shards."""
-    return sorted(int(path.name[:5]) for path in captures.glob(f"[0-9]*{_OPEN}"))
-
-
-def sweep(captures: Path, shards: Collection[int] | None = None) -> None:
-    """Remove temporary files of killed runs, of shards (or all) that no other process works on."""
-    for path in [*captures.glob("[0-9]*.open.*"), *captures.glob(".*.tmp")]:
-        found = re.match(r"\.?(\d+)\.", path.name)
-        if shards is None or (found and int(found[1]) in shards):
-            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
-
-
-def start_over(captures: Path) -> None:
-    """Remove plan, split and shards; other files stay."""
-    finished = [f"[0-9]*.{ending}" for ending in ("parquet", "tar", "warc.gz", "cdxj")]
-    for pattern in ("plan.parquet", "split.toml", *finished):
-        for file in captures.glob(pattern):
-            file.unlink()
-    for folder in captures.glob(f"[0-9]*{_OPEN}"):
-        shutil.rmtree(folder)
-    sweep(captures)
+    paths = captures.glob(f"*{_OPEN}")
+    return sorted(shard for path in paths if (shard := shard_of(path.name)) is not None)
 
 
 def _append(path: Path, start: int | None, content: bytes) -> None:
