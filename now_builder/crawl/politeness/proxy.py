@@ -105,6 +105,8 @@ class Proxy:
             await self._serve(reader, pipe)
         except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             pass  # either side went away, or sent no head
+        except asyncio.CancelledError:
+            pass  # the end of the task; Python 3.11 reports a cancelled one as an error
         finally:
             self._pipes.discard(pipe)
             if task is not None:

@@ -96,8 +96,8 @@ class OpenShard:
                 _append(self._folder / _JOURNAL, None, text.encode("utf-8", "surrogatepass"))
             except OSError as error:
                 raise CrawlError(
-                    f"{self._folder}: cannot be written ({error}); nothing is torn, run the same "
-                    "command again when there is room"
+                    f"{self._folder}: cannot be written ({error}); all pages that were done are "
+                    "kept, run the same command again when there is room"
                 ) from None
             self._take(*_parsed(line))
 
@@ -115,7 +115,10 @@ class OpenShard:
             packed = (_named(key, parts) for key, parts in self._packed(rows))
             write_packed(self.captures, self.number, rows, packed)
         except OSError as error:
-            raise CrawlError(f"{rows_path(self.captures, self.number)}: {error}") from None
+            raise CrawlError(
+                f"{rows_path(self.captures, self.number)}: cannot be written ({error}); all pages "
+                "that were done are kept, run the same command again when there is room"
+            ) from None
         if self._folder.exists():
             drop = self.captures / f"{self.number:05d}{_DROP}"
             self._folder.rename(drop)  # at once, so that no half folder is ever taken for a whole

@@ -3,6 +3,7 @@
 import hashlib
 import io
 import json
+import os
 import random
 import re
 import signal
@@ -188,19 +189,36 @@ def test_a_browser_that_dies_costs_no_page(tmp_path: Path, victim: str) -> None:
     assert [row.status for row in read_rows(tmp_path / "captures")] == ["ok"] * len(lines)
 
 
-def test_sigterm_ends_a_crawl_in_one_line_and_it_goes_on_later(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
+def test_a_signal_ends_a_crawl_in_one_line_that_says_what_is_kept(tmp_path: Path, number) -> None:
+    """Most pages are in flight, or wait for a slow look-up or answer, when it comes."""
+    captures = tmp_path / "captures"
     with Awkward() as server:
-        urls = write_list(tmp_path, many(10))
-        settings = settings_for(server, concurrency=2)
-        command = [sys.executable, "-c", PROGRAM, str(urls), str(tmp_path / "captures"),
-                   settings.model_dump_json()]  # fmt: skip
-        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-        wait_until(lambda: done(tmp_path / "captures") >= 3, process)
-        process.terminate()
-        _, said = process.communicate(timeout=30)
-        assert process.returncode == 1
-        assert "CrawlError: stopped; run the same command again" in said
-        assert crawl(urls, tmp_path / "captures", settings).statuses == {"ok": 10}
+        lines = [*many(8), *(server.url("/hang", f"h{place}.test") for place in range(12))]
+        urls = write_list(tmp_path, lines)
+        settings = settings_for(server, concurrency=12)
+        command = [sys.executable, "-c", "from now_builder.cli import main; main()", "crawl",
+                   str(urls), str(captures), "--concurrency", "12", "--allow-private",
+                   "--resolve", settings.resolve[0]]  # fmt: skip
+        process = subprocess.Popen(
+            command, stderr=subprocess.PIPE, text=True, start_new_session=True
+        )
+        wait_until(lambda: done(captures) >= 3, process)
+        if number == signal.SIGINT:
+            os.killpg(process.pid, number)  # as a terminal does
+        else:
+            process.send_signal(number)
+        _, said = process.communicate(timeout=60)
+        assert process.returncode == 128 + number
+        last = said.splitlines()[-1]
+        assert last == (
+            f"stopped: {done(captures)} of 20 pages are kept in {captures}; run the same command "
+            "again to go on"
+        )
+        said = [line for line in said.splitlines() if not line.startswith(("crawl: ", "warning: "))]
+        assert said == [last]
+    kept = crawl_status(captures)
+    assert (kept.pages, kept.statuses.total()) == (20, done(captures))
 
 
 def test_a_complete_crawl_does_nothing_again_and_force_starts_over(tmp_path: Path) -> None:
