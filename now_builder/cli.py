@@ -49,7 +49,8 @@ def _crawl(
         Path,
         typer.Argument(
             metavar="URLS",
-            help="Text file (one URL a line, # comments), or CSV/Parquet with a column url.",
+            help="Text file (one URL a line; # comments; what follows a tab is left out), or "
+            "CSV/Parquet with a column url.",
         ),
     ],
     captures: Annotated[

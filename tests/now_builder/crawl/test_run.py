@@ -7,12 +7,15 @@ import os
 import random
 import re
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import psutil
@@ -527,6 +530,52 @@ def test_hosts_on_the_list_are_never_asked_anything(tmp_path: Path) -> None:
     assert all(rows[url].status == "refused" for url in barred)
     assert rows["notbarred.test/og"].status == "ok"
     assert not {"/plain", "/gbk", "/gzip", "/"} & set(hits)
+
+
+class Answer(BaseHTTPRequestHandler):
+    """Pages of a host that has no name: one plain, one that removes its own root."""
+
+    def do_GET(self) -> None:
+        pages = {
+            "/robots.txt": "User-agent: *\nDisallow: /no",
+            "/gone": "<meta name=description content=gone>"
+            "<script>document.documentElement.remove()</script>",
+        }
+        body = pages.get(self.path, "<meta name=description content=plain><p>text").encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Print nothing."""
+
+
+class Ipv6Server(ThreadingHTTPServer):
+    address_family = socket.AF_INET6
+
+
+def test_ipv6_literals_are_crawled_if_private_hosts_are_allowed(tmp_path: Path) -> None:
+    try:
+        server = Ipv6Server(("::1", 0), Answer)
+    except OSError:
+        pytest.skip("no IPv6 here")
+    with server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        root = f"http://[::1]:{server.server_address[1]}"
+        urls = write_list(tmp_path, [f"{root}/", f"{root}/no", f"{root}/gone"])
+        outcomes = []
+        for allowed in (True, False):
+            captures = tmp_path / str(allowed)
+            settings = CrawlSettings(allow_private=allowed, overlays="hide", page_timeout_s=30)
+            crawl(urls, captures, settings)
+            outcomes.append([(row.error, row.caption) for row in read_rows(captures)])
+        server.shutdown()
+        thread.join()
+    assert outcomes[0] == [(None, "plain"), ("robots", None), (None, "gone")]
+    assert outcomes[1] == [("private_address", None)] * 3
 
 
 def test_the_status_of_a_crawl_is_read_from_its_files(tmp_path: Path) -> None:
