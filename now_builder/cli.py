@@ -80,11 +80,12 @@ def _status(
     ],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Say how far a crawl is, from its files alone: done, to do, reasons, captions, languages."""
+    """Say how far a crawl is, from its files alone: done, to do, rate, time left, reasons."""
     from now_builder.crawl.status import crawl_status
 
     found = crawl_status(captures)
-    typer.echo(json.dumps({**asdict(found), "to_do": found.to_do}) if as_json else str(found))
+    derived = {"to_do": found.to_do, "left_s": found.left_s}
+    typer.echo(json.dumps(asdict(found) | derived) if as_json else str(found))
 
 
 @app.command("label")

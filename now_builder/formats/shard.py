@@ -59,7 +59,8 @@ class CaptureRow:
             control characters dropped, nothing else. ``None`` if the page has none.
         caption_source: where the caption was found: ``name``, ``og``, ``twitter``, ``script`` …
         candidates: JSON object of every description found, by source.
-        lang: language of the page (BCP 47 primary tag), detected from caption and text.
+        lang: language of the page (BCP 47 primary tag), detected from caption and text; ``und`` if
+            undecided.
         lang_declared: language that the page declares.
         charset: encoding used.
         charset_source: ``bom``, ``header``, ``meta``, ``xml``, ``utf-8``, ``detected`` or
