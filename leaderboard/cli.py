@@ -44,7 +44,8 @@ COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
 }
 for panel, commands in COMMANDS.items():
     for name, function in commands.items():
-        app.command(name, rich_help_panel=panel)(function)
+        served = name == "serve"
+        app.command(name, ends_by_signal=served, rich_help_panel=panel)(function)
 app.add_typer(admin.admin, name="admin", rich_help_panel="Run a service, or submit to one")
 
 blind_app = Program(name="now-leaderboard blind", help="Rounds whose pairing only the judge has.")

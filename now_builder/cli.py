@@ -43,13 +43,14 @@ def _root(version: Annotated[bool, typer.Option("--version", help="Print it.")] 
         raise typer.Exit
 
 
-@app.command("crawl")
+@app.command("crawl", kept="pages that were done are kept")
 def _crawl(
     urls: Annotated[
         Path,
         typer.Argument(
             metavar="URLS",
-            help="Text file (one URL a line, # comments), or CSV/Parquet with a column url.",
+            help="Text file (one URL a line; # comments; what follows a tab is left out), or "
+            "CSV/Parquet with a column url.",
         ),
     ],
     captures: Annotated[
@@ -79,11 +80,12 @@ def _status(
     ],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Say how far a crawl is, from its files alone: done, to do, reasons, captions, languages."""
+    """Say how far a crawl is, from its files alone: done, to do, rate, time left, reasons."""
     from now_builder.crawl.status import crawl_status
 
     found = crawl_status(captures)
-    typer.echo(json.dumps({**asdict(found), "to_do": found.to_do}) if as_json else str(found))
+    derived = {"to_do": found.to_do, "left_s": found.left_s}
+    typer.echo(json.dumps(asdict(found) | derived) if as_json else str(found))
 
 
 @app.command("label")
@@ -105,7 +107,7 @@ def _label(
     typer.echo(label_captures(captures, labels, settings, force))
 
 
-@app.command("train-detector")
+@app.command("train-detector", kept="the last checkpoint is kept")
 def _train_detector(
     captures: Annotated[
         Path,
@@ -153,7 +155,7 @@ def _measure_detector(
     typer.echo(json.dumps(asdict(found), ensure_ascii=False) if as_json else str(found))
 
 
-@app.command("detect")
+@app.command("detect", kept="pages that have features are kept")
 def _detect(
     captures: Captures,
     features: Annotated[Path, typer.Argument(metavar="FEATURES", help="HDF5 file to write.")],
@@ -215,7 +217,7 @@ def _export_parquet(
     typer.echo(f"{out}: {sum(files.values())} pairs in {len(files)} files")
 
 
-@app.command("build")
+@app.command("build", kept="finished stages and pages are kept")
 def _build(
     urls: Annotated[Path, typer.Argument(help="URL list, as for crawl.")],
     out: Annotated[Path, typer.Argument(help="Folder for captures, features, captions, release.")],
@@ -310,7 +312,7 @@ def _report(
     typer.echo(report(release, settings))
 
 
-@app.command("audit")
+@app.command("audit", kept="every verdict is kept")
 def _audit(
     release: Release,
     settings: Annotated[
@@ -376,7 +378,7 @@ def _simweb_make(
     typer.echo(make(folder, settings))
 
 
-@simweb.command("serve")
+@simweb.command("serve", ends_by_signal=True)
 def _simweb_serve(
     folder: Annotated[Path, typer.Argument(help="Folder made by simweb make.")],
     port: Annotated[int, typer.Option(help="Port on 127.0.0.1; 0 picks a free one.")] = 8765,

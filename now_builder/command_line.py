@@ -3,6 +3,7 @@
 import inspect
 import logging
 import os
+import signal
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from now_builder.errors import NowError
+from now_builder.stopping import CommandStopped, how_to_go_on, stoppable
 
 PACKAGES = ("now_builder", "leaderboard", "pc2_baseline")
 LOG_LEVEL = "NOW_LOG"
@@ -72,11 +74,21 @@ class Program(typer.Typer):
             rich_markup_mode=None,
         )
 
-    def command(self, name: str | None = None, **about: Any) -> Callable[[Function], Function]:
+    def command(
+        self,
+        name: str | None = None,
+        *,
+        kept: str | None = None,
+        ends_by_signal: bool = False,
+        **about: Any,
+    ) -> Callable[[Function], Function]:
         """Register a function as a command; its docstring is the help.
 
         Args:
             name: The word that calls it; the function's name if not given.
+            kept: What the same command goes on with after a stop, such as "finished epochs are
+                kept"; by default it starts again.
+            ends_by_signal: Whether it handles signals itself, as a service does.
             **about: As for ``typer.Typer.command``.
         """
 
@@ -85,7 +97,10 @@ class Program(typer.Typer):
 
             def make() -> TyperCommand:
                 alone = typer.Typer(add_completion=False, rich_markup_mode=None)
-                alone.command(word, **about)(_with_options(function, f"{self.info.name} {word}"))
+                command = _with_options(function, f"{self.info.name} {word}")
+                alone.command(word, **about)(
+                    command if ends_by_signal else stoppable(command, kept)
+                )
                 return cast("TyperCommand", get_command(alone))
 
             late = cast("type[TyperCommand]", partial(_LateCommand, make))
@@ -220,8 +235,8 @@ def set_up_logging() -> None:
 def run(app: typer.Typer) -> NoReturn:
     """Run a command line on ``sys.argv`` and exit.
 
-    A user's mistake ends in one line on standard error and exit code 1, Ctrl-C in one line and
-    exit code 130.
+    A user's mistake ends in one line on standard error and exit code 1, Ctrl-C and SIGTERM in one
+    line and exit code 130 or 143.
     """
     try:
         set_up_logging()
@@ -229,10 +244,14 @@ def run(app: typer.Typer) -> NoReturn:
     except NowError as error:
         sys.stderr.write(f"error: {error}\n")
         sys.exit(1)
+    except CommandStopped as stop:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a second Ctrl-C ends what is left at once
+        sys.stderr.write(f"{stop}\n")
+        sys.exit(stop.code)
     except (KeyboardInterrupt, SystemExit) as ended:
-        # Typer turns a KeyboardInterrupt into an exit with code 130, without a word.
+        # Before the command began; Typer makes an exit with code 130 of it, without a word.
         code = 130 if isinstance(ended, KeyboardInterrupt) else ended.code
         if code == 130:
-            sys.stderr.write("stopped; run the same command again to go on\n")
+            sys.stderr.write(f"{how_to_go_on(None)}\n")
         sys.exit(code)
     sys.exit(0)

@@ -1,5 +1,6 @@
-"""Errors that a user can mend: settings, files, crawls, trainings."""
+"""Errors that a user can mend: settings, files, crawls, trainings; and stops by a signal."""
 
+import signal
 from pathlib import Path
 
 
@@ -31,3 +32,17 @@ class CrawlError(NowError):
 
 class TrainingError(NowError):
     """A training that cannot start or go on (no clean pair, a loss that is not finite)."""
+
+
+class Stopped(KeyboardInterrupt):
+    """A stop by Ctrl-C, or by a signal such as SIGTERM, with work kept.
+
+    Args:
+        kept: What is kept, as the first half of a sentence.
+        number: The signal.
+    """
+
+    def __init__(self, kept: str, number: int = signal.SIGINT) -> None:
+        super().__init__(kept)
+        self.kept = kept
+        self.number = number

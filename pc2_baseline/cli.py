@@ -53,6 +53,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @app.command(
+    kept="finished epochs are kept",
     epilog=_examples(
         "pc2-baseline train out/release runs/pc2",
         "pc2-baseline train out/release runs/sgr --config sgr --set train.epochs=30",
@@ -60,7 +61,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
         "pc2-baseline train out/release runs/pc2 --set data.truth=truth.csv --set train.patience=8",
         "torchrun --no-python --nproc-per-node 2 pc2-baseline train out/release runs/pc2",
         "tensorboard --logdir runs",
-    )
+    ),
 )
 def train(
     release: ReleaseArgument,
@@ -235,11 +236,12 @@ def division(
 
 
 @app.command(
+    kept="finished runs and epochs are kept",
     epilog=_examples(
         "pc2-baseline ablate out/release runs/ablation --config pc2-demo --seeds 0,1,2",
         "pc2-baseline ablate out/release runs/k --config pc2-demo --rows sensitivity --split dev",
         "pc2-baseline ablate out/release runs/mine --rows mine.toml --set train.epochs=20",
-    )
+    ),
 )
 def ablate(
     release: ReleaseArgument,

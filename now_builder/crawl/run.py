@@ -14,8 +14,8 @@ from now_builder.crawl.plan.planning import make_plan
 from now_builder.crawl.plan.urls import read_urls
 from now_builder.crawl.settings import CrawlSettings
 from now_builder.crawl.storage.locks import ALL_SHARDS, lock_shards
+from now_builder.crawl.storage.own_files import start_over
 from now_builder.crawl.storage.shard_storage import local_rows, open_storage
-from now_builder.crawl.storage.shard_writer import start_over
 from now_builder.distribution import read_share
 from now_builder.errors import ConfigError
 from now_builder.formats.shard import complete_shards, rows_path
@@ -53,7 +53,7 @@ def crawl(
         urls: Text file (one a line), or CSV or Parquet with a column ``url``.
         captures: Folder to write, or a URL of one that fsspec knows, such as ``s3://bucket/now``.
         settings: Settings of the crawl.
-        force: Start over instead of going on.
+        force: Start over instead of going on: delete what the plan in ``captures`` lists, first.
 
     Raises:
         FormatError: If the list cannot be read.
@@ -83,17 +83,14 @@ def crawl(
     else:
         visited = crawl_shards(str(captures), shards, settings)
     with local_rows(captures) as folder:
-        wanted = None if share == (0, 1) else set(shards)
-        return _summary(folder, wanted, visited, time.monotonic() - started)
+        return _summary(folder, set(shards), visited, time.monotonic() - started)
 
 
-def _summary(
-    captures: Path, shards: Collection[int] | None, visited: int, seconds: float
-) -> CrawlSummary:
+def _summary(captures: Path, shards: Collection[int], visited: int, seconds: float) -> CrawlSummary:
     statuses: Counter[str] = Counter()
     errors: Counter[str] = Counter()
     for shard in complete_shards(captures):
-        if shards is None or shard in shards:
+        if shard in shards:
             table = pq.read_table(rows_path(captures, shard), columns=["status", "error"])
             for row in table.to_pylist():
                 statuses[row["status"]] += 1

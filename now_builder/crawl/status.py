@@ -1,8 +1,10 @@
 """Status of a crawl, from its files alone, while it runs or after."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from datetime import datetime, timedelta
+from heapq import nlargest
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,8 @@ from now_builder.crawl.storage.shard_storage import local_rows
 from now_builder.crawl.storage.shard_writer import rows_so_far
 from now_builder.crawl.timings import read_timings
 from now_builder.formats.shard import read_plan, rows_path
+
+_LATEST, _RECENT = 1000, timedelta(minutes=10)
 
 
 @dataclass(slots=True)
@@ -28,6 +32,8 @@ class CrawlStatus:
         seconds: time spent on pages, all workers together.
         steps: the same time by step.
         taken: pages that took a step.
+        pages_per_s: rate of the visits that began last, 1,000 of them within ten minutes at most;
+            ``None`` if too few are known.
     """
 
     pages: int
@@ -42,11 +48,17 @@ class CrawlStatus:
     steps: dict[str, float] = field(default_factory=dict)
     taken: Counter[str] = field(default_factory=Counter)
     running: bool = False
+    pages_per_s: float | None = None
 
     @property
     def to_do(self) -> int:
         """Pages without a row; duplicates get theirs when their shard is finished."""
         return self.pages - self.statuses.total()
+
+    @property
+    def left_s(self) -> float | None:
+        """Seconds that the pages to do will take at the present rate; ``None`` if not known."""
+        return self.to_do / self.pages_per_s if self.running and self.pages_per_s else None
 
     def __str__(self) -> str:
         done = self.statuses.total()
@@ -54,6 +66,8 @@ class CrawlStatus:
             ("URLs", f"{self.pages}; {done} done, {self.to_do} to do"),
             ("shards", f"{self.shards}; {self.finished} finished"),
             ("at work", "yes" if self.running else "no"),
+            ("rate", f"{self.pages_per_s:.2f} pages/s" if self.pages_per_s else "not known"),
+            ("time left", _duration(self.left_s)),
             ("status", _counts(self.statuses)),
             ("reasons", _counts(self.errors)),
             ("captions", f"{self.captions} of {self.statuses['ok']} pages captured"),
@@ -76,6 +90,8 @@ def crawl_status(captures: Path | str) -> CrawlStatus:
         shards = sorted({line.shard for line in plan})
         status = CrawlStatus(len(plan), len(shards), 0)
         wanted = ["status", "error", "caption", "lang", "load_state", "elapsed_s", "timings"]
+        wanted.append("fetched_at")
+        latest: list[str] = []
         for number in shards:
             # In this order: a shard finished meanwhile has its rows before its journal goes.
             rows = [asdict(row) for row in rows_so_far(folder, number)]
@@ -85,8 +101,23 @@ def crawl_status(captures: Path | str) -> CrawlStatus:
                 rows = pq.ParquetFile(path).read(wanted).to_pylist()
             for row in rows:
                 _count(status, row)
+            times = (row["fetched_at"] for row in rows if row["fetched_at"] is not None)
+            latest = nlargest(_LATEST, (*latest, *times))
+        status.pages_per_s = _rate(latest)
         status.running = is_locked(folder)
         return status
+
+
+def _rate(latest: Sequence[str]) -> float | None:
+    """Return the rate of visits from the times at which they began, the last one first."""
+    times = [datetime.fromisoformat(time) for time in latest]
+    recent = [time for time in times if times[0] - time <= _RECENT]
+    seconds = (recent[0] - recent[-1]).total_seconds() if recent else 0.0
+    return (len(recent) - 1) / seconds if seconds else None
+
+
+def _duration(seconds: float | None) -> str:
+    return "not known" if seconds is None else str(timedelta(seconds=round(seconds)))
 
 
 def _count(status: CrawlStatus, row: Mapping[str, Any]) -> None:

@@ -3,6 +3,7 @@
 import gzip
 import io
 import json
+import re
 import tarfile
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -58,7 +59,8 @@ class CaptureRow:
             control characters dropped, nothing else. ``None`` if the page has none.
         caption_source: where the caption was found: ``name``, ``og``, ``twitter``, ``script`` …
         candidates: JSON object of every description found, by source.
-        lang: language of the page (BCP 47 primary tag), detected from caption and text.
+        lang: language of the page (BCP 47 primary tag), detected from caption and text; ``und`` if
+            undecided.
         lang_declared: language that the page declares.
         charset: encoding used.
         charset_source: ``bom``, ``header``, ``meta``, ``xml``, ``utf-8``, ``detected`` or
@@ -200,6 +202,7 @@ def image_kind(screenshot: bytes) -> Literal["png", "webp"]:
 
 _ELEMENTS_FORMAT = "now-elements/1"
 _PLAN, _CAPTURES = "now-plan/1", "now-captures/1"
+_ROWS = re.compile(r"(\d{5})\.parquet", re.ASCII)
 _LATER: dict[str, Any] = {"lot": -1, "timings": None, "overlays": []}
 """Columns that older files lack, and their values for these."""
 
@@ -283,13 +286,16 @@ def to_members(capture: Capture) -> list[tuple[str, bytes]]:
     ]
 
 
+def rows_shard(name: str) -> int | None:
+    """Return the shard whose rows are in a file of this name; ``None`` if it is no such file."""
+    found = _ROWS.fullmatch(name)
+    return int(found[1]) if found else None
+
+
 def complete_shards(captures: Path) -> list[int]:
     """List the shards whose parquet exists, in order."""
-    return sorted(
-        int(path.stem)
-        for path in captures.glob("*.parquet")
-        if path.stem.isascii() and path.stem.isdigit()
-    )
+    paths = captures.glob("*.parquet")
+    return sorted(shard for path in paths if (shard := rows_shard(path.name)) is not None)
 
 
 def read_rows(captures: Path, shard: int | None = None) -> list[CaptureRow]:

@@ -359,7 +359,7 @@ _ABOUT = {
     "pair_index": "row of the split, as in every file of the release",
     "url": "as listed",
     "site": "host name",
-    "lang": "language told from caption and page; empty if undecided",
+    "lang": "language told from caption and page; und if undecided",
     "caption": "meta description",
     "caption_source": "where in the page it stood",
     "flags": "what is noteworthy, told by rules that err",

@@ -1,6 +1,7 @@
 """What the three programs share: late commands, settings as options, log lines, ends."""
 
 import asyncio
+import errno
 import json
 import logging
 import os
@@ -18,6 +19,7 @@ from typer.testing import CliRunner
 from now_builder.command_line import Fields, Program, set_up_logging
 from now_builder.config import Strict
 from now_builder.errors import ConfigError, NowError
+from now_builder.stopping import stoppable
 
 PROGRAMS = {
     "now_builder": "crawl status label train-detector measure-detector detect tokenize package "
@@ -191,29 +193,89 @@ def test_an_unknown_level_is_a_users_mistake(quiet, monkeypatch):
         set_up_logging()
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
-def test_ctrl_c_ends_in_one_line_and_exit_code_130(program):
-    """The program's own entry point runs, with one command more, which waits."""
+STOPS = {
+    "again": ("", "no file is left half-written; run the same command again"),
+    "kept": ("kept='epochs are kept'", "epochs are kept; run the same command again to go on"),
+}
+
+
+def stopped(program, body, about, number, *arguments):
+    """The program's own entry point runs, with one command more, and is sent a signal."""
     code = textwrap.dedent(f"""
-        import signal, time
+        import asyncio, os, signal, time
+        from now_builder.errors import Stopped
         from {program}.cli import app, main
 
         # A shell that starts the tests in the background has it ignored.
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
-        @app.command("wait")
-        def wait() -> None:
-            print("waiting", flush=True)
-            time.sleep(60)
+        @app.command("wait"{about and ", " + about})
+        def wait(force: bool = False) -> None:
+            {body}
 
         main()
     """)
     with subprocess.Popen(
-        [sys.executable, "-c", code, "wait"], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        text=True, start_new_session=True,
+        [sys.executable, "-c", code, "wait", *arguments], stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True, start_new_session=True,
     ) as process:  # fmt: skip
         assert process.stdout.readline() == "waiting\n"
-        os.killpg(process.pid, signal.SIGINT)
+        os.killpg(process.pid, number)
         _, stderr = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert stderr == "stopped; run the same command again to go on\n"
+    return process.returncode, stderr
+
+
+WAIT = "print('waiting', flush=True); time.sleep(60)"
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize(("kind", "number"), [("again", signal.SIGINT), ("kept", signal.SIGTERM)])
+def test_a_signal_ends_in_one_line_that_says_what_is_kept(program, kind, number):
+    about, line = STOPS[kind]
+    assert stopped(program, WAIT, about, number) == (128 + number, f"stopped: {line}\n")
+
+
+def test_one_who_forced_is_told_to_go_on_without():
+    code, line = stopped("leaderboard", WAIT, STOPS["kept"][0], signal.SIGINT, "--force")
+    assert (code, line) == (
+        130,
+        "stopped: epochs are kept; run the same command again without --force to go on\n",
+    )
+
+
+def test_sigterm_is_heard_where_ctrl_c_is_ignored():
+    """As in the background of a script."""
+    body = f"signal.signal(signal.SIGINT, signal.SIG_IGN); {WAIT}"
+    code, line = stopped("leaderboard", body, "", signal.SIGTERM)
+    assert (code, line) == (143, f"stopped: {STOPS['again'][1]}\n")
+
+
+def test_a_forked_worker_ends_by_sigterm_without_a_word():
+    body = (
+        "child = os.fork(); child or time.sleep(60); os.kill(child, signal.SIGTERM); "
+        f"assert os.waitpid(child, 0)[1] == signal.SIGTERM; {WAIT}"
+    )
+    code, line = stopped("leaderboard", body, "", signal.SIGINT)
+    assert (code, line) == (130, f"stopped: {STOPS['again'][1]}\n")
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [OSError(errno.ENOSPC, "No space left", "x.h5"), ValueError("No space left on device")],
+)
+def test_a_full_disk_is_one_line(problem, capsys):
+    def fill():
+        raise problem
+
+    with pytest.raises(
+        NowError, match=r"No space left.*; when there is room: epochs are kept; run"
+    ):
+        stoppable(fill, "epochs are kept")()
+
+
+def test_other_errors_stay_as_they_are():
+    def fail():
+        raise OSError(errno.EACCES, "no")
+
+    with pytest.raises(PermissionError):
+        stoppable(fail, None)()

@@ -166,7 +166,8 @@
   const found = [];
   let truncated = false;
   // Depth first by a stack of [element, parent's index, clip, transparency, parent's cursor].
-  const todo = [[document.documentElement, -1, screen, 1, "auto"]];
+  // A page may have removed its own root.
+  const todo = [...document.children].map((root) => [root, -1, screen, 1, "auto"]);
   while (todo.length) {
     if (found.length >= limits.count || performance.now() > deadline) { truncated = true; break; }
     const [element, parent, outer, seenThrough, cursor] = todo.pop();

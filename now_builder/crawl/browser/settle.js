@@ -20,7 +20,7 @@ async (limits) => {
   // are no gestures: nothing scrolls, nothing is tapped, and a touch that is cancelled has no
   // meaning to a page.
   const wake = () => {
-    const [x, y, target] = [innerWidth / 2, innerHeight / 2, document.documentElement];
+    const [x, y, target] = [innerWidth / 2, innerHeight / 2, document.documentElement || document];
     const place = { clientX: x, clientY: y, pageX: x, pageY: y };
     const touches = [new Touch({ identifier: 1, target, ...place })];
     const over = { bubbles: true, changedTouches: touches };

@@ -22,10 +22,10 @@ from now_builder.crawl.politeness.scheduler import Scheduler
 from now_builder.crawl.progress import Progress
 from now_builder.crawl.settings import CrawlSettings
 from now_builder.crawl.storage.locks import lock_shards
+from now_builder.crawl.storage.own_files import sweep
 from now_builder.crawl.storage.shard_storage import open_storage
 from now_builder.crawl.storage.shard_tracker import ShardTracker
-from now_builder.crawl.storage.shard_writer import sweep
-from now_builder.errors import CrawlError
+from now_builder.errors import CrawlError, Stopped
 from now_builder.formats.shard import read_plan
 
 _log = logging.getLogger(__name__)
@@ -47,6 +47,7 @@ def crawl_shards(
 
     Raises:
         CrawlError: If there is no browser, the disk is full, or another crawl is at work on these.
+        Stopped: If it is stopped by Ctrl-C, SIGTERM or SIGUSR1.
     """
     storage = open_storage(captures, settings.scratch)
     with lock_shards(storage.folder, shards, wait_s):
@@ -68,10 +69,12 @@ def crawl_shards(
                     "crawl: sites cannot learn who visits them; give a page that says so by "
                     "--user-agent-url https://..."
                 )
+            signals: list[int] = []
             try:
-                visited = asyncio.run(_visit_pending(tracker, settings, resolver))
-            except asyncio.CancelledError:
-                raise CrawlError("stopped; run the same command again to go on") from None
+                visited = asyncio.run(_visit_pending(tracker, settings, resolver, signals))
+            except (asyncio.CancelledError, KeyboardInterrupt):
+                kept = f"{tracker.kept} of {tracker.pages} pages are kept in {captures}"
+                raise Stopped(kept, *signals[:1]) from None
         tracker.finish_ready()
         return visited
 
@@ -94,18 +97,24 @@ def write_errors_explained(captures: Path | str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise CrawlError(f"{captures}: cannot be written ({error})") from None
+        raise CrawlError(
+            f"{captures}: cannot be written ({error}); all pages that were done are kept, run the "
+            "same command again to go on"
+        ) from None
 
 
-async def _visit_pending(tracker: ShardTracker, settings: CrawlSettings, resolver: Resolver) -> int:
-    """Visit the pending pages; a SIGTERM ends it like a Ctrl-C, with nothing lost."""
-    _cancel_on_signals()
+async def _visit_pending(
+    tracker: ShardTracker, settings: CrawlSettings, resolver: Resolver, signals: list[int]
+) -> int:
+    """Visit the pending pages; a SIGTERM, noted in ``signals``, ends it like a Ctrl-C."""
+    _cancel_on_signals(signals)
     concurrency = settings.concurrency or _PAGES_PER_CORE * _cores()
     concurrency = min(concurrency, len(tracker.pending))
     async with AsyncExitStack() as stack:
         pool = stack.enter_context(ThreadPoolExecutor(concurrency))
         pool.submit(detect_language, "a model that takes a second to load, meanwhile", None)
         browsers = await stack.enter_async_context(BrowserPool(settings, concurrency))
+        stack.push_async_callback(resolver.close)
         proxies = [await stack.enter_async_context(Proxy(resolver)) for _ in range(concurrency + 1)]
         proxies[-1].begin(_UNLIMITED)
         robots = Robots(proxies[-1], browsers.user_agent)
@@ -124,14 +133,20 @@ async def _visit_pending(tracker: ShardTracker, settings: CrawlSettings, resolve
     return len(tracker.pending)
 
 
-def _cancel_on_signals() -> None:
+def _cancel_on_signals(signals: list[int]) -> None:
     """Treat the signals by which job schedulers announce the end as a Ctrl-C."""
     task = asyncio.current_task()
     if task is None or threading.current_thread() is not threading.main_thread():
         return
+
+    def cancel(number: int) -> None:
+        if not signals:  # another would cancel the cleaning up
+            task.cancel()
+        signals.append(number)
+
     for number in (signal.SIGTERM, signal.SIGUSR1):
-        if signal.getsignal(number) is signal.SIG_DFL:
-            asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            asyncio.get_running_loop().add_signal_handler(number, cancel, number)
 
 
 def _cores() -> int:

@@ -2,19 +2,21 @@
 
 import fcntl
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from now_builder.config import build
 from now_builder.crawl.plan.host_groups import assign_host_groups
 from now_builder.crawl.plan.urls import extend_plan
 from now_builder.crawl.settings import CrawlSettings
+from now_builder.crawl.storage.own_files import shard_of, sweep_plan
 from now_builder.crawl.storage.shard_storage import ShardStorage
-from now_builder.errors import ConfigError
+from now_builder.errors import ConfigError, CrawlError
 from now_builder.formats.shard import Planned, plan_path, read_plan, write_plan
 from now_builder.formats.split import (
     Shares,
     SplitPlan,
     default_shares,
+    read_split,
     registrable_domain,
     suffix_list,
     write_split,
@@ -27,11 +29,14 @@ def make_plan(
     """Read the plan and add what is new in the list; the split is fixed with the first plan.
 
     Several processes may do so at once with the same list: they get the same plan.
+
+    Raises:
+        CrawlError: If a shard to be planned has the name of a file that no plan lists.
+        FormatError: If there is a plan that cannot be read.
     """
-    with (storage.folder / ".plan.lock").open("w") as lock:
+    with (storage.folder / ".plan.lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # it dies with its process
-        for torn in storage.folder.glob(".[ps]*.tmp"):
-            torn.unlink()
+        sweep_plan(storage.folder)
         storage.fetch_plan()
         planned = plan_path(storage.folder).exists()
         plan = read_plan(storage.folder) if planned else []
@@ -39,12 +44,26 @@ def make_plan(
         if not new and all(line.lot >= 0 for line in plan):
             return plan
         extended = extend_plan(plan, listed, settings.shard_size)
+        _check_numbers_free(storage, {line.shard for line in extended[len(plan) :]})
         extended = assign_host_groups(extended, storage.complete_shards())
         if not planned:
-            write_split(storage.folder / "split.toml", _split(extended, settings))
+            split = storage.folder / "split.toml"
+            if split.exists():
+                read_split(split)  # of a run that was killed before it wrote the plan, or not ours
+            write_split(split, _split(extended, settings))
         write_plan(storage.folder, extended)
         storage.store_plan()
         return extended
+
+
+def _check_numbers_free(storage: ShardStorage, shards: Collection[int]) -> None:
+    """Refuse to plan shards whose names other files have."""
+    taken = sorted(name for name in storage.names() if shard_of(name) in shards)
+    if taken:
+        raise CrawlError(
+            f"{storage.folder}: the crawl would write {taken[0]}, which no plan lists "
+            f"({len(taken)} such files); move them away, or take another folder"
+        )
 
 
 def _split(plan: Sequence[Planned], settings: CrawlSettings) -> SplitPlan:

@@ -18,7 +18,11 @@ from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.shard import Planned
 
 _PORTS = {"http": 80, "https": 443}
-_SCHEME = re.compile(r"^[a-z][a-z0-9+.-]*:(?!\d+(?:[/?#]|$))", re.IGNORECASE)
+_SCHEME = re.compile(r"^[a-z][a-z0-9+.-]*:(?!\d+(?:[/\\?#]|$))", re.IGNORECASE)
+_START = re.compile(r"^(https?):/*", re.IGNORECASE)
+_NOTE = re.compile(r"\t|\s#")
+"""What ends the URL on a line of a text list; a fragment follows its URL without a space."""
+
 _ESCAPE = re.compile(r"%([0-9a-fA-F]{2})")
 _UNRESERVED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
 _SMALLEST_SHARD = 16
@@ -29,7 +33,10 @@ _SHARDS_OF_A_SHORT_LIST = 8
 
 
 def read_urls(path: Path) -> list[str]:
-    """Read a list of URLs: text (one a line, ``#`` comments), or CSV or Parquet with ``url``.
+    """Read a list of URLs: text, or CSV or Parquet with ``url``.
+
+    A line of text is a URL, which a tab or a ``#`` after white space ends; a ``#`` at the start of
+    a line makes it a comment.
 
     Raises:
         FormatError: If the file is missing, unreadable, has no column ``url``, or lists nothing.
@@ -42,7 +49,8 @@ def read_urls(path: Path) -> list[str]:
             if path.suffix.lower() == ".csv":
                 urls = _from_csv(path, lines)
             else:
-                urls = [url for line in lines if (url := line.strip()) and url[0] != "#"]
+                listed = (_NOTE.split(line.strip(), maxsplit=1)[0].strip() for line in lines)
+                urls = [url for url in listed if url and url[0] != "#"]
     except FileNotFoundError:
         raise FormatError(path, "no such list of URLs") from None
     except (UnicodeDecodeError, OSError, pa.ArrowException, csv.Error) as error:
@@ -95,9 +103,15 @@ def canonical(url: str) -> str | None:
     Lower-case scheme and host (IDNA), no default port, no fragment, dots resolved, escapes in one
     form. Order and content of the query stay: two of them may well be two pages. A text without a
     scheme is taken as ``http``.
+
+    Source:
+        WHATWG URL standard, 4.4: before query and fragment a backslash is a slash, and any number
+        of slashes may follow the scheme.
     """
     if not _SCHEME.match(url):
-        url = "http://" + url.lstrip("/")
+        url = "http://" + url.lstrip("/\\")
+    end = next((place for place, letter in enumerate(url) if letter in "?#"), len(url))
+    url = _START.sub(r"\1://", url[:end].replace("\\", "/")) + url[end:]
     try:
         parts = urlsplit(url)
         host = _host(parts)
@@ -133,7 +147,7 @@ def _host(parts: SplitResult) -> str:
 def _without_dots(path: str) -> str:
     """Resolve ``.`` and ``..`` segments; double slashes stay, they can matter to a server."""
     kept: list[str] = []
-    segments = path.replace("\\", "/").split("/")
+    segments = path.split("/")
     for place, segment in enumerate(segments):
         dots = re.sub("%2e", ".", segment, flags=re.IGNORECASE)
         if dots not in (".", ".."):

@@ -6,6 +6,7 @@ are known by page.
 """
 
 import asyncio
+import re
 from contextlib import suppress
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
@@ -15,6 +16,8 @@ from now_builder.crawl.politeness.resolver import Refused, Resolver
 _CHUNK = 1 << 16
 _HEAD = 1 << 18
 _DIAL_S = 10.0
+_BARE_IPV6 = re.compile(r"([0-9a-fA-F:.]*:[0-9a-fA-F:.]*:[0-9a-fA-F:.]*):(\d+)")
+"""An IPv6 address without brackets and its port, as httpx asks a proxy for them."""
 
 
 @dataclass(slots=True, eq=False)
@@ -105,6 +108,8 @@ class Proxy:
             await self._serve(reader, pipe)
         except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             pass  # either side went away, or sent no head
+        except asyncio.CancelledError:
+            pass  # the end of the task; Python 3.11 reports a cancelled one as an error
         finally:
             self._pipes.discard(pipe)
             if task is not None:
@@ -216,6 +221,8 @@ def _parse_head(head: bytes) -> tuple[str, str, list[bytes]]:
 def _destination(method: str, target: str) -> tuple[str, int]:
     try:
         parts = urlsplit(f"//{target}" if method == "CONNECT" else target)
+        if found := _BARE_IPV6.fullmatch(parts.netloc):
+            parts = parts._replace(netloc="[{}]:{}".format(*found.groups()))
         port = parts.port or 80
     except ValueError:
         raise Refused("bad_request", "not an address") from None

@@ -121,6 +121,13 @@ class Resolver:
                     raise Refused("private_address", f"{host} is {address}")
         return addresses, port
 
+    async def close(self) -> None:
+        """End the look-ups that nobody waits for any more."""
+        pending = list(self._pending.values())
+        for look_up in pending:
+            look_up.cancel()
+        await asyncio.gather(*pending, return_exceptions=True)
+
     def is_local(self, host: str) -> bool:
         """Whether a host is known to be mapped or private, so that rate limits do not apply."""
         host = host.lower().strip("[]")
@@ -136,6 +143,12 @@ class Resolver:
         above = (".".join(parts[place:]) for place in range(len(parts)))
         return next((name for name in above if name in self._never), None)
 
+    def _forget(self, host: str, look_up: asyncio.Future[tuple[Address, ...]]) -> None:
+        """Forget a look-up that is done, even if whoever asked has gone away meanwhile."""
+        self._pending.pop(host, None)
+        if not look_up.cancelled():
+            look_up.exception()  # else asyncio would report that nobody asked for it
+
     async def _look_up(self, host: str) -> tuple[Address, ...]:
         known = self._known.get(host)
         if known and time.monotonic() - known[0] < _KEEP_S:
@@ -143,7 +156,7 @@ class Resolver:
         if host not in self._pending:
             task = asyncio.ensure_future(_query(host))
             self._pending[host] = task
-            task.add_done_callback(lambda _: self._pending.pop(host, None))
+            task.add_done_callback(partial(self._forget, host))
         addresses = await asyncio.shield(self._pending[host])
         self._known[host] = (time.monotonic(), addresses)
         return addresses

@@ -25,7 +25,7 @@ def lock_shards(folder: Path, shards: Collection[int], wait_s: float = 0.0) -> I
         CrawlError: If another process still holds one of them after ``wait_s`` seconds.
     """
     until = time.monotonic() + wait_s
-    with (folder / _NAME).open("w") as file:
+    with (folder / _NAME).open("a") as file:
         for start, count in _runs(shards):
             while True:
                 try:

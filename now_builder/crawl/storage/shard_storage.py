@@ -8,9 +8,17 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from now_builder.crawl.storage.own_files import shard_of
 from now_builder.crawl.storage.shard_writer import open_path
-from now_builder.errors import ConfigError, FormatError
-from now_builder.formats.shard import complete_shards, members_path, plan_path, rows_path
+from now_builder.errors import ConfigError, CrawlError, FormatError
+from now_builder.formats.shard import (
+    complete_shards,
+    members_path,
+    plan_path,
+    read_plan,
+    rows_path,
+    rows_shard,
+)
 
 _PLAN = ("split.toml", "plan.parquet")
 _MEMBERS = (".tar", ".warc.gz", ".cdxj")
@@ -34,6 +42,10 @@ class ShardStorage:
     def store_plan(self) -> None:
         """Store plan and split, the plan last."""
 
+    def names(self) -> set[str]:
+        """Return the names of all files here, ours or not."""
+        return {path.name for path in self.folder.iterdir()}
+
     def complete_shards(self) -> set[int]:
         """Return the numbers of the shards whose rows are stored."""
         return set(complete_shards(self.folder))
@@ -48,7 +60,7 @@ class ShardStorage:
         """Store finished shards; the rows, which make each complete, last."""
 
     def clear(self) -> None:
-        """Delete plan, split and shards outside the working folder."""
+        """Delete plan, split and the plan's shards outside the working folder."""
 
 
 class RemoteStorage(ShardStorage):
@@ -76,8 +88,17 @@ class RemoteStorage(ShardStorage):
         super().__init__(scratch or _scratch(self.url))
 
     def fetch_plan(self) -> None:
-        """Copy plan and split into the working folder, in place of any there."""
+        """Copy plan and split into the working folder, in place of any there.
+
+        Raises:
+            CrawlError: If the working folder holds shards, and the storage no plan that lists them.
+        """
         there = self._exists(_PLAN[-1])
+        if not there and any(shard_of(name) is not None for name in super().names()):
+            raise CrawlError(
+                f"{self.folder}: holds shards of a crawl that {self.url} has no plan of; "
+                "start over with --force, or give another --scratch"
+            )
         for name in _PLAN:
             if there:
                 self._fetch(name)
@@ -89,13 +110,14 @@ class RemoteStorage(ShardStorage):
         for name in _PLAN:
             self._store(name)
 
+    def names(self) -> set[str]:
+        """Return the names of all files here and in the storage, ours or not."""
+        return super().names() | set(self._stored())
+
     def complete_shards(self) -> set[int]:
         """Return the numbers of the shards whose rows are stored."""
-        with self._errors_explained():
-            self._files.invalidate_cache()
-            names = self._files.find(self._root, maxdepth=1)  # nothing there is no error
-        stems = [name.rpartition("/")[2].removesuffix(_ROWS) for name in names]
-        return {int(stem) for stem in stems if stem.isascii() and stem.isdigit()}
+        shards = map(rows_shard, self._stored())
+        return {shard for shard in shards if shard is not None}
 
     def fetch_rows(self, shards: Collection[int]) -> None:
         """Copy the rows of complete shards here, after storing what was finished but not stored."""
@@ -124,14 +146,17 @@ class RemoteStorage(ShardStorage):
                 (self.folder / name).unlink()
 
     def clear(self) -> None:
-        """Delete plan, split and shards from the storage, the rows first."""
-        shards = self.complete_shards()
-        names = [f"{shard:05d}{_ROWS}" for shard in shards]
-        names += [f"{shard:05d}{ending}" for shard in shards for ending in _MEMBERS]
-        for name in [*names, *reversed(_PLAN)]:
-            if self._exists(name):
-                with self._errors_explained():
-                    self._files.rm_file(f"{self._root}/{name}")
+        """Delete from the storage the plan's shards, the rows first, and the plan last."""
+        if not self._exists(_PLAN[-1]):
+            return
+        self.fetch_plan()
+        shards = {line.shard for line in read_plan(self.folder)}
+        stored = self._stored()
+        names = [name for name in stored if shard_of(name) in shards]
+        names.sort(key=lambda name: not name.endswith(_ROWS))
+        for name in [*names, *(name for name in _PLAN if name in stored)]:
+            with self._errors_explained():
+                self._files.rm_file(f"{self._root}/{name}")
 
     def _is_unsent(self, shard: int) -> bool:
         """Whether a shard was finished here but not stored: its members are deleted once it is."""
@@ -140,6 +165,12 @@ class RemoteStorage(ShardStorage):
             and rows_path(self.folder, shard).exists()
             and not open_path(self.folder, shard).exists()
         )
+
+    def _stored(self) -> list[str]:
+        with self._errors_explained():
+            self._files.invalidate_cache()
+            names = self._files.find(self._root, maxdepth=1)  # nothing there is no error
+        return [name.rpartition("/")[2] for name in names]
 
     def _exists(self, name: str) -> bool:
         with self._errors_explained():

@@ -82,6 +82,20 @@ class ShardTracker:
         self._left = Counter(line.shard for line in self.pending)
         self.total = sum(map(len, self._lines.values()))
 
+    @property
+    def pages(self) -> int:
+        """Number of the pages of the shards to crawl: their URLs, each once."""
+        return self.total - len(self._duplicate_of)
+
+    @property
+    def kept(self) -> int:
+        """Number of the pages that are final."""
+        left = (
+            line.shard in self._shards and line.key not in self._shards[line.shard].rows
+            for line in self.pending
+        )
+        return self.pages - sum(left)
+
     def ranks(self) -> dict[str, int]:
         """Number the pages of each site in the order of the plan."""
         counters: dict[str, Iterator[int]] = defaultdict(count)

@@ -7,16 +7,16 @@ last whole line was in flight and counts for nothing.
 
 import json
 import os
-import re
 import shutil
 import threading
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from now_builder.crawl.caption.charset import whole_characters
+from now_builder.crawl.storage.own_files import shard_of
 from now_builder.crawl.timings import add_step
 from now_builder.errors import CrawlError, FormatError
 from now_builder.formats.io import sync_folder
@@ -96,8 +96,8 @@ class OpenShard:
                 _append(self._folder / _JOURNAL, None, text.encode("utf-8", "surrogatepass"))
             except OSError as error:
                 raise CrawlError(
-                    f"{self._folder}: cannot be written ({error}); nothing is torn, run the same "
-                    "command again when there is room"
+                    f"{self._folder}: cannot be written ({error}); all pages that were done are "
+                    "kept, run the same command again when there is room"
                 ) from None
             self._take(*_parsed(line))
 
@@ -115,7 +115,10 @@ class OpenShard:
             packed = (_named(key, parts) for key, parts in self._packed(rows))
             write_packed(self.captures, self.number, rows, packed)
         except OSError as error:
-            raise CrawlError(f"{rows_path(self.captures, self.number)}: {error}") from None
+            raise CrawlError(
+                f"{rows_path(self.captures, self.number)}: cannot be written ({error}); all pages "
+                "that were done are kept, run the same command again when there is room"
+            ) from None
         if self._folder.exists():
             drop = self.captures / f"{self.number:05d}{_DROP}"
             self._folder.rename(drop)  # at once, so that no half folder is ever taken for a whole
@@ -159,7 +162,7 @@ def _read_journal(folder: Path) -> Iterator[tuple[int, tuple[CaptureRow, int, li
     """Yield the whole lines of an open shard's journal, each with the place of its end."""
     try:
         content = (folder / _JOURNAL).read_bytes()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return
     end = 0
     for line in content.splitlines(keepends=True):
@@ -186,26 +189,8 @@ def open_path(captures: Path, number: int) -> Path:
 
 def open_shards(captures: Path) -> list[int]:
     """List the numbers of the open shards."""
-    return sorted(int(path.name[:5]) for path in captures.glob(f"[0-9]*{_OPEN}"))
-
-
-def sweep(captures: Path, shards: Collection[int] | None = None) -> None:
-    """Remove temporary files of killed runs, of shards (or all) that no other process works on."""
-    for path in [*captures.glob("[0-9]*.open.*"), *captures.glob(".*.tmp")]:
-        found = re.match(r"\.?(\d+)\.", path.name)
-        if shards is None or (found and int(found[1]) in shards):
-            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
-
-
-def start_over(captures: Path) -> None:
-    """Remove plan, split and shards; other files stay."""
-    finished = [f"[0-9]*.{ending}" for ending in ("parquet", "tar", "warc.gz", "cdxj")]
-    for pattern in ("plan.parquet", "split.toml", *finished):
-        for file in captures.glob(pattern):
-            file.unlink()
-    for folder in captures.glob(f"[0-9]*{_OPEN}"):
-        shutil.rmtree(folder)
-    sweep(captures)
+    paths = captures.glob(f"*{_OPEN}")
+    return sorted(shard for path in paths if (shard := shard_of(path.name)) is not None)
 
 
 def _append(path: Path, start: int | None, content: bytes) -> None:

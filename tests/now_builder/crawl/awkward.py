@@ -172,6 +172,7 @@ class Awkward:
         self._ready.set()
         self._loop.run_forever()
         server.close()
+        self._loop.run_until_complete(asyncio.sleep(0.1))  # whoever just came is to be closed, too
         tasks = asyncio.all_tasks(self._loop)
         for task in tasks:
             task.cancel()

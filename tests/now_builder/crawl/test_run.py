@@ -3,15 +3,19 @@
 import hashlib
 import io
 import json
+import os
 import random
 import re
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import psutil
@@ -188,19 +192,36 @@ def test_a_browser_that_dies_costs_no_page(tmp_path: Path, victim: str) -> None:
     assert [row.status for row in read_rows(tmp_path / "captures")] == ["ok"] * len(lines)
 
 
-def test_sigterm_ends_a_crawl_in_one_line_and_it_goes_on_later(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
+def test_a_signal_ends_a_crawl_in_one_line_that_says_what_is_kept(tmp_path: Path, number) -> None:
+    """Most pages are in flight, or wait for a slow look-up or answer, when it comes."""
+    captures = tmp_path / "captures"
     with Awkward() as server:
-        urls = write_list(tmp_path, many(10))
-        settings = settings_for(server, concurrency=2)
-        command = [sys.executable, "-c", PROGRAM, str(urls), str(tmp_path / "captures"),
-                   settings.model_dump_json()]  # fmt: skip
-        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-        wait_until(lambda: done(tmp_path / "captures") >= 3, process)
-        process.terminate()
-        _, said = process.communicate(timeout=30)
-        assert process.returncode == 1
-        assert "CrawlError: stopped; run the same command again" in said
-        assert crawl(urls, tmp_path / "captures", settings).statuses == {"ok": 10}
+        lines = [*many(8), *(server.url("/hang", f"h{place}.test") for place in range(12))]
+        urls = write_list(tmp_path, lines)
+        settings = settings_for(server, concurrency=12)
+        command = [sys.executable, "-c", "from now_builder.cli import main; main()", "crawl",
+                   str(urls), str(captures), "--concurrency", "12", "--allow-private",
+                   "--resolve", settings.resolve[0]]  # fmt: skip
+        process = subprocess.Popen(
+            command, stderr=subprocess.PIPE, text=True, start_new_session=True
+        )
+        wait_until(lambda: done(captures) >= 3, process)
+        if number == signal.SIGINT:
+            os.killpg(process.pid, number)  # as a terminal does
+        else:
+            process.send_signal(number)
+        _, said = process.communicate(timeout=60)
+        assert process.returncode == 128 + number
+        last = said.splitlines()[-1]
+        assert last == (
+            f"stopped: {done(captures)} of 20 pages are kept in {captures}; run the same command "
+            "again to go on"
+        )
+        said = [line for line in said.splitlines() if not line.startswith(("crawl: ", "warning: "))]
+        assert said == [last]
+    kept = crawl_status(captures)
+    assert (kept.pages, kept.statuses.total()) == (20, done(captures))
 
 
 def test_a_complete_crawl_does_nothing_again_and_force_starts_over(tmp_path: Path) -> None:
@@ -509,6 +530,52 @@ def test_hosts_on_the_list_are_never_asked_anything(tmp_path: Path) -> None:
     assert all(rows[url].status == "refused" for url in barred)
     assert rows["notbarred.test/og"].status == "ok"
     assert not {"/plain", "/gbk", "/gzip", "/"} & set(hits)
+
+
+class Answer(BaseHTTPRequestHandler):
+    """Pages of a host that has no name: one plain, one that removes its own root."""
+
+    def do_GET(self) -> None:
+        pages = {
+            "/robots.txt": "User-agent: *\nDisallow: /no",
+            "/gone": "<meta name=description content=gone>"
+            "<script>document.documentElement.remove()</script>",
+        }
+        body = pages.get(self.path, "<meta name=description content=plain><p>text").encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Print nothing."""
+
+
+class Ipv6Server(ThreadingHTTPServer):
+    address_family = socket.AF_INET6
+
+
+def test_ipv6_literals_are_crawled_if_private_hosts_are_allowed(tmp_path: Path) -> None:
+    try:
+        server = Ipv6Server(("::1", 0), Answer)
+    except OSError:
+        pytest.skip("no IPv6 here")
+    with server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        root = f"http://[::1]:{server.server_address[1]}"
+        urls = write_list(tmp_path, [f"{root}/", f"{root}/no", f"{root}/gone"])
+        outcomes = []
+        for allowed in (True, False):
+            captures = tmp_path / str(allowed)
+            settings = CrawlSettings(allow_private=allowed, overlays="hide", page_timeout_s=30)
+            crawl(urls, captures, settings)
+            outcomes.append([(row.error, row.caption) for row in read_rows(captures)])
+        server.shutdown()
+        thread.join()
+    assert outcomes[0] == [(None, "plain"), ("robots", None), (None, "gone")]
+    assert outcomes[1] == [("private_address", None)] * 3
 
 
 def test_the_status_of_a_crawl_is_read_from_its_files(tmp_path: Path) -> None:

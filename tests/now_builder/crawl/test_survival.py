@@ -110,7 +110,7 @@ def test_no_process_outlives_a_crawl(
             while not killed and time.monotonic() < deadline:
                 killed = kill_all(victim, psutil.Process(process.pid))
             assert killed
-        expected = {"the crawl": -signal.SIGKILL, "nothing": 1}.get(victim, 0)
+        expected = {"the crawl": -signal.SIGKILL, "nothing": 128 + signal.SIGTERM}.get(victim, 0)
         assert process.wait(120) == expected
     assert orphans(foster) == []
 
@@ -227,6 +227,8 @@ def test_a_full_disk_stops_the_crawl_in_one_line_and_it_goes_on_when_there_is_ro
         assert code == 1, size
         assert line.startswith("error: ")
         assert "No space left" in line
+        assert "kept" in line
+        assert "run the same command again" in line
     assert said[-1][1] == 0
     rows = read_rows(captures)
     assert [row.url for row in rows if row.status == "ok"] == [row.url for row in rows]

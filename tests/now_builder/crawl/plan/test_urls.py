@@ -35,6 +35,20 @@ from now_builder.errors import ConfigError, FormatError
         ("localhost:8000/x", "http://localhost:8000/x"),
         ("//example.com/x", "http://example.com/x"),
         ("http://[::1]:8080/", "http://[::1]:8080/"),
+        ("http://[0:0::0:1]/", "http://[::1]/"),
+        # Of the WHATWG's urltestdata.json, and of lists copied from JSON and Windows.
+        ("http:\\\\x:80\\y", "http://x/y"),
+        ("http://a.test\\@b.test/", "http://a.test/@b.test/"),
+        ("http://user@a.test\\b@c.test/", "http://a.test/b@c.test/"),
+        ("http:\\/\\/a.test\\/x", "http://a.test//x"),
+        ("https:\\a.test\\..\\b", "https://a.test/b"),
+        ("a.test:8000\\x", "http://a.test:8000/x"),
+        ("\\\\a.test\\x", "http://a.test/x"),
+        ("http:///a.test/x", "http://a.test/x"),
+        ("http:a.test", "http://a.test/"),
+        ("http://a.test/x?q=a\\b", "http://a.test/x?q=a\\b"),
+        ("http://a.test?q=\\\\b@c", "http://a.test/?q=\\\\b@c"),
+        ("http://a.test#\\@b.test", "http://a.test/"),
         ("http://example.com/%2e%2e/a", "http://example.com/a"),
         ("http://example.com/100%", "http://example.com/100%"),
     ],
@@ -46,7 +60,7 @@ def test_a_url_has_one_canonical_form(url: str, expected: str) -> None:
 @pytest.mark.parametrize(
     "url",
     ["ftp://example.com/", "mailto:a@b.c", "javascript:alert(1)", "data:text/html,x", "file:///etc",
-     "http://", "http:///x", "not a url", "http://exa mple.com/", "http://[::1/", "http://a:99999/"],
+     "http://", "http:///", "http:\\\\", "not a url", "http://exa mple.com/", "http://[::1/", "http://a:99999/"],
 )  # fmt: skip
 def test_what_is_no_web_address_has_none(url: str) -> None:
     assert canonical(url) is None
@@ -64,6 +78,19 @@ def test_a_text_list_has_comments_blank_lines_and_a_byte_order_mark(tmp_path: Pa
     path = tmp_path / "urls.txt"
     path.write_bytes(b"\xef\xbb\xbf# list\r\nhttp://a.test/#x\r\n\r\n  http://b.test/ \r\n")
     assert read_urls(path) == ["http://a.test/#x", "http://b.test/"]
+
+
+def test_notes_and_columns_after_a_url_are_not_part_of_it(tmp_path: Path) -> None:
+    path = tmp_path / "urls.txt"
+    path.write_text(
+        "http://a.test/ # a note\nhttp://b.test/#part\nhttp://c.test/\tTitle # 1\t2\n\t# none\n"
+        "http://d.test/#!/x  #note\nhttp://e.test/a b\n",
+        "utf-8",
+    )
+    assert read_urls(path) == [
+        "http://a.test/", "http://b.test/#part", "http://c.test/", "http://d.test/#!/x",
+        "http://e.test/a b",
+    ]  # fmt: skip
 
 
 def test_csv_and_parquet_lists_have_a_column_url(tmp_path: Path) -> None:

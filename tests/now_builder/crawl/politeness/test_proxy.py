@@ -1,6 +1,7 @@
 """The way out: what is not public is refused by address, at every request and redirect."""
 
 import asyncio
+import gc
 import shutil
 import socket
 import ssl
@@ -287,3 +288,35 @@ def test_https_goes_through_the_same_way_out(
         }
     else:
         assert [row.error for row in rows] == ["tls_error"] * 2
+
+
+def test_look_ups_and_connections_that_are_cancelled_are_not_reported(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One client waits for a look-up, one has sent nothing, when the crawl is stopped."""
+
+    async def slow(host: str) -> tuple[()]:
+        asked.set()
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            raise Refused("dns_error", host) from None
+        return ()
+
+    async def stop() -> None:
+        look_ups = Resolver([], allow_private=False)
+        async with Proxy(look_ups) as proxy:
+            port = int(proxy.url.rpartition(":")[2])
+            _, silent = await asyncio.open_connection("127.0.0.1", port)
+            _, waiting = await asyncio.open_connection("127.0.0.1", port)
+            waiting.write(b"CONNECT a.test:443 HTTP/1.1\r\n\r\n")
+            await asked.wait()
+        await look_ups.close()
+        for writer in (silent, waiting):
+            writer.close()
+
+    asked = asyncio.Event()
+    monkeypatch.setattr(resolver, "_query", slow)
+    asyncio.run(stop())
+    gc.collect()
+    assert [record for record in caplog.records if record.name == "asyncio"] == []

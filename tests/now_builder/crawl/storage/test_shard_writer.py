@@ -10,8 +10,6 @@ from now_builder.crawl.storage.shard_writer import (
     OpenShard,
     open_path,
     open_shards,
-    start_over,
-    sweep,
 )
 from now_builder.errors import CrawlError
 from now_builder.formats.shard import (
@@ -199,27 +197,12 @@ def test_a_warc_is_made_of_what_the_journal_keeps_and_outlives_a_reopening(tmp_p
     reopened.finish([reopened.rows[key] for key in sorted(reopened.rows)])
     assert warc_path(tmp_path, 3).read_bytes() == first
     assert list(read_captures(tmp_path)) == [capture(0), capture(1)]
-    start_over(tmp_path)
-    assert not list(tmp_path.iterdir())
 
 
 def test_without_exchanges_there_is_no_warc(tmp_path: Path) -> None:
     shard = fill(tmp_path, range(3))
     shard.finish([shard.rows[key] for key in sorted(shard.rows)])
     assert sorted(path.name for path in tmp_path.iterdir()) == ["00003.parquet", "00003.tar"]
-
-
-def test_sweeping_and_starting_over_touch_nothing_else(tmp_path: Path) -> None:
-    fill(tmp_path, range(2))
-    for name in ("00001.open.new", "00002.open.drop"):
-        (tmp_path / name).mkdir()
-    (tmp_path / ".00000.tar.99.tmp").write_bytes(b"torn")
-    (tmp_path / "mine.txt").write_bytes(b"keep")
-    (tmp_path / "00000.parquet").write_bytes(b"")
-    sweep(tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == {"00003.open", "mine.txt", "00000.parquet"}
-    start_over(tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
 
 
 def test_a_disk_that_takes_no_more_is_said(tmp_path: Path) -> None:

@@ -1,0 +1,110 @@
+"""End a command in one line when a signal or a full disk stops it: what is kept, how to go on."""
+
+import errno
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from types import FrameType
+from typing import Any
+
+from now_builder.errors import NowError, Stopped
+
+NOTHING_TORN = "no file is left half-written"
+_FULL = {errno.ENOSPC, errno.EDQUOT}
+
+
+class CommandStopped(BaseException):
+    """A command that was stopped; no library takes it for its own KeyboardInterrupt.
+
+    Args:
+        line: What is printed.
+        code: Exit code: 128 and the number of the signal.
+    """
+
+    def __init__(self, line: str, code: int) -> None:
+        super().__init__(line)
+        self.code = code
+
+
+def stoppable(function: Callable[..., None], kept: str | None) -> Callable[..., None]:
+    """Return a command that says what is kept and how to go on when it is stopped.
+
+    Args:
+        function: The command.
+        kept: What a stop leaves to go on with, if the command does not say so by ``Stopped``;
+            ``None``: it starts again.
+    """
+
+    @wraps(function)
+    def command(*arguments: Any, **options: Any) -> None:
+        signals: list[int] = []
+        try:
+            with _sigterm_as_ctrl_c(signals):
+                function(*arguments, **options)
+        except KeyboardInterrupt as stop:
+            told = stop.kept if isinstance(stop, Stopped) else kept
+            number = stop.number if isinstance(stop, Stopped) else [*signals, signal.SIGINT][0]
+            raise CommandStopped(how_to_go_on(told), 128 + number) from None
+        except NowError:
+            raise
+        except Exception as error:
+            if not _says_full(error):
+                raise
+            words = " ".join(str(error).split())
+            raise NowError(f"{words}; when there is room: {_again(kept)}") from None
+
+    return command
+
+
+def how_to_go_on(kept: str | None) -> str:
+    """Return the line for a stopped command: what is kept, and what goes on."""
+    return f"stopped: {_again(kept)}"
+
+
+def _again(kept: str | None) -> str:
+    command = "run the same command again"
+    if "--force" in sys.argv:
+        command += " without --force" if kept else ""
+    return f"{kept or NOTHING_TORN}; {command}{' to go on' if kept else ''}"
+
+
+@contextmanager
+def _sigterm_as_ctrl_c(signals: list[int]) -> Iterator[None]:
+    """Handle SIGTERM as SIGINT is handled at that moment, and note it in ``signals``.
+
+    A process forked meanwhile, such as a worker, ends by SIGTERM as if nothing had been changed.
+    """
+    owner = os.getpid()
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if os.getpid() != owner:
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+        signals.append(number)
+        interrupt = signal.getsignal(signal.SIGINT)
+        if callable(interrupt):
+            interrupt(signal.SIGINT, frame)
+        else:  # Ctrl-C is ignored, as in the background of a script
+            raise KeyboardInterrupt
+
+    in_main = threading.current_thread() is threading.main_thread()
+    if not in_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, handle)
+    try:
+        yield
+    finally:
+        if signal.getsignal(signal.SIGTERM) is handle:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _says_full(error: Exception) -> bool:
+    """Whether an error says that the disk is full; some libraries say so in words only."""
+    if isinstance(error, OSError) and error.errno in _FULL:
+        return True
+    return "No space left on device" in str(error)

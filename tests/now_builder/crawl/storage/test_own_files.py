@@ -1,0 +1,141 @@
+"""Files in a captures folder that the crawl did not write stay, whatever their names look like."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from now_builder.crawl.plan.planning import make_plan
+from now_builder.crawl.settings import CrawlSettings
+from now_builder.crawl.status import crawl_status
+from now_builder.crawl.storage.own_files import start_over, sweep, sweep_plan
+from now_builder.crawl.storage.shard_storage import RemoteStorage, ShardStorage
+from now_builder.crawl.storage.shard_writer import open_path, open_shards
+from now_builder.errors import ConfigError, CrawlError
+from now_builder.formats.shard import complete_shards, plan_path
+
+NOT_OURS = (
+    "2019.parquet", "2024.tar", "000012.parquet", "00000.parquet.bak", "x00000.parquet",
+    "00009.tar", "00007.parquet", "1.open", "00008.open", "00000.open.backup", ".staging.tmp",
+    ".00000.tar.draft.tmp", ".plan.parquet.mine.tmp", ".00009.tar.1.2.tmp",
+    "\u0660\u0660\u0660\u0660\u0660.parquet", "poison.json",
+)  # fmt: skip
+OURS = (
+    "00000.parquet", "00000.tar", "00000.warc.gz", "00000.cdxj", "00000.open", "00000.open.new",
+    "00000.open.drop", ".00000.tar.140.99.tmp", ".00000.parquet.99.tmp",
+)  # fmt: skip
+TORN = (".plan.parquet.140.99.tmp", ".split.toml.140.99.tmp", ".plan.parquet.99.tmp")
+URLS = ["http://a.test/"]
+
+
+def plant(folder: Path, names: tuple[str, ...]) -> None:
+    for name in names:
+        if ".open" in name:
+            (folder / name).mkdir()
+        else:
+            (folder / name).write_text(name, "utf-8")
+
+
+def names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()} - {".plan.lock"}
+
+
+@pytest.fixture
+def planned(tmp_path: Path) -> Path:
+    """A folder with a plan of one shard, 0, and files of others."""
+    make_plan(ShardStorage(tmp_path), URLS, CrawlSettings())
+    plant(tmp_path, NOT_OURS)
+    return tmp_path
+
+
+def test_starting_over_removes_what_the_plan_lists_and_nothing_else(planned: Path) -> None:
+    plant(planned, OURS)
+    start_over(planned)
+    assert names(planned) == set(NOT_OURS)
+    start_over(planned)  # without a plan nothing is ours
+    assert names(planned) == set(NOT_OURS)
+
+
+def test_a_start_sweeps_torn_files_of_its_shards_and_of_the_plan_only(planned: Path) -> None:
+    plant(planned, OURS + TORN)
+    sweep(planned, {0})
+    make_plan(ShardStorage(planned), URLS, CrawlSettings())
+    kept = {name for name in OURS if name.startswith("0") and name.count(".open.") == 0}
+    assert names(planned) == {*NOT_OURS, *kept, "plan.parquet", "split.toml"}
+
+
+def test_a_kill_while_starting_over_leaves_the_plan(
+    planned: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(planned, OURS)
+    unlink = Path.unlink
+    removed = []
+
+    def killed(path: Path, **options: bool) -> None:
+        if len(removed) == 2:
+            raise KeyboardInterrupt
+        removed.append(path.name)
+        unlink(path, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", killed)
+        with pytest.raises(KeyboardInterrupt):
+            start_over(planned)
+    assert removed[0] == "00000.parquet"
+    assert plan_path(planned).exists()
+    start_over(planned)
+    assert names(planned) == set(NOT_OURS)
+
+
+def test_names_that_only_look_like_shards_are_none(planned: Path) -> None:
+    assert complete_shards(planned) == [7]
+    assert open_shards(planned) == [8]
+    assert crawl_status(planned).finished == 0
+
+
+def test_a_file_in_place_of_an_open_shard_makes_no_traceback(planned: Path) -> None:
+    open_path(planned, 0).write_text("not a folder", "ascii")
+    assert crawl_status(planned).to_do == 1
+
+
+def test_shards_are_not_planned_where_other_files_have_their_names(tmp_path: Path) -> None:
+    plant(tmp_path, ("00000.tar",))
+    with pytest.raises(CrawlError, match=r"00000\.tar, which no plan lists"):
+        make_plan(ShardStorage(tmp_path), URLS, CrawlSettings())
+    assert names(tmp_path) == {"00000.tar"}
+
+
+def test_a_split_of_someone_else_is_not_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "split.toml").write_text("mine = 1", "ascii")
+    with pytest.raises(ConfigError, match=r"split\.toml"):
+        make_plan(ShardStorage(tmp_path), URLS, CrawlSettings())
+    assert (tmp_path / "split.toml").read_text("ascii") == "mine = 1"
+
+
+def test_a_store_is_cleared_of_the_plans_shards_only(planned: Path, tmp_path: Path) -> None:
+    files = tuple(name for name in OURS + NOT_OURS if ".open" not in name and name[0] != ".")
+    scratch = tmp_path.with_name(tmp_path.name + "-scratch")
+    plant(planned, files)
+    storage = RemoteStorage(f"file://{planned}", scratch)
+    before = names(planned)
+    storage.clear()
+    gone = {"00000.parquet", "00000.tar", "00000.warc.gz", "00000.cdxj"}
+    assert names(planned) == before - gone - {"plan.parquet", "split.toml"}
+
+
+def test_a_working_folder_with_shards_of_a_lost_plan_is_left_alone(tmp_path: Path) -> None:
+    scratch = tmp_path / "scratch"
+    storage = RemoteStorage(f"file://{tmp_path}/store", scratch)
+    make_plan(storage, URLS, CrawlSettings())
+    plant(scratch, ("00000.open",))
+    plan_path(tmp_path / "store").unlink()
+    with pytest.raises(CrawlError, match=r"holds shards of a crawl that file://.* has no plan of"):
+        make_plan(storage, URLS, CrawlSettings())
+    assert {"00000.open", "plan.parquet"} <= names(scratch)
+
+
+def test_locks_keep_what_is_in_their_files(tmp_path: Path) -> None:
+    (tmp_path / ".plan.lock").write_text(json.dumps("mine"), "ascii")
+    sweep_plan(tmp_path)
+    make_plan(ShardStorage(tmp_path), URLS, CrawlSettings())
+    assert (tmp_path / ".plan.lock").read_text("ascii") == '"mine"'

@@ -1,0 +1,46 @@
+"""Rate and time left of a crawl, from the times in its rows."""
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from now_builder.crawl.status import crawl_status
+from now_builder.crawl.storage.locks import lock_shards
+from now_builder.crawl.storage.shard_writer import OpenShard
+from now_builder.formats.shard import CaptureRow, Planned, write_plan
+
+BEGUN = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def visit(captures: Path, seconds: list[float], pages: int) -> None:
+    """Plan a shard of some pages, of which the first were visited at these times."""
+    keys = [f"00000_{place:04d}" for place in range(pages)]
+    urls = [f"http://a.test/{place}" for place in range(pages)]
+    plan = [Planned(key, 0, url, url, "a.test", 0) for key, url in zip(keys, urls, strict=True)]
+    write_plan(captures, plan)
+    shard = OpenShard(captures, 0)
+    for line, at in zip(plan, seconds, strict=False):
+        fetched = (BEGUN + timedelta(seconds=at)).isoformat(timespec="milliseconds")
+        row = CaptureRow(line.key, line.url, line.url, line.site, "failed", "x", fetched_at=fetched)
+        shard.add(row, None)
+
+
+def test_rate_and_time_left_are_of_the_last_ten_minutes(tmp_path: Path) -> None:
+    """One page a day ago; then 11 in 5 s, which is 2 a second; of 100 there are 88 to do: 44 s."""
+    visit(tmp_path, [0.0, *(86_400 + 0.5 * place for place in reversed(range(11)))], 100)
+    stopped = crawl_status(tmp_path)
+    assert (stopped.pages_per_s, stopped.left_s) == (pytest.approx(2.0), None)
+    stopped.running = True
+    assert stopped.left_s == pytest.approx(44.0)
+    assert "2.00 pages/s" in str(stopped)
+    assert "time left      0:00:44" in str(stopped)
+
+
+@pytest.mark.parametrize("seconds", [[], [3.0], [3.0, 3.0]])
+def test_the_rate_of_too_few_visits_is_not_known(tmp_path: Path, seconds: list[float]) -> None:
+    visit(tmp_path, seconds, 4)
+    with lock_shards(tmp_path, [0]):
+        status = crawl_status(tmp_path)
+    assert (status.pages_per_s, status.left_s) == (None, None)
+    assert "time left      not known" in str(status)
