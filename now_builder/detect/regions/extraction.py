@@ -80,13 +80,13 @@ class AptExtractor:
         candidates = self._candidates(PageBatch(pages, screenshots, maps, size, self._limit))
         pooled = self.model.pool(maps, [page.boxes for page in candidates]).float()
         windows = geometry.windows(size).to(device)
-        ranked, embedded = zip(*self._rank(candidates, pooled, pages), strict=True)
+        ranked, kept = zip(*self._rank(candidates, pooled, pages), strict=True)
         missing = [windows[: REGIONS - len(page.scores)] for page in ranked]
         filled = self.model.pool(maps, missing).float() if any(map(len, missing)) else pooled
         counts = [len(page) for page in missing]
         fill = torch.split(self.model.projection(filled[: sum(counts)]), counts)
         rows = [page.fill(*more) for page, *more in zip(ranked, missing, fill, strict=True)]
-        seen = [torch.cat(boxes) for boxes in zip(embedded, missing, strict=True)]
+        seen = [torch.cat(boxes) for boxes in zip(kept, missing, strict=True)]
         regions = self.model.export(torch.cat([page.embedded for page in rows]), screenshots, seen)
         own = SOURCES.index(self.source.kind)
         return to_batch(pages, rows, regions.reshape(len(rows), REGIONS, -1), size, own)
