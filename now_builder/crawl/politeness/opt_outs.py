@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from email.utils import parsedate_to_datetime
 
 from now_builder.crawl.politeness.robots import PRODUCT
+from now_builder.crawl.politeness.robots_rules import product_token
 
 TDM = "tdm-reservation"
 """TDM Reservation Protocol (W3C community report, 2024): text and data mining not allowed."""
@@ -28,7 +29,7 @@ def opt_outs(
     tdm = [tdm_header or ""]
     for name, content in metas:
         key = name.strip().lower()
-        if key in ("robots", PRODUCT):
+        if key == "robots" or _is_ours(key):
             found |= {word.strip().lower() for word in content.split(",")}
         elif key == TDM:
             tdm.append(content)
@@ -46,10 +47,15 @@ def _of_header(header: str) -> set[str]:
     for part in header.split(","):
         name, colon, rest = (piece.strip().lower() for piece in part.partition(":"))
         if colon and name not in _VALUED:
-            ours, name = name == PRODUCT, rest
+            ours, name = _is_ours(name), rest
         if ours and name:
             found.add(name)
     return found
+
+
+def _is_ours(name: str) -> bool:
+    """Return whether a crawler's name is this crawler's, with or without its version."""
+    return product_token(name.encode()) == PRODUCT.encode()
 
 
 def retry_after_s(value: str | None) -> float | None:

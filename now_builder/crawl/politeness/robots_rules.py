@@ -105,7 +105,7 @@ def _groups(content: bytes) -> list[_Group]:
         if name == "agent":
             if not groups or groups[-1].closed:
                 groups.append(_Group())
-            groups[-1].agents.add(_agent(value))
+            groups[-1].agents.add(product_token(value))
         elif name == "delay" and groups:
             groups[-1].delay_s = max(groups[-1].delay_s, _seconds(value))
         elif name and groups:
@@ -124,8 +124,8 @@ def _line(line: bytes) -> tuple[str | None, bytes]:
     return (_NAMES[bare[1].lower()], bare[2]) if bare else (None, b"")
 
 
-def _agent(value: bytes) -> bytes:
-    """Return the product token that a User-agent line begins with, or ``*``, in lower case."""
+def product_token(value: bytes) -> bytes:
+    """Return the product token that a crawler's name begins with, or ``*``, in lower case."""
     if value.split()[:1] == [b"*"]:
         return b"*"
     token = _TOKEN.match(value.lower())

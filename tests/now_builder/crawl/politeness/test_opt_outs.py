@@ -17,6 +17,8 @@ from now_builder.errors import FormatError
         (["noai"], {"noai"}),
         ([" NoAI , noimageai"], {"noai", "noimageai"}),
         (["noise-of-web: noai, noindex"], {"noai", "noindex"}),
+        (["noise-of-web/0.1: noai"], {"noai"}),
+        (["noise-of-webs: noai"], set()),
         (["otherbot: noai, noindex"], set()),
         (["otherbot: noai", "noindex"], {"noindex"}),
         (["otherbot: noai, noise-of-web: noindex"], {"noindex"}),
