@@ -252,7 +252,8 @@ def test_sigterm_is_heard_where_ctrl_c_is_ignored():
 
 def test_a_forked_worker_ends_by_sigterm_without_a_word():
     body = (
-        "child = os.fork(); child or time.sleep(60); os.kill(child, signal.SIGTERM); "
+        "r, w = os.pipe(); child = os.fork(); child or (os.write(w, b'.'), time.sleep(60)); "
+        "os.read(r, 1); os.kill(child, signal.SIGTERM); "
         f"assert os.waitpid(child, 0)[1] == signal.SIGTERM; {WAIT}"
     )
     code, line = stopped("leaderboard", body, "", signal.SIGINT)

@@ -11,8 +11,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from now_builder.crawl.plan.planning import make_plan
 from now_builder.crawl.run import crawl
 from now_builder.crawl.settings import CrawlSettings
+from now_builder.crawl.storage.shard_storage import ShardStorage
 from now_builder.errors import ConfigError, CrawlError
 from now_builder.formats.shard import read_rows
 from tests.now_builder.crawl.awkward import Awkward
@@ -80,6 +82,7 @@ def test_shards_that_no_worker_survives_are_set_aside_and_the_others_done(tmp_pa
         settings = settings_for(server, **(ON_RAY | {"shard_size": 1, "task_attempts": 2}))
         captures = tmp_path / "captures"
         captures.mkdir()
+        make_plan(ShardStorage(captures), lines, settings)
         # A folder where the journal of a shard should be: writing it fails on every worker.
         (captures / "00003.open" / "journal.jsonl").mkdir(parents=True)
         with pytest.raises(CrawlError, match=r"poison\.json"):
