@@ -89,8 +89,10 @@ def crawl_status(captures: Path | str) -> CrawlStatus:
         plan = read_plan(folder)
         shards = sorted({line.shard for line in plan})
         status = CrawlStatus(len(plan), len(shards), 0)
-        wanted = ["status", "error", "caption", "lang", "load_state", "elapsed_s", "timings"]
-        wanted.append("fetched_at")
+        wanted = [
+            "status", "error", "caption", "lang", "load_state", "elapsed_s", "timings",
+            "fetched_at",
+        ]  # fmt: skip
         latest: list[str] = []
         for number in shards:
             # In this order: a shard finished meanwhile has its rows before its journal goes.

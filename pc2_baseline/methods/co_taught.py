@@ -26,7 +26,7 @@ from pc2_baseline.modules.coteaching import (
     warm_up_batches,
 )
 from pc2_baseline.modules.division import require_clean
-from pc2_baseline.modules.learner import Step, prefixed, rate, under
+from pc2_baseline.modules.learner import Step, peer_states, prefixed, rate, under
 from pc2_baseline.modules.losses import (
     MarginAxis,
     likeliest,
@@ -142,12 +142,7 @@ class CoTaught(ABC):
         """Return networks, statistics, banks and optimisers of both peers."""
         networks: dict[str, Tensor] = {}
         training: dict[str, Tensor] = {}
-        own = self.groups.for_each_peer(
-            lambda peer: (
-                self.learners[peer].network_state(),
-                self.learners[peer].optimiser_state(),
-            )
-        )
+        own = peer_states(self.learners, self.groups)
         for peer, (network, optimiser), bank in zip(PEERS, own, self.banks, strict=True):
             networks |= prefixed(peer, network)
             training |= prefixed(f"{peer}.optimiser", optimiser)

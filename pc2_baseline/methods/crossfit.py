@@ -14,7 +14,7 @@ from pc2_baseline.methods.networks import make_learner, make_network
 from pc2_baseline.modules.coteaching import DIVISIONS, Rows, dividing_batches
 from pc2_baseline.modules.division import Division, require_clean
 from pc2_baseline.modules.folds import assign_folds, divide_by_fold
-from pc2_baseline.modules.learner import Step, prefixed, rate, under
+from pc2_baseline.modules.learner import Step, peer_states, prefixed, rate, under
 from pc2_baseline.modules.losses import soft_margin, triplet_hardest, triplet_mean
 from pc2_baseline.modules.retrieval import ensemble, similarity_matrix
 from pc2_baseline.modules.seeds import seed_torch, stream
@@ -110,12 +110,7 @@ class CrossFit:
         """Return networks, optimisers and the division."""
         networks: dict[str, Tensor] = {}
         training: dict[str, Tensor] = {}
-        own = self.groups.for_each_peer(
-            lambda peer: (
-                self.learners[peer].network_state(),
-                self.learners[peer].optimiser_state(),
-            )
-        )
+        own = peer_states(self.learners, self.groups)
         for peer, (network, optimiser) in zip(self.peers, own, strict=True):
             networks |= prefixed(peer, network)
             training |= prefixed(peer, optimiser)

@@ -1,6 +1,6 @@
 """A learner: one network, its optimiser, and their state as plain tensors."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from now_builder.errors import TrainingError
 from pc2_baseline.modules.similarity import Similarity
+from pc2_baseline.process_groups import ProcessGroups
 
 Value = TypeVar("Value")
 
@@ -169,3 +170,12 @@ def under(state: Mapping[str, Value], prefix: str) -> dict[str, Value]:
         for name, value in state.items()
         if name.startswith(f"{prefix}.")
     }
+
+
+def peer_states(
+    learners: Sequence[Learner], groups: ProcessGroups
+) -> list[tuple[dict[str, Tensor], dict[str, Tensor]]]:
+    """Return each peer's network and optimiser, whichever rank has trained it."""
+    return groups.for_each_peer(
+        lambda peer: (learners[peer].network_state(), learners[peer].optimiser_state())
+    )

@@ -8,13 +8,20 @@ from now_builder.formats.shard import Exchange
 
 
 class Exchanges:
-    """Exchanges of the main frame, in order."""
+    """Exchanges of the main frame, in order.
 
-    def __init__(self) -> None:
+    Args:
+        keep: Whether to note them at all.
+    """
+
+    def __init__(self, *, keep: bool) -> None:
+        self._keep = keep
         self._noted: list[tuple[str, Exchange]] = []
 
     def note(self, event: dict[str, Any], *, whole: bool) -> None:
         """Note a ``Fetch.requestPaused`` at the response stage, and if its body was read whole."""
+        if not self._keep:
+            return
         request = event["request"]
         exchange = Exchange(
             url=request["url"].partition("#")[0],

@@ -90,7 +90,6 @@ class Tab:
         self._limits: Limits
         self._record = record
         self._hides = settings.overlays == "hide"
-        self._warc = settings.warc
         # A PNG that is not kept need not be small: a third larger, for less of the browser's time.
         self._shot = {"format": "png", "optimizeForSpeed": settings.image != "png"}
         self._session: CDPSession
@@ -98,7 +97,7 @@ class Tab:
         self._loader = ""
         self._isolated = ("", 0)
         self._documents: dict[str, _Document] = {}
-        self._exchanges = Exchanges()
+        self._exchanges = Exchanges(keep=settings.warc)
         self._loaded = asyncio.Event()
         self._leaving = False
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -370,7 +369,7 @@ class Tab:
             scripted=[str(text) for text in state["descriptions"]],
             robots_tags=document.robots_tags,
             tdm=document.tdm,
-            exchanges=self._exchanges.chain_to(self._loader) if self._warc else (),
+            exchanges=self._exchanges.chain_to(self._loader),
             overlays=overlays,
         )
 

@@ -59,7 +59,7 @@ class RobotsRules:
     """What a robots.txt says to one crawler.
 
     Attributes:
-        delay_s: pause between two requests that the site asks for, 0 if none.
+        delay_s: Pause between two requests that the site asks for, 0 if none.
     """
 
     _rules: tuple[_Rule, ...]

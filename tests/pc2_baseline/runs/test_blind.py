@@ -68,7 +68,7 @@ def test_from_a_release_to_a_blind_score_by_commands(easy, run, tmp_path, monkey
     assert (blind["n_pairs"], blind["release"]["origin"], blind["ranks"]) == (32, "blind", None)
     assert board("blind", "close", out)[0] == 0
     again = json.loads(board("score", x, "--release", out / "closed", "--json")[1])
-    assert again["rsum"] == pytest.approx(blind["rsum"], abs=0.05)
+    assert blind["rsum"] == round(again["rsum"], 1)
     assert len(again["ranks"]["i2t"]["greater"]) == 32
 
 

@@ -14,7 +14,7 @@ def event(url: str, document: str, status: int = 200, **headers: str) -> dict[st
 
 
 def test_the_chain_to_a_document_ends_with_its_own_answer() -> None:
-    told = Exchanges()
+    told = Exchanges(keep=True)
     told.note(event("http://a.test/", "1", 302, Location="/b"), whole=False)
     told.note(event("http://a.test/b", "1"), whole=True)
     told.note(event("http://a.test/c#part", "2", Link="one\ntwo"), whole=True)
