@@ -35,6 +35,7 @@ from now_builder.detect import boxes as geometry
 from now_builder.detect.base import Page
 from now_builder.detect.model.apt import PAPER, TINY, AptDetector, ModelConfig
 from now_builder.detect.model.inference import choose_precision, to_inference
+from now_builder.detect.model.proposals import PageMaps
 from now_builder.detect.model.text_boxes import dom_text_boxes, embed_text_boxes, linked_embeddings
 from now_builder.detect.model.text_encoder import TextEncoder, make_text_encoder
 from now_builder.detect.model.weights import choose_device, load_detector
@@ -61,17 +62,17 @@ class Plain:
     def __call__(self, capture: Capture) -> np.ndarray:
         """Give the 36 boxes of a page, in input px; its features are made and thrown away."""
         model = self.model
-        image = to_batch([decode_screenshot(capture.screenshot, model.screen, capture.key)])
+        image = to_batch([decode_screenshot(capture.screenshot, self.size, capture.key)])
         image = image.to(model.centre.device)
         maps = model.maps(image)
         boxes, objectness = self.propose(maps)
         self.embedded.append(len(boxes))
         half = 2 * model.config.side
         scale, points = 1 / model.visual.stride, model.config.sampling
-        crops = roi_align(maps, [boxes], half, scale, points, aligned=True)
+        crops = roi_align(maps.regions, [boxes], half, scale, points, aligned=True)
         pooled = model.visual.attnpool(model.visual.layer4(crops))
         embedded = model.projection(pooled)
-        probabilities = model.classify(embedded, self.texts(capture, boxes)).softmax(dim=1)
+        probabilities = model.classify(embedded, self.texts(capture, boxes), boxes).softmax(dim=1)
         best = probabilities[:, :-1].max(dim=1).values
         regressed = geometry.decode(model.regression(pooled), boxes)
         regressed = geometry.clip(regressed, self.size)
@@ -80,11 +81,12 @@ class Plain:
         found: np.ndarray = regressed[kept].cpu().numpy()
         return found
 
-    def propose(self, maps: Tensor) -> tuple[Tensor, Tensor]:
+    def propose(self, maps: PageMaps) -> tuple[Tensor, Tensor]:
         """Suppress the best anchors' boxes at the model's own threshold."""
         objectness, deltas, anchors = self.model.rpn(maps)
-        best, places = objectness[0].topk(min(self.model.config.candidates, len(anchors)))
-        boxes = geometry.clip(geometry.decode(deltas[0][places], anchors[places]), self.size)
+        best, places = objectness[0].topk(min(self.model.config.candidates, len(anchors.boxes)))
+        found = geometry.decode(deltas[0][places], anchors.boxes[places])
+        boxes = geometry.clip(found, self.size)
         kept = nms(boxes, best, self.model.config.overlap)[: self.proposals]
         return boxes[kept], best[kept].sigmoid()
 

@@ -1,15 +1,19 @@
-"""Do region features carry meaning? Topics read off them by a linear probe, and PC²'s retrieval.
+"""Do region features carry meaning? What a linear probe reads off them, and PC²'s retrieval.
 
-On a crawl of the simulated web, whose topics are known, the same pages are described by the trained
+The probe reads the topics of a simulated web, or of any crawl each caption's language, on sites
+that it has not seen, or the site, on other pages of it. The same pages are described by the trained
 detector, by parts of it, by the same network untrained, and by fixed windows in place of regions.
 The probe (logistic regression on the mean of a page's 36 rows) learns on the train pool's pages,
-its strength is chosen on dev, and its accuracy is that on test: other sites, all three.
+its strength is chosen on dev, and its accuracy is that on test, the mean over the labels; languages
+and sites of fewer than 30 pages are left out.
 
     make demo && python benchmarks/meaning.py demo              # the probe
     python benchmarks/meaning.py demo --rsum trained grid       # and PC2 trained on these
+    python benchmarks/meaning.py crawl --of language --pages 1500   # crawl/captures, of any web
 """
 
 import argparse
+import hashlib
 import json
 import subprocess
 import sys
@@ -21,6 +25,7 @@ import numpy as np
 import pandas as pd
 import torch
 from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import recall_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
@@ -30,7 +35,7 @@ from now_builder.detect.labels.elements import dom_boxes
 from now_builder.detect.model.apt import AptDetector
 from now_builder.detect.model.text_boxes import dom_text_boxes
 from now_builder.detect.model.text_encoder import make_text_encoder
-from now_builder.detect.model.weights import load_detector, read_card, to_prompts
+from now_builder.detect.model.weights import find_weights, load_detector, to_prompts
 from now_builder.detect.pixels import decode_screenshot, to_batch
 from now_builder.detect.regions.extraction import AptExtractor
 from now_builder.detect.regions.sources import DomBoxes, PageBatch, RegionSource
@@ -38,7 +43,7 @@ from now_builder.detect.training.data import Screenshots, TrainPage, read_train_
 from now_builder.detect.training.finish import fix_scale
 from now_builder.formats.features import FeatureBatch, open_features, write_features
 from now_builder.formats.shard import read_captures, read_rows
-from now_builder.formats.split import read_split
+from now_builder.formats.split import read_split, registrable_domain
 
 WAYS = {
     "trained": "the detector as it is",
@@ -51,6 +56,10 @@ WAYS = {
 }
 
 
+FEWEST = 30
+"""Pages of a label below which it is left out."""
+
+
 class Windows:
     """The 36 windows that otherwise fill up pages."""
 
@@ -58,25 +67,25 @@ class Windows:
 
     def propose(self, batch: PageBatch) -> list[Proposals]:
         """Give the same windows for each page."""
-        windows = geometry.windows(batch.size).to(batch.maps.device)
+        windows = geometry.windows(batch.size).to(batch.screenshots.device)
         return [Proposals(windows, windows.new_ones(len(windows))) for _ in batch.pages]
 
 
 def build(folder: Path, way: str) -> AptExtractor:
     """Make the extractor of a way."""
-    card = read_card(folder / "detector.safetensors")
-    model, _ = load_detector(folder / "detector.safetensors", torch.device("cpu"))
+    model, card = load_detector(find_weights(None), torch.device("cpu"))
     encoder = make_text_encoder(card.text_encoder)
     if "network" in way or "untrained" in way:
         state = model.state_dict()
-        config = card.model.model_copy(update={"look": 1} if "network" in way else {})
+        config = card.model.model_copy(update={"patches": False} if "network" in way else {})
         torch.manual_seed(0)
         model = AptDetector(config, to_prompts(card))
         if "untrained" not in way:
             wanted = model.state_dict()
             model.load_state_dict({name: state.get(name, wanted[name]) for name in wanted})
         pages = read_train_pages(folder / "captures", 0.1).learn
-        fix_scale(model.eval(), some(pages, 200), Screenshots(model.screen, 0, 2), seed=0)
+        screenshots = Screenshots(config.input_size, 0, 2)
+        fix_scale(model.eval(), some(pages, 200), screenshots, seed=0)
     source: RegionSource | None = None
     if "grid" in way:
         source = Windows()
@@ -90,9 +99,18 @@ def some(pages: list[TrainPage], count: int) -> list[TrainPage]:
     return pages[:: max(1, len(pages) // count)]
 
 
-def extract(folder: Path, detector: AptExtractor, batch: int = 16) -> Iterator[FeatureBatch]:
-    """Describe all captured pages."""
-    wanted = {row.key for row in read_rows(folder / "captures") if row.status == "ok"}
+def chosen_keys(folder: Path, count: int) -> set[str]:
+    """Choose captured pages by the hash of their keys; all of them where ``count`` is 0."""
+    keys = [row.key for row in read_rows(folder / "captures") if row.status == "ok"]
+    keys.sort(key=lambda key: hashlib.sha256(key.encode()).digest())
+    return set(keys[: count or None])
+
+
+def extract(
+    folder: Path, detector: AptExtractor, count: int, batch: int = 16
+) -> Iterator[FeatureBatch]:
+    """Describe captured pages."""
+    wanted = chosen_keys(folder, count)
     pages, images = [], []
     for capture in read_captures(folder / "captures"):
         if capture.key in wanted:
@@ -106,14 +124,31 @@ def extract(folder: Path, detector: AptExtractor, batch: int = 16) -> Iterator[F
         yield detector.extract(pages, to_batch(images))
 
 
-def features_of(folder: Path, way: str) -> Path:
+def features_of(folder: Path, way: str, count: int) -> Path:
     """Make the feature file of a way, unless it is there."""
-    path = folder / "meaning" / f"{way.replace(', ', '-').replace(' ', '-')}.h5"
+    path = folder / "meaning" / f"{way.replace(', ', '-').replace(' ', '-')}-{count}.h5"
     if not path.exists():
         path.parent.mkdir(exist_ok=True)
         detector = build(folder, way)
-        write_features(path, extract(folder, detector), detector.attributes, half=True)
+        write_features(path, extract(folder, detector, count), detector.attributes, half=True)
     return path
+
+
+def labels(folder: Path, kind: str) -> pd.DataFrame:
+    """Give key, pool and label of pages."""
+    if kind == "topic":
+        return topics(folder)
+    plan = read_split(folder / "captures" / "split.toml")
+    rows = []
+    for row in read_rows(folder / "captures"):
+        if row.status == "ok" and kind == "language" and row.lang not in (None, "und"):
+            rows.append((row.key, plan.pool_of(row.site, row.key), row.lang))
+        if row.status == "ok" and kind == "site":
+            draw = int(hashlib.sha256(row.key.encode()).hexdigest(), 16) % 10
+            pool = "test" if draw < 3 else "dev" if draw < 4 else "train"
+            rows.append((row.key, pool, registrable_domain(row.site)))
+    table = pd.DataFrame(rows, columns=["key", "pool", "label"])
+    return table[table.groupby("label").key.transform("size") >= FEWEST]
 
 
 def topics(folder: Path) -> pd.DataFrame:
@@ -125,11 +160,17 @@ def topics(folder: Path) -> pd.DataFrame:
         for row in read_rows(folder / "captures")
         if row.status == "ok" and row.url in truth.index and truth.kind[row.url] == "page"
     ]
-    return pd.DataFrame(rows, columns=["key", "pool", "topic"])
+    return pd.DataFrame(rows, columns=["key", "pool", "label"])
+
+
+def balanced_accuracy(truth: pd.Series, found: np.ndarray) -> float:
+    """Give the mean over the labels of the share of pages that were read right."""
+    kinds = sorted(set(truth))
+    return float(recall_score(truth, found, labels=kinds, average="macro", zero_division=0))
 
 
 def probe(path: Path, table: pd.DataFrame) -> tuple[float, float]:
-    """Learn topics from mean features on train; give the accuracy on dev and on test."""
+    """Learn labels from mean features on train; give the balanced accuracy on dev and test."""
     with open_features(path) as file:
         place = {key: row for row, key in enumerate(file.keys)}
         table = table[table.key.isin(set(place))]
@@ -138,10 +179,12 @@ def probe(path: Path, table: pd.DataFrame) -> tuple[float, float]:
     mask = {pool: (table.pool == pool).to_numpy() for pool in ("train", "dev", "test")}
     best = (-1.0, 0.0)
     for strength in (1e-4, 1e-3, 1e-2, 1e-1, 1.0):
-        learner = make_pipeline(StandardScaler(), LogisticRegression(C=strength, max_iter=2000))
-        learner.fit(means[mask["train"]], table.topic[mask["train"]])
+        regression = LogisticRegression(C=strength, max_iter=500, class_weight="balanced")
+        learner = make_pipeline(StandardScaler(), regression)
+        learner.fit(means[mask["train"]], table.label[mask["train"]])
         dev, test = (
-            learner.score(means[mask[pool]], table.topic[mask[pool]]) for pool in ("dev", "test")
+            balanced_accuracy(table.label[mask[pool]], learner.predict(means[mask[pool]]))
+            for pool in ("dev", "test")
         )
         best = max(best, (float(dev), float(test)), key=lambda pair: pair[0])
     return best
@@ -168,21 +211,24 @@ def rsum(folder: Path, features: Path) -> tuple[float, list[float]]:
 def main() -> None:
     """Take the options and print the table."""
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    options.add_argument("folder", type=Path, help="what make demo made: captures, truth, weights")
+    options.add_argument("folder", type=Path, help="what make demo made: captures, truth")
     options.add_argument("--ways", nargs="*", default=list(WAYS), choices=WAYS)
+    options.add_argument("--of", choices=("topic", "language", "site"), default="topic")
+    options.add_argument("--pages", type=int, default=0, help="how many, drawn; 0: all")
     options.add_argument("--rsum", nargs="*", default=[], choices=WAYS, help="train PC² on these")
     chosen = options.parse_args()
-    table = topics(chosen.folder)
-    most = table[table.pool == "test"].topic.value_counts(normalize=True).iloc[0]
+    table = labels(chosen.folder, chosen.of)
+    table = table[table.key.isin(chosen_keys(chosen.folder, chosen.pages))]
+    kinds = table[table.pool == "test"].label.nunique()
     counts = table.pool.value_counts().to_dict()
-    print(f"pages {counts}, {table.topic.nunique()} topics, the commonest of test {most:.3f}")
+    print(f"pages {counts}, {kinds} labels in test: chance {1 / kinds:.3f}")
     for way in chosen.ways:
         start = time.perf_counter()
-        dev, test = probe(features_of(chosen.folder, way), table)
+        dev, test = probe(features_of(chosen.folder, way, chosen.pages), table)
         took = time.perf_counter() - start
         print(f"{way:26} dev {dev:.3f}  test {test:.3f}  ({WAYS[way]}; {took:.0f} s)", flush=True)
     for way in chosen.rsum:
-        value, interval = rsum(chosen.folder, features_of(chosen.folder, way))
+        value, interval = rsum(chosen.folder, features_of(chosen.folder, way, 0))
         print(f"{way:26} test rSum {value:.1f}, 95 % interval {interval}", flush=True)
 
 

@@ -7,7 +7,7 @@ from pydantic import Field
 
 from now_builder.config import Strict
 from now_builder.crawl.settings import CrawlSettings
-from now_builder.detect.settings import DetectSettings, TrainDetectorSettings
+from now_builder.detect.settings import DetectSettings
 from now_builder.package.settings import PackageSettings
 from now_builder.tokenize.settings import TokenizeSettings
 
@@ -18,7 +18,6 @@ class BuildSettings(Strict):
     """The settings of every stage, by section."""
 
     crawl: CrawlSettings = Field(default_factory=CrawlSettings)
-    train_detector: TrainDetectorSettings = Field(default_factory=TrainDetectorSettings)
     detect: DetectSettings = Field(default_factory=DetectSettings)
     tokenize: TokenizeSettings = Field(default_factory=TokenizeSettings)
     package: PackageSettings = Field(default_factory=PackageSettings)
@@ -30,9 +29,7 @@ def build_release(
     settings: BuildSettings,
     force: bool = False,  # noqa: FBT001, FBT002 - as in every stage
 ) -> Path:
-    """Run crawl, detect, tokenize and package; train the tiny detector first if none is given.
-
-    A detectron2 model counts as one that is given.
+    """Run crawl, detect, tokenize and package, with the shipped detector if no other is named.
 
     Args:
         urls: URL list.
@@ -46,21 +43,13 @@ def build_release(
     # Late imports: `now-builder --help` must not load a browser driver and torch.
     from now_builder.crawl.run import crawl  # noqa: PLC0415
     from now_builder.detect.run import detect  # noqa: PLC0415
-    from now_builder.detect.training.run import train_detector  # noqa: PLC0415
     from now_builder.package.run import package  # noqa: PLC0415
     from now_builder.tokenize.run import tokenize  # noqa: PLC0415
 
     captures, features = out / "captures", out / "features.h5"
     captions, release = out / "captions", out / "release"
     _log.info("crawl: %s", crawl(urls, captures, settings.crawl, force))
-    detection = settings.detect
-    if detection.weights is None and not detection.regions.startswith("detectron2:"):
-        weights = out / "detector.safetensors"
-        _log.info("no --weights given: training the tiny detector on this crawl's own train pool")
-        trained = train_detector(captures, weights, settings.train_detector, force)
-        _log.info("train-detector: %s", trained)
-        detection = detection.model_copy(update={"weights": weights})
-    _log.info("detect: %s", detect(captures, features, detection, force))
+    _log.info("detect: %s", detect(captures, features, settings.detect, force))
     _log.info("tokenize: %s", tokenize(captures, captions, settings.tokenize, force))
     manifest = package(captures, features, captions, release, settings.package, force)
     rejects = sum(manifest.rejects.values())

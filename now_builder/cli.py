@@ -139,7 +139,7 @@ def _train_detector(
 @app.command("measure-detector")
 def _measure_detector(
     captures: Annotated[Path, typer.Argument(help="Folder made by crawl.")],
-    weights: Annotated[Path, typer.Argument(help="Weights made by train-detector.")],
+    weights: Annotated[Path, typer.Argument(help="Weights made by train-detector, or tiny-web.")],
     pool: Annotated[
         Literal["train", "dev", "test"], typer.Option(help="Whose pages are measured.")
     ] = "test",
@@ -222,7 +222,8 @@ def _build(
     urls: Annotated[Path, typer.Argument(help="URL list, as for crawl.")],
     out: Annotated[Path, typer.Argument(help="Folder for captures, features, captions, release.")],
     weights: Annotated[
-        Path | None, typer.Option(help="Detector weights; without them the tiny one is trained.")
+        Path | None,
+        typer.Option(help="Detector weights; tiny-web, which come with the package, if not given."),
     ] = None,
     matched: Annotated[
         Path | None, typer.Option(help="Judged pairs, as for package: dev and test match.")
@@ -231,7 +232,7 @@ def _build(
         bool, typer.Option("--allow-private", help="Visit private addresses, as for crawl.")
     ] = False,
     config: Annotated[
-        Path | None, typer.Option(help="TOML with sections crawl, train_detector, detect …")
+        Path | None, typer.Option(help="TOML with sections crawl, detect, tokenize, package.")
     ] = None,
     set_: Annotated[
         list[str] | None,
@@ -239,7 +240,7 @@ def _build(
     ] = None,
     force: Force = False,
 ) -> None:
-    """Run all stages: URL list to release. Without --weights the tiny detector is trained first."""
+    """Run all stages: URL list to release."""
     from now_builder.build import BuildSettings, build_release
     from now_builder.config import build, read_toml, with_overrides
 

@@ -36,8 +36,8 @@ Release = Annotated[
 Config = Annotated[
     str | None,
     typer.Option(
-        help="TOML file or name of a preset (see `presets`); default: pc2-paper, which on some "
-        "thousand pairs or fewer is best at the end of its warm-up: take crossfit-demo there."
+        help="TOML file or name of a preset (see `presets`); default: pc2-paper, and for train on "
+        "fewer than 10,000 training pairs crossfit-demo."
     ),
 ]
 Set = Annotated[
@@ -93,12 +93,20 @@ def train(
     those that share a peer split its similarity block; where shares do not come out even, and for
     other methods, all processes split each block.
     """
-    from pc2_baseline.config import read_settings  # noqa: PLC0415 - quick help
+    from pc2_baseline.config import DEFAULT_PRESET, read_settings  # noqa: PLC0415 - quick help
     from pc2_baseline.process_groups import is_first  # noqa: PLC0415 - torch is heavy
+    from pc2_baseline.progress import say  # noqa: PLC0415 - torch is heavy
+    from pc2_baseline.runs.default_preset import default_preset  # noqa: PLC0415 - quick help
     from pc2_baseline.runs.series import read_seeds, train_seeds  # noqa: PLC0415 - torch is heavy
     from pc2_baseline.runs.train import train as start  # noqa: PLC0415 - torch is heavy
 
-    settings = read_settings(config, _overrides(set_, device))
+    overrides = _overrides(set_, device)
+    by_size = config is None
+    if config is None:
+        config, overrides = default_preset(release, overrides)
+    settings = read_settings(config, overrides)
+    if by_size and config != DEFAULT_PRESET:
+        say(f"{release}: preset {config}, by the size of the release; --config takes another")
     if resume:
         _check_started(run, "seed-*/run.toml" if seeds else "run.toml", force=force)
     if seeds:

@@ -105,8 +105,10 @@ def time_steps(
         check.synchronize()
         seconds.append(time.perf_counter() - begun)
     median = float(np.median(seconds[warm:]))
-    check.add("a step", median, "s", note=f"{training.recipe.batch} pages in two views, "
-              f"{settings.precision}, median of {timed}")  # fmt: skip
+    recipe = training.recipe
+    views = f"{recipe.batch} pages in {recipe.views} view(s)"
+    note = f"{views}, {settings.precision}, median of {timed}"
+    check.add("a step", median, "s", note=note)
     check.add("steps", 1 / median, "steps/s")
     check.profile("A step of training", training.take_step)
     return median

@@ -40,7 +40,7 @@ def run(check: Check) -> None:
     encoder = make_text_encoder("hash:0", check.device)
     plain = Plain(model, encoder, PLAIN_PROPOSALS)
     slow = time_plain(check, plain, pages[:PLAIN_PAGES])
-    time_decoding(check, pages, model.screen)
+    time_decoding(check, pages, model.config.input_size)
     written = False
     for proposals in (36, 40) if check.tiny else (100, 200, 300):
         for precision in halves:

@@ -41,7 +41,7 @@ def serve(site: Path) -> tuple[subprocess.Popen[bytes], str]:
     return server, ready.read_text().strip()
 
 
-def build(out: Path, mismatch: float, weights: Path) -> Path:
+def build(out: Path, mismatch: float) -> Path:
     """Build the release of one share of mismatched pairs, or take it as it is."""
     site = out / f"web-{mismatch}"
     release = site / "release"
@@ -57,9 +57,7 @@ def build(out: Path, mismatch: float, weights: Path) -> Path:
         )  # fmt: skip
     finally:
         server.terminate()
-    if not weights.exists():
-        command("now-builder", "train-detector", site / "captures", weights, "--size", "tiny")
-    command("now-builder", "detect", site / "captures", site / "features.h5", "--weights", weights)
+    command("now-builder", "detect", site / "captures", site / "features.h5")
     command(
         "now-builder", "tokenize", site / "captures", site / "captions", "--bert", "learn",
         "--no-jieba-white-space",
@@ -93,7 +91,7 @@ def main() -> None:
     parser.add_argument("--build-only", action="store_true")
     options = parser.parse_args()
     for mismatch in options.mismatch or [0.4, 0.2, 0.6, 0.7]:
-        release = build(options.out, mismatch, options.out / "detector.safetensors")
+        release = build(options.out, mismatch)
         if options.build_only:
             continue
         print(f"\nmismatch {mismatch}", flush=True)

@@ -1,7 +1,5 @@
 """Geometry of boxes: overlap, regression targets, suppression, anchors, windows of a grid."""
 
-from collections.abc import Sequence
-
 import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
@@ -127,6 +125,27 @@ def anchors(
     return torch.cat([centres - half, centres + half], dim=2).reshape(-1, 4)
 
 
-def anchor_shapes(sizes: Sequence[float], ratios: Sequence[float]) -> Float[Tensor, "shapes 2"]:
-    """Return widths and heights of anchors of area ``size²`` and ``ratio`` = height / width."""
-    return torch.tensor([[s / r**0.5, s * r**0.5] for s in sizes for r in ratios])
+def describe(boxes: Float[Tensor, "n 4"], size: tuple[int, int]) -> Float[Tensor, "n 8"]:
+    """Describe where boxes lie and how large they are, in eight numbers of about one.
+
+    Args:
+        boxes: Boxes in px.
+        size: Width and height of the screen, px.
+
+    Returns:
+        Edges as shares of the screen; logarithms of the shares of its width and height, of the
+        ratio of width to height, and a tenth of that of the area.
+    """
+    screen = boxes.new_tensor(size)
+    sides = (boxes[:, 2:] - boxes[:, :2]).clamp(min=1)
+    width, height = sides[:, :1], sides[:, 1:]
+    shares = [boxes / screen.repeat(2), (sides / screen).log()]
+    return torch.cat([*shares, (width / height).log(), (width * height).log() / 10], dim=1)
+
+
+def paired_iou(a: Float[Tensor, "n 4"], b: Float[Tensor, "n 4"]) -> Float[Tensor, " n"]:
+    """Compute the overlap (IoU) of each box with the box in the same row."""
+    corner = torch.minimum(a[:, 2:], b[:, 2:])
+    shared = (corner - torch.maximum(a[:, :2], b[:, :2])).clamp(min=0).prod(dim=1)
+    overlap: Tensor = shared / (box_area(a) + box_area(b) - shared).clamp(min=1e-6)
+    return overlap

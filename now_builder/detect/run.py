@@ -201,7 +201,9 @@ def _detect_on_ray(
     """Extract the pages that are left by the workers of a Ray cluster, a shard at a time."""
     shards = sorted({_shard(key) for key in left})
     threads = settings.threads or max(1, int(settings.worker_cpus))
-    weights = settings.weights and settings.weights.resolve()
+    weights = settings.weights
+    if weights is not None and weights.exists():  # not the name of shipped ones
+        weights = weights.resolve()
     regions = absolute(settings.regions)
     for_worker = settings.model_copy(
         update={"threads": threads, "weights": weights, "regions": regions}

@@ -29,8 +29,13 @@ class TrainDetectorSettings(Strict):
 
     size: Literal["tiny", "paper"] = Field(
         "tiny",
-        description="tiny: 1-2 million parameters on 180 x 320 px, minutes on a CPU; paper: "
+        description="tiny: 2 million parameters on 360 x 640 px, an hour on a CPU; paper: "
         "CLIP-ResNet-50 on 720 x 1280 px, needs a GPU.",
+    )
+    from_: Path | None = Field(
+        None,
+        description="Weights to start from: a .safetensors of the same size and --mode, or "
+        "tiny-web, which come with the package. Empty: from scratch.",
     )
     mapping: Path | None = Field(
         None,
@@ -42,6 +47,11 @@ class TrainDetectorSettings(Strict):
         description="COCO file to take the labels from: of the pages of CAPTURES, or, if that is "
         "no crawl but a folder of images, of those. Without --mapping its categories are the "
         "classes.",
+    )
+    also: list[Path] = Field(
+        default_factory=list,
+        description="One more folder made by crawl, whose train pool is learned from too. May be "
+        "repeated.",
     )
     epochs: int = Field(0, ge=0, description="Passes over the train pool; 0 takes the size's own.")
     steps: int = Field(0, ge=0, description="Steps in all; overrides --epochs when not 0.")
@@ -96,6 +106,10 @@ class TrainDetectorSettings(Strict):
         "fp32",
         description="Of the convolutions; parameters and losses stay fp32. fp16 needs CUDA.",
     )
+    half: bool = Field(
+        default=False,
+        description="Write the weights as float16, half as large; figures are of them.",
+    )
     checkpoint_every: int = Field(100, ge=1, description="Steps between checkpoints.")
     cache_mib: int = Field(
         2048, ge=0, description="Memory for decoded screenshots; beyond it they are decoded anew."
@@ -107,8 +121,9 @@ class _SettingsOfOneMachine(Strict):
 
     weights: Path | None = Field(
         None,
-        description="Weights made by train-detector (.safetensors, its .json beside it); only "
-        "--regions detectron2: can do without.",
+        description="Weights made by train-detector (.safetensors, its .json beside it), or "
+        "tiny-web, which come with the package and are the default; --regions detectron2: without "
+        "--weights has its own.",
     )
     device: str = Field("auto", description="auto, cpu, cuda or cuda:N.")
     batch_size: int = Field(

@@ -38,7 +38,9 @@ class MatchingNetwork(nn.Module):
         codes: CaptionCodes = self.captions(tokens, lengths)
         return codes
 
-    def score(self, images: ImageCodes, captions: CaptionCodes) -> Float[Tensor, "images captions"]:
-        """Return the similarity matrix of a block, in (0, 1)."""
-        matrix: Tensor = self.similarity(images, captions)
+    def score(
+        self, images: ImageCodes, captions: CaptionCodes, *, logits: bool = False
+    ) -> Float[Tensor, "images captions"]:
+        """Return the similarity matrix of a block: in (0, 1), or their logits."""
+        matrix: Tensor = self.similarity(images, captions, logits=logits)
         return matrix

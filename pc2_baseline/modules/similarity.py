@@ -1,6 +1,7 @@
 """Similarity of all images with all captions of a block at once, by words, regions and nodes."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import torch
@@ -74,9 +75,9 @@ class Similarity(nn.Module):
         self.group: ProcessGroup = ALONE
 
     def forward(
-        self, images: ImageCodes, captions: CaptionCodes
+        self, images: ImageCodes, captions: CaptionCodes, *, logits: bool = False
     ) -> Float[Tensor, "images captions"]:
-        """Return the similarity matrix of a block."""
+        """Return the similarity matrix of a block: in (0, 1), or their logits."""
         kind = torch.bfloat16 if self.budget.precision == "bf16" else images.regions.dtype
         order = torch.argsort(captions.lengths, stable=True)
         own = order[self.group.part :: self.group.parts]
@@ -89,14 +90,15 @@ class Similarity(nn.Module):
         cells = chunk // (kind.itemsize * self.local.out_features)
         kept = self._kept(captions, images, kind) if torch.is_grad_enabled() else 0
         keep = kept <= _mib(self.budget.keep_mb, KEEP_MB, images.pooled.device)
+        block = partial(self._block, logits=logits)
         found = []
         for start, stop in _runs(captions.lengths[own].tolist(), len(images.pooled), cells):
             part = captions[own[start:stop]]
             found.append(
-                self._block(images, part, kind)
+                block(images, part, kind)
                 if keep
                 else checkpoint(
-                    self._block, images, part, kind, use_reentrant=False, preserve_rng_state=False
+                    block, images, part, kind, use_reentrant=False, preserve_rng_state=False
                 )
             )
         none = _nothing_of(images, captions, len(images.pooled) + self.extra)
@@ -142,7 +144,7 @@ class Similarity(nn.Module):
         return _mib(self.budget.chunk_mb, CHUNK_MB, device)
 
     def _block(
-        self, images: ImageCodes, captions: CaptionCodes, kind: torch.dtype
+        self, images: ImageCodes, captions: CaptionCodes, kind: torch.dtype, *, logits: bool
     ) -> Float[Tensor, "rows captions"]:
         longest = int(captions.lengths.max())
         words = captions.words[:, :longest]
@@ -161,8 +163,8 @@ class Similarity(nn.Module):
             (kind, cells),
         )
         concluded, figures = self.conclude(nodes, functional.pad(mask, (1, 0), value=True))
-        scores = torch.sigmoid(self.evaluate(concluded)).squeeze(-1)
-        return torch.cat([scores, figures])
+        scores = self.evaluate(concluded).squeeze(-1)
+        return torch.cat([scores if logits else torch.sigmoid(scores), figures])
 
 
 class GraphLayer(nn.Module):

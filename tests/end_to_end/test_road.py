@@ -60,7 +60,7 @@ def road(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         settings.write_text(
             f"[crawl]\nallow_private = true\nresolve = ['*.test:{address}']\npage_timeout_s = 6\n"
             "split_shares = '0.5,0.25,0.25'\nsplit_by = 'page'\n"
-            "[train_detector]\nsteps = 4\nthreads = 1\n[detect]\nthreads = 1\n"
+            "[detect]\nthreads = 1\n"
             "[tokenize]\nbert = 'learn'\n"
             f"[package]\nmatched = '{out / 'truth.parquet'}'\nnpy = true\n"
         )

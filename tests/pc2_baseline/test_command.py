@@ -290,7 +290,7 @@ def test_a_release_is_planted(tmp_path):
 def test_who_takes_the_papers_preset_for_a_small_release_is_told_of_another():
     assert "crossfit-demo" in presets()["pc2-paper"]
     shown = " ".join(call("train", "--help").stdout.split())
-    assert "best at the end of its warm-up: take crossfit-demo there" in shown
+    assert "for train on fewer than 10,000 training pairs crossfit-demo" in shown
 
 
 def test_presets_are_listed():

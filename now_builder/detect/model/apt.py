@@ -7,13 +7,13 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the name that PyTorch's own documentation uses
 from jaxtyping import Float, UInt8
 from torch import Tensor, nn
-from torchvision.ops import nms
 
 from now_builder.config import Strict
 from now_builder.detect import boxes as geometry
 from now_builder.detect.base import Proposals
 from now_builder.detect.model.clip_resnet import ModifiedResNet
 from now_builder.detect.model.patch_features import PatchFeatures
+from now_builder.detect.model.proposals import PageMaps, Pyramid, RegionProposals
 from now_builder.detect.model.roi_align import align
 from now_builder.detect.model.text_encoder import DIMENSION
 from now_builder.formats.shard import HEIGHT, WIDTH
@@ -30,16 +30,13 @@ class ModelConfig(Strict):
         side: Cells a side of a region behind layer 4.
         sampling: Points a side in each cell of twice that grid, as RoIAlign reads it.
         layer3_stride: 2 as published, 1 for small inputs.
-        anchor_sizes: Square roots of the anchors' areas, in input px.
-        anchor_ratios: Height over width; screens are full of wide, flat elements.
-        rpn_channels: Hidden channels of the proposal network.
+        rpn_channels: Channels of the pyramid on which boxes are proposed.
         candidates: Anchors kept before suppression.
         overlap: IoU above which suppression drops the weaker of two boxes; lower than the usual 0.7
             since so few are embedded.
         proposals: Boxes kept after suppression in training.
         temperature: Divisor of the cosines.
-        look: Scale, relative to the input, of the screenshots that patch features are computed from
-            (see :class:`PatchFeatures`); 1: there are no patch features.
+        patches: Whether stored features have :class:`PatchFeatures` beside the embedding.
         mode: How prompts are tuned.
     """
 
@@ -51,14 +48,12 @@ class ModelConfig(Strict):
     side: int
     sampling: int
     layer3_stride: int
-    anchor_sizes: tuple[float, ...]
-    anchor_ratios: tuple[float, ...] = (0.1, 0.25, 0.5, 1.0, 2.0)
     rpn_channels: int
     candidates: int
     overlap: float
     proposals: int
     temperature: float = 0.01
-    look: int = 1
+    patches: bool = False
     mode: Literal["shift", "film", "attn"] = "shift"
 
 
@@ -76,79 +71,27 @@ PAPER = ModelConfig(
     side=7,
     sampling=2,
     layer3_stride=2,
-    anchor_sizes=(16, 32, 64, 128, 256, 512),
-    rpn_channels=1024,
+    rpn_channels=256,
     candidates=2000,
     overlap=0.6,
     proposals=100,
 )
 TINY = ModelConfig(
     size="tiny",
-    input_size=(WIDTH // 4, HEIGHT // 4),
+    input_size=(WIDTH // 2, HEIGHT // 2),
     layers=(1, 1, 1, 1),
     width=12,
     outputs=384,
     side=4,
     sampling=1,
     layer3_stride=1,
-    anchor_sizes=(8, 16, 32, 64, 128),
     rpn_channels=64,
     candidates=1000,
     overlap=0.5,
-    proposals=64,
-    look=2,
+    proposals=100,
+    temperature=0.03,
+    patches=True,
 )
-
-
-class RegionProposals(nn.Module):
-    """Propose boxes from a C4 map.
-
-    Source:
-        Faster R-CNN (Ren et al., NeurIPS 2015), Sec. 3.1.
-    """
-
-    shapes: Tensor
-
-    def __init__(self, channels: int, config: ModelConfig, stride: int) -> None:
-        super().__init__()
-        shapes = geometry.anchor_shapes(config.anchor_sizes, config.anchor_ratios)
-        self.register_buffer("shapes", shapes, persistent=False)
-        self.stride, self.size = stride, config.input_size
-        self.candidates, self.overlap = config.candidates, config.overlap
-        self.conv = nn.Conv2d(channels, config.rpn_channels, 3, padding=1)
-        self.objectness = nn.Conv2d(config.rpn_channels, len(shapes), 1)
-        self.deltas = nn.Conv2d(config.rpn_channels, len(shapes) * 4, 1)
-        for layer in (self.conv, self.objectness, self.deltas):
-            nn.init.normal_(layer.weight, std=0.01)
-            nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
-
-    def forward(
-        self, maps: Float[Tensor, "n c i j"]
-    ) -> tuple[Float[Tensor, "n a"], Float[Tensor, "n a 4"], Float[Tensor, "a 4"]]:
-        """Return objectness logits and regression offsets of every anchor, and the anchors."""
-        hidden = F.relu(self.conv(maps))
-        objectness = self.objectness(hidden).permute(0, 2, 3, 1).flatten(1)
-        deltas = self.deltas(hidden).permute(0, 2, 3, 1).reshape(len(maps), -1, 4)
-        grid = (int(maps.shape[2]), int(maps.shape[3]))
-        return objectness, deltas, geometry.anchors(grid, self.stride, self.shapes)
-
-    def propose(
-        self,
-        objectness: Float[Tensor, "n a"],
-        deltas: Float[Tensor, "n a 4"],
-        anchors: Float[Tensor, "a 4"],
-        count: int,
-    ) -> list[Proposals]:
-        """Keep the best boxes of each page after class-agnostic suppression, by objectness."""
-        best, places = objectness.float().topk(min(self.candidates, objectness.shape[1]), dim=1)
-        offsets = deltas.gather(1, places[:, :, None].expand(-1, -1, 4)).float()
-        found = geometry.decode(offsets.flatten(0, 1), anchors[places.flatten()])
-        found = geometry.clip(found, self.size).reshape(offsets.shape)
-        pages = []
-        for boxes, logits in zip(found, best, strict=True):
-            kept = nms(boxes, logits, self.overlap)[:count]
-            pages.append(Proposals(boxes[kept], logits[kept].sigmoid()))
-        return pages
 
 
 class PromptTuner(nn.Module):
@@ -237,7 +180,8 @@ class AptDetector(nn.Module):
         prompts, background as a zero logit, class-agnostic box regression.
 
     Differs:
-        The projection to 768 is ours (CLIP's joint space has 1,024), and so are the anchors.
+        The projection to 768 is ours (CLIP's joint space has 1,024), and so are the pyramid, the
+        anchors, and that where a region lies and how large it is counts for its class.
     """
 
     prompts: Tensor
@@ -250,8 +194,16 @@ class AptDetector(nn.Module):
         self.visual = ModifiedResNet(
             config.layers, config.width, config.outputs, config.side, config.layer3_stride
         )
-        self.rpn = RegionProposals(self.visual.channels, config, self.visual.stride)
+        self.neck = Pyramid(self.visual.channels, config.rpn_channels)
+        self.rpn = RegionProposals(
+            config.rpn_channels,
+            config.input_size,
+            self.visual.stride,
+            config.candidates,
+            config.overlap,
+        )
         self.projection = nn.Linear(config.outputs, DIMENSION)
+        self.placing = nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, DIMENSION))
         self.regression = nn.Linear(config.outputs, 4)
         nn.init.normal_(self.regression.weight, std=0.001)
         nn.init.zeros_(self.regression.bias)
@@ -259,41 +211,48 @@ class AptDetector(nn.Module):
         self.register_buffer("prompts", prompts.clone())
         self.register_buffer("centre", torch.zeros(DIMENSION))
         self.register_buffer("whiten", torch.eye(DIMENSION))
-        # Weights on disk have the name "look".
-        self.look = PatchFeatures(config.look) if config.look > 1 else None
+        self.patches = PatchFeatures() if config.patches else None
 
-    @property
-    def screen(self) -> tuple[int, int]:
-        """Width and height of the screenshots that are read."""
-        width, height = self.config.input_size
-        return width * self.config.look, height * self.config.look
+    def maps(self, pixels: Float[Tensor, "n 3 h w"] | UInt8[Tensor, "n 3 h w"]) -> PageMaps:
+        """Compute the maps of screenshots of the input size: bytes, or values in [0, 1]."""
+        if not pixels.is_floating_point():
+            pixels = pixels.float() / 255
+        maps: PageMaps = self.neck(self.visual.features(pixels))
+        return maps
 
-    def maps(self, screenshots: UInt8[Tensor, "n 3 h w"]) -> Float[Tensor, "n c i j"]:
-        """Compute the C4 maps of screenshots of :attr:`screen` or of the input size."""
-        pixels = screenshots.float() / 255
-        if pixels.shape[3] != self.config.input_size[0]:
-            pixels = F.avg_pool2d(pixels, self.config.look)
-        return self.visual.features(pixels)
-
-    def propose(self, maps: Float[Tensor, "n c i j"], count: int = PROPOSALS) -> list[Proposals]:
+    def propose(self, maps: PageMaps, count: int = PROPOSALS) -> list[Proposals]:
         """Return at most ``count`` class-agnostic boxes of each page."""
         objectness, deltas, anchors = self.rpn(maps)
         return self.rpn.propose(objectness, deltas, anchors, count)
 
     def pool(
-        self, maps: Float[Tensor, "n c i j"], regions: Sequence[Float[Tensor, "_ 4"]]
+        self, maps: PageMaps, regions: Sequence[Float[Tensor, "_ 4"]]
     ) -> Float[Tensor, "all outputs"]:
         """Embed the regions of each page, all pages' regions in one batch."""
         crops = align(
-            maps, regions, 2 * self.config.side, 1 / self.visual.stride, self.config.sampling
+            maps.regions,
+            regions,
+            2 * self.config.side,
+            1 / self.visual.stride,
+            self.config.sampling,
         )
         return self.visual.pool(crops.to(self.visual.dtype, memory_format=torch.channels_last))
 
     def classify(
-        self, embedded: Float[Tensor, "n 768"], text: Float[Tensor, "n 768"]
+        self,
+        embedded: Float[Tensor, "n 768"],
+        text: Float[Tensor, "n 768"],
+        boxes: Float[Tensor, "n 4"],
     ) -> Float[Tensor, "n kinds"]:
-        """Return class logits of projected regions; the last is the background's, always zero."""
-        cosines = self.tuner(F.normalize(embedded, dim=1), text, self.prompts)
+        """Return class logits of regions; the last is the background's, always zero.
+
+        Args:
+            embedded: Projected regions.
+            text: Embeddings of their strings.
+            boxes: Where they are, in input px.
+        """
+        placed = embedded + self.placing(geometry.describe(boxes, self.config.input_size))
+        cosines = self.tuner(F.normalize(placed, dim=1), text, self.prompts)
         return F.pad(cosines / self.config.temperature, (0, 1))
 
     def export(
@@ -308,11 +267,11 @@ class AptDetector(nn.Module):
 
         Args:
             embedded: Projected regions of all pages in a row.
-            screenshots: Screenshots of :attr:`screen`.
+            screenshots: Screenshots of the input size.
             regions: Boxes of each page, in input px.
         """
-        if self.look is None:
+        if self.patches is None:
             stored: Tensor = (embedded - self.centre) @ self.whiten
             return stored
-        features: Tensor = self.look(embedded, screenshots, regions)
+        features: Tensor = self.patches(embedded, screenshots, regions)
         return features

@@ -51,8 +51,8 @@ def to_inference(model: AptDetector, precision: str) -> AptDetector:
     In place: such a model cannot be trained or saved any more. The heads that compute classes,
     boxes and the stored embedding of a pooled region stay in float32; they cost little.
     """
-    _fold(model.visual.eval())
-    for part in (model.visual, model.rpn):
+    for part in (model.visual, model.neck, model.rpn):
+        _fold(part.eval())
         for parameter in part.parameters():  # not buffers: pixel statistics and anchors stay exact
             parameter.requires_grad = False
             parameter.data = parameter.data.to(_DTYPES[precision])

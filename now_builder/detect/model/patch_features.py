@@ -22,6 +22,7 @@ than of what its pages show."""
 
 _FLAT = 0.1
 """Root mean square contrast, of pixel values in [0, 1], below which patches are left out."""
+_HALF = 2
 _SAMPLES = 160
 _ROUNDS = 25
 
@@ -145,20 +146,17 @@ class PatchFeatures(nn.Module):
     """Features of regions from their pixels alone, beside the embedding of a small network.
 
     A network of some hundred thousand parameters, trained for minutes on a few hundred pages,
-    forgets what its losses do not ask for. Grey patterns of a large scale keep the strokes of the
-    writing, and so its script; colour patterns of a smaller scale keep the shapes of what is drawn.
-
-    Args:
-        scale: Size of the screenshots, relative to the network's input.
+    forgets what its losses do not ask for. Grey patterns of the screenshot keep the strokes of the
+    writing, and so its script; colour patterns of one half as large keep the shapes of what is
+    drawn.
 
     Differs:
         APT has nothing of the kind: its backbone is pre-trained by CLIP. The paper size goes
         without.
     """
 
-    def __init__(self, scale: int) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.scale = scale
         self.strokes, self.shapes = Patterns(1), Patterns(3)
         self.of_network = Block(DIMENSION, SHARES[0])
         self.of_strokes = Block(PATTERNS, SHARES[1])
@@ -179,8 +177,8 @@ class PatchFeatures(nn.Module):
 
         Args:
             embedded: Embeddings by the network of all pages' regions in a row.
-            screenshots: RGB screenshots, ``scale`` times as large as the network's input.
-            regions: Boxes of each page, in px of the network's input.
+            screenshots: RGB screenshots of the network's input size.
+            regions: Boxes of each page, in their px.
         """
         described = self.describe(embedded, screenshots, regions)
         unit = [
@@ -198,14 +196,14 @@ class PatchFeatures(nn.Module):
         regions: Sequence[Float[Tensor, "_ 4"]],
     ) -> tuple[Float[Tensor, "all 768"], Float[Tensor, "all p"], Float[Tensor, "all p"]]:
         """Compute the three kinds of features, before :class:`Block` maps them."""
-        large, small = self._scales(screenshots)
-        strokes = self.strokes(large, [boxes * self.scale for boxes in regions])
-        return embedded, strokes, self.shapes(small, regions)
+        large, small = _scales(screenshots)
+        shapes = self.shapes(small, [boxes / _HALF for boxes in regions])
+        return embedded, self.strokes(large, regions), shapes
 
     def fit_patterns(self, pages: Sequence[UInt8[Tensor, "3 h w"]], seed: int) -> None:
         """Learn both kinds of pattern from screenshots."""
-        self.strokes.fit((self._scales(page[None])[0][0] for page in pages), seed)
-        self.shapes.fit((self._scales(page[None])[1][0] for page in pages), seed)
+        self.strokes.fit((_scales(page[None])[0][0] for page in pages), seed)
+        self.shapes.fit((_scales(page[None])[1][0] for page in pages), seed)
 
     def fit_blocks(self, described: Sequence[Float[Tensor, "all _"]]) -> None:
         """Fit the maps of the three kinds of features.
@@ -216,8 +214,9 @@ class PatchFeatures(nn.Module):
         for block, rows in zip(self.blocks, described, strict=True):
             block.fit(rows)
 
-    def _scales(
-        self, screenshots: UInt8[Tensor, "n 3 h w"]
-    ) -> tuple[Float[Tensor, "n 3 h w"], Float[Tensor, "n 3 i j"]]:
-        large = screenshots.float() / 255
-        return large, F.avg_pool2d(large, self.scale)
+
+def _scales(
+    screenshots: UInt8[Tensor, "n 3 h w"],
+) -> tuple[Float[Tensor, "n 3 h w"], Float[Tensor, "n 3 i j"]]:
+    large = screenshots.float() / 255
+    return large, F.avg_pool2d(large, _HALF)

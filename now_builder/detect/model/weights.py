@@ -17,7 +17,9 @@ from now_builder.detect.model.apt import AptDetector, ModelConfig
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.io import replacing, sha256_of, write_json
 
-FORMAT = "now-detector/1"
+FORMAT = "now-detector/2"
+SHIPPED = "tiny-web"
+"""Name of the weights that come with the package."""
 
 
 class DetectorCard(Strict):
@@ -49,6 +51,16 @@ class DetectorCard(Strict):
     measured_by_class: dict[str, dict[str, float]] = Field(default_factory=dict)
 
 
+def find_weights(named: Path | None) -> Path:
+    """Return the path of weights: a file's own, or for ``tiny-web`` or ``None`` the shipped ones.
+
+    A file of the name ``tiny-web`` goes first.
+    """
+    if named is None or (str(named) == SHIPPED and not named.exists()):
+        return Path(__file__).with_name(f"{SHIPPED}.safetensors")
+    return named
+
+
 def card_path(weights: Path) -> Path:
     """Return the path of the JSON of a weights file."""
     return weights.with_suffix(".json")
@@ -71,7 +83,10 @@ def read_card(weights: Path) -> DetectorCard:
         FormatError: If the JSON is missing, torn, or of other weights.
     """
     if not weights.is_file():
-        raise ConfigError(f"{weights}: no such weights; `now-builder train-detector` makes them")
+        raise ConfigError(
+            f"{weights}: no such weights; `now-builder train-detector` makes them, {SHIPPED} come "
+            "with the package"
+        )
     path = card_path(weights)
     try:
         tree = json.loads(path.read_text(encoding="utf-8"))

@@ -60,7 +60,7 @@ class AptExtractor:
     @property
     def input_size(self) -> tuple[int, int]:
         """Width and height, in px, of the screenshots that :meth:`extract` takes."""
-        return self.model.screen
+        return self.model.config.input_size
 
     @torch.inference_mode()
     def extract(
@@ -117,7 +117,7 @@ class AptExtractor:
         text = page_text(self.encoder, pages, [page.boxes for page in candidates], size)
         seen = torch.cat([page.boxes for page in candidates])
         origin = torch.cat([page.origin for page in candidates])
-        probabilities = self.model.classify(embedded, text).softmax(dim=1)[:, :-1]
+        probabilities = self.model.classify(embedded, text, seen).softmax(dim=1)[:, :-1]
         best, classes = probabilities.max(dim=1)
         regressed = geometry.decode(self.model.regression(pooled), seen)
         everything = (

@@ -3,14 +3,19 @@
 import json
 import os
 from functools import lru_cache
-from pathlib import Path
 
 import torch
 
 from now_builder.detect.base import Detector
 from now_builder.detect.model.inference import choose_precision, to_inference
 from now_builder.detect.model.text_encoder import make_text_encoder
-from now_builder.detect.model.weights import DetectorCard, choose_device, load_detector, read_card
+from now_builder.detect.model.weights import (
+    DetectorCard,
+    choose_device,
+    find_weights,
+    load_detector,
+    read_card,
+)
 from now_builder.detect.ocr import ocr_attributes
 from now_builder.detect.regions import detectron2 as detectron
 from now_builder.detect.regions.by_name import make_source, source_attributes
@@ -44,7 +49,7 @@ def attributes_of(settings: DetectSettings) -> dict[str, str]:
     """Return the attributes of a feature file, so that no other detector adds to it.
 
     Raises:
-        ConfigError: If there is neither a trained detector nor a detectron2 model.
+        ConfigError: If the weights are missing.
     """
     reading = (settings.ocr_languages, settings.ocr_confidence)
     shared = {
@@ -87,7 +92,7 @@ def load(settings: DetectSettings, attributes: tuple[tuple[str, str], ...]) -> D
     if _by_detectron2(settings):
         network = detectron.Network(detectron.read_model_spec(settings.regions), device)
         return detectron.Detectron2Detector(network, dict(attributes), autocast=precision != "fp32")
-    model, card = load_detector(_weights(settings), device)
+    model, card = load_detector(find_weights(settings.weights), device)
     model = to_inference(model, precision)
     encoder = make_text_encoder(card.text_encoder, device)
     source = make_source(settings.regions, model, settings.region_score)
@@ -105,14 +110,5 @@ def _by_detectron2(settings: DetectSettings) -> bool:
     return settings.weights is None and settings.regions.startswith(detectron.PREFIX)
 
 
-def _weights(settings: DetectSettings) -> Path:
-    if settings.weights is None:
-        raise ConfigError(
-            "--weights is missing: detect needs a trained detector; "
-            "`now-builder train-detector CAPTURES WEIGHTS.safetensors` trains one"
-        )
-    return settings.weights
-
-
 def _card(settings: DetectSettings) -> DetectorCard:
-    return read_card(_weights(settings))
+    return read_card(find_weights(settings.weights))

@@ -11,6 +11,7 @@ from torch import Tensor
 from now_builder.detect import boxes as geometry
 from now_builder.detect.base import Page, Proposals
 from now_builder.detect.model.apt import PROPOSALS, AptDetector
+from now_builder.detect.model.proposals import PageMaps
 from now_builder.formats.shard import HEIGHT, WIDTH
 
 
@@ -21,14 +22,14 @@ class PageBatch:
     Attributes:
         pages: What is known of each page.
         screenshots: RGB screenshots of the extractor's ``input_size``.
-        maps: C4 maps of the screenshots.
+        maps: Feature maps of the screenshots.
         size: Width and height, in px, of the detector's input, in which boxes are returned.
         limit: Number of boxes a page that will be embedded; a source need not return more.
     """
 
     pages: Sequence[Page]
     screenshots: UInt8[Tensor, "n 3 h w"]
-    maps: Float[Tensor, "n c i j"]
+    maps: PageMaps
     size: tuple[int, int]
     limit: int = PROPOSALS
 
@@ -70,7 +71,7 @@ class DomBoxes:
 
     def propose(self, batch: PageBatch) -> list[Proposals]:
         """Return the boxes of each page."""
-        device = batch.maps.device
+        device = batch.screenshots.device
         factors = torch.tensor([batch.size[0] / WIDTH, batch.size[1] / HEIGHT]).repeat(2)
         found = []
         for page in batch.pages:

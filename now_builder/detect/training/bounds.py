@@ -17,7 +17,7 @@ from now_builder.detect.labels.mapping import DEFAULT
 from now_builder.detect.model.apt import AptDetector
 from now_builder.detect.model.text_boxes import page_text
 from now_builder.detect.model.text_encoder import TextEncoder, make_text_encoder
-from now_builder.detect.model.weights import choose_device, load_detector
+from now_builder.detect.model.weights import choose_device, find_weights, load_detector
 from now_builder.detect.regions.extraction import AptExtractor
 from now_builder.detect.regions.sources import DomBoxes
 from now_builder.detect.training.data import Screenshots, TrainPage, read_pool
@@ -85,7 +85,7 @@ def measure_detector(
 
     Args:
         captures: The captures folder; pages are labelled by the mapping of the weights.
-        weights: Weights of the detector.
+        weights: Weights of the detector, or ``tiny-web``.
         pool: Pool whose pages are measured.
         seed: Changes the random boxes.
         device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
@@ -99,7 +99,7 @@ def measure_detector(
     threads = threads or os.cpu_count() or 1
     torch.set_num_threads(threads)
     place = choose_device(device)
-    model, card = load_detector(weights, place)
+    model, card = load_detector(find_weights(weights), place)
     mapping = card.mapping or DEFAULT
     pages = _labelled(captures, pool, read_pool(captures, pool, mapping)[0])
     learned = _labelled(captures, "train", read_pool(captures, "train", mapping)[0])
@@ -111,7 +111,7 @@ def measure_detector(
         "grid": partial(_classify, model, encoder, lambda _: geometry.windows((WIDTH, HEIGHT))),
         "random": partial(_classify, model, encoder, random.of),
     }
-    screenshots = Screenshots(model.screen, 1024, threads)
+    screenshots = Screenshots(model.config.input_size, 1024, threads)
     measured = {}
     for name, extract in extractors.items():
         found = measure(find(extract, pages, screenshots), card.classes)
@@ -161,7 +161,7 @@ def _classify(
     regions = [(boxes * factors).to(device) for boxes in given]
     pooled = model.pool(model.maps(screenshots.to(device)), regions).float()
     text = page_text(encoder, pages, regions, size)
-    logits = model.classify(model.projection(pooled), text)
+    logits = model.classify(model.projection(pooled), text, torch.cat(regions))
     best, classes = logits.softmax(dim=1)[:, :-1].max(dim=1)
     shape = (len(pages), REGIONS)
     return ClassifiedBoxes(

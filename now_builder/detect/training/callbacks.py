@@ -81,7 +81,7 @@ class History:
     def _measure(self, model: AptDetector, epoch: int) -> dict[str, Any]:
         """Measure a model on held-out pages and draw some of them."""
         model = copy.deepcopy(model)
-        model.look = None  # describes features for export, and is fitted at the end
+        model.patches = None  # describes features for export, and is fitted at the end
         found = find(AptExtractor(model, self._encoder, {}).extract, self._pages, self._screenshots)
         drawn = _spread(range(len(found)), _DRAWN)
         screens = self._screenshots.read([self._pages[row] for row in drawn]).numpy()

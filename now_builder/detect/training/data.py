@@ -84,12 +84,16 @@ class TrainPages:
 
 
 def read_train_pages(
-    captures: Path, held_out: float, mapping: ClassMapping = DEFAULT
+    captures: Path,
+    held_out: float,
+    mapping: ClassMapping = DEFAULT,
+    also: Sequence[Path] = (),
 ) -> TrainPages:
     """Read labels and text boxes of all pages of the train pool that have labels.
 
     Args:
         captures: The captures folder.
+        also: Further captures folders, whose train pools are added.
         held_out: Share of the pool's sites that is held out, at least one unless it is 0; of its
             pages where all are of one site. Hosts of one registrable domain are one site.
         mapping: Classes, and the mapping of elements to them.
@@ -98,6 +102,9 @@ def read_train_pages(
         TrainingError: If fewer than two pages are left.
     """
     pages, walls = read_pool(captures, "train", mapping)
+    for folder in also:
+        more, covered = read_pool(folder, "train", mapping)
+        pages, walls = pages + more, walls + covered
     return _hold_out(captures, pages, held_out, walls, mapping)
 
 
@@ -225,7 +232,7 @@ class Screenshots:
     def __init__(self, size: tuple[int, int], cache_mib: int, threads: int) -> None:
         self._size = size
         self._free_bytes = cache_mib * 2**20
-        self._kept: dict[str, np.ndarray] = {}
+        self._kept: dict[Place, np.ndarray] = {}
         self._pool = ThreadPoolExecutor(threads)
 
     def read(self, pages: Sequence[TrainPage]) -> UInt8[Tensor, "pages 3 height width"]:
@@ -233,14 +240,14 @@ class Screenshots:
         return to_batch(list(self._pool.map(self._one, pages)))
 
     def _one(self, page: TrainPage) -> UInt8[np.ndarray, "3 height width"]:
-        kept = self._kept.get(page.key)
+        kept = self._kept.get(page.place)
         if kept is not None:
             return kept
         name = f"{page.place.path}:{page.key}"
         image = decode_screenshot(read_place(page.place), self._size, name)
         if self._free_bytes >= image.nbytes:
             self._free_bytes -= image.nbytes
-            self._kept[page.key] = image
+            self._kept[page.place] = image
         return image
 
 

@@ -29,9 +29,11 @@ def finish(weights: Path, learner: Learner, pages: TrainPages) -> Measures | Non
     model, settings = learner.model, learner.settings
     model.load_state_dict(learner.final.state_dict())
     model.eval()
-    screenshots = Screenshots(model.screen, 0, torch.get_num_threads())
+    screenshots = Screenshots(model.config.input_size, 0, torch.get_num_threads())
     learned = pages.learn[:: max(1, len(pages.learn) // _FITTED)]
     fix_scale(model, learned, screenshots, settings.seed)
+    if settings.half:
+        model.half().float()
     names = pages.mapping.class_names
     extractor = AptExtractor(model, learner.encoder, {})
     measures = measure(find(extractor.extract, pages.held_out, screenshots), names)
@@ -52,8 +54,8 @@ def finish(weights: Path, learner: Learner, pages: TrainPages) -> Measures | Non
         measured=measures.figures if measures else {},
         measured_by_class=measures.by_class if measures else {},
     )
-    state = {name: value.cpu() for name, value in model.state_dict().items()}
-    write_weights(weights, state, card)
+    stored = model.half() if settings.half else model
+    write_weights(weights, {name: value.cpu() for name, value in stored.state_dict().items()}, card)
     return measures
 
 
@@ -62,12 +64,12 @@ def fix_scale(
     model: AptDetector, pages: Sequence[TrainPage], screenshots: Screenshots, seed: int
 ) -> None:
     """Fit what is fixed in the stored features: their scale, and the patterns of the tiny size."""
-    if model.look is not None:
-        model.look.fit_patterns([screenshots.read([page])[0] for page in pages], seed)
+    if model.patches is not None:
+        model.patches.fit_patterns([screenshots.read([page])[0] for page in pages], seed)
     batches = zip(*_descriptions(model, pages, screenshots), strict=True)
     descriptions = [torch.cat(kind) for kind in batches]
-    if model.look is not None:
-        model.look.fit_blocks(descriptions)
+    if model.patches is not None:
+        model.patches.fit_blocks(descriptions)
         return
     centre, whiten = fit_scale(descriptions[0].double())
     model.centre.copy_(centre)
@@ -83,7 +85,9 @@ def _descriptions(
         maps = model.maps(shots)
         boxes = [page.boxes for page in model.propose(maps, REGIONS)]
         embedded = model.projection(model.pool(maps, boxes).float())
-        yield (embedded,) if model.look is None else model.look.describe(embedded, shots, boxes)
+        yield (
+            (embedded,) if model.patches is None else model.patches.describe(embedded, shots, boxes)
+        )
 
 
 def fit_scale(

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -14,18 +15,20 @@ from torchvision.ops import roi_align
 from now_builder.detect.labels.mapping import ClassMapping
 from now_builder.detect.model.apt import AptDetector
 from now_builder.detect.model.clip_resnet import batch_norms, load_clip
+from now_builder.detect.model.proposals import Anchors
 from now_builder.detect.model.text_boxes import linked_embeddings
 from now_builder.detect.model.text_encoder import TextEncoder, embed_prompts, make_text_encoder
-from now_builder.detect.model.weights import choose_device
+from now_builder.detect.model.weights import choose_device, find_weights, load_detector
 from now_builder.detect.settings import TrainDetectorSettings
 from now_builder.detect.training.augmentation import jitter, recolour
-from now_builder.detect.training.data import Screenshots, TrainPage, to_targets
+from now_builder.detect.training.data import Screenshots, TrainPage, TrainPages, to_targets
 from now_builder.detect.training.losses import (
     Appearance,
     Sample,
     Targets,
+    class_weights,
+    proposal_loss,
     region_loss,
-    rpn_loss,
     sample_regions,
 )
 from now_builder.detect.training.recipe import Recipe, learning_rate
@@ -41,7 +44,7 @@ class Learner:
     Args:
         settings: Settings of the training.
         recipe: Recipe of the size.
-        mapping: Classes to learn.
+        pages: Pages to learn from, for the weights of their classes.
         threads: Threads that decode screenshots.
 
     Raises:
@@ -53,7 +56,7 @@ class Learner:
         self,
         settings: TrainDetectorSettings,
         recipe: Recipe,
-        mapping: ClassMapping,
+        pages: TrainPages,
         threads: int,
     ) -> None:
         self.settings, self.recipe = settings, recipe
@@ -61,7 +64,9 @@ class Learner:
         check_precision(settings.precision, self.device)
         self.encoder: TextEncoder = make_text_encoder(recipe.text_encoder, self.device)
         self.screenshots = Screenshots(recipe.model.input_size, settings.cache_mib, threads)
-        self.model, self.appearance = self._build(mapping)
+        self.model, self.appearance = self._build(pages.mapping)
+        shown = [page.labels.classes for page in pages.learn]
+        self.class_weights = class_weights(shown, len(pages.mapping.classes)).to(self.device)
         self.average = make_average(self.model, settings.ema) if settings.ema else None
         self.optimizer = torch.optim.AdamW(self._parameter_groups(), weight_decay=0.01)
         self.scaler = torch.amp.GradScaler("cuda", enabled=settings.precision == "fp16")
@@ -72,11 +77,23 @@ class Learner:
             torch.manual_seed(self.settings.seed)
             model = AptDetector(self.recipe.model, prompts)
             appearance = Appearance()
+        if self.settings.from_:
+            self._start_from(model, find_weights(self.settings.from_))
         if self.settings.clip_weights:
             load_clip(model.visual, self.settings.clip_weights)
             _freeze(model)
         model = model.to(memory_format=torch.channels_last).to(self.device)
         return model, appearance.to(self.device)
+
+    def _start_from(self, model: AptDetector, weights: Path) -> None:
+        """Load trained weights; the prompts stay those of the classes to learn."""
+        start, card = load_detector(weights, torch.device("cpu"))
+        if card.model != self.recipe.model:
+            raise ConfigError(
+                f"{weights}: size {card.model.size}, mode {card.model.mode}; expected "
+                f"{self.recipe.model.size}, {self.recipe.model.mode} and the same architecture"
+            )
+        model.load_state_dict({**start.state_dict(), "prompts": model.prompts})
 
     def _parameter_groups(self) -> list[dict[str, Any]]:
         backbone = [p for p in self.model.visual.parameters() if p.requires_grad]
@@ -153,29 +170,29 @@ class Learner:
     def losses(
         self, pages: Sequence[TrainPage], generator: torch.Generator
     ) -> dict[str, Float[Tensor, ""]]:
-        """Compute the weighted losses of a batch, each page in two views."""
+        """Compute the weighted losses of a batch, each page in as many views as the recipe says."""
         targets = [self._targets(page, generator) for page in pages]
         pixels = self.screenshots.read(pages).to(self.device).float() / 255
-        views = torch.cat([recolour(pixels, generator), recolour(pixels, generator)])
+        views = torch.cat([recolour(pixels, generator) for _ in range(self.recipe.views)])
         with self._autocast():
-            maps = self.model.visual.features(views)
+            maps = self.model.maps(views)
             objectness, deltas, anchors = self.model.rpn(maps)
+        objectness, deltas = objectness.float(), deltas.float()
         losses = {}
-        losses["rpn"], losses["rpn box"] = rpn_loss(
-            objectness.float(), deltas.float(), anchors, targets, generator
-        )
+        losses["rpn"], losses["rpn box"] = proposal_loss(objectness, deltas, anchors, targets)
         first = self._sample(objectness, deltas, anchors, targets, generator)
+        samples = list(first)
         size = self.recipe.model.input_size
-        second = [replace(s, boxes=jitter(s.boxes, size, generator)) for s in first]
-        regions = [sample.boxes for sample in [*first, *second]]
+        for _ in range(1, self.recipe.views):
+            samples += [replace(s, boxes=jitter(s.boxes, size, generator)) for s in first]
+        regions = [sample.boxes for sample in samples]
         with self._autocast():
             pooled = self.model.pool(maps, regions).float()
         embedded = self.model.projection(pooled)
         losses["class"], losses["box"] = self._region_losses(
-            pooled, embedded, [*first, *second], targets * 2
+            pooled, embedded, samples, targets * self.recipe.views
         )
-        losses["paint"], losses["view"] = self._appearance_losses(embedded, views, regions)
-        return losses
+        return losses | self._appearance_losses(embedded, views, regions)
 
     def _targets(self, page: TrainPage, generator: torch.Generator) -> Targets:
         size, hidden = self.recipe.model.input_size, self.settings.text_dropout
@@ -186,7 +203,7 @@ class Learner:
         self,
         objectness: Float[Tensor, "n a"],
         deltas: Float[Tensor, "n a 4"],
-        anchors: Float[Tensor, "a 4"],
+        anchors: Anchors,
         targets: Sequence[Targets],
         generator: torch.Generator,
     ) -> list[Sample]:
@@ -213,22 +230,22 @@ class Learner:
         ])  # fmt: skip
         fields = Sample.__slots__
         together = Sample(*(torch.cat([getattr(s, name) for s in samples]) for name in fields))
-        logits = self.model.classify(embedded, text)
-        return region_loss(logits, self.model.regression(pooled), together)
+        logits = self.model.classify(embedded, text, together.boxes)
+        return region_loss(logits, self.model.regression(pooled), together, self.class_weights)
 
     def _appearance_losses(
         self,
         embedded: Float[Tensor, "all 768"],
         views: Float[Tensor, "n 3 h w"],
         regions: Sequence[Float[Tensor, "_ 4"]],
-    ) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
+    ) -> dict[str, Float[Tensor, ""]]:
         thumbnails = roi_align(views, list(regions), self.appearance.thumbnail, sampling_ratio=2)
         normed = F.layer_norm(embedded, embedded.shape[1:])
-        one, two = normed.chunk(2)
-        return (
-            self.recipe.paint * self.appearance.painting_loss(normed, thumbnails),
-            self.recipe.view * self.appearance.view_loss(one, two),
-        )
+        losses = {"paint": self.recipe.paint * self.appearance.painting_loss(normed, thumbnails)}
+        if self.recipe.views > 1:
+            one, two = normed.chunk(2)
+            losses["view"] = self.recipe.view * self.appearance.view_loss(one, two)
+        return losses
 
 
 def _freeze(model: AptDetector) -> None:

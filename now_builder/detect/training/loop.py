@@ -43,7 +43,7 @@ class Training:
         repeats = repeat_factors([p.labels.classes for p in pages.learn], settings.repeat_threshold)
         self.sampler = RepeatSampler(repeats, settings.seed)
         self.recipe = resolve_recipe(settings, len(pages.learn), len(self.sampler))
-        self.learner = Learner(settings, self.recipe, pages.mapping, threads)
+        self.learner = Learner(settings, self.recipe, pages, threads)
         self.history = History(weights, pages, self.learner.encoder, self.learner.screenshots)
         self.step = 0
 

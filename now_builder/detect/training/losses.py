@@ -7,15 +7,19 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the name that PyTorch's own documentation uses
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
-from torchvision.ops import box_iou
+from torchvision.ops import box_area, box_iou, generalized_box_iou_loss
 
 from now_builder.detect import boxes as geometry
-from now_builder.detect.model.apt import BACKGROUND_WEIGHT
+from now_builder.detect.model.proposals import Anchors
 from now_builder.detect.model.text_encoder import DIMENSION
 
-_FOREGROUND, _BACKGROUND = 0.6, 0.3
 _REGION_FOREGROUND = 0.5
 _IGNORED = 0.5
+_NEAR_IGNORED = 0.4
+_SUREST, _WELL = 300, 0.7
+_BACKGROUND_WEIGHT = 0.4
+_RARE = 20
+"""Elements of a class below which it is not weighed more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,62 +64,100 @@ def match(
     return overlap, element, ignored & (overlap < _REGION_FOREGROUND)
 
 
-def rpn_loss(
+def proposal_loss(
     objectness: Float[Tensor, "views a"],
     deltas: Float[Tensor, "views a 4"],
-    anchors: Float[Tensor, "a 4"],
+    anchors: Anchors,
     targets: Sequence[Targets],
-    generator: torch.Generator,
 ) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
-    """Compute the losses of 128 sampled anchors a page.
+    """Compute the losses of the proposals, a positive anchor's mean share of each.
 
     Args:
         objectness: Logits; the views of the same pages one after the other.
         deltas: Regression offsets.
-        anchors: Anchor boxes in input px.
+        anchors: Anchors of a page.
         targets: One per page; used for each of its views.
-        generator: Source of randomness.
 
     Returns:
-        Binary cross-entropy of all, and smooth L1 of the positive ones.
+        Quality focal loss of all anchors that count (the goal of a positive one is the overlap of
+        its box with the element), and GIoU loss of the positive ones' boxes.
 
     Source:
-        Faster R-CNN (Ren et al., NeurIPS 2015), Sec. 3.1.2.
+        Generalized focal loss (Li et al., NeurIPS 2020), Sec. 3, with beta 2; GIoU (Rezatofighi et
+        al., CVPR 2019).
 
     Differs:
-        Positive from an overlap of 0.6 (flat elements rarely reach 0.7), 128 anchors, not 256.
+        Anchors whose box already lies well on an element are not negatives, whatever their shape.
     """
-    score, box, pages = [], [], len(objectness)
-    matched = [_match_anchors(anchors, page) for page in targets]
+    assigned = [assign(anchors, page) for page in targets]
+    score, box, count = deltas.sum() * 0, deltas.sum() * 0, 0
     for row, (logits, offsets) in enumerate(zip(objectness, deltas, strict=True)):
         page = targets[row % len(targets)]
-        positive, negative, element = matched[row % len(targets)]
-        chosen = _draw(positive, 64, generator)
-        rest = _draw(negative, 128 - len(chosen), generator)
-        both = torch.cat([chosen, rest])
-        wanted = positive[both].to(logits.dtype)
-        score.append(F.binary_cross_entropy_with_logits(logits[both], wanted))
-        if len(chosen):
-            goal = geometry.encode(page.boxes[element[chosen]], anchors[chosen])
-            box.append(F.smooth_l1_loss(offsets[chosen], goal, beta=1.0, reduction="sum") / 128)
-    zero = deltas.sum() * 0
-    return torch.stack(score).sum() / pages, sum(box, start=zero) / pages
+        element, negative = assigned[row % len(targets)]
+        chosen = (element >= 0).nonzero().flatten()
+        found = geometry.decode(offsets[chosen], anchors.boxes[chosen])
+        goal = page.boxes[element[chosen]]
+        box = box + generalized_box_iou_loss(found, goal, reduction="sum")
+        overlap = geometry.paired_iou(found, goal).detach()
+        score = score + _quality_focal(logits[chosen], overlap)
+        hard = negative & ~_lies_well(logits, offsets, anchors, page)
+        score = score + _quality_focal(logits[hard], torch.zeros_like(logits[hard]))
+        count += len(chosen)
+    return score / max(count, 1), box / max(count, 1)
 
 
-def _match_anchors(
-    anchors: Float[Tensor, "a 4"], targets: Targets
-) -> tuple[Bool[Tensor, " a"], Bool[Tensor, " a"], Int64[Tensor, " a"]]:
-    """Find which anchors are positive, which negative, and the element that each is with.
+def assign(anchors: Anchors, targets: Targets) -> tuple[Int64[Tensor, " a"], Bool[Tensor, " a"]]:
+    """Assign anchors to elements by shape and place.
 
-    The best anchor of each element is positive, however little they overlap.
+    An element has the anchors of the shape nearest to its own (in the logarithms of width and
+    height) within one stride of its centre, at least one of them. Of two elements the smaller has
+    an anchor that both may have.
+
+    Returns:
+        Of each anchor its element, -1 for none, and whether it is negative: it has none and does
+        not lie on an ignored element.
     """
-    overlap, element, ignored = match(anchors, targets)
-    positive = overlap >= _FOREGROUND
+    count, device = len(anchors.boxes), anchors.boxes.device
+    element = torch.full((count,), -1, dtype=torch.int64, device=device)
+    negative = torch.ones(count, dtype=torch.bool, device=device)
+    if len(targets.ignored):
+        negative = box_iou(anchors.boxes, targets.ignored).amax(dim=1) < _NEAR_IGNORED
+    if not len(targets.boxes):
+        return element, negative
+    order = box_area(targets.boxes).argsort(stable=True)
+    boxes = targets.boxes[order]
+    sides = (boxes[:, 2:] - boxes[:, :2]).clamp(min=1)
+    unlike = (sides.log()[:, None] - anchors.shapes.log()[None]).abs().sum(dim=2)
+    shaped = unlike.argmin(dim=1)[:, None] == anchors.shape[None]
+    centres = (anchors.boxes[:, :2] + anchors.boxes[:, 2:]) / 2
+    apart = (centres[None] - ((boxes[:, :2] + boxes[:, 2:]) / 2)[:, None]).abs()
+    inside = (centres[None] >= boxes[:, None, :2]) & (centres[None] <= boxes[:, None, 2:])
+    mine = shaped & (apart <= anchors.stride[:, None]).all(dim=2) & inside.all(dim=2)
+    nearest = apart.sum(dim=2).masked_fill(~shaped, torch.inf).argmin(dim=1)
+    lonely = ~mine.any(dim=1)
+    mine[lonely, nearest[lonely]] = True
+    taken = mine.any(dim=0)
+    element[taken] = order[mine.int().argmax(dim=0)[taken]]
+    return element, negative & ~taken
+
+
+def _quality_focal(logits: Float[Tensor, " n"], goal: Float[Tensor, " n"]) -> Float[Tensor, ""]:
+    away = (goal - logits.sigmoid()).abs().square()
+    losses = F.binary_cross_entropy_with_logits(logits, goal, reduction="none")
+    return (away * losses).sum()
+
+
+@torch.no_grad()
+def _lies_well(
+    logits: Float[Tensor, " a"], offsets: Float[Tensor, "a 4"], anchors: Anchors, targets: Targets
+) -> Bool[Tensor, " a"]:
+    """Return which of the surest anchors propose a box that lies well on an element."""
+    well = torch.zeros(len(logits), dtype=torch.bool, device=logits.device)
     if len(targets.boxes):
-        best = box_iou(targets.boxes, anchors).argmax(dim=1)
-        positive[best] = True
-        element[best] = torch.arange(len(best), device=best.device)
-    return positive, (overlap < _BACKGROUND) & ~positive & ~ignored, element
+        surest = logits.topk(min(_SUREST, len(logits))).indices
+        found = geometry.decode(offsets[surest], anchors.boxes[surest])
+        well[surest] = box_iou(found, targets.boxes).amax(dim=1) > _WELL
+    return well
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,26 +205,46 @@ def sample_regions(
     return Sample(everything[both], classes, goals)
 
 
+def class_weights(classes: Sequence[Sequence[int]], count: int) -> Float[Tensor, " kinds"]:
+    """Weigh classes by the root of how rare they are; elements have a mean weight of 1.
+
+    Args:
+        classes: Classes of the elements on each page.
+        count: Number of classes; the background's weight follows theirs.
+    """
+    numbers = torch.tensor([number for page in classes for number in page], dtype=torch.int64)
+    shown = torch.bincount(numbers, minlength=count).double()
+    weights = (shown.sum() / shown.clamp(min=_RARE)).sqrt()
+    weights = weights * (shown.sum() / (weights * shown).sum().clamp(min=1e-9))
+    return torch.cat([weights, weights.new_tensor([_BACKGROUND_WEIGHT])]).float()
+
+
 def region_loss(
     logits: Float[Tensor, "n kinds"],
     offsets: Float[Tensor, "n 4"],
     sample: Sample,
+    weights: Float[Tensor, " kinds"],
 ) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
     """Compute the losses of sampled regions.
 
-    Returns:
-        Weighted cross-entropy of all, and smooth L1 of those that are not background.
+    Args:
+        logits: Class logits, the background's last.
+        offsets: Regression offsets.
+        sample: The regions.
+        weights: As :func:`class_weights` returns them.
 
-    Source:
-        RegionCLIP (Zhong et al., CVPR 2022): background weight 0.2.
+    Returns:
+        Weighted cross-entropy of all, and mean GIoU loss of those that are not background.
+
+    Differs:
+        From RegionCLIP (Zhong et al., CVPR 2022): classes weigh by their rarity, and the background
+        twice as much.
     """
-    weights = logits.new_ones(logits.shape[1])
-    weights[-1] = BACKGROUND_WEIGHT
     score = F.cross_entropy(logits, sample.classes, weight=weights)
     positive = sample.classes < logits.shape[1] - 1
-    goal = geometry.encode(sample.goals[positive], sample.boxes[positive])
-    box = F.smooth_l1_loss(offsets[positive], goal, beta=1.0, reduction="sum")
-    return score, box / max(len(logits), 1)
+    found = geometry.decode(offsets[positive], sample.boxes[positive])
+    box = generalized_box_iou_loss(found, sample.goals[positive], reduction="sum")
+    return score, box / positive.sum().clamp(min=1)
 
 
 def _draw(

@@ -6,6 +6,7 @@ from typing import Any
 
 from now_builder.detect.labels.mapping import ClassMapping, read_mapping
 from now_builder.detect.model.apt import PAPER, TINY, ModelConfig
+from now_builder.detect.model.weights import find_weights, read_card
 from now_builder.detect.settings import TrainDetectorSettings
 
 _HUB_TEXT_ENCODER = "bert-base-multilingual-cased"
@@ -16,10 +17,11 @@ class Recipe:
     """How a size is trained.
 
     Attributes:
-        batch: Pages in memory at once, each seen in two views.
+        batch: Pages in memory at once.
         fewest: Minimum number of steps where neither epochs nor steps are set.
         lr: Highest learning rate of what is trained from scratch; a loaded backbone takes a tenth.
         regions: Regions drawn per page for the region losses.
+        views: Recoloured copies of each page in a batch: 1, or 2 for the view loss.
         paint: Weight of the painting loss.
         view: Weight of the view loss.
     """
@@ -32,13 +34,14 @@ class Recipe:
     regions: int
     fewest: int = 1
     steps: int = 0
+    views: int = 1
     paint: float = 4.0
     view: float = 2.0
 
 
 _RECIPES = {
-    "tiny": Recipe(TINY, "hash:0", epochs=2, batch=6, lr=2e-3, regions=24, fewest=200),
-    "paper": Recipe(PAPER, _HUB_TEXT_ENCODER, epochs=12, batch=8, lr=1e-4, regions=64),
+    "tiny": Recipe(TINY, "hash:0", epochs=2, batch=6, lr=2e-3, regions=48, fewest=200),
+    "paper": Recipe(PAPER, _HUB_TEXT_ENCODER, epochs=12, batch=8, lr=1e-4, regions=64, views=2),
 }
 
 
@@ -80,7 +83,9 @@ def class_mapping(settings: TrainDetectorSettings) -> ClassMapping | None:
 
 def identity(settings: TrainDetectorSettings) -> dict[str, Any]:
     """Return the settings that change the result."""
-    without = {"device", "threads", "checkpoint_every", "cache_mib", "measure_every"}
+    without = {"device", "threads", "checkpoint_every", "cache_mib", "measure_every", "also"}
     mapping = class_mapping(settings)
     content = mapping.model_dump(mode="json") if mapping else None
-    return {**settings.model_dump(mode="json", exclude=without), "mapping": content}
+    start = read_card(find_weights(settings.from_)).weights_sha256 if settings.from_ else None
+    changed = {"mapping": content, "from_": start}
+    return {**settings.model_dump(mode="json", exclude=without), **changed}

@@ -91,9 +91,11 @@ def train_detector(
 
 def _read_pages(captures: Path, settings: TrainDetectorSettings) -> TrainPages:
     mapping = class_mapping(settings)
+    if settings.coco and settings.also:
+        raise ConfigError("--also adds captures folders; with --coco the labels are of one folder")
     if settings.coco:
         return read_coco_pages(captures, settings.coco, settings.held_out, mapping)
-    return read_train_pages(captures, settings.held_out, mapping or DEFAULT)
+    return read_train_pages(captures, settings.held_out, mapping or DEFAULT, settings.also)
 
 
 def _summarize(weights: Path, settings: TrainDetectorSettings) -> TrainSummary:

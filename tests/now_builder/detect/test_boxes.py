@@ -1,7 +1,10 @@
 """Geometry by hand."""
 
+import math
+
 import pytest
 import torch
+from torchvision.ops import box_iou
 
 from now_builder.detect import boxes
 from now_builder.detect.model.text_boxes import link, linked_embeddings
@@ -45,12 +48,25 @@ def test_encoding_by_hand_and_decoding_inverts_it():
     torch.testing.assert_close(boxes.decode(boxes.encode(many, base), base), many)
 
 
-def test_anchors_have_the_area_and_ratio_asked_for_and_sit_on_cell_centres():
-    shapes = boxes.anchor_shapes([16.0], [0.25, 1.0])
-    torch.testing.assert_close(shapes, torch.tensor([[32.0, 8.0], [16.0, 16.0]]))
-    found = boxes.anchors((1, 2), 8, shapes)
+def test_anchors_have_their_shapes_and_sit_on_cell_centres():
+    found = boxes.anchors((1, 2), 8, torch.tensor([[32.0, 8.0], [16.0, 16.0]]))
     assert found[1].tolist() == [-4, -4, 12, 12]  # round the centre of the first cell, 4, 4
     assert found[3].tolist() == [4, -4, 20, 12]
+
+
+def test_a_box_is_described_by_its_place_and_its_size():
+    (found,) = boxes.describe(torch.tensor([[0.0, 100, 100, 150]]), (200, 200)).tolist()
+    logarithms = [math.log(0.5), math.log(0.25), math.log(2), math.log(5000) / 10]
+    assert found == pytest.approx([0, 0.5, 0.5, 0.75, *logarithms])
+
+
+def test_the_overlap_of_pairs_is_the_diagonal_of_the_overlap_of_all():
+    generator = torch.Generator().manual_seed(0)
+    corner, side = torch.rand(2, 30, 2, generator=generator)
+    one = torch.cat([corner, corner + side], dim=1)
+    two = one.flip(0)
+    torch.testing.assert_close(boxes.paired_iou(one, two), box_iou(one, two).diagonal())
+    assert boxes.paired_iou(torch.zeros(1, 4), torch.zeros(1, 4)).tolist() == [0.0]
 
 
 def test_suppression_is_relaxed_only_when_boxes_run_short():

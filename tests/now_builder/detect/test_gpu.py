@@ -58,11 +58,12 @@ def test_maps_and_pooled_regions_are_those_of_the_cpu(
 ):
     exact = detector()
     model = to_inference(detector().to(device), allowed(precision, device))
-    size = exact.screen
+    size = exact.config.input_size
     shots = to_batch([decode_screenshot(page.screenshot, size, "") for page in captured[:2]])
     with torch.inference_mode():
         expected, found = exact.maps(shots), model.maps(shots.to(device))
-        assert apart(found, expected) < near
+        assert apart(found.regions, expected.regions) < near
+        assert apart(found.levels[0], expected.levels[0]) < near
         pooled = exact.pool(expected, [BOXES] * 2)
         ours = model.pool(found, [BOXES.to(device)] * 2)
         assert apart(ours, pooled) < 2 * near
@@ -143,7 +144,7 @@ def test_losses_and_gradients_are_those_of_the_cpu(pictured, device, tmp_path, f
     for where in (CPU, device):
         training = training_of(tmp_path / f"{where.type}.safetensors", where, pictured)
         pixels = training.learner.screenshots.read(training.batch(0)).to(where).float() / 255
-        maps = training.learner.model.visual.features(pixels)
+        maps = training.learner.model.maps(pixels)
         objectness, deltas, _ = training.learner.model.rpn(maps)
         (objectness.square().mean() + deltas.square().mean()).backward()
         gradients = [p.grad.flatten().cpu() for p in training.learner.model.visual.parameters()

@@ -59,7 +59,7 @@ def test_every_ok_page_and_no_other_has_its_rows(drawn, whole, weights):
     assert attributes["detector"] == "apt-style"
     assert attributes["size"] == "tiny"
     assert attributes["text_encoder"] == "hash:0"
-    assert attributes["input_size"] == "180x320"
+    assert attributes["input_size"] == "360x640"
     assert attributes["apt_mode"] == "shift"
     assert attributes["text_source"] == "dom"
     assert '"navigation bar"' in attributes["classes"]
@@ -68,9 +68,7 @@ def test_every_ok_page_and_no_other_has_its_rows(drawn, whole, weights):
     assert not parts_folder(whole).exists()
 
 
-def test_bare_detect_without_weights_is_refused(drawn, tmp_path):
-    with pytest.raises(ConfigError, match="train-detector"):
-        detect(drawn, tmp_path / "f.h5", DetectSettings())
+def test_weights_that_are_not_there_are_refused(drawn, tmp_path):
     missing = DetectSettings(weights=tmp_path / "none.safetensors")
     with pytest.raises(ConfigError, match="no such weights"):
         detect(drawn, tmp_path / "f.h5", missing)

@@ -12,6 +12,8 @@ from now_builder.detect.regions.extraction import AptExtractor
 from now_builder.detect.regions.sources import DomBoxes
 from now_builder.formats.features import SOURCES
 
+SMALL = TINY.model_copy(update={"input_size": (180, 320)})
+
 
 @pytest.fixture(scope="module")
 def extractor():
@@ -19,17 +21,17 @@ def extractor():
     torch.manual_seed(0)
     torch.set_num_threads(1)
     encoder = HashedNgrams(0)
-    config = TINY.model_copy(update={"temperature": 0.2})  # so that no probability saturates
+    config = SMALL.model_copy(update={"temperature": 0.2})  # so that no probability saturates
     model = AptDetector(config, encoder.encode([f"class {i}" for i in range(18)]))
     torch.nn.init.normal_(model.tuner.expand.weight, std=0.05)
-    torch.nn.init.normal_(model.rpn.objectness.weight, std=0.5)
-    torch.nn.init.normal_(model.rpn.deltas.weight, std=0.5)
+    for head in (*model.rpn.objectness, *model.rpn.deltas):
+        torch.nn.init.normal_(head.weight, std=0.5)
     return AptExtractor(model, encoder, {"detector": "apt-style"})
 
 
 def noise(pages, seed=0):
     generator = torch.Generator().manual_seed(seed)
-    return torch.randint(0, 256, (pages, 3, 640, 360), dtype=torch.uint8, generator=generator)
+    return torch.randint(0, 256, (pages, 3, 320, 180), dtype=torch.uint8, generator=generator)
 
 
 def strings(count):
@@ -65,7 +67,7 @@ def test_the_matrix_form_of_tuning_equals_tuning_each_prompt_by_itself(mode):
 
 
 def test_the_background_is_a_zero_logit(extractor):
-    logits = extractor.model.classify(torch.randn(4, 768), torch.zeros(4, 768))
+    logits = extractor.model.classify(torch.randn(4, 768), torch.zeros(4, 768), torch.rand(4, 4))
     assert logits.shape == (4, 19)
     assert logits[:, -1].tolist() == [0.0] * 4
 
@@ -95,11 +97,11 @@ def test_a_page_has_thirty_six_rows_with_few_and_with_many_text_boxes(extractor,
 
 @pytest.mark.parametrize("value", [0, 255])
 def test_a_blank_page_has_thirty_six_rows(extractor, value):
-    check_batch(extractor.extract([Page("a")], torch.full((1, 3, 640, 360), value).byte()), 1)
+    check_batch(extractor.extract([Page("a")], torch.full((1, 3, 320, 180), value).byte()), 1)
 
 
 def test_where_proposals_run_short_windows_of_the_grid_fill_up(extractor):
-    model = AptDetector(TINY, extractor.model.prompts)
+    model = AptDetector(SMALL, extractor.model.prompts)
     batch = AptExtractor(model, HashedNgrams(0), {}, proposals=5).extract([Page("a")], noise(1))
     check_batch(batch, 1)
     grid = batch.source[0] == SOURCES.index("grid")
@@ -119,7 +121,7 @@ def test_extraction_is_deterministic_and_pages_do_not_leak_into_each_other(extra
 
 def test_the_extractor_is_a_detector(extractor):
     assert isinstance(extractor, Detector)
-    assert extractor.input_size == (360, 640)
+    assert extractor.input_size == (180, 320)
 
 
 def test_dom_boxes_come_first_exact_and_the_detectors_own_fill_up(extractor):

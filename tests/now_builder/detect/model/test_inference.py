@@ -41,8 +41,8 @@ def test_folded_batch_norms_give_the_same_numbers():
     model, folded = detector(), to_inference(detector(), "fp32")
     assert not any(isinstance(child, nn.BatchNorm2d) for child in folded.modules())
     maps, ours = model.maps(screenshots()), folded.maps(screenshots())
-    torch.testing.assert_close(ours, maps, atol=1e-4, rtol=1e-4)
-    boxes = [torch.tensor([[10.0, 20, 90, 120], [0, 0, 180, 320]])] * 2
+    torch.testing.assert_close(ours.regions, maps.regions, atol=1e-4, rtol=1e-4)
+    boxes = [torch.tensor([[10.0, 20, 90, 120], [0, 0, 360, 640]])] * 2
     torch.testing.assert_close(
         folded.pool(ours, boxes), model.pool(maps, boxes), atol=1e-4, rtol=1e-3
     )
@@ -57,9 +57,9 @@ def test_a_model_in_bfloat16_keeps_its_pixel_statistics_and_stays_close():
     two = AptExtractor(rough, HashedNgrams(0), {}).extract(pages, screenshots())
     with torch.inference_mode():
         maps, ours = exact.maps(screenshots()), rough.maps(screenshots())
-    assert ours.dtype == torch.bfloat16
-    assert (ours.float() - maps).norm() < 0.03 * maps.norm()
-    boxes = [torch.from_numpy(page) / 4 for page in one.boxes]
+    assert ours.regions.dtype == ours.levels[0].dtype == torch.bfloat16
+    assert (ours.regions.float() - maps.regions).norm() < 0.03 * maps.regions.norm()
+    boxes = [torch.from_numpy(page) / 2 for page in one.boxes]
     with torch.inference_mode():
         expected, found = exact.pool(maps, boxes), rough.pool(ours, boxes)
     assert (found.float() - expected).norm() < 0.05 * expected.norm()

@@ -39,18 +39,19 @@ def make(mode, source):
     torch.manual_seed(0)
     torch.set_num_threads(1)
     encoder = HashedNgrams(0)
-    config = TINY.model_copy(update={"mode": mode, "temperature": 0.2})
+    small = {"input_size": (180, 320), "mode": mode, "temperature": 0.2}
+    config = TINY.model_copy(update=small)
     model = AptDetector(config, encoder.encode([f"class {i}" for i in range(18)]))
     torch.nn.init.normal_(model.tuner.expand.weight, std=0.3)
-    torch.nn.init.normal_(model.rpn.objectness.weight, std=0.5)
-    torch.nn.init.normal_(model.rpn.deltas.weight, std=0.5)
+    for head in (*model.rpn.objectness, *model.rpn.deltas):
+        torch.nn.init.normal_(head.weight, std=0.5)
     chosen = {"proposals": None, "dom": DomBoxes(), "external": ExternalBoxes(external)}[source]
     return AptExtractor(model, encoder, {}, chosen)
 
 
 def noise():
     generator = torch.Generator().manual_seed(0)
-    return torch.randint(0, 256, (2, 3, 640, 360), dtype=torch.uint8, generator=generator)
+    return torch.randint(0, 256, (2, 3, 320, 180), dtype=torch.uint8, generator=generator)
 
 
 def run(extractor, *texts):

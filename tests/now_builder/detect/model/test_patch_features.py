@@ -31,7 +31,7 @@ def pages(count: int = 8, size: int = 96) -> torch.Tensor:
 
 @pytest.fixture(scope="module")
 def features() -> PatchFeatures:
-    made = PatchFeatures(2)
+    made = PatchFeatures()
     shots = pages(64)
     made.fit_patterns(list(shots), seed=0)
     boxes = [torch.tensor([[0.0, 0, 24, 24], [8, 8, 40, 40], [0, 0, 48, 48]])] * len(shots)

@@ -10,6 +10,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from now_builder.detect.model.proposals import PageMaps
 from now_builder.detect.pixels import decode_screenshot, to_batch
 from now_builder.detect.regions.by_name import absolute
 from now_builder.detect.regions.external import ExternalDetector, fingerprint
@@ -304,7 +305,9 @@ def test_boxes_that_are_none_are_dropped_and_the_others_lie_on_the_screen():
     scores = torch.tensor([[0.4, 0.9, 0.6]])
     source = ExternalBoxes(lambda _: (boxes, scores), 0.3)
     pixels = torch.zeros(1, 3, 64, 32, dtype=torch.uint8)
-    (page,) = source.propose(PageBatch([], pixels, torch.zeros(1, 1, 1, 1), (100, 200)))
+    (page,) = source.propose(
+        PageBatch([], pixels, PageMaps(torch.zeros(1, 1, 1, 1), ()), (100, 200))
+    )
     assert page.boxes.tolist() == [[0, 0, 50, 100], [0, 20, 50, 200]]
     assert page.scores.tolist() == pytest.approx([0.6, 0.4])
 

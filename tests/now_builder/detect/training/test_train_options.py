@@ -13,7 +13,9 @@ from safetensors.torch import load_file
 from now_builder.detect.labels.mapping import DEFAULT, read_mapping
 from now_builder.detect.labels.run import label_captures
 from now_builder.detect.model.apt import TINY, AptDetector
+from now_builder.detect.model.text_encoder import HashedNgrams
 from now_builder.detect.model.weights import load_detector, read_card
+from now_builder.detect.regions.extraction import AptExtractor
 from now_builder.detect.settings import LabelSettings, TrainDetectorSettings
 from now_builder.detect.training.callbacks import history_path, pictures_path
 from now_builder.detect.training.data import (
@@ -25,10 +27,12 @@ from now_builder.detect.training.data import (
 from now_builder.detect.training.finish import finish
 from now_builder.detect.training.learner import make_average
 from now_builder.detect.training.loop import Training, checkpoint_path
+from now_builder.detect.training.measure import find, measure
 from now_builder.detect.training.recipe import resolve_recipe
 from now_builder.detect.training.run import train_detector
 from now_builder.detect.training.sampling import repeat_factors
 from now_builder.errors import ConfigError, FormatError, TrainingError
+from now_builder.formats.io import sha256_of
 
 QUICK = {"steps": 2, "batch_size": 2, "threads": 1, "device": "cpu"}
 MAPPING = """
@@ -225,7 +229,7 @@ def test_the_average_is_of_the_last_steps_also_early_on():
     expected = None
 
     def numbers(module):
-        return module.rpn.objectness.bias, module.visual.bn1.running_mean
+        return module.rpn.objectness[0].bias, module.visual.bn1.running_mean
 
     for step in range(100):
         with torch.no_grad():
@@ -251,9 +255,9 @@ def test_the_average_is_what_is_written(few, tmp_path):
         settings = TrainDetectorSettings(**{**QUICK, "steps": 3}, ema=ema)
         training = Training(weights, settings, pages)
         training.run()
-        states["last"] = training.learner.model.state_dict()["rpn.conv.weight"].clone()
+        states["last"] = training.learner.model.state_dict()["rpn.tower.0.weight"].clone()
         finish(weights, training.learner, pages)
-        states[ema] = load_file(weights)["rpn.conv.weight"]
+        states[ema] = load_file(weights)["rpn.tower.0.weight"]
     assert torch.equal(states[0.0], states["last"])  # the average does not change the training
     assert not torch.equal(states[0.9], states["last"])
 
@@ -292,10 +296,10 @@ def test_the_history_has_a_line_an_epoch(few, measured):
     assert found[-1]["step"] == STEPS
     assert found[-1]["lr"] < found[0]["lr"]
     for line in found:
-        assert set(line["losses"]) == {"rpn", "rpn box", "class", "box", "paint", "view"}
+        assert set(line["losses"]) == {"rpn", "rpn box", "class", "box", "paint"}
         assert set(line["measured"]) >= {"ap", "ap50", "ap75", "recall36"}
         assert sum(kind["elements"] for kind in line["measured_by_class"].values()) > 0
-    assert found[-1]["losses"]["rpn"] < found[0]["losses"]["rpn"]
+    assert found[-1]["losses"]["class"] < found[0]["losses"]["class"]
 
 
 def test_measures_while_training_can_be_rarer_and_change_nothing(few, measured, tmp_path):
@@ -350,3 +354,72 @@ def test_rare_classes_come_more_often_when_asked(train_pages, tmp_path):
     expected = (factors[has].sum() / factors.sum()).item()
     assert shares[1] == pytest.approx(expected, abs=0.03)
     assert shares[1] > shares[0] + 0.04
+
+
+def test_a_training_goes_on_from_other_weights(few, weights, tmp_path):
+    settings = TrainDetectorSettings(**{**QUICK, "steps": 1, "lr": 1e-6}, from_=weights)
+    train_detector(few, tmp_path / "w.safetensors", settings)
+    before, after = load_file(weights), load_file(tmp_path / "w.safetensors")
+    for name in ("visual.layer4.0.conv2.weight", "neck.back.weight", "rpn.objectness.0.weight"):
+        torch.testing.assert_close(after[name], before[name], atol=1e-4, rtol=0)
+    assert read_card(tmp_path / "w.safetensors").settings["from_"] == sha256_of(weights)
+    scratch = settings.model_copy(update={"from_": None})
+    with pytest.raises(ConfigError, match="other from_; --force"):
+        train_detector(few, tmp_path / "w.safetensors", scratch)
+
+
+def test_other_classes_can_be_learned_from_trained_weights(few, weights, tmp_path):
+    path = tmp_path / "m.toml"
+    path.write_text(MAPPING, encoding="utf-8")
+    settings = TrainDetectorSettings(**{**QUICK, "steps": 1}, from_=weights, mapping=path)
+    train_detector(few, tmp_path / "w.safetensors", settings)
+    assert load_detector(tmp_path / "w.safetensors", torch.device("cpu"))[0].prompts.shape[0] == 2
+
+
+def test_weights_of_another_architecture_are_refused(few, weights, tmp_path):
+    settings = TrainDetectorSettings(**QUICK, from_=weights, mode="film")
+    with pytest.raises(ConfigError, match="mode shift; expected tiny, film"):
+        train_detector(few, tmp_path / "w.safetensors", settings)
+
+
+def test_several_crawls_are_learned_from_together(few, drawn):
+    alone, both = (read_train_pages(few, 0.0, also=more) for more in ((), (drawn,)))
+    other = read_train_pages(drawn, 0.0)
+    places = [page.place for page in both.learn]
+    assert sorted(places, key=str) == sorted(
+        (page.place for page in [*alone.learn, *other.learn]), key=str
+    )
+    shots = Screenshots((36, 64), 100, 1)
+    keys = {page.key for page in alone.learn}
+    twice = [page for page in both.learn if page.key in keys][:8]
+    assert len({page.key for page in twice}) < len(twice), "keys of crawls repeat"
+    again = Screenshots((36, 64), 0, 1).read(twice)
+    assert torch.equal(shots.read(twice), again)
+    assert torch.equal(shots.read(twice), again)  # from memory
+
+
+def test_also_and_coco_exclude_each_other(few, tmp_path):
+    settings = TrainDetectorSettings(**QUICK, also=[few], coco=tmp_path / "labels.json")
+    with pytest.raises(ConfigError, match="--also"):
+        train_detector(few, tmp_path / "w.safetensors", settings)
+
+
+def test_half_weights_are_half_as_large_and_measured_as_they_are(few, tmp_path):
+    sizes = {}
+    for half in (False, True):
+        path = tmp_path / f"{half}.safetensors"
+        settings = TrainDetectorSettings(**{**QUICK, "held_out": 0.2}, half=half)
+        train_detector(few, path, settings)
+        sizes[half] = path.stat().st_size
+    assert sizes[True] < 0.52 * sizes[False]
+    stored = load_file(tmp_path / "True.safetensors")
+    assert {value.dtype for value in stored.values()} == {torch.float16, torch.int64}
+    model, card = load_detector(tmp_path / "True.safetensors", torch.device("cpu"))
+    assert model.centre.dtype == torch.float32
+    pages = read_train_pages(few, 0.2)
+    found = find(
+        AptExtractor(model, HashedNgrams(0), {}).extract,
+        pages.held_out,
+        Screenshots(model.config.input_size, 10, 1),
+    )
+    assert measure(found, card.classes).figures == pytest.approx(card.measured)
