@@ -12,6 +12,7 @@ from now_builder.detect.model.apt import TINY, AptDetector
 from now_builder.detect.model.inference import to_inference
 from now_builder.detect.model.text_boxes import dom_text_boxes
 from now_builder.detect.model.text_encoder import HashedNgrams
+from now_builder.detect.model.weights import find_weights, load_detector
 from now_builder.detect.pixels import decode_screenshot, to_batch
 from now_builder.detect.regions.extraction import AptExtractor
 from now_builder.detect.regions.loading import resolve_settings
@@ -38,6 +39,10 @@ def detector():
         norm.running_mean.normal_(std=0.2)
         norm.running_var.uniform_(0.5, 2)
     return model
+
+
+def shipped():
+    return load_detector(find_weights(None), CPU)[0]
 
 
 def apart(found, expected):
@@ -75,13 +80,13 @@ def test_the_stage_extracts_on_the_device_what_it_does_on_the_cpu(
     captured, device, tmp_path, full_float32, precision
 ):
     """Pinned copies, streams, batches and parts; rounding may swap boxes, hence scores by rank."""
-    model = to_inference(detector().to(device), allowed(precision, device))
+    model = to_inference(shipped().to(device), allowed(precision, device))
     extractor = AptExtractor(model, HashedNgrams(0), {})
     settings = DetectSettings(device=str(device), threads=2)
     Pipeline(extractor, tmp_path / "f.h5", settings, 3).run(iter(captured), len(captured), 0)
     found = [read_part(part)[0] for part in read_parts(tmp_path / "f.h5")]
     assert [key for batch in found for key in batch.keys] == [page.key for page in captured]
-    plain = AptExtractor(detector(), HashedNgrams(0), {})
+    plain = AptExtractor(shipped(), HashedNgrams(0), {})
     pages = [Page(page.key, dom_text_boxes(page.elements)) for page in captured]
     size = plain.input_size
     shots = to_batch([decode_screenshot(page.screenshot, size, "") for page in captured])
