@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -48,9 +49,11 @@ class Killer(threading.Thread):
     def run(self) -> None:
         deadline = time.monotonic() + 120
         while time.monotonic() < deadline and not self.killed:
-            if done(self.captures) >= self.pages and (found := workers()):
-                found[0].kill()
-                self.killed = found[0].pid
+            # A worker that has just ended by itself is none that was killed: look again.
+            with suppress(psutil.NoSuchProcess):
+                if done(self.captures) >= self.pages and (found := workers()):
+                    found[0].kill()
+                    self.killed = found[0].pid
             time.sleep(0.05)
 
 
