@@ -135,7 +135,7 @@ def features_of(folder: Path, way: str, count: int) -> Path:
 
 
 def labels(folder: Path, kind: str) -> pd.DataFrame:
-    """Give key, pool and label of pages."""
+    """Return a table of pages: key, pool, and the label to be read off them."""
     if kind == "topic":
         return topics(folder)
     plan = read_split(folder / "captures" / "split.toml")
@@ -164,7 +164,7 @@ def topics(folder: Path) -> pd.DataFrame:
 
 
 def balanced_accuracy(truth: pd.Series, found: np.ndarray) -> float:
-    """Give the mean over the labels of the share of pages that were read right."""
+    """Return the balanced accuracy: the recall of each label, averaged over the labels."""
     kinds = sorted(set(truth))
     return float(recall_score(truth, found, labels=kinds, average="macro", zero_division=0))
 
