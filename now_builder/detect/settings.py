@@ -77,6 +77,13 @@ class TrainDetectorSettings(Strict):
     text_dropout: float = Field(
         0.4, ge=0, le=1, description="Share of text boxes hidden in training, so it can do without."
     )
+    zoom: float = Field(
+        1.0,
+        ge=1,
+        le=2,
+        description="Largest factor by which a page is magnified, or shrunk, at random in "
+        "training; 1: not at all.",
+    )
     ema: float = Field(
         0.0,
         ge=0,

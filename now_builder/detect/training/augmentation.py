@@ -1,10 +1,20 @@
-"""Augmentation: colours changed at random, regions shifted a little."""
+"""Augmentation: colours changed at random, pages magnified or shrunk, regions shifted a little."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
-from jaxtyping import Float
+import torch.nn.functional as F  # noqa: N812 - the name that PyTorch's own documentation uses
+from jaxtyping import Bool, Float
 from torch import Tensor
+from torchvision.ops import box_area
 
 from now_builder.detect.boxes import clip
+from now_builder.detect.training.losses import Targets
+
+_VISIBLE = 0.6
+"""Share of an element that must stay on the screen for it to count."""
 
 
 def recolour(
@@ -43,3 +53,59 @@ def jitter(
         boxes + (torch.rand(boxes.shape, generator=generator).to(boxes.device) - 0.5) * 0.2 * side
     )
     return clip(moved, size)
+
+
+def zoom(
+    pixels: Float[Tensor, "n 3 h w"],
+    targets: Sequence[Targets],
+    largest: float,
+    generator: torch.Generator,
+) -> tuple[Float[Tensor, "n 3 h w"], list[Targets]]:
+    """Magnify or shrink each page by a random factor, at a random place of the screen.
+
+    The factor's logarithm is uniform. What a shrunk page leaves free repeats its edges. Elements
+    of which too little is left become ignored ones; strings of which as little is left go.
+
+    Args:
+        pixels: Screenshots.
+        targets: Targets of each, in px of the screenshots.
+        largest: Largest factor, 1 or more; the smallest is its reciprocal.
+        generator: Source of randomness.
+    """
+    height, width = pixels.shape[2:]
+    draws = torch.rand(len(pixels), 3, generator=generator)
+    factors = torch.exp((2 * draws[:, 0] - 1) * math.log(largest))
+    shifts = draws[:, 1:] * (1 - factors[:, None]) * torch.tensor([float(width), float(height)])
+    centre = shifts + (factors[:, None] - 1) * torch.tensor([width / 2, height / 2])
+    affine = torch.zeros(len(pixels), 2, 3)
+    affine[:, 0, 0] = affine[:, 1, 1] = 1 / factors
+    affine[:, :, 2] = -2 * centre / torch.tensor([float(width), float(height)]) / factors[:, None]
+    grid = F.affine_grid(affine, list(pixels.shape), align_corners=False).to(pixels)
+    moved = F.grid_sample(pixels, grid, padding_mode="border", align_corners=False)
+    places = zip(targets, factors.tolist(), shifts.to(pixels.device), strict=True)
+    return moved, [_moved(page, factor, shift, (width, height)) for page, factor, shift in places]
+
+
+def _moved(
+    page: Targets, factor: float, shift: Float[Tensor, " 2"], size: tuple[int, int]
+) -> Targets:
+    """Magnify and shift the boxes of a page and drop what leaves the screen."""
+    corner = shift.new_tensor(size).repeat(2)
+
+    def move(boxes: Float[Tensor, "n 4"]) -> tuple[Float[Tensor, "n 4"], Bool[Tensor, " n"]]:
+        whole = boxes * factor + shift.repeat(2)
+        seen = torch.minimum(whole.clamp(min=0), corner)
+        return seen, box_area(seen) >= _VISIBLE * box_area(whole).clamp(min=1e-6)
+
+    boxes, stays = move(page.boxes)
+    ignored, _ = move(page.ignored)
+    texts, read = move(page.texts)
+    left_over = torch.cat([ignored, boxes[~stays]])
+    return replace(
+        page,
+        boxes=boxes[stays],
+        classes=page.classes[stays],
+        ignored=left_over[box_area(left_over) > 0],
+        texts=texts[read],
+        vectors=page.vectors[read],
+    )

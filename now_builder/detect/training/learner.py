@@ -20,7 +20,7 @@ from now_builder.detect.model.text_boxes import linked_embeddings
 from now_builder.detect.model.text_encoder import TextEncoder, embed_prompts, make_text_encoder
 from now_builder.detect.model.weights import choose_device, find_weights, load_detector
 from now_builder.detect.settings import TrainDetectorSettings
-from now_builder.detect.training.augmentation import jitter, recolour
+from now_builder.detect.training.augmentation import jitter, recolour, zoom
 from now_builder.detect.training.data import Screenshots, TrainPage, TrainPages, to_targets
 from now_builder.detect.training.losses import (
     Appearance,
@@ -173,6 +173,8 @@ class Learner:
         """Compute the weighted losses of a batch, each page in as many views as the recipe says."""
         targets = [self._targets(page, generator) for page in pages]
         pixels = self.screenshots.read(pages).to(self.device).float() / 255
+        if self.settings.zoom > 1:
+            pixels, targets = zoom(pixels, targets, self.settings.zoom, generator)
         views = torch.cat([recolour(pixels, generator) for _ in range(self.recipe.views)])
         with self._autocast():
             maps = self.model.maps(views)

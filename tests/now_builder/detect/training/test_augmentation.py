@@ -1,0 +1,74 @@
+"""Pages magnified and shrunk at random: pixels and boxes move together."""
+
+import pytest
+import torch
+
+from now_builder.detect.training.augmentation import zoom
+from now_builder.detect.training.losses import Targets
+
+WIDTH, HEIGHT = 180, 320
+
+
+def page(*boxes: tuple[float, float, float, float]) -> Targets:
+    given = torch.tensor(boxes, dtype=torch.float32).reshape(-1, 4)
+    return Targets(
+        boxes=given,
+        classes=torch.arange(len(given)),
+        ignored=torch.zeros(0, 4),
+        texts=given,
+        vectors=torch.rand(len(given), 768),
+    )
+
+
+def painted(targets: Targets) -> torch.Tensor:
+    screen = torch.zeros(1, 3, HEIGHT, WIDTH)
+    for left, top, right, bottom in targets.boxes.int().tolist():
+        screen[0, :, top:bottom, left:right] = 1.0
+    return screen
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_boxes_stay_on_what_they_were_around(seed: int) -> None:
+    before = page((60, 120, 110, 190))
+    shots, (after,) = zoom(painted(before), [before], 1.3, torch.Generator().manual_seed(seed))
+    rows, columns = (shots[0, 0] > 0.5).nonzero(as_tuple=True)
+    seen = torch.tensor([
+        columns.min(), rows.min(), columns.max() + 1, rows.max() + 1
+    ])  # fmt: skip
+    assert torch.equal(after.boxes, after.texts)
+    assert (after.boxes[0] - seen).abs().max() <= 1.5
+
+
+def test_sizes_change_by_the_factor_at_most() -> None:
+    before = page((60, 120, 110, 190))
+    sides = []
+    for seed in range(40):
+        shots = torch.zeros(1, 3, HEIGHT, WIDTH)
+        _, (after,) = zoom(shots, [before], 1.25, torch.Generator().manual_seed(seed))
+        sides.append(float(after.boxes[0, 2] - after.boxes[0, 0]) / 50)
+    assert 0.8 - 1e-5 <= min(sides) < 0.9
+    assert 1.1 < max(sides) <= 1.25 + 1e-5
+
+
+def test_what_leaves_the_screen_is_no_element_any_more() -> None:
+    border = page((0, 0, 20, 20), (160, 300, 180, 320), (0, 300, 20, 320), (160, 0, 180, 20))
+    lost = 0
+    for seed in range(40):
+        _, (after,) = zoom(painted(border), [border], 2.0, torch.Generator().manual_seed(seed))
+        assert len(after.boxes) == len(after.classes)
+        assert len(after.texts) == len(after.vectors) == len(after.boxes)
+        assert len(after.boxes) + len(after.ignored) <= 4
+        for boxes in (after.boxes, after.ignored):
+            assert (boxes >= 0).all()
+            assert (boxes[:, 2] <= WIDTH).all()
+            assert (boxes[:, 3] <= HEIGHT).all()
+            assert (boxes[:, 2:] > boxes[:, :2]).all()
+        lost += 4 - len(after.boxes)
+    assert lost > 20
+
+
+def test_a_shrunk_page_repeats_its_edges() -> None:
+    shots = torch.ones(1, 3, HEIGHT, WIDTH)
+    for seed in range(10):
+        moved, _ = zoom(shots, [page()], 1.5, torch.Generator().manual_seed(seed))
+        assert torch.allclose(moved, shots, atol=1e-5)
