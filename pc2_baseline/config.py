@@ -15,7 +15,9 @@ from pydantic import (
 from now_builder.config import Strict, build, read_toml, with_overrides
 from now_builder.errors import ConfigError
 from now_builder.formats.benchmarks import NowName, PrecompName
-from pc2_baseline.method_settings import MethodSettings, Pc2Settings, Share, method_fields
+from pc2_baseline.method_settings import MethodSettings, method_fields
+from pc2_baseline.method_settings.base import Share
+from pc2_baseline.method_settings.pc2 import Pc2Settings
 
 DEFAULT_PRESET = "pc2-paper"
 _PRESETS = Path(__file__).with_name("configs")

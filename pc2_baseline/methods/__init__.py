@@ -1,7 +1,7 @@
 """The methods: one file and one paper each, and what co-taught methods share.
 
-A new method is a file here, its settings in :mod:`pc2_baseline.method_settings`, and a line in
-:data:`METHODS`.
+A new method is a file here, one of its settings in :mod:`pc2_baseline.method_settings`, and a line
+in :data:`METHODS`.
 """
 
 from pkgutil import resolve_name

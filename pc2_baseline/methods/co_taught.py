@@ -11,7 +11,7 @@ from torch import Tensor
 
 from pc2_baseline.config import Settings
 from pc2_baseline.data.pairs import PairSet
-from pc2_baseline.method_settings import Pc2CommonSettings
+from pc2_baseline.method_settings.pc2 import Pc2CommonSettings
 from pc2_baseline.methods.networks import make_learner, make_network
 from pc2_baseline.modules.bank import PredictionBank, oscillation
 from pc2_baseline.modules.codes import ImageCodes

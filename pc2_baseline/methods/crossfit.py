@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pc2_baseline.config import Settings
 from pc2_baseline.data.pairs import PairSet, cut
-from pc2_baseline.method_settings import CrossFitSettings
+from pc2_baseline.method_settings.crossfit import CrossFitSettings
 from pc2_baseline.methods.networks import make_learner, make_network
 from pc2_baseline.modules.coteaching import DIVISIONS, Rows, dividing_batches
 from pc2_baseline.modules.division import Division, require_clean

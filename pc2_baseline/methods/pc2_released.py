@@ -7,7 +7,7 @@ from torch import Tensor
 
 from pc2_baseline.config import Settings
 from pc2_baseline.data.pairs import PairSet
-from pc2_baseline.method_settings import Pc2ReleasedSettings
+from pc2_baseline.method_settings.pc2 import Pc2ReleasedSettings
 from pc2_baseline.methods.co_taught import CoTaught
 from pc2_baseline.modules.bank import oscillation
 from pc2_baseline.modules.codes import CaptionCodes, ImageCodes, word_mask

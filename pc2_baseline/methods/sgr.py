@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pc2_baseline.config import Settings
 from pc2_baseline.data.pairs import PairSet, cut
-from pc2_baseline.method_settings import SgrSettings
+from pc2_baseline.method_settings.sgr import SgrSettings
 from pc2_baseline.methods.networks import make_learner, make_network
 from pc2_baseline.modules.learner import Step, rate
 from pc2_baseline.modules.losses import triplet_hardest, triplet_mean

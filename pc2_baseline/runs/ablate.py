@@ -13,7 +13,7 @@ from now_builder.errors import ConfigError, TrainingError
 from now_builder.formats.io import read_json, sha256_of, write_json, write_text
 from now_builder.formats.split import Split
 from pc2_baseline.config import Settings, with_method
-from pc2_baseline.method_settings import Pc2CommonSettings
+from pc2_baseline.method_settings.pc2 import Pc2CommonSettings
 from pc2_baseline.progress import say
 from pc2_baseline.runs.evaluate import evaluate
 from pc2_baseline.runs.series import Spread, seed_folder, with_seed

@@ -16,7 +16,7 @@ from now_builder.formats.noise import Noise
 from now_builder.formats.split import Split
 from pc2_baseline.config import Settings
 from pc2_baseline.data.pairs import read_vocabulary
-from pc2_baseline.method_settings import upgrade_method
+from pc2_baseline.method_settings.pc2 import upgrade_method
 from pc2_baseline.training.method import Sizes
 
 BEST, LAST = "best", "last"

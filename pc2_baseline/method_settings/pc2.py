@@ -1,49 +1,10 @@
-"""Settings of the methods, a class each; :data:`MethodSettings` is one of them, by its name."""
+"""Settings of PC2, as in the paper and as in its released code."""
 
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, NonNegativeFloat, PositiveInt, model_validator
 
-from now_builder.config import Strict
-
-Share = Annotated[float, Field(ge=0, le=1)]
-
-
-class TripletSettings(Strict):
-    """Settings shared by methods that learn by triplets."""
-
-    margin: PositiveFloat = Field(0.2, description="Triplet margin, in units of similarity.")
-    mean_epochs: Annotated[int, Field(ge=0)] = Field(
-        0, description="Epochs after the warm-up that go on with mean negatives; then hardest."
-    )
-
-
-class SgrSettings(TripletSettings):
-    """SGR (Diao et al., AAAI 2021): every pair is taken as matched."""
-
-    name: Literal["sgr"] = "sgr"
-
-
-class DividingSettings(TripletSettings):
-    """Settings shared by methods that divide the pairs and learn them with soft margins."""
-
-    margin_base: Annotated[float, Field(gt=1)] = Field(
-        10.0, description="Base m of the soft margin."
-    )
-    division_batch: Annotated[int, Field(ge=2)] = Field(
-        128, description="Pairs against which a pair's loss is taken to divide them, at most."
-    )
-
-
-class CrossFitSettings(DividingSettings):
-    """Cross-fit division: a pair is judged by a network that did not train on it."""
-
-    name: Literal["crossfit"] = "crossfit"
-    folds: Annotated[int, Field(ge=2)] = Field(
-        4,
-        description="Folds of the pairs, and networks: each trains on all folds but one, judges "
-        "that one, and their similarities are averaged. Training time grows with folds - 1.",
-    )
+from pc2_baseline.method_settings.base import DividingSettings, Share
 
 
 class Pc2CommonSettings(DividingSettings):
@@ -173,17 +134,6 @@ class Pc2ReleasedSettings(Pc2CommonSettings):
     fresh_optimiser: bool = Field(
         default=True, description="Start the optimiser anew after the warm-up."
     )
-
-
-MethodSettings = Annotated[
-    Pc2Settings | Pc2ReleasedSettings | SgrSettings | CrossFitSettings, Field(discriminator="name")
-]
-
-
-def method_fields() -> dict[str, set[str]]:
-    """Return the names of the settings of each method."""
-    kinds = get_args(get_args(MethodSettings)[0])
-    return {kind.model_fields["name"].default: set(kind.model_fields) for kind in kinds}
 
 
 _OF_THE_PAPER = {
