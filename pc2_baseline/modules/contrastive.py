@@ -1,0 +1,84 @@
+"""Softmax losses over a block of similarities: each pair against all others, both ways."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+
+def log_matches(
+    similarity: Float[Tensor, "batch batch"], temperature: float
+) -> tuple[Float[Tensor, "batch batch"], Float[Tensor, "batch batch"]]:
+    r"""Log-probabilities that an image and a caption belong together, among those of the batch.
+
+    .. math:: \log P_{ij},\ P_{i\cdot} = \mathrm{softmax}(S_{i\cdot} / \tau)
+
+    Args:
+        similarity: Rows images, columns captions, the pairs on the diagonal.
+        temperature: :math:`\tau`, in units of similarity.
+
+    Returns:
+        By image, rows of which sum to 1 in probability; and by caption, columns of which do. Both
+        have images as rows.
+    """
+    scaled = similarity / temperature
+    return scaled.log_softmax(1), scaled.log_softmax(0)
+
+
+def info_nce(
+    similarity: Float[Tensor, "batch batch"], temperature: float
+) -> Float[Tensor, " batch"]:
+    r"""InfoNCE of each pair, the mean of both directions, in nats.
+
+    The arguments are those of :func:`log_matches`.
+
+    Source:
+        van den Oord et al., 2018; both ways as in CLIP (Radford et al., ICML 2021).
+    """
+    by_image, by_caption = log_matches(similarity, temperature)
+    return -(by_image.diagonal() + by_caption.diagonal()) / 2
+
+
+def complementary(
+    similarity: Float[Tensor, "batch batch"], temperature: float
+) -> Float[Tensor, " batch"]:
+    r"""Complementary contrastive loss of each pair, the mean of both directions.
+
+    .. math:: -\sum_{j \ne i} \log(1 - P_{ij})
+
+    A pair's own probability is in it by way of the others' alone, so a mismatched pair costs
+    little. The arguments are those of :func:`log_matches`.
+
+    Source:
+        RCL (Hu et al., TPAMI 2023).
+    """
+    own = torch.eye(len(similarity), dtype=torch.bool, device=similarity.device)
+    by_image, by_caption = (
+        torch.log1p(-logs.exp().clamp(max=1 - 1e-6)).masked_fill(own, 0.0)
+        for logs in log_matches(similarity, temperature)
+    )
+    return -(by_image.sum(1) + by_caption.sum(0)) / 2
+
+
+def generalised_cross_entropy(
+    similarity: Float[Tensor, "batch batch"], temperature: float, power: float
+) -> Float[Tensor, " batch"]:
+    r"""Generalised cross-entropy of each pair, the mean of both directions.
+
+    .. math:: (1 - P_{ii}^q) / q
+
+    Args:
+        similarity: As for :func:`log_matches`.
+        temperature: As for :func:`log_matches`.
+        power: :math:`q` in (0, 1]: near 0 InfoNCE, 1 the mean absolute error.
+
+    Raises:
+        ValueError: If ``power`` is not in (0, 1].
+
+    Source:
+        Zhang and Sabuncu, NeurIPS 2018, eq. 6.
+    """
+    if not 0 < power <= 1:
+        raise ValueError(f"power is {power}, expected more than 0 and 1 at most")
+    by_image, by_caption = log_matches(similarity, temperature)
+    own = torch.stack([by_image.diagonal(), by_caption.diagonal()])
+    return ((1 - (power * own).exp()) / power).mean(0)

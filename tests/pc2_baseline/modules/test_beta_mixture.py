@@ -1,0 +1,48 @@
+"""The beta mixture: two modes, the lower one, and what it does at the extremes."""
+
+import numpy as np
+import pytest
+
+from now_builder.errors import TrainingError
+from pc2_baseline.modules.beta_mixture import beta_posterior, divide_by_beta
+
+
+def losses(share: float, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    matched = rng.random(2000) < share
+    return np.where(matched, rng.beta(2, 12, 2000), rng.beta(10, 3, 2000)), matched
+
+
+@pytest.mark.parametrize("share", [0.3, 0.7])
+def test_two_modes_are_told_apart(share):
+    statistic, matched = losses(share)
+    found = divide_by_beta(statistic)
+    assert (found.is_clean == matched).mean() >= 0.96
+
+
+def test_the_lower_component_is_clean_whatever_the_scale():
+    statistic, _ = losses(0.5)
+    assert np.allclose(beta_posterior(statistic), beta_posterior(9 * statistic + 4))
+    assert beta_posterior(statistic)[statistic.argmin()] > 0.5
+
+
+def test_a_lower_statistic_is_never_less_clean():
+    statistic, _ = losses(0.6, seed=3)
+    posterior = beta_posterior(statistic)[np.argsort(statistic)]
+    assert (np.diff(posterior) <= 1e-9).all()
+
+
+@pytest.mark.parametrize(
+    "statistic",
+    [np.r_[np.zeros(50), np.ones(50)], np.r_[np.zeros(99), 1.0], np.arange(3.0), np.arange(2.0)],
+    ids=["two values", "one outlier", "three", "two"],
+)
+def test_degenerate_statistics_give_finite_posteriors(statistic):
+    posterior = beta_posterior(statistic)
+    assert np.isfinite(posterior).all()
+    assert ((posterior >= 0) & (posterior <= 1)).all()
+
+
+def test_a_constant_statistic_stops_in_one_line():
+    with pytest.raises(TrainingError, match="for all 9 pairs"):
+        divide_by_beta(np.full(9, 0.3))

@@ -1,0 +1,86 @@
+"""Softmax losses: values worked by hand, and what each does to a mismatched pair."""
+
+import math
+
+import pytest
+import torch
+
+from pc2_baseline.modules.contrastive import (
+    complementary,
+    generalised_cross_entropy,
+    info_nce,
+    log_matches,
+)
+
+SIMILARITY = torch.tensor([[0.0, math.log(3)], [0.0, 0.0]], dtype=torch.float64)
+"""Rows: probabilities 1/4, 3/4 and 1/2, 1/2; columns: 1/2, 1/2 and 3/4, 1/4."""
+
+
+def test_probabilities_by_hand():
+    by_image, by_caption = (logs.exp() for logs in log_matches(SIMILARITY, 1.0))
+    assert torch.allclose(by_image, torch.tensor([[0.25, 0.75], [0.5, 0.5]]).double())
+    assert torch.allclose(by_caption, torch.tensor([[0.5, 0.75], [0.5, 0.25]]).double())
+
+
+def test_the_temperature_divides_the_similarity():
+    assert torch.allclose(info_nce(SIMILARITY * 0.05, 0.05), info_nce(SIMILARITY, 1.0))
+
+
+def test_info_nce_by_hand():
+    expected = torch.tensor([math.log(4) + math.log(2), math.log(2) + math.log(4)]).double() / 2
+    assert torch.allclose(info_nce(SIMILARITY, 1.0), expected)
+
+
+def test_complementary_by_hand():
+    """Pair 0: the other caption has 3/4 of its image, the other image 1/2 of its caption."""
+    expected = -torch.tensor([
+        math.log(1 - 0.75) + math.log(1 - 0.5), math.log(1 - 0.5) + math.log(1 - 0.75)
+    ]).double() / 2  # fmt: skip
+    assert torch.allclose(complementary(SIMILARITY, 1.0), expected)
+
+
+def test_generalised_cross_entropy_is_between_info_nce_and_the_absolute_error():
+    near = generalised_cross_entropy(SIMILARITY, 1.0, 1e-6)
+    assert torch.allclose(near, info_nce(SIMILARITY, 1.0), atol=1e-5)
+    one = generalised_cross_entropy(SIMILARITY, 1.0, 1.0)
+    assert torch.allclose(one, torch.tensor([1 - 0.375, 1 - 0.375]).double())
+    with pytest.raises(ValueError, match="power is 0.0"):
+        generalised_cross_entropy(SIMILARITY, 1.0, 0.0)
+
+
+@pytest.mark.parametrize("scale", [0.0, 1.0, 1e4])
+@pytest.mark.parametrize("count", [1, 2, 9])
+def test_values_and_gradients_are_finite_at_the_extremes(scale, count):
+    similarity = (scale * torch.randn(count, count)).requires_grad_()
+    for losses in (
+        info_nce(similarity, 0.05),
+        complementary(similarity, 0.05),
+        generalised_cross_entropy(similarity, 0.05, 0.7),
+    ):
+        assert losses.shape == (count,)
+        assert torch.isfinite(losses).all()
+        (gradient,) = torch.autograd.grad(losses.sum(), similarity, retain_graph=True)
+        assert torch.isfinite(gradient).all()
+
+
+def test_gradients_agree_with_finite_differences():
+    similarity = torch.randn(5, 5, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda s: info_nce(s, 0.3), similarity)
+    assert torch.autograd.gradcheck(lambda s: complementary(s, 0.3), similarity)
+    assert torch.autograd.gradcheck(lambda s: generalised_cross_entropy(s, 0.3, 0.7), similarity)
+
+
+def test_a_mismatched_pair_costs_less_by_the_robust_losses():
+    """A pair whose caption fits another image: InfoNCE grows with how sure that is, they do not."""
+    costs = []
+    for strength in (5.0, 50.0):
+        similarity = torch.eye(8) * strength
+        similarity[0, 0], similarity[0, 1] = 0.0, strength
+        costs.append([
+            float(losses[0])
+            for losses in (
+                info_nce(similarity, 1.0), generalised_cross_entropy(similarity, 1.0, 0.7)
+            )
+        ])  # fmt: skip
+    assert costs[1][0] > 4 * costs[0][0]
+    assert costs[1][1] < 1.5 * costs[0][1]
