@@ -44,7 +44,7 @@ def test_generalised_cross_entropy_is_between_info_nce_and_the_absolute_error():
     assert torch.allclose(near, info_nce(SIMILARITY, 1.0), atol=1e-5)
     one = generalised_cross_entropy(SIMILARITY, 1.0, 1.0)
     assert torch.allclose(one, torch.tensor([1 - 0.375, 1 - 0.375]).double())
-    with pytest.raises(ValueError, match="power is 0.0"):
+    with pytest.raises(ValueError, match="power is 0"):
         generalised_cross_entropy(SIMILARITY, 1.0, 0.0)
 
 
