@@ -80,9 +80,9 @@ class TrainDetectorSettings(Strict):
     zoom: float = Field(
         1.0,
         ge=1,
-        le=2,
-        description="Largest factor by which a page is magnified, or shrunk, at random in "
-        "training; 1: not at all.",
+        le=4,
+        description="In training shrink half of the pages at random by up to this factor, or "
+        "magnify them by up to its root; 1: none. About 2 teaches pages made for wide screens.",
     )
     ema: float = Field(
         0.0,
