@@ -38,7 +38,7 @@ def replacing(path: Path, *, durable: bool = True) -> Iterator[Path]:
 
 @cache
 def _plain_mode() -> int:
-    """Return the permissions of a new file; a process's ``umask`` can only be read by setting it."""
+    """Return the permissions of a new file; a ``umask`` can be read only by setting it."""
     umask = os.umask(0o077)
     os.umask(umask)
     return 0o666 & ~umask
