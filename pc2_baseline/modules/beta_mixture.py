@@ -46,10 +46,7 @@ def beta_posterior(
         shapes = np.array([_moments(values, weights) for weights in posterior])
     means = shapes[:, 0] / shapes.sum(1)
     lower = int(means.argmin())
-    posterior: Float[np.ndarray, " pairs"] = _posterior(
-        np.maximum(values, means[lower]), shapes, shares
-    )[lower]
-    return posterior
+    return np.ascontiguousarray(_posterior(np.maximum(values, means[lower]), shapes, shares)[lower])
 
 
 def divide_by_beta(statistic: Float[np.ndarray, " pairs"], iterations: int = 10) -> Division:
