@@ -12,6 +12,7 @@ from pc2_baseline.config import Settings
 from pc2_baseline.training.method import Method, Sizes
 
 METHODS = {
+    "contrastive": "contrastive:Contrastive",
     "crossfit": "crossfit:CrossFit",
     "pc2": "pc2:Pc2",
     "pc2-released": "pc2_released:Pc2Released",
