@@ -7,10 +7,16 @@ from pydantic import Field
 from pc2_baseline.method_settings.contrastive import ContrastiveSettings
 from pc2_baseline.method_settings.crossfit import CrossFitSettings
 from pc2_baseline.method_settings.pc2 import Pc2ReleasedSettings, Pc2Settings
+from pc2_baseline.method_settings.ridge import RidgeSettings
 from pc2_baseline.method_settings.sgr import SgrSettings
 
 MethodSettings = Annotated[
-    Pc2Settings | Pc2ReleasedSettings | SgrSettings | CrossFitSettings | ContrastiveSettings,
+    Pc2Settings
+    | Pc2ReleasedSettings
+    | SgrSettings
+    | CrossFitSettings
+    | ContrastiveSettings
+    | RidgeSettings,
     Field(discriminator="name"),
 ]
 

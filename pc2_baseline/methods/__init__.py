@@ -16,6 +16,7 @@ METHODS = {
     "crossfit": "crossfit:CrossFit",
     "pc2": "pc2:Pc2",
     "pc2-released": "pc2_released:Pc2Released",
+    "ridge": "ridge:Ridge",
     "sgr": "sgr:Sgr",
 }
 """Class of each method, by the name in its settings."""

@@ -152,7 +152,7 @@ def test_peers_start_apart_and_methods_are_a_plain_table(tiny, small_settings):
     assert (
         METHODS.keys()
         == method_fields().keys()
-        == {"contrastive", "crossfit", "pc2", "pc2-released", "sgr"}
+        == {"contrastive", "crossfit", "pc2", "pc2-released", "ridge", "sgr"}
     )
     settings = read_settings("pc2-demo", small_settings)
     method = Pc2(settings, Sizes(24, 768, 28), CPU)
