@@ -67,7 +67,7 @@ def fit_lsa(captions: Captions, vocabulary: int, dim: int, seed: int) -> Lsa:
         left = torch.linalg.qr(torch.sparse.mm(table, basis)).Q
         basis = torch.linalg.qr(torch.sparse.mm(table.t(), left)).Q
     right = torch.linalg.svd(torch.sparse.mm(table, basis), full_matrices=False).Vh
-    tokens = (basis @ right.T)[:, :dim].contiguous()
+    tokens = (basis @ right.T)[:, :dim] * torch.from_numpy(having > 0)[:, None]
     fresh = Lsa(idf, tokens, tokens.new_zeros(tokens.shape[1]))
     return Lsa(idf, tokens, fresh.vectors(captions).mean(0))
 
