@@ -84,8 +84,10 @@ def build(model: type[Model], tree: dict[str, Any], origin: str) -> Model:
         return model.model_validate(tree)
     except ValidationError as error:
         problems = "; ".join(
-            f"{'.'.join(str(part) for part in item['loc']) or 'settings'}: {item['msg']}"
-            f" (found {item['input']!r:.80})"
+            f"{'.'.join(str(part) for part in item['loc'])}: {item['msg']} "
+            f"(found {item['input']!r:.80})"
+            if item["loc"]
+            else item["msg"].removeprefix("Value error, ")  # of several sections at once
             for item in error.errors()
         )
         raise ConfigError(f"{origin}: {problems}") from None

@@ -73,12 +73,23 @@ class DataSettings(Strict):
 
 
 class ModelSettings(Strict):
-    """The matching network: encoders and SGR or SAF."""
+    """The matching network: encoders and SGR or SAF, or one vector each."""
 
     embed_dim: PositiveInt = Field(2048, description="Width of regions and words.")
     word_dim: PositiveInt = Field(300, description="Width of a token's embedding.")
-    similarity: Literal["sgr", "saf"] = Field(
-        "sgr", description="Similarity graph reasoning, or attention filtration."
+    similarity: Literal["sgr", "saf", "pooled"] = Field(
+        "sgr",
+        description="Similarity graph reasoning, attention filtration, or the cosine of one vector "
+        "a screenshot and one a caption, hundreds of times faster.",
+    )
+    image_pooling: Literal["mean", "gpo"] = Field(
+        "mean",
+        description="Of pooled: the regions' mean, or their values sorted by size in each "
+        "dimension and weighed by learned weights (VSE-infinity's generalized pooling).",
+    )
+    caption_encoder: Literal["words", "gru"] = Field(
+        "words",
+        description="Of pooled: the mean of the words' embeddings, or of a GRU's outputs.",
     )
     similarity_dim: PositiveInt = Field(256, description="Width of a similarity node.")
     graph_layers: PositiveInt = Field(3, description="Layers of SGR's graph reasoning.")
@@ -157,6 +168,22 @@ class Settings(Strict):
     model: ModelSettings = ModelSettings()
     method: MethodSettings = Pc2Settings()
     train: TrainSettings = TrainSettings()
+
+    @model_validator(mode="after")
+    def _the_network_has_what_the_method_needs(self) -> "Settings":
+        if self.model.similarity == "pooled":
+            for name, needed in _OF_ONE_VECTOR.items():
+                found = getattr(self.method, name, needed)
+                if found != needed:
+                    raise ValueError(
+                        f'method.{name} = "{found}" needs regions and words, but model.similarity '
+                        f'= "pooled" has one vector each; expected "{needed}"'
+                    )
+        return self
+
+
+_OF_ONE_VECTOR = {"class_input": "pooled", "pseudo_caption_fit": "exact"}
+"""Settings of methods that work on one vector a screenshot and a caption, and their value then."""
 
 
 class Plan(Strict):

@@ -4,12 +4,20 @@ from typing import Annotated, get_args
 
 from pydantic import Field
 
+from pc2_baseline.method_settings.contrastive import ContrastiveSettings
 from pc2_baseline.method_settings.crossfit import CrossFitSettings
 from pc2_baseline.method_settings.pc2 import Pc2ReleasedSettings, Pc2Settings
+from pc2_baseline.method_settings.ridge import RidgeSettings
 from pc2_baseline.method_settings.sgr import SgrSettings
 
 MethodSettings = Annotated[
-    Pc2Settings | Pc2ReleasedSettings | SgrSettings | CrossFitSettings, Field(discriminator="name")
+    Pc2Settings
+    | Pc2ReleasedSettings
+    | SgrSettings
+    | CrossFitSettings
+    | ContrastiveSettings
+    | RidgeSettings,
+    Field(discriminator="name"),
 ]
 
 

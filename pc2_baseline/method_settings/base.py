@@ -9,6 +9,19 @@ from now_builder.config import Strict
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
+class SoftmaxSettings(Strict):
+    """Settings of the softmax losses over a batch, each pair against all others."""
+
+    temperature: PositiveFloat = Field(
+        0.05,
+        description="Temperature of the softmax losses, in units of similarity; lower: only the "
+        "hardest negatives count.",
+    )
+    power: Annotated[float, Field(gt=0, le=1)] = Field(
+        0.7, description="Of gce: near 0 InfoNCE, 1 the mean absolute error."
+    )
+
+
 class TripletSettings(Strict):
     """Settings shared by methods that learn by triplets."""
 

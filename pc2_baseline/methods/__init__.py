@@ -12,9 +12,11 @@ from pc2_baseline.config import Settings
 from pc2_baseline.training.method import Method, Sizes
 
 METHODS = {
+    "contrastive": "contrastive:Contrastive",
     "crossfit": "crossfit:CrossFit",
     "pc2": "pc2:Pc2",
     "pc2-released": "pc2_released:Pc2Released",
+    "ridge": "ridge:Ridge",
     "sgr": "sgr:Sgr",
 }
 """Class of each method, by the name in its settings."""

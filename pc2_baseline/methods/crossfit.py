@@ -11,6 +11,7 @@ from pc2_baseline.config import Settings
 from pc2_baseline.data.pairs import PairSet, cut
 from pc2_baseline.method_settings.crossfit import CrossFitSettings
 from pc2_baseline.methods.networks import make_learner, make_network
+from pc2_baseline.modules.contrastive import contrastive_loss, info_nce
 from pc2_baseline.modules.coteaching import DIVISIONS, Rows, dividing_batches
 from pc2_baseline.modules.division import Division, require_clean
 from pc2_baseline.modules.folds import assign_folds, divide_by_fold
@@ -64,6 +65,12 @@ class CrossFit:
             raise TypeError(f"settings of {settings.method.name}, expected those of crossfit")
         self.method = settings.method
         self.train = settings.train
+        own = self.method
+        self.contrast = (
+            None
+            if own.loss == "triplet"
+            else contrastive_loss(own.loss, own.temperature, own.power)
+        )
         self.ensemble_size = self.method.folds
         self.peers = [str(peer) for peer in range(self.method.folds)]
         self.groups = join_process_groups(self.method.folds)
@@ -141,8 +148,7 @@ class CrossFit:
             Mean loss of a batch.
         """
         seed_torch(self.train.seed, len(self.peers) + peer, epoch)
-        since = epoch - self.train.warmup_epochs
-        triplet = triplet_mean if since < self.method.mean_epochs else triplet_hardest
+        hardest = epoch - self.train.warmup_epochs >= self.method.mean_epochs
         learner, name = self.learners[peer], self.peers[peer]
         learner.set_rate(rate(epoch, self.train.warmup_epochs, self.train.lr_drop_epoch))
         division = self._division(len(train), epoch)
@@ -154,10 +160,29 @@ class CrossFit:
         for number, pairs in enumerate(bar(batches, f"train {name}", len(batches))):
             similarity = self._score(train, peer, pairs)
             clean_prob = torch.from_numpy(division.clean_prob[pairs]).float().to(train.device)
-            margins = soft_margin(clean_prob, self.method.margin, self.method.margin_base)
-            costs = triplet(similarity, margins)
-            losses.append(learner.step(costs.sum(), Step(epoch, number, name, pairs)))
+            loss = self._loss(similarity, clean_prob, hardest=hardest)
+            losses.append(learner.step(loss, Step(epoch, number, name, pairs)))
         return float(np.mean(losses))
+
+    def _loss(
+        self,
+        similarity: Float[Tensor, "batch batch"],
+        clean_prob: Float[Tensor, " batch"],
+        *,
+        hardest: bool,
+    ) -> Float[Tensor, ""]:
+        """Return the loss of a batch: triplets summed, or a softmax loss weighed and averaged."""
+        if self.contrast is not None:
+            return (clean_prob * self.contrast(similarity)).mean()
+        margins = soft_margin(clean_prob, self.method.margin, self.method.margin_base)
+        return (triplet_hardest if hardest else triplet_mean)(similarity, margins).sum()
+
+    def _statistic(self, similarity: Float[Tensor, "batch batch"]) -> Float[Tensor, " batch"]:
+        """Return what divides the pairs: low for those that fit better than others do."""
+        if self.contrast is not None:
+            return info_nce(similarity, self.method.temperature)
+        margins = similarity.new_full((len(similarity),), self.method.margin)
+        return triplet_mean(similarity, margins)
 
     def _division(self, pairs: int, epoch: int) -> Division:
         """Return the division to train on: in the warm-up every pair is certainly clean."""
@@ -169,7 +194,7 @@ class CrossFit:
     def _held_out_losses(
         self, train: PairSet, peer: int, own: Int[np.ndarray, " fold"]
     ) -> Float[np.ndarray, " pairs"]:
-        """Return a peer's mean-negative triplet losses of its fold, in evaluation mode.
+        """Return a peer's statistics of the pairs of its fold, in evaluation mode.
 
         The batches have one order a run, so a loss changes because the network did. Pairs of other
         folds have 0.
@@ -179,8 +204,7 @@ class CrossFit:
         places = dividing_batches(len(own), self.method.division_batch, self.train.seed)
         for place in bar(places, f"divide {self.peers[peer]}", len(places)):
             similarity = self._score(train, peer, own[place])
-            margins = similarity.new_full((len(place),), self.method.margin)
-            losses[own[place]] = triplet_mean(similarity, margins).float().cpu().numpy()
+            losses[own[place]] = self._statistic(similarity).float().cpu().numpy()
         return losses
 
     def _score(self, train: PairSet, peer: int, rows: Rows) -> Float[Tensor, "batch batch"]:

@@ -1,5 +1,8 @@
 """Softmax losses over a block of similarities: each pair against all others, both ways."""
 
+from collections.abc import Callable
+from functools import partial
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -82,3 +85,19 @@ def generalised_cross_entropy(
     by_image, by_caption = log_matches(similarity, temperature)
     own = torch.stack([by_image.diagonal(), by_caption.diagonal()])
     return ((1 - (power * own).exp()) / power).mean(0)
+
+
+def contrastive_loss(
+    name: str, temperature: float, power: float
+) -> Callable[[Float[Tensor, "batch batch"]], Float[Tensor, " batch"]]:
+    """Return the loss of a name, as a function of the similarities alone.
+
+    Args:
+        name: ``info_nce``, ``complementary`` or ``gce``.
+        temperature: As for :func:`log_matches`.
+        power: As for :func:`generalised_cross_entropy`; the others have none.
+    """
+    if name == "gce":
+        return partial(generalised_cross_entropy, temperature=temperature, power=power)
+    kind = {"info_nce": info_nce, "complementary": complementary}[name]
+    return partial(kind, temperature=temperature)

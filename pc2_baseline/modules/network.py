@@ -4,23 +4,19 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from pc2_baseline.modules.codes import CaptionCodes, ImageCodes
-from pc2_baseline.modules.image import ImageEncoder
-from pc2_baseline.modules.similarity import Similarity
-from pc2_baseline.modules.text import CaptionEncoder
+from pc2_baseline.modules.similarity import BlockSimilarity
 
 
 class MatchingNetwork(nn.Module):
     """Encode images, encode captions, score them.
 
     Args:
-        images: The image encoder.
-        captions: The caption encoder.
-        similarity: The reasoning over both.
+        images: The image encoder, from regions to :class:`ImageCodes`.
+        captions: The caption encoder, from tokens and lengths to :class:`CaptionCodes`.
+        similarity: Scores what both return.
     """
 
-    def __init__(
-        self, images: ImageEncoder, captions: CaptionEncoder, similarity: Similarity
-    ) -> None:
+    def __init__(self, images: nn.Module, captions: nn.Module, similarity: BlockSimilarity) -> None:
         super().__init__()
         self.images = images
         self.captions = captions
@@ -41,6 +37,6 @@ class MatchingNetwork(nn.Module):
     def score(
         self, images: ImageCodes, captions: CaptionCodes, *, logits: bool = False
     ) -> Float[Tensor, "images captions"]:
-        """Return the similarity matrix of a block: in (0, 1), or their logits."""
+        """Return the similarity matrix of a block, or logits that rank alike."""
         matrix: Tensor = self.similarity(images, captions, logits=logits)
         return matrix

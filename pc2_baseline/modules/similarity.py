@@ -41,7 +41,33 @@ class MemoryBudget:
 DEFAULT_BUDGET = MemoryBudget()
 
 
-class Similarity(nn.Module):
+class BlockSimilarity(nn.Module):
+    """Score every image of a block against every caption; a subclass defines :meth:`forward`.
+
+    Attributes:
+        group: Ranks that train the network together. A parameter that acts on a rank's own share
+            of the block alone has its gradients summed over them; other work is done by each.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.group: ProcessGroup = ALONE
+
+    def forward(
+        self, images: ImageCodes, captions: CaptionCodes, *, logits: bool = False
+    ) -> Float[Tensor, "images captions"]:
+        """Return the similarity matrix of a block.
+
+        Args:
+            images: Its rows.
+            captions: Its columns.
+            logits: Return logits instead, which rank alike: their sigmoids are what an ensemble
+                averages, see :func:`~pc2_baseline.modules.retrieval.ensemble`.
+        """
+        raise NotImplementedError
+
+
+class Similarity(BlockSimilarity):
     """Score every image against every caption, in (0, 1).
 
     Captions are taken together, sorted by length and padded within a chunk; the result is that of
@@ -72,7 +98,6 @@ class Similarity(nn.Module):
         self.evaluate = nn.Linear(node_dim, 1)
         xavier(self)
         self.budget = budget
-        self.group: ProcessGroup = ALONE
 
     def forward(
         self, images: ImageCodes, captions: CaptionCodes, *, logits: bool = False

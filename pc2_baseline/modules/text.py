@@ -75,13 +75,34 @@ class CaptionEncoder(nn.Module):
             lengths: Tokens of each caption, on the CPU.
         """
         embedded = self.dropout(self.embed(tokens))
-        if self.training and self.word_dropout:
-            blank = torch.rand(tokens.shape, device=tokens.device) < self.word_dropout
-            embedded = embedded.masked_fill(blank[..., None], 0.0)
-        packed = pack_padded_sequence(embedded, lengths, batch_first=True, enforce_sorted=False)
-        both, _ = pad_packed_sequence(
-            self.read(packed)[0], batch_first=True, total_length=tokens.shape[1]
-        )
-        forward, backward = both.chunk(2, dim=-1)
-        words = unit((forward + backward) / 2)
+        if self.training:
+            embedded = with_blanks(embedded, self.word_dropout)
+        words = unit(read_both_ways(self.read, embedded, lengths))
         return CaptionCodes(words, self.pool(words, lengths), lengths)
+
+
+def with_blanks(
+    embedded: Float[Tensor, "captions words dim"], share: float
+) -> Float[Tensor, "captions words dim"]:
+    """Replace a random share of the words of each caption by zeros."""
+    if not share:
+        return embedded
+    blank = torch.rand(embedded.shape[:2], device=embedded.device) < share
+    return embedded.masked_fill(blank[..., None], 0.0)
+
+
+def read_both_ways(
+    gru: nn.GRU, embedded: Float[Tensor, "captions words word"], lengths: Int[Tensor, " captions"]
+) -> Float[Tensor, "captions words dim"]:
+    """Read captions by a bidirectional GRU and average both directions; zeros after the end.
+
+    Args:
+        gru: Takes the batch first.
+        embedded: Padded with anything.
+        lengths: Words of each caption, on the CPU.
+    """
+    packed = pack_padded_sequence(embedded, lengths, batch_first=True, enforce_sorted=False)
+    both, _ = pad_packed_sequence(gru(packed)[0], batch_first=True, total_length=embedded.shape[1])
+    forward, backward = both.chunk(2, dim=-1)
+    averaged: Tensor = (forward + backward) / 2
+    return averaged

@@ -1,5 +1,6 @@
 """Cross-fit division: no peer trains on its fold, and what it never saw it judges well."""
 
+import copy
 import dataclasses
 import json
 import zipfile
@@ -16,6 +17,11 @@ from pc2_baseline.config import read_settings
 from pc2_baseline.data.pairs import open_pairs, pair_names, read_vocabulary
 from pc2_baseline.methods import crossfit
 from pc2_baseline.methods.crossfit import CrossFit
+from pc2_baseline.modules.contrastive import (
+    complementary,
+    generalised_cross_entropy,
+    info_nce,
+)
 from pc2_baseline.modules.division import Division
 from pc2_baseline.modules.folds import assign_folds
 from pc2_baseline.modules.learner import Learner
@@ -234,3 +240,89 @@ def test_captions_of_one_image_are_judged_by_one_peer(flickr, punkt, small):
         method.fit_epoch(pairs, 0)
         fold = method.statistics["fold"].numpy().reshape(20, 5)
     assert (fold == fold[:, :1]).all()
+
+
+POOLED = ["data.tokenizer=jieba", "model.embed_dim=16", "model.word_dim=8", "model.dropout=0",
+          "model.word_dropout=0", "model.feature_dropout=0", "train.warmup_epochs=1",
+          "train.epochs=2", "train.device=cpu", "method.folds=3"]  # fmt: skip
+
+
+def pooled_scores(net, pairs, rows):
+    batch = pairs.batch(rows)
+    with torch.no_grad():
+        return net.score(
+            net.encode_images(batch.regions), net.encode_captions(batch.tokens, batch.lengths)
+        )
+
+
+@pytest.mark.parametrize("loss", ["info_nce", "complementary", "gce"])
+def test_a_softmax_loss_is_weighed_by_the_clean_probabilities(tiny, monkeypatch, loss):
+    """One batch an epoch, without dropout: its loss follows from the weights before it."""
+    taken = []
+    own = Learner.step
+    monkeypatch.setattr(
+        Learner,
+        "step",
+        lambda self, loss, step: (taken.append((step, loss.item())), own(self, loss, step))[1],
+    )
+    clean_prob = np.linspace(0, 1, 24)
+    division = Division(clean_prob, clean_prob > 0.4)
+    monkeypatch.setattr(crossfit, "divide_by_fold", lambda *_: division)
+    settings = read_settings(
+        "crossfit-pooled-demo",
+        [*POOLED, f"method.loss={loss}", "method.temperature=0.3", "method.power=0.4",
+         "train.batch=24"],
+    )  # fmt: skip
+    each = {
+        "info_nce": lambda s: info_nce(s, 0.3),
+        "complementary": lambda s: complementary(s, 0.3),
+        "gce": lambda s: generalised_cross_entropy(s, 0.3, 0.4),
+    }[loss]
+    with open_pairs(tiny, "train", settings.data, CPU) as pairs:
+        method = make(settings, pairs)
+        fold = assign_folds(pairs.image_of, 3, settings.train.seed)
+        for epoch in range(2):
+            before = copy.deepcopy(method.nets)
+            taken.clear()
+            method.fit_epoch(pairs, epoch)
+            for peer, (step, found) in enumerate(taken):
+                rows = step.pair_index
+                expected = fold != peer
+                weights = torch.ones(len(rows))
+                if epoch:
+                    expected = expected & division.is_clean
+                    weights = torch.from_numpy(clean_prob[rows]).float()
+                assert sorted(rows) == np.flatnonzero(expected).tolist()
+                costs = each(pooled_scores(before[peer], pairs, rows))
+                assert found == pytest.approx((weights * costs).mean().item(), rel=1e-4)
+
+
+@pytest.mark.parametrize("loss", ["info_nce", "gce"])
+def test_the_statistic_of_softmax_losses_is_held_out_info_nce(tiny, loss):
+    settings = read_settings(
+        "crossfit-pooled-demo", [*POOLED, f"method.loss={loss}", "method.temperature=0.3"]
+    )
+    with open_pairs(tiny, "train", settings.data, CPU) as pairs:
+        method = make(settings, pairs)
+        method.fit_epoch(pairs, 0)
+        fold = method.statistics["fold"].numpy()
+        for peer, net in enumerate(method.nets):
+            rows = np.flatnonzero(fold == peer)
+            expected = info_nce(pooled_scores(net.eval(), pairs, rows), 0.3)
+            assert torch.allclose(method.statistics["loss"][rows], expected, atol=1e-6)
+
+
+def test_pooled_peers_find_the_shuffled_pairs(noisy):
+    settings = read_settings(
+        "crossfit-pooled-demo",
+        ["data.tokenizer=jieba", "train.lr=5e-3", "train.device=cpu", "method.folds=3",
+         "train.warmup_epochs=6", "train.epochs=3"],
+    )  # fmt: skip
+    with open_pairs(noisy, "train", settings.data, CPU) as pairs:
+        words = read_vocabulary(noisy, settings.data).idx
+        method = CrossFit(settings, Sizes(len(pairs), pairs.features, words), CPU)
+        for epoch in range(9):
+            method.fit_epoch(pairs, epoch)
+        names = pair_names(noisy, settings.data, len(pairs))
+    matched = read_truth(noisy / "truth.csv", names).matched
+    assert roc_auc_score(matched, method.statistics["clean_prob"]) > 0.8

@@ -1,0 +1,221 @@
+"""The ridge reference against numpy's least squares, and who judges whom."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import roc_auc_score
+
+from leaderboard.metrics import recalls
+from pc2_baseline.analysis.truth import read_truth
+from pc2_baseline.config import read_settings
+from pc2_baseline.data.pairs import open_pairs, pair_names, read_vocabulary
+from pc2_baseline.methods.ridge import Problem, Ridge
+from pc2_baseline.modules.division import divide
+from pc2_baseline.modules.folds import assign_folds
+from pc2_baseline.modules.lsa import fit_lsa
+from pc2_baseline.runs.evaluate import evaluate
+from pc2_baseline.runs.predict import predict
+from pc2_baseline.runs.train import train
+from pc2_baseline.training.method import Sizes
+
+CPU = torch.device("cpu")
+CHANCE = 2 * 100 * (1 + 5 + 10) / 40
+"""rSum of a random matrix over 40 pairs; knowing the topic gives about 440."""
+SMALL = ["data.tokenizer=jieba", "method.dim=6", "method.folds=3", "train.epochs=2",
+         "train.device=cpu", "train.tensorboard=false", "train.pictures=false"]  # fmt: skip
+
+
+def make(settings, pairs, words=28):
+    return Ridge(settings, Sizes(len(pairs), pairs.features, words), CPU)
+
+
+def lines(values):
+    return values / np.linalg.norm(values, axis=-1, keepdims=True)
+
+
+@pytest.fixture
+def captions():
+    generator = np.random.default_rng(0)
+    drawn = [generator.integers(4, 18, generator.integers(1, 9)) for _ in range(30)]
+    return [np.array([2, *ids, 3]) for ids in drawn]
+
+
+def test_a_captions_vector_is_its_tf_idf_on_the_first_singular_vectors(captions):
+    counts = np.zeros((30, 20))
+    for row, caption in enumerate(captions):
+        for token in caption[1:-1]:
+            counts[row, token] += 1
+    table = lines(counts * (1 + np.log(31 / (1 + (counts > 0).sum(0)))))
+    right = np.linalg.svd(table)[2][:5]
+    slow = lines(table @ right.T)
+    slow -= slow.mean(0)
+    found = fit_lsa(captions, 20, 5, seed=0).vectors(captions).numpy()
+    np.testing.assert_allclose(found @ found.T, slow @ slow.T, atol=1e-6)
+    again = fit_lsa(captions, 20, 5, seed=0).vectors(captions).numpy()
+    assert np.array_equal(found, again)
+
+
+def test_words_that_no_training_caption_has_count_for_nothing(captions):
+    lsa = fit_lsa(captions, 30, 5, seed=0)
+    assert not lsa.tokens[18:].any()
+    assert not lsa.tokens[:4].any(), "the tokens that frame a caption are no words"
+    known, with_unseen, unseen = [2, 5, 6, 3], [2, 5, 25, 6, 3], [2, 25, 3]
+    one, two, none = lsa.vectors([np.array(ids) for ids in (known, with_unseen, unseen)])
+    assert torch.allclose(one, two, atol=1e-6)
+    assert torch.allclose(none, -lsa.mean)
+
+
+def test_fewer_captions_than_dimensions_are_no_trouble(captions):
+    vectors = fit_lsa(captions[:3], 20, 64, seed=0).vectors(captions)
+    assert vectors.shape[0] == 30
+    assert torch.isfinite(vectors).all()
+
+
+def problem(pairs=40, features=7):
+    generator = np.random.default_rng(1)
+    pages = torch.from_numpy(generator.normal(size=(pairs, features)))
+    fold = generator.permutation(np.arange(pairs) % 3)
+    return Problem(pages, torch.from_numpy(generator.normal(size=(pairs, 4))), fold)
+
+
+def least_squares(pages, captions, penalty):
+    """Ridge as plain least squares with a row for each feature's penalty."""
+    rows = np.sqrt(penalty * len(pages)) * np.eye(pages.shape[1])
+    more = np.zeros((pages.shape[1], captions.shape[1]))
+    return np.linalg.lstsq(np.vstack([pages, rows]), np.vstack([captions, more]), rcond=None)[0]
+
+
+@pytest.mark.parametrize("penalty", [1e-3, 0.5, 100.0])
+def test_weights_are_those_of_least_squares_with_penalty_rows(penalty):
+    given = problem()
+    pages, captions = given.pages.numpy(), given.captions.numpy()
+    expected = least_squares(pages, captions, penalty)
+    np.testing.assert_allclose(given.solve(penalty).numpy(), expected, atol=1e-10)
+    kept = given.fold != 1
+    expected = least_squares(pages[kept], captions[kept], penalty)
+    np.testing.assert_allclose(given.solve(penalty, without=1).numpy(), expected, atol=1e-10)
+
+
+def test_by_hand():
+    pages = torch.tensor([[1.0], [-1.0]]).double()
+    given = Problem(pages, torch.tensor([[3.0], [-1.0]]).double(), np.array([0, 1]))
+    assert given.solve(1.0).item() == pytest.approx(4 / (2 + 2))
+    assert given.solve(1.0, without=0).item() == pytest.approx(1 / (1 + 1))
+
+
+def test_a_pair_is_judged_by_a_fit_to_the_other_folds():
+    given = problem()
+    pages, captions = given.pages.numpy(), given.captions.numpy()
+    found = given.held_out(0.3).numpy()
+    for row in range(len(pages)):
+        kept = given.fold != given.fold[row]
+        weights = least_squares(pages[kept], captions[kept], 0.3)
+        predicted = lines(pages[row] @ weights)
+        assert found[row] == pytest.approx(predicted @ lines(captions[row]), abs=1e-6)
+
+
+def test_pages_are_standardised_mean_regions_and_scores_are_cosines(tiny):
+    settings = read_settings("ridge", SMALL)
+    with (
+        open_pairs(tiny, "train", settings.data, CPU) as pairs,
+        open_pairs(tiny, "dev", settings.data, CPU) as dev,
+    ):
+        dead = np.array(pairs.regions)
+        dead[:, :, 5] = 7.0  # a feature that never changes divides by nothing
+        method = make(settings, pairs)
+        method.fit_epoch(dataclasses.replace(pairs, regions=dead), 1)
+        own = {name: value.numpy() for name, value in method.state_dict()["networks"].items()}
+        means = dead.astype(np.float64).mean(1)
+        spread = np.where(means.std(0) > 1e-9, means.std(0), 1)
+        words = fit_lsa(pairs.captions, 28, 6, seed=0)
+        fit = least_squares((means - means.mean(0)) / spread, words.vectors(pairs.captions).numpy(),
+                            method.penalties[1])  # fmt: skip
+        np.testing.assert_allclose(own["weights"], fit, atol=1e-8)
+        features = np.asarray(dev.regions, dtype=np.float64).mean(1)
+        predicted = lines(((features - means.mean(0)) / spread) @ fit)
+        expected = predicted @ lines(words.vectors(dev.captions).numpy()).T
+        np.testing.assert_allclose(method.similarity(dev), expected, atol=1e-5)
+
+
+def test_an_epoch_is_a_penalty_and_they_grow_by_equal_factors(tiny):
+    own = ["method.penalty_from=0.5", "method.penalty_to=8", "train.epochs=4"]
+    settings = read_settings("ridge", [*SMALL, *own])
+    with open_pairs(tiny, "train", settings.data, CPU) as pairs:
+        method = make(settings, pairs)
+        found = [method.fit_epoch(pairs, epoch)["penalty"] for epoch in range(5)]
+        assert found == pytest.approx([0.5, 1, 2, 4, 8])
+        assert torch.equal(method.state_dict()["networks"]["weights"], method.problem.solve(8.0))
+        loss = method.statistics["loss"].numpy()
+        np.testing.assert_allclose(loss, 1 - method.problem.held_out(8.0).numpy())
+        assert np.array_equal(method.statistics["fold"].numpy(), assign_folds(pairs.image_of, 3, 0))
+        assert np.array_equal(method.statistics["clean_prob"], divide(loss, 0).clean_prob)
+
+
+def test_captions_of_a_fold_never_change_the_fit_that_judges_them(tiny):
+    """Pairs within a fold swap captions: the words that there are stay the same."""
+    settings = read_settings("ridge", SMALL)
+    with open_pairs(tiny, "train", settings.data, CPU) as pairs:
+        inside = np.flatnonzero(assign_folds(pairs.image_of, 3, 0) == 1)
+        captions = list(pairs.captions)
+        for row, other in zip(inside, np.roll(inside, 1), strict=True):
+            captions[row] = pairs.captions[other]
+        methods = [make(settings, pairs) for _ in range(2)]
+        for method, given in zip(
+            methods, (pairs, dataclasses.replace(pairs, captions=captions)), strict=True
+        ):
+            method.fit_epoch(given, 0)
+        for without, same in ((1, True), (0, False), (None, False)):
+            words = [  # what a fit says of each word, whatever the signs of the singular vectors
+                method.problem.solve(1.0, without) @ method.fitted["tokens"].T for method in methods
+            ]
+            assert torch.allclose(*words, atol=1e-6) is same
+
+
+def test_it_learns_and_its_division_finds_the_shuffled_pairs(easy):
+    settings = read_settings("ridge", ["data.tokenizer=jieba"])
+    with (
+        open_pairs(easy, "train", settings.data, CPU) as pairs,
+        open_pairs(easy, "dev", settings.data, CPU) as dev,
+    ):
+        method = make(settings, pairs, read_vocabulary(easy, settings.data).idx)
+        method.fit_epoch(pairs, 6)
+        rsum = recalls(method.similarity(dev), dev.image_of).rsum
+        names = pair_names(easy, settings.data, len(pairs))
+    matched = read_truth(easy / "truth.csv", names).matched
+    assert rsum > 4 * CHANCE
+    assert roc_auc_score(matched, method.statistics["clean_prob"]) > 0.9
+
+
+def test_a_run_trains_goes_on_predicts_and_is_evaluated(tiny, tmp_path):
+    settings = read_settings("ridge", SMALL)
+    train(tiny, tmp_path / "whole", settings)
+    fit = Ridge.fit_epoch
+
+    def stop(self, pairs, epoch):
+        if epoch == 1:
+            raise KeyboardInterrupt
+        return fit(self, pairs, epoch)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Ridge, "fit_epoch", stop)
+        with pytest.raises(KeyboardInterrupt):
+            train(tiny, tmp_path / "cut", settings)
+    assert train(tiny, tmp_path / "cut", settings).fresh == 2
+    files = [*(tmp_path / "whole").rglob("*.safetensors")]
+    assert {file.parent.name for file in files} == {"last", "best", "divisions"}
+    for file in files:
+        other = tmp_path / "cut" / file.relative_to(tmp_path / "whole")
+        assert other.read_bytes() == file.read_bytes(), file
+    line = json.loads((tmp_path / "whole" / "log.jsonl").read_text().splitlines()[0])
+    assert set(line["figures"]) == {"penalty", "held_out_loss", "clean"}
+    predict(tmp_path / "whole", "test", tmp_path / "x.zip")
+    assert evaluate(tmp_path / "whole", "test")
+
+
+def test_a_method_of_other_settings_is_refused(tiny):
+    settings = read_settings("sgr", SMALL[:1])
+    with pytest.raises(TypeError, match="settings of sgr, expected those of ridge"):
+        Ridge(settings, Sizes(24, 768, 28), CPU)
