@@ -73,15 +73,32 @@ class DataSettings(Strict):
 
 
 class ModelSettings(Strict):
-    """The matching network: encoders and SGR or SAF."""
+    """The matching network: encoders and what compares their outputs."""
 
     embed_dim: PositiveInt = Field(2048, description="Width of regions and words.")
     word_dim: PositiveInt = Field(300, description="Width of a token's embedding.")
-    similarity: Literal["sgr", "saf"] = Field(
-        "sgr", description="Similarity graph reasoning, or attention filtration."
+    similarity: Literal["sgr", "saf", "scan_t2i", "scan_i2t", "imram", "vsrn"] = Field(
+        "sgr",
+        description="Network: SGRAF's graph reasoning (sgr) or attention filtration (saf); SCAN, "
+        "words attending to regions (scan_t2i) or regions to words (scan_i2t); IMRAM; VSRN.",
     )
     similarity_dim: PositiveInt = Field(256, description="Width of a similarity node.")
-    graph_layers: PositiveInt = Field(3, description="Layers of SGR's graph reasoning.")
+    graph_layers: PositiveInt = Field(
+        3, description="Layers of graph reasoning: SGR's over nodes, VSRN's over regions."
+    )
+    attention_temperature: PositiveFloat | None = Field(
+        None,
+        description="Factor in the attention's softmax of SCAN and IMRAM; default: 9, and 4 for "
+        "scan_i2t.",
+    )
+    cosine_pooling: Literal["lse", "mean"] = Field(
+        "lse", description="SCAN: LogSumExp of the cosines of words or regions, or their mean."
+    )
+    lse_sharpness: PositiveFloat | None = Field(
+        None,
+        description="SCAN: factor in the LogSumExp; default: 6 for scan_t2i, 5 for scan_i2t.",
+    )
+    matching_steps: PositiveInt = Field(3, description="Steps of IMRAM's matching.")
     dropout: Annotated[float, Field(ge=0, lt=1)] = Field(
         0.4, description="Dropout in the word embedding and both attention poolings."
     )

@@ -54,9 +54,9 @@ class ProcessGroup:
 
     def sum_gradients(self, parameters: Iterable[torch.nn.Parameter]) -> None:
         """Add up the gradients of parameters that act on each rank's own share alone."""
-        if self.parts == 1:
-            return
         own = list(parameters)
+        if self.parts == 1 or not own:
+            return
         gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in own]
         for parameter, values in zip(own, _summed(gradients, self.group), strict=True):
             parameter.grad = values.clone()

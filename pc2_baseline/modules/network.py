@@ -5,6 +5,7 @@ from torch import Tensor, nn
 
 from pc2_baseline.modules.codes import CaptionCodes, ImageCodes
 from pc2_baseline.modules.image import ImageEncoder
+from pc2_baseline.modules.region_graph import RegionGraphEncoder
 from pc2_baseline.modules.similarity import Similarity
 from pc2_baseline.modules.text import CaptionEncoder
 
@@ -19,7 +20,10 @@ class MatchingNetwork(nn.Module):
     """
 
     def __init__(
-        self, images: ImageEncoder, captions: CaptionEncoder, similarity: Similarity
+        self,
+        images: ImageEncoder | RegionGraphEncoder,
+        captions: CaptionEncoder,
+        similarity: Similarity,
     ) -> None:
         super().__init__()
         self.images = images
@@ -41,6 +45,10 @@ class MatchingNetwork(nn.Module):
     def score(
         self, images: ImageCodes, captions: CaptionCodes, *, logits: bool = False
     ) -> Float[Tensor, "images captions"]:
-        """Return the similarity matrix of a block: in (0, 1), or their logits."""
+        """Return the similarity matrix of a block, or logits, which rank alike.
+
+        Similarities are in (0, 1), or cosines and sums of them, by the kind of the network;
+        margins are in their units. Logits are for scoring alone.
+        """
         matrix: Tensor = self.similarity(images, captions, logits=logits)
         return matrix
