@@ -15,7 +15,7 @@ from pydantic import (
 from now_builder.config import Strict, build, read_toml, with_overrides
 from now_builder.errors import ConfigError
 from now_builder.formats.benchmarks import NowName, PrecompName
-from pc2_baseline.method_settings import MethodSettings, method_fields
+from pc2_baseline.method_settings import OLD_NAMES, MethodSettings, method_fields
 from pc2_baseline.method_settings.base import Share
 from pc2_baseline.method_settings.pc2 import Pc2Settings
 
@@ -248,6 +248,7 @@ def with_method(tree: dict[str, Any], name: str) -> dict[str, Any]:
         tree: Sections of values.
         name: Name of the new method.
     """
+    name = OLD_NAMES.get(name, name)
     known = method_fields().get(name, ())
     kept = {key: value for key, value in tree.get("method", {}).items() if key in known}
     return {**tree, "method": {**kept, "name": name}}

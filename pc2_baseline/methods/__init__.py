@@ -15,7 +15,7 @@ METHODS = {
     "crossfit": "crossfit:CrossFit",
     "pc2": "pc2:Pc2",
     "pc2-released": "pc2_released:Pc2Released",
-    "sgr": "sgr:Sgr",
+    "triplet": "triplet:Triplet",
 }
 """Class of each method, by the name in its settings."""
 

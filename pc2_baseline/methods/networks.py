@@ -7,16 +7,16 @@ from torch import nn
 
 from pc2_baseline.config import ModelSettings, TrainSettings
 from pc2_baseline.modules.attention import Direction, ImramSimilarity, ScanSimilarity
-from pc2_baseline.modules.cosine import PooledSimilarity
+from pc2_baseline.modules.cosine import CosineSimilarity
 from pc2_baseline.modules.image import ImageEncoder, LocalImageEncoder
 from pc2_baseline.modules.learner import Learner
 from pc2_baseline.modules.network import MatchingNetwork
 from pc2_baseline.modules.region_graph import RegionGraphEncoder
 from pc2_baseline.modules.similarity import (
+    BlockSimilarity,
     MemoryBudget,
     SafSimilarity,
     SgrSimilarity,
-    Similarity,
 )
 from pc2_baseline.modules.text import CaptionEncoder, LocalCaptionEncoder, OneWayCaptionEncoder
 from pc2_baseline.process_groups import ALONE, ProcessGroup
@@ -32,7 +32,7 @@ class Kind:
 
     images: Callable[[ModelSettings, int], ImageEncoder | RegionGraphEncoder]
     captions: type[CaptionEncoder]
-    similarity: Callable[[ModelSettings, MemoryBudget], Similarity]
+    similarity: Callable[[ModelSettings, MemoryBudget], BlockSimilarity]
 
 
 def _pooled_images(model: ModelSettings, features: int) -> ImageEncoder:
@@ -47,8 +47,8 @@ def _region_graph(model: ModelSettings, features: int) -> RegionGraphEncoder:
     return RegionGraphEncoder(features, model.embed_dim, model.graph_layers, model.feature_dropout)
 
 
-def _scan(direction: Direction) -> Callable[[ModelSettings, MemoryBudget], Similarity]:
-    def make(model: ModelSettings, budget: MemoryBudget) -> Similarity:
+def _scan(direction: Direction) -> Callable[[ModelSettings, MemoryBudget], BlockSimilarity]:
+    def make(model: ModelSettings, budget: MemoryBudget) -> BlockSimilarity:
         temperature = model.attention_temperature or _TEMPERATURE[direction]
         sharpness = model.lse_sharpness or _SHARPNESS[direction]
         return ScanSimilarity(direction, temperature, model.cosine_pooling, sharpness, budget)
@@ -56,7 +56,7 @@ def _scan(direction: Direction) -> Callable[[ModelSettings, MemoryBudget], Simil
     return make
 
 
-def _imram(model: ModelSettings, budget: MemoryBudget) -> Similarity:
+def _imram(model: ModelSettings, budget: MemoryBudget) -> BlockSimilarity:
     temperature = model.attention_temperature or _TEMPERATURE["t2i"]
     return ImramSimilarity(model.embed_dim, model.matching_steps, temperature, budget)
 
@@ -77,7 +77,7 @@ KINDS = {
     "scan_t2i": Kind(_local_images, LocalCaptionEncoder, _scan("t2i")),
     "scan_i2t": Kind(_local_images, LocalCaptionEncoder, _scan("i2t")),
     "imram": Kind(_local_images, LocalCaptionEncoder, _imram),
-    "vsrn": Kind(_region_graph, OneWayCaptionEncoder, lambda *_: PooledSimilarity()),
+    "vsrn": Kind(_region_graph, OneWayCaptionEncoder, lambda *_: CosineSimilarity()),
 }
 """Networks, by ``model.similarity``."""
 

@@ -16,9 +16,9 @@ from torch.nn import functional
 
 from now_builder.formats.features import REGIONS
 from pc2_baseline.modules.codes import CaptionCodes, ImageCodes, word_mask
-from pc2_baseline.modules.cosine import SLACK, cosine_logits
+from pc2_baseline.modules.cosine import cosine_logits
 from pc2_baseline.modules.fused import EPSILON, unit
-from pc2_baseline.modules.similarity import DEFAULT_BUDGET, SLOPE, MemoryBudget, Similarity
+from pc2_baseline.modules.similarity import DEFAULT_BUDGET, SLOPE, ChunkedSimilarity, MemoryBudget
 
 Direction = Literal["t2i", "i2t"]
 Pooling = Literal["lse", "mean"]
@@ -82,7 +82,7 @@ def attended_cosine(
     return (weights * affinity).sum(1) / length
 
 
-class ScanSimilarity(Similarity):
+class ScanSimilarity(ChunkedSimilarity):
     """Stacked cross attention: the pooled cosines of words, or regions, with what they attend to.
 
     Args:
@@ -116,7 +116,7 @@ class ScanSimilarity(Similarity):
         self.temperature = temperature
         self.pooling = pooling
         self.sharpness = sharpness
-        self.bound = SLACK + (log(_MOST_WORDS) / sharpness if pooling == "lse" else 0.0)
+        self.bound = 1.0 + (log(_MOST_WORDS) / sharpness if pooling == "lse" else 0.0)
 
     def _kept(self, captions: CaptionCodes, images: ImageCodes, _: torch.dtype) -> int:
         """Return the bytes of affinities, scaled ones, weights and mixtures of a block."""
@@ -205,7 +205,7 @@ class Memory(nn.Module):
         return torch.lerp(write, queries.expand_as(write), gate)
 
 
-class ImramSimilarity(Similarity):
+class ImramSimilarity(ChunkedSimilarity):
     """Iterative matching: cross attention in several steps and both directions, summed.
 
     After a step, each query is renewed by what it attended to (:class:`Memory`); the cosine is
@@ -252,7 +252,7 @@ class ImramSimilarity(Similarity):
         by_words = self._match(images.regions, words, (all_regions, there), self.words, kind)
         by_regions = self._match(words, images.regions, (there, all_regions), self.regions, kind)
         similarity = by_words + by_regions.T
-        return cosine_logits(similarity, SLACK * 2 * self.steps) if logits else similarity
+        return cosine_logits(similarity, 2.0 * self.steps) if logits else similarity
 
     def _match(
         self,

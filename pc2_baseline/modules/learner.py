@@ -10,7 +10,7 @@ from jaxtyping import Int
 from torch import Tensor, nn
 
 from now_builder.errors import TrainingError
-from pc2_baseline.modules.similarity import Similarity
+from pc2_baseline.modules.similarity import BlockSimilarity
 from pc2_baseline.process_groups import ProcessGroups
 
 Value = TypeVar("Value")
@@ -74,7 +74,12 @@ class Learner:
     """
 
     def __init__(
-        self, net: nn.Module, lr: float, clip: float, weight_decay: float, similarity: Similarity
+        self,
+        net: nn.Module,
+        lr: float,
+        clip: float,
+        weight_decay: float,
+        similarity: BlockSimilarity,
     ) -> None:
         self.net = net
         self.similarity = similarity

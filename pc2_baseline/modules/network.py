@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from pc2_baseline.modules.codes import CaptionCodes, ImageCodes
 from pc2_baseline.modules.image import ImageEncoder
 from pc2_baseline.modules.region_graph import RegionGraphEncoder
-from pc2_baseline.modules.similarity import Similarity
+from pc2_baseline.modules.similarity import BlockSimilarity
 from pc2_baseline.modules.text import CaptionEncoder
 
 
@@ -23,7 +23,7 @@ class MatchingNetwork(nn.Module):
         self,
         images: ImageEncoder | RegionGraphEncoder,
         captions: CaptionEncoder,
-        similarity: Similarity,
+        similarity: BlockSimilarity,
     ) -> None:
         super().__init__()
         self.images = images

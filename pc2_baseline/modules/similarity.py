@@ -41,8 +41,34 @@ class MemoryBudget:
 DEFAULT_BUDGET = MemoryBudget()
 
 
-class Similarity(nn.Module):
-    """Score every image against every caption.
+class BlockSimilarity(nn.Module):
+    """Score every image of a block against every caption; a subclass defines :meth:`forward`.
+
+    Attributes:
+        group: Ranks that train the network together. A parameter that acts on a rank's own share
+            of the block alone has its gradients summed over them; other work is done by each.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.group: ProcessGroup = ALONE
+
+    def forward(
+        self, images: ImageCodes, captions: CaptionCodes, *, logits: bool = False
+    ) -> Float[Tensor, "images captions"]:
+        """Return the similarity matrix of a block.
+
+        Args:
+            images: Its rows.
+            captions: Its columns.
+            logits: Return logits instead, which rank alike: their sigmoids are what an ensemble
+                averages, see :func:`~pc2_baseline.modules.retrieval.ensemble`.
+        """
+        raise NotImplementedError
+
+
+class ChunkedSimilarity(BlockSimilarity):
+    """Score the captions of a block in chunks.
 
     Captions are taken together, sorted by length and padded within a chunk; the result is that of
     one caption at a time. Where what a whole block keeps for the backward pass would be too much,
@@ -66,12 +92,11 @@ class Similarity(nn.Module):
         super().__init__()
         self.width = width
         self.budget = budget
-        self.group: ProcessGroup = ALONE
 
     def forward(
         self, images: ImageCodes, captions: CaptionCodes, *, logits: bool = False
     ) -> Float[Tensor, "images captions"]:
-        """Return the similarity matrix of a block, or logits, which rank alike."""
+        """Return the similarity matrix of a block, or its logits."""
         kind = torch.bfloat16 if self.budget.precision == "bf16" else images.regions.dtype
         order = torch.argsort(captions.lengths, stable=True)
         own = order[self.group.part :: self.group.parts]
@@ -135,7 +160,7 @@ class Similarity(nn.Module):
         raise NotImplementedError
 
 
-class NodeSimilarity(Similarity):
+class Similarity(ChunkedSimilarity):
     """Score pairs, in (0, 1), by what their words and the wholes differ in from each other.
 
     Nothing of the width of a word is kept for the backward pass.
@@ -255,7 +280,7 @@ class GraphLayer(nn.Module):
         return self.key.weight.T @ self.query.weight, self.query.bias @ self.key.weight
 
 
-class SgrSimilarity(NodeSimilarity):
+class SgrSimilarity(Similarity):
     """Similarity graph reasoning: nodes attend to each other; the global one is read.
 
     Args:
@@ -294,7 +319,7 @@ class SgrSimilarity(NodeSimilarity):
         return reasoned.view(images, captions, -1), reasoned.new_zeros(0, captions)
 
 
-class SafSimilarity(NodeSimilarity):
+class SafSimilarity(Similarity):
     """Similarity attention filtration: nodes are weighed by themselves and summed.
 
     Batch normalisation is over the nodes of one caption in all images of the batch, so a batch

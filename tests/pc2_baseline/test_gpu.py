@@ -147,7 +147,7 @@ def deterministic():
 
 
 def run(release, folder, device, method, *more):
-    config = {"pc2": "pc2-paper", "sgr": "sgr"}[method]
+    config = {"pc2": "pc2-paper", "triplet": "sgr"}[method]
     own = ["method.classes=8", "method.class_hidden=16"] if method == "pc2" else []
     settings = [
         "model.embed_dim=32", "model.word_dim=24", "model.similarity_dim=16", "train.batch=8",
@@ -170,7 +170,7 @@ def same(one, two):
 
 
 METHODS = [
-    "sgr",
+    "triplet",
     pytest.param("pc2", marks=pytest.mark.skipif(not HAS_MIXTURES, reason="no scikit-learn")),
 ]
 
