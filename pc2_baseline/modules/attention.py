@@ -33,7 +33,7 @@ def multiply(
 ) -> Float[Tensor, "sets keys others queries"]:
     """Multiply every query with every key, in some type; the result has that of the inputs."""
     products = keys.to(kind) @ queries.flatten(0, 1).to(kind).T
-    return products.to(keys.dtype).unflatten(2, queries.shape[:2])
+    return products.to(keys.dtype).view(*keys.shape[:2], *queries.shape[:2])
 
 
 def attention(
@@ -286,7 +286,8 @@ class ImramSimilarity(ChunkedSimilarity):
         flat = queries.flatten(1, 2)
         products = (keys.to(kind) @ flat.to(kind).transpose(1, 2)).to(keys.dtype)
         lengths = torch.linalg.vector_norm(flat, dim=2)[:, None] + EPSILON
-        return (products / lengths).unflatten(2, queries.shape[1:3])
+        cosines: Tensor = products / lengths
+        return cosines.view(*keys.shape[:2], *queries.shape[1:3])
 
 
 def _unpadded(
