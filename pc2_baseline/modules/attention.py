@@ -233,6 +233,7 @@ class ImramSimilarity(ChunkedSimilarity):
         super().__init__(dim, budget)
         self.steps = steps
         self.temperature = temperature
+        self.bound = 2.0 * steps
         self.words = Memory(dim)
         self.regions = Memory(dim)
 
@@ -252,7 +253,7 @@ class ImramSimilarity(ChunkedSimilarity):
         by_words = self._match(images.regions, words, (all_regions, there), self.words, kind)
         by_regions = self._match(words, images.regions, (there, all_regions), self.regions, kind)
         similarity = by_words + by_regions.T
-        return cosine_logits(similarity, 2.0 * self.steps) if logits else similarity
+        return cosine_logits(similarity, self.bound) if logits else similarity
 
     def _match(
         self,

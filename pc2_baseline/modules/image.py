@@ -41,7 +41,7 @@ class ImagePooling(nn.Module):
 class RegionMean(nn.Module):
     """Pool regions by their mean; it has no weights."""
 
-    def __init__(self, *_: float) -> None:
+    def __init__(self, _dim: int, _dropout: float) -> None:
         super().__init__()
 
     def forward(self, regions: Float[Tensor, "images 36 dim"]) -> Float[Tensor, "images dim"]:

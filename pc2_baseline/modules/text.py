@@ -41,7 +41,7 @@ class CaptionPooling(nn.Module):
 class WordMean(nn.Module):
     """Pool the words of each caption by their mean; it has no weights."""
 
-    def __init__(self, *_: float) -> None:
+    def __init__(self, _dim: int, _dropout: float) -> None:
         super().__init__()
 
     def forward(
@@ -54,7 +54,7 @@ class WordMean(nn.Module):
 class LastWord(nn.Module):
     """Take the last word of each caption for all of it, as a one-way reader leaves it."""
 
-    def __init__(self, *_: float) -> None:
+    def __init__(self, _dim: int, _dropout: float) -> None:
         super().__init__()
 
     def forward(

@@ -220,6 +220,7 @@ def test_scores_and_logits_are_finite_at_the_extremes_and_rank_alike(kind, extre
     scores = similarity(images, captions)
     logits = similarity(images, captions, logits=True)
     assert torch.isfinite(logits).all()
+    assert torch.allclose((logits / 2).tanh() * similarity.bound, scores, atol=1e-4)
     scores.sum().backward()
     assert torch.isfinite(images.regions.grad).all()
     images, captions = (value for value in codes([4, 9, 30], seed=5))
