@@ -27,6 +27,10 @@ app = Program(
 )
 
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.")]
+RunFolders = Annotated[
+    list[Path],
+    typer.Argument(metavar="RUN...", help="Folder of a run; similarities of several are averaged."),
+]
 Device = Annotated[
     str | None, typer.Option(help="cpu, cuda, cuda:1 … or auto; default: as set for the run.")
 ]
@@ -137,27 +141,33 @@ def _check_started(run: Path, pattern: str, *, force: bool) -> None:
 @app.command(
     epilog=_examples(
         "pc2-baseline predict runs/pc2 -o pc2.zip",
+        "pc2-baseline predict runs/sgr runs/saf -o sgraf.zip",
+        "pc2-baseline predict runs/sgr/seed-0 runs/sgr/seed-1 -o sgr-twice.zip",
         "pc2-baseline predict runs/pc2 --split dev -o dev.zip --release /data/release",
         "now-leaderboard score pc2.zip --release out/release",
     )
 )
 def predict(
-    run: RunFolder,
+    runs: RunFolders,
     output: Annotated[Path, typer.Option("-o", "--output", help="The submission, a .zip file.")],
     split: Annotated[str, typer.Option(help="dev or test.")] = "test",
     release: Release = None,
     device: Device = None,
 ) -> None:
-    """Score a split with the best epoch and pack the matrix as a submission."""
+    """Score a split with the best epoch and pack the matrix as a submission.
+
+    Similarities of several runs on the same data are averaged, each run counting once: SGRAF is SGR
+    and SAF, and two seeds of one network stand beside a method that has two.
+    """
     from pc2_baseline.runs.predict import predict as start  # noqa: PLC0415 - torch is heavy
 
-    start(run, split, output, release=release, device_name=device)
+    start(runs, split, output, release=release, device_name=device)
     typer.echo(f"{output}")
 
 
 @app.command()
 def evaluate(
-    run: RunFolder,
+    runs: RunFolders,
     split: Annotated[str, typer.Option(help="dev or test.")] = "test",
     fold: Annotated[
         int | None,
@@ -172,11 +182,14 @@ def evaluate(
     device: Device = None,
     as_json: AsJson = False,
 ) -> None:
-    """Score a split with the best epoch: recalls both ways and rSum, on any layout."""
+    """Score a split with the best epoch: recalls both ways and rSum, on any layout.
+
+    Similarities of several runs are averaged, as `predict` does.
+    """
     from pc2_baseline.runs.evaluate import evaluate as start  # noqa: PLC0415 - torch is heavy
     from pc2_baseline.runs.evaluate import in_words  # noqa: PLC0415 - torch is heavy
 
-    found = start(run, split, release=release, device_name=device, matrix=output, fold=fold)
+    found = start(runs, split, release=release, device_name=device, matrix=output, fold=fold)
     _print(asdict(found), in_words(found), as_json=as_json)
 
 

@@ -15,7 +15,7 @@ from pydantic import (
 from now_builder.config import Strict, build, read_toml, with_overrides
 from now_builder.errors import ConfigError
 from now_builder.formats.benchmarks import NowName, PrecompName
-from pc2_baseline.method_settings import MethodSettings, method_fields
+from pc2_baseline.method_settings import OLD_NAMES, MethodSettings, method_fields
 from pc2_baseline.method_settings.base import Share
 from pc2_baseline.method_settings.pc2 import Pc2Settings
 
@@ -73,14 +73,15 @@ class DataSettings(Strict):
 
 
 class ModelSettings(Strict):
-    """The matching network: encoders and SGR or SAF, or one vector each."""
+    """The matching network: encoders and what compares their outputs."""
 
     embed_dim: PositiveInt = Field(2048, description="Width of regions and words.")
     word_dim: PositiveInt = Field(300, description="Width of a token's embedding.")
-    similarity: Literal["sgr", "saf", "pooled"] = Field(
+    similarity: Literal["sgr", "saf", "scan_t2i", "scan_i2t", "imram", "vsrn", "pooled"] = Field(
         "sgr",
-        description="Similarity graph reasoning, attention filtration, or the cosine of one vector "
-        "a screenshot and one a caption, hundreds of times faster.",
+        description="Network: SGRAF's graph reasoning (sgr) or attention filtration (saf); SCAN, "
+        "words attending to regions (scan_t2i) or regions to words (scan_i2t); IMRAM; VSRN; or the "
+        "cosine of one vector a screenshot and one a caption (pooled), hundreds of times faster.",
     )
     image_pooling: Literal["mean", "gpo"] = Field(
         "mean",
@@ -92,7 +93,22 @@ class ModelSettings(Strict):
         description="Of pooled: the mean of the words' embeddings, or of a GRU's outputs.",
     )
     similarity_dim: PositiveInt = Field(256, description="Width of a similarity node.")
-    graph_layers: PositiveInt = Field(3, description="Layers of SGR's graph reasoning.")
+    graph_layers: PositiveInt = Field(
+        3, description="Layers of graph reasoning: SGR's over nodes, VSRN's over regions."
+    )
+    attention_temperature: PositiveFloat | None = Field(
+        None,
+        description="Factor in the attention's softmax of SCAN and IMRAM; default: 9, and 4 for "
+        "scan_i2t.",
+    )
+    cosine_pooling: Literal["lse", "mean"] = Field(
+        "lse", description="SCAN: LogSumExp of the cosines of words or regions, or their mean."
+    )
+    lse_sharpness: PositiveFloat | None = Field(
+        None,
+        description="SCAN: factor in the LogSumExp; default: 6 for scan_t2i, 5 for scan_i2t.",
+    )
+    matching_steps: PositiveInt = Field(3, description="Steps of IMRAM's matching.")
     dropout: Annotated[float, Field(ge=0, lt=1)] = Field(
         0.4, description="Dropout in the word embedding and both attention poolings."
     )
@@ -258,6 +274,7 @@ def with_method(tree: dict[str, Any], name: str) -> dict[str, Any]:
         tree: Sections of values.
         name: Name of the new method.
     """
+    name = OLD_NAMES.get(name, name)
     known = method_fields().get(name, ())
     kept = {key: value for key, value in tree.get("method", {}).items() if key in known}
     return {**tree, "method": {**kept, "name": name}}

@@ -8,17 +8,20 @@ from pc2_baseline.method_settings.contrastive import ContrastiveSettings
 from pc2_baseline.method_settings.crossfit import CrossFitSettings
 from pc2_baseline.method_settings.pc2 import Pc2ReleasedSettings, Pc2Settings
 from pc2_baseline.method_settings.ridge import RidgeSettings
-from pc2_baseline.method_settings.sgr import SgrSettings
+from pc2_baseline.method_settings.triplet import OneNetworkSettings
 
 MethodSettings = Annotated[
     Pc2Settings
     | Pc2ReleasedSettings
-    | SgrSettings
+    | OneNetworkSettings
     | CrossFitSettings
     | ContrastiveSettings
     | RidgeSettings,
     Field(discriminator="name"),
 ]
+
+OLD_NAMES = {"sgr": "triplet"}
+"""Names that methods had, which settings may still say."""
 
 
 def method_fields() -> dict[str, set[str]]:

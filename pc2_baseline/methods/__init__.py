@@ -17,7 +17,7 @@ METHODS = {
     "pc2": "pc2:Pc2",
     "pc2-released": "pc2_released:Pc2Released",
     "ridge": "ridge:Ridge",
-    "sgr": "sgr:Sgr",
+    "triplet": "triplet:Triplet",
 }
 """Class of each method, by the name in its settings."""
 

@@ -38,6 +38,17 @@ class ImagePooling(nn.Module):
         return unit((weights * regions).sum(1))
 
 
+class RegionMean(nn.Module):
+    """Pool regions by their mean; it has no weights."""
+
+    def __init__(self, _dim: int, _dropout: float) -> None:
+        super().__init__()
+
+    def forward(self, regions: Float[Tensor, "images 36 dim"]) -> Float[Tensor, "images dim"]:
+        """Return one unit vector per image."""
+        return unit(regions.mean(1))
+
+
 class ImageEncoder(nn.Module):
     """Project region features to unit vectors and pool them.
 
@@ -48,6 +59,8 @@ class ImageEncoder(nn.Module):
         feature_dropout: Dropout of the features' values.
     """
 
+    pooling: type[nn.Module] = ImagePooling
+
     def __init__(
         self, feature_dim: int, dim: int, dropout: float, feature_dropout: float = 0.0
     ) -> None:
@@ -55,9 +68,15 @@ class ImageEncoder(nn.Module):
         self.drop = nn.Dropout(feature_dropout)
         self.project = nn.Linear(feature_dim, dim)
         xavier(self)
-        self.pool = ImagePooling(dim, dropout)
+        self.pool = self.pooling(dim, dropout)
 
     def forward(self, regions: Float[Tensor, "images 36 features"]) -> ImageCodes:
         """Encode the screenshots of a batch."""
         vectors = unit(self.project(self.drop(regions)))
         return ImageCodes(vectors, self.pool(vectors))
+
+
+class LocalImageEncoder(ImageEncoder):
+    """An image encoder for networks that compare regions alone: the pooled vector is their mean."""
+
+    pooling = RegionMean

@@ -37,6 +37,10 @@ class MatchingNetwork(nn.Module):
     def score(
         self, images: ImageCodes, captions: CaptionCodes, *, logits: bool = False
     ) -> Float[Tensor, "images captions"]:
-        """Return the similarity matrix of a block, or logits that rank alike."""
+        """Return the similarity matrix of a block, or logits, which rank alike.
+
+        Similarities are in (0, 1), or cosines and sums of them, by the kind of the network;
+        margins are in their units. Logits are for scoring alone.
+        """
         matrix: Tensor = self.similarity(images, captions, logits=logits)
         return matrix

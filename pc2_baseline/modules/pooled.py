@@ -8,12 +8,10 @@ from torch import Tensor, nn
 
 from pc2_baseline.modules.codes import CaptionCodes, ImageCodes, word_mask, xavier
 from pc2_baseline.modules.fused import unit
-from pc2_baseline.modules.similarity import BlockSimilarity
-from pc2_baseline.modules.text import read_both_ways, with_blanks
+from pc2_baseline.modules.text import read_words, with_blanks
 
 PLACE_DIM = 32
 SHARPNESS = 0.1
-_WHOLE = 1 - 1e-6
 
 
 class GeneralizedPooling(nn.Module):
@@ -137,7 +135,7 @@ class PooledCaptionEncoder(nn.Module):
         if self.training:
             embedded = with_blanks(embedded, self.word_dropout)
         if isinstance(self.read, nn.GRU):
-            vectors = _mean(read_both_ways(self.read, embedded, lengths), lengths)
+            vectors = _mean(read_words(self.read, embedded, lengths), lengths)
         else:
             vectors = self.read(_mean(embedded, lengths))
         pooled = unit(vectors)
@@ -150,18 +148,3 @@ def _mean(
     """Average the words that are there."""
     there = word_mask(lengths, words.shape[1], words.device)
     return (words * there[..., None]).sum(1) / lengths.to(words)[:, None]
-
-
-class CosineSimilarity(BlockSimilarity):
-    """Score by the cosine of the pooled vectors, in [-1, 1].
-
-    The logits are those of (1 + cosine) / 2, so that an ensemble's mean ranks as the mean cosine.
-    There is nothing to split: each rank of a process group computes the whole product.
-    """
-
-    def forward(
-        self, images: ImageCodes, captions: CaptionCodes, *, logits: bool = False
-    ) -> Float[Tensor, "images captions"]:
-        """Return the cosines of a block, or their logits."""
-        cosine = images.pooled @ captions.pooled.T
-        return 2 * cosine.clamp(-_WHOLE, _WHOLE).atanh() if logits else cosine

@@ -67,13 +67,103 @@ class BlockSimilarity(nn.Module):
         raise NotImplementedError
 
 
-class Similarity(BlockSimilarity):
-    """Score every image against every caption, in (0, 1).
+class ChunkedSimilarity(BlockSimilarity):
+    """Score the captions of a block in chunks.
 
     Captions are taken together, sorted by length and padded within a chunk; the result is that of
-    one caption at a time. Nothing of the width of a word is kept for the backward pass, and where
-    the nodes of a whole block would be too many, each chunk is computed again then, so that memory
-    is bounded by the chunk. The ranks of a process group take a share of the captions each.
+    one caption at a time. Where what a whole block keeps for the backward pass would be too much,
+    each chunk is computed again then, so that memory is bounded by the chunk. The ranks of a
+    process group take a share of the captions each.
+
+    A subclass defines in :meth:`_block` the scores of a chunk, and in :meth:`_kept` what they keep.
+
+    Args:
+        width: Values that a chunk holds for each image and word; decides how many captions fit.
+        budget: Memory that a block may take, and its precision.
+    """
+
+    extra = 0
+    """Rows that :meth:`_block` adds below the similarities of a caption."""
+
+    shortest = 0
+    """Words that a caption counts as at least, when chunks are cut."""
+
+    def __init__(self, width: int, budget: MemoryBudget = DEFAULT_BUDGET) -> None:
+        super().__init__()
+        self.width = width
+        self.budget = budget
+
+    def forward(
+        self, images: ImageCodes, captions: CaptionCodes, *, logits: bool = False
+    ) -> Float[Tensor, "images captions"]:
+        """Return the similarity matrix of a block, or its logits."""
+        kind = torch.bfloat16 if self.budget.precision == "bf16" else images.regions.dtype
+        order = torch.argsort(captions.lengths, stable=True)
+        own = order[self.group.part :: self.group.parts]
+        regions, image, words, caption = self.group.share(
+            images.regions, images.pooled, captions.words, captions.pooled
+        )
+        images = ImageCodes(regions, image)
+        captions = CaptionCodes(words, caption, captions.lengths)
+        chunk = self._chunk_bytes(images.pooled.device)
+        cells = chunk // (kind.itemsize * self.width)
+        kept = self._kept(captions, images, kind) if torch.is_grad_enabled() else 0
+        keep = kept <= _mib(self.budget.keep_mb, KEEP_MB, images.pooled.device)
+        block = partial(self._block, logits=logits)
+        found = []
+        lengths = captions.lengths[own].clamp(min=self.shortest).tolist()
+        for start, stop in _runs(lengths, len(images.pooled), cells):
+            part = captions[own[start:stop]]
+            found.append(
+                block(images, part, kind)
+                if keep
+                else checkpoint(
+                    block, images, part, kind, use_reentrant=False, preserve_rng_state=False
+                )
+            )
+        none = _nothing_of(images, captions, len(images.pooled) + self.extra)
+        gathered = self.group.gather(torch.cat([none, *found], 1), len(order))
+        gathered = gathered[:, torch.argsort(order).to(gathered.device)]
+        self.note(gathered[len(images.pooled) :].detach(), captions.lengths, len(images.pooled))
+        return gathered[: len(images.pooled)]
+
+    def note(
+        self,
+        figures: Float[Tensor, "extra captions"],
+        lengths: Int[Tensor, " captions"],
+        images: int,
+    ) -> None:
+        """Take in the figures of a block's captions, once, in their order."""
+
+    def _chunk_bytes(self, device: torch.device) -> int:
+        """Return the size of the largest tensor in bytes."""
+        return _mib(self.budget.chunk_mb, CHUNK_MB, device)
+
+    def _kept(self, captions: CaptionCodes, images: ImageCodes, kind: torch.dtype) -> int:
+        """Return the bytes kept for the backward pass of a block, on this rank."""
+        raise NotImplementedError
+
+    def _block(
+        self, images: ImageCodes, captions: CaptionCodes, kind: torch.dtype, *, logits: bool
+    ) -> Float[Tensor, "rows captions"]:
+        """Score a chunk of captions.
+
+        Args:
+            images: Images of the block.
+            captions: Captions of the chunk.
+            kind: Type of the large products.
+            logits: Whether to return logits.
+
+        Returns:
+            A row an image, then :attr:`extra` rows of figures for :meth:`note`.
+        """
+        raise NotImplementedError
+
+
+class Similarity(ChunkedSimilarity):
+    """Score pairs, in (0, 1), by what their words and the wholes differ in from each other.
+
+    Nothing of the width of a word is kept for the backward pass.
 
     A subclass defines in :meth:`conclude` how a pair's nodes become one vector: one global, and
     one for each word, compared with what it attends to in the image.
@@ -88,49 +178,13 @@ class Similarity(BlockSimilarity):
     """
 
     kept_layers = 1
-    extra = 0
-    """Rows that :meth:`conclude` adds below the similarities of a caption."""
 
     def __init__(self, dim: int, node_dim: int, budget: MemoryBudget = DEFAULT_BUDGET) -> None:
-        super().__init__()
+        super().__init__(node_dim, budget)
         self.local = nn.Linear(dim, node_dim)
         self.whole = nn.Linear(dim, node_dim)
         self.evaluate = nn.Linear(node_dim, 1)
         xavier(self)
-        self.budget = budget
-
-    def forward(
-        self, images: ImageCodes, captions: CaptionCodes, *, logits: bool = False
-    ) -> Float[Tensor, "images captions"]:
-        """Return the similarity matrix of a block: in (0, 1), or their logits."""
-        kind = torch.bfloat16 if self.budget.precision == "bf16" else images.regions.dtype
-        order = torch.argsort(captions.lengths, stable=True)
-        own = order[self.group.part :: self.group.parts]
-        regions, image, words, caption = self.group.share(
-            images.regions, images.pooled, captions.words, captions.pooled
-        )
-        images = ImageCodes(regions, image)
-        captions = CaptionCodes(words, caption, captions.lengths)
-        chunk = self._chunk_bytes(images.pooled.device)
-        cells = chunk // (kind.itemsize * self.local.out_features)
-        kept = self._kept(captions, images, kind) if torch.is_grad_enabled() else 0
-        keep = kept <= _mib(self.budget.keep_mb, KEEP_MB, images.pooled.device)
-        block = partial(self._block, logits=logits)
-        found = []
-        for start, stop in _runs(captions.lengths[own].tolist(), len(images.pooled), cells):
-            part = captions[own[start:stop]]
-            found.append(
-                block(images, part, kind)
-                if keep
-                else checkpoint(
-                    block, images, part, kind, use_reentrant=False, preserve_rng_state=False
-                )
-            )
-        none = _nothing_of(images, captions, len(images.pooled) + self.extra)
-        gathered = self.group.gather(torch.cat([none, *found], 1), len(order))
-        gathered = gathered[:, torch.argsort(order).to(gathered.device)]
-        self.note(gathered[len(images.pooled) :].detach(), captions.lengths, len(images.pooled))
-        return gathered[: len(images.pooled)]
 
     def conclude(
         self,
@@ -148,14 +202,6 @@ class Similarity(BlockSimilarity):
         """
         raise NotImplementedError
 
-    def note(
-        self,
-        figures: Float[Tensor, "extra captions"],
-        lengths: Int[Tensor, " captions"],
-        images: int,
-    ) -> None:
-        """Take in the figures of a block's captions, once, in their order."""
-
     def _kept(self, captions: CaptionCodes, images: ImageCodes, kind: torch.dtype) -> int:
         """Return the bytes kept for the backward pass of a block: nodes, and attention by layer."""
         lengths = captions.lengths + 1
@@ -163,10 +209,6 @@ class Similarity(BlockSimilarity):
         attention = int(lengths.square().sum())
         cells = len(images.pooled) * (nodes + attention) // self.group.parts
         return kind.itemsize * self.kept_layers * cells
-
-    def _chunk_bytes(self, device: torch.device) -> int:
-        """Return the size of the largest tensor in bytes."""
-        return _mib(self.budget.chunk_mb, CHUNK_MB, device)
 
     def _block(
         self, images: ImageCodes, captions: CaptionCodes, kind: torch.dtype, *, logits: bool

@@ -38,6 +38,33 @@ class CaptionPooling(nn.Module):
         return unit((weights[..., None] * words).sum(1))
 
 
+class WordMean(nn.Module):
+    """Pool the words of each caption by their mean; it has no weights."""
+
+    def __init__(self, _dim: int, _dropout: float) -> None:
+        super().__init__()
+
+    def forward(
+        self, words: Float[Tensor, "captions words dim"], _: Int[Tensor, " captions"]
+    ) -> Float[Tensor, "captions dim"]:
+        """Return one unit vector per caption: the sum's, which is the mean's."""
+        return unit(words.sum(1))
+
+
+class LastWord(nn.Module):
+    """Take the last word of each caption for all of it, as a one-way reader leaves it."""
+
+    def __init__(self, _dim: int, _dropout: float) -> None:
+        super().__init__()
+
+    def forward(
+        self, words: Float[Tensor, "captions words dim"], lengths: Int[Tensor, " captions"]
+    ) -> Float[Tensor, "captions dim"]:
+        """Return one unit vector per caption."""
+        last = (lengths - 1).to(words.device)[:, None, None].expand(-1, 1, words.shape[2])
+        return words.gather(1, last)[:, 0]
+
+
 class CaptionEncoder(nn.Module):
     """Embed tokens, read them both ways, average the two directions.
 
@@ -48,6 +75,9 @@ class CaptionEncoder(nn.Module):
         dropout: Dropout of the embedding and the pooling.
         word_dropout: Share of words that are blank in training.
     """
+
+    pooling: type[nn.Module] = CaptionPooling
+    both_ways = True
 
     def __init__(
         self,
@@ -62,8 +92,8 @@ class CaptionEncoder(nn.Module):
         nn.init.uniform_(self.embed.weight, -0.1, 0.1)
         self.dropout = nn.Dropout(dropout)
         self.word_dropout = word_dropout
-        self.read = nn.GRU(word_dim, dim, batch_first=True, bidirectional=True)
-        self.pool = CaptionPooling(dim, dropout)
+        self.read = nn.GRU(word_dim, dim, batch_first=True, bidirectional=self.both_ways)
+        self.pool = self.pooling(dim, dropout)
 
     def forward(
         self, tokens: Int[Tensor, "captions words"], lengths: Int[Tensor, " captions"]
@@ -77,8 +107,21 @@ class CaptionEncoder(nn.Module):
         embedded = self.dropout(self.embed(tokens))
         if self.training:
             embedded = with_blanks(embedded, self.word_dropout)
-        words = unit(read_both_ways(self.read, embedded, lengths))
+        words = unit(read_words(self.read, embedded, lengths))
         return CaptionCodes(words, self.pool(words, lengths), lengths)
+
+
+class LocalCaptionEncoder(CaptionEncoder):
+    """A caption encoder for networks that compare words alone: the pooled vector is their mean."""
+
+    pooling = WordMean
+
+
+class OneWayCaptionEncoder(CaptionEncoder):
+    """A caption encoder that reads forwards; its last state is the caption."""
+
+    pooling = LastWord
+    both_ways = False
 
 
 def with_blanks(
@@ -91,10 +134,10 @@ def with_blanks(
     return embedded.masked_fill(blank[..., None], 0.0)
 
 
-def read_both_ways(
+def read_words(
     gru: nn.GRU, embedded: Float[Tensor, "captions words word"], lengths: Int[Tensor, " captions"]
 ) -> Float[Tensor, "captions words dim"]:
-    """Read captions by a bidirectional GRU and average both directions; zeros after the end.
+    """Read captions by a GRU, the mean of both directions if it has two; zeros after the end.
 
     Args:
         gru: Takes the batch first.
@@ -102,7 +145,11 @@ def read_both_ways(
         lengths: Words of each caption, on the CPU.
     """
     packed = pack_padded_sequence(embedded, lengths, batch_first=True, enforce_sorted=False)
-    both, _ = pad_packed_sequence(gru(packed)[0], batch_first=True, total_length=embedded.shape[1])
-    forward, backward = both.chunk(2, dim=-1)
+    states, _ = pad_packed_sequence(
+        gru(packed)[0], batch_first=True, total_length=embedded.shape[1]
+    )
+    if not gru.bidirectional:
+        return states
+    forward, backward = states.chunk(2, dim=-1)
     averaged: Tensor = (forward + backward) / 2
     return averaged

@@ -1,17 +1,18 @@
-"""From a run's best epoch to a submission."""
+"""From the best epoch of a run, or of several, to a submission."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from leaderboard.submission.archive import Compute, Training, new_submission, pack
 from now_builder.errors import ConfigError
 from now_builder.formats.benchmarks import BENCHMARKS
 from now_builder.formats.release import check_split
-from pc2_baseline.config import DataSettings
-from pc2_baseline.runs.open_run import open_run
+from pc2_baseline.config import DataSettings, Settings
+from pc2_baseline.runs.open_run import mean_similarity, open_runs
 
 
 def predict(
-    run: Path,
+    run: Path | Sequence[Path],
     split: str,
     output: Path,
     *,
@@ -21,7 +22,7 @@ def predict(
     """Score a split with a run's best epoch and pack the matrix.
 
     Args:
-        run: The run folder.
+        run: The run folder, or several: their similarities are averaged, each counting once.
         split: ``train``, ``dev`` or ``test``.
         output: The submission to write.
         release: Where the release lies; default: where it was at training.
@@ -30,25 +31,31 @@ def predict(
     Raises:
         FormatError: If the run, the release or the checkpoint cannot be read, or the release is
             another one than at training and no blind round of the same vocabulary.
-        ConfigError: If ``output`` is no ``.zip``, or the board has no track for the data set.
+        ConfigError: If ``output`` is no ``.zip``, the board has no track for the data set, or
+            several runs are not of the same data.
     """
     if output.suffix != ".zip":
         raise ConfigError(f"-o {output}: expected the name of a .zip file")
     name = check_split(split)
-    opened = open_run(run, release=release, device=device_name)
-    settings = opened.record.settings
+    opened = open_runs(run, release=release, device=device_name)
+    first, every = opened[0], [run.record.settings for run in opened]
     training = Training(
-        seeds=(settings.train.seed,),
-        ensemble_size=opened.method.ensemble_size,
+        seeds=tuple(dict.fromkeys(settings.train.seed for settings in every)),
+        ensemble_size=sum(run.method.ensemble_size for run in opened),
         checkpoint_selection="dev",
-        noise=opened.record.release.noise,
+        noise=first.record.release.noise,
     )
-    with opened.open(name, whole=True) as pairs:  # the board has all of dev
-        title = settings.method.name.upper()
-        meta = new_submission(opened.release, _track(settings.data), split, title, training)
-        similarity = opened.method.similarity(pairs)
-    compute = Compute(params_m=round(opened.parameters / 1e6, 3))
+    title = " + ".join(dict.fromkeys(_title(settings) for settings in every))
+    meta = new_submission(first.release, _track(every[0].data), split, title, training)
+    similarity, _ = mean_similarity(opened, name, whole=True)  # the board has all of dev
+    compute = Compute(params_m=round(sum(run.parameters for run in opened) / 1e6, 3))
     pack(output, similarity, meta.model_copy(update={"compute": compute}))
+
+
+def _title(settings: Settings) -> str:
+    """Name a method as the papers do; one network by itself goes by the network's name."""
+    name = settings.method.name
+    return (settings.model.similarity if name == "triplet" else name).upper().replace("_", " ")
 
 
 def _track(data: DataSettings) -> str:

@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 from now_builder.formats.captions import make_vocabulary, write_vocabulary
 from pc2_baseline.config import read_settings
 from pc2_baseline.methods import METHODS as KNOWN
+from pc2_baseline.modules.attention import ImramSimilarity, ScanSimilarity
 from pc2_baseline.modules.codes import CaptionCodes, ImageCodes
 from pc2_baseline.modules.fused import unit
 from pc2_baseline.modules.image import ImageEncoder
@@ -33,6 +34,9 @@ HAS_MIXTURES = importlib.util.find_spec("sklearn") is not None
 KINDS = {
     "sgr": lambda budget: SgrSimilarity(DIM, NODE, 3, budget),
     "saf": lambda budget: SafSimilarity(DIM, NODE, budget),
+    "scan_t2i": lambda budget: ScanSimilarity("t2i", 9.0, "lse", 6.0, budget),
+    "scan_i2t": lambda budget: ScanSimilarity("i2t", 4.0, "mean", 5.0, budget),
+    "imram": lambda budget: ImramSimilarity(DIM, 3, 9.0, budget),
 }
 
 
@@ -147,7 +151,7 @@ def deterministic():
 
 
 def run(release, folder, device, method, *more):
-    config = {"pc2": "pc2-paper", "sgr": "sgr"}[method]
+    config = {"pc2": "pc2-paper", "triplet": "sgr"}[method]
     own = ["method.classes=8", "method.class_hidden=16"] if method == "pc2" else []
     settings = [
         "model.embed_dim=32", "model.word_dim=24", "model.similarity_dim=16", "train.batch=8",
@@ -170,7 +174,7 @@ def same(one, two):
 
 
 METHODS = [
-    "sgr",
+    "triplet",
     pytest.param("pc2", marks=pytest.mark.skipif(not HAS_MIXTURES, reason="no scikit-learn")),
 ]
 

@@ -9,8 +9,8 @@ from now_builder.errors import ConfigError
 from pc2_baseline.config import read_settings
 from pc2_baseline.methods.networks import make_network
 from pc2_baseline.modules.codes import CaptionCodes, ImageCodes
+from pc2_baseline.modules.cosine import CosineSimilarity
 from pc2_baseline.modules.pooled import (
-    CosineSimilarity,
     GeneralizedPooling,
     PooledCaptionEncoder,
     PooledImageEncoder,

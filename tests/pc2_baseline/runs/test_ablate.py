@@ -10,7 +10,7 @@ import pytest
 from leaderboard.metrics import recalls
 from now_builder.errors import ConfigError, TrainingError
 from pc2_baseline.config import read_settings, read_tree
-from pc2_baseline.method_settings.sgr import SgrSettings
+from pc2_baseline.method_settings.triplet import OneNetworkSettings
 from pc2_baseline.runs.ablate import (
     COLUMNS,
     Line,
@@ -114,7 +114,7 @@ def test_a_row_of_another_method_keeps_what_that_method_knows(quick):
     overrides = [*quick, "method.margin=0.3"]
     (_, settings), *_ = with_settings([ROWS[2]], overrides)
     full = read_settings("pc2-demo", overrides)
-    assert settings.method == SgrSettings(margin=0.3, mean_epochs=full.method.mean_epochs)
+    assert settings.method == OneNetworkSettings(margin=0.3, mean_epochs=full.method.mean_epochs)
     assert (settings.model, settings.train, settings.data) == (full.model, full.train, full.data)
 
 

@@ -1,4 +1,4 @@
-"""SGR as it is: one network that takes every pair as matched."""
+"""One network of any kind that takes every pair as matched: SGR, SAF, SCAN, IMRAM, VSRN."""
 
 from collections.abc import Mapping
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pc2_baseline.config import Settings
 from pc2_baseline.data.pairs import PairSet, cut
-from pc2_baseline.method_settings.sgr import SgrSettings
+from pc2_baseline.method_settings.triplet import OneNetworkSettings
 from pc2_baseline.methods.networks import make_learner, make_network
 from pc2_baseline.modules.learner import Step, rate
 from pc2_baseline.modules.losses import triplet_hardest, triplet_mean
@@ -20,27 +20,30 @@ from pc2_baseline.progress import bar
 from pc2_baseline.training.method import EpochOutputs, Sizes, State
 
 
-class Sgr:
+class Triplet:
     """One network; mean negatives in the warm-up and a while after, then hardest negatives.
 
     Args:
-        settings: Settings of the run; the method section is :class:`SgrSettings`.
+        settings: Settings of the run; the method section is :class:`OneNetworkSettings`.
         sizes: Sizes of the data.
         device: Device of the network.
 
     Source:
-        SGRAF (Diao et al., AAAI 2021), branch SGR.
+        VSE++ (Faghri et al., BMVC 2018) for the loss, which SGRAF (Diao et al., AAAI 2021), SCAN
+        (Lee et al., ECCV 2018), IMRAM (Chen et al., CVPR 2020) and VSRN (Li et al., ICCV 2019)
+        share; each is a kind of network (``model.similarity``).
 
     Differs:
         The warm-up with mean negatives is that of NCR's SGR*; without it, hardest negatives
-        collapse on noisy pairs.
+        collapse on noisy pairs. VSRN's second loss, of a decoder that writes the caption from the
+        regions, is left out.
     """
 
     ensemble_size = 1
 
     def __init__(self, settings: Settings, sizes: Sizes, device: torch.device) -> None:
-        if not isinstance(settings.method, SgrSettings):
-            raise TypeError(f"settings of {settings.method.name}, expected those of sgr")
+        if not isinstance(settings.method, OneNetworkSettings):
+            raise TypeError(f"settings of {settings.method.name}, expected those of triplet")
         self.method = settings.method
         self.train = settings.train
         seed_torch(self.train.seed, 0)
