@@ -27,3 +27,11 @@ class DividingSettings(TripletSettings):
     division_batch: Annotated[int, Field(ge=2)] = Field(
         128, description="Pairs against which a pair's loss is taken to divide them, at most."
     )
+
+
+class CoTeachingSettings(DividingSettings):
+    """Settings shared by methods of two peers that are taught by each other's division."""
+
+    noisy_from_epoch: Annotated[int, Field(ge=0)] = Field(
+        0, description="First epoch after the warm-up that trains on noisy pairs."
+    )

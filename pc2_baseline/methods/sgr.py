@@ -62,11 +62,7 @@ class Sgr:
         batches = cut(np.arange(len(train)), self.train.batch, stream(self.train.seed, epoch))
         losses = []
         for number, rows in enumerate(bar(batches, "train", len(batches))):
-            batch = train.batch(rows)
-            similarity = self.net.score(
-                self.net.encode_images(batch.regions),
-                self.net.encode_captions(batch.tokens, batch.lengths),
-            )
+            similarity = self.net.score_batch(train.batch(rows))
             costs = triplet(similarity, similarity.new_full((len(rows),), self.method.margin))
             losses.append(self.learner.step(costs.sum(), Step(epoch, number, None, rows)))
         return {"loss": float(np.mean(losses))}
