@@ -4,12 +4,22 @@ from typing import Annotated, get_args
 
 from pydantic import Field
 
+from pc2_baseline.method_settings.bicro import BiCroSettings
 from pc2_baseline.method_settings.crossfit import CrossFitSettings
+from pc2_baseline.method_settings.decl import DeclSettings
+from pc2_baseline.method_settings.ncr import NcrSettings
 from pc2_baseline.method_settings.pc2 import Pc2ReleasedSettings, Pc2Settings
 from pc2_baseline.method_settings.sgr import SgrSettings
 
 MethodSettings = Annotated[
-    Pc2Settings | Pc2ReleasedSettings | SgrSettings | CrossFitSettings, Field(discriminator="name")
+    BiCroSettings
+    | CrossFitSettings
+    | DeclSettings
+    | NcrSettings
+    | Pc2ReleasedSettings
+    | Pc2Settings
+    | SgrSettings,
+    Field(discriminator="name"),
 ]
 
 

@@ -32,8 +32,9 @@ class Sgr:
         SGRAF (Diao et al., AAAI 2021), branch SGR.
 
     Differs:
-        The warm-up with mean negatives is that of NCR's SGR*; without it, hardest negatives
-        collapse on noisy pairs.
+        The warm-up with mean negatives is that of NCR's SGR*; without it (``method.warm_up``),
+        hardest negatives collapse on noisy pairs. SGR-C of NCR's tables is trained on the matched
+        pairs alone (``method.matched_only``).
     """
 
     ensemble_size = 1
@@ -55,11 +56,13 @@ class Sgr:
             epoch: From 0, the warm-up included.
         """
         seed_torch(self.train.seed, 2, epoch)
-        hardest = epoch >= self.train.warmup_epochs + self.method.mean_epochs
+        softened = self.train.warmup_epochs + self.method.mean_epochs
+        hardest = self.method.warm_up == "hardest" or epoch >= softened
         triplet = triplet_hardest if hardest else triplet_mean
         self.learner.set_rate(rate(epoch, self.train.warmup_epochs, self.train.lr_drop_epoch))
         self.net.train()
-        batches = cut(np.arange(len(train)), self.train.batch, stream(self.train.seed, epoch))
+        pairs = train.matched_rows() if self.method.matched_only else np.arange(len(train))
+        batches = cut(pairs, self.train.batch, stream(self.train.seed, epoch))
         losses = []
         for number, rows in enumerate(bar(batches, "train", len(batches))):
             similarity = self.net.score_batch(train.batch(rows))

@@ -7,6 +7,8 @@ from now_builder.errors import ConfigError
 from now_builder.formats.benchmarks import BENCHMARKS
 from now_builder.formats.release import check_split
 from pc2_baseline.config import DataSettings
+from pc2_baseline.method_settings import MethodSettings
+from pc2_baseline.method_settings.sgr import SgrSettings
 from pc2_baseline.runs.open_run import open_run
 
 
@@ -44,11 +46,17 @@ def predict(
         noise=opened.record.release.noise,
     )
     with opened.open(name, whole=True) as pairs:  # the board has all of dev
-        title = settings.method.name.upper()
+        title = _title(settings.method)
         meta = new_submission(opened.release, _track(settings.data), split, title, training)
         similarity = opened.method.similarity(pairs)
     compute = Compute(params_m=round(opened.parameters / 1e6, 3))
     pack(output, similarity, meta.model_copy(update={"compute": compute}))
+
+
+def _title(method: MethodSettings) -> str:
+    """Return the name on the board, which tells who was trained on the truth."""
+    knew = isinstance(method, SgrSettings) and method.matched_only
+    return "SGR-C (trained on matched pairs alone)" if knew else method.name.upper()
 
 
 def _track(data: DataSettings) -> str:
