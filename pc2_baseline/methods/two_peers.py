@@ -16,10 +16,11 @@ from pc2_baseline.methods.networks import make_learner
 from pc2_baseline.modules.coteaching import (
     DIVISIONS,
     PEERS,
-    DividedPairs,
+    Divided,
     Rows,
     Triplet,
     clean_and_noisy_batches,
+    read_statistics,
     warm_up_batches,
 )
 from pc2_baseline.modules.division import require_clean
@@ -35,7 +36,6 @@ from pc2_baseline.training.method import EpochOutputs, Sizes, State
 _STATISTICS = "beliefs"  # the group's name in checkpoints
 
 Net = TypeVar("Net", bound=nn.Module)
-Divided = TypeVar("Divided", bound=DividedPairs)
 TakeStep = Callable[[Rows, Rows, Step], tuple[float, float]]
 """Take a step on clean and noisy pairs; return the loss, and its noisy part."""
 
@@ -155,7 +155,7 @@ class TwoPeers(ABC, Generic[Net, Divided]):
                 learner.load_optimiser(under(state["training"], f"{peer}.optimiser"))
         if _STATISTICS in state:
             own = (under(state[_STATISTICS], peer) for peer in PEERS)
-            self.statistics = [self.divided.from_tensors(tensors) for tensors in own]
+            self.statistics = [read_statistics(self.divided, tensors) for tensors in own]
 
     def epoch_outputs(self) -> EpochOutputs:
         """Return both peers' statistics and the mean clean probability, for ``divisions/``."""

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Self
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ PEERS = ("a", "b")
 DIVISIONS = "divisions"
 """Folder of a run that keeps each epoch's pair statistics."""
 
+Divided = TypeVar("Divided", bound="DividedPairs")
 Rows = Int[np.ndarray, " _"]
 Triplet = Callable[..., Float[Tensor, " batch"]]
 
@@ -49,13 +50,6 @@ class DividedPairs:
         own |= {"clean_prob": division.clean_prob, "is_clean": division.is_clean}
         return {name: torch.from_numpy(value) for name, value in own.items()}
 
-    @classmethod
-    def from_tensors(cls, state: Mapping[str, Tensor]) -> Self:
-        """Read back what :meth:`to_tensors` returned."""
-        values = {name: value.numpy() for name, value in state.items()}
-        division = Division(values.pop("clean_prob"), values.pop("is_clean"))
-        return cls(division=division, **values)
-
 
 @dataclass(frozen=True, slots=True)
 class PairStatistics(DividedPairs):
@@ -70,6 +64,13 @@ class PairStatistics(DividedPairs):
     oscillation: Float[np.ndarray, " pairs"]
     stable_prob: Float[np.ndarray, " pairs"]
     is_stable: Bool[np.ndarray, " pairs"]
+
+
+def read_statistics(kind: type[Divided], state: Mapping[str, Tensor]) -> Divided:
+    """Read back, as a class of statistics, what their ``to_tensors`` returned."""
+    values = {name: value.numpy() for name, value in state.items()}
+    division = Division(values.pop("clean_prob"), values.pop("is_clean"))
+    return kind(division=division, **values)
 
 
 @dataclass(frozen=True)
