@@ -12,7 +12,6 @@ from pc2_baseline.methods import METHODS, co_taught, make_method, two_peers
 from pc2_baseline.methods.pc2 import Pc2
 from pc2_baseline.modules.coteaching import PairStatistics, clean_and_noisy_batches
 from pc2_baseline.modules.division import Division
-from pc2_baseline.modules.learner import Learner
 from pc2_baseline.modules.losses import soft_margin, triplet_hardest
 from pc2_baseline.modules.pseudo_class import to_slots
 from pc2_baseline.runs.train import train
@@ -172,19 +171,6 @@ def _statistics(pairs, third):
     clean, stable = number % 3 != third, number % 2 == third
     zeros = np.zeros(pairs, np.float32)
     return PairStatistics(zeros, Division(prob, clean), zeros, 0.9 - 0.5 * prob, stable)
-
-
-@pytest.fixture
-def steps(monkeypatch):
-    """All steps that are taken: the loss, and what the step says of itself."""
-    taken = []
-    own = Learner.step
-    monkeypatch.setattr(
-        Learner,
-        "step",
-        lambda self, loss, step: (taken.append((loss.item(), step)), own(self, loss, step))[1],
-    )
-    return taken
 
 
 @pytest.mark.parametrize("preset", ["pc2-paper", "pc2-released"])

@@ -11,7 +11,6 @@ from now_builder.errors import ConfigError, TrainingError
 from pc2_baseline.config import read_settings
 from pc2_baseline.data.pairs import open_pairs
 from pc2_baseline.methods import sgr
-from pc2_baseline.modules.learner import Learner
 from pc2_baseline.runs.predict import predict
 from pc2_baseline.runs.train import train
 from pc2_baseline.training.method import Sizes
@@ -19,11 +18,6 @@ from pc2_baseline.training.method import Sizes
 CPU = torch.device("cpu")
 CHANCE = 2 * 100 * (1 + 5 + 10) / 40
 """rSum of a random matrix over 40 pairs; knowing the topic gives about 440."""
-
-
-@pytest.fixture
-def small(small_settings):
-    return [value for value in small_settings if "classes" not in value and "hidden" not in value]
 
 
 def test_sgr_learns(easy, tmp_path):
@@ -69,20 +63,15 @@ def test_sgr_star_is_sgr_by_the_name_of_the_tables():
 
 
 def test_sgr_c_is_trained_on_the_matched_pairs_alone_and_says_so(
-    tiny, small, tmp_path, monkeypatch, capsys
+    tiny, small, tmp_path, steps, capsys
 ):
-    taken = []
-    own = Learner.step
-    monkeypatch.setattr(
-        Learner, "step", lambda self, loss, step: (taken.append(step), own(self, loss, step))[1]
-    )
     truth = f"data.truth={tiny / 'truth.csv'}"
     train(tiny, tmp_path / "run", read_settings("sgr-c", [*small, truth]))
     text = (tiny / "truth.csv").read_text()
     lines = [line.split(",") for line in text.splitlines() if ",train_" in line]
     matched = [int(key[6:]) for _, key, right, *_ in lines if right == "True"]
     for epoch in range(4):
-        rows = np.concatenate([step.pair_index for step in taken if step.epoch == epoch])
+        rows = np.concatenate([step.pair_index for _, step in steps if step.epoch == epoch])
         assert sorted(rows) == sorted(matched)
     said = " ".join(capsys.readouterr().err.split())
     assert "trains on the 15 of 24 pairs that the truth calls matched" in said
