@@ -4,18 +4,24 @@ from typing import Annotated, get_args
 
 from pydantic import Field
 
+from pc2_baseline.method_settings.bicro import BiCroSettings
 from pc2_baseline.method_settings.contrastive import ContrastiveSettings
 from pc2_baseline.method_settings.crossfit import CrossFitSettings
+from pc2_baseline.method_settings.decl import DeclSettings
+from pc2_baseline.method_settings.ncr import NcrSettings
 from pc2_baseline.method_settings.pc2 import Pc2ReleasedSettings, Pc2Settings
 from pc2_baseline.method_settings.ridge import RidgeSettings
 from pc2_baseline.method_settings.triplet import OneNetworkSettings
 
 MethodSettings = Annotated[
-    Pc2Settings
-    | Pc2ReleasedSettings
-    | OneNetworkSettings
-    | CrossFitSettings
+    BiCroSettings
     | ContrastiveSettings
+    | CrossFitSettings
+    | DeclSettings
+    | NcrSettings
+    | OneNetworkSettings
+    | Pc2ReleasedSettings
+    | Pc2Settings
     | RidgeSettings,
     Field(discriminator="name"),
 ]

@@ -12,8 +12,11 @@ from pc2_baseline.config import Settings
 from pc2_baseline.training.method import Method, Sizes
 
 METHODS = {
+    "bicro": "bicro:BiCro",
     "contrastive": "contrastive:Contrastive",
     "crossfit": "crossfit:CrossFit",
+    "decl": "decl:Decl",
+    "ncr": "ncr:Ncr",
     "pc2": "pc2:Pc2",
     "pc2-released": "pc2_released:Pc2Released",
     "ridge": "ridge:Ridge",

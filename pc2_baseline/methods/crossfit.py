@@ -12,7 +12,12 @@ from pc2_baseline.data.pairs import PairSet, cut
 from pc2_baseline.method_settings.crossfit import CrossFitSettings
 from pc2_baseline.methods.networks import make_learner, make_network
 from pc2_baseline.modules.contrastive import contrastive_loss, info_nce
-from pc2_baseline.modules.coteaching import DIVISIONS, Rows, dividing_batches
+from pc2_baseline.modules.coteaching import (
+    DIVISIONS,
+    dividing_batches,
+    full_margin_loss,
+    pair_losses,
+)
 from pc2_baseline.modules.division import Division, require_clean
 from pc2_baseline.modules.folds import assign_folds, divide_by_fold
 from pc2_baseline.modules.learner import Step, peer_states, prefixed, rate, under
@@ -158,7 +163,7 @@ class CrossFit:
         self.nets[peer].train()
         losses = []
         for number, pairs in enumerate(bar(batches, f"train {name}", len(batches))):
-            similarity = self._score(train, peer, pairs)
+            similarity = self.nets[peer].score_batch(train.batch(pairs))
             clean_prob = torch.from_numpy(division.clean_prob[pairs]).float().to(train.device)
             loss = self._loss(similarity, clean_prob, hardest=hardest)
             losses.append(learner.step(loss, Step(epoch, number, name, pairs)))
@@ -181,8 +186,7 @@ class CrossFit:
         """Return what divides the pairs: low for those that fit better than others do."""
         if self.contrast is not None:
             return info_nce(similarity, self.method.temperature)
-        margins = similarity.new_full((len(similarity),), self.method.margin)
-        return triplet_mean(similarity, margins)
+        return full_margin_loss(similarity, self.method.margin)
 
     def _division(self, pairs: int, epoch: int) -> Division:
         """Return the division to train on: in the warm-up every pair is certainly clean."""
@@ -190,7 +194,6 @@ class CrossFit:
             return Division(np.ones(pairs), np.ones(pairs, dtype=bool))
         return Division(self.statistics["clean_prob"].numpy(), self.statistics["is_clean"].numpy())
 
-    @torch.no_grad()
     def _held_out_losses(
         self, train: PairSet, peer: int, own: Int[np.ndarray, " fold"]
     ) -> Float[np.ndarray, " pairs"]:
@@ -199,16 +202,7 @@ class CrossFit:
         The batches have one order a run, so a loss changes because the network did. Pairs of other
         folds have 0.
         """
-        self.nets[peer].eval()
-        losses = np.zeros(len(train), dtype=np.float32)
         places = dividing_batches(len(own), self.method.division_batch, self.train.seed)
-        for place in bar(places, f"divide {self.peers[peer]}", len(places)):
-            similarity = self._score(train, peer, own[place])
-            losses[own[place]] = self._statistic(similarity).float().cpu().numpy()
-        return losses
-
-    def _score(self, train: PairSet, peer: int, rows: Rows) -> Float[Tensor, "batch batch"]:
-        net, batch = self.nets[peer], train.batch(rows)
-        return net.score(
-            net.encode_images(batch.regions), net.encode_captions(batch.tokens, batch.lengths)
-        )
+        batches = [own[place] for place in places]
+        title = f"divide {self.peers[peer]}"
+        return pair_losses(self.nets[peer], train, batches, self._statistic, title)

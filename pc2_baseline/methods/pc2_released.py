@@ -1,5 +1,7 @@
 """PC2 as its authors' released code learns, defects that change behaviour included."""
 
+from typing import cast
+
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
@@ -18,6 +20,7 @@ from pc2_baseline.modules.losses import MarginAxis, mean_entropy, own_entropy, s
 from pc2_baseline.modules.pc2_network import Encoded, Pc2Network, pooled
 from pc2_baseline.modules.pseudo_caption import PseudoCaptions, find_pseudo_captions
 from pc2_baseline.modules.pseudo_class import resampled
+from pc2_baseline.modules.text import CaptionEncoder
 from pc2_baseline.training.method import Sizes
 
 ENTROPIES = {"batch_mean": mean_entropy, "each_image": lambda images, _: own_entropy(images)}
@@ -145,4 +148,5 @@ def refit(net: Pc2Network, captions: CaptionCodes, words: int) -> CaptionCodes:
     lengths = captions.lengths.clamp(max=words)
     laid = resampled(captions.words[:, : int(captions.lengths.max())], words)
     laid = laid * word_mask(lengths, words, laid.device)[..., None]
-    return CaptionCodes(laid, net.matching.captions.pool(laid, lengths), lengths)
+    encoder = cast(CaptionEncoder, net.matching.captions)
+    return CaptionCodes(laid, encoder.pool(laid, lengths), lengths)

@@ -34,9 +34,10 @@ class Triplet:
         share; each is a kind of network (``model.similarity``).
 
     Differs:
-        The warm-up with mean negatives is that of NCR's SGR*; without it, hardest negatives
-        collapse on noisy pairs. VSRN's second loss, of a decoder that writes the caption from the
-        regions, is left out.
+        The warm-up with mean negatives is that of NCR's SGR*; without it (``method.warm_up``),
+        hardest negatives collapse on noisy pairs. SGR-C of NCR's tables is trained on the matched
+        pairs alone (``method.matched_only``). VSRN's second loss, of a decoder that writes the
+        caption from the regions, is left out.
     """
 
     ensemble_size = 1
@@ -58,18 +59,16 @@ class Triplet:
             epoch: From 0, the warm-up included.
         """
         seed_torch(self.train.seed, 2, epoch)
-        hardest = epoch >= self.train.warmup_epochs + self.method.mean_epochs
+        softened = self.train.warmup_epochs + self.method.mean_epochs
+        hardest = self.method.warm_up == "hardest" or epoch >= softened
         triplet = triplet_hardest if hardest else triplet_mean
         self.learner.set_rate(rate(epoch, self.train.warmup_epochs, self.train.lr_drop_epoch))
         self.net.train()
-        batches = cut(np.arange(len(train)), self.train.batch, stream(self.train.seed, epoch))
+        pairs = train.matched_rows() if self.method.matched_only else np.arange(len(train))
+        batches = cut(pairs, self.train.batch, stream(self.train.seed, epoch))
         losses = []
         for number, rows in enumerate(bar(batches, "train", len(batches))):
-            batch = train.batch(rows)
-            similarity = self.net.score(
-                self.net.encode_images(batch.regions),
-                self.net.encode_captions(batch.tokens, batch.lengths),
-            )
+            similarity = self.net.score_batch(train.batch(rows))
             costs = triplet(similarity, similarity.new_full((len(rows),), self.method.margin))
             losses.append(self.learner.step(costs.sum(), Step(epoch, number, None, rows)))
         return {"loss": float(np.mean(losses))}

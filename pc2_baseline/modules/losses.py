@@ -104,6 +104,24 @@ def triplet_hardest(
     return i2t.amax(1) + t2i.amax(0)
 
 
+def triplet_top(
+    similarity: Float[Tensor, "batch batch"], margins: Float[Tensor, " batch"], negatives: int
+) -> Float[Tensor, " batch"]:
+    """Triplet loss of each pair, averaged over its hardest negatives in each direction.
+
+    Args:
+        similarity: As for :func:`triplet_costs`.
+        margins: As for :func:`triplet_costs`.
+        negatives: How many of the hardest count; all where there are fewer.
+
+    Source:
+        DECL (Qin et al., ACM MM 2022), robust dynamic hinge loss.
+    """
+    number = min(negatives, len(similarity) - 1)
+    i2t, t2i = triplet_costs(similarity, margins)
+    return i2t.topk(number, 1).values.mean(1) + t2i.topk(number, 0).values.mean(0)
+
+
 def likeliest(logits: Float[Tensor, "batch classes"]) -> Int[Tensor, " batch"]:
     """Choose each prediction's likeliest pseudo-class.
 

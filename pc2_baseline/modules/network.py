@@ -3,6 +3,7 @@
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from pc2_baseline.data.pairs import Batch
 from pc2_baseline.modules.codes import CaptionCodes, ImageCodes
 from pc2_baseline.modules.similarity import BlockSimilarity
 
@@ -44,3 +45,9 @@ class MatchingNetwork(nn.Module):
         """
         matrix: Tensor = self.similarity(images, captions, logits=logits)
         return matrix
+
+    def score_batch(self, batch: Batch, *, logits: bool = False) -> Float[Tensor, "batch batch"]:
+        """Encode both halves of some pairs and score them; the pairs are on the diagonal."""
+        images = self.encode_images(batch.regions)
+        captions = self.encode_captions(batch.tokens, batch.lengths)
+        return self.score(images, captions, logits=logits)

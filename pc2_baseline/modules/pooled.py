@@ -38,7 +38,8 @@ class GeneralizedPooling(nn.Module):
         codes = _place_codes(ranks, self.weigh.weight.device).to(self.weigh.weight.dtype)
         forward, backward = self.read(codes[None])[0][0].chunk(2, dim=-1)
         scores = self.weigh((forward + backward) / 2).squeeze(-1)
-        return (scores / SHARPNESS).softmax(0)
+        weights: Tensor = (scores / SHARPNESS).softmax(0)
+        return weights
 
     def forward(self, vectors: Float[Tensor, "batch ranks dim"]) -> Float[Tensor, "batch dim"]:
         """Pool the vectors of each row."""

@@ -8,6 +8,7 @@ from now_builder.errors import ConfigError
 from now_builder.formats.benchmarks import BENCHMARKS
 from now_builder.formats.release import check_split
 from pc2_baseline.config import DataSettings, Settings
+from pc2_baseline.method_settings.triplet import OneNetworkSettings
 from pc2_baseline.runs.open_run import mean_similarity, open_runs
 
 
@@ -53,9 +54,15 @@ def predict(
 
 
 def _title(settings: Settings) -> str:
-    """Name a method as the papers do; one network by itself goes by the network's name."""
-    name = settings.method.name
-    return (settings.model.similarity if name == "triplet" else name).upper().replace("_", " ")
+    """Name a method as the papers do; one network by itself goes by the network's name.
+
+    Who was trained on the truth is told.
+    """
+    method = settings.method
+    if not isinstance(method, OneNetworkSettings):
+        return method.name.upper()
+    network = settings.model.similarity.upper().replace("_", " ")
+    return f"{network}-C (trained on matched pairs alone)" if method.matched_only else network
 
 
 def _track(data: DataSettings) -> str:

@@ -15,6 +15,7 @@ from pc2_baseline.modules.losses import (
     soft_margin,
     triplet_hardest,
     triplet_mean,
+    triplet_top,
 )
 
 
@@ -102,3 +103,17 @@ def test_a_class_that_all_favour_tells_nothing_of_any():
     logits = torch.tensor([[3.0, 0.0, 0.0], [3.0, 0.5, 0.0], [3.0, 0.0, 0.2]])
     assert likeliest(logits).tolist() == [0, 0, 0]
     assert relatively_likeliest(logits).tolist() == [0, 1, 2]
+
+
+def test_the_loss_of_the_hardest_few_lies_between_the_hardest_and_all():
+    torch.manual_seed(0)
+    similarity, margins = torch.rand(6, 6), torch.full((6,), 0.2)
+    assert torch.equal(triplet_top(similarity, margins, 1), triplet_hardest(similarity, margins))
+    everything = triplet_mean(similarity, margins) * 6 / 5
+    assert torch.allclose(triplet_top(similarity, margins, 5), everything)
+    assert torch.equal(triplet_top(similarity, margins, 99), triplet_top(similarity, margins, 5))
+    two = triplet_top(similarity, margins, 2)
+    own = similarity[3, 3]
+    i2t = sorted(max(0.0, (0.2 + similarity[3, j] - own).item()) for j in range(6) if j != 3)
+    t2i = sorted(max(0.0, (0.2 + similarity[j, 3] - own).item()) for j in range(6) if j != 3)
+    assert two[3].item() == pytest.approx(sum(i2t[-2:] + t2i[-2:]) / 2, abs=1e-6)
