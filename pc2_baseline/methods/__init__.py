@@ -12,9 +12,12 @@ from pc2_baseline.config import Settings
 from pc2_baseline.training.method import Method, Sizes
 
 METHODS = {
+    "crcl": "crcl:Crcl",
     "crossfit": "crossfit:CrossFit",
+    "l2rm": "l2rm:L2rm",
     "pc2": "pc2:Pc2",
     "pc2-released": "pc2_released:Pc2Released",
+    "rcl": "rcl:Rcl",
     "sgr": "sgr:Sgr",
 }
 """Class of each method, by the name in its settings."""
