@@ -8,6 +8,7 @@ from torch.nn import functional
 from pc2_baseline.modules.contrastive import log_matches
 
 _FLOOR = 1e-10
+_ITERATIONS = 1000
 
 
 def sinkhorn(
@@ -16,7 +17,6 @@ def sinkhorn(
     column_mass: Float[Tensor, " columns"],
     regularisation: float,
     allowed: Bool[Tensor, "rows columns"] | None = None,
-    iterations: int = 1000,
     tolerance: float = 1e-6,
 ) -> Float[Tensor, "*batches rows columns"]:
     r"""Solve optimal transport with entropic regularisation by Sinkhorn's iterations.
@@ -34,8 +34,8 @@ def sinkhorn(
         column_mass: :math:`q`, above 0, with the same sum.
         regularisation: :math:`\varepsilon`, in units of cost.
         allowed: Cells that may hold mass; the others are 0 in the plan. Default: all.
-        iterations: Iterations at most.
-        tolerance: Stop where the masses of the rows of no plan are off by more, in sum.
+        tolerance: Stop where the masses of the rows of no plan are off by more, in sum,
+            or after 1000 iterations.
 
     Returns:
         The plans, in float64. The masses of their columns are exact, those of their rows are to
@@ -56,7 +56,7 @@ def sinkhorn(
             raise ValueError("a row or column with no allowed cell, expected one in each at least")
         kernel = kernel.masked_fill(~allowed, -torch.inf)
     of_rows, of_columns = torch.zeros_like(kernel[..., 0]), torch.zeros_like(kernel[..., 0, :])
-    for _ in range(iterations):
+    for _ in range(_ITERATIONS):
         before = of_rows
         of_rows = p.log() - (kernel + of_columns[..., None, :]).logsumexp(-1)
         of_columns = q.log() - (kernel + of_rows[..., None]).logsumexp(-2)
