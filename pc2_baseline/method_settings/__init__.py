@@ -6,22 +6,28 @@ from pydantic import Field
 
 from pc2_baseline.method_settings.bicro import BiCroSettings
 from pc2_baseline.method_settings.contrastive import ContrastiveSettings
+from pc2_baseline.method_settings.crcl import CrclSettings
 from pc2_baseline.method_settings.crossfit import CrossFitSettings
 from pc2_baseline.method_settings.decl import DeclSettings
+from pc2_baseline.method_settings.l2rm import L2rmSettings
 from pc2_baseline.method_settings.ncr import NcrSettings
 from pc2_baseline.method_settings.pc2 import Pc2ReleasedSettings, Pc2Settings
+from pc2_baseline.method_settings.rcl import RclSettings
 from pc2_baseline.method_settings.ridge import RidgeSettings
 from pc2_baseline.method_settings.triplet import OneNetworkSettings
 
 MethodSettings = Annotated[
     BiCroSettings
     | ContrastiveSettings
+    | CrclSettings
     | CrossFitSettings
     | DeclSettings
+    | L2rmSettings
     | NcrSettings
     | OneNetworkSettings
     | Pc2ReleasedSettings
     | Pc2Settings
+    | RclSettings
     | RidgeSettings,
     Field(discriminator="name"),
 ]

@@ -14,11 +14,14 @@ from pc2_baseline.training.method import Method, Sizes
 METHODS = {
     "bicro": "bicro:BiCro",
     "contrastive": "contrastive:Contrastive",
+    "crcl": "crcl:Crcl",
     "crossfit": "crossfit:CrossFit",
     "decl": "decl:Decl",
+    "l2rm": "l2rm:L2rm",
     "ncr": "ncr:Ncr",
     "pc2": "pc2:Pc2",
     "pc2-released": "pc2_released:Pc2Released",
+    "rcl": "rcl:Rcl",
     "ridge": "ridge:Ridge",
     "triplet": "triplet:Triplet",
 }

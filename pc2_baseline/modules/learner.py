@@ -70,7 +70,8 @@ class Learner:
         clip: Largest gradient norm.
         weight_decay: Share by which weights shrink in a step, times the rate, apart from the
             gradient (Loshchilov and Hutter, ICLR 2019); 0 is plain Adam.
-        similarity: The part of the network whose work is split among the ranks of a process group.
+        similarity: The part of the network whose work is split among the ranks of a process group,
+            if it has one.
     """
 
     def __init__(
@@ -79,7 +80,7 @@ class Learner:
         lr: float,
         clip: float,
         weight_decay: float,
-        similarity: BlockSimilarity,
+        similarity: BlockSimilarity | None = None,
     ) -> None:
         self.net = net
         self.similarity = similarity
@@ -115,7 +116,8 @@ class Learner:
             raise BrokenStepError(step, problem, value)
         self.optimiser.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
-        self.similarity.group.sum_gradients(self.similarity.parameters())
+        if self.similarity is not None:
+            self.similarity.group.sum_gradients(self.similarity.parameters())
         norm = nn.utils.clip_grad_norm_(self.net.parameters(), self.clip)
         if not torch.isfinite(norm):
             problem = f"the gradient norm is {norm.item()}; lower train.lr"

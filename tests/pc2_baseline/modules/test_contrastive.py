@@ -10,6 +10,7 @@ from pc2_baseline.modules.contrastive import (
     generalised_cross_entropy,
     info_nce,
     log_matches,
+    symmetric_cross_entropy,
 )
 
 SIMILARITY = torch.tensor([[0.0, math.log(3)], [0.0, 0.0]], dtype=torch.float64)
@@ -84,3 +85,27 @@ def test_a_mismatched_pair_costs_less_by_the_robust_losses():
         ])  # fmt: skip
     assert costs[1][0] > 4 * costs[0][0]
     assert costs[1][1] < 1.5 * costs[0][1]
+
+
+def test_symmetric_cross_entropy_by_hand():
+    """InfoNCE, and what is not on the pair times -log 1e-7 = 16.1: here 1/4 and 1/2 are on it."""
+    found = symmetric_cross_entropy(SIMILARITY, 1.0)
+    expected = (math.log(4) + math.log(2)) / 2 + 16.118 * (1 - 0.375)
+    assert torch.allclose(found, torch.full((2,), expected).double(), atol=1e-3)
+
+
+def test_symmetric_cross_entropy_of_sure_and_of_equal_scores():
+    assert torch.allclose(symmetric_cross_entropy(100 * torch.eye(9), 0.05), torch.zeros(9))
+    uniform = symmetric_cross_entropy(torch.zeros(9, 9), 0.05)
+    assert torch.allclose(uniform, torch.full((9,), math.log(9) + 8 / 9 * 16.118), atol=1e-3)
+
+
+def test_symmetric_cross_entropy_has_the_gradient_of_its_slow_form():
+    similarity = torch.randn(5, 5, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda s: symmetric_cross_entropy(s, 0.3), similarity)
+    target = (torch.eye(5) + 1e-7).double().log()
+    slow = 0.0
+    for scores in (similarity, similarity.T):
+        own = (scores / 0.3).softmax(1)
+        slow = slow - own.diagonal().log().mean() - (own * target).sum(1).mean()
+    assert torch.allclose(symmetric_cross_entropy(similarity, 0.3).mean(), slow / 2, atol=1e-5)
