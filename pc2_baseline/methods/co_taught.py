@@ -1,4 +1,4 @@
-"""Two co-taught peers: the epochs, statistics and state that both methods of PC2 have alike."""
+"""Two co-taught peers: the epochs, statistics and state that PC2 and its successors have alike."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from pc2_baseline.config import Settings
@@ -14,7 +14,7 @@ from pc2_baseline.data.pairs import PairSet
 from pc2_baseline.method_settings.pc2 import Pc2CommonSettings
 from pc2_baseline.methods.networks import make_learner, make_network
 from pc2_baseline.modules.bank import PredictionBank, oscillation
-from pc2_baseline.modules.codes import ImageCodes
+from pc2_baseline.modules.codes import CaptionCodes, ImageCodes
 from pc2_baseline.modules.coteaching import (
     DIVISIONS,
     PEERS,
@@ -23,9 +23,10 @@ from pc2_baseline.modules.coteaching import (
     Rows,
     Triplet,
     clean_and_noisy_batches,
+    dividing_batches,
     warm_up_batches,
 )
-from pc2_baseline.modules.division import require_clean
+from pc2_baseline.modules.division import Division, clean_posterior, divide, require_clean
 from pc2_baseline.modules.learner import Step, peer_states, prefixed, rate, under
 from pc2_baseline.modules.losses import (
     MarginAxis,
@@ -37,14 +38,17 @@ from pc2_baseline.modules.losses import (
     triplet_hardest,
     triplet_mean,
 )
-from pc2_baseline.modules.pc2_network import Encoded, Pc2Network
-from pc2_baseline.modules.pseudo_caption import rectified
+from pc2_baseline.modules.pc2_network import Encoded, Pc2Network, pooled
+from pc2_baseline.modules.pseudo_caption import PseudoCaptions, find_pseudo_captions, rectified
 from pc2_baseline.modules.pseudo_class import CLASSIFIERS
 from pc2_baseline.modules.retrieval import ensemble, similarity_matrix
 from pc2_baseline.modules.seeds import seed_torch
 from pc2_baseline.process_groups import join_process_groups
 from pc2_baseline.progress import bar
 from pc2_baseline.training.method import EpochOutputs, Sizes, State
+
+ClassLoss = Callable[[Tensor, Tensor], Tensor]
+"""Loss of the images' pseudo-class logits, given the classes of their captions."""
 
 _STATISTICS = "beliefs"  # the group's name in checkpoints
 
@@ -54,7 +58,7 @@ class CoTaught(ABC):
 
     Every epoch ends with one evaluation pass, from which each peer's division, predictions and
     oscillation follow; the next epoch crosses the divisions. A subclass says how noisy pairs are
-    learned and how the pairs are divided.
+    learned.
 
     Args:
         settings: Settings of the run; the method section is a :class:`Pc2CommonSettings`.
@@ -105,9 +109,19 @@ class CoTaught(ABC):
             lengths: Lengths of the captions that the noisy images came with.
         """
 
-    @abstractmethod
     def divide_pairs(self, train: PairSet, epoch: int, peer: int) -> PairStatistics:
-        """Evaluate all pairs once with a peer and divide them."""
+        """Evaluate all pairs once with a peer, divide them, and write its bank.
+
+        Args:
+            train: The training split.
+            epoch: The epoch that just ended.
+            peer: The peer.
+        """
+        seed = self.train.seed
+        batches = dividing_batches(len(train), self.method.division_batch, seed)
+        losses, predictions, moved = self._evaluate(train, peer, batches)
+        self.banks[peer].write(predictions)
+        return PairStatistics(losses, divide(losses, seed), moved, *self._stable(moved))
 
     def fit_epoch(self, train: PairSet, epoch: int) -> dict[str, float]:
         """Train both peers for one epoch, then divide the pairs anew.
@@ -178,6 +192,31 @@ class CoTaught(ABC):
         own = self.nets[peer], self.learners[peer], self.banks[peer]
         return PeerEpoch(train, *own, triplet, division, correspondence)
 
+    def search_batch(
+        self, own: PeerEpoch, noisy: ImageCodes, pairs: Encoded
+    ) -> tuple[PseudoCaptions, CaptionCodes]:
+        """Find a caption of the clean batch for each noisy image; return those that were chosen."""
+        describe = own.net.predict if self.method.search_by == "prediction" else pooled
+        found = find_pseudo_captions(describe(noisy).detach(), describe(pairs.images).detach())
+        return found, pairs.captions[torch.unique(found.chosen)]
+
+    def pseudo_caption_loss(
+        self, own: PeerEpoch, noisy: ImageCodes, found: PseudoCaptions, captions: CaptionCodes
+    ) -> Float[Tensor, ""]:
+        """Compute the triplet loss of noisy images with pseudo-captions, margins by their cosines.
+
+        Args:
+            own: What the peer trains with.
+            noisy: Images of noisy pairs.
+            found: Their pseudo-captions.
+            captions: The captions that were chosen, each once, in their order.
+        """
+        similarity = own.net.matching.score(noisy, captions)
+        margins = soft_margin(found.correspondence, self.method.margin, self.method.margin_base)
+        _, back = torch.unique(found.chosen, return_inverse=True)
+        costs = own.triplet(similarity[:, back], margins, found.negatives)
+        return costs[found.correspondence >= self.method.mismatch_threshold].sum()
+
     def _learn(self, train: PairSet, epoch: int, peer: int) -> dict[str, float]:
         """Train one peer for an epoch; its random draws are independent of the other's."""
         seed_torch(self.train.seed, len(PEERS) + peer, epoch)
@@ -203,30 +242,34 @@ class CoTaught(ABC):
         return triplet_mean(similarity, margins).sum() + self._class_terms(self.nets[peer], pairs)
 
     def _co_teach(self, train: PairSet, epoch: int, peer: int) -> dict[str, float]:
-        """Take a step for each batch of clean pairs, with as many noisy ones once it is time."""
+        """Take a step for each batch of clean pairs, with as many others once it is time."""
         since, name = epoch - self.train.warmup_epochs, PEERS[peer]
         triplet = triplet_mean if since < self.method.mean_epochs else triplet_hardest
         own = self.peer_epoch(train, peer, triplet)
         require_clean(own.division)
-        batches = clean_and_noisy_batches(
-            own.division, self.train.batch, self.train.seed, epoch, peer,
-            with_noisy=self.method.pseudo_captions and since >= self.method.noisy_from_epoch,
-        )  # fmt: skip
+        batches = self._batches(own.division, epoch, peer)
         found = []
-        for number, (clean, noisy) in enumerate(bar(batches, f"co-teach {name}", len(batches))):
-            step = Step(epoch, number, name, np.append(clean, noisy))
-            found.append(self._take_step(own, clean, noisy, step))
+        for number, rows in enumerate(bar(batches, f"co-teach {name}", len(batches))):
+            step = Step(epoch, number, name, np.concatenate(rows))
+            found.append(self._take_step(own, rows, step))
         loss, noisy_loss = np.mean(found, axis=0).tolist()
         return {"loss": loss, "loss_noisy": noisy_loss}
 
-    def _take_step(
-        self, own: PeerEpoch, clean: Rows, noisy: Rows, step: Step
-    ) -> tuple[float, float]:
+    def _batches(self, division: Division, epoch: int, peer: int) -> list[tuple[Rows, ...]]:
+        """Cut the pairs of an epoch into batches, each in parts by kind, the clean one first."""
+        since = epoch - self.train.warmup_epochs
+        return clean_and_noisy_batches(
+            division, self.train.batch, self.train.seed, epoch, peer,
+            with_noisy=self.method.pseudo_captions and since >= self.method.noisy_from_epoch,
+        )  # fmt: skip
+
+    def _take_step(self, own: PeerEpoch, rows: tuple[Rows, ...], step: Step) -> tuple[float, float]:
         """Take one step down the summed loss; images of both kinds are encoded together.
 
         Returns:
             The loss, and its noisy part.
         """
+        clean, noisy = rows
         pairs, images, lengths = own.net.encode_split(own.train, clean, noisy)
         loss = self._clean_loss(own, pairs, clean)
         noisy_loss = torch.zeros((), device=self.device)
@@ -238,18 +281,23 @@ class CoTaught(ABC):
 
     def _clean_loss(self, own: PeerEpoch, pairs: Encoded, rows: Rows) -> Float[Tensor, ""]:
         """Triplet loss with soft margins, and the class terms."""
+        return self._matching_loss(own, pairs, rows) + self._class_terms(own.net, pairs)
+
+    def _matching_loss(self, own: PeerEpoch, pairs: Encoded, rows: Rows) -> Float[Tensor, ""]:
+        """Triplet loss of pairs with soft margins by their correspondence."""
         correspondence = torch.from_numpy(own.correspondence[rows]).float().to(self.device)
         margins = soft_margin(correspondence, self.method.margin, self.method.margin_base)
         similarity = own.net.matching.score(pairs.images, pairs.captions)
-        costs = own.triplet(similarity, margins, None, self.clean_axis)
-        return costs.sum() + self._class_terms(own.net, pairs)
+        return own.triplet(similarity, margins, None, self.clean_axis).sum()
 
-    def _class_terms(self, net: Pc2Network, pairs: Encoded) -> Float[Tensor, ""]:
+    def _class_terms(
+        self, net: Pc2Network, pairs: Encoded, class_loss: ClassLoss = pseudo_class_loss
+    ) -> Float[Tensor, ""]:
         """Return the pseudo-class loss less the entropy, weighted."""
         if not self.method.pseudo_classes:
             return torch.zeros((), device=self.device)
         images, captions = net.classify(pairs.images), net.classify(pairs.captions)
-        loss = pseudo_class_loss(images, self.choose(captions))
+        loss = class_loss(images, self.choose(captions))
         entropy = self.entropy(images, captions)
         return self.method.lambda_pseudo * loss - self.method.lambda_entropy * entropy
 
@@ -278,6 +326,18 @@ class CoTaught(ABC):
         if not bank.is_empty and self.method.pseudo_classes:
             moved = self.oscillation(bank.predictions, predictions).numpy()
         return losses, predictions, moved
+
+    def _stable(
+        self, moved: Float[np.ndarray, " pairs"]
+    ) -> tuple[Float[np.ndarray, " pairs"], Bool[np.ndarray, " pairs"]]:
+        """Return the posterior of little oscillation and which pairs are stable.
+
+        No pair is where all move alike.
+        """
+        if np.ptp(moved) <= 1e-12 or not self.method.rectify:
+            return np.zeros(len(moved)), np.zeros(len(moved), dtype=bool)
+        stable_prob = clean_posterior(moved, self.train.seed)
+        return stable_prob, np.asarray(stable_prob >= self.method.oscillation_threshold)
 
     def _statistics_state(self) -> dict[str, Tensor]:
         state: dict[str, Tensor] = {}
