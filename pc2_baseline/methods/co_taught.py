@@ -109,7 +109,12 @@ class CoTaught(ABC):
             lengths: Lengths of the captions that the noisy images came with.
         """
 
-    def divide_pairs(self, train: PairSet, epoch: int, peer: int) -> PairStatistics:
+    def divide_pairs(
+        self,
+        train: PairSet,
+        epoch: int,  # noqa: ARG002 - some methods divide otherwise as training goes on
+        peer: int,
+    ) -> PairStatistics:
         """Evaluate all pairs once with a peer, divide them, and write its bank.
 
         Args:

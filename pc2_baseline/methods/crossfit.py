@@ -10,22 +10,20 @@ from torch import Tensor
 from pc2_baseline.config import Settings
 from pc2_baseline.data.pairs import PairSet, cut
 from pc2_baseline.method_settings.crossfit import CrossFitSettings
-from pc2_baseline.methods.networks import make_learner, make_network
-from pc2_baseline.modules.coteaching import DIVISIONS, Rows, dividing_batches
+from pc2_baseline.methods.peers import Peers
+from pc2_baseline.modules.coteaching import DIVISIONS, dividing_batches
 from pc2_baseline.modules.division import Division, require_clean
 from pc2_baseline.modules.folds import assign_folds, divide_by_fold
-from pc2_baseline.modules.learner import Step, peer_states, prefixed, rate, under
+from pc2_baseline.modules.learner import Step, rate
 from pc2_baseline.modules.losses import soft_margin, triplet_hardest, triplet_mean
-from pc2_baseline.modules.retrieval import ensemble, similarity_matrix
-from pc2_baseline.modules.seeds import seed_torch, stream
-from pc2_baseline.process_groups import join_process_groups
+from pc2_baseline.modules.seeds import stream
 from pc2_baseline.progress import bar
 from pc2_baseline.training.method import EpochOutputs, Sizes, State
 
 _STATISTICS = "beliefs"  # the group's name in checkpoints
 
 
-class CrossFit:
+class CrossFit(Peers):
     """K peers, each of which never trains on one of K folds and alone judges the pairs in it.
 
     The warm-up trains each peer on all pairs outside its fold. Every epoch ends with one evaluation
@@ -63,15 +61,7 @@ class CrossFit:
         if not isinstance(settings.method, CrossFitSettings):
             raise TypeError(f"settings of {settings.method.name}, expected those of crossfit")
         self.method = settings.method
-        self.train = settings.train
-        self.ensemble_size = self.method.folds
-        self.peers = [str(peer) for peer in range(self.method.folds)]
-        self.groups = join_process_groups(self.method.folds)
-        self.nets = []
-        for peer, group in enumerate(self.groups.groups):
-            seed_torch(self.train.seed, peer)
-            self.nets.append(make_network(settings.model, sizes, group).to(device))
-        self.learners = [make_learner(net, net, self.train) for net in self.nets]
+        super().__init__([str(peer) for peer in range(self.method.folds)], settings, sizes, device)
         self.statistics: dict[str, Tensor] = {}
 
     def fit_epoch(self, train: PairSet, epoch: int) -> dict[str, float]:
@@ -100,28 +90,14 @@ class CrossFit:
             "clean": float(division.is_clean.sum()),
         }
 
-    def similarity(self, split: PairSet) -> Float[np.ndarray, "images captions"]:
-        """Average the peers' similarity matrices."""
-        return ensemble(
-            self.groups.for_each_peer(lambda peer: similarity_matrix(self.nets[peer], split))
-        )
-
     def state_dict(self) -> State:
         """Return networks, optimisers and the division."""
-        networks: dict[str, Tensor] = {}
-        training: dict[str, Tensor] = {}
-        own = peer_states(self.learners, self.groups)
-        for peer, (network, optimiser) in zip(self.peers, own, strict=True):
-            networks |= prefixed(peer, network)
-            training |= prefixed(peer, optimiser)
+        networks, training = self.peer_states()
         return {"networks": networks, _STATISTICS: self.statistics, "training": training}
 
     def load_state_dict(self, state: Mapping[str, Mapping[str, Tensor]]) -> None:
         """Load a state, or its networks alone."""
-        for peer, learner in zip(self.peers, self.learners, strict=True):
-            learner.load_network(under(state["networks"], peer))
-            if "training" in state:
-                learner.load_optimiser(under(state["training"], peer))
+        self.load_peers(state)
         self.statistics = dict(state.get(_STATISTICS, {}))
 
     def epoch_outputs(self) -> EpochOutputs:
@@ -140,7 +116,7 @@ class CrossFit:
         Returns:
             Mean loss of a batch.
         """
-        seed_torch(self.train.seed, len(self.peers) + peer, epoch)
+        self.seed(peer, epoch)
         since = epoch - self.train.warmup_epochs
         triplet = triplet_mean if since < self.method.mean_epochs else triplet_hardest
         learner, name = self.learners[peer], self.peers[peer]
@@ -152,7 +128,7 @@ class CrossFit:
         self.nets[peer].train()
         losses = []
         for number, pairs in enumerate(bar(batches, f"train {name}", len(batches))):
-            similarity = self._score(train, peer, pairs)
+            similarity = self.score(train, peer, pairs)
             clean_prob = torch.from_numpy(division.clean_prob[pairs]).float().to(train.device)
             margins = soft_margin(clean_prob, self.method.margin, self.method.margin_base)
             costs = triplet(similarity, margins)
@@ -178,13 +154,7 @@ class CrossFit:
         losses = np.zeros(len(train), dtype=np.float32)
         places = dividing_batches(len(own), self.method.division_batch, self.train.seed)
         for place in bar(places, f"divide {self.peers[peer]}", len(places)):
-            similarity = self._score(train, peer, own[place])
+            similarity = self.score(train, peer, own[place])
             margins = similarity.new_full((len(place),), self.method.margin)
             losses[own[place]] = triplet_mean(similarity, margins).float().cpu().numpy()
         return losses
-
-    def _score(self, train: PairSet, peer: int, rows: Rows) -> Float[Tensor, "batch batch"]:
-        net, batch = self.nets[peer], train.batch(rows)
-        return net.score(
-            net.encode_images(batch.regions), net.encode_captions(batch.tokens, batch.lengths)
-        )

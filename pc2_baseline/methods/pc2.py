@@ -1,19 +1,15 @@
 """PC2: pseudo-classification based pseudo-captioning (Duan et al., ACM MM 2024)."""
 
-import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from pc2_baseline.config import Settings
-from pc2_baseline.data.pairs import PairSet
 from pc2_baseline.method_settings.pc2 import Pc2Settings
 from pc2_baseline.methods.co_taught import CoTaught
 from pc2_baseline.modules.codes import CaptionCodes, ImageCodes
-from pc2_baseline.modules.coteaching import PairStatistics, PeerEpoch, dividing_batches
-from pc2_baseline.modules.division import clean_posterior, divide
-from pc2_baseline.modules.losses import soft_margin
-from pc2_baseline.modules.pc2_network import Encoded, pooled
+from pc2_baseline.modules.coteaching import PeerEpoch
+from pc2_baseline.modules.pc2_network import Encoded
 from pc2_baseline.modules.pseudo_caption import PseudoCaptions, find_pseudo_captions
 from pc2_baseline.training.method import Sizes
 
