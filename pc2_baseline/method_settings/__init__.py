@@ -4,12 +4,22 @@ from typing import Annotated, get_args
 
 from pydantic import Field
 
+from pc2_baseline.method_settings.cream import CreamSettings
 from pc2_baseline.method_settings.crossfit import CrossFitSettings
+from pc2_baseline.method_settings.gsc import GscSettings
 from pc2_baseline.method_settings.pc2 import Pc2ReleasedSettings, Pc2Settings
+from pc2_baseline.method_settings.pcsr import PcsrSettings
 from pc2_baseline.method_settings.sgr import SgrSettings
 
 MethodSettings = Annotated[
-    Pc2Settings | Pc2ReleasedSettings | SgrSettings | CrossFitSettings, Field(discriminator="name")
+    Pc2Settings
+    | Pc2ReleasedSettings
+    | SgrSettings
+    | CrossFitSettings
+    | CreamSettings
+    | GscSettings
+    | PcsrSettings,
+    Field(discriminator="name"),
 ]
 
 

@@ -12,9 +12,12 @@ from pc2_baseline.config import Settings
 from pc2_baseline.training.method import Method, Sizes
 
 METHODS = {
+    "cream": "cream:Cream",
     "crossfit": "crossfit:CrossFit",
+    "gsc": "gsc:Gsc",
     "pc2": "pc2:Pc2",
     "pc2-released": "pc2_released:Pc2Released",
+    "pcsr": "pcsr:Pcsr",
     "sgr": "sgr:Sgr",
 }
 """Class of each method, by the name in its settings."""
