@@ -7,11 +7,14 @@ from pydantic import Field
 from pc2_baseline.method_settings.bicro import BiCroSettings
 from pc2_baseline.method_settings.contrastive import ContrastiveSettings
 from pc2_baseline.method_settings.crcl import CrclSettings
+from pc2_baseline.method_settings.cream import CreamSettings
 from pc2_baseline.method_settings.crossfit import CrossFitSettings
 from pc2_baseline.method_settings.decl import DeclSettings
+from pc2_baseline.method_settings.gsc import GscSettings
 from pc2_baseline.method_settings.l2rm import L2rmSettings
 from pc2_baseline.method_settings.ncr import NcrSettings
 from pc2_baseline.method_settings.pc2 import Pc2ReleasedSettings, Pc2Settings
+from pc2_baseline.method_settings.pcsr import PcsrSettings
 from pc2_baseline.method_settings.rcl import RclSettings
 from pc2_baseline.method_settings.ridge import RidgeSettings
 from pc2_baseline.method_settings.triplet import OneNetworkSettings
@@ -20,13 +23,16 @@ MethodSettings = Annotated[
     BiCroSettings
     | ContrastiveSettings
     | CrclSettings
+    | CreamSettings
     | CrossFitSettings
     | DeclSettings
+    | GscSettings
     | L2rmSettings
     | NcrSettings
     | OneNetworkSettings
     | Pc2ReleasedSettings
     | Pc2Settings
+    | PcsrSettings
     | RclSettings
     | RidgeSettings,
     Field(discriminator="name"),

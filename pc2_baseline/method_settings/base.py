@@ -31,14 +31,19 @@ class TripletSettings(Strict):
     )
 
 
-class DividingSettings(TripletSettings):
+class DivisionSettings(Strict):
+    """Settings shared by methods that divide the pairs."""
+
+    division_batch: Annotated[int, Field(ge=2)] = Field(
+        128, description="Pairs against which a pair's loss is taken to divide them, at most."
+    )
+
+
+class DividingSettings(TripletSettings, DivisionSettings):
     """Settings shared by methods that divide the pairs and learn them with soft margins."""
 
     margin_base: Annotated[float, Field(gt=1)] = Field(
         10.0, description="Base m of the soft margin."
-    )
-    division_batch: Annotated[int, Field(ge=2)] = Field(
-        128, description="Pairs against which a pair's loss is taken to divide them, at most."
     )
 
 

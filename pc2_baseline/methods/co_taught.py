@@ -1,4 +1,4 @@
-"""The two peers of PC2: what both of its methods have alike."""
+"""The two peers of PC2: what its methods and its successors have alike."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from pc2_baseline.config import ModelSettings, Settings
@@ -16,8 +16,16 @@ from pc2_baseline.method_settings.pc2 import Pc2CommonSettings
 from pc2_baseline.methods.networks import make_network
 from pc2_baseline.methods.two_peers import TakeStep, TwoPeers
 from pc2_baseline.modules.bank import PredictionBank, oscillation
-from pc2_baseline.modules.codes import ImageCodes
-from pc2_baseline.modules.coteaching import PEERS, PairStatistics, PeerEpoch, Rows, Triplet
+from pc2_baseline.modules.codes import CaptionCodes, ImageCodes
+from pc2_baseline.modules.coteaching import (
+    PEERS,
+    PairStatistics,
+    PeerEpoch,
+    Rows,
+    Triplet,
+    dividing_batches,
+)
+from pc2_baseline.modules.division import clean_posterior, divide
 from pc2_baseline.modules.learner import Step
 from pc2_baseline.modules.losses import (
     MarginAxis,
@@ -29,19 +37,22 @@ from pc2_baseline.modules.losses import (
     triplet_mean,
 )
 from pc2_baseline.modules.network import MatchingNetwork
-from pc2_baseline.modules.pc2_network import Encoded, Pc2Network
-from pc2_baseline.modules.pseudo_caption import rectified
+from pc2_baseline.modules.pc2_network import Encoded, Pc2Network, pooled
+from pc2_baseline.modules.pseudo_caption import PseudoCaptions, find_pseudo_captions, rectified
 from pc2_baseline.modules.pseudo_class import CLASSIFIERS
 from pc2_baseline.process_groups import ProcessGroup
 from pc2_baseline.progress import bar
 from pc2_baseline.training.method import Sizes, State
+
+ClassLoss = Callable[[Tensor, Tensor], Tensor]
+"""Loss of the images' pseudo-class logits, given the classes of their captions."""
 
 
 class CoTaught(TwoPeers[Pc2Network, PairStatistics]):
     """Two peers of PC2: each has a pseudo-classifier and a prediction bank besides.
 
     From the dividing pass that ends an epoch follow each peer's division, predictions and
-    oscillation. A subclass says how noisy pairs are learned and how the pairs are divided.
+    oscillation. A subclass says how noisy pairs are learned.
 
     Args:
         settings: Settings of the run; the method section is a :class:`Pc2CommonSettings`.
@@ -80,6 +91,25 @@ class CoTaught(TwoPeers[Pc2Network, PairStatistics]):
             pairs: The clean batch.
             lengths: Lengths of the captions that the noisy images came with.
         """
+
+    def divide_pairs(
+        self,
+        train: PairSet,
+        epoch: int,  # noqa: ARG002 - some methods divide otherwise as training goes on
+        peer: int,
+    ) -> PairStatistics:
+        """Evaluate all pairs once with a peer, divide them, and write its bank.
+
+        Args:
+            train: The training split.
+            epoch: The epoch that just ended.
+            peer: The peer.
+        """
+        seed = self.train.seed
+        batches = dividing_batches(len(train), self.method.division_batch, seed)
+        losses, predictions, moved = self._evaluate(train, peer, batches)
+        self.banks[peer].write(predictions)
+        return PairStatistics(losses, divide(losses, seed), moved, *self._stable(moved))
 
     def make_net(self, model: ModelSettings, sizes: Sizes, group: ProcessGroup) -> Pc2Network:
         """Build the network of a peer: the pseudo-classifier is drawn first."""
@@ -135,6 +165,31 @@ class CoTaught(TwoPeers[Pc2Network, PairStatistics]):
         own = self.nets[peer], self.learners[peer], self.banks[peer]
         return PeerEpoch(train, *own, triplet, division, correspondence)
 
+    def search_batch(
+        self, own: PeerEpoch, noisy: ImageCodes, pairs: Encoded
+    ) -> tuple[PseudoCaptions, CaptionCodes]:
+        """Find a caption of the clean batch for each noisy image; return those that were chosen."""
+        describe = own.net.predict if self.method.search_by == "prediction" else pooled
+        found = find_pseudo_captions(describe(noisy).detach(), describe(pairs.images).detach())
+        return found, pairs.captions[torch.unique(found.chosen)]
+
+    def pseudo_caption_loss(
+        self, own: PeerEpoch, noisy: ImageCodes, found: PseudoCaptions, captions: CaptionCodes
+    ) -> Float[Tensor, ""]:
+        """Compute the triplet loss of noisy images with pseudo-captions, margins by their cosines.
+
+        Args:
+            own: What the peer trains with.
+            noisy: Images of noisy pairs.
+            found: Their pseudo-captions.
+            captions: The captions that were chosen, each once, in their order.
+        """
+        similarity = own.net.matching.score(noisy, captions)
+        margins = soft_margin(found.correspondence, self.method.margin, self.method.margin_base)
+        _, back = torch.unique(found.chosen, return_inverse=True)
+        costs = own.triplet(similarity[:, back], margins, found.negatives)
+        return costs[found.correspondence >= self.method.mismatch_threshold].sum()
+
     def warm_up_loss(self, train: PairSet, peer: int, rows: Rows) -> Float[Tensor, ""]:
         """Compute the loss of a batch of the warm-up."""
         return self._warm_up_loss(peer, rows, self.nets[peer].encode(train.batch(rows)))
@@ -149,14 +204,13 @@ class CoTaught(TwoPeers[Pc2Network, PairStatistics]):
         margins = torch.full((len(rows),), self.method.margin, device=self.device)
         return triplet_mean(similarity, margins).sum() + self._class_terms(self.nets[peer], pairs)
 
-    def _take_step(
-        self, own: PeerEpoch, clean: Rows, noisy: Rows, step: Step
-    ) -> tuple[float, float]:
+    def _take_step(self, own: PeerEpoch, rows: tuple[Rows, ...], step: Step) -> tuple[float, float]:
         """Take one step down the summed loss; images of both kinds are encoded together.
 
         Returns:
             The loss, and its noisy part.
         """
+        clean, noisy = rows
         pairs, images, lengths = own.net.encode_split(own.train, clean, noisy)
         loss = self._clean_loss(own, pairs, clean)
         noisy_loss = torch.zeros((), device=self.device)
@@ -168,18 +222,23 @@ class CoTaught(TwoPeers[Pc2Network, PairStatistics]):
 
     def _clean_loss(self, own: PeerEpoch, pairs: Encoded, rows: Rows) -> Float[Tensor, ""]:
         """Triplet loss with soft margins, and the class terms."""
+        return self._matching_loss(own, pairs, rows) + self._class_terms(own.net, pairs)
+
+    def _matching_loss(self, own: PeerEpoch, pairs: Encoded, rows: Rows) -> Float[Tensor, ""]:
+        """Triplet loss of pairs with soft margins by their correspondence."""
         correspondence = torch.from_numpy(own.correspondence[rows]).float().to(self.device)
         margins = soft_margin(correspondence, self.method.margin, self.method.margin_base)
         similarity = own.net.matching.score(pairs.images, pairs.captions)
-        costs = own.triplet(similarity, margins, None, self.clean_axis)
-        return costs.sum() + self._class_terms(own.net, pairs)
+        return own.triplet(similarity, margins, None, self.clean_axis).sum()
 
-    def _class_terms(self, net: Pc2Network, pairs: Encoded) -> Float[Tensor, ""]:
+    def _class_terms(
+        self, net: Pc2Network, pairs: Encoded, class_loss: ClassLoss = pseudo_class_loss
+    ) -> Float[Tensor, ""]:
         """Return the pseudo-class loss less the entropy, weighted."""
         if not self.method.pseudo_classes:
             return torch.zeros((), device=self.device)
         images, captions = net.classify(pairs.images), net.classify(pairs.captions)
-        loss = pseudo_class_loss(images, self.choose(captions))
+        loss = class_loss(images, self.choose(captions))
         entropy = self.entropy(images, captions)
         return self.method.lambda_pseudo * loss - self.method.lambda_entropy * entropy
 
@@ -208,3 +267,15 @@ class CoTaught(TwoPeers[Pc2Network, PairStatistics]):
         if not bank.is_empty and self.method.pseudo_classes:
             moved = self.oscillation(bank.predictions, predictions).numpy()
         return losses, predictions, moved
+
+    def _stable(
+        self, moved: Float[np.ndarray, " pairs"]
+    ) -> tuple[Float[np.ndarray, " pairs"], Bool[np.ndarray, " pairs"]]:
+        """Return the posterior of little oscillation and which pairs are stable.
+
+        No pair is where all move alike.
+        """
+        if np.ptp(moved) <= 1e-12 or not self.method.rectify:
+            return np.zeros(len(moved)), np.zeros(len(moved), dtype=bool)
+        stable_prob = clean_posterior(moved, self.train.seed)
+        return stable_prob, np.asarray(stable_prob >= self.method.oscillation_threshold)

@@ -10,7 +10,7 @@ from torch import Tensor
 from pc2_baseline.config import Settings
 from pc2_baseline.data.pairs import PairSet, cut
 from pc2_baseline.method_settings.crossfit import CrossFitSettings
-from pc2_baseline.methods.networks import make_learner, make_network
+from pc2_baseline.methods.peers import Peers
 from pc2_baseline.modules.contrastive import contrastive_loss, info_nce
 from pc2_baseline.modules.coteaching import (
     DIVISIONS,
@@ -20,18 +20,16 @@ from pc2_baseline.modules.coteaching import (
 )
 from pc2_baseline.modules.division import Division, require_clean
 from pc2_baseline.modules.folds import assign_folds, divide_by_fold
-from pc2_baseline.modules.learner import Step, peer_states, prefixed, rate, under
+from pc2_baseline.modules.learner import Step, rate
 from pc2_baseline.modules.losses import soft_margin, triplet_hardest, triplet_mean
-from pc2_baseline.modules.retrieval import ensemble, similarity_matrix
-from pc2_baseline.modules.seeds import seed_torch, stream
-from pc2_baseline.process_groups import join_process_groups
+from pc2_baseline.modules.seeds import stream
 from pc2_baseline.progress import bar
 from pc2_baseline.training.method import EpochOutputs, Sizes, State
 
 _STATISTICS = "beliefs"  # the group's name in checkpoints
 
 
-class CrossFit:
+class CrossFit(Peers):
     """K peers, each of which never trains on one of K folds and alone judges the pairs in it.
 
     The warm-up trains each peer on all pairs outside its fold. Every epoch ends with one evaluation
@@ -69,21 +67,13 @@ class CrossFit:
         if not isinstance(settings.method, CrossFitSettings):
             raise TypeError(f"settings of {settings.method.name}, expected those of crossfit")
         self.method = settings.method
-        self.train = settings.train
+        super().__init__([str(peer) for peer in range(self.method.folds)], settings, sizes, device)
         own = self.method
         self.contrast = (
             None
             if own.loss == "triplet"
             else contrastive_loss(own.loss, own.temperature, own.power)
         )
-        self.ensemble_size = self.method.folds
-        self.peers = [str(peer) for peer in range(self.method.folds)]
-        self.groups = join_process_groups(self.method.folds)
-        self.nets = []
-        for peer, group in enumerate(self.groups.groups):
-            seed_torch(self.train.seed, peer)
-            self.nets.append(make_network(settings.model, sizes, group).to(device))
-        self.learners = [make_learner(net, net, self.train) for net in self.nets]
         self.statistics: dict[str, Tensor] = {}
 
     def fit_epoch(self, train: PairSet, epoch: int) -> dict[str, float]:
@@ -112,28 +102,14 @@ class CrossFit:
             "clean": float(division.is_clean.sum()),
         }
 
-    def similarity(self, split: PairSet) -> Float[np.ndarray, "images captions"]:
-        """Average the peers' similarity matrices."""
-        return ensemble(
-            self.groups.for_each_peer(lambda peer: similarity_matrix(self.nets[peer], split))
-        )
-
     def state_dict(self) -> State:
         """Return networks, optimisers and the division."""
-        networks: dict[str, Tensor] = {}
-        training: dict[str, Tensor] = {}
-        own = peer_states(self.learners, self.groups)
-        for peer, (network, optimiser) in zip(self.peers, own, strict=True):
-            networks |= prefixed(peer, network)
-            training |= prefixed(peer, optimiser)
+        networks, training = self.peer_states()
         return {"networks": networks, _STATISTICS: self.statistics, "training": training}
 
     def load_state_dict(self, state: Mapping[str, Mapping[str, Tensor]]) -> None:
         """Load a state, or its networks alone."""
-        for peer, learner in zip(self.peers, self.learners, strict=True):
-            learner.load_network(under(state["networks"], peer))
-            if "training" in state:
-                learner.load_optimiser(under(state["training"], peer))
+        self.load_peers(state)
         self.statistics = dict(state.get(_STATISTICS, {}))
 
     def epoch_outputs(self) -> EpochOutputs:
@@ -152,7 +128,7 @@ class CrossFit:
         Returns:
             Mean loss of a batch.
         """
-        seed_torch(self.train.seed, len(self.peers) + peer, epoch)
+        self.seed(peer, epoch)
         hardest = epoch - self.train.warmup_epochs >= self.method.mean_epochs
         learner, name = self.learners[peer], self.peers[peer]
         learner.set_rate(rate(epoch, self.train.warmup_epochs, self.train.lr_drop_epoch))
@@ -163,7 +139,7 @@ class CrossFit:
         self.nets[peer].train()
         losses = []
         for number, pairs in enumerate(bar(batches, f"train {name}", len(batches))):
-            similarity = self.nets[peer].score_batch(train.batch(pairs))
+            similarity = self.score(train, peer, pairs)
             clean_prob = torch.from_numpy(division.clean_prob[pairs]).float().to(train.device)
             loss = self._loss(similarity, clean_prob, hardest=hardest)
             losses.append(learner.step(loss, Step(epoch, number, name, pairs)))

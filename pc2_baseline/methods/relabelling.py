@@ -124,13 +124,14 @@ class Relabelling(TwoPeers[MatchingNetwork, DividedPairs]):
         return full_margin_loss(similarity, self.method.margin)
 
     def _take_step(
-        self, train: PairSet, peer: int, triplet: Triplet, clean: Rows, noisy: Rows, step: Step
+        self, train: PairSet, peer: int, triplet: Triplet, rows: tuple[Rows, ...], step: Step
     ) -> tuple[float, float]:
         """Take one step down the summed loss, or one for each kind of pairs.
 
         Returns:
             The loss, and its noisy part.
         """
+        clean, noisy = rows
         noisy = noisy if len(noisy) > 1 else noisy[:0]  # one pair alone has no negative
         net, learner = self.nets[peer].eval(), self.learners[peer]
         with torch.no_grad():

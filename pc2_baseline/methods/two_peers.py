@@ -23,7 +23,7 @@ from pc2_baseline.modules.coteaching import (
     read_statistics,
     warm_up_batches,
 )
-from pc2_baseline.modules.division import require_clean
+from pc2_baseline.modules.division import Division, require_clean
 from pc2_baseline.modules.learner import Step, peer_states, prefixed, rate, under
 from pc2_baseline.modules.losses import triplet_hardest, triplet_mean
 from pc2_baseline.modules.network import MatchingNetwork
@@ -36,8 +36,9 @@ from pc2_baseline.training.method import EpochOutputs, Sizes, State
 _STATISTICS = "beliefs"  # the group's name in checkpoints
 
 Net = TypeVar("Net", bound=nn.Module)
-TakeStep = Callable[[Rows, Rows, Step], tuple[float, float]]
-"""Take a step on clean and noisy pairs; return the loss, and its noisy part."""
+TakeStep = Callable[[tuple[Rows, ...], Step], tuple[float, float]]
+"""Take a step on a batch in parts by kind, the clean one first; return the loss, and its noisy
+part."""
 
 
 class TwoPeers(ABC, Generic[Net, Divided]):
@@ -186,16 +187,20 @@ class TwoPeers(ABC, Generic[Net, Divided]):
         division = self.teacher(peer).division
         require_clean(division)
         take_step = self.teaching(train, peer, triplet)
-        batches = clean_and_noisy_batches(
+        batches = self._batches(division, epoch, peer)
+        found = []
+        for number, rows in enumerate(bar(batches, f"co-teach {name}", len(batches))):
+            found.append(take_step(rows, Step(epoch, number, name, np.concatenate(rows))))
+        loss, noisy_loss = np.mean(found, axis=0).tolist()
+        return {"loss": loss, "loss_noisy": noisy_loss}
+
+    def _batches(self, division: Division, epoch: int, peer: int) -> list[tuple[Rows, ...]]:
+        """Cut the pairs of an epoch into batches, each in parts by kind, the clean one first."""
+        since = epoch - self.train.warmup_epochs
+        return clean_and_noisy_batches(
             division, self.train.batch, self.train.seed, epoch, peer,
             with_noisy=self.with_noisy and since >= self.method.noisy_from_epoch,
         )  # fmt: skip
-        found = []
-        for number, (clean, noisy) in enumerate(bar(batches, f"co-teach {name}", len(batches))):
-            step = Step(epoch, number, name, np.append(clean, noisy))
-            found.append(take_step(clean, noisy, step))
-        loss, noisy_loss = np.mean(found, axis=0).tolist()
-        return {"loss": loss, "loss_noisy": noisy_loss}
 
     def _statistics_state(self) -> dict[str, Tensor]:
         state: dict[str, Tensor] = {}

@@ -42,6 +42,33 @@ def info_nce(
     return -(by_image.diagonal() + by_caption.diagonal()) / 2
 
 
+def soft_info_nce(
+    similarity: Float[Tensor, "batch batch"],
+    temperature: float,
+    by_image: Float[Tensor, "batch batch"],
+    by_caption: Float[Tensor, "batch batch"],
+) -> Float[Tensor, " batch"]:
+    r"""InfoNCE of each pair with soft targets, the mean of both directions, in nats.
+
+    .. math:: -\sum_j T_{ij} \log P_{ij}
+
+    Args:
+        similarity: As for :func:`log_matches`.
+        temperature: As for :func:`log_matches`.
+        by_image: :math:`T`, how far each caption (column) belongs to each image (row); rows need
+            not sum to 1.
+        by_caption: The same as columns for each caption; images are rows, too.
+
+    Source:
+        CREAM (Ma et al., TIP 2024).
+
+    Differs:
+        The authors' code takes the sum of both directions.
+    """
+    image_logs, caption_logs = log_matches(similarity, temperature)
+    return -((by_image * image_logs).sum(1) + (by_caption * caption_logs).sum(0)) / 2
+
+
 def complementary(
     similarity: Float[Tensor, "batch batch"], temperature: float
 ) -> Float[Tensor, " batch"]:

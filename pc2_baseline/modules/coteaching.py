@@ -28,6 +28,9 @@ Divided = TypeVar("Divided", bound="DividedPairs")
 Rows = Int[np.ndarray, " _"]
 Triplet = Callable[..., Float[Tensor, " batch"]]
 
+NONE: Rows = np.array([], dtype=np.int64)
+"""No pairs."""
+
 _ORDER, _CLEAN, _NOISY = range(3)
 
 
@@ -108,12 +111,33 @@ def warm_up_batches(pairs: int, size: int, seed: int, epoch: int, peer: int) -> 
 
 def clean_and_noisy_batches(
     division: Division, size: int, seed: int, epoch: int, peer: int, *, with_noisy: bool
-) -> list[tuple[Rows, Rows]]:
+) -> list[tuple[Rows, ...]]:
     """Pair each clean batch with as many noisy pairs, or fewer where there are fewer."""
-    clean = cut(division.clean, size, stream(seed, epoch, peer, _CLEAN))
-    noisy = endless(division.noisy, size, stream(seed, epoch, peer, _NOISY))
-    none = np.array([], dtype=np.int64)
-    return [(rows, next(noisy, none) if with_noisy else none) for rows in clean]
+    noisy = division.noisy if with_noisy else NONE
+    return batches_beside(division.clean, [noisy], size, seed, epoch, peer)
+
+
+def batches_beside(
+    clean: Rows, others: Sequence[Rows], size: int, seed: int, epoch: int, peer: int
+) -> list[tuple[Rows, ...]]:
+    """Cut clean pairs into shuffled batches, and put a batch of every other kind beside each.
+
+    Pairs of another kind come again, shuffled anew, where they are fewer than the clean ones.
+
+    Args:
+        clean: The clean pairs, which set the number of batches.
+        others: Pairs of each other kind; of a kind without pairs the batches are empty.
+        size: Largest batch of a kind.
+        seed: Seed of the run.
+        epoch: From 0.
+        peer: The peer that trains on them.
+    """
+    batches = cut(clean, size, stream(seed, epoch, peer, _CLEAN))
+    beside = [
+        endless(pairs, size, stream(seed, epoch, peer, _NOISY + kind))
+        for kind, pairs in enumerate(others)
+    ]
+    return [(rows, *(next(kind, NONE) for kind in beside)) for rows in batches]
 
 
 def dividing_batches(pairs: int, size: int, seed: int, *epoch: int) -> list[Rows]:

@@ -61,6 +61,17 @@ def rate(epoch: int, warmup: int, drop: int) -> float:
     return 0.1 if epoch - warmup >= drop else 1.0
 
 
+def stepped_rate(epoch: int, every: int, factor: float) -> float:
+    """Return the factor of the learning rate: 1, and ``factor`` as much after each drop.
+
+    Args:
+        epoch: From 0.
+        every: Epochs between two drops.
+        factor: What is left of the rate after a drop.
+    """
+    return factor ** (epoch // every)
+
+
 class Learner:
     """Take optimiser steps on a network.
 

@@ -160,6 +160,25 @@ def pseudo_class_loss(
     return functional.cross_entropy(image_logits, target)
 
 
+def robust_class_loss(
+    image_logits: Float[Tensor, "batch classes"], target: Int[Tensor, " batch"], power: float
+) -> Float[Tensor, ""]:
+    r"""Generalised cross-entropy of the images' predictions with pseudo-classes.
+
+    .. math:: \frac{1}{B} \sum_i \frac{1 - p_{i, t_i}^q}{q}
+
+    Args:
+        image_logits: Logits of the images.
+        target: :math:`t`, chosen from the captions' predictions.
+        power: :math:`q` in (0, 1]: near 0 the cross-entropy, 1 the mean absolute error.
+
+    Source:
+        Zhang and Sabuncu, NeurIPS 2018, eq. 6; on pseudo-classes PCSR (Liu et al., AAAI 2026).
+    """
+    chosen = image_logits.log_softmax(1).gather(1, target[:, None])
+    return ((1 - (power * chosen).exp()) / power).mean()
+
+
 def batch_entropy(predictions: Float[Tensor, "batch classes"]) -> Float[Tensor, ""]:
     r"""Entropy :math:`H(\bar p)` of the mean prediction of a batch, in nats; to be *maximised*.
 

@@ -19,6 +19,9 @@ class Encoded:
     images: ImageCodes
     captions: CaptionCodes
 
+    def __getitem__(self, rows: slice) -> "Encoded":
+        return Encoded(self.images[rows], self.captions[rows])
+
 
 class Pc2Network(nn.Module):
     """The matching network and the pseudo-classifier that both halves of a pair share.

@@ -123,9 +123,9 @@ def test_the_loss_is_the_hinges_of_both_kinds_with_the_labels_as_soft_margins(
     expected = []
     own_step = method._take_step
 
-    def before_step(train, peer, triplet, clean, noisy, step):
-        scores = [trained_score(method.nets[peer], pairs, rows) for rows in (clean, noisy)]
-        found = own_step(train, peer, triplet, clean, noisy, step)
+    def before_step(train, peer, triplet, parts, step):
+        scores = [trained_score(method.nets[peer], pairs, rows) for rows in parts]
+        found = own_step(train, peer, triplet, parts, step)
         labels = [values.tolist() for values in seen[-1][2:]]
         expected.append([sum(slow_hinges(s, soft(y))) for s, y in zip(scores, labels, strict=True)])
         return found

@@ -10,6 +10,7 @@ from pc2_baseline.modules.contrastive import (
     generalised_cross_entropy,
     info_nce,
     log_matches,
+    soft_info_nce,
     symmetric_cross_entropy,
 )
 
@@ -30,6 +31,21 @@ def test_the_temperature_divides_the_similarity():
 def test_info_nce_by_hand():
     expected = torch.tensor([math.log(4) + math.log(2), math.log(2) + math.log(4)]).double() / 2
     assert torch.allclose(info_nce(SIMILARITY, 1.0), expected)
+
+
+def test_soft_targets_weigh_the_log_probabilities_of_their_own_direction():
+    """Pair 0: rows say half itself, half the other; columns say itself. Pair 1: nothing at all."""
+    by_image = torch.tensor([[0.5, 0.5], [0.0, 0.0]]).double()
+    by_caption = torch.tensor([[1.0, 0.0], [0.0, 0.0]]).double()
+    found = soft_info_nce(SIMILARITY, 1.0, by_image, by_caption)
+    first = (0.5 * math.log(4) + 0.5 * math.log(4 / 3) + math.log(2)) / 2
+    assert torch.allclose(found, torch.tensor([first, 0.0]).double())
+
+
+def test_soft_info_nce_with_certain_targets_is_info_nce():
+    similarity, own = torch.randn(6, 6), torch.eye(6)
+    soft = soft_info_nce(similarity, 0.3, own, own)
+    assert torch.allclose(soft, info_nce(similarity, 0.3), atol=1e-6)
 
 
 def test_complementary_by_hand():
@@ -67,6 +83,8 @@ def test_values_and_gradients_are_finite_at_the_extremes(scale, count):
 def test_gradients_agree_with_finite_differences():
     similarity = torch.randn(5, 5, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(lambda s: info_nce(s, 0.3), similarity)
+    targets = torch.rand(2, 5, 5, dtype=torch.float64)
+    assert torch.autograd.gradcheck(lambda s: soft_info_nce(s, 0.3, *targets), similarity)
     assert torch.autograd.gradcheck(lambda s: complementary(s, 0.3), similarity)
     assert torch.autograd.gradcheck(lambda s: generalised_cross_entropy(s, 0.3, 0.7), similarity)
 
