@@ -132,10 +132,12 @@ class CoTaught(ABC):
 
     def similarity(self, split: PairSet) -> Float[np.ndarray, "images captions"]:
         """Average both peers' similarity matrices."""
-        return ensemble(
-            self.groups.for_each_peer(
-                lambda peer: similarity_matrix(self.nets[peer].matching, split)
-            )
+        return ensemble(self.similarities(split))
+
+    def similarities(self, split: PairSet) -> list[Float[np.ndarray, "images captions"]]:
+        """Score a split with each peer."""
+        return self.groups.for_each_peer(
+            lambda peer: similarity_matrix(self.nets[peer].matching, split)
         )
 
     def state_dict(self) -> State:

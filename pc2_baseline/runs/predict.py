@@ -2,12 +2,18 @@
 
 from pathlib import Path
 
-from leaderboard.submission.archive import Compute, Training, new_submission, pack
+from leaderboard.submission.archive import (
+    Compute,
+    Submission,
+    Training,
+    new_submission,
+    pack,
+)
 from now_builder.errors import ConfigError
 from now_builder.formats.benchmarks import BENCHMARKS
 from now_builder.formats.release import check_split
 from pc2_baseline.config import DataSettings
-from pc2_baseline.runs.open_run import open_run
+from pc2_baseline.runs.open_run import OpenRun, open_run
 
 
 def predict(
@@ -36,6 +42,24 @@ def predict(
         raise ConfigError(f"-o {output}: expected the name of a .zip file")
     name = check_split(split)
     opened = open_run(run, release=release, device=device_name)
+    with opened.open(name, whole=True) as pairs:  # the board has all of dev
+        meta = describe(opened, name)
+        similarity = opened.method.similarity(pairs)
+    pack(output, similarity, meta)
+
+
+def describe(opened: OpenRun, split: str, title: str | None = None) -> Submission:
+    """Describe a submission of a run's best epoch.
+
+    Args:
+        opened: The run.
+        split: ``dev`` or ``test``.
+        title: Name on the board; default: that of the method.
+
+    Raises:
+        FormatError: If the release lacks the split.
+        ConfigError: If the board has no track for the data set.
+    """
     settings = opened.record.settings
     training = Training(
         seeds=(settings.train.seed,),
@@ -43,15 +67,13 @@ def predict(
         checkpoint_selection="dev",
         noise=opened.record.release.noise,
     )
-    with opened.open(name, whole=True) as pairs:  # the board has all of dev
-        title = settings.method.name.upper()
-        meta = new_submission(opened.release, _track(settings.data), split, title, training)
-        similarity = opened.method.similarity(pairs)
+    name = title or settings.method.name.upper()
+    meta = new_submission(opened.release, track_of(settings.data), split, name, training)
     compute = Compute(params_m=round(opened.parameters / 1e6, 3))
-    pack(output, similarity, meta.model_copy(update={"compute": compute}))
+    return meta.model_copy(update={"compute": compute})
 
 
-def _track(data: DataSettings) -> str:
+def track_of(data: DataSettings) -> str:
     """Return the board's track; a tokenizer that it does not have is refused before the work."""
     named = (track for track, found in BENCHMARKS.items() if found.folder == data.name)
     return next(named, data.tokenizer)
