@@ -20,7 +20,7 @@ from pc2_baseline.data.pairs import PairSet
 from pc2_baseline.modules.retrieval import ensemble
 from pc2_baseline.runs.open_run import open_run
 from pc2_baseline.runs.predict import describe
-from pc2_baseline.runs.side_by_side import end_with_parent
+from pc2_baseline.runs.side_by_side import end_with_parent, peak_memory
 from pc2_baseline.runs.train import train
 from pc2_baseline.training.checkpoint import STATE, read_state
 from pc2_baseline.training.method import Ensemble, Method
@@ -144,20 +144,6 @@ def _of(whole: Submission, networks: int) -> Submission:
     """Describe what some of a method's networks do by themselves; their size is not known."""
     training = whole.training.model_copy(update={"ensemble_size": networks})
     return whole.model_copy(update={"training": training, "compute": Compute()})
-
-
-def peak_memory() -> int:
-    """Return the largest resident size of this process so far, in bytes.
-
-    Linux counts what its parent held before the process began among what ``getrusage`` tells.
-    """
-    status = Path("/proc/self/status")
-    if status.exists():
-        line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
-        return 1024 * int(line.split()[1])
-    from resource import RUSAGE_SELF, getrusage  # noqa: PLC0415 - not everywhere
-
-    return getrusage(RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def _gigabytes(size: int) -> float:

@@ -8,6 +8,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -109,6 +110,20 @@ def end_with_parent() -> str:
     return message
 
 
+def peak_memory() -> int:
+    """Return the largest resident size of this process so far, in bytes.
+
+    Linux counts what its parent held before the process began among what ``getrusage`` tells.
+    """
+    status = Path("/proc/self/status")
+    if status.exists():
+        line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
+        return 1024 * int(line.split()[1])
+    from resource import RUSAGE_SELF, getrusage  # noqa: PLC0415 - not everywhere
+
+    return getrusage(RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
 def _start(command: Sequence[str], task: Task, lane: Lane) -> subprocess.Popen[bytes]:
     task.log.parent.mkdir(parents=True, exist_ok=True)
     with task.log.open("wb") as log:
@@ -120,19 +135,16 @@ def _start(command: Sequence[str], task: Task, lane: Lane) -> subprocess.Popen[b
             env={**os.environ, **lane.environment},
             start_new_session=True,  # Ctrl-C of a terminal is for this process alone
         )
-    assert process.stdin is not None  # noqa: S101 - a pipe was asked for
-    try:
-        process.stdin.write(f"{task.message}\n".encode())
-        process.stdin.flush()
-    except BrokenPipeError:
-        pass  # it has ended at once; its log says why
+    if process.stdin is not None:
+        with suppress(BrokenPipeError):  # it has ended at once; its log says why
+            process.stdin.write(f"{task.message}\n".encode())
+            process.stdin.flush()
     return process
 
 
 def _failure(process: subprocess.Popen[bytes], log: Path) -> str | None:
     """Return why a process failed: the last line that it printed, or the signal that ended it."""
-    if process.stdin is not None:
-        process.stdin.close()
+    _close(process)
     if process.returncode == 0:
         return None
     if process.returncode < 0:
@@ -141,6 +153,12 @@ def _failure(process: subprocess.Popen[bytes], log: Path) -> str | None:
     lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
     last = next((line for line in reversed(lines) if line.strip()), f"exit code; {log}")
     return last.removeprefix("error: ").strip()
+
+
+def _close(process: subprocess.Popen[bytes]) -> None:
+    if process.stdin is not None:
+        with suppress(BrokenPipeError):
+            process.stdin.close()
 
 
 def _stop(processes: Sequence[subprocess.Popen[bytes]]) -> None:
@@ -153,3 +171,4 @@ def _stop(processes: Sequence[subprocess.Popen[bytes]]) -> None:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+        _close(process)

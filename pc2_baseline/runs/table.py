@@ -290,7 +290,8 @@ def _task(work: Work, run: GridRun) -> Task:
 
 
 def _threads(work: Work) -> int:
-    return max(1, (os.cpu_count() or 1) // len(work.lanes))
+    share = (os.cpu_count() or 1) // len(work.lanes)
+    return max(1, min(share, torch.get_num_threads()))  # OMP_NUM_THREADS may ask for fewer
 
 
 def _write(work: Work, done: dict[str, Measured], failures: dict[str, str]) -> str:

@@ -26,10 +26,11 @@ LEGEND = (
 )
 _ABOUT = "Recalls in percent; what the columns mean stands in table.md."
 
-_HEAD = (Column("method", "Method", align="l"), Column("networks", "Nets"))
+_METHOD = Column("method", "Method", align="l")
 _FIGURES = (
     (ONE_NETWORK, Column("rSum, one network", "one", "rSum by networks", bold=True)),
     (TWO_NETWORKS, Column("rSum, two networks", "two", "rSum by networks", bold=True)),
+    ("networks", Column("networks", "Nets")),
     ("behind", Column("behind", "Behind")),
     ("p", Column("p", "$p$")),
     ("seconds", Column("seconds", "Seconds", digits=0)),
@@ -120,7 +121,9 @@ def notes_of(section: Section) -> list[str]:
 
 
 def _title(line: Line) -> str:
-    return line.title if line.evidence == "scored" else f"{line.title} ({line.evidence})"
+    if line.evidence == "scored":
+        return line.title if line.figures or not line.notes else f"{line.title} (failed)"
+    return f"{line.title} ({line.evidence})"
 
 
 def _cells(section: Section) -> tuple[list[Column], list[list[Value]]]:
@@ -130,12 +133,11 @@ def _cells(section: Section) -> tuple[list[Column], list[list[Value]]]:
         for name, column in _FIGURES
         if name not in _RARE or any(line.figure(name) for line in section.lines)
     ]
-    columns = [*_HEAD, *SCORE_COLUMNS, *(column for _, column in kept), _SEEDS]
+    columns = [_METHOD, *SCORE_COLUMNS, *(column for _, column in kept), _SEEDS]
     names = [*SCORES, *(name for name, _ in kept)]
     rows: list[list[Value]] = [
         [
             _title(line),
-            "" if line.networks is None else str(line.networks),
             *(_value(line, name) for name in names),
             str(len(line.seeds)) if line.evidence == "scored" else "",
         ]
@@ -145,6 +147,8 @@ def _cells(section: Section) -> tuple[list[Column], list[list[Value]]]:
 
 
 def _value(line: Line, name: str) -> Value:
+    if name == "networks":
+        return "" if line.networks is None else str(line.networks)
     if name == "behind":
         return "" if line.behind is None else "best" if not line.behind else f"{line.behind:.1f}"
     if name == "p":

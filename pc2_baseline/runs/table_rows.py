@@ -109,18 +109,14 @@ def _section(release: Path, track: str, rows: Sequence[RowRuns]) -> Section:
     first = next((result for scored in results for result in scored), None)
     if first is None:
         return Section(track, f"{release.name}, {track}", tuple(lines))
-    board = boards_of(first)[0]
-    entry = entry_of(first)
-    section = make_board(board, [entry]).section_of(entry.name)
-    others = [row for row in section.rows if row.entry is None] if section else []
     images, captions = first.n_images, first.n_pairs
     size = (
         f"{captions:,} pairs" if images == captions else f"{images:,} images, {captions:,} captions"
     )
     return Section(
         track,
-        f"{BOARD_FACTS[board].title}: {release.resolve().name}, test split, {size}",
-        (*_compared(lines, results), *_others(others)),
+        f"{BOARD_FACTS[boards_of(first)[0]].title}: {release.resolve().name}, test split, {size}",
+        (*_compared(lines, results), *other_lines(first)),
     )
 
 
@@ -240,19 +236,24 @@ def mean_hits(results: Iterable[Result]) -> Float[np.ndarray, " images"]:
     return np.asarray(np.mean(hits, axis=0))
 
 
-def _others(rows: Iterable[Row]) -> list[Line]:
-    """Make the lines of reported rows, as their papers print them, and of references below them."""
-    reported, references = [], []
-    for row in rows:
-        names = SCORES if row.recalls else ("rsum",)
-        values = dict(zip(names, (*row.recalls, row.rsum), strict=True))
-        figures = {name: Spread.of([value]) for name, value in values.items()}
-        if row.reported is None:
-            title = REFERENCES.get(row.method, row.method)
-            references.append(Line(title, "reference", figures=figures))
-            continue
-        source = f"{short_name(row.reported.source)}, {row.reported.table}"
-        notes = (source, *([row.reported.footnote] if row.reported.footnote else []))
-        networks = row.reported.ensemble
-        reported.append(Line(row.method, "reported", networks, figures=figures, notes=notes))
-    return [*reported, *references]
+def other_lines(result: Result) -> list[Line]:
+    """Return what the board shows beside a result.
+
+    These are rows that papers report, if the split is the published one, and below them the
+    references.
+    """
+    board, entry = boards_of(result)[0], entry_of(result)
+    section = make_board(board, [entry]).section_of(entry.name)
+    rows = [row for row in section.rows if row.entry is None] if section else []
+    return sorted(map(_other_line, rows), key=lambda line: line.evidence == "reference")
+
+
+def _other_line(row: Row) -> Line:
+    names = SCORES if row.recalls else ("rsum",)
+    values = zip(names, (*row.recalls, row.rsum), strict=True)
+    figures = {name: Spread.of([value]) for name, value in values}
+    if row.reported is None:
+        return Line(REFERENCES.get(row.method, row.method), "reference", figures=figures)
+    source = f"{short_name(row.reported.source)}, {row.reported.table}"
+    notes = (source, *([row.reported.footnote] if row.reported.footnote else []))
+    return Line(row.method, "reported", row.reported.ensemble, figures=figures, notes=notes)

@@ -79,12 +79,12 @@ class Notation:
             return self.escape(value)
         if isinstance(value, bool):
             return self.mark if value else ""
-        mean = f"{value.mean:.{column.digits}f}"
+        mean = f"{value.mean:,.{column.digits}f}"
         if round(value.mean, column.digits) == best:
             mean = mean.join(self.bold)
         if value.sd is None:
             return mean
-        return f"{mean} {self.plus_minus} {value.sd:.{column.digits}f}"
+        return f"{mean} {self.plus_minus} {value.sd:,.{column.digits}f}"
 
 
 def _highest(column: Column, values: Iterable[Value]) -> float | None:
