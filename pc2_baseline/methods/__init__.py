@@ -34,12 +34,16 @@ def make_method(settings: Settings, sizes: Sizes, device: torch.device) -> Metho
     Raises:
         ConfigError: If the method is of another package and cannot be imported.
     """
-    own = settings.method
-    outside = isinstance(own, OutsideSettings)
-    name = own.implementation if outside else f"{__name__}.{METHODS[own.name]}"
+    own: object = settings.method
+    if isinstance(own, OutsideSettings):
+        name = own.implementation
+    else:
+        name = f"{__name__}.{METHODS[settings.method.name]}"
     try:
         kind = resolve_name(name)
     except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(f"method {own.name}: {name} cannot be imported ({error})") from None
+        raise ConfigError(
+            f"method {settings.method.name}: {name} cannot be imported ({error})"
+        ) from None
     method: Method = kind(settings, sizes, device)
     return method

@@ -15,6 +15,7 @@ from leaderboard.submission.archive import Compute, Submission, pack
 from now_builder.config import Strict
 from now_builder.errors import NowError
 from now_builder.formats.io import sha256_of, write_text
+from now_builder.formats.split import Split
 from pc2_baseline.config import Settings
 from pc2_baseline.data.pairs import PairSet
 from pc2_baseline.modules.retrieval import ensemble
@@ -30,7 +31,7 @@ WHOLE, ONE, TWO = "", ".one", ".two"
 """What follows ``seed-N`` in names of files: the method as it is, one network of it, or two."""
 
 PARTS = {ONE: 1, TWO: 2}
-SPLIT = "test"
+SPLIT: Split = "test"
 
 
 class Assignment(Strict):

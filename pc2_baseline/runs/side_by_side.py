@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -61,7 +61,7 @@ class Ended:
 
 def side_by_side(
     command: Sequence[str], tasks: Sequence[Task], lanes: Sequence[Lane]
-) -> Iterator[Ended]:
+) -> Generator[Ended]:
     """Run a command once for each task, in as many processes at once as there are lanes.
 
     When the iterator is closed, or an exception such as ``KeyboardInterrupt`` passes through it,

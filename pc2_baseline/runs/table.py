@@ -123,7 +123,7 @@ def read_methods(
 
 def _field_track(data: dict[str, DataSettings]) -> str | None:
     """Return the track of a data set of the field, or ``None`` for NoW."""
-    tracks = {benchmark.folder: track for track, benchmark in BENCHMARKS.items()}
+    tracks: dict[str, str] = {benchmark.folder: track for track, benchmark in BENCHMARKS.items()}
     found = {title: tracks.get(own.name) for title, own in data.items()}
     if len(set(found.values())) > 1:
         words = ", ".join(f"{title} is for {track or 'NoW'}" for title, track in found.items())
@@ -133,7 +133,9 @@ def _field_track(data: dict[str, DataSettings]) -> str | None:
 
 def _tokenizers(release: Path, asked: Sequence[str]) -> list[str]:
     folder = data_folder(release)
-    there = [name for name in TOKENIZERS if (folder / f"{SPLIT}_caps_{name}.txt").exists()]
+    there: list[str] = [
+        name for name in TOKENIZERS if (folder / f"{SPLIT}_caps_{name}.txt").exists()
+    ]
     for name in asked:
         if name not in there:
             raise ConfigError(f"--tokenizers {name}: {release} has {', '.join(there) or 'none'}")

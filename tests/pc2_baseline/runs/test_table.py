@@ -502,6 +502,20 @@ def test_gpus_take_runs_in_turn_by_the_number_that_the_user_sees(monkeypatch):
         seen(["cuda:0", "cpu"])
 
 
+def test_processes_at_a_time_share_the_cores(tiny, tmp_path, monkeypatch):
+    monkeypatch.setattr("os.cpu_count", lambda: 16)
+    monkeypatch.setattr("torch.get_num_threads", lambda: 8)
+    rows = tables.read_methods(tiny, ["sgr"], [], [])
+
+    def threads(jobs):
+        lanes, _ = tables.make_lanes([], jobs)
+        return tables.dry_run(tables.Work(tiny, tmp_path, rows, [0], lanes)).partition(" with ")[2]
+
+    assert [threads(jobs) for jobs in (1, 4, 20)] == [
+        "8 threads each", "4 threads each", "1 threads each",
+    ]  # fmt: skip
+
+
 def test_methods_that_do_not_go_together_are_refused(tiny, flickr, tmp_path):
     with pytest.raises(ConfigError, match="sgr is there twice"):
         tables.read_methods(tiny, ["sgr", "sgr"], [], [])
