@@ -1,4 +1,4 @@
-"""The command line: train, evaluate, predict, division, ablate, make-noise, plant, presets."""
+"""The command line: train and what follows it, tables of runs, releases and noise to try on."""
 
 import json
 from dataclasses import asdict
@@ -304,6 +304,72 @@ def ablate(
     _print(asdict(table), variants.to_markdown(table).rstrip(), as_json=as_json)
     if table.failures:
         raise TrainingError(f"{len(table.failures)} runs broke down: {'; '.join(table.failures)}")
+
+
+@app.command(
+    kept="finished runs and epochs are kept",
+    epilog=_examples(
+        "pc2-baseline table out/release tables/now --methods sgr,pc2-paper,crossfit --seeds 3",
+        "pc2-baseline table out/release tables/now --methods sgr,mine.toml --device cuda:0,cuda:1",
+        "pc2-baseline table planted tables/p --methods pc2-planted --jobs 2 --dry-run",
+        "now-leaderboard submit tables/now/jieba/sgr/seed-0.zip --release out/release --store s",
+    ),
+)
+def table(
+    release: ReleaseArgument,
+    out: Annotated[
+        Path, typer.Argument(metavar="OUT", help="Folder: runs in OUT/TOKENIZER/METHOD/seed-N.")
+    ],
+    methods: Annotated[
+        str, typer.Option(metavar="NAME,…", help="Presets (see `presets`) or TOML files.")
+    ],
+    tokenizers: Annotated[
+        str | None,
+        typer.Option(metavar="NAME,…", help="Tracks of NoW; default: all that the release has."),
+    ] = None,
+    seeds: Annotated[
+        str, typer.Option(metavar="N", help="How many seeds; or which, as 0,4 (one alone: 4,).")
+    ] = "3",
+    jobs: Annotated[
+        int | None,
+        typer.Option(min=1, help="Runs at a time, each a process; default: one a device."),
+    ] = None,
+    device: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME,…", help="cpu, cuda, or cuda:0,cuda:1 … in turn; default: auto."
+        ),
+    ] = None,
+    set_: Set = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be run, and write nothing.")
+    ] = False,
+) -> None:
+    """Make a benchmark's table: train METHODS with some seeds, score all, test the differences.
+
+    OUT/table.md, .tex, .csv and .html then hold mean ± standard deviation (n - 1) of the recalls on
+    the test split, each method with one and with two networks, training time and memory, the
+    division's AUROC where data.truth is set, the paired test against the best row, references, and
+    for a published data set the rows that papers report. Run again, it goes on. Beside each run
+    stand its submission for now-leaderboard (seed-N.zip) and what it printed (seed-N.log).
+    """
+    from pc2_baseline.runs import table as tables  # noqa: PLC0415 - torch is heavy
+
+    lanes, on_device = tables.make_lanes(_parts(device), jobs)
+    overrides = [*(set_ or []), *on_device]
+    rows = tables.read_methods(release, _parts(methods), _parts(tokenizers), overrides)
+    work = tables.Work(release, out, rows, tables.read_seed_list(seeds), lanes)
+    if dry_run:
+        typer.echo(tables.dry_run(work))
+        return
+    outcome = tables.make_table(work)
+    typer.echo(outcome.markdown, nl=False)
+    if failures := outcome.failures:
+        raise TrainingError(f"{len(failures)} runs failed: {', '.join(failures)}; see the notes")
+
+
+def _parts(text: str | None) -> list[str]:
+    return [part.strip() for part in (text or "").split(",") if part.strip()]
 
 
 @app.command()

@@ -1,6 +1,6 @@
 """Settings of the methods, a file each; :data:`MethodSettings` is one of them, by its name."""
 
-from typing import Annotated, get_args
+from typing import TYPE_CHECKING, Annotated, Union, get_args
 
 from pydantic import Field
 
@@ -13,6 +13,7 @@ from pc2_baseline.method_settings.decl import DeclSettings
 from pc2_baseline.method_settings.gsc import GscSettings
 from pc2_baseline.method_settings.l2rm import L2rmSettings
 from pc2_baseline.method_settings.ncr import NcrSettings
+from pc2_baseline.method_settings.outside import outside_settings
 from pc2_baseline.method_settings.pc2 import Pc2ReleasedSettings, Pc2Settings
 from pc2_baseline.method_settings.pcsr import PcsrSettings
 from pc2_baseline.method_settings.rcl import RclSettings
@@ -46,3 +47,8 @@ def method_fields() -> dict[str, set[str]]:
     """Return the names of the settings of each method."""
     kinds = get_args(get_args(MethodSettings)[0])
     return {kind.model_fields["name"].default: set(kind.model_fields) for kind in kinds}
+
+
+if not TYPE_CHECKING:  # those of other packages are known only when they are installed
+    _KINDS = (*get_args(get_args(MethodSettings)[0]), *outside_settings(method_fields()).values())
+    MethodSettings = Annotated[Union[_KINDS], Field(discriminator="name")]  # noqa: UP007 - a tuple

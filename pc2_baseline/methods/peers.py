@@ -54,9 +54,11 @@ class Peers:
 
     def similarity(self, split: PairSet) -> Float[np.ndarray, "images captions"]:
         """Average the peers' similarity matrices."""
-        return ensemble(
-            self.groups.for_each_peer(lambda peer: similarity_matrix(self.nets[peer], split))
-        )
+        return ensemble(self.similarities(split))
+
+    def similarities(self, split: PairSet) -> list[Float[np.ndarray, "images captions"]]:
+        """Score a split with each peer."""
+        return self.groups.for_each_peer(lambda peer: similarity_matrix(self.nets[peer], split))
 
     def peer_states(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Return the networks and the optimisers of all peers."""

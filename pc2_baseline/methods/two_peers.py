@@ -131,11 +131,13 @@ class TwoPeers(ABC, Generic[Net, Divided]):
         return self.statistics[1 - peer]
 
     def similarity(self, split: PairSet) -> Float[np.ndarray, "images captions"]:
-        """Average both peers' similarity matrices."""
-        return ensemble(
-            self.groups.for_each_peer(
-                lambda peer: similarity_matrix(self.matching(self.nets[peer]), split)
-            )
+        """Average the peers' similarity matrices."""
+        return ensemble(self.similarities(split))
+
+    def similarities(self, split: PairSet) -> list[Float[np.ndarray, "images captions"]]:
+        """Score a split with each peer."""
+        return self.groups.for_each_peer(
+            lambda peer: similarity_matrix(self.matching(self.nets[peer]), split)
         )
 
     def state_dict(self) -> State:

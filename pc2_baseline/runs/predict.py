@@ -3,13 +3,19 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from leaderboard.submission.archive import Compute, Training, new_submission, pack
+from leaderboard.submission.archive import (
+    Compute,
+    Submission,
+    Training,
+    new_submission,
+    pack,
+)
 from now_builder.errors import ConfigError
 from now_builder.formats.benchmarks import BENCHMARKS
 from now_builder.formats.release import check_split
 from pc2_baseline.config import DataSettings, Settings
 from pc2_baseline.method_settings.triplet import OneNetworkSettings
-from pc2_baseline.runs.open_run import mean_similarity, open_runs
+from pc2_baseline.runs.open_run import OpenRun, mean_similarity, open_runs
 
 
 def predict(
@@ -39,6 +45,23 @@ def predict(
         raise ConfigError(f"-o {output}: expected the name of a .zip file")
     name = check_split(split)
     opened = open_runs(run, release=release, device=device_name)
+    meta = describe(opened, name)
+    similarity, _ = mean_similarity(opened, name, whole=True)  # the board has all of dev
+    pack(output, similarity, meta)
+
+
+def describe(opened: Sequence[OpenRun], split: str, title: str | None = None) -> Submission:
+    """Describe a submission of the best epoch of a run, or of several.
+
+    Args:
+        opened: The runs, all of one release and tokenizer.
+        split: ``dev`` or ``test``.
+        title: Name on the board; default: that of the method.
+
+    Raises:
+        FormatError: If the release lacks the split.
+        ConfigError: If the board has no track for the data set.
+    """
     first, every = opened[0], [run.record.settings for run in opened]
     training = Training(
         seeds=tuple(dict.fromkeys(settings.train.seed for settings in every)),
@@ -46,11 +69,10 @@ def predict(
         checkpoint_selection="dev",
         noise=first.record.release.noise,
     )
-    title = " + ".join(dict.fromkeys(_title(settings) for settings in every))
-    meta = new_submission(first.release, _track(every[0].data), split, title, training)
-    similarity, _ = mean_similarity(opened, name, whole=True)  # the board has all of dev
+    found = title or " + ".join(dict.fromkeys(_title(settings) for settings in every))
+    meta = new_submission(first.release, track_of(every[0].data), split, found, training)
     compute = Compute(params_m=round(sum(run.parameters for run in opened) / 1e6, 3))
-    pack(output, similarity, meta.model_copy(update={"compute": compute}))
+    return meta.model_copy(update={"compute": compute})
 
 
 def _title(settings: Settings) -> str:
@@ -65,7 +87,7 @@ def _title(settings: Settings) -> str:
     return f"{network}-C (trained on matched pairs alone)" if method.matched_only else network
 
 
-def _track(data: DataSettings) -> str:
+def track_of(data: DataSettings) -> str:
     """Return the board's track; a tokenizer that it does not have is refused before the work."""
     named = (track for track, found in BENCHMARKS.items() if found.folder == data.name)
     return next(named, data.tokenizer)

@@ -60,7 +60,7 @@ def train(release: Path, run: Path, settings: Settings, *, force: bool = False) 
     process_groups.start(settings.train.device)
     device = pick_device(settings.train.device)
     reader = ReleaseReader(release, settings.data)
-    if not force and (state := _finished(run, reader.fingerprints, settings)):
+    if not force and (state := finished(run, reader.fingerprints, settings)):
         if process_groups.is_first():
             follow(run, state)
         early = ", stopped early" if state.stopped else ""
@@ -87,8 +87,14 @@ def train(release: Path, run: Path, settings: Settings, *, force: bool = False) 
             return trainer.fit(taught, dev)
 
 
-def _finished(run: Path, prints: dict[Split, str], settings: Settings) -> CheckpointState | None:
-    """Return the last checkpoint of a run that has nothing left to do."""
+def finished(run: Path, prints: dict[Split, str], settings: Settings) -> CheckpointState | None:
+    """Return the last checkpoint of a run that has nothing left to do.
+
+    Args:
+        run: Folder of a run, or not yet one.
+        prints: Fingerprint of each split of the release.
+        settings: Settings that the run must have.
+    """
     if not (run / "run.toml").exists() or not (run / LAST / STATE).exists():
         return None
     record = read_run(run)

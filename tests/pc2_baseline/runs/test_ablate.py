@@ -12,7 +12,6 @@ from now_builder.errors import ConfigError, TrainingError
 from pc2_baseline.config import read_settings, read_tree
 from pc2_baseline.method_settings.triplet import OneNetworkSettings
 from pc2_baseline.runs.ablate import (
-    COLUMNS,
     Line,
     Row,
     Table,
@@ -24,6 +23,7 @@ from pc2_baseline.runs.ablate import (
 )
 from pc2_baseline.runs.open_run import similarity
 from pc2_baseline.runs.series import Spread, read_seeds, train_seeds
+from pc2_baseline.runs.text_table import SCORES
 from pc2_baseline.runs.train import train
 from pc2_baseline.training.checkpoint import read_state
 from pc2_baseline.training.run_folder import read_run
@@ -138,7 +138,7 @@ def test_a_row_that_breaks_down_does_not_stop_the_others(tiny, tmp_path, quick, 
 
 
 def line(name, rsums, title=None):
-    scores = {column: Spread.of(rsums) for column in COLUMNS}
+    scores = {column: Spread.of(rsums) for column in SCORES}
     parts = dict.fromkeys(("P-Cls", "P-Cap", "CR"), name == "full")
     return Line(name, title or name, parts, list(range(len(rsums))), scores)
 
