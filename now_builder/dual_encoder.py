@@ -31,6 +31,8 @@ _UNUSABLE = (
 )  # fmt: skip
 _NO_LIMIT = 10**6
 """Tokens from which a tokenizer's limit says that it has none."""
+_SIDE = 512
+"""Side of squeezed pictures at most, px: no less than what towers take."""
 
 
 class DualEncoder:
@@ -270,7 +272,7 @@ def _number(model: Any, name: str, function: Callable[[Tensor], Tensor], default
 
 
 def _squeezed(picture: Image.Image) -> Image.Image:
-    side = min(picture.size)
+    side = min(max(picture.size), _SIDE)
     return picture.resize((side, side), Image.Resampling.BICUBIC)
 
 

@@ -125,7 +125,7 @@ def test_squeezed_pictures_are_seen_whole_where_the_processor_crops(folder):
     cropped, whole = (encoder.images([plain, marked], squeeze=how) for how in (False, True))
     assert torch.equal(cropped[0], cropped[1])
     assert (whole[0] - whole[1]).abs().max() > 1e-3
-    square = plain.resize((72, 72), Image.Resampling.BICUBIC)
+    square = plain.resize((128, 128), Image.Resampling.BICUBIC)
     assert torch.equal(encoder.images([plain], squeeze=True), encoder.images([square]))
 
 
