@@ -12,7 +12,7 @@ from now_builder.command_line import run as run_app
 from now_builder.errors import ConfigError, TrainingError
 
 if TYPE_CHECKING:
-    from pc2_baseline.config import Plan
+    from pc2_baseline.config import Plan, ZeroShotSettings
 
 
 def _examples(*commands: str) -> str:
@@ -163,6 +163,34 @@ def predict(
 
     start(runs, split, output, release=release, device_name=device)
     typer.echo(f"{output}")
+
+
+@app.command(
+    "zero-shot",
+    kept="features of finished batches are kept",
+    epilog=_examples(
+        "pc2-baseline zero-shot out/release --captures captures -o siglip2.zip "
+        "--model google/siglip2-base-patch16-224",
+        "pc2-baseline zero-shot out/release --captures captures -o clip.zip "
+        "--model openai/clip-vit-base-patch32 --squeeze",
+        "now-leaderboard score clip.zip --release out/release",
+    ),
+)
+def zero_shot(
+    release: Annotated[
+        Path, typer.Argument(metavar="RELEASE", help="Folder made by now-builder package.")
+    ],
+    output: Annotated[Path, typer.Option("-o", "--output", help="The submission, a .zip file.")],
+    settings: Annotated["ZeroShotSettings", Fields("pc2_baseline.config:ZeroShotSettings")],
+) -> None:
+    """Score screenshots against caption texts by a pre-trained model, without training.
+
+    A name on the hub is downloaded once. Without a network, download it beforehand elsewhere
+    (`hf download NAME --local-dir FOLDER`) and give the folder.
+    """
+    from pc2_baseline.runs.zero_shot import zero_shot as start  # noqa: PLC0415 - torch is heavy
+
+    typer.echo(start(release, output, settings))
 
 
 @app.command()

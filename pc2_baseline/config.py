@@ -244,6 +244,37 @@ class Plan(Strict):
         return self
 
 
+class ZeroShotSettings(Strict):
+    """What ``pc2-baseline zero-shot`` scores, and by which model."""
+
+    captures: Path = Field(
+        description="Folder made by crawl that the release was packaged from, for its screenshots."
+    )
+    model: str = Field(
+        description="A dual encoder of transformers (CLIP, SigLIP, SigLIP 2, AltCLIP, "
+        "Chinese-CLIP …): name on the Hugging Face hub, or folder."
+    )
+    revision: str | None = Field(
+        None, description="Branch, tag or commit of the model on the hub; default: its main one."
+    )
+    split: Literal["dev", "test"] = Field("test", description="dev or test.")
+    track: str = Field(
+        "jieba",
+        description="Tokenizer whose board the submission is for; the scores do not depend on it.",
+    )
+    squeeze: bool = Field(
+        default=False,
+        description="Resize screenshots to a square first: CLIP's own processor crops the middle "
+        "square, and 280 px at the top and at the bottom are not seen.",
+    )
+    max_text_tokens: NonNegativeInt = Field(
+        0, description="Cut captions to so many tokens; 0: to what the text tower takes."
+    )
+    batch_size: PositiveInt = Field(32, description="Screenshots, or captions, at a time.")
+    device: str = Field("auto", description="auto, cpu, cuda or cuda:N.")
+    precision: Literal["fp32", "bf16", "fp16"] = Field("fp32", description="What to compute in.")
+
+
 def presets() -> dict[str, str]:
     """List the presets that come with the package: name and first line of comment."""
     return {

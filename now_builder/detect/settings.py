@@ -161,6 +161,12 @@ class _SettingsOfOneMachine(Strict):
     region_score: float = Field(
         0.05, ge=0, le=1, description="Least score of boxes from hf:; those below are left out."
     )
+    embed: str = Field(
+        "",
+        description="Describe each region by the picture tower of a dual encoder of transformers "
+        "(CLIP, SigLIP, SigLIP 2 …), a hub name or folder, instead of by the detector, which "
+        "still finds them. 36 pictures a page: wants a GPU.",
+    )
     text_source: Literal["dom", "ocr", "none"] = Field(
         "dom",
         description="Where strings on the page come from: its DOM, its pixels (Tesseract) or "

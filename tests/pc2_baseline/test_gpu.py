@@ -224,3 +224,21 @@ def test_messages_of_one_process_come_back_as_they_were(device, tmp_path):
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "agrees" in done.stdout
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+def test_a_dual_encoder_gives_the_vectors_of_the_cpu(
+    device, full_float32, encoders, tmp_path, precision
+):
+    from PIL import Image  # noqa: PLC0415 - as transformers, which may be absent
+
+    from now_builder.dual_encoder import DualEncoder  # noqa: PLC0415
+
+    folder = encoders.save(encoders.siglip, tmp_path / "model", ["cats", "and", "dogs"])
+    pixels = np.random.default_rng(0).integers(0, 256, (3, 128, 72, 3), dtype=np.uint8)
+    pictures, texts = [Image.fromarray(each) for each in pixels], ["cats", "cats and dogs"]
+    expected = DualEncoder(str(folder), torch.device("cpu"))
+    found = DualEncoder(str(folder), device, precision)
+    limit = 1e-4 if precision == "fp32" else 0.05
+    assert apart(found.images(pictures), expected.images(pictures)) < limit
+    assert apart(found.texts(texts), expected.texts(texts)) < limit
