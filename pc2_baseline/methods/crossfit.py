@@ -38,6 +38,9 @@ class CrossFit(Peers):
     pairs outside its fold, with soft margins by their clean probabilities. All peers share the
     division; their similarities are averaged.
 
+    With a softmax loss (``method.loss``) there are no margins: a clean pair's loss is multiplied by
+    its clean probability, and the mixture is over InfoNCE, whichever loss the peers learn by.
+
     An epoch takes K - 1 times the steps of one network on all pairs, and one evaluation of them.
 
     Args:
