@@ -47,9 +47,8 @@ def beta_posterior(
         shapes = np.array([_moments(values, weights) for weights in posterior])
     means = shapes[:, 0] / shapes.sum(1)
     lower = int(means.argmin())
-    return np.ascontiguousarray(
-        _posterior(values.clip(means.min(), means.max()), shapes, shares)[lower]
-    )
+    bounded = np.clip(values, means.min(), means.max())
+    return np.asarray(_posterior(bounded, shapes, shares)[lower])
 
 
 def divide_by_beta(statistic: Float[np.ndarray, " pairs"], iterations: int = 10) -> Division:
