@@ -20,7 +20,7 @@ from pc2_baseline.methods.triplet import Triplet
 from pc2_baseline.modules.attention import ImramSimilarity, ScanSimilarity
 from pc2_baseline.modules.losses import triplet_hardest, triplet_mean
 from pc2_baseline.runs.evaluate import evaluate
-from pc2_baseline.runs.open_run import similarity
+from pc2_baseline.runs.open_run import open_run, similarity
 from pc2_baseline.runs.predict import predict
 from pc2_baseline.runs.train import train
 from pc2_baseline.training.method import Sizes
@@ -217,11 +217,17 @@ def test_two_seeds_are_one_method_twice(runs, tmp_path):
 
 
 def test_cosines_are_averaged_themselves(runs):
-    names = ("scan", "scan-1")
-    bound = make_network(read_run(runs / "scan").settings.model, Sizes(2, 10, 28)).similarity.bound
-    own = [bound * np.tanh(similarity(runs / name).astype(np.float64) / 2) for name in names]
-    both = similarity([runs / name for name in names]).astype(np.float64)
-    assert np.allclose(bound * np.tanh(both / 2), (own[0] + own[1]) / 2, atol=1e-5)
+    own = []
+    for name in ("scan", "scan-1"):
+        run = open_run(runs / name)
+        net = run.method.net.eval()
+        with run.open("test") as pairs, torch.no_grad():
+            batch = pairs.batch(np.arange(8))
+            images = net.encode_images(batch.regions)
+            own.append(net.score(images, net.encode_captions(batch.tokens, batch.lengths)).numpy())
+    both = similarity([runs / "scan", runs / "scan-1"])
+    mean = net.similarity.bound * np.tanh(both / 2)
+    assert np.allclose(mean, (own[0] + own[1]) / 2, atol=1e-5)
 
 
 def test_runs_of_different_data_are_not_averaged(runs, tiny, planted, tmp_path):
