@@ -8,12 +8,12 @@ from torch import Tensor
 from pc2_baseline.config import Settings
 from pc2_baseline.data.pairs import PairSet
 from pc2_baseline.method_settings.bicro import BiCroSettings
-from pc2_baseline.methods.relabelling import Labels, Relabelling
+from pc2_baseline.methods.bases.relabelling import Labels, Relabelling
 from pc2_baseline.modules.beta_mixture import divide_by_beta
-from pc2_baseline.modules.codes import CaptionCodes, ImageCodes
 from pc2_baseline.modules.coteaching import Rows
 from pc2_baseline.modules.division import Division
 from pc2_baseline.modules.labels import anchors, closeness, consistency, cosines
+from pc2_baseline.networks.codes import CaptionCodes, ImageCodes
 from pc2_baseline.training.method import Sizes
 
 

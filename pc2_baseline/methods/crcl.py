@@ -8,7 +8,7 @@ from now_builder.errors import ConfigError
 from pc2_baseline.config import Settings
 from pc2_baseline.data.pairs import PairSet
 from pc2_baseline.method_settings.crcl import CrclSettings
-from pc2_baseline.methods.one_network import OneNetwork
+from pc2_baseline.methods.bases.one_network import OneNetwork
 from pc2_baseline.modules.contrastive import info_nce, log_matches
 from pc2_baseline.modules.coteaching import Rows, warm_up_batches
 from pc2_baseline.modules.learner import rate

@@ -10,7 +10,7 @@ from torch import Tensor
 from pc2_baseline.config import Settings
 from pc2_baseline.data.pairs import PairSet, cut
 from pc2_baseline.method_settings.cream import CreamSettings
-from pc2_baseline.methods.peers import Peers
+from pc2_baseline.methods.bases.peers import Peers
 from pc2_baseline.modules.contrastive import log_matches, soft_info_nce
 from pc2_baseline.modules.coteaching import (
     DIVISIONS,

@@ -10,7 +10,7 @@ from torch import Tensor
 from pc2_baseline.config import Settings
 from pc2_baseline.data.pairs import PairSet, cut
 from pc2_baseline.method_settings.crossfit import CrossFitSettings
-from pc2_baseline.methods.peers import Peers
+from pc2_baseline.methods.bases.peers import Peers
 from pc2_baseline.modules.contrastive import contrastive_loss, info_nce
 from pc2_baseline.modules.coteaching import (
     DIVISIONS,

@@ -10,7 +10,7 @@ from torch import Tensor
 from pc2_baseline.config import Settings
 from pc2_baseline.data.pairs import PairSet
 from pc2_baseline.method_settings.l2rm import L2rmSettings
-from pc2_baseline.methods.one_network import OneNetwork
+from pc2_baseline.methods.bases.one_network import OneNetwork
 from pc2_baseline.modules.beta_mixture import divide_by_beta
 from pc2_baseline.modules.contrastive import symmetric_cross_entropy
 from pc2_baseline.modules.coteaching import (

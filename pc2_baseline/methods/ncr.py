@@ -7,7 +7,7 @@ from jaxtyping import Float
 from pc2_baseline.config import Settings
 from pc2_baseline.data.pairs import PairSet
 from pc2_baseline.method_settings.ncr import NcrSettings
-from pc2_baseline.methods.relabelling import Labels, Relabelling
+from pc2_baseline.methods.bases.relabelling import Labels, Relabelling
 from pc2_baseline.modules.coteaching import Rows
 from pc2_baseline.modules.division import Division, divide
 from pc2_baseline.modules.labels import predicted_labels

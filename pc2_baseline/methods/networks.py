@@ -6,20 +6,20 @@ from dataclasses import dataclass
 from torch import nn
 
 from pc2_baseline.config import ModelSettings, TrainSettings
-from pc2_baseline.modules.attention import Direction, ImramSimilarity, ScanSimilarity
-from pc2_baseline.modules.cosine import CosineSimilarity
-from pc2_baseline.modules.image import ImageEncoder, LocalImageEncoder
 from pc2_baseline.modules.learner import Learner
-from pc2_baseline.modules.network import MatchingNetwork
-from pc2_baseline.modules.pooled import PooledCaptionEncoder, PooledImageEncoder
-from pc2_baseline.modules.region_graph import RegionGraphEncoder
-from pc2_baseline.modules.similarity import (
+from pc2_baseline.networks.attention import Direction, ImramSimilarity, ScanSimilarity
+from pc2_baseline.networks.cosine import CosineSimilarity
+from pc2_baseline.networks.image import ImageEncoder, LocalImageEncoder
+from pc2_baseline.networks.network import MatchingNetwork
+from pc2_baseline.networks.pooled import PooledCaptionEncoder, PooledImageEncoder
+from pc2_baseline.networks.region_graph import RegionGraphEncoder
+from pc2_baseline.networks.similarity import (
     BlockSimilarity,
     MemoryBudget,
     SafSimilarity,
     SgrSimilarity,
 )
-from pc2_baseline.modules.text import CaptionEncoder, LocalCaptionEncoder, OneWayCaptionEncoder
+from pc2_baseline.networks.text import CaptionEncoder, LocalCaptionEncoder, OneWayCaptionEncoder
 from pc2_baseline.process_groups import ALONE, ProcessGroup
 from pc2_baseline.training.method import Sizes
 

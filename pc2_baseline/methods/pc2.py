@@ -6,11 +6,11 @@ from torch import Tensor
 
 from pc2_baseline.config import Settings
 from pc2_baseline.method_settings.pc2 import Pc2Settings
-from pc2_baseline.methods.co_taught import CoTaught
-from pc2_baseline.modules.codes import CaptionCodes, ImageCodes
+from pc2_baseline.methods.bases.co_taught import CoTaught
 from pc2_baseline.modules.coteaching import PeerEpoch
 from pc2_baseline.modules.pc2_network import Encoded
 from pc2_baseline.modules.pseudo_caption import PseudoCaptions, find_pseudo_captions
+from pc2_baseline.networks.codes import CaptionCodes, ImageCodes
 from pc2_baseline.training.method import Sizes
 
 

@@ -10,9 +10,8 @@ from torch import Tensor
 from pc2_baseline.config import Settings
 from pc2_baseline.data.pairs import PairSet
 from pc2_baseline.method_settings.pc2 import Pc2ReleasedSettings
-from pc2_baseline.methods.co_taught import CoTaught
+from pc2_baseline.methods.bases.co_taught import CoTaught
 from pc2_baseline.modules.bank import oscillation
-from pc2_baseline.modules.codes import CaptionCodes, ImageCodes, word_mask
 from pc2_baseline.modules.coteaching import PairStatistics, PeerEpoch, Rows, dividing_batches
 from pc2_baseline.modules.division import divide
 from pc2_baseline.modules.learner import Step
@@ -20,7 +19,8 @@ from pc2_baseline.modules.losses import MarginAxis, mean_entropy, own_entropy, s
 from pc2_baseline.modules.pc2_network import Encoded, Pc2Network, pooled
 from pc2_baseline.modules.pseudo_caption import PseudoCaptions, find_pseudo_captions
 from pc2_baseline.modules.pseudo_class import resampled
-from pc2_baseline.modules.text import CaptionEncoder
+from pc2_baseline.networks.codes import CaptionCodes, ImageCodes, word_mask
+from pc2_baseline.networks.text import CaptionEncoder
 from pc2_baseline.training.method import Sizes
 
 ENTROPIES = {"batch_mean": mean_entropy, "each_image": lambda images, _: own_entropy(images)}

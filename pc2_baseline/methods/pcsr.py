@@ -12,9 +12,8 @@ from torch import Tensor
 from pc2_baseline.config import Settings
 from pc2_baseline.data.pairs import PairSet
 from pc2_baseline.method_settings.pcsr import PcsrSettings
-from pc2_baseline.methods.co_taught import CoTaught
+from pc2_baseline.methods.bases.co_taught import CoTaught
 from pc2_baseline.modules.class_history import ClassHistory
-from pc2_baseline.modules.codes import ImageCodes
 from pc2_baseline.modules.contrastive import info_nce
 from pc2_baseline.modules.coteaching import (
     DIVISIONS,
@@ -29,6 +28,7 @@ from pc2_baseline.modules.division import Division
 from pc2_baseline.modules.learner import Step, prefixed, under
 from pc2_baseline.modules.losses import robust_class_loss
 from pc2_baseline.modules.pc2_network import Encoded
+from pc2_baseline.networks.codes import ImageCodes
 from pc2_baseline.training.method import EpochOutputs, Sizes, State
 
 _HISTORY = "history"

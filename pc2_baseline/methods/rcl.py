@@ -7,7 +7,7 @@ from torch import Tensor
 from pc2_baseline.config import Settings
 from pc2_baseline.data.pairs import PairSet
 from pc2_baseline.method_settings.rcl import RclSettings
-from pc2_baseline.methods.one_network import OneNetwork
+from pc2_baseline.methods.bases.one_network import OneNetwork
 from pc2_baseline.modules.contrastive import complementary
 from pc2_baseline.modules.coteaching import Rows, warm_up_batches
 from pc2_baseline.modules.learner import rate

@@ -15,9 +15,9 @@ from pc2_baseline.modules.bank import PredictionBank
 from pc2_baseline.modules.division import Division
 from pc2_baseline.modules.learner import Learner
 from pc2_baseline.modules.losses import triplet_mean
-from pc2_baseline.modules.network import MatchingNetwork
 from pc2_baseline.modules.pc2_network import Pc2Network
 from pc2_baseline.modules.seeds import stream
+from pc2_baseline.networks.network import MatchingNetwork
 from pc2_baseline.progress import bar
 
 PEERS = ("a", "b")

@@ -10,7 +10,7 @@ from jaxtyping import Int
 from torch import Tensor, nn
 
 from now_builder.errors import TrainingError
-from pc2_baseline.modules.similarity import BlockSimilarity
+from pc2_baseline.networks.similarity import BlockSimilarity
 from pc2_baseline.process_groups import ProcessGroups
 
 Value = TypeVar("Value")

@@ -7,10 +7,10 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
 
-from pc2_baseline.modules.codes import CaptionCodes, ImageCodes
 from pc2_baseline.modules.contrastive import log_matches
-from pc2_baseline.modules.fused import unit
-from pc2_baseline.modules.network import MatchingNetwork
+from pc2_baseline.networks.codes import CaptionCodes, ImageCodes
+from pc2_baseline.networks.fused import unit
+from pc2_baseline.networks.network import MatchingNetwork
 
 Structures = tuple[Float[Tensor, "batch batch"], Float[Tensor, "batch batch"]]
 """Similarities of each image with all images of a batch, and of each caption with all captions."""

@@ -15,8 +15,8 @@ from now_builder.formats.release import check_split
 from now_builder.formats.split import Split
 from pc2_baseline.data.pairs import PairSet, open_pairs
 from pc2_baseline.methods import make_method
-from pc2_baseline.modules.onednn_products import fast_float32
 from pc2_baseline.modules.retrieval import ensemble
+from pc2_baseline.networks.onednn_products import fast_float32
 from pc2_baseline.training.checkpoint import read_tensors
 from pc2_baseline.training.method import NETWORKS, Method
 from pc2_baseline.training.run_folder import (

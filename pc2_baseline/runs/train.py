@@ -20,7 +20,7 @@ from pc2_baseline.data.pairs import PairSet, ReleaseReader, pair_names
 from pc2_baseline.method_settings import MethodSettings
 from pc2_baseline.method_settings.triplet import OneNetworkSettings
 from pc2_baseline.methods import make_method
-from pc2_baseline.modules.onednn_products import fast_float32
+from pc2_baseline.networks.onednn_products import fast_float32
 from pc2_baseline.progress import say
 from pc2_baseline.training.callbacks import Callback
 from pc2_baseline.training.checkpoint import STATE, CheckpointState, read_state

@@ -9,11 +9,11 @@ import sys
 import torch
 import torch.distributed as dist
 
-from pc2_baseline.modules.attention import ImramSimilarity, ScanSimilarity
-from pc2_baseline.modules.codes import CaptionCodes, ImageCodes
-from pc2_baseline.modules.cosine import CosineSimilarity
-from pc2_baseline.modules.fused import unit
-from pc2_baseline.modules.similarity import MemoryBudget, SafSimilarity, SgrSimilarity
+from pc2_baseline.networks.attention import ImramSimilarity, ScanSimilarity
+from pc2_baseline.networks.codes import CaptionCodes, ImageCodes
+from pc2_baseline.networks.cosine import CosineSimilarity
+from pc2_baseline.networks.fused import unit
+from pc2_baseline.networks.similarity import MemoryBudget, SafSimilarity, SgrSimilarity
 from pc2_baseline.process_groups import ALONE, join_process_groups
 
 

@@ -16,13 +16,13 @@ from safetensors.torch import load_file
 from now_builder.formats.captions import make_vocabulary, write_vocabulary
 from pc2_baseline.config import read_settings
 from pc2_baseline.methods import METHODS as KNOWN
-from pc2_baseline.modules.attention import ImramSimilarity, ScanSimilarity
-from pc2_baseline.modules.codes import CaptionCodes, ImageCodes
-from pc2_baseline.modules.fused import unit
-from pc2_baseline.modules.image import ImageEncoder
-from pc2_baseline.modules.network import MatchingNetwork
-from pc2_baseline.modules.similarity import MemoryBudget, SafSimilarity, SgrSimilarity
-from pc2_baseline.modules.text import CaptionEncoder
+from pc2_baseline.networks.attention import ImramSimilarity, ScanSimilarity
+from pc2_baseline.networks.codes import CaptionCodes, ImageCodes
+from pc2_baseline.networks.fused import unit
+from pc2_baseline.networks.image import ImageEncoder
+from pc2_baseline.networks.network import MatchingNetwork
+from pc2_baseline.networks.similarity import MemoryBudget, SafSimilarity, SgrSimilarity
+from pc2_baseline.networks.text import CaptionEncoder
 from pc2_baseline.runs.train import train
 from pc2_baseline.training.run_folder import pick_device
 

@@ -6,7 +6,7 @@ import torch
 
 from pc2_baseline.analysis.truth import report
 from pc2_baseline.config import read_settings
-from pc2_baseline.methods import relabelling, two_peers
+from pc2_baseline.methods.bases import relabelling, two_peers
 from pc2_baseline.modules.coteaching import DividedPairs
 from pc2_baseline.modules.division import Division
 from pc2_baseline.runs.train import train

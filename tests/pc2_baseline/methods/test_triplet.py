@@ -17,8 +17,8 @@ from pc2_baseline.data.pairs import open_pairs, read_vocabulary
 from pc2_baseline.methods import make_method
 from pc2_baseline.methods.networks import KINDS, make_network
 from pc2_baseline.methods.triplet import Triplet
-from pc2_baseline.modules.attention import ImramSimilarity, ScanSimilarity
 from pc2_baseline.modules.losses import triplet_hardest, triplet_mean
+from pc2_baseline.networks.attention import ImramSimilarity, ScanSimilarity
 from pc2_baseline.runs.evaluate import evaluate
 from pc2_baseline.runs.open_run import open_run, similarity
 from pc2_baseline.runs.predict import predict

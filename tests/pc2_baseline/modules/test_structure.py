@@ -5,7 +5,6 @@ import torch
 
 from pc2_baseline.config import read_settings
 from pc2_baseline.methods.networks import make_network
-from pc2_baseline.modules.codes import CaptionCodes, ImageCodes
 from pc2_baseline.modules.structure import (
     STRUCTURES,
     as_captions,
@@ -13,6 +12,7 @@ from pc2_baseline.modules.structure import (
     structure_agreement,
     structure_loss,
 )
+from pc2_baseline.networks.codes import CaptionCodes, ImageCodes
 from pc2_baseline.training.method import Sizes
 
 

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from pc2_baseline.modules.codes import CaptionCodes, ImageCodes
-from pc2_baseline.modules.cosine import CosineSimilarity
-from pc2_baseline.modules.region_graph import RegionGraphEncoder, RegionGraphLayer
-from pc2_baseline.modules.text import LocalCaptionEncoder, OneWayCaptionEncoder
+from pc2_baseline.networks.codes import CaptionCodes, ImageCodes
+from pc2_baseline.networks.cosine import CosineSimilarity
+from pc2_baseline.networks.region_graph import RegionGraphEncoder, RegionGraphLayer
+from pc2_baseline.networks.text import LocalCaptionEncoder, OneWayCaptionEncoder
 
 DIM, FEATURES = 6, 5
 

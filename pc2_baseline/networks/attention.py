@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from now_builder.formats.features import REGIONS
-from pc2_baseline.modules.codes import CaptionCodes, ImageCodes, word_mask
-from pc2_baseline.modules.cosine import cosine_logits
-from pc2_baseline.modules.fused import EPSILON, unit
-from pc2_baseline.modules.similarity import DEFAULT_BUDGET, SLOPE, ChunkedSimilarity, MemoryBudget
+from pc2_baseline.networks.codes import CaptionCodes, ImageCodes, word_mask
+from pc2_baseline.networks.cosine import cosine_logits
+from pc2_baseline.networks.fused import EPSILON, unit
+from pc2_baseline.networks.similarity import DEFAULT_BUDGET, SLOPE, ChunkedSimilarity, MemoryBudget
 
 Direction = Literal["t2i", "i2t"]
 Pooling = Literal["lse", "mean"]

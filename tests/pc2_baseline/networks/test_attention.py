@@ -7,10 +7,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pc2_baseline.modules.attention import ImramSimilarity, ScanSimilarity
-from pc2_baseline.modules.codes import CaptionCodes, ImageCodes
-from pc2_baseline.modules.fused import unit
-from pc2_baseline.modules.similarity import MemoryBudget
+from pc2_baseline.networks.attention import ImramSimilarity, ScanSimilarity
+from pc2_baseline.networks.codes import CaptionCodes, ImageCodes
+from pc2_baseline.networks.fused import unit
+from pc2_baseline.networks.similarity import MemoryBudget
 
 DIM = 12
 WHOLE, TINY = MemoryBudget(), MemoryBudget(keep_mb=0)

@@ -26,9 +26,9 @@ from pc2_baseline.modules.coteaching import (
 from pc2_baseline.modules.division import Division, require_clean
 from pc2_baseline.modules.learner import Step, peer_states, prefixed, rate, under
 from pc2_baseline.modules.losses import triplet_hardest, triplet_mean
-from pc2_baseline.modules.network import MatchingNetwork
 from pc2_baseline.modules.retrieval import ensemble, similarity_matrix
 from pc2_baseline.modules.seeds import seed_torch
+from pc2_baseline.networks.network import MatchingNetwork
 from pc2_baseline.process_groups import ProcessGroup, join_process_groups
 from pc2_baseline.progress import bar
 from pc2_baseline.training.method import EpochOutputs, Sizes, State

@@ -6,12 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional
 
-from pc2_baseline.modules.codes import CaptionCodes, ImageCodes
-from pc2_baseline.modules.fused import local_nodes, reason, squared_difference, unit
-from pc2_baseline.modules.image import ImageEncoder
-from pc2_baseline.modules.network import MatchingNetwork
-from pc2_baseline.modules.similarity import MemoryBudget, SafSimilarity, SgrSimilarity, _runs
-from pc2_baseline.modules.text import CaptionEncoder
+from pc2_baseline.networks.codes import CaptionCodes, ImageCodes
+from pc2_baseline.networks.fused import local_nodes, reason, squared_difference, unit
+from pc2_baseline.networks.image import ImageEncoder
+from pc2_baseline.networks.network import MatchingNetwork
+from pc2_baseline.networks.similarity import MemoryBudget, SafSimilarity, SgrSimilarity, _runs
+from pc2_baseline.networks.text import CaptionEncoder
 
 DIM, NODE, FEATURES, VOCABULARY = 24, 10, 20, 50
 

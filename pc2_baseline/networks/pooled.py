@@ -6,9 +6,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from pc2_baseline.modules.codes import CaptionCodes, ImageCodes, word_mask, xavier
-from pc2_baseline.modules.fused import unit
-from pc2_baseline.modules.text import read_words, with_blanks
+from pc2_baseline.networks.codes import CaptionCodes, ImageCodes, word_mask, xavier
+from pc2_baseline.networks.fused import unit
+from pc2_baseline.networks.text import read_words, with_blanks
 
 PLACE_DIM = 32
 SHARPNESS = 0.1

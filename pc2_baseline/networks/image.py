@@ -4,8 +4,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from now_builder.formats.features import REGIONS
-from pc2_baseline.modules.codes import ImageCodes, xavier
-from pc2_baseline.modules.fused import unit
+from pc2_baseline.networks.codes import ImageCodes, xavier
+from pc2_baseline.networks.fused import unit
 
 
 class ImagePooling(nn.Module):

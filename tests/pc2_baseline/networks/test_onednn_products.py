@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from pc2_baseline.modules import onednn_products as products
+from pc2_baseline.networks import onednn_products as products
 
 
 @pytest.fixture

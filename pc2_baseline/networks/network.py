@@ -4,8 +4,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from pc2_baseline.data.pairs import Batch
-from pc2_baseline.modules.codes import CaptionCodes, ImageCodes
-from pc2_baseline.modules.similarity import BlockSimilarity
+from pc2_baseline.networks.codes import CaptionCodes, ImageCodes
+from pc2_baseline.networks.similarity import BlockSimilarity
 
 
 class MatchingNetwork(nn.Module):

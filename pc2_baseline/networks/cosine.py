@@ -3,8 +3,8 @@
 from jaxtyping import Float
 from torch import Tensor
 
-from pc2_baseline.modules.codes import CaptionCodes, ImageCodes
-from pc2_baseline.modules.similarity import BlockSimilarity
+from pc2_baseline.networks.codes import CaptionCodes, ImageCodes
+from pc2_baseline.networks.similarity import BlockSimilarity
 
 _WHOLE = 1 - 1e-6
 

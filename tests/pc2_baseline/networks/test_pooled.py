@@ -8,14 +8,14 @@ from torch.nn import functional
 from now_builder.errors import ConfigError
 from pc2_baseline.config import read_settings
 from pc2_baseline.methods.networks import make_network
-from pc2_baseline.modules.codes import CaptionCodes, ImageCodes
-from pc2_baseline.modules.cosine import CosineSimilarity
-from pc2_baseline.modules.pooled import (
+from pc2_baseline.modules.retrieval import ensemble, scores
+from pc2_baseline.networks.codes import CaptionCodes, ImageCodes
+from pc2_baseline.networks.cosine import CosineSimilarity
+from pc2_baseline.networks.pooled import (
     GeneralizedPooling,
     PooledCaptionEncoder,
     PooledImageEncoder,
 )
-from pc2_baseline.modules.retrieval import ensemble, scores
 from pc2_baseline.process_groups import ProcessGroup
 from pc2_baseline.training.method import Sizes
 

@@ -5,8 +5,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from pc2_baseline.modules.codes import CaptionCodes, word_mask, xavier
-from pc2_baseline.modules.fused import unit
+from pc2_baseline.networks.codes import CaptionCodes, word_mask, xavier
+from pc2_baseline.networks.fused import unit
 
 
 class CaptionPooling(nn.Module):

@@ -13,8 +13,8 @@ from torch import Tensor
 from pc2_baseline.config import ModelSettings, Settings
 from pc2_baseline.data.pairs import PairSet
 from pc2_baseline.method_settings.base import RelabellingSettings
+from pc2_baseline.methods.bases.two_peers import TakeStep, TwoPeers
 from pc2_baseline.methods.networks import make_network
-from pc2_baseline.methods.two_peers import TakeStep, TwoPeers
 from pc2_baseline.modules.coteaching import (
     PEERS,
     DividedPairs,
@@ -27,7 +27,7 @@ from pc2_baseline.modules.coteaching import (
 from pc2_baseline.modules.division import Division
 from pc2_baseline.modules.learner import Step
 from pc2_baseline.modules.losses import soft_margin
-from pc2_baseline.modules.network import MatchingNetwork
+from pc2_baseline.networks.network import MatchingNetwork
 from pc2_baseline.process_groups import ProcessGroup
 from pc2_baseline.training.method import Sizes
 

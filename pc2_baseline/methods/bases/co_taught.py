@@ -13,10 +13,9 @@ from torch import Tensor
 from pc2_baseline.config import ModelSettings, Settings
 from pc2_baseline.data.pairs import PairSet
 from pc2_baseline.method_settings.pc2 import Pc2CommonSettings
+from pc2_baseline.methods.bases.two_peers import TakeStep, TwoPeers
 from pc2_baseline.methods.networks import make_network
-from pc2_baseline.methods.two_peers import TakeStep, TwoPeers
 from pc2_baseline.modules.bank import PredictionBank, oscillation
-from pc2_baseline.modules.codes import CaptionCodes, ImageCodes
 from pc2_baseline.modules.coteaching import (
     PEERS,
     PairStatistics,
@@ -36,10 +35,11 @@ from pc2_baseline.modules.losses import (
     soft_margin,
     triplet_mean,
 )
-from pc2_baseline.modules.network import MatchingNetwork
 from pc2_baseline.modules.pc2_network import Encoded, Pc2Network, pooled
 from pc2_baseline.modules.pseudo_caption import PseudoCaptions, find_pseudo_captions, rectified
 from pc2_baseline.modules.pseudo_class import CLASSIFIERS
+from pc2_baseline.networks.codes import CaptionCodes, ImageCodes
+from pc2_baseline.networks.network import MatchingNetwork
 from pc2_baseline.process_groups import ProcessGroup
 from pc2_baseline.progress import bar
 from pc2_baseline.training.method import Sizes, State

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from pc2_baseline.modules.codes import CaptionCodes, ImageCodes, word_mask, xavier
-from pc2_baseline.modules.fused import conclude, local_nodes, reason, squared_difference, unit
+from pc2_baseline.networks.codes import CaptionCodes, ImageCodes, word_mask, xavier
+from pc2_baseline.networks.fused import conclude, local_nodes, reason, squared_difference, unit
 from pc2_baseline.process_groups import ALONE, ProcessGroup
 
 TEMPERATURE = 9.0
