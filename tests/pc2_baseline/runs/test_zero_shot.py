@@ -53,7 +53,9 @@ WORDS = ["red", "news", "cats", "dogs", "music", "films", "cars", "houses", "foo
 
 
 def caption(page):
-    return f"{WORDS[page]} and {WORDS[page * 5 % PAGES]}" + " and more" * (8 * (page == 7))
+    """A text of five tokens with its marks; page 7's is too long, page 9's just fits."""
+    more = {7: " and more" * 8, 9: " and" * 7}
+    return f"{WORDS[page]} and {WORDS[page * 5 % PAGES]}{more.get(page, '')}"
 
 
 def draw(page, seed):
