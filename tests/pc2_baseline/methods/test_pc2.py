@@ -8,7 +8,8 @@ from pc2_baseline.analysis.truth import report
 from pc2_baseline.config import read_settings
 from pc2_baseline.data.pairs import open_pairs
 from pc2_baseline.method_settings import method_fields
-from pc2_baseline.methods import METHODS, co_taught, make_method, two_peers
+from pc2_baseline.methods import METHODS, make_method
+from pc2_baseline.methods.bases import co_taught, two_peers
 from pc2_baseline.methods.pc2 import Pc2
 from pc2_baseline.modules.coteaching import PairStatistics, clean_and_noisy_batches
 from pc2_baseline.modules.division import Division

@@ -6,7 +6,8 @@ import torch
 
 from pc2_baseline.analysis.truth import report
 from pc2_baseline.config import read_settings
-from pc2_baseline.methods.bases import relabelling, two_peers
+from pc2_baseline.methods.bases import two_peers
+from pc2_baseline.modules import coteaching
 from pc2_baseline.modules.coteaching import DividedPairs
 from pc2_baseline.modules.division import Division
 from pc2_baseline.runs.train import train
@@ -164,7 +165,7 @@ def test_of_two_steps_the_noisy_one_has_its_place(divided, steps, preset, noisy_
 def test_negatives_harden_after_the_warm_up_and_the_mean_epochs(divided, monkeypatch, preset):
     asked = []
     for module, name in (
-        (relabelling, "triplet_mean"), (two_peers, "triplet_mean"), (two_peers, "triplet_hardest")
+        (coteaching, "triplet_mean"), (two_peers, "triplet_mean"), (two_peers, "triplet_hardest")
     ):  # fmt: skip
         own = getattr(module, name)
 
