@@ -285,6 +285,22 @@ def test_costs_and_the_divisions_auroc_come_from_the_runs_own_log(made):
     assert line_of(out, "one")["auroc"] == "", "SGR makes no division"
 
 
+def test_the_auroc_is_of_the_best_epoch_and_memory_is_not_guessed(made, tiny, tmp_path):
+    run = shutil.copytree(run_of(made[0], "four", 0), tmp_path / "seed-0")
+    path = run / "last" / "state.json"
+    state = json.loads(path.read_text())
+    aurocs = [epoch["figures"]["auroc"] for epoch in state["history"]]
+    assert aurocs[0] != aurocs[1]
+    for best in (0, 1):
+        path.write_text(json.dumps({**state, "best_epoch": best}))
+        job = Assignment(
+            release=tiny, run=run, settings=open_run(run).record.settings, title="four", threads=1
+        )
+        record = measure(job)
+        assert record.auroc == aurocs[best]
+        assert record.memory_gb is None, "this process trained nothing"
+
+
 def test_the_board_takes_the_submissions_as_they_are(made, tiny):
     from leaderboard.store.entries import file_result  # noqa: PLC0415 - writes
 
