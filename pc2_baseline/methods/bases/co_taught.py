@@ -123,7 +123,7 @@ class CoTaught(TwoPeers[Pc2Network, PairStatistics]):
         return net.matching
 
     def exchange(self) -> None:
-        """Give both peers' predictions to all processes."""
+        """Share both peers' predictions with all processes."""
         predictions = self.groups.for_each_peer(lambda peer: self.banks[peer].predictions)
         for bank, held in zip(self.banks, predictions, strict=True):
             bank.write(held)

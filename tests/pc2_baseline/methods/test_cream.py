@@ -42,7 +42,7 @@ def made(tiny, small):
 
 
 def believe(method, clean_a, clean_b, probs=None, predictions=None):
-    """Give both peers a division; by default clean pairs have probability 0.9, others 0.1."""
+    """Set the division of both peers; by default clean pairs have probability 0.9, others 0.1."""
     both = np.array([clean_a, clean_b], dtype=bool)
     probs = np.where(both, 0.9, 0.1) if probs is None else np.array(probs)
     predictions = np.full(both.shape, 0.5) if predictions is None else np.array(predictions)

@@ -40,7 +40,7 @@ def made(tiny, small_settings):
 
 
 def believe(method, *by_peer):
-    """Give each peer a division and a history: 2 clean, 1 noisy but consistent, 0 neither."""
+    """Set a division and a history of each peer: 2 clean, 1 noisy but consistent, 0 neither."""
     zeros, none = np.zeros(24, np.float32), np.zeros(24, bool)
     method.statistics = []
     for history, kinds in zip(method.histories, by_peer, strict=True):
