@@ -144,3 +144,11 @@ def test_the_loss_of_the_hardest_few_lies_between_the_hardest_and_all():
     i2t = sorted(max(0.0, (0.2 + similarity[3, j] - own).item()) for j in range(6) if j != 3)
     t2i = sorted(max(0.0, (0.2 + similarity[j, 3] - own).item()) for j in range(6) if j != 3)
     assert two[3].item() == pytest.approx(sum(i2t[-2:] + t2i[-2:]) / 2, abs=1e-6)
+
+
+@pytest.mark.parametrize("triplet", [triplet_mean, triplet_hardest])
+def test_gradients_of_triplets_are_those_of_the_loss(triplet):
+    torch.manual_seed(1)
+    similarity = torch.rand(5, 5, dtype=torch.float64, requires_grad=True)
+    margins = soft_margin(torch.rand(5, dtype=torch.float64), 0.2)
+    assert torch.autograd.gradcheck(lambda values: triplet(values, margins), similarity)
