@@ -16,7 +16,7 @@ from benchmarks.gpu.report import Goal
 from benchmarks.sgr import SIZES, lengths_of
 from pc2_baseline.config import Settings, read_settings
 from pc2_baseline.data.pairs import PairSet
-from pc2_baseline.methods import pc2
+from pc2_baseline.methods.bases import co_taught
 from pc2_baseline.methods.pc2 import Pc2
 from pc2_baseline.modules.coteaching import PEERS, PairStatistics
 from pc2_baseline.modules.division import Division, clean_posterior, divide
@@ -176,8 +176,10 @@ def fit(settings: Settings, train: PairSet, check: Check) -> TimedPc2:
     sizes = Sizes(len(train), FEATURES, VOCABULARY)
     method = TimedPc2(settings, sizes, check.device)
     with ExitStack() as stack:
-        stack.enter_context(patch.object(pc2, "divide", planted))
-        stack.enter_context(patch.object(pc2, "clean_posterior", lambda losses, _: losses * 0 + 1))
+        stack.enter_context(patch.object(co_taught, "divide", planted))
+        stack.enter_context(
+            patch.object(co_taught, "clean_posterior", lambda losses, _: losses * 0 + 1)
+        )
         for epoch in range(len(PHASES)):
             method.fit_epoch(train, epoch)
     return method
