@@ -145,4 +145,5 @@ def refit(net: Pc2Network, captions: CaptionCodes, words: int) -> CaptionCodes:
     lengths = captions.lengths.clamp(max=words)
     laid = resampled(captions.words[:, : int(captions.lengths.max())], words)
     laid = laid * word_mask(lengths, words, laid.device)[..., None]
-    return CaptionCodes(laid, net.matching.captions.pool(laid, lengths), lengths)
+    pool = net.matching.captions.get_submodule("pool")
+    return CaptionCodes(laid, pool(laid, lengths), lengths)

@@ -39,7 +39,7 @@ class GeneralizedPooling(nn.Module):
         """Return the weight of each rank; they sum to 1."""
         codes = _place_codes(ranks, self.weigh.weight.device).to(self.weigh.weight.dtype)
         forward, backward = self.read(codes[None])[0][0].chunk(2, dim=-1)
-        scores = self.weigh((forward + backward) / 2).squeeze(-1)
+        scores: Tensor = self.weigh((forward + backward) / 2).squeeze(-1)
         return (scores / SHARPNESS).softmax(0)
 
     def forward(self, vectors: Float[Tensor, "batch ranks dim"]) -> Float[Tensor, "batch dim"]:
