@@ -25,10 +25,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from pc2_baseline.modules.codes import CaptionCodes, ImageCodes
-from pc2_baseline.modules.fused import unit
-from pc2_baseline.modules.onednn_products import fast_float32
-from pc2_baseline.modules.similarity import MemoryBudget, SafSimilarity, SgrSimilarity, Similarity
+from pc2_baseline.networks.codes import CaptionCodes, ImageCodes
+from pc2_baseline.networks.fused import unit
+from pc2_baseline.networks.onednn_products import fast_float32
+from pc2_baseline.networks.similarity import MemoryBudget, SafSimilarity, SgrSimilarity, Similarity
 
 
 @dataclass(frozen=True)

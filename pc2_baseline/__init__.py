@@ -22,7 +22,7 @@ from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pc2_baseline.config import Plan, Settings, read_settings
+    from pc2_baseline.config import Plan, Settings, ZeroShotSettings, read_settings
     from pc2_baseline.data.planted import plant
     from pc2_baseline.data.torch_dataset import ReleaseDataset
     from pc2_baseline.runs.evaluate import evaluate
@@ -30,11 +30,13 @@ if TYPE_CHECKING:
     from pc2_baseline.runs.open_run import similarity
     from pc2_baseline.runs.predict import predict
     from pc2_baseline.runs.train import train
+    from pc2_baseline.runs.zero_shot import zero_shot
 
 __all__ = [
     "Plan",
     "ReleaseDataset",
     "Settings",
+    "ZeroShotSettings",
     "evaluate",
     "load_run",
     "plant",
@@ -42,12 +44,14 @@ __all__ = [
     "read_settings",
     "similarity",
     "train",
+    "zero_shot",
 ]
 
 _FROM = {
     "Plan": "config:Plan",
     "ReleaseDataset": "data.torch_dataset:ReleaseDataset",
     "Settings": "config:Settings",
+    "ZeroShotSettings": "config:ZeroShotSettings",
     "evaluate": "runs.evaluate:evaluate",
     "load_run": "runs.open_run:open_run",
     "plant": "data.planted:plant",
@@ -55,6 +59,7 @@ _FROM = {
     "read_settings": "config:read_settings",
     "similarity": "runs.open_run:similarity",
     "train": "runs.train:train",
+    "zero_shot": "runs.zero_shot:zero_shot",
 }
 
 

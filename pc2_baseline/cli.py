@@ -1,4 +1,4 @@
-"""The command line: train, evaluate, predict, division, ablate, make-noise, plant, presets."""
+"""The command line: train and what follows it, tables of runs, releases and noise to try on."""
 
 import json
 from dataclasses import asdict
@@ -12,7 +12,7 @@ from now_builder.command_line import run as run_app
 from now_builder.errors import ConfigError, TrainingError
 
 if TYPE_CHECKING:
-    from pc2_baseline.config import Plan
+    from pc2_baseline.config import Plan, ZeroShotSettings
 
 
 def _examples(*commands: str) -> str:
@@ -27,6 +27,10 @@ app = Program(
 )
 
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.")]
+RunFolders = Annotated[
+    list[Path],
+    typer.Argument(metavar="RUN...", help="Folder of a run; similarities of several are averaged."),
+]
 Device = Annotated[
     str | None, typer.Option(help="cpu, cuda, cuda:1 … or auto; default: as set for the run.")
 ]
@@ -137,27 +141,61 @@ def _check_started(run: Path, pattern: str, *, force: bool) -> None:
 @app.command(
     epilog=_examples(
         "pc2-baseline predict runs/pc2 -o pc2.zip",
+        "pc2-baseline predict runs/sgr runs/saf -o sgraf.zip",
+        "pc2-baseline predict runs/sgr/seed-0 runs/sgr/seed-1 -o sgr-twice.zip",
         "pc2-baseline predict runs/pc2 --split dev -o dev.zip --release /data/release",
         "now-leaderboard score pc2.zip --release out/release",
     )
 )
 def predict(
-    run: RunFolder,
+    runs: RunFolders,
     output: Annotated[Path, typer.Option("-o", "--output", help="The submission, a .zip file.")],
     split: Annotated[str, typer.Option(help="dev or test.")] = "test",
     release: Release = None,
     device: Device = None,
 ) -> None:
-    """Score a split with the best epoch and pack the matrix as a submission."""
+    """Score a split with the best epoch and pack the matrix as a submission.
+
+    Similarities of several runs on the same data are averaged, each run counting once: SGRAF is SGR
+    and SAF, and two seeds of one network stand beside a method that has two.
+    """
     from pc2_baseline.runs.predict import predict as start  # noqa: PLC0415 - torch is heavy
 
-    start(run, split, output, release=release, device_name=device)
+    start(runs, split, output, release=release, device_name=device)
     typer.echo(f"{output}")
+
+
+@app.command(
+    "zero-shot",
+    kept="features of finished batches are kept",
+    epilog=_examples(
+        "pc2-baseline zero-shot out/release --captures captures -o siglip2.zip "
+        "--model google/siglip2-base-patch16-224",
+        "pc2-baseline zero-shot out/release --captures captures -o clip.zip "
+        "--model openai/clip-vit-base-patch32 --squeeze",
+        "now-leaderboard score clip.zip --release out/release",
+    ),
+)
+def zero_shot(
+    release: Annotated[
+        Path, typer.Argument(metavar="RELEASE", help="Folder made by now-builder package.")
+    ],
+    output: Annotated[Path, typer.Option("-o", "--output", help="The submission, a .zip file.")],
+    settings: Annotated["ZeroShotSettings", Fields("pc2_baseline.config:ZeroShotSettings")],
+) -> None:
+    """Score screenshots against caption texts by a pre-trained model, without training.
+
+    A name on the hub is downloaded once. Without a network, download it beforehand elsewhere
+    (`hf download NAME --local-dir FOLDER`) and give the folder.
+    """
+    from pc2_baseline.runs.zero_shot import zero_shot as start  # noqa: PLC0415 - torch is heavy
+
+    typer.echo(start(release, output, settings))
 
 
 @app.command()
 def evaluate(
-    run: RunFolder,
+    runs: RunFolders,
     split: Annotated[str, typer.Option(help="dev or test.")] = "test",
     fold: Annotated[
         int | None,
@@ -172,11 +210,14 @@ def evaluate(
     device: Device = None,
     as_json: AsJson = False,
 ) -> None:
-    """Score a split with the best epoch: recalls both ways and rSum, on any layout."""
+    """Score a split with the best epoch: recalls both ways and rSum, on any layout.
+
+    Similarities of several runs are averaged, as `predict` does.
+    """
     from pc2_baseline.runs.evaluate import evaluate as start  # noqa: PLC0415 - torch is heavy
     from pc2_baseline.runs.evaluate import in_words  # noqa: PLC0415 - torch is heavy
 
-    found = start(run, split, release=release, device_name=device, matrix=output, fold=fold)
+    found = start(runs, split, release=release, device_name=device, matrix=output, fold=fold)
     _print(asdict(found), in_words(found), as_json=as_json)
 
 
@@ -291,6 +332,72 @@ def ablate(
     _print(asdict(table), variants.to_markdown(table).rstrip(), as_json=as_json)
     if table.failures:
         raise TrainingError(f"{len(table.failures)} runs broke down: {'; '.join(table.failures)}")
+
+
+@app.command(
+    kept="finished runs and epochs are kept",
+    epilog=_examples(
+        "pc2-baseline table out/release tables/now --methods sgr,pc2-paper,crossfit --seeds 3",
+        "pc2-baseline table out/release tables/now --methods sgr,mine.toml --device cuda:0,cuda:1",
+        "pc2-baseline table planted tables/p --methods pc2-planted --jobs 2 --dry-run",
+        "now-leaderboard submit tables/now/jieba/sgr/seed-0.zip --release out/release --store s",
+    ),
+)
+def table(
+    release: ReleaseArgument,
+    out: Annotated[
+        Path, typer.Argument(metavar="OUT", help="Folder: runs in OUT/TOKENIZER/METHOD/seed-N.")
+    ],
+    methods: Annotated[
+        str, typer.Option(metavar="NAME,…", help="Presets (see `presets`) or TOML files.")
+    ],
+    tokenizers: Annotated[
+        str | None,
+        typer.Option(metavar="NAME,…", help="Tracks of NoW; default: all that the release has."),
+    ] = None,
+    seeds: Annotated[
+        str, typer.Option(metavar="N", help="How many seeds; or which, as 0,4 (one alone: 4,).")
+    ] = "3",
+    jobs: Annotated[
+        int | None,
+        typer.Option(min=1, help="Runs at a time, each a process; default: one a device."),
+    ] = None,
+    device: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME,…", help="cpu, cuda, or cuda:0,cuda:1 … in turn; default: auto."
+        ),
+    ] = None,
+    set_: Set = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be run, and write nothing.")
+    ] = False,
+) -> None:
+    """Make a benchmark's table: train METHODS with some seeds, score all, test the differences.
+
+    OUT/table.md, .tex, .csv and .html then hold mean ± standard deviation (n - 1) of the recalls on
+    the test split, each method with one and with two networks, training time and memory, the
+    division's AUROC where data.truth is set, the paired test against the best row, references, and
+    for a published data set the rows that papers report. Run again, it goes on. Beside each run
+    stand its submission for now-leaderboard (seed-N.zip) and what it printed (seed-N.log).
+    """
+    from pc2_baseline.runs import table as tables  # noqa: PLC0415 - torch is heavy
+
+    lanes, on_device = tables.make_lanes(_parts(device), jobs)
+    overrides = [*(set_ or []), *on_device]
+    rows = tables.read_methods(release, _parts(methods), _parts(tokenizers), overrides)
+    work = tables.Work(release, out, rows, tables.read_seed_list(seeds), lanes)
+    if dry_run:
+        typer.echo(tables.dry_run(work))
+        return
+    outcome = tables.make_table(work)
+    typer.echo(outcome.markdown, nl=False)
+    if failures := outcome.failures:
+        raise TrainingError(f"{len(failures)} runs failed: {', '.join(failures)}; see the notes")
+
+
+def _parts(text: str | None) -> list[str]:
+    return [part.strip() for part in (text or "").split(",") if part.strip()]
 
 
 @app.command()

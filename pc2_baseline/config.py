@@ -15,7 +15,7 @@ from pydantic import (
 from now_builder.config import Strict, build, read_toml, with_overrides
 from now_builder.errors import ConfigError
 from now_builder.formats.benchmarks import NowName, PrecompName
-from pc2_baseline.method_settings import MethodSettings, method_fields
+from pc2_baseline.method_settings import OLD_NAMES, MethodSettings, method_fields
 from pc2_baseline.method_settings.base import Share
 from pc2_baseline.method_settings.pc2 import Pc2Settings
 
@@ -68,19 +68,20 @@ class DataSettings(Strict):
     truth: Path | None = Field(
         None,
         description="CSV or Parquet with key or url, and matched: each epoch's division is judged "
-        "by it. It never influences the training.",
+        "by it. It never influences the training, unless method.matched_only says so.",
     )
 
 
 class ModelSettings(Strict):
-    """The matching network: encoders and SGR or SAF, or one vector each."""
+    """The matching network: encoders and what compares their outputs."""
 
     embed_dim: PositiveInt = Field(2048, description="Width of regions and words.")
     word_dim: PositiveInt = Field(300, description="Width of a token's embedding.")
-    similarity: Literal["sgr", "saf", "pooled"] = Field(
+    similarity: Literal["sgr", "saf", "scan_t2i", "scan_i2t", "imram", "vsrn", "pooled"] = Field(
         "sgr",
-        description="Similarity graph reasoning, attention filtration, or the cosine of one vector "
-        "a screenshot and one a caption, hundreds of times faster.",
+        description="Network: SGRAF's graph reasoning (sgr) or attention filtration (saf); SCAN, "
+        "words attending to regions (scan_t2i) or regions to words (scan_i2t); IMRAM; VSRN; or the "
+        "cosine of one vector a screenshot and one a caption (pooled), hundreds of times faster.",
     )
     image_pooling: Literal["mean", "gpo"] = Field(
         "mean",
@@ -92,7 +93,22 @@ class ModelSettings(Strict):
         description="Of pooled: the mean of the words' embeddings, or of a GRU's outputs.",
     )
     similarity_dim: PositiveInt = Field(256, description="Width of a similarity node.")
-    graph_layers: PositiveInt = Field(3, description="Layers of SGR's graph reasoning.")
+    graph_layers: PositiveInt = Field(
+        3, description="Layers of graph reasoning: SGR's over nodes, VSRN's over regions."
+    )
+    attention_temperature: PositiveFloat | None = Field(
+        None,
+        description="Factor in the attention's softmax of SCAN and IMRAM; default: 9, and 4 for "
+        "scan_i2t.",
+    )
+    cosine_pooling: Literal["lse", "mean"] = Field(
+        "lse", description="SCAN: LogSumExp of the cosines of words or regions, or their mean."
+    )
+    lse_sharpness: PositiveFloat | None = Field(
+        None,
+        description="SCAN: factor in the LogSumExp; default: 6 for scan_t2i, 5 for scan_i2t.",
+    )
+    matching_steps: PositiveInt = Field(3, description="Steps of IMRAM's matching.")
     dropout: Annotated[float, Field(ge=0, lt=1)] = Field(
         0.4, description="Dropout in the word embedding and both attention poolings."
     )
@@ -228,6 +244,37 @@ class Plan(Strict):
         return self
 
 
+class ZeroShotSettings(Strict):
+    """What ``pc2-baseline zero-shot`` scores, and by which model."""
+
+    captures: Path = Field(
+        description="Folder made by crawl that the release was packaged from, for its screenshots."
+    )
+    model: str = Field(
+        description="A dual encoder of transformers (CLIP, SigLIP, SigLIP 2, AltCLIP, "
+        "Chinese-CLIP …): name on the Hugging Face hub, or folder."
+    )
+    revision: str | None = Field(
+        None, description="Branch, tag or commit of the model on the hub; default: its main one."
+    )
+    split: Literal["dev", "test"] = Field("test", description="dev or test.")
+    track: str = Field(
+        "jieba",
+        description="Tokenizer whose board the submission is for; the scores do not depend on it.",
+    )
+    squeeze: bool = Field(
+        default=False,
+        description="Resize screenshots to a square first: CLIP's own processor crops the middle "
+        "square, and 280 px at the top and at the bottom are not seen.",
+    )
+    max_text_tokens: NonNegativeInt = Field(
+        0, description="Cut captions to so many tokens; 0: to what the text tower takes."
+    )
+    batch_size: PositiveInt = Field(32, description="Screenshots, or captions, at a time.")
+    device: str = Field("auto", description="auto, cpu, cuda or cuda:N.")
+    precision: Literal["fp32", "bf16", "fp16"] = Field("fp32", description="What to compute in.")
+
+
 def presets() -> dict[str, str]:
     """List the presets that come with the package: name and first line of comment."""
     return {
@@ -258,6 +305,7 @@ def with_method(tree: dict[str, Any], name: str) -> dict[str, Any]:
         tree: Sections of values.
         name: Name of the new method.
     """
+    name = OLD_NAMES.get(name, name)
     known = method_fields().get(name, ())
     kept = {key: value for key, value in tree.get("method", {}).items() if key in known}
     return {**tree, "method": {**kept, "name": name}}

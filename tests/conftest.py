@@ -1,6 +1,7 @@
 """Promised shapes and types are enforced; browsers have the machine to themselves."""
 
 import fcntl
+import importlib.util
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -77,6 +78,16 @@ def _browser_test(
         return
     with _alone(tmp_path_factory):
         yield
+
+
+@pytest.fixture(scope="session")
+def encoders():
+    """The module that makes small dual encoders; without transformers its tests are skipped."""
+    pytest.importorskip("transformers")
+    spec = importlib.util.spec_from_file_location("encoders", ROOT / "tests" / "encoders.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 @pytest.fixture(scope="session")

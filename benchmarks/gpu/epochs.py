@@ -20,7 +20,7 @@ from pc2_baseline.methods import pc2
 from pc2_baseline.methods.pc2 import Pc2
 from pc2_baseline.modules.coteaching import PEERS, PairStatistics
 from pc2_baseline.modules.division import Division, clean_posterior, divide
-from pc2_baseline.modules.onednn_products import fast_float32
+from pc2_baseline.networks.onednn_products import fast_float32
 from pc2_baseline.training.method import Sizes
 
 PAIRS, DEV, FEATURES, VOCABULARY = 98_000, 1_000, 768, 30_000

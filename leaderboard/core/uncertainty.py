@@ -227,18 +227,25 @@ def rank_intervals(
     return np.stack([low, high], axis=1)
 
 
-def tied_with_first(per_image: Float[np.ndarray, "entries images"]) -> Bool[np.ndarray, " entries"]:
-    """Return which entries are not significantly below the best: sign-flip tests with Holm.
+def p_against_first(
+    per_image: Float[np.ndarray, "entries images"],
+) -> Float[np.ndarray, " entries"]:
+    """Return how each entry compares with the best: p of sign-flip tests, adjusted by Holm.
 
-    With more than about 500 entries the flips cannot show a p that survives Holm; then only
-    entries far enough below for Hoeffding's bound are found different; the answer errs to "tied".
+    The best entry's own p is 1. With more than about 500 entries the flips cannot show a p that
+    survives Holm; then only entries far enough below for Hoeffding's bound are found different.
     """
     first = int(np.argmax(np.rint(per_image.sum(axis=1) * 2**20)))
     others = np.delete(np.arange(len(per_image)), first)
-    tied = np.ones(len(per_image), np.bool_)
+    found = np.ones(len(per_image))
     p_values = [sign_flip(per_image[first] - per_image[other]) for other in others]
-    tied[others] = holm(np.array(p_values, np.float64)) > SIGNIFICANT
-    return tied
+    found[others] = holm(np.array(p_values, np.float64))
+    return found
+
+
+def tied_with_first(per_image: Float[np.ndarray, "entries images"]) -> Bool[np.ndarray, " entries"]:
+    """Return which entries are not significantly below the best, by :func:`p_against_first`."""
+    return np.asarray(p_against_first(per_image) > SIGNIFICANT)
 
 
 def _discordance(first: Ranks, second: Ranks, cutoff: int) -> Discordance:

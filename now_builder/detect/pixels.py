@@ -26,7 +26,11 @@ def decode_screenshot(
     Raises:
         FormatError: If the bytes are not an image.
     """
-    picture = open_screenshot(content, name)
+    return to_pixels(open_screenshot(content, name), size)
+
+
+def to_pixels(picture: Image.Image, size: tuple[int, int]) -> UInt8[np.ndarray, "3 height width"]:
+    """Scale an RGB picture as :func:`decode_screenshot` does."""
     if picture.size != size:
         across, down = picture.width / size[0], picture.height / size[1]
         if across == down and across.is_integer():

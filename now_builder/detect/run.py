@@ -189,7 +189,7 @@ def _extract(
         return 0.0, 0.0
     attributes = attributes_of(settings)
     detector = load(settings, tuple(attributes.items()))
-    slow = choose_device(settings.device).type == "cpu" and attributes["size"] == "paper"
+    slow = choose_device(settings.device).type == "cpu" and attributes.get("size") == "paper"
     pipeline = Pipeline(detector, features, settings, settings.batch_size or (2 if slow else 16))
     pages = read_captures(captures, frozenset(done), shards)
     return pipeline.run((page for page in pages if page.key in wanted), left, len(done))
@@ -204,10 +204,11 @@ def _detect_on_ray(
     weights = settings.weights
     if weights is not None and weights.exists():  # not the name of shipped ones
         weights = weights.resolve()
-    regions = absolute(settings.regions)
-    for_worker = settings.model_copy(
-        update={"threads": threads, "weights": weights, "regions": regions}
-    )
+    embed = settings.embed
+    if embed and Path(embed).is_dir():  # not the name of one on the hub
+        embed = str(Path(embed).resolve())
+    elsewhere = {"weights": weights, "regions": absolute(settings.regions), "embed": embed}
+    for_worker = settings.model_copy(update={"threads": threads, **elsewhere})
     engine: RayEngine[int] = RayEngine(
         partial(_detect_shard, captures.resolve(), features.resolve(), for_worker),
         lambda _: _SHARD_LIMIT_S,

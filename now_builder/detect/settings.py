@@ -80,9 +80,9 @@ class TrainDetectorSettings(Strict):
     zoom: float = Field(
         1.0,
         ge=1,
-        le=2,
-        description="Largest factor by which a page is magnified, or shrunk, at random in "
-        "training; 1: not at all.",
+        le=4,
+        description="In training shrink half of the pages at random by up to this factor, or "
+        "magnify them by up to its root; 1: none. About 2 teaches pages made for wide screens.",
     )
     ema: float = Field(
         0.0,
@@ -160,6 +160,12 @@ class _SettingsOfOneMachine(Strict):
     )
     region_score: float = Field(
         0.05, ge=0, le=1, description="Least score of boxes from hf:; those below are left out."
+    )
+    embed: str = Field(
+        "",
+        description="Describe each region by the picture tower of a dual encoder of transformers "
+        "(CLIP, SigLIP, SigLIP 2 …), a hub name or folder, instead of by the detector, which "
+        "still finds them. 36 pictures a page: wants a GPU.",
     )
     text_source: Literal["dom", "ocr", "none"] = Field(
         "dom",

@@ -7,6 +7,7 @@ import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,19 +18,30 @@ from now_builder.errors import FormatError
 def replacing(path: Path, *, durable: bool = True) -> Iterator[Path]:
     """Yield a temporary path beside ``path``; on success it is synced and renamed to ``path``.
 
-    The name survives a power cut only if it is ``durable``; what is in the file always does.
+    The name survives a power cut only if it is ``durable``; what is in the file always does. Who
+    may read it is the process's ``umask`` to say, whatever wrote it: safetensors writes for its
+    owner alone.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = _beside(path, "tmp")
     try:
         yield temporary
         with temporary.open("rb") as file:
+            os.fchmod(file.fileno(), _plain_mode())
             os.fsync(file.fileno())
         temporary.replace(path)
         if durable:
             sync_folder(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@cache
+def _plain_mode() -> int:
+    """Return the permissions of a new file; a ``umask`` can be read only by setting it."""
+    umask = os.umask(0o077)
+    os.umask(umask)
+    return 0o666 & ~umask
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
 
@@ -14,6 +14,9 @@ from now_builder.formats.split import SPLITS
 from now_builder.formats.verdicts import VERDICTS, Judged, Verdict, read_verdicts
 from now_builder.inspect.agreement import Share, auroc, kappa, wilson
 
+_KINDS = 12
+"""Kinds of mismatch that are printed; the JSON has all."""
+
 
 @dataclass(frozen=True, slots=True)
 class Judge:
@@ -21,12 +24,15 @@ class Judge:
 
     Attributes:
         name: Name of the judge, with the file's name where judges share one.
+        kinds: How often each note stands at a mismatch, the commonest first; on all judges
+            together, where they agree on it.
     """
 
     name: str
     counts: dict[str, int]
     noise: Share | None
     by_split: dict[str, Share | None]
+    kinds: dict[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +98,9 @@ def _judge_lines(judge: Judge) -> list[str]:
     lines = [f"{judge.name}: {counts}; noise ratio {percent(judge.noise)}"]
     if len(judge.by_split) > 1:
         lines += [f"  {split}: {percent(share)}" for split, share in judge.by_split.items()]
+    if judge.kinds:
+        common = list(judge.kinds.items())[:_KINDS]
+        lines.append("  mismatched by: " + ", ".join(f"{kind} {count}" for kind, count in common))
     return lines
 
 
@@ -129,7 +138,9 @@ def audit_stats(audits: Sequence[Path], release: Path | None, run: Path | None) 
     together: dict[str, Judged] = {}
     verdicts: dict[str, Verdict] = {}
     for lines in by_judge.values():
-        together |= lines
+        for key, line in lines.items():
+            known = together.get(key, line)
+            together[key] = line if known.note == line.note else replace(line, note="")
         for key, verdict in _verdicts(lines).items():
             verdicts[key] = verdict if verdicts.get(key, verdict) == verdict else "unsure"
     return AuditStats(
@@ -162,11 +173,17 @@ def _judge(name: str, lines: Mapping[str, Judged], verdicts: Mapping[str, Verdic
         found[line.split][verdicts[key]] += 1
     splits = [*(split for split in SPLITS if split in found), *sorted({*found} - {*SPLITS})]
     counts = Counter(verdicts.values())
+    kinds = Counter(
+        line.note.casefold()
+        for key, line in lines.items()
+        if line.note and verdicts[key] == "mismatch"
+    )
     return Judge(
         name,
         {word: counts[word] for word in VERDICTS},
         _noise_ratio(counts),
         {split: _noise_ratio(found[split]) for split in splits},
+        dict(kinds.most_common()),
     )
 
 

@@ -32,7 +32,8 @@ from now_builder.formats.release import (
     read_pairs,
     read_split_captions,
 )
-from now_builder.formats.shard import Place, image_kind, locate_screenshots, read_place, read_rows
+from now_builder.formats.screenshots import Screenshot, find_screenshots
+from now_builder.formats.shard import image_kind
 from now_builder.formats.split import SPLITS, Split
 from now_builder.package.croissant import describe_parquet
 from now_builder.package.settings import ParquetSettings
@@ -63,15 +64,13 @@ class _Source:
     """All that is read.
 
     Attributes:
-        places: Where the screenshots stand, by key; empty without pictures.
-        hashes: What they hash to.
+        screenshots: By key; empty without pictures.
         tokens: By split and tokenizer.
     """
 
     release: Path
     pairs: dict[Split, list[Pair]]
-    places: dict[str, Place]
-    hashes: dict[str, str | None]
+    screenshots: dict[str, Screenshot]
     tokens: dict[Split, dict[str, list[list[int]]]]
     settings: ParquetSettings
 
@@ -122,45 +121,21 @@ def _read(release: Path, settings: ParquetSettings) -> _Source:
     tracks = read_manifest(release).tracks if settings.tokens else []
     every = read_pairs(release)
     pairs = {split: [pair for pair in every if pair.split == split] for split in SPLITS}
-    places: dict[str, Place] = {}
-    hashes: dict[str, str | None] = {}
+    screenshots: dict[str, Screenshot] = {}
     if settings.images and settings.captures is not None:
-        places, hashes = _locate(settings.captures, every)
+        screenshots = find_screenshots(settings.captures, every)
     tokens: dict[Split, dict[str, list[list[int]]]] = {
         split: {name: read_split_captions(release, split, name).captions for name in tracks}
         for split in SPLITS
     }
-    return _Source(release, pairs, places, hashes, tokens, settings)
-
-
-def _locate(
-    captures: Path, pairs: Sequence[Pair]
-) -> tuple[dict[str, Place], dict[str, str | None]]:
-    """Find the screenshots of pairs, and make sure that they are of the same pages."""
-    wanted = {pair.key: pair for pair in pairs}
-    places: dict[str, Place] = {}
-    hashes: dict[str, str | None] = {}
-    for shard in sorted({int(key.partition("_")[0]) for key in wanted}):
-        found = locate_screenshots(captures, shard)
-        for row in read_rows(captures, shard):
-            pair = wanted.get(row.key)
-            if pair and (pair.url, pair.phash) == (row.url, row.phash) and row.key in found:
-                places[row.key], hashes[row.key] = found[row.key], row.sha256
-    missing = [key for key in wanted if key not in places]
-    if missing:
-        raise FormatError(
-            captures,
-            f"no screenshot of {len(missing)} pairs, such as {missing[0]} "
-            f"({wanted[missing[0]].url:.80}): not the captures that the release was packaged from?",
-        )
-    return places, hashes
+    return _Source(release, pairs, screenshots, tokens, settings)
 
 
 def _cut(source: _Source, split: Split) -> Iterator[_File]:
     """Cut a split into as few files as the size allows, of nearly equal bytes, in pair order."""
     other = 4096 + (REGIONS * DIMENSION * 4 if source.settings.regions else 0)
     sizes = [
-        other + (source.places[pair.key].size if source.places else 0)
+        other + (source.screenshots[pair.key].place.size if source.screenshots else 0)
         for pair in source.pairs[split]
     ]
     ends = np.cumsum(sizes)
@@ -177,7 +152,8 @@ def _digest(source: _Source, files: Sequence[_File]) -> str:
     settings = source.settings.model_dump(exclude={"captures"})
     tree = [
         sha256_of(source.release / "manifest.json"), settings, [asdict(file) for file in files],
-        source.hashes, pa.__version__, __version__,
+        {key: found.sha256 for key, found in source.screenshots.items()}, pa.__version__,
+        __version__,
     ]  # fmt: skip
     return hashlib.sha256(json.dumps(tree).encode()).hexdigest()
 
@@ -317,10 +293,7 @@ def _innermost(kind: pa.DataType) -> pa.DataType:
 
 
 def _picture(source: _Source, key: str) -> dict[str, Any]:
-    content = read_place(source.places[key])
-    expected = source.hashes[key]
-    if expected is not None and hashlib.sha256(content).hexdigest() != expected:
-        raise FormatError(source.places[key].path, f"screenshot of {key} differs from its sha256")
+    content = source.screenshots[key].read()
     return {"bytes": content, "path": f"{key}.{image_kind(content)}"}
 
 

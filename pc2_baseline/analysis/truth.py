@@ -51,7 +51,8 @@ class DivisionQuality:
         auroc: AUROC of the clean probability, mean of the peers.
         auroc_by_statistic: AUROC of each statistic that the method keeps, low meaning clean,
             averaged over the peers.
-        clean: Pairs of known truth that the mean probability calls clean.
+        clean: Pairs of known truth that are called clean: by the one division that all peers
+            share, or by the mean probability.
         clean_matched: Clean pairs that are matched.
         precision: Share of the clean ones that are matched; ``None`` where none is clean.
         recall: Share of the matched ones that are clean.
@@ -208,7 +209,8 @@ def quality(epoch: int, division: Mapping[str, np.ndarray], truth: Truth) -> Div
     """
     matched = truth.of_known(truth.matched)
     clean_prob = truth.of_known(division["clean_prob"])
-    clean = clean_prob > THRESHOLD
+    shared = division.get("is_clean")
+    clean = clean_prob > THRESHOLD if shared is None else truth.of_known(shared)
     peers = by_peer(division).values()
     by_statistic = {
         name: float(np.mean([_auroc(-truth.of_known(own[name]), matched) for own in peers]))

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from now_builder.errors import FormatError
+from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.benchmarks import PRECOMP
 from now_builder.formats.captions import Vocabulary
 from now_builder.formats.features import REGIONS
@@ -65,7 +65,8 @@ class PairSet:
         fingerprint: Fingerprint of the split and tokenizer.
         device: Device of the batches.
         image_of: Row of ``regions`` of each pair.
-        matched: Whether each pair has its own image, if a noise file says so.
+        matched: Whether each pair is matched, if a noise file says so, or a truth that the
+            training asks for.
     """
 
     regions: Any
@@ -87,6 +88,19 @@ class PairSet:
     def features(self) -> int:
         """Width of a region."""
         return int(self.regions.shape[2])
+
+    def matched_rows(self) -> Int[np.ndarray, " matched"]:
+        """Return the pair indices of the matched pairs.
+
+        Raises:
+            ConfigError: If it is not known which ones match.
+        """
+        if self.matched is None:
+            raise ConfigError(
+                "method.matched_only: it is not known which pairs match, expected data.truth or "
+                "data.noise_file"
+            )
+        return np.flatnonzero(self.matched)
 
     def batch(self, pair_index: Int[np.ndarray, " batch"]) -> Batch:
         """Read some pairs, in the order asked for."""

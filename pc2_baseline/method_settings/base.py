@@ -1,6 +1,6 @@
 """What the settings of several methods share."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, PositiveFloat
 
@@ -31,12 +31,35 @@ class TripletSettings(Strict):
     )
 
 
-class DividingSettings(TripletSettings):
+class DivisionSettings(Strict):
+    """Settings shared by methods that divide the pairs."""
+
+    division_batch: Annotated[int, Field(ge=2)] = Field(
+        128, description="Pairs against which a pair's loss is taken to divide them, at most."
+    )
+
+
+class DividingSettings(TripletSettings, DivisionSettings):
     """Settings shared by methods that divide the pairs and learn them with soft margins."""
 
     margin_base: Annotated[float, Field(gt=1)] = Field(
         10.0, description="Base m of the soft margin."
     )
-    division_batch: Annotated[int, Field(ge=2)] = Field(
-        128, description="Pairs against which a pair's loss is taken to divide them, at most."
+
+
+class CoTeachingSettings(DividingSettings):
+    """Settings shared by methods of two peers that are taught by each other's division."""
+
+    noisy_from_epoch: Annotated[int, Field(ge=0)] = Field(
+        0, description="First epoch after the warm-up that trains on noisy pairs."
+    )
+
+
+class RelabellingSettings(CoTeachingSettings):
+    """Settings shared by co-taught methods that learn noisy pairs by labels of their own."""
+
+    steps: Literal["summed", "two"] = Field(
+        "summed",
+        description="One step down the summed loss of clean and noisy pairs, or one for each, as "
+        "the released codes take.",
     )

@@ -4,10 +4,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveInt, model_validator
 
-from pc2_baseline.method_settings.base import DividingSettings, Share
+from pc2_baseline.method_settings.base import CoTeachingSettings, Share
 
 
-class Pc2CommonSettings(DividingSettings):
+class Pc2CommonSettings(CoTeachingSettings):
     """Settings shared by PC2 as in the paper and as in its released code."""
 
     pseudo_classes: bool = Field(
@@ -31,9 +31,6 @@ class Pc2CommonSettings(DividingSettings):
         "prediction",
         description="A pseudo-caption's clean image is the one with the most similar pseudo-class "
         "prediction, or pooled embedding.",
-    )
-    noisy_from_epoch: Annotated[int, Field(ge=0)] = Field(
-        0, description="First epoch after the warm-up that trains on noisy pairs."
     )
     mismatch_threshold: Share = Field(
         0.0, description="Noisy pairs below this cosine are left out (PC2*: 0.5); 0: none."

@@ -10,23 +10,26 @@ from torch import Tensor
 from pc2_baseline.config import Settings
 from pc2_baseline.data.pairs import PairSet, cut
 from pc2_baseline.method_settings.crossfit import CrossFitSettings
-from pc2_baseline.methods.networks import make_learner, make_network
+from pc2_baseline.methods.bases.peers import Peers
 from pc2_baseline.modules.contrastive import contrastive_loss, info_nce
-from pc2_baseline.modules.coteaching import DIVISIONS, Rows, dividing_batches
+from pc2_baseline.modules.coteaching import (
+    DIVISIONS,
+    dividing_batches,
+    full_margin_loss,
+    pair_losses,
+)
 from pc2_baseline.modules.division import Division, require_clean
 from pc2_baseline.modules.folds import assign_folds, divide_by_fold
-from pc2_baseline.modules.learner import Step, peer_states, prefixed, rate, under
+from pc2_baseline.modules.learner import Step, rate
 from pc2_baseline.modules.losses import soft_margin, triplet_hardest, triplet_mean
-from pc2_baseline.modules.retrieval import ensemble, similarity_matrix
-from pc2_baseline.modules.seeds import seed_torch, stream
-from pc2_baseline.process_groups import join_process_groups
+from pc2_baseline.modules.seeds import stream
 from pc2_baseline.progress import bar
 from pc2_baseline.training.method import EpochOutputs, Sizes, State
 
 _STATISTICS = "beliefs"  # the group's name in checkpoints
 
 
-class CrossFit:
+class CrossFit(Peers):
     """K peers, each of which never trains on one of K folds and alone judges the pairs in it.
 
     The warm-up trains each peer on all pairs outside its fold. Every epoch ends with one evaluation
@@ -67,21 +70,13 @@ class CrossFit:
         if not isinstance(settings.method, CrossFitSettings):
             raise TypeError(f"settings of {settings.method.name}, expected those of crossfit")
         self.method = settings.method
-        self.train = settings.train
+        super().__init__([str(peer) for peer in range(self.method.folds)], settings, sizes, device)
         own = self.method
         self.contrast = (
             None
             if own.loss == "triplet"
             else contrastive_loss(own.loss, own.temperature, own.power)
         )
-        self.ensemble_size = self.method.folds
-        self.peers = [str(peer) for peer in range(self.method.folds)]
-        self.groups = join_process_groups(self.method.folds)
-        self.nets = []
-        for peer, group in enumerate(self.groups.groups):
-            seed_torch(self.train.seed, peer)
-            self.nets.append(make_network(settings.model, sizes, group).to(device))
-        self.learners = [make_learner(net, net, self.train) for net in self.nets]
         self.statistics: dict[str, Tensor] = {}
 
     def fit_epoch(self, train: PairSet, epoch: int) -> dict[str, float]:
@@ -110,28 +105,14 @@ class CrossFit:
             "clean": float(division.is_clean.sum()),
         }
 
-    def similarity(self, split: PairSet) -> Float[np.ndarray, "images captions"]:
-        """Average the peers' similarity matrices."""
-        return ensemble(
-            self.groups.for_each_peer(lambda peer: similarity_matrix(self.nets[peer], split))
-        )
-
     def state_dict(self) -> State:
         """Return networks, optimisers and the division."""
-        networks: dict[str, Tensor] = {}
-        training: dict[str, Tensor] = {}
-        own = peer_states(self.learners, self.groups)
-        for peer, (network, optimiser) in zip(self.peers, own, strict=True):
-            networks |= prefixed(peer, network)
-            training |= prefixed(peer, optimiser)
+        networks, training = self.peer_states()
         return {"networks": networks, _STATISTICS: self.statistics, "training": training}
 
     def load_state_dict(self, state: Mapping[str, Mapping[str, Tensor]]) -> None:
         """Load a state, or its networks alone."""
-        for peer, learner in zip(self.peers, self.learners, strict=True):
-            learner.load_network(under(state["networks"], peer))
-            if "training" in state:
-                learner.load_optimiser(under(state["training"], peer))
+        self.load_peers(state)
         self.statistics = dict(state.get(_STATISTICS, {}))
 
     def epoch_outputs(self) -> EpochOutputs:
@@ -150,7 +131,7 @@ class CrossFit:
         Returns:
             Mean loss of a batch.
         """
-        seed_torch(self.train.seed, len(self.peers) + peer, epoch)
+        self.seed(peer, epoch)
         hardest = epoch - self.train.warmup_epochs >= self.method.mean_epochs
         learner, name = self.learners[peer], self.peers[peer]
         learner.set_rate(rate(epoch, self.train.warmup_epochs, self.train.lr_drop_epoch))
@@ -161,7 +142,7 @@ class CrossFit:
         self.nets[peer].train()
         losses = []
         for number, pairs in enumerate(bar(batches, f"train {name}", len(batches))):
-            similarity = self._score(train, peer, pairs)
+            similarity = self.score(train, peer, pairs)
             clean_prob = torch.from_numpy(division.clean_prob[pairs]).float().to(train.device)
             loss = self._loss(similarity, clean_prob, hardest=hardest)
             losses.append(learner.step(loss, Step(epoch, number, name, pairs)))
@@ -184,8 +165,7 @@ class CrossFit:
         """Return what divides the pairs: low for those that fit better than others do."""
         if self.contrast is not None:
             return info_nce(similarity, self.method.temperature)
-        margins = similarity.new_full((len(similarity),), self.method.margin)
-        return triplet_mean(similarity, margins)
+        return full_margin_loss(similarity, self.method.margin)
 
     def _division(self, pairs: int, epoch: int) -> Division:
         """Return the division to train on: in the warm-up every pair is certainly clean."""
@@ -193,7 +173,6 @@ class CrossFit:
             return Division(np.ones(pairs), np.ones(pairs, dtype=bool))
         return Division(self.statistics["clean_prob"].numpy(), self.statistics["is_clean"].numpy())
 
-    @torch.no_grad()
     def _held_out_losses(
         self, train: PairSet, peer: int, own: Int[np.ndarray, " fold"]
     ) -> Float[np.ndarray, " pairs"]:
@@ -202,16 +181,7 @@ class CrossFit:
         The batches have one order a run, so a loss changes because the network did. Pairs of other
         folds have 0.
         """
-        self.nets[peer].eval()
-        losses = np.zeros(len(train), dtype=np.float32)
         places = dividing_batches(len(own), self.method.division_batch, self.train.seed)
-        for place in bar(places, f"divide {self.peers[peer]}", len(places)):
-            similarity = self._score(train, peer, own[place])
-            losses[own[place]] = self._statistic(similarity).float().cpu().numpy()
-        return losses
-
-    def _score(self, train: PairSet, peer: int, rows: Rows) -> Float[Tensor, "batch batch"]:
-        net, batch = self.nets[peer], train.batch(rows)
-        return net.score(
-            net.encode_images(batch.regions), net.encode_captions(batch.tokens, batch.lengths)
-        )
+        batches = [own[place] for place in places]
+        title = f"divide {self.peers[peer]}"
+        return pair_losses(self.nets[peer], train, batches, self._statistic, title)

@@ -1,58 +1,125 @@
 """Networks and learners of the methods, built from a run's settings."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 from torch import nn
 
 from pc2_baseline.config import ModelSettings, TrainSettings
-from pc2_baseline.modules.image import ImageEncoder
 from pc2_baseline.modules.learner import Learner
-from pc2_baseline.modules.network import MatchingNetwork
-from pc2_baseline.modules.pooled import (
-    CosineSimilarity,
-    PooledCaptionEncoder,
-    PooledImageEncoder,
+from pc2_baseline.networks.attention import Direction, ImramSimilarity, ScanSimilarity
+from pc2_baseline.networks.cosine import CosineSimilarity
+from pc2_baseline.networks.image import ImageEncoder, LocalImageEncoder
+from pc2_baseline.networks.network import MatchingNetwork
+from pc2_baseline.networks.pooled import PooledCaptionEncoder, PooledImageEncoder
+from pc2_baseline.networks.region_graph import RegionGraphEncoder
+from pc2_baseline.networks.similarity import (
+    BlockSimilarity,
+    MemoryBudget,
+    SafSimilarity,
+    SgrSimilarity,
 )
-from pc2_baseline.modules.similarity import MemoryBudget, SafSimilarity, SgrSimilarity
-from pc2_baseline.modules.text import CaptionEncoder
+from pc2_baseline.networks.text import CaptionEncoder, LocalCaptionEncoder, OneWayCaptionEncoder
 from pc2_baseline.process_groups import ALONE, ProcessGroup
 from pc2_baseline.training.method import Sizes
+
+_TEMPERATURE: dict[Direction, float] = {"t2i": 9.0, "i2t": 4.0}
+_SHARPNESS: dict[Direction, float] = {"t2i": 6.0, "i2t": 5.0}
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What a network of a kind is made of, in the order in which its weights are drawn."""
+
+    images: Callable[[ModelSettings, int], nn.Module]
+    captions: Callable[[ModelSettings, int], nn.Module]
+    similarity: Callable[[ModelSettings, MemoryBudget], BlockSimilarity]
+
+
+def _pooled_images(model: ModelSettings, features: int) -> ImageEncoder:
+    return ImageEncoder(features, model.embed_dim, model.dropout, model.feature_dropout)
+
+
+def _local_images(model: ModelSettings, features: int) -> ImageEncoder:
+    return LocalImageEncoder(features, model.embed_dim, model.dropout, model.feature_dropout)
+
+
+def _region_graph(model: ModelSettings, features: int) -> RegionGraphEncoder:
+    return RegionGraphEncoder(features, model.embed_dim, model.graph_layers, model.feature_dropout)
+
+
+def _one_vector(model: ModelSettings, features: int) -> PooledImageEncoder:
+    return PooledImageEncoder(features, model.embed_dim, model.image_pooling, model.feature_dropout)
+
+
+def _words(encoder: type[CaptionEncoder]) -> Callable[[ModelSettings, int], CaptionEncoder]:
+    def make(model: ModelSettings, vocabulary: int) -> CaptionEncoder:
+        return encoder(
+            vocabulary, model.word_dim, model.embed_dim, model.dropout, model.word_dropout
+        )
+
+    return make
+
+
+def _one_text_vector(model: ModelSettings, vocabulary: int) -> PooledCaptionEncoder:
+    return PooledCaptionEncoder(
+        vocabulary,
+        model.word_dim,
+        model.embed_dim,
+        model.caption_encoder,
+        model.dropout,
+        model.word_dropout,
+    )
+
+
+def _scan(direction: Direction) -> Callable[[ModelSettings, MemoryBudget], BlockSimilarity]:
+    def make(model: ModelSettings, budget: MemoryBudget) -> BlockSimilarity:
+        temperature = model.attention_temperature or _TEMPERATURE[direction]
+        sharpness = model.lse_sharpness or _SHARPNESS[direction]
+        return ScanSimilarity(direction, temperature, model.cosine_pooling, sharpness, budget)
+
+    return make
+
+
+def _imram(model: ModelSettings, budget: MemoryBudget) -> BlockSimilarity:
+    temperature = model.attention_temperature or _TEMPERATURE["t2i"]
+    return ImramSimilarity(model.embed_dim, model.matching_steps, temperature, budget)
+
+
+KINDS = {
+    "sgr": Kind(
+        _pooled_images,
+        _words(CaptionEncoder),
+        lambda model, budget: SgrSimilarity(
+            model.embed_dim, model.similarity_dim, model.graph_layers, budget
+        ),
+    ),
+    "saf": Kind(
+        _pooled_images,
+        _words(CaptionEncoder),
+        lambda model, budget: SafSimilarity(model.embed_dim, model.similarity_dim, budget),
+    ),
+    "scan_t2i": Kind(_local_images, _words(LocalCaptionEncoder), _scan("t2i")),
+    "scan_i2t": Kind(_local_images, _words(LocalCaptionEncoder), _scan("i2t")),
+    "imram": Kind(_local_images, _words(LocalCaptionEncoder), _imram),
+    "vsrn": Kind(_region_graph, _words(OneWayCaptionEncoder), lambda *_: CosineSimilarity()),
+    "pooled": Kind(_one_vector, _one_text_vector, lambda *_: CosineSimilarity()),
+}
+"""Networks, by ``model.similarity``."""
 
 
 def make_network(
     model: ModelSettings, sizes: Sizes, group: ProcessGroup = ALONE
 ) -> MatchingNetwork:
     """Build the network of a run's settings, freshly drawn, for the ranks that train it."""
-    make = _pooled if model.similarity == "pooled" else _fine_grained
-    net = make(model, sizes)
+    kind = KINDS[model.similarity]
+    net = MatchingNetwork(
+        kind.images(model, sizes.features),
+        kind.captions(model, sizes.vocabulary),
+        kind.similarity(model, MemoryBudget(model.chunk_mb, model.keep_mb, model.precision)),
+    )
     net.similarity.group = group
     return net
-
-
-def _fine_grained(model: ModelSettings, sizes: Sizes) -> MatchingNetwork:
-    """Build a network that compares words with regions."""
-    budget = MemoryBudget(model.chunk_mb, model.keep_mb, model.precision)
-    return MatchingNetwork(
-        ImageEncoder(sizes.features, model.embed_dim, model.dropout, model.feature_dropout),
-        CaptionEncoder(
-            sizes.vocabulary, model.word_dim, model.embed_dim, model.dropout, model.word_dropout
-        ),
-        SafSimilarity(model.embed_dim, model.similarity_dim, budget)
-        if model.similarity == "saf"
-        else SgrSimilarity(model.embed_dim, model.similarity_dim, model.graph_layers, budget),
-    )
-
-
-def _pooled(model: ModelSettings, sizes: Sizes) -> MatchingNetwork:
-    """Build a network of one vector a screenshot and one a caption."""
-    dropout = model.dropout, model.word_dropout
-    return MatchingNetwork(
-        PooledImageEncoder(
-            sizes.features, model.embed_dim, model.image_pooling, model.feature_dropout
-        ),
-        PooledCaptionEncoder(
-            sizes.vocabulary, model.word_dim, model.embed_dim, model.caption_encoder, *dropout
-        ),
-        CosineSimilarity(),
-    )
 
 
 def make_learner(net: nn.Module, matching: MatchingNetwork, train: TrainSettings) -> Learner:

@@ -1,5 +1,7 @@
 """PC2 as its authors' released code learns, defects that change behaviour included."""
 
+from typing import cast
+
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
@@ -8,16 +10,17 @@ from torch import Tensor
 from pc2_baseline.config import Settings
 from pc2_baseline.data.pairs import PairSet
 from pc2_baseline.method_settings.pc2 import Pc2ReleasedSettings
-from pc2_baseline.methods.co_taught import CoTaught
+from pc2_baseline.methods.bases.co_taught import CoTaught
 from pc2_baseline.modules.bank import oscillation
-from pc2_baseline.modules.codes import CaptionCodes, ImageCodes, word_mask
 from pc2_baseline.modules.coteaching import PairStatistics, PeerEpoch, Rows, dividing_batches
-from pc2_baseline.modules.division import clean_posterior, divide
+from pc2_baseline.modules.division import divide
 from pc2_baseline.modules.learner import Step
 from pc2_baseline.modules.losses import MarginAxis, mean_entropy, own_entropy, soft_margin
 from pc2_baseline.modules.pc2_network import Encoded, Pc2Network, pooled
 from pc2_baseline.modules.pseudo_caption import PseudoCaptions, find_pseudo_captions
 from pc2_baseline.modules.pseudo_class import resampled
+from pc2_baseline.networks.codes import CaptionCodes, ImageCodes, word_mask
+from pc2_baseline.networks.text import CaptionEncoder
 from pc2_baseline.training.method import Sizes
 
 ENTROPIES = {"batch_mean": mean_entropy, "each_image": lambda images, _: own_entropy(images)}
@@ -66,12 +69,11 @@ class Pc2Released(CoTaught):
             self.banks[peer].write_rows(rows, self.nets[peer].predict(pairs.images))
         return super()._warm_up_loss(peer, rows, pairs)
 
-    def _take_step(
-        self, own: PeerEpoch, clean: Rows, noisy: Rows, step: Step
-    ) -> tuple[float, float]:
+    def _take_step(self, own: PeerEpoch, rows: tuple[Rows, ...], step: Step) -> tuple[float, float]:
         """Take one step down the summed loss, or one on the clean pairs and one on the noisy."""
         if self.method.steps == "summed":
-            return super()._take_step(own, clean, noisy, step)
+            return super()._take_step(own, rows, step)
+        clean, noisy = rows
         net, learner = own.net, own.learner
         batch = own.train.batch(clean)
         value = learner.step(self._clean_loss(own, net.encode(batch), clean), step)
@@ -131,13 +133,12 @@ class Pc2Released(CoTaught):
     def _stable(
         self, moved: Float[np.ndarray, " pairs"]
     ) -> tuple[Float[np.ndarray, " pairs"], Bool[np.ndarray, " pairs"]]:
+        if self.method.stable == "from_threshold":
+            return super()._stable(moved)
         if np.ptp(moved) <= 1e-12 or not self.method.rectify:
             return np.zeros(len(moved)), np.zeros(len(moved), dtype=bool)
-        if self.method.stable == "divided":
-            division = divide(moved, self.train.seed)
-            return division.clean_prob, division.is_clean
-        stable_prob = clean_posterior(moved, self.train.seed)
-        return stable_prob, np.asarray(stable_prob >= self.method.oscillation_threshold)
+        division = divide(moved, self.train.seed)
+        return division.clean_prob, division.is_clean
 
 
 def refit(net: Pc2Network, captions: CaptionCodes, words: int) -> CaptionCodes:
@@ -145,5 +146,5 @@ def refit(net: Pc2Network, captions: CaptionCodes, words: int) -> CaptionCodes:
     lengths = captions.lengths.clamp(max=words)
     laid = resampled(captions.words[:, : int(captions.lengths.max())], words)
     laid = laid * word_mask(lengths, words, laid.device)[..., None]
-    pool = net.matching.captions.get_submodule("pool")
-    return CaptionCodes(laid, pool(laid, lengths), lengths)
+    encoder = cast(CaptionEncoder, net.matching.captions)
+    return CaptionCodes(laid, encoder.pool(laid, lengths), lengths)

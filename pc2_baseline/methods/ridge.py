@@ -15,8 +15,8 @@ from pc2_baseline.method_settings.ridge import RidgeSettings
 from pc2_baseline.modules.coteaching import DIVISIONS
 from pc2_baseline.modules.division import divide
 from pc2_baseline.modules.folds import assign_folds
-from pc2_baseline.modules.fused import unit
 from pc2_baseline.modules.lsa import Lsa, fit_lsa
+from pc2_baseline.networks.fused import unit
 from pc2_baseline.progress import bar
 from pc2_baseline.training.method import EpochOutputs, Sizes, State
 

@@ -35,7 +35,8 @@ def beta_posterior(
 
     Differs:
         BiCro's code takes the first component whichever mean it has; here it is the lower one.
-        Below the lower mean the posterior is that at the mean: a beta density may vanish at 0.
+        Below the lower mean, and above the higher one, the posterior is that at the mean: a beta
+        density may vanish, or rise again, at the ends.
     """
     values = np.clip(scaled(statistic.astype(np.float64)), _EDGE, 1 - _EDGE)
     shapes = np.array([[1.0, 2.0], [2.0, 1.0]])
@@ -46,7 +47,8 @@ def beta_posterior(
         shapes = np.array([_moments(values, weights) for weights in posterior])
     means = shapes[:, 0] / shapes.sum(1)
     lower = int(means.argmin())
-    return _posterior(np.maximum(values, means[lower]), shapes, shares)[lower]
+    bounded = np.clip(values, means.min(), means.max())
+    return np.asarray(_posterior(bounded, shapes, shares)[lower])
 
 
 def divide_by_beta(statistic: Float[np.ndarray, " pairs"], iterations: int = 10) -> Division:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from math import log
 
 import torch
 from jaxtyping import Float
@@ -39,6 +40,33 @@ def info_nce(
     """
     by_image, by_caption = log_matches(similarity, temperature)
     return -(by_image.diagonal() + by_caption.diagonal()) / 2
+
+
+def soft_info_nce(
+    similarity: Float[Tensor, "batch batch"],
+    temperature: float,
+    by_image: Float[Tensor, "batch batch"],
+    by_caption: Float[Tensor, "batch batch"],
+) -> Float[Tensor, " batch"]:
+    r"""InfoNCE of each pair with soft targets, the mean of both directions, in nats.
+
+    .. math:: -\sum_j T_{ij} \log P_{ij}
+
+    Args:
+        similarity: As for :func:`log_matches`.
+        temperature: As for :func:`log_matches`.
+        by_image: :math:`T`, how far each caption (column) belongs to each image (row); rows need
+            not sum to 1.
+        by_caption: The same as columns for each caption; images are rows, too.
+
+    Source:
+        CREAM (Ma et al., TIP 2024).
+
+    Differs:
+        The authors' code takes the sum of both directions.
+    """
+    image_logs, caption_logs = log_matches(similarity, temperature)
+    return -((by_image * image_logs).sum(1) + (by_caption * caption_logs).sum(0)) / 2
 
 
 def complementary(
@@ -85,6 +113,26 @@ def generalised_cross_entropy(
     by_image, by_caption = log_matches(similarity, temperature)
     own = torch.stack([by_image.diagonal(), by_caption.diagonal()])
     return ((1 - (power * own).exp()) / power).mean(0)
+
+
+def symmetric_cross_entropy(
+    similarity: Float[Tensor, "batch batch"], temperature: float, log_zero: float = log(1e-7)
+) -> Float[Tensor, " batch"]:
+    r"""InfoNCE of each pair and the cross-entropy the other way round, the mean of both directions.
+
+    .. math:: -\log P_{ii} - \sum_j P_{ij} \log I_{ij} = -\log P_{ii} - A (1 - P_{ii})
+
+    Args:
+        similarity: As for :func:`log_matches`.
+        temperature: As for :func:`log_matches`.
+        log_zero: :math:`A`, below 0, what :math:`\log 0` counts for.
+
+    Source:
+        Wang et al., ICCV 2019, eq. 7, with both weights 1; L2RM (Han et al., CVPR 2024) takes it
+        for its warm-up, with ``log_zero`` as here.
+    """
+    missed = generalised_cross_entropy(similarity, temperature, 1.0)
+    return info_nce(similarity, temperature) - log_zero * missed
 
 
 def contrastive_loss(

@@ -1,8 +1,9 @@
 """Co-teaching: two peers, each trained with the other's division of the pairs."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -13,36 +14,37 @@ from pc2_baseline.data.pairs import PairSet, cut, endless
 from pc2_baseline.modules.bank import PredictionBank
 from pc2_baseline.modules.division import Division
 from pc2_baseline.modules.learner import Learner
+from pc2_baseline.modules.losses import triplet_mean
 from pc2_baseline.modules.pc2_network import Pc2Network
 from pc2_baseline.modules.seeds import stream
+from pc2_baseline.networks.network import MatchingNetwork
+from pc2_baseline.progress import bar
 
 PEERS = ("a", "b")
 DIVISIONS = "divisions"
 """Folder of a run that keeps each epoch's pair statistics."""
 
+Divided = TypeVar("Divided", bound="DividedPairs")
 Rows = Int[np.ndarray, " _"]
 Triplet = Callable[..., Float[Tensor, " batch"]]
+
+NONE: Rows = np.array([], dtype=np.int64)
+"""No pairs."""
 
 _ORDER, _CLEAN, _NOISY = range(3)
 
 
 @dataclass(frozen=True, slots=True)
-class PairStatistics:
+class DividedPairs:
     """What one peer computes for all training pairs at the end of an epoch.
 
     Attributes:
         loss: Mean-negative triplet loss of each pair.
         division: Division by the losses.
-        oscillation: How far the peer's pseudo-prediction moved; zeros in the first epoch.
-        stable_prob: Posterior of little oscillation; zeros where it cannot be estimated.
-        is_stable: Pairs whose margin is rectified by it.
     """
 
     loss: Float[np.ndarray, " pairs"]
     division: Division
-    oscillation: Float[np.ndarray, " pairs"]
-    stable_prob: Float[np.ndarray, " pairs"]
-    is_stable: Bool[np.ndarray, " pairs"]
 
     def to_tensors(self) -> dict[str, Tensor]:
         """Return the statistics by name, as stored."""
@@ -51,12 +53,27 @@ class PairStatistics:
         own |= {"clean_prob": division.clean_prob, "is_clean": division.is_clean}
         return {name: torch.from_numpy(value) for name, value in own.items()}
 
-    @classmethod
-    def from_tensors(cls, state: Mapping[str, Tensor]) -> "PairStatistics":
-        """Read back what :meth:`to_tensors` returned."""
-        values = {name: value.numpy() for name, value in state.items()}
-        division = Division(values.pop("clean_prob"), values.pop("is_clean"))
-        return cls(division=division, **values)
+
+@dataclass(frozen=True, slots=True)
+class PairStatistics(DividedPairs):
+    """What one peer of PC2 computes for all training pairs at the end of an epoch.
+
+    Attributes:
+        oscillation: How far the peer's pseudo-prediction moved; zeros in the first epoch.
+        stable_prob: Posterior of little oscillation; zeros where it cannot be estimated.
+        is_stable: Pairs whose margin is rectified by it.
+    """
+
+    oscillation: Float[np.ndarray, " pairs"]
+    stable_prob: Float[np.ndarray, " pairs"]
+    is_stable: Bool[np.ndarray, " pairs"]
+
+
+def read_statistics(kind: type[Divided], state: Mapping[str, Tensor]) -> Divided:
+    """Read back, as a class of statistics, what their ``to_tensors`` returned."""
+    values = {name: value.numpy() for name, value in state.items()}
+    division = Division(values.pop("clean_prob"), values.pop("is_clean"))
+    return kind(division=division, **values)
 
 
 @dataclass(frozen=True)
@@ -94,12 +111,33 @@ def warm_up_batches(pairs: int, size: int, seed: int, epoch: int, peer: int) -> 
 
 def clean_and_noisy_batches(
     division: Division, size: int, seed: int, epoch: int, peer: int, *, with_noisy: bool
-) -> list[tuple[Rows, Rows]]:
+) -> list[tuple[Rows, ...]]:
     """Pair each clean batch with as many noisy pairs, or fewer where there are fewer."""
-    clean = cut(division.clean, size, stream(seed, epoch, peer, _CLEAN))
-    noisy = endless(division.noisy, size, stream(seed, epoch, peer, _NOISY))
-    none = np.array([], dtype=np.int64)
-    return [(rows, next(noisy, none) if with_noisy else none) for rows in clean]
+    noisy = division.noisy if with_noisy else NONE
+    return batches_beside(division.clean, [noisy], size, seed, epoch, peer)
+
+
+def batches_beside(
+    clean: Rows, others: Sequence[Rows], size: int, seed: int, epoch: int, peer: int
+) -> list[tuple[Rows, ...]]:
+    """Cut clean pairs into shuffled batches, and put a batch of every other kind beside each.
+
+    Pairs of another kind come again, shuffled anew, where they are fewer than the clean ones.
+
+    Args:
+        clean: The clean pairs, which set the number of batches.
+        others: Pairs of each other kind; of a kind without pairs the batches are empty.
+        size: Largest batch of a kind.
+        seed: Seed of the run.
+        epoch: From 0.
+        peer: The peer that trains on them.
+    """
+    batches = cut(clean, size, stream(seed, epoch, peer, _CLEAN))
+    beside = [
+        endless(pairs, size, stream(seed, epoch, peer, _NOISY + kind))
+        for kind, pairs in enumerate(others)
+    ]
+    return [(rows, *(next(kind, NONE) for kind in beside)) for rows in batches]
 
 
 def dividing_batches(pairs: int, size: int, seed: int, *epoch: int) -> list[Rows]:
@@ -112,3 +150,34 @@ def dividing_batches(pairs: int, size: int, seed: int, *epoch: int) -> list[Rows
         epoch: If given, the order is that epoch's own.
     """
     return cut(np.arange(pairs), size, stream(seed, pairs, _ORDER, *epoch))
+
+
+@torch.no_grad()
+def pair_losses(
+    net: MatchingNetwork,
+    train: PairSet,
+    batches: Sequence[Rows],
+    loss: Callable[[Float[Tensor, "batch batch"]], Float[Tensor, " batch"]],
+    title: str,
+) -> Float[np.ndarray, " pairs"]:
+    """Compute the losses of pairs in evaluation mode, by pair_index.
+
+    Args:
+        net: The network that judges.
+        train: The training split.
+        batches: Pairs to judge, each among those of its batch; the others have 0.
+        loss: Loss of each pair of a block.
+        title: What the progress bar says.
+    """
+    net.eval()
+    losses = np.zeros(len(train), dtype=np.float32)
+    for rows in bar(batches, title, len(batches)):
+        losses[rows] = loss(net.score_batch(train.batch(rows))).float().cpu().numpy()
+    return losses
+
+
+def full_margin_loss(
+    similarity: Float[Tensor, "batch batch"], margin: float
+) -> Float[Tensor, " batch"]:
+    """Compute mean-negative triplet losses, the margin of all pairs full: what divides them."""
+    return triplet_mean(similarity, similarity.new_full((len(similarity),), margin))

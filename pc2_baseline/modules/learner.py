@@ -10,7 +10,7 @@ from jaxtyping import Int
 from torch import Tensor, nn
 
 from now_builder.errors import TrainingError
-from pc2_baseline.modules.similarity import BlockSimilarity
+from pc2_baseline.networks.similarity import BlockSimilarity
 from pc2_baseline.process_groups import ProcessGroups
 
 Value = TypeVar("Value")
@@ -61,6 +61,17 @@ def rate(epoch: int, warmup: int, drop: int) -> float:
     return 0.1 if epoch - warmup >= drop else 1.0
 
 
+def stepped_rate(epoch: int, every: int, factor: float) -> float:
+    """Return the factor of the learning rate: 1, and ``factor`` as much after each drop.
+
+    Args:
+        epoch: From 0.
+        every: Epochs between two drops.
+        factor: What is left of the rate after a drop.
+    """
+    return factor ** (epoch // every)
+
+
 class Learner:
     """Take optimiser steps on a network.
 
@@ -70,7 +81,8 @@ class Learner:
         clip: Largest gradient norm.
         weight_decay: Share by which weights shrink in a step, times the rate, apart from the
             gradient (Loshchilov and Hutter, ICLR 2019); 0 is plain Adam.
-        similarity: The part of the network whose work is split among the ranks of a process group.
+        similarity: The part of the network whose work is split among the ranks of a process group,
+            if it has one.
     """
 
     def __init__(
@@ -79,7 +91,7 @@ class Learner:
         lr: float,
         clip: float,
         weight_decay: float,
-        similarity: BlockSimilarity,
+        similarity: BlockSimilarity | None = None,
     ) -> None:
         self.net = net
         self.similarity = similarity
@@ -115,7 +127,8 @@ class Learner:
             raise BrokenStepError(step, problem, value)
         self.optimiser.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
-        self.similarity.group.sum_gradients(self.similarity.parameters())
+        if self.similarity is not None:
+            self.similarity.group.sum_gradients(self.similarity.parameters())
         norm = nn.utils.clip_grad_norm_(self.net.parameters(), self.clip)
         if not torch.isfinite(norm):
             problem = f"the gradient norm is {norm.item()}; lower train.lr"

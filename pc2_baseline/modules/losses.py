@@ -104,6 +104,24 @@ def triplet_hardest(
     return i2t.amax(1) + t2i.amax(0)
 
 
+def triplet_top(
+    similarity: Float[Tensor, "batch batch"], margins: Float[Tensor, " batch"], negatives: int
+) -> Float[Tensor, " batch"]:
+    """Triplet loss of each pair, averaged over its hardest negatives in each direction.
+
+    Args:
+        similarity: As for :func:`triplet_costs`.
+        margins: As for :func:`triplet_costs`.
+        negatives: How many of the hardest count; all where there are fewer.
+
+    Source:
+        DECL (Qin et al., ACM MM 2022), robust dynamic hinge loss.
+    """
+    number = min(negatives, len(similarity) - 1)
+    i2t, t2i = triplet_costs(similarity, margins)
+    return i2t.topk(number, 1).values.mean(1) + t2i.topk(number, 0).values.mean(0)
+
+
 def likeliest(logits: Float[Tensor, "batch classes"]) -> Int[Tensor, " batch"]:
     """Choose each prediction's likeliest pseudo-class.
 
@@ -140,6 +158,25 @@ def pseudo_class_loss(
         PC2 (Duan et al., ACM MM 2024), L^pse.
     """
     return functional.cross_entropy(image_logits, target)
+
+
+def robust_class_loss(
+    image_logits: Float[Tensor, "batch classes"], target: Int[Tensor, " batch"], power: float
+) -> Float[Tensor, ""]:
+    r"""Generalised cross-entropy of the images' predictions with pseudo-classes.
+
+    .. math:: \frac{1}{B} \sum_i \frac{1 - p_{i, t_i}^q}{q}
+
+    Args:
+        image_logits: Logits of the images.
+        target: :math:`t`, chosen from the captions' predictions.
+        power: :math:`q` in (0, 1]: near 0 the cross-entropy, 1 the mean absolute error.
+
+    Source:
+        Zhang and Sabuncu, NeurIPS 2018, eq. 6; on pseudo-classes PCSR (Liu et al., AAAI 2026).
+    """
+    chosen = image_logits.log_softmax(1).gather(1, target[:, None])
+    return ((1 - (power * chosen).exp()) / power).mean()
 
 
 def batch_entropy(predictions: Float[Tensor, "batch classes"]) -> Float[Tensor, ""]:

@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from pc2_baseline.modules.fused import unit
 from pc2_baseline.modules.seeds import stream
+from pc2_baseline.networks.fused import unit
 
 _ROUNDS = 8
 _MORE = 10

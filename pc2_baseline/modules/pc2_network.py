@@ -7,9 +7,9 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from pc2_baseline.data.pairs import Batch, PairSet
-from pc2_baseline.modules.codes import CaptionCodes, ImageCodes
-from pc2_baseline.modules.network import MatchingNetwork
 from pc2_baseline.modules.pseudo_class import FlatClassifier, PooledClassifier
+from pc2_baseline.networks.codes import CaptionCodes, ImageCodes
+from pc2_baseline.networks.network import MatchingNetwork
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +18,9 @@ class Encoded:
 
     images: ImageCodes
     captions: CaptionCodes
+
+    def __getitem__(self, rows: slice) -> "Encoded":
+        return Encoded(self.images[rows], self.captions[rows])
 
 
 class Pc2Network(nn.Module):

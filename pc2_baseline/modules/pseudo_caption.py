@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from pc2_baseline.modules.fused import unit
+from pc2_baseline.networks.fused import unit
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from now_builder.formats.features import REGIONS
-from pc2_baseline.modules.codes import CaptionCodes, ImageCodes
+from pc2_baseline.networks.codes import CaptionCodes, ImageCodes
 
 
 def _layers(width: int, hidden: int, classes: int) -> nn.Sequential:

@@ -1,13 +1,12 @@
 """A table of variants: each trained with some seeds, each scored once, as Markdown and LaTeX."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field
 
-from leaderboard.metrics import CUTOFFS
 from now_builder.config import Strict, build, read_toml, with_overrides
 from now_builder.errors import ConfigError, TrainingError
 from now_builder.formats.io import read_json, sha256_of, write_json, write_text
@@ -15,8 +14,11 @@ from now_builder.formats.split import Split
 from pc2_baseline.config import Settings, with_method
 from pc2_baseline.method_settings.pc2 import Pc2CommonSettings
 from pc2_baseline.progress import say
+from pc2_baseline.runs import text_table
 from pc2_baseline.runs.evaluate import evaluate
-from pc2_baseline.runs.series import Spread, seed_folder, with_seed
+from pc2_baseline.runs.grid import grid
+from pc2_baseline.runs.series import Spread
+from pc2_baseline.runs.text_table import SCORE_COLUMNS, SCORES, Column, Value
 from pc2_baseline.runs.train import train
 from pc2_baseline.training.checkpoint import STATE, read_state
 from pc2_baseline.training.run_folder import BEST
@@ -24,7 +26,6 @@ from pc2_baseline.training.run_folder import BEST
 DEFAULT_ROWS = "ablations"
 ROW_SETS = (DEFAULT_ROWS, "sensitivity")
 PARTS = ("P-Cls", "P-Cap", "CR")
-COLUMNS = (*(f"{way}_R@{cutoff}" for way in ("i2t", "t2i") for cutoff in CUTOFFS), "rsum")
 
 
 class Row(Strict):
@@ -127,20 +128,19 @@ def ablate(
         The table; a run that broke down is among its failures, and the others went on.
     """
     table = Table(split, [_line(row, settings, {}) for row, settings in rows], [])
-    for place, (row, settings) in enumerate(rows):
-        scores: dict[int, Score] = {}
-        for seed in seeds:
-            say(f"{row.name}, seed {seed}:")
-            run = out / row.name / seed_folder(seed)
-            try:
-                train(release, run, with_seed(settings, seed))
-            except TrainingError as error:
-                table.failures.append(f"{row.name}, seed {seed}: {error}")
-                say(table.failures[-1])
-                continue
-            scores[seed] = score(release, run, split)
-            table.lines[place] = _line(row, settings, scores)
-            _write(out, table)
+    scores: dict[str, dict[int, Score]] = {row.name: {} for row, _ in rows}
+    for run in grid(out, [(row.name, settings) for row, settings in rows], seeds):
+        say(f"{run.row}, seed {run.seed}:")
+        try:
+            train(release, run.folder, run.settings)
+        except TrainingError as error:
+            table.failures.append(f"{run.row}, seed {run.seed}: {error}")
+            say(table.failures[-1])
+            continue
+        scores[run.row][run.seed] = score(release, run.folder, split)
+        for place, (row, settings) in enumerate(rows):
+            table.lines[place] = _line(row, settings, scores[row.name])
+        _write(out, table)
     _write(out, table)
     return table
 
@@ -148,7 +148,7 @@ def ablate(
 def _line(row: Row, settings: Settings, scores: dict[int, Score]) -> Line:
     columns = {
         name: Spread.of([score.recalls[name] for score in scores.values()])
-        for name in COLUMNS
+        for name in SCORES
         if scores
     }
     return Line(row.name, row.title, parts(settings), list(scores), columns)
@@ -189,70 +189,35 @@ def _write(out: Path, table: Table) -> None:
     write_text(out / "table.tex", to_latex(table))
 
 
-def _cells(table: Table, bold: tuple[str, str], plus_minus: str) -> Iterator[list[str]]:
-    """Yield each line's cells by column; the highest mean of a column, as written, is bold."""
-    best = {
-        name: max(round(line.scores[name].mean, 1) for line in table.lines if line.scores)
-        for name in COLUMNS
-        if any(line.scores for line in table.lines)
-    }
-    for line in table.lines:
-        cells = []
-        for name in COLUMNS:
-            if not line.scores:
-                cells.append("")
-                continue
-            found = line.scores[name]
-            mean = f"{found.mean:.1f}"
-            if round(found.mean, 1) == best[name]:
-                mean = mean.join(bold)
-            cells.append(mean if found.sd is None else f"{mean} {plus_minus} {found.sd:.1f}")
-        yield cells
+def _columns(table: Table) -> tuple[list[Column], list[list[Value]]]:
+    """Return the table's columns, and its rows' cells."""
+    columns = [
+        Column("variant", "Variant", align="l"),
+        *(Column(part, part, align="c") for part in PARTS),
+        *SCORE_COLUMNS,
+        Column("seeds", "Seeds"),
+    ]
+    rows: list[list[Value]] = [
+        [
+            line.title,
+            *(line.parts[part] for part in PARTS),
+            *(line.scores.get(name, "") for name in SCORES),
+            str(len(line.seeds)),
+        ]
+        for line in table.lines
+    ]
+    return columns, rows
 
 
 def to_markdown(table: Table) -> str:
     """Write a table as Markdown: mean ± standard deviation (n - 1) over the seeds."""
-    recalls = [name.replace("_", " ") for name in COLUMNS[:-1]]
-    head = ["variant", *PARTS, *recalls, "rSum", "seeds"]
-    rows = [head, ["---", *([":-:"] * len(PARTS)), *(["--:"] * (len(COLUMNS) + 1))]]
-    for line, cells in zip(table.lines, _cells(table, ("**", "**"), "±"), strict=True):
-        marks = ["✓" if line.parts[part] else "" for part in PARTS]
-        rows.append([line.title.replace("|", "\\|"), *marks, *cells, str(len(line.seeds))])
-    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
-
-
-_LATEX = str.maketrans(
-    {
-        "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
-        **{sign: f"\\{sign}" for sign in "&%$#_{}"},
-    }
-)  # fmt: skip
+    return text_table.to_markdown(*_columns(table))
 
 
 def to_latex(table: Table) -> str:
     """Write a table as LaTeX, for the packages booktabs and amssymb."""
-    ways = "".join(
-        f" & \\multicolumn{{{len(CUTOFFS)}}}{{c}}{{{way}}}"
-        for way in ("Image to text", "Text to image")
+    return (
+        "% \\usepackage{booktabs, amssymb}\n"
+        f"% {table.split} split, mean and standard deviation (n - 1) over the seeds\n"
+        + text_table.to_latex(*_columns(table))
     )
-    first = 2 + len(PARTS)
-    rules = "".join(
-        f"\\cmidrule(lr){{{start}-{start + len(CUTOFFS) - 1}}}"
-        for start in (first, first + len(CUTOFFS))
-    )
-    cutoffs = [f"R@{cutoff}" for cutoff in CUTOFFS]
-    lines = [
-        "% \\usepackage{booktabs, amssymb}",
-        f"% {table.split} split, mean and standard deviation (n - 1) over the seeds",
-        f"\\begin{{tabular}}{{l{'c' * len(PARTS)}{'r' * (len(COLUMNS) + 1)}}}",
-        "\\toprule",
-        f"{' & ' * len(PARTS)}{ways} & & \\\\",
-        rules,
-        " & ".join(["Variant", *PARTS, *cutoffs, *cutoffs, "rSum", "Seeds"]) + " \\\\",
-        "\\midrule",
-    ]
-    for line, cells in zip(table.lines, _cells(table, ("\\textbf{", "}"), "$\\pm$"), strict=True):
-        marks = ["\\checkmark" if line.parts[part] else "" for part in PARTS]
-        title = line.title.translate(_LATEX)
-        lines.append(" & ".join([title, *marks, *cells, str(len(line.seeds))]) + " \\\\")
-    return "\n".join([*lines, "\\bottomrule", "\\end{tabular}", ""])

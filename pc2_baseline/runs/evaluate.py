@@ -1,5 +1,6 @@
 """Recalls of a run's best epoch on a split of any layout."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from now_builder.formats.benchmarks import BENCHMARKS, FOLD
 from now_builder.formats.io import replacing
 from now_builder.formats.release import check_split
 from pc2_baseline.modules.retrieval import fold_scores, scores
-from pc2_baseline.runs.open_run import open_run
+from pc2_baseline.runs.open_run import mean_similarity, open_runs
 from pc2_baseline.training.run_folder import refuse_round
 
 
@@ -36,7 +37,7 @@ class Evaluation:
 
 
 def evaluate(
-    run: Path,
+    run: Path | Sequence[Path],
     split: str,
     *,
     release: Path | None = None,
@@ -47,7 +48,7 @@ def evaluate(
     """Score a split with a run's best epoch.
 
     Args:
-        run: The run folder.
+        run: The run folder, or several: their similarities are averaged, each counting once.
         split: ``dev`` or ``test``; of MS-COCO ``test`` is the 5,000 images of ``testall``.
         release: Where the release lies; default: where it was at training.
         device_name: Default: as set for the run.
@@ -58,26 +59,26 @@ def evaluate(
     Raises:
         FormatError: If the run, the release or the checkpoint cannot be read, or the release is
             another one than at training or a blind round.
-        ConfigError: If the split is ``train``, or the images are no multiple of ``fold``.
+        ConfigError: If the split is ``train``, the images are no multiple of ``fold``, or several
+            runs are not of the same data.
     """
     name = check_split(split)
     if name == "train":
         raise ConfigError("--split train: expected dev or test, which no noise file has changed")
-    opened = open_run(run, release=release, device=device_name)
-    refuse_round(opened.release, name)
-    with opened.open(name) as pairs:
-        if fold is None and (opened.record.settings.data.name, name) == (
-            BENCHMARKS["coco"].folder,
-            "test",
-        ):
-            fold = None if pairs.images % FOLD else FOLD
-        if fold is not None and pairs.images % fold:
-            raise ConfigError(f"--fold {fold}: {name} has {pairs.images} images, no multiple of it")
-        similarity, owner = opened.method.similarity(pairs), pairs.image_of
+    opened = open_runs(run, release=release, device=device_name)
+    refuse_round(opened[0].release, name)
+    similarity, owner = mean_similarity(opened, name)
+    images, captions = similarity.shape
+    if fold is None and (opened[0].record.settings.data.name, name) == (
+        BENCHMARKS["coco"].folder,
+        "test",
+    ):
+        fold = None if images % FOLD else FOLD
+    if fold is not None and images % fold:
+        raise ConfigError(f"--fold {fold}: {name} has {images} images, no multiple of it")
     if matrix is not None:
         with replacing(matrix) as temporary, temporary.open("wb") as file:
             np.lib.format.write_array(file, similarity, allow_pickle=False)
-    images, captions = similarity.shape
     folds = None if fold is None else fold_scores(similarity, owner, fold)
     return Evaluation(name, images, captions, scores(similarity, owner), fold, folds)
 

@@ -1,21 +1,22 @@
 """A trained run, ready to score: what predict and evaluate do first."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from leaderboard.core.rounds import round_of
-from now_builder.errors import FormatError
+from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.release import check_split
 from now_builder.formats.split import Split
 from pc2_baseline.data.pairs import PairSet, open_pairs
 from pc2_baseline.methods import make_method
-from pc2_baseline.modules.onednn_products import fast_float32
+from pc2_baseline.modules.retrieval import ensemble
+from pc2_baseline.networks.onednn_products import fast_float32
 from pc2_baseline.training.checkpoint import read_tensors
 from pc2_baseline.training.method import NETWORKS, Method
 from pc2_baseline.training.run_folder import (
@@ -97,13 +98,88 @@ def open_run(run: Path, *, release: Path | None = None, device: str | None = Non
     return OpenRun(run, record, folder, where, method, parameters)
 
 
+def open_runs(
+    runs: Path | Sequence[Path], *, release: Path | None = None, device: str | None = None
+) -> list[OpenRun]:
+    """Open one run, or several whose similarities are to be averaged.
+
+    Args:
+        runs: The run folders.
+        release: As for :func:`open_run`.
+        device: As for :func:`open_run`.
+
+    Raises:
+        FormatError: As :func:`open_run` does.
+        ConfigError: If there is no run, one is there twice, or they were not trained on the same
+            data: release, track, images of dev and noise.
+    """
+    folders = [runs] if isinstance(runs, Path) else list(runs)
+    if not folders:
+        raise ConfigError("no run, expected one or more")
+    if len({folder.resolve() for folder in folders}) < len(folders):
+        raise ConfigError(f"{', '.join(map(str, folders))}: a run is there twice")
+    first, *others = [open_run(folder, release=release, device=device) for folder in folders]
+    for other in others:
+        _check_same_data(first, other)
+    return [first, *others]
+
+
+def _check_same_data(one: OpenRun, other: OpenRun) -> None:
+    expected, found = _trained_on(one.record), _trained_on(other.record)
+    for name, value in found.items():
+        if value != expected[name]:
+            raise ConfigError(
+                f"{other.folder}: {name} {value}, expected that of {one.folder}, {expected[name]}:"
+                " similarities are averaged over the same pairs"
+            )
+
+
+def _trained_on(record: RunRecord) -> dict[str, str]:
+    """Return by name what must be alike in runs that are averaged."""
+    data, release = record.settings.data, record.release
+    prints = ", ".join(f"{split} {value[:12]}" for split, value in release.fingerprints.items())
+    return {
+        "data.name": data.name,
+        "data.tokenizer": data.tokenizer,
+        "data.dev_images": str(data.dev_images),
+        "a release of fingerprints": prints,
+        "the noise file": release.noise.sha256[:12] if release.noise else "none",
+    }
+
+
+def mean_similarity(
+    opened: Sequence[OpenRun], split: Split, *, whole: bool = False
+) -> tuple[Float[np.ndarray, "images captions"], Int[np.ndarray, " captions"]]:
+    """Score a split with one run, or average the similarities of several.
+
+    Args:
+        opened: The runs, see :func:`open_runs`; each counts once, however many networks it has.
+        split: Which split.
+        whole: As for :meth:`OpenRun.open`.
+
+    Returns:
+        The matrix, see :func:`~pc2_baseline.modules.retrieval.ensemble`, and the row of each
+        caption's image.
+    """
+    matrices = []
+    for run in opened:
+        with run.open(split, whole=whole) as pairs:
+            matrices.append(run.method.similarity(pairs))
+            owner = pairs.image_of
+    return ensemble(matrices), owner
+
+
 def similarity(
-    run: Path, split: str = "test", *, release: Path | None = None, device: str | None = None
+    run: Path | Sequence[Path],
+    split: str = "test",
+    *,
+    release: Path | None = None,
+    device: str | None = None,
 ) -> Float[np.ndarray, "images captions"]:
     """Score every image of a split against every caption with a run's best epoch.
 
     Args:
-        run: The run folder.
+        run: The run folder, or several: their similarities are averaged.
         split: ``train``, ``dev`` or ``test``.
         release: Where the release lies; default: where it was at training.
         device: Such as ``cpu``; default: as set for the run.
@@ -111,8 +187,7 @@ def similarity(
     Raises:
         FormatError: If the run, the release or the checkpoint cannot be read, or the release is
             another one than at training.
+        ConfigError: If several runs are not of the same data.
     """
     name = check_split(split)
-    opened = open_run(run, release=release, device=device)
-    with opened.open(name, whole=True) as pairs:
-        return opened.method.similarity(pairs)
+    return mean_similarity(open_runs(run, release=release, device=device), name, whole=True)[0]

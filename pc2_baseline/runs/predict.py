@@ -1,17 +1,25 @@
-"""From a run's best epoch to a submission."""
+"""From the best epoch of a run, or of several, to a submission."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
-from leaderboard.submission.archive import Compute, Training, new_submission, pack
+from leaderboard.submission.archive import (
+    Compute,
+    Submission,
+    Training,
+    new_submission,
+    pack,
+)
 from now_builder.errors import ConfigError
 from now_builder.formats.benchmarks import BENCHMARKS
 from now_builder.formats.release import check_split
-from pc2_baseline.config import DataSettings
-from pc2_baseline.runs.open_run import open_run
+from pc2_baseline.config import DataSettings, Settings
+from pc2_baseline.method_settings.triplet import OneNetworkSettings
+from pc2_baseline.runs.open_run import OpenRun, mean_similarity, open_runs
 
 
 def predict(
-    run: Path,
+    run: Path | Sequence[Path],
     split: str,
     output: Path,
     *,
@@ -21,7 +29,7 @@ def predict(
     """Score a split with a run's best epoch and pack the matrix.
 
     Args:
-        run: The run folder.
+        run: The run folder, or several: their similarities are averaged, each counting once.
         split: ``train``, ``dev`` or ``test``.
         output: The submission to write.
         release: Where the release lies; default: where it was at training.
@@ -30,28 +38,56 @@ def predict(
     Raises:
         FormatError: If the run, the release or the checkpoint cannot be read, or the release is
             another one than at training and no blind round of the same vocabulary.
-        ConfigError: If ``output`` is no ``.zip``, or the board has no track for the data set.
+        ConfigError: If ``output`` is no ``.zip``, the board has no track for the data set, or
+            several runs are not of the same data.
     """
     if output.suffix != ".zip":
         raise ConfigError(f"-o {output}: expected the name of a .zip file")
     name = check_split(split)
-    opened = open_run(run, release=release, device=device_name)
-    settings = opened.record.settings
+    opened = open_runs(run, release=release, device=device_name)
+    meta = describe(opened, name)
+    similarity, _ = mean_similarity(opened, name, whole=True)  # the board has all of dev
+    pack(output, similarity, meta)
+
+
+def describe(opened: Sequence[OpenRun], split: str, title: str | None = None) -> Submission:
+    """Describe a submission of the best epoch of a run, or of several.
+
+    Args:
+        opened: The runs, all of one release and tokenizer.
+        split: ``dev`` or ``test``.
+        title: Name on the board; default: that of the method.
+
+    Raises:
+        FormatError: If the release lacks the split.
+        ConfigError: If the board has no track for the data set.
+    """
+    first, every = opened[0], [run.record.settings for run in opened]
     training = Training(
-        seeds=(settings.train.seed,),
-        ensemble_size=opened.method.ensemble_size,
+        seeds=tuple(dict.fromkeys(settings.train.seed for settings in every)),
+        ensemble_size=sum(run.method.ensemble_size for run in opened),
         checkpoint_selection="dev",
-        noise=opened.record.release.noise,
+        noise=first.record.release.noise,
     )
-    with opened.open(name, whole=True) as pairs:  # the board has all of dev
-        title = settings.method.name.upper()
-        meta = new_submission(opened.release, _track(settings.data), split, title, training)
-        similarity = opened.method.similarity(pairs)
-    compute = Compute(params_m=round(opened.parameters / 1e6, 3))
-    pack(output, similarity, meta.model_copy(update={"compute": compute}))
+    found = title or " + ".join(dict.fromkeys(_title(settings) for settings in every))
+    meta = new_submission(first.release, track_of(every[0].data), split, found, training)
+    compute = Compute(params_m=round(sum(run.parameters for run in opened) / 1e6, 3))
+    return meta.model_copy(update={"compute": compute})
 
 
-def _track(data: DataSettings) -> str:
+def _title(settings: Settings) -> str:
+    """Name a method as the papers do; one network by itself goes by the network's name.
+
+    Who was trained on the truth is told.
+    """
+    method = settings.method
+    if not isinstance(method, OneNetworkSettings):
+        return method.name.upper()
+    network = settings.model.similarity.upper().replace("_", " ")
+    return f"{network}-C (trained on matched pairs alone)" if method.matched_only else network
+
+
+def track_of(data: DataSettings) -> str:
     """Return the board's track; a tokenizer that it does not have is refused before the work."""
     named = (track for track, found in BENCHMARKS.items() if found.folder == data.name)
     return next(named, data.tokenizer)

@@ -1,6 +1,7 @@
 """The stage ``train``: from a release and settings to a run."""
 
 import os
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -16,8 +17,10 @@ from pc2_baseline.analysis.callbacks import PictureCallback, judge_division
 from pc2_baseline.analysis.truth import Truth, read_truth
 from pc2_baseline.config import Settings
 from pc2_baseline.data.pairs import PairSet, ReleaseReader, pair_names
+from pc2_baseline.method_settings import MethodSettings
+from pc2_baseline.method_settings.triplet import OneNetworkSettings
 from pc2_baseline.methods import make_method
-from pc2_baseline.modules.onednn_products import fast_float32
+from pc2_baseline.networks.onednn_products import fast_float32
 from pc2_baseline.progress import say
 from pc2_baseline.training.callbacks import Callback
 from pc2_baseline.training.checkpoint import STATE, CheckpointState, read_state
@@ -49,14 +52,15 @@ def train(release: Path, run: Path, settings: Settings, *, force: bool = False) 
         force: Start over.
 
     Raises:
-        ConfigError: If ``run`` holds another run, or a device is missing.
+        ConfigError: If ``run`` holds another run, a device is missing, or the settings ask for a
+            truth that is not known.
         FormatError: If the release cannot be read.
         TrainingError: If there are too few pairs, or the training breaks down.
     """
     process_groups.start(settings.train.device)
     device = pick_device(settings.train.device)
     reader = ReleaseReader(release, settings.data)
-    if not force and (state := _finished(run, reader.fingerprints, settings)):
+    if not force and (state := finished(run, reader.fingerprints, settings)):
         if process_groups.is_first():
             follow(run, state)
         early = ", stopped early" if state.stopped else ""
@@ -71,6 +75,7 @@ def train(release: Path, run: Path, settings: Settings, *, force: bool = False) 
         _check_sizes(release, pairs, dev)
         record = _describe_run(reader, pairs, settings)
         truth = _truth(record, pairs)
+        taught = _with_truth(pairs, truth, settings.method)
         with locked(run):
             if process_groups.is_first():
                 start_run(run, record, force=force)
@@ -79,11 +84,17 @@ def train(release: Path, run: Path, settings: Settings, *, force: bool = False) 
             method = make_method(settings, record.release.sizes, device)
             judge = partial(judge_division, truth) if truth else None
             trainer = Trainer(run, record, method, judge, _callbacks(run, record, truth))
-            return trainer.fit(pairs, dev)
+            return trainer.fit(taught, dev)
 
 
-def _finished(run: Path, prints: dict[Split, str], settings: Settings) -> CheckpointState | None:
-    """Return the last checkpoint of a run that has nothing left to do."""
+def finished(run: Path, prints: dict[Split, str], settings: Settings) -> CheckpointState | None:
+    """Return the last checkpoint of a run that has nothing left to do.
+
+    Args:
+        run: Folder of a run, or not yet one.
+        prints: Fingerprint of each split of the release.
+        settings: Settings that the run must have.
+    """
     if not (run / "run.toml").exists() or not (run / LAST / STATE).exists():
         return None
     record = read_run(run)
@@ -111,13 +122,28 @@ def _describe_run(reader: ReleaseReader, pairs: PairSet, settings: Settings) -> 
 
 
 def _truth(record: RunRecord, pairs: PairSet) -> Truth | None:
-    """Read what is known of the training pairs, to judge divisions by; nothing learns from it."""
+    """Read what is known of the training pairs, to judge divisions by."""
     data = record.settings.data
     if data.truth is not None:
         return read_truth(data.truth, pair_names(record.release.path, data, len(pairs)))
     if pairs.matched is None or pairs.matched.all() or not pairs.matched.any():
         return None
     return Truth(pairs.matched, np.ones(len(pairs), dtype=bool))
+
+
+def _with_truth(pairs: PairSet, truth: Truth | None, method: MethodSettings) -> PairSet:
+    """Tell a method that trains on the matched pairs alone which ones match, and say so."""
+    if not isinstance(method, OneNetworkSettings) or not method.matched_only:
+        return pairs
+    known = pairs if truth is None else replace(pairs, matched=truth.matched)
+    matched = len(known.matched_rows())
+    if matched < FEWEST_PAIRS:
+        raise TrainingError(f"{matched} training pairs match, expected at least {FEWEST_PAIRS}")
+    say(
+        f"method.matched_only: trains on the {matched} of {len(pairs)} pairs that the truth calls "
+        "matched, so the truth is part of this training: a bound to compare with"
+    )
+    return known
 
 
 def _callbacks(run: Path, record: RunRecord, truth: Truth | None) -> list[Callback]:

@@ -65,3 +65,15 @@ class Method(Protocol):
         The tensors ``{folder: {name: tensor}}`` are written to ``RUN/folder/00005.safetensors``
         and handed to the judge and the callbacks.
         """
+
+
+@runtime_checkable
+class Ensemble(Protocol):
+    """A method that can score with each of its networks by itself.
+
+    A method of several networks has this besides :class:`Method`; its ``similarity`` is then the
+    :func:`~pc2_baseline.modules.retrieval.ensemble` of these matrices.
+    """
+
+    def similarities(self, split: PairSet) -> list[Float[np.ndarray, "images captions"]]:
+        """Score every image of a split against every caption with each network, in their order."""

@@ -87,16 +87,19 @@ def start_run(run: Path, record: RunRecord, *, force: bool) -> None:
 def _check_same(path: Path, found: RunRecord, wanted: RunRecord) -> None:
     problem = None
     if found.settings != wanted.settings:
-        differences = _differences(
-            found.settings.model_dump(mode="json"), wanted.settings.model_dump(mode="json")
-        )
-        problem = f"a run of other settings ({'; '.join(differences)})"
+        problem = other_settings(found.settings, wanted.settings)
     elif found.release.fingerprints != wanted.release.fingerprints:
         problem = f"a run on another release ({found.release.path})"
     elif found.release.noise != wanted.release.noise:
         problem = f"a run with another content of {found.settings.data.noise_file}"
     if problem:
         raise ConfigError(f"{path}: {problem}; give another folder, or --force to start over")
+
+
+def other_settings(found: Settings, wanted: Settings) -> str:
+    """Return what is wrong with a run folder of other settings than those wanted."""
+    differences = _differences(found.model_dump(mode="json"), wanted.model_dump(mode="json"))
+    return f"a run of other settings ({'; '.join(differences)})"
 
 
 def _differences(

@@ -9,9 +9,11 @@ import sys
 import torch
 import torch.distributed as dist
 
-from pc2_baseline.modules.codes import CaptionCodes, ImageCodes
-from pc2_baseline.modules.fused import unit
-from pc2_baseline.modules.similarity import MemoryBudget, SafSimilarity, SgrSimilarity
+from pc2_baseline.networks.attention import ImramSimilarity, ScanSimilarity
+from pc2_baseline.networks.codes import CaptionCodes, ImageCodes
+from pc2_baseline.networks.cosine import CosineSimilarity
+from pc2_baseline.networks.fused import unit
+from pc2_baseline.networks.similarity import MemoryBudget, SafSimilarity, SgrSimilarity
 from pc2_baseline.process_groups import ALONE, join_process_groups
 
 
@@ -31,7 +33,8 @@ def outcome(make, group, captions_given):
     scores = similarity(images, captions)
     (scores * torch.arange(6.0 * captions_given).view(6, captions_given)).sum().backward()
     group.sum_gradients(similarity.parameters())
-    gradients = [value.grad for value in (*inputs, *similarity.parameters())]
+    leaves = (*inputs, *similarity.parameters())
+    gradients = [value.grad for value in leaves if value.grad is not None]
     return [scores.detach(), *gradients, *similarity.buffers()]
 
 
@@ -41,6 +44,9 @@ def main():
     for name, make in (
         ("sgr", lambda: SgrSimilarity(24, 10, 3)),
         ("saf", lambda: SafSimilarity(24, 10)),
+        ("scan", lambda: ScanSimilarity("i2t", 4.0, "lse", 5.0)),
+        ("imram", lambda: ImramSimilarity(24, 3, 9.0)),
+        ("vsrn", CosineSimilarity),
         ("recomputed", lambda: SgrSimilarity(24, 10, 3, MemoryBudget(keep_mb=0))),
     ):
         for captions in (5, 1):

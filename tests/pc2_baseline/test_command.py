@@ -326,5 +326,5 @@ def test_a_file_of_ones_own_can_extend_a_preset(tmp_path):
     assert (found.data.name, found.data.dev_images) == ("f30k_precomp", 0)
     assert (found.train.seed, found.train.warmup_epochs, found.train.batch) == (3, 7, 128)
     path.write_text('extends = "pc3"\n')
-    with pytest.raises(ConfigError, match=r"mine.toml: extends 'pc3', expected one of crossfit"):
+    with pytest.raises(ConfigError, match=r"mine.toml: extends 'pc3', expected one of .*crossfit"):
         read_settings(str(path), [])

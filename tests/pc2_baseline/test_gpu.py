@@ -16,12 +16,13 @@ from safetensors.torch import load_file
 from now_builder.formats.captions import make_vocabulary, write_vocabulary
 from pc2_baseline.config import read_settings
 from pc2_baseline.methods import METHODS as KNOWN
-from pc2_baseline.modules.codes import CaptionCodes, ImageCodes
-from pc2_baseline.modules.fused import unit
-from pc2_baseline.modules.image import ImageEncoder
-from pc2_baseline.modules.network import MatchingNetwork
-from pc2_baseline.modules.similarity import MemoryBudget, SafSimilarity, SgrSimilarity
-from pc2_baseline.modules.text import CaptionEncoder
+from pc2_baseline.networks.attention import ImramSimilarity, ScanSimilarity
+from pc2_baseline.networks.codes import CaptionCodes, ImageCodes
+from pc2_baseline.networks.fused import unit
+from pc2_baseline.networks.image import ImageEncoder
+from pc2_baseline.networks.network import MatchingNetwork
+from pc2_baseline.networks.similarity import MemoryBudget, SafSimilarity, SgrSimilarity
+from pc2_baseline.networks.text import CaptionEncoder
 from pc2_baseline.runs.train import train
 from pc2_baseline.training.run_folder import pick_device
 
@@ -33,6 +34,9 @@ HAS_MIXTURES = importlib.util.find_spec("sklearn") is not None
 KINDS = {
     "sgr": lambda budget: SgrSimilarity(DIM, NODE, 3, budget),
     "saf": lambda budget: SafSimilarity(DIM, NODE, budget),
+    "scan_t2i": lambda budget: ScanSimilarity("t2i", 9.0, "lse", 6.0, budget),
+    "scan_i2t": lambda budget: ScanSimilarity("i2t", 4.0, "mean", 5.0, budget),
+    "imram": lambda budget: ImramSimilarity(DIM, 3, 9.0, budget),
 }
 
 
@@ -147,7 +151,7 @@ def deterministic():
 
 
 def run(release, folder, device, method, *more):
-    config = {"pc2": "pc2-paper", "sgr": "sgr"}[method]
+    config = {"pc2": "pc2-paper", "triplet": "sgr"}[method]
     own = ["method.classes=8", "method.class_hidden=16"] if method == "pc2" else []
     settings = [
         "model.embed_dim=32", "model.word_dim=24", "model.similarity_dim=16", "train.batch=8",
@@ -170,7 +174,7 @@ def same(one, two):
 
 
 METHODS = [
-    "sgr",
+    "triplet",
     pytest.param("pc2", marks=pytest.mark.skipif(not HAS_MIXTURES, reason="no scikit-learn")),
 ]
 
@@ -220,3 +224,21 @@ def test_messages_of_one_process_come_back_as_they_were(device, tmp_path):
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "agrees" in done.stdout
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+def test_a_dual_encoder_gives_the_vectors_of_the_cpu(
+    device, full_float32, encoders, tmp_path, precision
+):
+    from PIL import Image  # noqa: PLC0415 - as transformers, which may be absent
+
+    from now_builder.dual_encoder import DualEncoder  # noqa: PLC0415
+
+    folder = encoders.save(encoders.siglip, tmp_path / "model", ["cats", "and", "dogs"])
+    pixels = np.random.default_rng(0).integers(0, 256, (3, 128, 72, 3), dtype=np.uint8)
+    pictures, texts = [Image.fromarray(each) for each in pixels], ["cats", "cats and dogs"]
+    expected = DualEncoder(str(folder), torch.device("cpu"))
+    found = DualEncoder(str(folder), device, precision)
+    limit = 1e-4 if precision == "fp32" else 0.05
+    assert apart(found.images(pictures), expected.images(pictures)) < limit
+    assert apart(found.texts(texts), expected.texts(texts)) < limit

@@ -17,7 +17,9 @@ _SPECIFIC = (
 """Classes by precedence: of boxes that coincide the first class is kept."""
 
 _ICON = 96  # 48 CSS px
-_SIDE, _AREA = 12, 256  # 6 CSS px and 64 CSS px²
+SMALLEST = 12
+"""Shortest side of a labelled element, px of the screen; 6 CSS px."""
+_AREA = 256  # 64 CSS px²
 _SEEN = 0.4
 _WRAPPER = 0.8
 _SAME = 0.9
@@ -150,7 +152,7 @@ def _reason(element: Element, kind: str | None, box: Box | None, mapping: ClassM
         return "no class" if box else "broken"
     if _area(box) > _WRAPPER * WIDTH * HEIGHT:
         return "wrapper"
-    if min(_sides(box)) < _SIDE or _area(box) < _AREA:
+    if min(_sides(box)) < SMALLEST or _area(box) < _AREA:
         return "small"
     if kind is None:
         return "unknown"

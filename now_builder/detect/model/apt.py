@@ -59,8 +59,6 @@ class ModelConfig(Strict):
 
 PROPOSALS = 100
 """Boxes a page that are embedded, unless a user says otherwise."""
-BACKGROUND_WEIGHT = 0.2
-"""Weight of the background in the classifier's cross-entropy, as in RegionCLIP."""
 
 PAPER = ModelConfig(
     size="paper",

@@ -10,7 +10,8 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 from now_builder.detect.model.apt import AptDetector
 from now_builder.errors import ConfigError
 
-Precision = Literal["auto", "fp32", "bf16", "fp16"]
+Computed = Literal["fp32", "bf16", "fp16"]
+Precision = Literal["auto"] | Computed
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 _CPU_INFO = Path("/proc/cpuinfo")
@@ -18,7 +19,7 @@ _CPU_HAS_BF16 = {"avx512_bf16", "amx_bf16", "bf16"}
 """Flags of CPUs that multiply in bfloat16; on all others it is slower than float32."""
 
 
-def choose_precision(name: Precision, device: torch.device, size: str) -> str:
+def choose_precision(name: Precision, device: torch.device, size: str) -> Computed:
     """Turn ``auto`` into ``bf16`` where that is quicker, else into ``fp32``.
 
     It is on GPUs that have it and, at the paper's size, on CPUs that have it; the tiny size is no

@@ -10,7 +10,6 @@ import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -24,9 +23,10 @@ from torchvision.ops import nms
 from now_builder.detect import boxes as geometry
 from now_builder.detect.base import Page, Proposals
 from now_builder.detect.model.text_boxes import embed_text_boxes
-from now_builder.detect.model.text_encoder import DIMENSION, make_text_encoder
+from now_builder.detect.model.text_encoder import make_text_encoder
 from now_builder.detect.regions.rows import DETECTOR, NMS, RELAXED, Rows, to_batch
 from now_builder.detect.regions.sources import PageBatch
+from now_builder.detect.regions.width import PROJECTION, to_768
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.features import REGIONS, FeatureBatch
 from now_builder.formats.io import sha256_of
@@ -34,7 +34,6 @@ from now_builder.formats.shard import HEIGHT, WIDTH
 
 PREFIX = "detectron2:"
 INSTALL = "pip install --no-build-isolation git+https://github.com/facebookresearch/detectron2"
-PROJECTION_SEED = 0
 
 _RANDOM = "random"
 _PROPOSALS = 300
@@ -264,41 +263,6 @@ class Detectron2Boxes:
         return Proposals(boxes[kept].to(screenshot.device), scores[kept].to(screenshot.device))
 
 
-@lru_cache(maxsize=4)
-def orthonormal(width: int, seed: int = PROJECTION_SEED) -> Float[Tensor, "width 768"]:
-    r"""Return the projection of ``width`` numbers to 768: a function of width and seed alone.
-
-    From more than 768 its columns are orthonormal times :math:`\sqrt{width / 768}`, so that norms
-    and inner products keep their expected values; from fewer its rows are orthonormal and keep
-    them exactly.
-
-    Source:
-        Johnson and Lindenstrauss (1984), with a random orthonormal frame as in their proof.
-    """
-    wide, narrow = max(width, DIMENSION), min(width, DIMENSION)
-    draw = np.random.default_rng([seed, width]).standard_normal((wide, narrow))
-    frame, triangle = np.linalg.qr(draw)
-    # The signs of a QR decomposition are the library's choice; these are not.
-    frame = frame * np.where(np.diag(triangle) < 0, -1.0, 1.0)
-    scaled = frame * np.sqrt(wide / DIMENSION) if width > DIMENSION else frame.T
-    return torch.from_numpy(np.ascontiguousarray(scaled)).float()
-
-
-def to_768(features: Float[Tensor, "n width"]) -> Float[Tensor, "n 768"]:
-    """Project the pooled features of regions to 768 numbers each, never all zero.
-
-    Features that are all zero (as those of a blank region may be after a ReLU) are replaced by a
-    small constant.
-    """
-    features = features.nan_to_num()
-    zero = features.abs().amax(dim=1, keepdim=True) == 0
-    features = torch.where(zero, torch.full_like(features, 1e-3), features)
-    width = features.shape[1]
-    if width == DIMENSION:
-        return features
-    return features @ orthonormal(width).to(features.device)
-
-
 class Detectron2Detector:
     """Boxes, scores, classes and features of a detectron2 model alone.
 
@@ -446,5 +410,5 @@ def detector_attributes(regions: str) -> dict[str, str]:
         "config_sha256": spec.config_sha256,
         "classes": json.dumps(spec.classes),
         "input_size": f"{WIDTH}x{HEIGHT}",
-        "projection": f"orthonormal, seed {PROJECTION_SEED}",
+        "projection": PROJECTION,
     }

@@ -19,7 +19,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from now_builder.detect.labels.mapping import CLASSES
-from now_builder.detect.model.apt import BACKGROUND_WEIGHT, PromptTuner
+from now_builder.detect.model.apt import PromptTuner
 from now_builder.detect.model.text_boxes import linked_embeddings
 from now_builder.detect.model.text_encoder import DIMENSION, embed_prompts, make_text_encoder
 from now_builder.detect.model.weights import read_card, to_prompts
@@ -27,6 +27,8 @@ from now_builder.errors import ConfigError
 
 APT_HEADS = ("AptROIHeads", "AptRes5ROIHeads")
 
+BACKGROUND_WEIGHT = 0.2
+"""Weight of the background in the classifier's cross-entropy, as in RegionCLIP."""
 _PASSED_ON = (
     "input_shape",
     "box2box_transform",

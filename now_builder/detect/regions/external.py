@@ -1,6 +1,5 @@
 """Boxes from any object detector of the `transformers` library, by hub name or folder."""
 
-import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ from torch import Tensor
 from torchvision.ops import box_convert
 
 from now_builder.errors import ConfigError
-from now_builder.formats.io import sha256_of
+from now_builder.hub import find_model, hash_of_files
 
 _UNUSABLE = (OSError, ValueError, TypeError, RuntimeError, ImportError, SafetensorError)
 _FILES = ("*.json", "*.safetensors")
@@ -23,9 +22,10 @@ def find_external(name: str) -> Path:
     Raises:
         ConfigError: If it is neither a folder nor can be had, or holds no safetensors.
     """
-    if not name:
-        raise _refused(name, "neither a folder nor a name of the hub")
-    folder = Path(name) if Path(name).is_dir() else _from_hub(name)
+    try:
+        folder = find_model(name, _FILES)
+    except ConfigError as error:
+        raise _refused(name, str(error)) from None
     if not any(folder.glob("*.safetensors")):
         raise _refused(name, "no .safetensors in it, and pickled weights are not read")
     return folder
@@ -33,9 +33,7 @@ def find_external(name: str) -> Path:
 
 def fingerprint(folder: Path) -> str:
     """Hash what a detector's boxes depend on: weights, configuration, processor."""
-    files = sorted(path for pattern in _FILES for path in folder.glob(pattern))
-    lines = "".join(f"{path.name} {sha256_of(path)}\n" for path in files)
-    return hashlib.sha256(lines.encode()).hexdigest()
+    return hash_of_files(folder, _FILES)
 
 
 class ExternalDetector:
@@ -94,16 +92,6 @@ class ExternalDetector:
         nothing = logits.shape[2] > self._model.config.num_labels
         scores = logits.softmax(dim=2)[..., :-1] if nothing else logits.sigmoid()
         return box_convert(found.pred_boxes.float(), "cxcywh", "xyxy"), scores.amax(dim=2)
-
-
-def _from_hub(name: str) -> Path:
-    from huggingface_hub import snapshot_download  # noqa: PLC0415 - a folder needs no hub
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError  # noqa: PLC0415
-
-    try:
-        return Path(snapshot_download(name, allow_patterns=list(_FILES)))
-    except (HfHubHTTPError, HFValidationError, OSError, ValueError) as error:
-        raise _refused(name, f"neither a folder nor a name of the hub to be had: {error}") from None
 
 
 def _refused(name: str, reason: str) -> ConfigError:

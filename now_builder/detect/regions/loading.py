@@ -7,7 +7,7 @@ from functools import lru_cache
 import torch
 
 from now_builder.detect.base import Detector
-from now_builder.detect.model.inference import choose_precision, to_inference
+from now_builder.detect.model.inference import Computed, choose_precision, to_inference
 from now_builder.detect.model.text_encoder import make_text_encoder
 from now_builder.detect.model.weights import (
     DetectorCard,
@@ -19,8 +19,10 @@ from now_builder.detect.model.weights import (
 from now_builder.detect.ocr import ocr_attributes
 from now_builder.detect.regions import detectron2 as detectron
 from now_builder.detect.regions.by_name import make_source, source_attributes
+from now_builder.detect.regions.embedded import EmbeddedRegions, embed_attributes
 from now_builder.detect.regions.extraction import AptExtractor
 from now_builder.detect.settings import DetectSettings
+from now_builder.dual_encoder import DualEncoder
 from now_builder.errors import ConfigError
 
 
@@ -57,6 +59,7 @@ def attributes_of(settings: DetectSettings) -> dict[str, str]:
         **(ocr_attributes(*reading) if settings.text_source == "ocr" else {}),
         "precision": settings.precision,
         "storage": "float16" if settings.half else "float32",
+        **(embed_attributes(settings.embed) if settings.embed else {}),
     }
     if _by_detectron2(settings):
         return {**detectron.detector_attributes(settings.regions), **shared}
@@ -89,14 +92,24 @@ def load(settings: DetectSettings, attributes: tuple[tuple[str, str], ...]) -> D
     if device.type == "cuda":
         torch.cuda.set_device(device)
     precision = choose_precision(settings.precision, device, dict(attributes).get("size", ""))
+    detector = _load_detector(settings, dict(attributes), device, precision)
+    if not settings.embed:
+        return detector
+    encoder = DualEncoder(settings.embed, device, precision)
+    return EmbeddedRegions(detector, encoder, dict(attributes))
+
+
+def _load_detector(
+    settings: DetectSettings, attributes: dict[str, str], device: torch.device, precision: Computed
+) -> Detector:
     if _by_detectron2(settings):
         network = detectron.Network(detectron.read_model_spec(settings.regions), device)
-        return detectron.Detectron2Detector(network, dict(attributes), autocast=precision != "fp32")
+        return detectron.Detectron2Detector(network, attributes, autocast=precision != "fp32")
     model, card = load_detector(find_weights(settings.weights), device)
     model = to_inference(model, precision)
     encoder = make_text_encoder(card.text_encoder, device)
     source = make_source(settings.regions, model, settings.region_score)
-    return AptExtractor(model, encoder, dict(attributes), source, settings.proposals)
+    return AptExtractor(model, encoder, attributes, source, settings.proposals)
 
 
 def threads_of(settings: DetectSettings) -> int:

@@ -11,8 +11,12 @@ from torch import Tensor
 from torchvision.ops import box_area
 
 from now_builder.detect.boxes import clip
+from now_builder.detect.labels.elements import SMALLEST
 from now_builder.detect.training.losses import Targets
+from now_builder.formats.shard import WIDTH
 
+_SHARE = 0.5
+"""Share of the pages that are shrunk or magnified."""
 _VISIBLE = 0.6
 """Share of an element that must stay on the screen for it to count."""
 
@@ -61,25 +65,29 @@ def zoom(
     largest: float,
     generator: torch.Generator,
 ) -> tuple[Float[Tensor, "n 3 h w"], list[Targets]]:
-    """Magnify or shrink each page by a random factor, at a random place of the screen.
+    """Shrink or magnify half of the pages by a random factor, at a random place of the screen.
 
-    The factor's logarithm is uniform. What a shrunk page leaves free repeats its edges. Elements
-    of which too little is left become ignored ones; strings of which as little is left go.
+    The factor's logarithm is uniform between ``1 / largest`` and the root of ``largest``: pages
+    that were made for wide screens come shrunk. What a shrunk page leaves free repeats its edges.
+    Elements of which too little is left, or that get too small to be labelled, become ignored
+    ones; strings of which as little is left go.
 
     Args:
         pixels: Screenshots.
         targets: Targets of each, in px of the screenshots.
-        largest: Largest factor, 1 or more; the smallest is its reciprocal.
+        largest: 1 or more.
         generator: Source of randomness.
     """
     height, width = pixels.shape[2:]
-    draws = torch.rand(len(pixels), 3, generator=generator)
-    factors = torch.exp((2 * draws[:, 0] - 1) * math.log(largest))
-    shifts = draws[:, 1:] * (1 - factors[:, None]) * torch.tensor([float(width), float(height)])
-    centre = shifts + (factors[:, None] - 1) * torch.tensor([width / 2, height / 2])
+    screen = torch.tensor([float(width), float(height)])
+    draws = torch.rand(len(pixels), 4, generator=generator)
+    factors = torch.exp((1.5 * draws[:, 0] - 1) * math.log(largest))
+    factors = torch.where(draws[:, 1] < _SHARE, factors, torch.ones_like(factors))
+    shifts = draws[:, 2:] * (1 - factors[:, None]) * screen
+    off_centre = shifts / screen + (factors[:, None] - 1) / 2
     affine = torch.zeros(len(pixels), 2, 3)
     affine[:, 0, 0] = affine[:, 1, 1] = 1 / factors
-    affine[:, :, 2] = -2 * centre / torch.tensor([float(width), float(height)]) / factors[:, None]
+    affine[:, :, 2] = -2 * off_centre / factors[:, None]
     grid = F.affine_grid(affine, list(pixels.shape), align_corners=False).to(pixels)
     moved = F.grid_sample(pixels, grid, padding_mode="border", align_corners=False)
     places = zip(targets, factors.tolist(), shifts.to(pixels.device), strict=True)
@@ -89,8 +97,9 @@ def zoom(
 def _moved(
     page: Targets, factor: float, shift: Float[Tensor, " 2"], size: tuple[int, int]
 ) -> Targets:
-    """Magnify and shift the boxes of a page and drop what leaves the screen."""
+    """Magnify and shift the boxes of a page and drop what leaves the screen or gets too small."""
     corner = shift.new_tensor(size).repeat(2)
+    smallest = SMALLEST / WIDTH * size[0]
 
     def move(boxes: Float[Tensor, "n 4"]) -> tuple[Float[Tensor, "n 4"], Bool[Tensor, " n"]]:
         whole = boxes * factor + shift.repeat(2)
@@ -98,6 +107,7 @@ def _moved(
         return seen, box_area(seen) >= _VISIBLE * box_area(whole).clamp(min=1e-6)
 
     boxes, stays = move(page.boxes)
+    stays &= (boxes[:, 2:] - boxes[:, :2]).amin(dim=1) >= smallest
     ignored, _ = move(page.ignored)
     texts, read = move(page.texts)
     left_over = torch.cat([ignored, boxes[~stays]])

@@ -18,6 +18,7 @@ _IGNORED = 0.5
 _NEAR_IGNORED = 0.4
 _SUREST, _WELL = 300, 0.7
 _BACKGROUND_WEIGHT = 0.4
+"""Twice RegionCLIP's: more background among the 36 regions cost more than elements missed."""
 _RARE = 20
 """Elements of a class below which it is not weighed more."""
 

@@ -16,7 +16,7 @@ from .awkward import GBK, PAGES, Awkward
 
 pytestmark = [pytest.mark.browser]
 
-TIMEOUT_S = 6.0
+TIMEOUT_S = 8.0
 
 EXPECTED: dict[str, tuple[str, str | None, str | None]] = {
     "/plain": ("ok", None, "a plain page"),
@@ -81,7 +81,7 @@ def crawled(
             allow_private=True,
             resolve=server.resolve,
             page_timeout_s=TIMEOUT_S,
-            settle_s=2.5,
+            settle_s=4.0,  # three other workers share the cores
             max_bytes=20_000_000,
             concurrency=4,
             user_agent_url="https://who.test/",

@@ -32,6 +32,14 @@ def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_who_may_read_a_file_is_the_umasks_to_say_whatever_wrote_it(tmp_path: Path) -> None:
+    plain = tmp_path / "plain"
+    plain.touch()
+    with replacing(tmp_path / "private") as temporary:
+        temporary.touch(mode=0o600)
+    assert (tmp_path / "private").stat().st_mode == plain.stat().st_mode
+
+
 def test_a_folder_is_replaced_as_a_whole(tmp_path: Path) -> None:
     folder = tmp_path / "site"
     for text in ("one", "two"):

@@ -356,6 +356,25 @@ def test_stats_of_two_judges_and_a_run(tmp_path):
     assert json.loads(json.dumps(asdict(found)))["between"][0]["first"] == "ann"
 
 
+def test_stats_count_the_kinds_of_mismatch(tmp_path):
+    lines = {
+        "a": ("mismatch", "Boilerplate"),
+        "b": ("mismatch", "boilerplate"),
+        "c": ("mismatch", "not shown"),
+        "d": ("match", "short"),
+        "e": ("mismatch", ""),
+    }
+    one = write(tmp_path / "1.csv", [judged(k, w, note=n) for k, (w, n) in lines.items()])
+    two = write(
+        tmp_path / "2.csv",
+        [judged(k, w, "bo", note="not shown" if n else n) for k, (w, n) in lines.items()],
+    )
+    found = audit_stats([one, two], None, None)
+    assert found.judges[0].kinds == {"boilerplate": 2, "not shown": 1}
+    assert found.together.kinds == {"not shown": 1}
+    assert "  mismatched by: boilerplate 2, not shown 1" in str(found).splitlines()
+
+
 def test_stats_name_judges_apart_and_refuse_what_they_cannot_read(tmp_path, world, run):
     one, two = (write(tmp_path / name, [judged("a")]) for name in ("1.csv", "2.csv"))
     names = [judge.name for judge in audit_stats([one, two], None, None).judges]

@@ -8,10 +8,12 @@ from pc2_baseline.analysis.truth import report
 from pc2_baseline.config import read_settings
 from pc2_baseline.data.pairs import open_pairs
 from pc2_baseline.method_settings import method_fields
-from pc2_baseline.methods import METHODS, sgr
+from pc2_baseline.methods import METHODS, make_method
+from pc2_baseline.methods.bases import co_taught, two_peers
 from pc2_baseline.methods.pc2 import Pc2
-from pc2_baseline.modules.coteaching import clean_and_noisy_batches
-from pc2_baseline.modules.losses import triplet_hardest
+from pc2_baseline.modules.coteaching import PairStatistics, clean_and_noisy_batches
+from pc2_baseline.modules.division import Division
+from pc2_baseline.modules.losses import soft_margin, triplet_hardest
 from pc2_baseline.modules.pseudo_class import to_slots
 from pc2_baseline.runs.train import train
 from pc2_baseline.training.method import Sizes
@@ -35,15 +37,6 @@ def test_pc2_learns_and_its_division_finds_the_shuffled_pairs(easy, tmp_path):
     assert found.best.auroc > 0.9
     assert found.best.clean_matched > 0.8 * found.best.clean
     assert (found.known, found.matched) == (160, 96)
-
-
-def test_sgr_learns(easy, tmp_path):
-    done = train(
-        easy,
-        tmp_path / "run",
-        read_settings("sgr", [*SMALL, "train.warmup_epochs=6", "train.epochs=0"]),
-    )
-    assert done.best_rsum > 3 * CHANCE
 
 
 @pytest.fixture
@@ -149,28 +142,100 @@ def test_the_first_epoch_has_no_oscillation_and_rectifies_nothing(tiny, small_se
 
 
 def test_peers_start_apart_and_methods_are_a_plain_table(tiny, small_settings):
-    assert (
-        METHODS.keys()
-        == method_fields().keys()
-        == {"contrastive", "crossfit", "pc2", "pc2-released", "ridge", "sgr"}
-    )
+    assert METHODS.keys() == method_fields().keys()
     settings = read_settings("pc2-demo", small_settings)
     method = Pc2(settings, Sizes(24, 768, 28), CPU)
     weights = [net.matching.images.project.weight for net in method.nets]
     assert not torch.equal(*weights)
 
 
-def test_sgr_turns_to_hardest_negatives_as_late_as_it_is_set_to(tiny, small_settings, monkeypatch):
-    asked = []
-    for name in ("triplet_mean", "triplet_hardest"):
-        own = getattr(sgr, name)
-        monkeypatch.setattr(sgr, name, lambda *a, own=own, n=name: (asked.append(n), own(*a))[1])
-    settings = read_settings(
-        "sgr", [*(s for s in small_settings if "classes" not in s and "hidden" not in s),
-                "train.warmup_epochs=1", "method.mean_epochs=1", "train.batch=24"],
+@pytest.fixture
+def divided(tiny, small_settings):
+    """PC2 before its first epoch after the warm-up; the peers call different pairs clean."""
+
+    def make(preset, *overrides):
+        small = [*small_settings, "train.warmup_epochs=1", "data.tokenizer=jieba"]
+        settings = read_settings(preset, [*small, "train.batch=24", *overrides])
+        with open_pairs(tiny, "train", settings.data, CPU) as pairs:
+            method = make_method(settings, Sizes(len(pairs), pairs.features, 28), CPU)
+            method.fit_epoch(pairs, 0)
+            method.statistics = [_statistics(len(pairs), third) for third in (0, 1)]
+            return method, pairs
+
+    return make
+
+
+def _statistics(pairs, third):
+    """Two thirds are clean, with posteriors of their own; half of these are stable."""
+    number = np.arange(pairs)
+    prob = 0.55 + 0.4 * number / pairs - 0.02 * third
+    clean, stable = number % 3 != third, number % 2 == third
+    zeros = np.zeros(pairs, np.float32)
+    return PairStatistics(zeros, Division(prob, clean), zeros, 0.9 - 0.5 * prob, stable)
+
+
+@pytest.mark.parametrize("preset", ["pc2-paper", "pc2-released"])
+@pytest.mark.parametrize("peer", [0, 1])
+def test_a_peer_learns_the_pairs_that_the_other_calls_clean(divided, steps, preset, peer):
+    method, pairs = divided(preset, "method.pseudo_captions=false")
+    method._learn(pairs, 1, peer)
+    rows = np.concatenate([step.pair_index for _, step in steps[-1:]])
+    assert sorted(rows) == method.statistics[1 - peer].division.clean.tolist()
+
+
+@pytest.mark.parametrize("preset", ["pc2-paper", "pc2-released"])
+@pytest.mark.parametrize("peer", [0, 1])
+def test_clean_margins_are_soft_and_rectified_by_the_others_statistics(
+    divided, steps, monkeypatch, preset, peer
+):
+    """w + (1 - w) w° where the pair is stable, and w where not; then (10^y - 1) / 9 of 0.2."""
+    method, pairs = divided(preset, "method.pseudo_captions=false")
+    seen = []
+    monkeypatch.setattr(
+        two_peers,
+        "triplet_hardest",
+        lambda similarity, margins, *more: (
+            seen.append(margins), triplet_hardest(similarity, margins, *more)
+        )[1],
     )  # fmt: skip
-    with open_pairs(tiny, "train", settings.data, CPU) as pairs:
-        method = sgr.Sgr(settings, Sizes(len(pairs), pairs.features, 28), CPU)
-        for epoch in range(3):
-            method.fit_epoch(pairs, epoch)
+    method._learn(pairs, 1, peer)
+    other, rows = method.statistics[1 - peer], steps[-1][1].pair_index
+    w, stable = other.division.clean_prob[rows], other.stable_prob[rows] * other.is_stable[rows]
+    expected = 0.2 * (10 ** (w + (1 - w) * stable) - 1) / 9
+    assert torch.allclose(seen[0], torch.from_numpy(expected).float(), atol=1e-6)
+    full = torch.from_numpy(np.where(other.is_stable[rows], 1.0, 0.0))
+    assert not torch.allclose(seen[0], soft_margin(full, 0.2).float())
+
+
+def test_negatives_harden_after_the_warm_up_and_the_mean_epochs(divided, monkeypatch):
+    method, pairs = divided("pc2-paper", "method.mean_epochs=1", "method.noisy_from_epoch=9")
+    asked = []
+    for module, name in (
+        (co_taught, "triplet_mean"), (two_peers, "triplet_mean"), (two_peers, "triplet_hardest")
+    ):  # fmt: skip
+        own = getattr(module, name)
+
+        def spy(similarity, *more, own=own, name=name):
+            if similarity.requires_grad:
+                asked.append(name)
+            return own(similarity, *more)
+
+        monkeypatch.setattr(module, name, spy)
+    for epoch in range(3):
+        method._learn(pairs, epoch, 0)
     assert asked == ["triplet_mean", "triplet_mean", "triplet_hardest"]
+
+
+@pytest.mark.parametrize(("preset", "which"), [("pc2-paper", 0), ("pc2-released", 1)])
+def test_the_noisy_loss_counts_by_its_weight(divided, steps, preset, which):
+    """In one summed loss, or in the second of two steps."""
+    found = {}
+    for weight in (0.0, 0.25, 1.0):
+        sets = (f"method.lambda_noisy={weight}", "method.noisy_from_epoch=0")
+        method, pairs = divided(preset, *sets)
+        steps.clear()
+        method._learn(pairs, 1, 0)
+        found[weight] = steps[which][0]
+    noisy = found[1.0] - found[0.0]
+    assert noisy > 0.01
+    assert found[0.25] == pytest.approx(found[0.0] + 0.25 * noisy, rel=1e-5)

@@ -9,12 +9,12 @@ from pc2_baseline.config import presets, read_settings
 from pc2_baseline.data.pairs import open_pairs
 from pc2_baseline.methods import make_method
 from pc2_baseline.methods.pc2_released import refit
-from pc2_baseline.modules.codes import CaptionCodes
 from pc2_baseline.modules.coteaching import PairStatistics
 from pc2_baseline.modules.division import Division
 from pc2_baseline.modules.losses import own_entropy, triplet_costs, triplet_hardest
 from pc2_baseline.modules.pseudo_caption import find_pseudo_captions
 from pc2_baseline.modules.pseudo_class import resampled
+from pc2_baseline.networks.codes import CaptionCodes
 from pc2_baseline.training.method import Sizes
 
 CPU = torch.device("cpu")

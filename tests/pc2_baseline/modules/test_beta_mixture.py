@@ -32,6 +32,14 @@ def test_a_lower_statistic_is_never_less_clean():
     assert (np.diff(posterior) <= 1e-9).all()
 
 
+def test_the_highest_statistics_are_never_the_cleaner_ones():
+    """Where a wide component is the lower one, its density is the greater one at the top too."""
+    rng = np.random.default_rng(0)
+    statistic = np.r_[rng.uniform(0, 1, 60), rng.normal(0.5, 0.08, 100)]
+    posterior = beta_posterior(statistic)[np.argsort(statistic)]
+    assert posterior[-1] == posterior.min()
+
+
 @pytest.mark.parametrize(
     "statistic",
     [np.r_[np.zeros(50), np.ones(50)], np.r_[np.zeros(99), 1.0], np.arange(3.0), np.arange(2.0)],

@@ -10,6 +10,8 @@ from pc2_baseline.modules.contrastive import (
     generalised_cross_entropy,
     info_nce,
     log_matches,
+    soft_info_nce,
+    symmetric_cross_entropy,
 )
 
 SIMILARITY = torch.tensor([[0.0, math.log(3)], [0.0, 0.0]], dtype=torch.float64)
@@ -29,6 +31,21 @@ def test_the_temperature_divides_the_similarity():
 def test_info_nce_by_hand():
     expected = torch.tensor([math.log(4) + math.log(2), math.log(2) + math.log(4)]).double() / 2
     assert torch.allclose(info_nce(SIMILARITY, 1.0), expected)
+
+
+def test_soft_targets_weigh_the_log_probabilities_of_their_own_direction():
+    """Pair 0: rows say half itself, half the other; columns say itself. Pair 1: nothing at all."""
+    by_image = torch.tensor([[0.5, 0.5], [0.0, 0.0]]).double()
+    by_caption = torch.tensor([[1.0, 0.0], [0.0, 0.0]]).double()
+    found = soft_info_nce(SIMILARITY, 1.0, by_image, by_caption)
+    first = (0.5 * math.log(4) + 0.5 * math.log(4 / 3) + math.log(2)) / 2
+    assert torch.allclose(found, torch.tensor([first, 0.0]).double())
+
+
+def test_soft_info_nce_with_certain_targets_is_info_nce():
+    similarity, own = torch.randn(6, 6), torch.eye(6)
+    soft = soft_info_nce(similarity, 0.3, own, own)
+    assert torch.allclose(soft, info_nce(similarity, 0.3), atol=1e-6)
 
 
 def test_complementary_by_hand():
@@ -66,6 +83,8 @@ def test_values_and_gradients_are_finite_at_the_extremes(scale, count):
 def test_gradients_agree_with_finite_differences():
     similarity = torch.randn(5, 5, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(lambda s: info_nce(s, 0.3), similarity)
+    targets = torch.rand(2, 5, 5, dtype=torch.float64)
+    assert torch.autograd.gradcheck(lambda s: soft_info_nce(s, 0.3, *targets), similarity)
     assert torch.autograd.gradcheck(lambda s: complementary(s, 0.3), similarity)
     assert torch.autograd.gradcheck(lambda s: generalised_cross_entropy(s, 0.3, 0.7), similarity)
 
@@ -84,3 +103,27 @@ def test_a_mismatched_pair_costs_less_by_the_robust_losses():
         ])  # fmt: skip
     assert costs[1][0] > 4 * costs[0][0]
     assert costs[1][1] < 1.5 * costs[0][1]
+
+
+def test_symmetric_cross_entropy_by_hand():
+    """InfoNCE, and what is not on the pair times -log 1e-7 = 16.1: here 1/4 and 1/2 are on it."""
+    found = symmetric_cross_entropy(SIMILARITY, 1.0)
+    expected = (math.log(4) + math.log(2)) / 2 + 16.118 * (1 - 0.375)
+    assert torch.allclose(found, torch.full((2,), expected).double(), atol=1e-3)
+
+
+def test_symmetric_cross_entropy_of_sure_and_of_equal_scores():
+    assert torch.allclose(symmetric_cross_entropy(100 * torch.eye(9), 0.05), torch.zeros(9))
+    uniform = symmetric_cross_entropy(torch.zeros(9, 9), 0.05)
+    assert torch.allclose(uniform, torch.full((9,), math.log(9) + 8 / 9 * 16.118), atol=1e-3)
+
+
+def test_symmetric_cross_entropy_has_the_gradient_of_its_slow_form():
+    similarity = torch.randn(5, 5, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda s: symmetric_cross_entropy(s, 0.3), similarity)
+    target = (torch.eye(5) + 1e-7).double().log()
+    slow = 0.0
+    for scores in (similarity, similarity.T):
+        own = (scores / 0.3).softmax(1)
+        slow = slow - own.diagonal().log().mean() - (own * target).sum(1).mean()
+    assert torch.allclose(symmetric_cross_entropy(similarity, 0.3).mean(), slow / 2, atol=1e-5)

@@ -12,9 +12,11 @@ from pc2_baseline.modules.losses import (
     likeliest,
     pseudo_class_loss,
     relatively_likeliest,
+    robust_class_loss,
     soft_margin,
     triplet_hardest,
     triplet_mean,
+    triplet_top,
 )
 
 
@@ -97,8 +99,56 @@ def test_only_the_image_learns_from_the_captions_class():
     assert image.grad.abs().sum() > 0
 
 
+def test_the_robust_class_loss_by_hand():
+    """Chosen classes have probability 3/4 and 1/4: (1 − √.75 + 1 − √.25) / .5 / 2."""
+    logits = torch.tensor([[math.log(3), 0.0], [math.log(3), 0.0]], dtype=torch.float64)
+    found = robust_class_loss(logits, torch.tensor([0, 1]), 0.5)
+    assert found.item() == pytest.approx((1 - 0.75**0.5) + (1 - 0.25**0.5))
+
+
+def test_the_robust_class_loss_forgives_what_is_surely_wrong():
+    logits = torch.tensor([[60.0, 0.0], [0.0, 60.0]], requires_grad=True)
+    wrong = torch.tensor([1, 0])
+    loss = robust_class_loss(logits, wrong, 0.7)
+    assert loss.item() == pytest.approx(1 / 0.7)
+    assert pseudo_class_loss(logits, wrong).item() == pytest.approx(60.0)
+    assert torch.autograd.grad(loss, logits)[0].abs().max() < 1e-6
+
+
+def test_the_robust_class_loss_is_between_cross_entropy_and_absolute_error():
+    logits = torch.randn(5, 4, dtype=torch.float64, requires_grad=True)
+    target = torch.tensor([0, 3, 1, 1, 2])
+    near = robust_class_loss(logits, target, 1e-6)
+    assert torch.allclose(near, pseudo_class_loss(logits, target), atol=1e-4)
+    chosen = logits.softmax(1)[torch.arange(5), target]
+    assert torch.allclose(robust_class_loss(logits, target, 1.0), (1 - chosen).mean())
+    assert torch.autograd.gradcheck(lambda x: robust_class_loss(x, target, 0.7), logits)
+
+
 def test_a_class_that_all_favour_tells_nothing_of_any():
     """All like class 0 best; the second likes class 1 more than the others do."""
     logits = torch.tensor([[3.0, 0.0, 0.0], [3.0, 0.5, 0.0], [3.0, 0.0, 0.2]])
     assert likeliest(logits).tolist() == [0, 0, 0]
     assert relatively_likeliest(logits).tolist() == [0, 1, 2]
+
+
+def test_the_loss_of_the_hardest_few_lies_between_the_hardest_and_all():
+    torch.manual_seed(0)
+    similarity, margins = torch.rand(6, 6), torch.full((6,), 0.2)
+    assert torch.equal(triplet_top(similarity, margins, 1), triplet_hardest(similarity, margins))
+    everything = triplet_mean(similarity, margins) * 6 / 5
+    assert torch.allclose(triplet_top(similarity, margins, 5), everything)
+    assert torch.equal(triplet_top(similarity, margins, 99), triplet_top(similarity, margins, 5))
+    two = triplet_top(similarity, margins, 2)
+    own = similarity[3, 3]
+    i2t = sorted(max(0.0, (0.2 + similarity[3, j] - own).item()) for j in range(6) if j != 3)
+    t2i = sorted(max(0.0, (0.2 + similarity[j, 3] - own).item()) for j in range(6) if j != 3)
+    assert two[3].item() == pytest.approx(sum(i2t[-2:] + t2i[-2:]) / 2, abs=1e-6)
+
+
+@pytest.mark.parametrize("triplet", [triplet_mean, triplet_hardest])
+def test_gradients_of_triplets_are_those_of_the_loss(triplet):
+    torch.manual_seed(1)
+    similarity = torch.rand(5, 5, dtype=torch.float64, requires_grad=True)
+    margins = soft_margin(torch.rand(5, dtype=torch.float64), 0.2)
+    assert torch.autograd.gradcheck(lambda values: triplet(values, margins), similarity)

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from pc2_baseline.modules.codes import CaptionCodes, ImageCodes
 from pc2_baseline.modules.retrieval import ensemble, scores
-from pc2_baseline.modules.similarity import SafSimilarity, SgrSimilarity
+from pc2_baseline.networks.codes import CaptionCodes, ImageCodes
+from pc2_baseline.networks.similarity import SafSimilarity, SgrSimilarity
 
 
 def sigmoid(x):

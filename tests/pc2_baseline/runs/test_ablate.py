@@ -10,9 +10,8 @@ import pytest
 from leaderboard.metrics import recalls
 from now_builder.errors import ConfigError, TrainingError
 from pc2_baseline.config import read_settings, read_tree
-from pc2_baseline.method_settings.sgr import SgrSettings
+from pc2_baseline.method_settings.triplet import OneNetworkSettings
 from pc2_baseline.runs.ablate import (
-    COLUMNS,
     Line,
     Row,
     Table,
@@ -24,6 +23,7 @@ from pc2_baseline.runs.ablate import (
 )
 from pc2_baseline.runs.open_run import similarity
 from pc2_baseline.runs.series import Spread, read_seeds, train_seeds
+from pc2_baseline.runs.text_table import SCORES
 from pc2_baseline.runs.train import train
 from pc2_baseline.training.checkpoint import read_state
 from pc2_baseline.training.run_folder import read_run
@@ -114,7 +114,7 @@ def test_a_row_of_another_method_keeps_what_that_method_knows(quick):
     overrides = [*quick, "method.margin=0.3"]
     (_, settings), *_ = with_settings([ROWS[2]], overrides)
     full = read_settings("pc2-demo", overrides)
-    assert settings.method == SgrSettings(margin=0.3, mean_epochs=full.method.mean_epochs)
+    assert settings.method == OneNetworkSettings(margin=0.3, mean_epochs=full.method.mean_epochs)
     assert (settings.model, settings.train, settings.data) == (full.model, full.train, full.data)
 
 
@@ -138,7 +138,7 @@ def test_a_row_that_breaks_down_does_not_stop_the_others(tiny, tmp_path, quick, 
 
 
 def line(name, rsums, title=None):
-    scores = {column: Spread.of(rsums) for column in COLUMNS}
+    scores = {column: Spread.of(rsums) for column in SCORES}
     parts = dict.fromkeys(("P-Cls", "P-Cap", "CR"), name == "full")
     return Line(name, title or name, parts, list(range(len(rsums))), scores)
 

@@ -1,6 +1,7 @@
 """What a user watches a training by: scalars, pictures, and the division against a truth."""
 
 import json
+import time
 
 import numpy as np
 import pandas as pd
@@ -218,6 +219,7 @@ def test_a_torn_event_file_costs_no_other_epoch(tmp_path):
         for epoch in (first, first + 1, first + 2):
             board.add_scalar("dev/rsum", 10.0 * first + epoch, epoch)
         board.close()
+        time.sleep(1.1)  # files are read in the order of their names, which tell the second
         if torn:
             file = next(folder.iterdir())
             file.write_bytes(file.read_bytes()[:-torn])

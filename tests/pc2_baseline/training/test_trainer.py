@@ -236,7 +236,7 @@ def test_a_loss_that_is_not_finite_stops_and_names_epoch_and_batch(
 
     train_settings = settings.train.model_copy(update={"epochs": 0})
     settings = settings.model_copy(update={"train": train_settings})
-    monkeypatch.setattr("pc2_baseline.methods.co_taught.triplet_mean", not_a_number)
+    monkeypatch.setattr("pc2_baseline.methods.bases.co_taught.triplet_mean", not_a_number)
     with pytest.raises(TrainingError, match="epoch 0, batch 0, peer a: the loss is nan"):
         train(tiny, tmp_path / "run", settings)
 

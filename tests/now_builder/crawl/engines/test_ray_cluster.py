@@ -78,6 +78,7 @@ def test_a_killed_worker_costs_nothing_that_was_final(tmp_path: Path) -> None:
     assert not (captures / "poison.json").exists()
 
 
+@pytest.mark.slow
 def test_shards_that_no_worker_survives_are_set_aside_and_the_others_done(tmp_path: Path) -> None:
     lines = [f"http://site{n:02d}.test/page/{n}" for n in range(8)]
     with Awkward() as server:

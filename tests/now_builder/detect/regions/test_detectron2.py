@@ -19,8 +19,8 @@ from now_builder.detect.model.weights import read_card, to_prompts
 from now_builder.detect.pixels import decode_screenshot
 from now_builder.detect.regions import detectron2 as detectron
 from now_builder.detect.regions.by_name import absolute
-from now_builder.detect.regions.detectron2 import orthonormal, to_768
 from now_builder.detect.regions.sources import PageBatch
+from now_builder.detect.regions.width import orthonormal, to_768
 from now_builder.detect.run import detect, detect_shards
 from now_builder.detect.settings import DetectSettings
 from now_builder.errors import ConfigError, FormatError

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from now_builder.detect.labels.elements import SMALLEST
 from now_builder.detect.training.augmentation import zoom
 from now_builder.detect.training.losses import Targets
 
@@ -39,15 +40,32 @@ def test_the_boxes_stay_on_what_they_were_around(seed: int) -> None:
     assert (after.boxes[0] - seen).abs().max() <= 1.5
 
 
-def test_sizes_change_by_the_factor_at_most() -> None:
+def test_half_of_the_pages_change_shrunk_by_the_factor_or_magnified_by_its_root() -> None:
     before = page((60, 120, 110, 190))
     sides = []
-    for seed in range(40):
+    for seed in range(200):
         shots = torch.zeros(1, 3, HEIGHT, WIDTH)
-        _, (after,) = zoom(shots, [before], 1.25, torch.Generator().manual_seed(seed))
+        _, (after,) = zoom(shots, [before], 2.25, torch.Generator().manual_seed(seed))
         sides.append(float(after.boxes[0, 2] - after.boxes[0, 0]) / 50)
-    assert 0.8 - 1e-5 <= min(sides) < 0.9
-    assert 1.1 < max(sides) <= 1.25 + 1e-5
+    changed = [side for side in sides if abs(side - 1) > 1e-5]
+    assert 70 < len(changed) < 130
+    assert 1 / 2.25 - 1e-5 <= min(changed) < 0.5
+    assert 1.4 < max(changed) <= 1.5 + 1e-5
+    assert 0.5 < sum(side < 1 for side in changed) / len(changed) < 0.8
+
+
+def test_what_gets_too_small_to_be_labelled_is_ignored() -> None:
+    before = page((60, 120, 110, 124), (60, 140, 110, 160))
+    counts = set()
+    for seed in range(30):
+        shots = torch.zeros(1, 3, HEIGHT, WIDTH)
+        _, (after,) = zoom(shots, [before], 4.0, torch.Generator().manual_seed(seed))
+        sides = after.boxes[:, 2:] - after.boxes[:, :2]
+        assert (sides.amin(dim=1) >= SMALLEST / 720 * WIDTH).all()
+        assert len(after.boxes) + len(after.ignored) == 2
+        assert len(after.texts) == 2
+        counts.add(len(after.boxes))
+    assert counts == {1, 2}
 
 
 def test_what_leaves_the_screen_is_no_element_any_more() -> None:

@@ -1,0 +1,72 @@
+"""The screenshots of a release's pairs, in the captures that it was packaged from."""
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from now_builder.errors import FormatError
+from now_builder.formats.release import Pair
+from now_builder.formats.shard import (
+    Place,
+    complete_shards,
+    locate_screenshots,
+    read_place,
+    read_rows,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Screenshot:
+    """A stored screenshot, unread.
+
+    Attributes:
+        key: Key of its page.
+        place: Its bytes in a shard's tar.
+        sha256: Hash of these bytes, where the captures know it.
+    """
+
+    key: str
+    place: Place
+    sha256: str | None
+
+    def read(self) -> bytes:
+        """Read the bytes.
+
+        Raises:
+            FormatError: If they are not what they were when captured.
+        """
+        content = read_place(self.place)
+        if self.sha256 is not None and hashlib.sha256(content).hexdigest() != self.sha256:
+            raise FormatError(self.place.path, f"screenshot of {self.key} differs from its sha256")
+        return content
+
+
+def find_screenshots(captures: Path, pairs: Iterable[Pair]) -> dict[str, Screenshot]:
+    """Find the screenshots of pairs by key, and make sure that they are of the same pages.
+
+    Raises:
+        FormatError: If one is missing, or its page has another URL or perceptual hash than the
+            pair, as in captures of another crawl.
+    """
+    if not captures.is_dir():
+        raise FormatError(captures, "no such captures folder; `now-builder crawl` makes it")
+    wanted = {pair.key: pair for pair in pairs}
+    found: dict[str, Screenshot] = {}
+    shards = {key.partition("_")[0] for key in wanted}
+    for shard in complete_shards(captures):
+        if f"{shard:05d}" not in shards:
+            continue
+        places = locate_screenshots(captures, shard)
+        for row in read_rows(captures, shard):
+            pair = wanted.get(row.key)
+            if pair and (pair.url, pair.phash) == (row.url, row.phash) and row.key in places:
+                found[row.key] = Screenshot(row.key, places[row.key], row.sha256)
+    missing = [key for key in wanted if key not in found]
+    if missing:
+        raise FormatError(
+            captures,
+            f"no screenshot of {len(missing)} of {len(wanted)} pairs, such as {missing[0]} "
+            f"({wanted[missing[0]].url:.80}): not the captures that the release was packaged from?",
+        )
+    return found

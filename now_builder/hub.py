@@ -1,0 +1,44 @@
+"""Models of the Hugging Face hub: found in a folder or downloaded, and identified by a hash."""
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+
+from now_builder.errors import ConfigError
+from now_builder.formats.io import sha256_of
+
+
+def find_model(name: str, files: Sequence[str], revision: str | None = None) -> Path:
+    """Return the folder of a model: the one named, or the hub's, downloaded if need be.
+
+    Args:
+        name: Folder, or name on the hub such as ``openai/clip-vit-base-patch32``.
+        files: Patterns of the files to download; others stay on the hub.
+        revision: Branch, tag or commit on the hub; default: its main branch.
+
+    Raises:
+        ConfigError: If it is neither a folder nor can be had from the hub.
+    """
+    if name and Path(name).is_dir():
+        return Path(name)
+    if not name:
+        raise ConfigError("neither a folder nor a name of the hub")
+    from huggingface_hub import snapshot_download  # noqa: PLC0415 - a folder needs no hub
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError  # noqa: PLC0415
+
+    try:
+        return Path(snapshot_download(name, revision=revision, allow_patterns=list(files)))
+    except (HfHubHTTPError, HFValidationError, OSError, ValueError) as error:
+        raise ConfigError(f"neither a folder nor a name of the hub to be had: {error}") from None
+
+
+def hash_of_files(folder: Path, files: Sequence[str]) -> str:
+    """Hash the names and contents of a folder's files.
+
+    Args:
+        folder: Folder of a model.
+        files: Patterns of the files that count.
+    """
+    found = sorted({path for pattern in files for path in folder.glob(pattern)})
+    lines = "".join(f"{path.name} {sha256_of(path)}\n" for path in found)
+    return hashlib.sha256(lines.encode()).hexdigest()

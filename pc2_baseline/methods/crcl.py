@@ -1,0 +1,152 @@
+"""CRCL: active complementary learning with self-refined confidences (Qin et al., NeurIPS 2023)."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from now_builder.errors import ConfigError
+from pc2_baseline.config import Settings
+from pc2_baseline.data.pairs import PairSet
+from pc2_baseline.method_settings.crcl import CrclSettings
+from pc2_baseline.methods.bases.one_network import OneNetwork
+from pc2_baseline.modules.contrastive import info_nce, log_matches
+from pc2_baseline.modules.coteaching import Rows, warm_up_batches
+from pc2_baseline.modules.learner import rate
+from pc2_baseline.training.method import Sizes
+
+
+def active_complementary(
+    similarity: Float[Tensor, "batch batch"],
+    confidence: Float[Tensor, " batch"],
+    temperature: float,
+    weight: float,
+) -> Float[Tensor, " batch"]:
+    r"""Active complementary loss of each pair, the sum of both directions.
+
+    .. math::
+        -y_i \log P_{ii} +
+        \lambda\,\frac{\sum_{j \ne i} \tan P_{ij}}{\big(\sum_j \tan P_{ij}\big)^{1 - y_i}}
+
+    The active term learns the pair in so far as it is believed; the complementary one only keeps
+    the others away, and the less the pair is believed, the less it can cost.
+
+    Args:
+        similarity: As for :func:`~pc2_baseline.modules.contrastive.log_matches`.
+        confidence: :math:`y`, of each pair, in [0, 1].
+        temperature: As for :func:`~pc2_baseline.modules.contrastive.log_matches`.
+        weight: :math:`\lambda`.
+
+    Source:
+        CRCL (Qin et al., NeurIPS 2023) and its code.
+    """
+    by_image, by_caption = log_matches(similarity, temperature)
+    costs = 2 * confidence * info_nce(similarity, temperature)
+    for logs in (by_image, by_caption.T):
+        tangents = logs.exp().tan()
+        others = tangents.sum(1) - tangents.diagonal()
+        costs = costs + weight * others / tangents.sum(1) ** (1 - confidence)
+    return costs
+
+
+class Crcl(OneNetwork):
+    """One network that learns each pair as far as it is confident of it.
+
+    In an epoch a pair's confidence moves towards the mean probability that its image finds its
+    caption in the batch, and its caption its image. Schedules follow each other: each begins with
+    a new network and the confidences of the one before, and leaves these as they are during its
+    first ``train.warmup_epochs`` epochs. In the first schedule all pairs begin with confidence 1,
+    and the last of these epochs sets the confidences to the probabilities.
+
+    Args:
+        settings: Settings of the run; the method section is :class:`CrclSettings`.
+        sizes: Sizes of the data.
+        device: Device of the network.
+
+    Raises:
+        ConfigError: If ``train.epochs`` has no room for the schedules.
+
+    Source:
+        CRCL (Qin et al., NeurIPS 2023) and its code.
+
+    Differs:
+        The authors' code lowers the learning rate to a tenth again each time that
+        ``train.lr_drop_epoch`` has passed, and selects by dev but scores test on the way.
+    """
+
+    def __init__(self, settings: Settings, sizes: Sizes, device: torch.device) -> None:
+        if not isinstance(settings.method, CrclSettings):
+            raise TypeError(f"settings of {settings.method.name}, expected those of crcl")
+        self.method = settings.method
+        frozen = settings.train.warmup_epochs
+        self.starts = [0]
+        for epochs in self.method.schedules:
+            self.starts.append(self.starts[-1] + frozen + epochs)
+        least = self.starts[-1] + 1
+        if settings.train.epochs < least:
+            raise ConfigError(
+                f"train.epochs = {settings.train.epochs}, expected {least} or more for "
+                f"method.schedules = {list(self.method.schedules)} and a last one, each after "
+                f"train.warmup_epochs = {frozen}"
+            )
+        super().__init__(settings, sizes, device)
+        self._believe(torch.ones(sizes.pairs))
+
+    def fit_epoch(self, train: PairSet, epoch: int) -> dict[str, float]:
+        """Train for one epoch on all pairs, and refine their confidences on the way.
+
+        Args:
+            train: The training split.
+            epoch: From 0, all schedules counted through.
+        """
+        schedule = sum(epoch >= start for start in self.starts) - 1
+        since = epoch - self.starts[schedule]
+        if schedule and not since:
+            self.draw(schedule)
+        self.learner.set_rate(rate(since, self.train.warmup_epochs, self.train.lr_drop_epoch))
+        frozen = since < self.train.warmup_epochs
+        taken_over = schedule == 0 and since == self.train.warmup_epochs - 1
+        old = self.statistics["clean_prob"]
+        new = old.clone()
+
+        def loss_of(rows: Rows) -> Float[Tensor, ""]:
+            similarity = self.score(train, rows)
+            matching = matching_probability(similarity.detach(), self.method.temperature)
+            confidence = old[rows].to(matching.device)
+            if not frozen:
+                confidence = refined(
+                    confidence, matching, self.method.momentum, self.method.threshold
+                )
+            new[rows] = (matching if taken_over else confidence).cpu()
+            costs = active_complementary(
+                similarity, confidence, self.method.temperature, self.method.complementary_weight
+            )
+            return costs.mean()
+
+        batches = warm_up_batches(len(train), self.train.batch, self.train.seed, epoch, 0)
+        loss = self.take_steps(epoch, [(rows,) for rows in batches], loss_of)
+        self._believe(new)
+        return {"loss": loss, "confidence": float(new.mean())}
+
+    def _believe(self, confidence: Float[Tensor, " pairs"]) -> None:
+        """Keep the confidences; pairs that the active loss still counts are called clean."""
+        is_clean = confidence >= self.method.threshold
+        self.statistics = {"clean_prob": confidence, "is_clean": is_clean}
+
+
+def matching_probability(
+    similarity: Float[Tensor, "batch batch"], temperature: float
+) -> Float[Tensor, " batch"]:
+    """Mean probability of each pair over both directions, among the pairs of a batch."""
+    by_image, by_caption = log_matches(similarity, temperature)
+    return ((by_image.exp() + by_caption.exp()) / 2).diagonal()
+
+
+def refined(
+    confidence: Float[Tensor, " batch"],
+    matching: Float[Tensor, " batch"],
+    momentum: float,
+    threshold: float,
+) -> Float[Tensor, " batch"]:
+    """Move confidences towards the matching probabilities; those below a threshold become 0."""
+    moved = momentum * confidence + (1 - momentum) * matching
+    return moved.masked_fill(moved < threshold, 0.0)

@@ -1,0 +1,247 @@
+"""CREAM: consistency refining and mining (Ma et al., TIP 2024)."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from pc2_baseline.config import Settings
+from pc2_baseline.data.pairs import PairSet, cut
+from pc2_baseline.method_settings.cream import CreamSettings
+from pc2_baseline.methods.bases.peers import Peers
+from pc2_baseline.modules.contrastive import log_matches, soft_info_nce
+from pc2_baseline.modules.coteaching import (
+    DIVISIONS,
+    NONE,
+    PEERS,
+    Rows,
+    batches_beside,
+    dividing_batches,
+)
+from pc2_baseline.modules.division import Division, divide, require_clean
+from pc2_baseline.modules.learner import Step, prefixed, stepped_rate, under
+from pc2_baseline.modules.seeds import stream
+from pc2_baseline.progress import bar
+from pc2_baseline.training.method import EpochOutputs, Sizes, State
+
+NOISY, HARD, CLEAN = range(3)
+"""Kinds of a pair: how many of the two peers call it clean."""
+
+_STATISTICS = "beliefs"  # the group's name in checkpoints
+_HARD_ORDER = 3  # part of the stream's name
+
+
+class Cream(Peers):
+    """Two peers whose agreement makes a pair clean, hard or noisy, each kind with soft targets.
+
+    Every epoch ends with one evaluation pass, in which each peer divides the pairs by their InfoNCE
+    and predicts how far their halves belong together. After the warm-up both train on the same
+    clean pairs (which both call clean), later on hard ones (on which they differ), last on noisy
+    ones. A pair's target has its refined correspondence, and what is left of it for the negatives
+    that look like it.
+
+    Args:
+        settings: Settings of the run; the method section is :class:`CreamSettings`.
+        sizes: Sizes of the data.
+        device: Device of the networks.
+
+    Source:
+        CREAM (Ma et al., TIP 2024); its formulas and schedule as in the authors' code.
+
+    Differs:
+        In the authors' code both networks predict anew in each step, among its batch; here once an
+        epoch, in the dividing pass, so that within an epoch a peer needs nothing of the other. Its
+        gradient flows into the mined targets; here they are constants. It goes on from the best
+        epoch of the warm-up, judged on dev; here from the last one.
+    """
+
+    def __init__(self, settings: Settings, sizes: Sizes, device: torch.device) -> None:
+        if not isinstance(settings.method, CreamSettings):
+            raise TypeError(f"settings of {settings.method.name}, expected those of cream")
+        self.method = settings.method
+        super().__init__(PEERS, settings, sizes, device)
+        self.statistics: list[dict[str, Tensor]] = []
+
+    def fit_epoch(self, train: PairSet, epoch: int) -> dict[str, float]:
+        """Train both peers for one epoch, then divide the pairs anew.
+
+        Args:
+            train: The training split.
+            epoch: From 0, the warm-up included.
+        """
+        each = self.groups.for_each_peer
+        losses = each(lambda peer: self._learn(train, epoch, peer))
+        self.statistics = each(lambda peer: self._divide(train, peer))
+        kinds = self._kinds()
+        return {
+            **{f"loss_{name}": loss for name, loss in zip(self.peers, losses, strict=True)},
+            "clean": float((kinds == CLEAN).sum()),
+            "hard": float((kinds == HARD).sum()),
+            "noisy": float((kinds == NOISY).sum()),
+        }
+
+    def state_dict(self) -> State:
+        """Return networks, optimisers and both divisions."""
+        networks, training = self.peer_states()
+        return {"networks": networks, _STATISTICS: self._statistics_state(), "training": training}
+
+    def load_state_dict(self, state: Mapping[str, Mapping[str, Tensor]]) -> None:
+        """Load a state, or its networks alone."""
+        self.load_peers(state)
+        if _STATISTICS in state:
+            self.statistics = [under(state[_STATISTICS], name) for name in self.peers]
+
+    def epoch_outputs(self) -> EpochOutputs:
+        """Return both peers' statistics and the mean clean probability, for ``divisions/``."""
+        return {DIVISIONS: self._statistics_state()} if self.statistics else {}
+
+    def correspondence(self, peer: int) -> Float[np.ndarray, " pairs"]:
+        r"""Refine how far the halves of each pair belong together, for a peer to train with.
+
+        .. math::
+            y = w + (1 - w)\,p
+
+        Here :math:`p` is the peer's own prediction, and :math:`w` the clean probability: of the
+        other peer for clean pairs, the mean of both for hard ones. For noisy pairs :math:`y` is the
+        mean of both predictions.
+
+        Args:
+            peer: The peer that trains.
+        """
+        own, other = (
+            {name: values.numpy() for name, values in self.statistics[number].items()}
+            for number in (peer, 1 - peer)
+        )
+        kinds = self._kinds()
+        mean_prob = (own["clean_prob"] + other["clean_prob"]) / 2
+        clean_prob = np.where(kinds == CLEAN, other["clean_prob"], mean_prob)
+        refined = clean_prob + (1 - clean_prob) * own["prediction"]
+        predicted = (own["prediction"] + other["prediction"]) / 2
+        return np.asarray(np.where(kinds == NOISY, predicted, refined))
+
+    def _kinds(self) -> Int[np.ndarray, " pairs"]:
+        return torch.stack([own["is_clean"] for own in self.statistics]).sum(0).numpy()
+
+    def _learn(self, train: PairSet, epoch: int, peer: int) -> float:
+        """Train a peer for an epoch and return the mean loss of a batch."""
+        self.seed(peer, epoch)
+        since = epoch - self.train.warmup_epochs
+        learner, name = self.learners[peer], self.peers[peer]
+        drops = stepped_rate(max(since, 0), self.train.lr_drop_epoch, self.method.lr_decay)
+        learner.set_rate(drops)
+        kinds, correspondence = np.full(len(train), CLEAN), np.ones(len(train))
+        if since >= 0:
+            kinds, correspondence = self._kinds(), self.correspondence(peer)
+            require_clean(Division(correspondence, kinds == CLEAN))
+        floors = self._mining_floors(kinds, correspondence, since)
+        batches = self._batches(kinds, epoch, peer)
+        self.nets[peer].train()
+        losses = []
+        for number, (kind, rows) in enumerate(bar(batches, f"train {name}", len(batches))):
+            similarity = self.score(train, peer, rows)
+            own = torch.from_numpy(correspondence[rows]).float().to(train.device)
+            targets = mined_targets(similarity, own, floors[kind])
+            costs = soft_info_nce(similarity, self.method.temperature, *targets)
+            losses.append(learner.step(costs.mean(), Step(epoch, number, name, rows)))
+        return float(np.mean(losses))
+
+    def _batches(
+        self, kinds: Int[np.ndarray, " pairs"], epoch: int, peer: int
+    ) -> list[tuple[int, Rows]]:
+        """Follow each clean batch by one of hard and one of noisy pairs, once it is time.
+
+        Hard pairs come once an epoch at most, noisy ones again and again. A pair alone, which has
+        no negative, is left out.
+        """
+        since = epoch - self.train.warmup_epochs
+        hard, noisy = NONE, NONE
+        if since >= self.method.hard_from_epoch:
+            hard = np.flatnonzero(kinds == HARD)
+        if since >= self.method.noisy_from_epoch:
+            noisy = np.flatnonzero(kinds == NOISY)
+        size, seed = self.train.batch, self.train.seed
+        hard_batches = cut(hard, size, stream(seed, epoch, peer, _HARD_ORDER))
+        found: list[tuple[int, Rows]] = []
+        clean = np.flatnonzero(kinds == CLEAN)
+        for number, parts in enumerate(batches_beside(clean, [noisy], size, seed, epoch, peer)):
+            of_hard = hard_batches[number] if number < len(hard_batches) else NONE
+            found += [(CLEAN, parts[0]), (HARD, of_hard), (NOISY, parts[1])]
+        return [(kind, rows) for kind, rows in found if len(rows) > 1]
+
+    def _mining_floors(
+        self,
+        kinds: Int[np.ndarray, " pairs"],
+        correspondence: Float[np.ndarray, " pairs"],
+        since: int,
+    ) -> dict[int, float]:
+        """Return for each kind of pair the smallest part of a target that a negative may have."""
+        mean = float(correspondence.mean())
+        if np.mean(kinds == CLEAN) > self.method.mine_all_above:
+            return {CLEAN: 0.0, HARD: 0.0, NOISY: mean}
+        clean = mean if since >= self.method.hard_from_epoch else np.inf
+        return {CLEAN: clean, HARD: mean, NOISY: mean}
+
+    @torch.no_grad()
+    def _divide(self, train: PairSet, peer: int) -> dict[str, Tensor]:
+        """Return a peer's division, losses and predictions of all pairs, in evaluation mode.
+
+        The batches have one order a run, so a loss changes because the network did.
+        """
+        self.nets[peer].eval()
+        losses, predictions = torch.zeros(len(train)), torch.zeros(len(train))
+        batches = dividing_batches(len(train), self.method.division_batch, self.train.seed)
+        for rows in bar(batches, f"divide {self.peers[peer]}", len(batches)):
+            similarity = self.score(train, peer, rows)
+            logs = log_matches(similarity, self.method.temperature)
+            own = torch.stack([way.diagonal() for way in logs]).float().cpu()
+            losses[rows], predictions[rows] = -own.mean(0), own.exp().mean(0)
+        division = divide(losses.numpy(), self.train.seed)
+        return {
+            "clean_prob": torch.from_numpy(division.clean_prob),
+            "is_clean": torch.from_numpy(division.is_clean),
+            "loss": losses,
+            "prediction": predictions,
+        }
+
+    def _statistics_state(self) -> dict[str, Tensor]:
+        state: dict[str, Tensor] = {}
+        for name, own in zip(self.peers, self.statistics, strict=False):
+            state |= prefixed(name, own)
+        if self.statistics:
+            state["clean_prob"] = torch.stack([own["clean_prob"] for own in self.statistics]).mean(
+                0
+            )
+        return state
+
+
+def mined_targets(
+    similarity: Float[Tensor, "batch batch"], correspondence: Float[Tensor, " batch"], floor: float
+) -> tuple[Float[Tensor, "batch batch"], Float[Tensor, "batch batch"]]:
+    r"""Soft targets of a batch: each pair's correspondence, the rest for similar negatives.
+
+    .. math::
+        T_{ii} = y_i \qquad T_{ij} = (1 - y_i) \frac{S_{ij}}{\sum_{k \ne i} S_{ik}}
+
+    Args:
+        similarity: :math:`S`, rows images, columns captions; below 0 it counts as 0.
+        correspondence: :math:`y` of each pair, in [0, 1].
+        floor: Smaller parts of negatives are left out; the target then sums to less than 1.
+
+    Returns:
+        Targets by image, and by caption; both have images as rows. No gradient flows through them.
+
+    Source:
+        CREAM (Ma et al., TIP 2024), as in the authors' code.
+    """
+    own = torch.eye(len(similarity), dtype=torch.bool, device=similarity.device)
+    others = similarity.detach().clamp(min=0.0).masked_fill(own, 0.0)
+    left = 1 - correspondence
+    by_image = left[:, None] * others / (others.sum(1, keepdim=True) + 1e-6)
+    by_caption = left[None] * others / (others.sum(0, keepdim=True) + 1e-6)
+    positive = torch.diag(correspondence)
+    return (
+        positive + by_image.masked_fill(by_image < floor, 0.0),
+        positive + by_caption.masked_fill(by_caption < floor, 0.0),
+    )

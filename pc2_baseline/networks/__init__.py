@@ -1,0 +1,1 @@
+"""The matching networks: encoders, and what compares an image with a caption."""

@@ -1,0 +1,300 @@
+"""Cosine of each word, or region, with what it attends to: SCAN, and IMRAM's repeated matching.
+
+Both directions are one: *queries* (words or regions) attend to *keys* (the others). What a query
+attends to is a weighted sum of keys, whose length follows from the keys' Gram matrix and whose
+product with the query from their affinities, so that no vector of the width of a word is made for
+a pair, and captions are padded and taken together.
+"""
+
+from math import log
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+from torch.nn import functional
+
+from now_builder.formats.features import REGIONS
+from pc2_baseline.networks.codes import CaptionCodes, ImageCodes, word_mask
+from pc2_baseline.networks.cosine import cosine_logits
+from pc2_baseline.networks.fused import EPSILON, unit
+from pc2_baseline.networks.similarity import DEFAULT_BUDGET, SLOPE, ChunkedSimilarity, MemoryBudget
+
+Direction = Literal["t2i", "i2t"]
+Pooling = Literal["lse", "mean"]
+
+_MOST_WORDS = 2.0**20
+
+
+def multiply(
+    keys: Float[Tensor, "sets keys dim"],
+    queries: Float[Tensor, "others queries dim"],
+    kind: torch.dtype,
+) -> Float[Tensor, "sets keys others queries"]:
+    """Multiply every query with every key, in some type; the result has that of the inputs."""
+    products = keys.to(kind) @ queries.flatten(0, 1).to(kind).T
+    return products.to(keys.dtype).view(*keys.shape[:2], *queries.shape[:2])
+
+
+def attention(
+    affinity: Float[Tensor, "sets keys others queries"],
+    temperature: float,
+    there: Bool[Tensor, "sets keys"] | None = None,
+) -> Float[Tensor, "sets keys others queries"]:
+    """Weigh the keys for each query.
+
+    Args:
+        affinity: Products of keys and queries; zero for queries that are padding.
+        temperature: Factor of the affinities in the softmax over keys.
+        there: Keys that are not padding; default: all.
+
+    Source:
+        SCAN (Lee et al., ECCV 2018), eq. 1, 2 and 7, 8: affinities of a key are scaled to length 1
+        over the queries, then the softmax is taken over the keys.
+
+    Differs:
+        Negative affinities count a tenth, as in the authors' code and SGRAF's; the paper has them
+        zero.
+    """
+    scores = temperature * unit(functional.leaky_relu(affinity, SLOPE))
+    if there is not None:
+        scores = scores.masked_fill(~there[:, :, None, None], float("-inf"))
+    return scores.softmax(1)
+
+
+def attended_cosine(
+    weights: Float[Tensor, "sets keys others queries"],
+    affinity: Float[Tensor, "sets keys others queries"],
+    gram: Float[Tensor, "sets keys keys"],
+) -> Float[Tensor, "sets others queries"]:
+    r"""Cosine of each query, a unit vector, with the weighted sum of the keys.
+
+    .. math:: \cos(q, \sum_k a_k v_k) = \sum_k a_k\,v_k^\top q\ /\ \sqrt{a^\top G a}
+
+    Args:
+        weights: :math:`a`.
+        affinity: :math:`v_k^\top q`.
+        gram: :math:`G`, products of the keys with each other.
+    """
+    mixed = (gram @ weights.flatten(2)).view_as(weights)
+    squares = (weights * mixed).sum(1)
+    length = squares.clamp(min=EPSILON**2).sqrt() + EPSILON
+    return (weights * affinity).sum(1) / length
+
+
+class ScanSimilarity(ChunkedSimilarity):
+    """Stacked cross attention: the pooled cosines of words, or regions, with what they attend to.
+
+    Args:
+        direction: ``t2i``: words attend to regions; ``i2t``: regions attend to words.
+        temperature: Factor of the affinities in the softmax, lambda 1 of the paper.
+        pooling: Cosines are averaged, or pooled by LogSumExp, which is at most 1 plus the
+            logarithm of their number over the sharpness.
+        sharpness: Lambda 2 of LogSumExp.
+        budget: Memory that a block may take, and its precision.
+
+    Source:
+        SCAN (Lee et al., ECCV 2018), eq. 1 to 10.
+
+    Differs:
+        See :func:`attention`. One pass over padded captions gives what the authors' code computes
+        in a loop over captions.
+    """
+
+    shortest = REGIONS
+
+    def __init__(
+        self,
+        direction: Direction,
+        temperature: float,
+        pooling: Pooling,
+        sharpness: float,
+        budget: MemoryBudget = DEFAULT_BUDGET,
+    ) -> None:
+        super().__init__(REGIONS, budget)
+        self.direction = direction
+        self.temperature = temperature
+        self.pooling = pooling
+        self.sharpness = sharpness
+        self.bound = 1.0 + (log(_MOST_WORDS) / sharpness if pooling == "lse" else 0.0)
+
+    def _kept(self, captions: CaptionCodes, images: ImageCodes, _: torch.dtype) -> int:
+        """Return the bytes of affinities, scaled ones, weights and mixtures of a block."""
+        words = int(captions.lengths.sum()) // self.group.parts
+        wide = images.regions.dtype.itemsize
+        return 4 * wide * len(images.regions) * images.regions.shape[1] * words
+
+    def _block(
+        self, images: ImageCodes, captions: CaptionCodes, kind: torch.dtype, *, logits: bool
+    ) -> Float[Tensor, "rows captions"]:
+        words, there = _unpadded(captions)
+        if self.direction == "t2i":
+            cosines = self._cosines(images.regions, words, kind, None)
+            similarity = self._pool(cosines, there)
+        else:
+            cosines = self._cosines(words, images.regions, kind, there)
+            similarity = self._pool(cosines, torch.ones_like(cosines[0], dtype=torch.bool)).T
+        return cosine_logits(similarity, self.bound) if logits else similarity
+
+    def _cosines(
+        self,
+        keys: Float[Tensor, "sets keys dim"],
+        queries: Float[Tensor, "others queries dim"],
+        kind: torch.dtype,
+        there: Bool[Tensor, "sets keys"] | None,
+    ) -> Float[Tensor, "sets others queries"]:
+        affinity = multiply(keys, queries, kind)
+        weights = attention(affinity, self.temperature, there)
+        return attended_cosine(weights, affinity, keys @ keys.transpose(1, 2))
+
+    def _pool(
+        self,
+        cosines: Float[Tensor, "sets others queries"],
+        there: Bool[Tensor, "others queries"],
+    ) -> Float[Tensor, "sets others"]:
+        if self.pooling == "mean":
+            return (cosines * there).sum(2) / there.sum(1)
+        sharp = (self.sharpness * cosines).masked_fill(~there, float("-inf"))
+        return sharp.logsumexp(2) / self.sharpness
+
+
+class Memory(nn.Module):
+    """Renew what a query looks for by what it has attended to, through a gate.
+
+    Args:
+        dim: Width of a query.
+
+    Source:
+        IMRAM (Chen et al., CVPR 2020), memory distillation unit.
+
+    Differs:
+        The product of a weight with a weighted sum of keys is taken as the weighted sum of its
+        products with the keys: the same value, and one product a key, not one a query of a pair.
+    """
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.gate = nn.Linear(2 * dim, dim)
+        self.write = nn.Linear(2 * dim, dim)
+
+    def forward(
+        self,
+        queries: Float[Tensor, "_sets others queries dim"],
+        keys: Float[Tensor, "sets keys dim"],
+        weights: Float[Tensor, "sets keys others queries"],
+        kind: torch.dtype,
+    ) -> Float[Tensor, "sets others queries dim"]:
+        """Return the new queries, of each set of keys.
+
+        Args:
+            queries: The queries before; of the first step the same for all sets.
+            keys: Unit vectors.
+            weights: Weights of the keys for each query.
+            kind: Type of the large products.
+        """
+        mix = weights.flatten(2).transpose(1, 2).to(kind)
+
+        def linear(layer: nn.Linear) -> Float[Tensor, "sets others queries dim"]:
+            of_query, of_attended = layer.weight.to(kind).chunk(2, dim=1)
+            own = functional.linear(queries.to(kind), of_query)
+            attended = mix @ functional.linear(keys.to(kind), of_attended)
+            shape = (len(keys), *own.shape[1:])
+            return (own + attended.view(shape)).to(queries.dtype) + layer.bias
+
+        gate, write = torch.sigmoid(linear(self.gate)), torch.tanh(linear(self.write))
+        return torch.lerp(write, queries.expand_as(write), gate)
+
+
+class ImramSimilarity(ChunkedSimilarity):
+    """Iterative matching: cross attention in several steps and both directions, summed.
+
+    After a step, each query is renewed by what it attended to (:class:`Memory`); the cosine is
+    always that of the query as it was encoded.
+
+    Args:
+        dim: Width of regions and words.
+        steps: Steps of matching.
+        temperature: Factor of the affinities in the softmax.
+        budget: Memory that a block may take, and its precision.
+
+    Source:
+        IMRAM (Chen et al., CVPR 2020), with both directions.
+
+    Differs:
+        Affinities are cosines in every step. The authors' code has that as an option, which its
+        scripts turn off (``--no_IMRAM_norm``).
+    """
+
+    shortest = REGIONS
+
+    def __init__(
+        self, dim: int, steps: int, temperature: float, budget: MemoryBudget = DEFAULT_BUDGET
+    ) -> None:
+        super().__init__(dim, budget)
+        self.steps = steps
+        self.temperature = temperature
+        self.bound = 2.0 * steps
+        self.words = Memory(dim)
+        self.regions = Memory(dim)
+
+    def _kept(self, captions: CaptionCodes, images: ImageCodes, _: torch.dtype) -> int:
+        """Return the bytes of queries, gates and what is written, of a block, in all steps."""
+        images_, regions, dim = images.regions.shape
+        queries = int(captions.lengths.sum()) + regions * len(captions.lengths)
+        cells = images_ * queries // self.group.parts
+        attended = 4 * self.steps * cells * regions
+        return images.regions.dtype.itemsize * (4 * (self.steps - 1) * dim * cells + attended)
+
+    def _block(
+        self, images: ImageCodes, captions: CaptionCodes, kind: torch.dtype, *, logits: bool
+    ) -> Float[Tensor, "rows captions"]:
+        words, there = _unpadded(captions)
+        all_regions = there.new_ones(images.regions.shape[:2])
+        by_words = self._match(images.regions, words, (all_regions, there), self.words, kind)
+        by_regions = self._match(words, images.regions, (there, all_regions), self.regions, kind)
+        similarity = by_words + by_regions.T
+        return cosine_logits(similarity, self.bound) if logits else similarity
+
+    def _match(
+        self,
+        keys: Float[Tensor, "sets keys dim"],
+        queries: Float[Tensor, "others queries dim"],
+        there: tuple[Bool[Tensor, "sets keys"], Bool[Tensor, "others queries"]],
+        memory: Memory,
+        kind: torch.dtype,
+    ) -> Float[Tensor, "sets others"]:
+        """Sum over the steps the mean cosine of the queries with what they attend to."""
+        keys_there, queries_there = there
+        own = affinity = multiply(keys, queries, kind)
+        gram = keys @ keys.transpose(1, 2)
+        renewed, total = queries[None], own.new_zeros(())
+        for step in range(self.steps):
+            weights = attention(affinity, self.temperature, keys_there)
+            cosines = attended_cosine(weights, own, gram)
+            total = total + (cosines * queries_there).sum(2) / queries_there.sum(1)
+            if step + 1 < self.steps:
+                renewed = memory(renewed, keys, weights, kind)
+                affinity = self._cosines(keys, renewed, kind) * queries_there
+        return total
+
+    def _cosines(
+        self,
+        keys: Float[Tensor, "sets keys dim"],
+        queries: Float[Tensor, "sets others queries dim"],
+        kind: torch.dtype,
+    ) -> Float[Tensor, "sets keys others queries"]:
+        """Return the cosines of keys with each set's own queries."""
+        flat = queries.flatten(1, 2)
+        products = (keys.to(kind) @ flat.to(kind).transpose(1, 2)).to(keys.dtype)
+        lengths = torch.linalg.vector_norm(flat, dim=2)[:, None] + EPSILON
+        cosines: Tensor = products / lengths
+        return cosines.view(*keys.shape[:2], *queries.shape[1:3])
+
+
+def _unpadded(
+    captions: CaptionCodes,
+) -> tuple[Float[Tensor, "captions words dim"], Bool[Tensor, "captions words"]]:
+    """Return words up to the longest caption, zero where there is none, and which are there."""
+    longest = int(captions.lengths.max())
+    there = word_mask(captions.lengths, longest, captions.words.device)
+    return captions.words[:, :longest] * there[..., None], there

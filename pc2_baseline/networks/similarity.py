@@ -1,0 +1,417 @@
+"""Similarity of all images with all captions of a block at once, by words, regions and nodes."""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+from pc2_baseline.networks.codes import CaptionCodes, ImageCodes, word_mask, xavier
+from pc2_baseline.networks.fused import conclude, local_nodes, reason, squared_difference, unit
+from pc2_baseline.process_groups import ALONE, ProcessGroup
+
+TEMPERATURE = 9.0
+SLOPE = 0.1
+CHUNK_MB = {"cpu": 8, "cuda": 512}
+KEEP_MB = {"cpu": 512, "cuda": 4096}
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryBudget:
+    """Memory that the similarity of a block may take, and its numeric precision.
+
+    Attributes:
+        chunk_mb: Largest tensor (images, words, dim) or (images, words, node), in MiB; ``None``:
+            a default for the device.
+        keep_mb: Size in MiB of the activations of a block that may be kept for the backward pass;
+            ``None``: a default for the device.
+        precision: ``fp32``, or ``bf16`` for the large products and the nodes; norms, softmaxes,
+            and all that has one value a pair stay in float32.
+    """
+
+    chunk_mb: int | None = None
+    keep_mb: int | None = None
+    precision: Literal["fp32", "bf16"] = "fp32"
+
+
+DEFAULT_BUDGET = MemoryBudget()
+
+
+class BlockSimilarity(nn.Module):
+    """Score every image of a block against every caption; a subclass defines :meth:`forward`.
+
+    Attributes:
+        group: Ranks that train the network together. A parameter that acts on a rank's own share
+            of the block alone has its gradients summed over them; other work is done by each.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.group: ProcessGroup = ALONE
+
+    def forward(
+        self, images: ImageCodes, captions: CaptionCodes, *, logits: bool = False
+    ) -> Float[Tensor, "images captions"]:
+        """Return the similarity matrix of a block.
+
+        Args:
+            images: Its rows.
+            captions: Its columns.
+            logits: Return logits instead, which rank alike: their sigmoids are what an ensemble
+                averages, see :func:`~pc2_baseline.modules.retrieval.ensemble`.
+        """
+        raise NotImplementedError
+
+
+class ChunkedSimilarity(BlockSimilarity):
+    """Score the captions of a block in chunks.
+
+    Captions are taken together, sorted by length and padded within a chunk; the result is that of
+    one caption at a time. Where what a whole block keeps for the backward pass would be too much,
+    each chunk is computed again then, so that memory is bounded by the chunk. The ranks of a
+    process group take a share of the captions each.
+
+    A subclass defines in :meth:`_block` the scores of a chunk, and in :meth:`_kept` what they keep.
+
+    Args:
+        width: Values that a chunk holds for each image and word; decides how many captions fit.
+        budget: Memory that a block may take, and its precision.
+    """
+
+    extra = 0
+    """Rows that :meth:`_block` adds below the similarities of a caption."""
+
+    shortest = 0
+    """Words that a caption counts as at least, when chunks are cut."""
+
+    def __init__(self, width: int, budget: MemoryBudget = DEFAULT_BUDGET) -> None:
+        super().__init__()
+        self.width = width
+        self.budget = budget
+
+    def forward(
+        self, images: ImageCodes, captions: CaptionCodes, *, logits: bool = False
+    ) -> Float[Tensor, "images captions"]:
+        """Return the similarity matrix of a block, or its logits."""
+        kind = torch.bfloat16 if self.budget.precision == "bf16" else images.regions.dtype
+        order = torch.argsort(captions.lengths, stable=True)
+        own = order[self.group.part :: self.group.parts]
+        regions, image, words, caption = self.group.share(
+            images.regions, images.pooled, captions.words, captions.pooled
+        )
+        images = ImageCodes(regions, image)
+        captions = CaptionCodes(words, caption, captions.lengths)
+        chunk = self._chunk_bytes(images.pooled.device)
+        cells = chunk // (kind.itemsize * self.width)
+        kept = self._kept(captions, images, kind) if torch.is_grad_enabled() else 0
+        keep = kept <= _mib(self.budget.keep_mb, KEEP_MB, images.pooled.device)
+        block = partial(self._block, logits=logits)
+        found = []
+        lengths = captions.lengths[own].clamp(min=self.shortest).tolist()
+        for start, stop in _runs(lengths, len(images.pooled), cells):
+            part = captions[own[start:stop]]
+            found.append(
+                block(images, part, kind)
+                if keep
+                else checkpoint(
+                    block, images, part, kind, use_reentrant=False, preserve_rng_state=False
+                )
+            )
+        none = _nothing_of(images, captions, len(images.pooled) + self.extra)
+        gathered = self.group.gather(torch.cat([none, *found], 1), len(order))
+        gathered = gathered[:, torch.argsort(order).to(gathered.device)]
+        self.note(gathered[len(images.pooled) :].detach(), captions.lengths, len(images.pooled))
+        return gathered[: len(images.pooled)]
+
+    def note(
+        self,
+        figures: Float[Tensor, "extra captions"],
+        lengths: Int[Tensor, " captions"],
+        images: int,
+    ) -> None:
+        """Take in the figures of a block's captions, once, in their order."""
+
+    def _chunk_bytes(self, device: torch.device) -> int:
+        """Return the size of the largest tensor in bytes."""
+        return _mib(self.budget.chunk_mb, CHUNK_MB, device)
+
+    def _kept(self, captions: CaptionCodes, images: ImageCodes, kind: torch.dtype) -> int:
+        """Return the bytes kept for the backward pass of a block, on this rank."""
+        raise NotImplementedError
+
+    def _block(
+        self, images: ImageCodes, captions: CaptionCodes, kind: torch.dtype, *, logits: bool
+    ) -> Float[Tensor, "rows captions"]:
+        """Score a chunk of captions.
+
+        Args:
+            images: Images of the block.
+            captions: Captions of the chunk.
+            kind: Type of the large products.
+            logits: Whether to return logits.
+
+        Returns:
+            A row an image, then :attr:`extra` rows of figures for :meth:`note`.
+        """
+        raise NotImplementedError
+
+
+class Similarity(ChunkedSimilarity):
+    """Score pairs, in (0, 1), by what their words and the wholes differ in from each other.
+
+    Nothing of the width of a word is kept for the backward pass.
+
+    A subclass defines in :meth:`conclude` how a pair's nodes become one vector: one global, and
+    one for each word, compared with what it attends to in the image.
+
+    Args:
+        dim: Width of regions and words.
+        node_dim: Width of a similarity node.
+        budget: Memory that a block may take, and its precision.
+
+    Source:
+        SGRAF (Diao et al., AAAI 2021).
+    """
+
+    kept_layers = 1
+
+    def __init__(self, dim: int, node_dim: int, budget: MemoryBudget = DEFAULT_BUDGET) -> None:
+        super().__init__(node_dim, budget)
+        self.local = nn.Linear(dim, node_dim)
+        self.whole = nn.Linear(dim, node_dim)
+        self.evaluate = nn.Linear(node_dim, 1)
+        xavier(self)
+
+    def conclude(
+        self,
+        nodes: Float[Tensor, "images captions nodes node"],
+        there: Bool[Tensor, "captions nodes"],
+    ) -> tuple[Float[Tensor, "images captions node"], Float[Tensor, "extra captions"]]:
+        """Turn the nodes of each pair into one vector.
+
+        Args:
+            nodes: The global one first, then one a word.
+            there: Nodes that are not padding.
+
+        Returns:
+            The vector of each pair, and figures of each caption for :meth:`note`.
+        """
+        raise NotImplementedError
+
+    def _kept(self, captions: CaptionCodes, images: ImageCodes, kind: torch.dtype) -> int:
+        """Return the bytes kept for the backward pass of a block: nodes, and attention by layer."""
+        lengths = captions.lengths + 1
+        nodes = int(lengths.sum()) * self.local.out_features
+        attention = int(lengths.square().sum())
+        cells = len(images.pooled) * (nodes + attention) // self.group.parts
+        return kind.itemsize * self.kept_layers * cells
+
+    def _block(
+        self, images: ImageCodes, captions: CaptionCodes, kind: torch.dtype, *, logits: bool
+    ) -> Float[Tensor, "rows captions"]:
+        longest = int(captions.lengths.max())
+        words = captions.words[:, :longest]
+        mask = word_mask(captions.lengths, longest, words.device)
+        whole = squared_difference(
+            images.pooled, captions.pooled, self.whole.weight, self.whole.bias
+        )
+        cells = self._chunk_bytes(words.device) // (kind.itemsize * words.shape[2])
+        nodes = local_nodes(
+            unit(whole),
+            images.regions,
+            words * mask[..., None],
+            self.local.weight,
+            self.local.bias,
+            (TEMPERATURE, SLOPE),
+            (kind, cells),
+        )
+        concluded, figures = self.conclude(nodes, functional.pad(mask, (1, 0), value=True))
+        scores = self.evaluate(concluded).squeeze(-1)
+        return torch.cat([scores if logits else torch.sigmoid(scores), figures])
+
+
+class GraphLayer(nn.Module):
+    """Let similarity nodes attend to each other and re-project them.
+
+    Args:
+        dim: Width of a node.
+
+    Source:
+        SGR of SGRAF (Diao et al., AAAI 2021), eq. 8 and 9: softmax(Q(X)K(X)ᵀ), unscaled, without
+        a residual.
+
+    Differs:
+        Query and key projections are multiplied first: Q(x)·K(x') = (KᵀQx + Kᵀb_Q)·x' + terms in
+        x alone, which cancel in the softmax, as does a key's bias. The same value, one product a
+        node fewer.
+    """
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.query = nn.Linear(dim, dim)
+        self.key = nn.Linear(dim, dim, bias=False)
+        self.mix = nn.Linear(dim, dim)
+        xavier(self)
+
+    def forward(
+        self, nodes: Float[Tensor, "pairs nodes dim"], padding: Bool[Tensor, "pairs 1 nodes"]
+    ) -> Float[Tensor, "pairs nodes dim"]:
+        """Update all nodes from all nodes.
+
+        Args:
+            nodes: Nodes that attend and are attended to.
+            padding: Nodes that are padding.
+        """
+        return reason(nodes, padding, self._folded(), (self.mix.weight, self.mix.bias))
+
+    def first(
+        self, nodes: Float[Tensor, "pairs nodes dim"], padding: Bool[Tensor, "pairs 1 nodes"]
+    ) -> Float[Tensor, "pairs dim"]:
+        """Update the first node alone, in full precision from the attention on."""
+        weight, bias = self._folded()
+        mixed = conclude(nodes, padding, (weight.to(nodes.dtype), bias.to(nodes.dtype)))
+        return functional.relu(self.mix(mixed.to(weight.dtype)))
+
+    def _folded(self) -> tuple[Float[Tensor, "dim dim"], Float[Tensor, " dim"]]:
+        return self.key.weight.T @ self.query.weight, self.query.bias @ self.key.weight
+
+
+class SgrSimilarity(Similarity):
+    """Similarity graph reasoning: nodes attend to each other; the global one is read.
+
+    Args:
+        dim: Width of regions and words.
+        node_dim: Width of a similarity node.
+        layers: Graph layers.
+        budget: Memory that a block may take, and its precision.
+
+    Source:
+        SGRAF (Diao et al., AAAI 2021), branch SGR.
+
+    Differs:
+        The last graph layer is computed for the global node alone, the only one that is read.
+    """
+
+    def __init__(
+        self, dim: int, node_dim: int, layers: int, budget: MemoryBudget = DEFAULT_BUDGET
+    ) -> None:
+        super().__init__(dim, node_dim, budget)
+        self.layers = nn.ModuleList(GraphLayer(node_dim) for _ in range(layers))
+        self.kept_layers = layers
+
+    def conclude(
+        self,
+        nodes: Float[Tensor, "images captions nodes node"],
+        there: Bool[Tensor, "captions nodes"],
+    ) -> tuple[Float[Tensor, "images captions node"], Float[Tensor, "extra captions"]]:
+        """Reason over the graph of each pair's nodes and return the global one."""
+        images, captions = nodes.shape[:2]
+        padding = ~there.expand(images, -1, -1).reshape(images * captions, 1, -1)
+        flat = nodes.flatten(0, 1)
+        *inner, last = self.layers
+        for layer in inner:
+            flat = layer(flat, padding)
+        reasoned: Tensor = last.first(flat, padding)  # type: ignore[operator]
+        return reasoned.view(images, captions, -1), reasoned.new_zeros(0, captions)
+
+
+class SafSimilarity(Similarity):
+    """Similarity attention filtration: nodes are weighed by themselves and summed.
+
+    Batch normalisation is over the nodes of one caption in all images of the batch, so a batch
+    gives as many statistics as it has captions; the running ones take them in, in the captions'
+    order, as a loop over captions does.
+
+    Args:
+        dim: Width of regions and words.
+        node_dim: Width of a similarity node.
+        budget: Memory that a block may take, and its precision.
+
+    Source:
+        SGRAF (Diao et al., AAAI 2021), branch SAF, eq. 10 and 11.
+    """
+
+    extra = 2
+
+    def __init__(self, dim: int, node_dim: int, budget: MemoryBudget = DEFAULT_BUDGET) -> None:
+        super().__init__(dim, node_dim, budget)
+        self.weigh = nn.Linear(node_dim, 1)
+        xavier(self.weigh)
+        self.norm = nn.BatchNorm1d(1)
+
+    def conclude(
+        self,
+        nodes: Float[Tensor, "images captions nodes node"],
+        there: Bool[Tensor, "captions nodes"],
+    ) -> tuple[Float[Tensor, "images captions node"], Float[Tensor, "extra captions"]]:
+        """Sum each pair's nodes by normalised weights; add the statistics of each caption."""
+        kind, wide = nodes.dtype, self.weigh.weight.dtype
+        raw = functional.linear(nodes, self.weigh.weight.to(kind)).squeeze(-1).to(wide)
+        raw = raw + self.weigh.bias
+        mean, variance = self._statistics(raw, there)
+        scaled = (raw - mean[:, None]) * (variance[:, None] + self.norm.eps).rsqrt()
+        gates = torch.sigmoid(scaled * self.norm.weight + self.norm.bias) * there
+        weights = gates / (gates.sum(2, keepdim=True) + 1e-8)
+        summed = (weights[:, :, None].to(kind) @ nodes).squeeze(2).to(wide)
+        return unit(summed), torch.stack([mean, variance])
+
+    def _statistics(
+        self, raw: Float[Tensor, "images captions nodes"], there: Bool[Tensor, "captions nodes"]
+    ) -> tuple[Float[Tensor, " captions"], Float[Tensor, " captions"]]:
+        captions = raw.shape[1]
+        if not self.training or self.norm.running_mean is None or self.norm.running_var is None:
+            own = (self.norm.running_mean, self.norm.running_var)
+            mean, variance = (value.expand(captions) for value in own if value is not None)
+            return mean, variance
+        count = len(raw) * there.sum(1)
+        mean = (raw * there).sum((0, 2)) / count
+        squares = ((raw - mean[:, None]) * there).square().sum((0, 2))
+        return mean, squares / count
+
+    @torch.no_grad()
+    def note(
+        self,
+        figures: Float[Tensor, "extra captions"],
+        lengths: Int[Tensor, " captions"],
+        images: int,
+    ) -> None:
+        """Move the running statistics by each caption's, the variance as an unbiased one."""
+        norm = self.norm
+        if not self.training or norm.running_mean is None or norm.running_var is None:
+            return
+        share = norm.momentum or 0.0
+        back = torch.arange(figures.shape[1] - 1, -1, -1, device=figures.device)
+        weights = share * (1 - share) ** back
+        count = (images * (lengths + 1)).to(figures)
+        left = (1 - share) ** figures.shape[1]
+        norm.running_mean.mul_(left).add_((weights * figures[0]).sum())
+        norm.running_var.mul_(left).add_((weights * figures[1] * count / (count - 1)).sum())
+
+
+def _mib(given: int | None, by_device: dict[str, int], device: torch.device) -> int:
+    """Return a size given in MiB, or the default of a device, in bytes."""
+    return (by_device.get(device.type, by_device["cuda"]) if given is None else given) * 2**20
+
+
+def _nothing_of(
+    images: ImageCodes, captions: CaptionCodes, rows: int
+) -> Float[Tensor, "rows none"]:
+    """Return no column, with a gradient of zero, for a rank that no caption is left for."""
+    sums = (images.regions, images.pooled, captions.words, captions.pooled)
+    total = torch.stack([value.sum() for value in sums]).sum()
+    return total.expand(rows, 1)[:, :0]
+
+
+def _runs(lengths: list[int], images: int, cells: int) -> list[tuple[int, int]]:
+    """Cut captions, sorted by length, into runs of at most ``cells`` padded nodes."""
+    chunks, start = [], 0
+    for stop in range(1, len(lengths) + 1):
+        full = stop == len(lengths)
+        if full or (stop + 1 - start) * (lengths[stop] + 1) * images > cells:
+            chunks.append((start, stop))
+            start = stop
+    return chunks

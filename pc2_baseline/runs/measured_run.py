@@ -1,0 +1,170 @@
+"""One run of a table, in a process of its own: trained, measured, and scored by the board."""
+
+import sys
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Float
+
+from leaderboard.scoring.evaluate import read_standard, score
+from leaderboard.store.entries import write_result
+from leaderboard.submission.archive import Compute, Submission, pack
+from now_builder.config import Strict
+from now_builder.errors import NowError
+from now_builder.formats.io import sha256_of, write_text
+from now_builder.formats.split import Split
+from pc2_baseline.config import Settings
+from pc2_baseline.data.pairs import PairSet
+from pc2_baseline.modules.retrieval import ensemble
+from pc2_baseline.runs.open_run import open_run
+from pc2_baseline.runs.predict import describe
+from pc2_baseline.runs.side_by_side import end_with_parent, peak_memory
+from pc2_baseline.runs.train import train
+from pc2_baseline.training.checkpoint import STATE, read_state
+from pc2_baseline.training.method import Ensemble, Method
+from pc2_baseline.training.run_folder import BEST, LAST
+
+WHOLE, ONE, TWO = "", ".one", ".two"
+"""What follows ``seed-N`` in names of files: the method as it is, one network of it, or two."""
+
+PARTS = {ONE: 1, TWO: 2}
+SPLIT: Split = "test"
+
+
+class Assignment(Strict):
+    """What a process is told to do.
+
+    Attributes:
+        run: Folder of the run; its files stand beside it.
+        title: Name of the method on the board.
+        threads: Threads of torch.
+    """
+
+    release: Path
+    run: Path
+    settings: Settings
+    title: str
+    threads: int
+
+
+class Measured(Strict):
+    """``seed-N.json``: what is known of a finished run; the last of its files.
+
+    Attributes:
+        checkpoint: SHA-256 of ``best/state.json``, which identifies a training.
+        rsum: rSum on the test split.
+        networks: Number of networks whose similarities are averaged.
+        scored: Endings of the files that were scored, of :data:`WHOLE`, :data:`ONE`, :data:`TWO`.
+        seconds: Of all epochs, choosing the best one on dev included.
+        memory_gb: Largest resident size of the process that ended the training, in GiB; ``None`` if
+            it was ended before it could say.
+        gpu_memory_gb: Largest size of its tensors on the GPU, in GiB; ``None`` without a GPU.
+        auroc: AUROC of the best epoch's division, where the truth is known.
+    """
+
+    checkpoint: str
+    rsum: float
+    networks: int
+    scored: tuple[str, ...]
+    seconds: float
+    memory_gb: float | None
+    gpu_memory_gb: float | None
+    auroc: float | None
+
+
+def measure(job: Assignment) -> Measured:
+    """Train a run, or go on with it; score its best epoch on the test split.
+
+    Beside the run folder stand then the submissions, the board's results, and the record, the last
+    of them.
+
+    Raises:
+        NowError: As :func:`~pc2_baseline.runs.train.train` and
+            :func:`~leaderboard.scoring.evaluate.score` do.
+    """
+    trained = train(job.release, job.run, job.settings)
+    fresh = trained.fresh > 0
+    memory = _gigabytes(peak_memory()) if fresh else None
+    on_gpu = fresh and torch.cuda.is_available() and torch.cuda.max_memory_allocated() > 0
+    gpu_memory = _gigabytes(torch.cuda.max_memory_allocated()) if on_gpu else None
+    networks, rsums = _score(job)
+    last = read_state(job.run / LAST)
+    record = Measured(
+        checkpoint=sha256_of(job.run / BEST / STATE),
+        rsum=rsums[WHOLE],
+        networks=networks,
+        scored=tuple(rsums),
+        seconds=sum(epoch.seconds for epoch in last.history),
+        memory_gb=memory,
+        gpu_memory_gb=gpu_memory,
+        auroc=last.history[last.best_epoch].figures.get("auroc"),
+    )
+    write_text(_beside(job.run, ".json"), record.model_dump_json(indent=2) + "\n")
+    return record
+
+
+def by_networks(
+    method: Method, split: PairSet
+) -> Mapping[str, Float[np.ndarray, "images captions"]]:
+    """Score a split with a method as it is, and with its first one or two networks.
+
+    What would be the same as another is left out, and so is what a method of several networks does
+    not tell, see :class:`~pc2_baseline.training.method.Ensemble`.
+    """
+    if not isinstance(method, Ensemble):
+        return {WHOLE: method.similarity(split)}
+    each = method.similarities(split)
+    found = {WHOLE: ensemble(each)}
+    if len(each) > 1:
+        found[ONE] = each[0]
+    if len(each) > 2:
+        found[TWO] = ensemble(each[:2])
+    return found
+
+
+def _score(job: Assignment) -> tuple[int, dict[str, float]]:
+    """Score a run as it is and by networks; return how many it has, and the rSum of each."""
+    opened = open_run(job.run, release=job.release)
+    with opened.open(SPLIT, whole=True) as pairs:
+        whole = describe([opened], SPLIT, job.title)
+        matrices = by_networks(opened.method, pairs)
+    standard, rsums = cache(read_standard), {}
+    for ending, similarity in matrices.items():
+        submission = _beside(job.run, f"{ending}.zip")
+        pack(submission, similarity, whole if ending == WHOLE else _of(whole, PARTS[ending]))
+        result = score(submission, job.release, standard=standard)
+        write_result(_beside(job.run, f"{ending}.result.json"), result)
+        rsums[ending] = result.rsum
+    return opened.method.ensemble_size, rsums
+
+
+def _of(whole: Submission, networks: int) -> Submission:
+    """Describe what some of a method's networks do by themselves; their size is not known."""
+    training = whole.training.model_copy(update={"ensemble_size": networks})
+    return whole.model_copy(update={"training": training, "compute": Compute()})
+
+
+def _gigabytes(size: int) -> float:
+    return round(size / 2**30, 3)
+
+
+def _beside(run: Path, ending: str) -> Path:
+    return run.with_name(f"{run.name}{ending}")
+
+
+def main() -> None:
+    """Do what standard input says; a user's mistake ends in one line and exit code 1."""
+    job = Assignment.model_validate_json(end_with_parent())
+    torch.set_num_threads(job.threads)
+    try:
+        measure(job)
+    except NowError as error:
+        sys.stderr.write(f"error: {error}\n")
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

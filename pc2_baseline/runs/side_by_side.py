@@ -1,0 +1,174 @@
+"""Tasks in processes of their own, some side by side; they end with the one that started them."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+_GRACE = 10.0  # seconds from SIGTERM to SIGKILL
+_LOOK = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What one process does.
+
+    Attributes:
+        name: Name in messages.
+        message: A line that the process reads from standard input.
+        log: File of what it prints; an earlier one is replaced.
+    """
+
+    name: str
+    message: str
+    log: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """A place for one process at a time.
+
+    Attributes:
+        environment: Variables that its processes have besides those of this one.
+    """
+
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A task that has ended.
+
+    Attributes:
+        name: Name of the task.
+        failure: Why it failed; ``None`` if it did not.
+        running: Tasks that run now.
+        waiting: Tasks that have not been started.
+    """
+
+    name: str
+    failure: str | None
+    running: int
+    waiting: int
+
+
+def side_by_side(
+    command: Sequence[str], tasks: Sequence[Task], lanes: Sequence[Lane]
+) -> Generator[Ended]:
+    """Run a command once for each task, in as many processes at once as there are lanes.
+
+    When the iterator is closed, or an exception such as ``KeyboardInterrupt`` passes through it,
+    all processes are ended before it goes on. If this process is killed, they end by
+    :func:`end_with_parent`.
+
+    Args:
+        command: Program and arguments, the same for all.
+        tasks: Tasks, in the order in which they are started.
+        lanes: At least one.
+
+    Yields:
+        Each task as it ends.
+    """
+    waiting, free = deque(tasks), list(lanes)
+    busy: dict[str, tuple[Task, Lane, subprocess.Popen[bytes]]] = {}
+    try:
+        while waiting or busy:
+            while waiting and free:
+                task, lane = waiting.popleft(), free.pop(0)
+                busy[task.name] = task, lane, _start(command, task, lane)
+            for name, (task, lane, process) in list(busy.items()):
+                if process.poll() is not None:
+                    del busy[name]
+                    free.append(lane)
+                    failure = _failure(process, task.log)
+                    yield Ended(name, failure, len(busy), len(waiting))
+            time.sleep(_LOOK)
+    finally:
+        _stop([process for _, _, process in busy.values()])
+
+
+def end_with_parent() -> str:
+    """Read this process's message, and end it as soon as the process that started it has ended.
+
+    That closes the pipe to standard input, which no other process holds.
+    """
+    message = sys.stdin.buffer.readline().decode()
+
+    def watch() -> None:
+        while os.read(0, 1):  # past the buffer, whose lock would outlive the interpreter
+            pass
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+    return message
+
+
+def peak_memory() -> int:
+    """Return the largest resident size of this process so far, in bytes.
+
+    Linux counts what its parent held before the process began among what ``getrusage`` tells.
+    """
+    status = Path("/proc/self/status")
+    if status.exists():
+        line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
+        return 1024 * int(line.split()[1])
+    from resource import RUSAGE_SELF, getrusage  # noqa: PLC0415 - not everywhere
+
+    return getrusage(RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def _start(command: Sequence[str], task: Task, lane: Lane) -> subprocess.Popen[bytes]:
+    task.log.parent.mkdir(parents=True, exist_ok=True)
+    with task.log.open("wb") as log:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=log,
+            env={**os.environ, **lane.environment},
+            start_new_session=True,  # Ctrl-C of a terminal is for this process alone
+        )
+    if process.stdin is not None:
+        with suppress(BrokenPipeError):  # it has ended at once; its log says why
+            process.stdin.write(f"{task.message}\n".encode())
+            process.stdin.flush()
+    return process
+
+
+def _failure(process: subprocess.Popen[bytes], log: Path) -> str | None:
+    """Return why a process failed: the last line that it printed, or the signal that ended it."""
+    _close(process)
+    if process.returncode == 0:
+        return None
+    if process.returncode < 0:
+        why = ", perhaps for want of memory" if process.returncode == -signal.SIGKILL else ""
+        return f"ended by signal {-process.returncode}{why}; {log}"
+    lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
+    last = next((line for line in reversed(lines) if line.strip()), f"exit code; {log}")
+    return last.removeprefix("error: ").strip()
+
+
+def _close(process: subprocess.Popen[bytes]) -> None:
+    if process.stdin is not None:
+        with suppress(BrokenPipeError):
+            process.stdin.close()
+
+
+def _stop(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    for process in processes:
+        process.terminate()
+    last = time.monotonic() + _GRACE
+    for process in processes:
+        try:
+            process.wait(max(0.0, last - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        _close(process)

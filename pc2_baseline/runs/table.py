@@ -1,0 +1,306 @@
+"""A benchmark's table in one command: methods by tokenizers, some seeds each, side by side."""
+
+import os
+import re
+import sys
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import torch
+
+from now_builder.config import build
+from now_builder.errors import ConfigError
+from now_builder.formats.benchmarks import BENCHMARKS
+from now_builder.formats.captions import TOKENIZERS
+from now_builder.formats.io import read_json, sha256_of
+from now_builder.formats.release import data_folder
+from now_builder.formats.split import Split
+from pc2_baseline.config import DataSettings, Settings, read_settings
+from pc2_baseline.data.pairs import ReleaseReader
+from pc2_baseline.progress import say
+from pc2_baseline.runs.grid import GridRun, grid
+from pc2_baseline.runs.measured_run import SPLIT, Assignment, Measured
+from pc2_baseline.runs.series import read_seeds
+from pc2_baseline.runs.side_by_side import Lane, Task, side_by_side
+from pc2_baseline.runs.table_files import write_table
+from pc2_baseline.runs.table_rows import RowRuns, make_sections
+from pc2_baseline.runs.train import finished
+from pc2_baseline.training.checkpoint import STATE, read_state
+from pc2_baseline.training.run_folder import BEST, LAST, other_settings, read_run, refuse_round
+
+COMMAND = (sys.executable, "-m", "pc2_baseline.runs.measured_run")
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+
+@dataclass(frozen=True, slots=True)
+class TableRow:
+    """A row of the table: a method on a track, with its settings."""
+
+    track: str
+    title: str
+    settings: Settings
+
+    @property
+    def name(self) -> str:
+        """Its folder under that of the table."""
+        return f"{self.track}/{self.title}"
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a table asks for.
+
+    Attributes:
+        release: The release, as :func:`~pc2_baseline.runs.train.train` takes it.
+        out: Folder of the table; runs are ``out/TRACK/METHOD/seed-N``.
+        rows: Rows, those of a track together.
+        seeds: Seeds of each row.
+        lanes: One for each process at a time.
+    """
+
+    release: Path
+    out: Path
+    rows: Sequence[TableRow]
+    seeds: Sequence[int]
+    lanes: Sequence[Lane]
+
+    @property
+    def runs(self) -> list[GridRun]:
+        """All runs, the first seed of every row first."""
+        runs = grid(self.out, [(row.name, row.settings) for row in self.rows], self.seeds)
+        return sorted(runs, key=lambda run: self.seeds.index(run.seed))
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The Markdown of a table, and why each run that failed did."""
+
+    markdown: str
+    failures: dict[str, str]
+
+
+def read_methods(
+    release: Path, methods: Sequence[str], tokenizers: Sequence[str], overrides: Sequence[str]
+) -> list[TableRow]:
+    """Read the rows of a table.
+
+    Args:
+        release: Folder of the data set.
+        methods: Presets or TOML files.
+        tokenizers: Tracks of NoW; none for another data set, and by default all that are there.
+        overrides: ``section.key=value`` each, on top of every method's settings.
+
+    Raises:
+        ConfigError: If there is no such preset, file or tokenizer, a setting is wrong, or two
+            methods have one name or are for different data sets.
+        FormatError: If the release is not there.
+    """
+    titles = [Path(method).stem if method.endswith(".toml") else method for method in methods]
+    if not titles:
+        raise ConfigError("--methods: none, expected one or more")
+    if twice := next((title for title in titles if titles.count(title) > 1), None):
+        raise ConfigError(f"--methods: {twice} is there twice, expected names that differ")
+    plain = {
+        title: read_settings(method, list(overrides))
+        for title, method in zip(titles, methods, strict=True)
+    }
+    track = _field_track({title: settings.data for title, settings in plain.items()})
+    if track is not None:
+        if tokenizers:
+            raise ConfigError(f"--tokenizers: {track} has none, expected it only for NoW")
+        return [TableRow(track, title, settings) for title, settings in plain.items()]
+    return [
+        TableRow(
+            tokenizer, title, read_settings(method, [*overrides, f'data.tokenizer="{tokenizer}"'])
+        )
+        for tokenizer in _tokenizers(release, tokenizers)
+        for title, method in zip(titles, methods, strict=True)
+    ]
+
+
+def _field_track(data: dict[str, DataSettings]) -> str | None:
+    """Return the track of a data set of the field, or ``None`` for NoW."""
+    tracks: dict[str, str] = {benchmark.folder: track for track, benchmark in BENCHMARKS.items()}
+    found = {title: tracks.get(own.name) for title, own in data.items()}
+    if len(set(found.values())) > 1:
+        words = ", ".join(f"{title} is for {track or 'NoW'}" for title, track in found.items())
+        raise ConfigError(f"--methods: {words}; expected one data set")
+    return next(iter(found.values()))
+
+
+def _tokenizers(release: Path, asked: Sequence[str]) -> list[str]:
+    folder = data_folder(release)
+    there: list[str] = [
+        name for name in TOKENIZERS if (folder / f"{SPLIT}_caps_{name}.txt").exists()
+    ]
+    for name in asked:
+        if name not in there:
+            raise ConfigError(f"--tokenizers {name}: {release} has {', '.join(there) or 'none'}")
+    return list(dict.fromkeys(asked)) or there
+
+
+def read_seed_list(text: str) -> list[int]:
+    """Read how many seeds, from 0, or which: ``3`` is ``0,1,2``.
+
+    Raises:
+        ConfigError: If it is neither.
+    """
+    seeds = read_seeds(text.removesuffix(","))
+    if "," in text:
+        return seeds
+    if not seeds[0]:
+        raise ConfigError("--seeds 0: expected one seed or more")
+    return list(range(seeds[0]))
+
+
+def make_lanes(devices: Sequence[str], jobs: int | None) -> tuple[list[Lane], list[str]]:
+    """Make a lane for each process at a time, devices in turn.
+
+    Args:
+        devices: Such as ``cpu``, or ``cuda:0`` and ``cuda:1``; none: as the methods' settings say.
+        jobs: Processes at a time; default: one for each device.
+
+    Returns:
+        The lanes, and an override of the device. A run's settings do not name one GPU of several,
+        so that it may go on with another.
+
+    Raises:
+        ConfigError: If there is no such GPU, or several devices are not all GPUs by number.
+    """
+    lanes = jobs or max(1, len(devices))
+    numbers = [re.fullmatch(r"cuda:(\d+)", device) for device in devices]
+    gpus = [int(number[1]) for number in numbers if number]
+    if not gpus and len(devices) < 2:
+        return [Lane()] * lanes, [f'train.device="{device}"' for device in devices]
+    if len(gpus) < len(devices):
+        raise ConfigError(f"--device {','.join(devices)}: expected one, or such as cuda:0,cuda:1")
+    count = torch.cuda.device_count()
+    if max(gpus) >= count:
+        raise ConfigError(f"--device cuda:{max(gpus)}: this machine has {count} GPUs")
+    names = os.environ.get(_VISIBLE, ",".join(map(str, range(count)))).split(",")
+    places = [Lane({_VISIBLE: names[gpu].strip()}) for gpu in gpus]
+    return [places[lane % len(places)] for lane in range(lanes)], ['train.device="cuda"']
+
+
+class Progress:
+    """Knows how far each run of a table is.
+
+    Args:
+        work: What the table asks for.
+
+    Raises:
+        ConfigError: If a run's folder holds a run of other settings.
+        FormatError: If the release cannot be read, or its test split is a blind round.
+    """
+
+    def __init__(self, work: Work) -> None:
+        refuse_round(work.release, SPLIT)
+        self._prints = cache(_fingerprints)
+        self._release = work.release
+        for run in work.runs:
+            if (run.folder / "run.toml").exists():
+                found = read_run(run.folder).settings
+                if found != run.settings:
+                    problem = other_settings(found, run.settings)
+                    raise ConfigError(f"{run.folder}: {problem}; give another OUT, or remove it")
+
+    def measured(self, run: GridRun) -> Measured | None:
+        """Return the record of a finished run, or ``None``."""
+        path = run.beside(".json")
+        prints = self._prints(self._release, run.settings.data)
+        if not path.exists() or finished(run.folder, prints, run.settings) is None:
+            return None
+        record = build(Measured, read_json(path, "no record"), str(path))
+        return record if record.checkpoint == sha256_of(run.folder / BEST / STATE) else None
+
+    def in_words(self, run: GridRun) -> str:
+        """Return ``done``, ``to do``, or how many epochs are done."""
+        if self.measured(run):
+            return "done"
+        if not (run.folder / LAST / STATE).exists():
+            return "to do"
+        epochs = read_state(run.folder / LAST).epoch + 1
+        return f"goes on after epoch {epochs} of {run.settings.train.total_epochs}"
+
+
+def _fingerprints(release: Path, data: DataSettings) -> dict[Split, str]:
+    return ReleaseReader(release, data).fingerprints
+
+
+def dry_run(work: Work) -> str:
+    """Return what :func:`make_table` would do: a line a run, and the sum; nothing is written."""
+    progress = Progress(work)
+    words = {run.name: progress.in_words(run) for run in work.runs}
+    done = list(words.values()).count("done")
+    lines = [f"{name}: {state}" for name, state in words.items()]
+    return "\n".join([*lines, _plan(work, done, len(words) - done)])
+
+
+def _plan(work: Work, done: int, left: int) -> str:
+    return (
+        f"{done + left} runs: {done} done, {left} to do, "
+        f"{len(work.lanes)} at a time with {_threads(work)} threads each"
+    )
+
+
+def make_table(work: Work) -> Outcome:
+    """Train and score all runs that are not finished, then write the table.
+
+    The table is written anew after every run, of what there is. A run that fails becomes a note of
+    its row, and the others go on; it is tried again by the next call.
+
+    Raises:
+        ConfigError: If a run's folder holds a run of other settings.
+        FormatError: If the release cannot be read, or its test split is a blind round.
+    """
+    progress = Progress(work)
+    runs = {run.name: run for run in work.runs}
+    done = {name: found for name, run in runs.items() if (found := progress.measured(run))}
+    left = [run for name, run in runs.items() if name not in done]
+    failures: dict[str, str] = {}
+    say(_plan(work, len(done), len(left)))
+    tasks = [_task(work, run) for run in left]
+    with closing(side_by_side(COMMAND, tasks, work.lanes)) as ended:
+        for task in ended:
+            measured = None if task.failure else progress.measured(runs[task.name])
+            if measured is None:
+                failures[task.name] = task.failure or f"left no record; {runs[task.name].folder}"
+                words = f"failed: {failures[task.name]}"
+            else:
+                done[task.name] = measured
+                words = f"rSum {measured.rsum:.1f}, {measured.seconds:.0f} s"
+            counts = f"{len(done)} done, {task.running} running, {task.waiting} to do"
+            say(f"{task.name}: {words} ({counts}{_failed(failures)})")
+            _write(work, done, failures)
+    return Outcome(_write(work, done, failures), failures)
+
+
+def _failed(failures: dict[str, str]) -> str:
+    return f", {len(failures)} failed" if failures else ""
+
+
+def _task(work: Work, run: GridRun) -> Task:
+    title = run.row.rpartition("/")[2]
+    job = Assignment(
+        release=work.release, run=run.folder, settings=run.settings, title=title,
+        threads=_threads(work),
+    )  # fmt: skip
+    return Task(run.name, job.model_dump_json(), run.beside(".log"))
+
+
+def _threads(work: Work) -> int:
+    share = (os.cpu_count() or 1) // len(work.lanes)
+    return max(1, min(share, torch.get_num_threads()))  # OMP_NUM_THREADS may ask for fewer
+
+
+def _write(work: Work, done: dict[str, Measured], failures: dict[str, str]) -> str:
+    rows = []
+    for row in work.rows:
+        own = grid(work.out, [(row.name, row.settings)], work.seeds)
+        found = [(run, done[run.name]) for run in own if run.name in done]
+        failed = {run.seed: failures[run.name] for run in own if run.name in failures}
+        rows.append(RowRuns(row.track, row.title, found, failed))
+    return write_table(work.out, make_sections(work.release, rows))

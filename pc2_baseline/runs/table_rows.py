@@ -1,0 +1,259 @@
+"""From finished runs to the lines of a table: spreads, tests, references and reported rows."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from statistics import fmean
+
+import numpy as np
+from jaxtyping import Float
+
+from leaderboard.board.display_text import REFERENCES
+from leaderboard.board.reported import short_name
+from leaderboard.board.tables import Row, boards_of, make_board
+from leaderboard.core.uncertainty import p_against_first
+from leaderboard.metrics import hits_per_image
+from leaderboard.scoring.evaluate import score
+from leaderboard.scoring.result import Result
+from leaderboard.store.entries import entry_of, read_result, write_result
+from leaderboard.submission.archive import Compute, open_submission, pack
+from leaderboard.submission.gallery import read_gallery
+from now_builder.formats.benchmarks import BOARD_FACTS
+from pc2_baseline.modules.retrieval import ensemble
+from pc2_baseline.runs.grid import GridRun
+from pc2_baseline.runs.measured_run import ONE, TWO, WHOLE, Measured
+from pc2_baseline.runs.series import Spread
+from pc2_baseline.runs.text_table import RECALLS, SCORES
+
+ONE_NETWORK, TWO_NETWORKS = "one_network_rsum", "two_networks_rsum"
+COSTS = ("seconds", "memory_gb", "gpu_memory_gb", "auroc")
+FIGURES = (*SCORES, ONE_NETWORK, TWO_NETWORKS, *COSTS)
+"""Names of all figures of a line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line of a table.
+
+    Attributes:
+        title: Name of the method, or of the reference.
+        evidence: ``scored`` here; ``reported`` by a paper; or a ``reference``.
+        networks: Networks whose similarities are averaged, if known.
+        seeds: Seeds that were scored.
+        figures: Figures by name, see :data:`FIGURES`; those that are not known are left out.
+        behind: rSum points below the best line of the section.
+        p: Of that difference, adjusted by Holm over the lines of the section; 1 for the best.
+        notes: What a reader must know, such as why a run failed, or the source.
+    """
+
+    title: str
+    evidence: str
+    networks: int | None = None
+    seeds: tuple[int, ...] = ()
+    figures: Mapping[str, Spread] | None = None
+    behind: float | None = None
+    p: float | None = None
+    notes: tuple[str, ...] = ()
+
+    def figure(self, name: str) -> Spread | None:
+        """Return a figure, if it is known."""
+        return (self.figures or {}).get(name)
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """Lines that are comparable with each other: one tokenizer, or data set, on one test split."""
+
+    track: str
+    title: str
+    lines: tuple[Line, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RowRuns:
+    """What is known of a row's runs.
+
+    Attributes:
+        track: Tokenizer, or data set.
+        title: Name of the method.
+        done: Finished runs, in the order of their seeds.
+        failures: Why a seed failed.
+    """
+
+    track: str
+    title: str
+    done: Sequence[tuple[GridRun, Measured]]
+    failures: Mapping[int, str]
+
+
+def make_sections(release: Path, rows: Sequence[RowRuns]) -> list[Section]:
+    """Compute every line of the table, a section a track.
+
+    Args:
+        release: The release that all runs were scored on.
+        rows: Rows of the table; those of a track stand together.
+
+    Raises:
+        FormatError: If a result or a submission cannot be read.
+    """
+    tracks = dict.fromkeys(row.track for row in rows)
+    return [
+        _section(release, track, [row for row in rows if row.track == track]) for track in tracks
+    ]
+
+
+def _section(release: Path, track: str, rows: Sequence[RowRuns]) -> Section:
+    results = [[_result(run, WHOLE) for run, _ in row.done] for row in rows]
+    lines = [_line(release, row, scored) for row, scored in zip(rows, results, strict=True)]
+    first = next((result for scored in results for result in scored), None)
+    if first is None:
+        return Section(track, f"{release.name}, {track}", tuple(lines))
+    images, captions = first.n_images, first.n_pairs
+    size = (
+        f"{captions:,} pairs" if images == captions else f"{images:,} images, {captions:,} captions"
+    )
+    return Section(
+        track,
+        f"{BOARD_FACTS[boards_of(first)[0]].title}: {release.resolve().name}, test split, {size}",
+        (*_compared(lines, results), *other_lines(first)),
+    )
+
+
+def _line(release: Path, row: RowRuns, results: Sequence[Result]) -> Line:
+    """Summarise the finished runs of a row."""
+    failed = tuple(f"seed {seed} failed: {why}" for seed, why in row.failures.items())
+    if not row.done:
+        return Line(row.title, "scored", notes=failed)
+    figures = {
+        name: Spread.of([scores[name] for scores in map(_scores, results)]) for name in SCORES
+    }
+    networks = row.done[0][1].networks
+    by_networks = {
+        ONE_NETWORK: _rsum(row.done, WHOLE if networks == 1 else ONE),
+        TWO_NETWORKS: _averaged(release, row)
+        if networks == 1
+        else _rsum(row.done, WHOLE if networks == 2 else TWO),
+    }
+    measured = {
+        name: Spread.of(values)
+        for name in COSTS
+        if (values := [v for _, m in row.done if (v := getattr(m, name)) is not None])
+    }
+    unranked = {f"not ranked: {result.reason}" for result in results if result.reason}
+    return Line(
+        row.title,
+        "scored",
+        networks,
+        tuple(run.seed for run, _ in row.done),
+        {**figures, **{name: v for name, v in by_networks.items() if v}, **measured},
+        notes=(*failed, *sorted(unranked)),
+    )
+
+
+def _rsum(done: Sequence[tuple[GridRun, Measured]], ending: str) -> Spread | None:
+    """Return the rSum of a part of the networks, if all runs have been scored so."""
+    if any(ending not in measured.scored for _, measured in done):
+        return None
+    return Spread.of([_result(run, ending).rsum for run, _ in done])
+
+
+def _averaged(release: Path, row: RowRuns) -> Spread | None:
+    """Return the rSum of each seed averaged with the next, and of the last with the first.
+
+    No deviation: two of these share a network.
+    """
+    runs = [run for run, _ in row.done]
+    ring = runs if len(runs) < 3 else [*runs, runs[0]]
+    values = [average_runs(release, pair, row.title).rsum for pair in pairwise(ring)]
+    return Spread(fmean(values), None, values) if values else None
+
+
+def average_runs(release: Path, runs: Sequence[GridRun], title: str) -> Result:
+    """Score the mean similarity of several runs; it is made anew where a run's is newer.
+
+    Beside the runs stand then ``seeds-0-1.zip``, a submission, and ``seeds-0-1.result.json``.
+    """
+    name = "-".join(["seeds", *(str(run.seed) for run in runs)])
+    output = runs[0].folder.with_name(f"{name}.zip")
+    result = output.with_suffix(".result.json")
+    sources = [run.beside(".zip") for run in runs]
+    newest = max(source.stat().st_mtime_ns for source in sources)
+    if not result.exists() or result.stat().st_mtime_ns < newest:
+        _average(release, sources, output, title)
+        write_result(result, score(output, release))
+    return read_result(result)
+
+
+def _average(release: Path, sources: Sequence[Path], output: Path, title: str) -> None:
+    """Average submissions of one matrix each."""
+    matrices, metas = [], []
+    for source in sources:
+        with open_submission(source) as submission:
+            meta = submission.meta
+            gallery = read_gallery(release, meta.split, meta.track)
+            matrices.append(submission.read(gallery).matrices[0])
+            metas.append(meta)
+    training = metas[0].training.model_copy(
+        update={
+            "seeds": tuple(seed for meta in metas for seed in meta.training.seeds),
+            "ensemble_size": sum(meta.training.ensemble_size or 1 for meta in metas),
+        }
+    )
+    method = metas[0].method.model_copy(update={"name": f"{title}, seeds averaged"})
+    about = {"training": training, "method": method, "compute": Compute()}
+    pack(output, ensemble(matrices), metas[0].model_copy(update=about))
+
+
+def _result(run: GridRun, ending: str) -> Result:
+    return read_result(run.beside(f"{ending}.result.json"))
+
+
+def _scores(result: Result) -> dict[str, float]:
+    recalls = (*result.i2t.values(), *result.t2i.values())
+    return {**dict(zip(RECALLS, recalls, strict=True)), "rsum": result.rsum}
+
+
+def _compared(lines: Sequence[Line], results: Sequence[Sequence[Result]]) -> list[Line]:
+    """Test each line against the best, image by image, on the mean of its seeds."""
+    known = [place for place, scored in enumerate(results) if scored]
+    hits = np.stack([mean_hits(results[place]) for place in known])
+    behind = 100 * (hits.mean(axis=1).max() - hits.mean(axis=1))
+    tested = dict(
+        zip(known, zip(behind.tolist(), p_against_first(hits).tolist(), strict=True), strict=True)
+    )
+    compared = []
+    for place, line in enumerate(lines):
+        difference, p = tested.get(place, (None, None))
+        compared.append(replace(line, behind=difference, p=p))
+    return compared
+
+
+def mean_hits(results: Iterable[Result]) -> Float[np.ndarray, " images"]:
+    """Return the hits of each image, averaged over results on the same split."""
+    ranks = [result.ranks for result in results if result.ranks is not None]
+    hits = [hits_per_image(*record.read(), record.owner()) for record in ranks]
+    return np.asarray(np.mean(hits, axis=0))
+
+
+def other_lines(result: Result) -> list[Line]:
+    """Return what the board shows beside a result.
+
+    These are rows that papers report, if the split is the published one, and below them the
+    references.
+    """
+    board, entry = boards_of(result)[0], entry_of(result)
+    section = make_board(board, [entry]).section_of(entry.name)
+    rows = [row for row in section.rows if row.entry is None] if section else []
+    return sorted(map(_other_line, rows), key=lambda line: line.evidence == "reference")
+
+
+def _other_line(row: Row) -> Line:
+    names = SCORES if row.recalls else ("rsum",)
+    values = zip(names, (*row.recalls, row.rsum), strict=True)
+    figures = {name: Spread.of([value]) for name, value in values}
+    if row.reported is None:
+        return Line(REFERENCES.get(row.method, row.method), "reference", figures=figures)
+    source = f"{short_name(row.reported.source)}, {row.reported.table}"
+    notes = (source, *([row.reported.footnote] if row.reported.footnote else []))
+    return Line(row.method, "reported", row.reported.ensemble, figures=figures, notes=notes)

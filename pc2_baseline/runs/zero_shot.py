@@ -1,0 +1,233 @@
+"""A pre-trained dual encoder, not trained here, from screenshots and captions to a submission."""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Float
+from PIL import Image
+from torch import Tensor
+
+from leaderboard.core.rounds import round_of
+from leaderboard.submission.archive import (
+    Compute,
+    Links,
+    Method,
+    Submission,
+    Training,
+    new_submission,
+    pack,
+)
+from now_builder.dual_encoder import DualEncoder
+from now_builder.errors import ConfigError, FormatError
+from now_builder.formats.io import replacing, write_text
+from now_builder.formats.reader import open_release
+from now_builder.formats.release import Pair, is_ours
+from now_builder.formats.screenshots import Screenshot, find_screenshots
+from now_builder.formats.shard import open_screenshot
+from pc2_baseline.config import ZeroShotSettings
+from pc2_baseline.progress import bar, say
+from pc2_baseline.training.run_folder import pick_device
+
+_MADE_OF = "made-of"
+_DECODERS = min(8, os.cpu_count() or 1)
+_MAX_NAME = 120
+"""Characters of a method's name on the board."""
+
+
+@dataclass(frozen=True, slots=True)
+class ZeroShot:
+    """What a run of ``zero-shot`` did.
+
+    Attributes:
+        output: The submission.
+        pairs: Images, and captions, of the split.
+        truncated: Captions that were cut.
+        text_limit: Tokens to which they were cut.
+    """
+
+    output: Path
+    pairs: int
+    truncated: int
+    text_limit: int
+
+    def __str__(self) -> str:
+        """Return one line for the terminal."""
+        share = self.truncated / self.pairs
+        return (
+            f"{self.output}: {self.pairs} screenshots x {self.pairs} captions, {share:.1%} of the "
+            f"captions cut to {self.text_limit} tokens"
+        )
+
+
+def zero_shot(release: Path, output: Path, settings: ZeroShotSettings) -> ZeroShot:
+    """Score a split's screenshots against its caption texts by a pre-trained dual encoder.
+
+    Features of finished batches wait in ``OUTPUT.parts/`` until the submission is written: the
+    same call goes on after a stop. Scores are cosines times the model's own scale, plus its bias.
+
+    Args:
+        release: A release packaged here, whose pairs have texts.
+        output: The submission to write, a ``.zip``.
+        settings: Model, captures, and what to compute in.
+
+    Raises:
+        ConfigError: If ``output`` is no ``.zip``, the device or the track is none, or the model
+            cannot be had or is no dual encoder.
+        FormatError: If the release has no caption texts, as the authors' archive and blind rounds
+            have not, or the captures lack a screenshot of it or are another crawl's.
+    """
+    if output.suffix != ".zip":
+        raise ConfigError(f"-o {output}: expected the name of a .zip file")
+    pairs = _read_pairs(release, settings.split)
+    screenshots = find_screenshots(settings.captures, pairs)
+    encoder = DualEncoder(
+        settings.model,
+        pick_device(settings.device),
+        settings.precision,
+        revision=settings.revision,
+        max_text_tokens=settings.max_text_tokens,
+    )
+    texts = [pair.caption for pair in pairs]
+    truncated = sum(count > encoder.text_limit for count in encoder.count_tokens(texts))
+    done = ZeroShot(output, len(pairs), truncated, encoder.text_limit)
+    meta = _describe(release, settings, encoder, done, [pair.key for pair in pairs])
+    finished = _Finished(output, _digest(encoder, settings, texts, screenshots))
+
+    def embed_images(rows: slice) -> Tensor:
+        shown = _decode([screenshots[pair.key] for pair in pairs[rows]])
+        return encoder.images(shown, squeeze=settings.squeeze)
+
+    images = finished.embed("images", len(pairs), settings.batch_size, embed_images)
+    captions = finished.embed(
+        "captions", len(pairs), settings.batch_size, lambda rows: encoder.texts(texts[rows])
+    )
+    pack(output, encoder.scale * (images @ captions.T) + encoder.bias, meta)
+    finished.remove()
+    return done
+
+
+def _read_pairs(release: Path, split: str) -> list[Pair]:
+    """Read the pairs of a split, in pair order."""
+    found = open_release(release)
+    blind = round_of(release, split)
+    if blind is not None:
+        raise FormatError(
+            release,
+            f"the {split} split of blind round {blind.round!r}, which has neither screenshots nor "
+            "caption texts; a zero-shot model needs both",
+        )
+    if not is_ours(release):
+        raise FormatError(
+            release, "no manifest.json and so no caption texts, such as the authors' archive"
+        )
+    pairs = list(found.pairs(split))
+    if not pairs:
+        raise FormatError(release, f"no pair in {split}")
+    return pairs
+
+
+def _describe(
+    release: Path,
+    settings: ZeroShotSettings,
+    encoder: DualEncoder,
+    done: ZeroShot,
+    keys: Sequence[str],
+) -> Submission:
+    method = Method(
+        name=f"{encoder.name} (zero-shot)"[-_MAX_NAME:],
+        version=encoder.revision or encoder.sha256[:12],
+        abstract=(
+            "Zero-shot: pre-trained, not trained on this data; screenshots "
+            f"{'squeezed to squares ' if settings.squeeze else ''}against caption texts, "
+            f"{done.truncated / done.pairs:.1%} of which are cut to {done.text_limit} tokens. "
+            f"Computed in {settings.precision}; sha256 of the model's files: {encoder.sha256}."
+        ),
+    )
+    training = Training(
+        external_data="What the pre-trained model was trained on; nothing of this release.",
+        pretrained_backbones=(encoder.name[-_MAX_NAME:],),
+        ensemble_size=1,
+    )
+    meta = new_submission(release, settings.track, settings.split, method, training)
+    if meta.image_ids != tuple(keys):
+        raise FormatError(
+            release / "pairs.parquet", f"keys of {settings.split} are not those of its captions"
+        )
+    card = f"https://huggingface.co/{encoder.name}" if encoder.on_hub else None
+    compute = Compute(params_m=round(encoder.parameters / 1e6, 3))
+    return meta.model_copy(update={"links": Links(model_card=card), "compute": compute})
+
+
+def _decode(screenshots: Sequence[Screenshot]) -> list[Image.Image]:
+    with ThreadPoolExecutor(_DECODERS) as pool:
+        return list(pool.map(lambda found: open_screenshot(found.read(), found.key), screenshots))
+
+
+def _digest(
+    encoder: DualEncoder,
+    settings: ZeroShotSettings,
+    texts: Sequence[str],
+    screenshots: dict[str, Screenshot],
+) -> str:
+    """Identify all that the features depend on."""
+    own = settings.model_dump(include={"precision", "squeeze"})
+    seen = {key: found.sha256 for key, found in screenshots.items()}
+    tree = [encoder.sha256, encoder.text_limit, own, list(texts), seen]
+    return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()
+
+
+class _Finished:
+    """Features of finished batches, each in a file named by its first row, beside an output.
+
+    What another model or other data left there is removed.
+    """
+
+    def __init__(self, output: Path, digest: str) -> None:
+        self._folder = output.with_name(f"{output.name}.parts")
+        made_of = self._folder / _MADE_OF
+        if not made_of.is_file() or made_of.read_text(encoding="utf-8") != digest:
+            self.remove()
+            write_text(made_of, digest)
+
+    def embed(
+        self, side: str, rows: int, batch_size: int, embed: Callable[[slice], Tensor]
+    ) -> Float[np.ndarray, "rows width"]:
+        """Return the features of all rows, of which only those that are missing are computed."""
+        blocks = self._read(side)
+        done = sum(map(len, blocks))
+        say(f"{side}: {rows - done} to embed, {done} done")
+        starts = range(done, rows, batch_size)
+        for start in bar(starts, side, len(starts)):
+            block = embed(slice(start, start + batch_size)).numpy()
+            file = self._file(side, start)
+            with replacing(file, durable=False) as temporary, temporary.open("wb") as stream:
+                np.save(stream, block, allow_pickle=False)
+            blocks.append(block)
+        return np.concatenate(blocks)
+
+    def remove(self) -> None:
+        """Remove all of them."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _read(self, side: str) -> list[Float[np.ndarray, "_ width"]]:
+        """Read the files that follow one another from the first row, up to one that is torn."""
+        blocks: list[Float[np.ndarray, "_ width"]] = []
+        count = 0
+        while (path := self._file(side, count)).is_file():
+            try:
+                block = np.load(path, allow_pickle=False)
+            except (ValueError, OSError, EOFError):
+                break
+            blocks.append(block)
+            count += len(block)
+        return blocks
+
+    def _file(self, side: str, start: int) -> Path:
+        return self._folder / f"{side}-{start:08d}.npy"

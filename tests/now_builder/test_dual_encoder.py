@@ -1,0 +1,287 @@
+"""Dual encoders of `transformers`: small ones with random weights, loaded from folders."""
+
+import json
+import shutil
+
+import pytest
+import torch
+import transformers
+from PIL import Image, ImageDraw
+from safetensors.torch import load_file, save_file
+
+from now_builder.dual_encoder import DualEncoder, find_encoder, hash_of_encoder
+from now_builder.errors import ConfigError
+
+CPU = torch.device("cpu")
+WORDS = ["news", "cats", "and", "dogs", "weather", *"今天气猫"]
+TEXTS = [
+    "News", "cats and dogs", "今天天气", "dogs and unheard of things 猫", "weather " * 20, "猫",
+    "cats and dogs and cats and dogs and news", "",
+]  # fmt: skip
+KINDS = ("clip", "siglip", "siglip2", "chinese_clip", "alt_clip", "vision_text")
+SCALE, BIAS = 1.3, -2.5
+
+
+@pytest.fixture(scope="module")
+def folder(encoders, tmp_path_factory):
+    """The function that writes a model of a kind into a folder, once."""
+    root = tmp_path_factory.mktemp("encoders")
+
+    def saved(kind):
+        if not (root / kind).exists():
+            encoders.save(getattr(encoders, kind), root / kind, WORDS)
+            state = load_file(root / kind / "model.safetensors")
+            state["logit_scale"].fill_(SCALE)
+            if "logit_bias" in state:
+                state["logit_bias"].fill_(BIAS)
+            save_file(state, root / kind / "model.safetensors", {"format": "pt"})
+        return root / kind
+
+    return saved
+
+
+@pytest.fixture(scope="module")
+def pictures():
+    return [picture(number) for number in range(5)]
+
+
+def picture(number, size=(72, 128)):
+    drawn = Image.new("RGB", size, (40 * number, 200 - 30 * number, 90))
+    ImageDraw.Draw(drawn).rectangle((5, 4 + 7 * number, 40, 60 + 9 * number), fill="white")
+    ImageDraw.Draw(drawn).ellipse((9 * number, 80, 9 * number + 20, 120), fill="black")
+    return drawn
+
+
+def by_the_model_itself(folder, pictures, texts):
+    """Logits of each picture with each text, one pair at a time, by a forward pass of the model."""
+    model = transformers.AutoModel.from_pretrained(folder).eval()
+    processor = transformers.AutoProcessor.from_pretrained(folder)
+    full = "siglip" in model.config.model_type
+    logits = torch.zeros(len(pictures), len(texts))
+    for column, text in enumerate(texts):
+        tokens = processor.tokenizer(
+            [text], padding="max_length" if full else True, truncation=True, max_length=12,
+            return_tensors="pt",
+        )  # fmt: skip
+        if full:
+            del tokens["attention_mask"]
+        for row, picture in enumerate(pictures):
+            pixels = processor.image_processor(images=[picture], return_tensors="pt")
+            with torch.inference_mode():
+                logits[row, column] = model(**tokens, **pixels).logits_per_image
+    return logits
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_scores_are_the_logits_of_the_model_itself(folder, pictures, kind):
+    encoder = DualEncoder(str(folder(kind)), CPU)
+    scores = encoder.scale * encoder.images(pictures) @ encoder.texts(TEXTS).T + encoder.bias
+    expected = by_the_model_itself(folder(kind), pictures, TEXTS)
+    assert expected.std(dim=0).min() > 1e-3, "pictures are told apart"
+    torch.testing.assert_close(scores, expected, atol=2e-5, rtol=1e-5)
+    assert encoder.scale == pytest.approx(torch.tensor(SCALE).exp())
+    assert encoder.bias == (BIAS if kind.startswith("siglip") else 0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_batches_change_no_vector(folder, pictures, kind):
+    encoder = DualEncoder(str(folder(kind)), CPU)
+    one = torch.cat([encoder.images([picture]) for picture in pictures])
+    torch.testing.assert_close(encoder.images(pictures), one, atol=2e-6, rtol=0)
+    one = torch.cat([encoder.texts([text]) for text in TEXTS])
+    torch.testing.assert_close(encoder.texts(TEXTS), one, atol=2e-6, rtol=0)
+    torch.testing.assert_close(one.norm(dim=1), torch.ones(len(TEXTS)))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_texts_are_cut_to_what_the_tower_takes_or_to_less(folder, kind):
+    encoder = DualEncoder(str(folder(kind)), CPU)
+    assert encoder.text_limit == 12
+    shown = [" ".join(["cats", "and"] * count) for count in (1, 40, 50)]
+    found = encoder.texts(shown)
+    torch.testing.assert_close(found[1], found[2], atol=2e-6, rtol=0)
+    assert (found[0] - found[1]).abs().max() > 1e-4
+    short = DualEncoder(str(folder(kind)), CPU, max_text_tokens=5)
+    assert short.text_limit == 5
+    torch.testing.assert_close(short.texts(["cats"]), encoder.texts(["cats"]))
+    assert (short.texts(shown[1:2]) - found[1]).abs().max() > 1e-4
+
+
+def test_tokens_are_counted_before_they_are_cut(folder):
+    encoder = DualEncoder(str(folder("clip")), CPU)
+    assert encoder.count_tokens(["", "cats", "cats and dogs", "cats " * 30]) == [2, 3, 5, 32]
+
+
+@pytest.mark.parametrize("wanted", [2, 13, -1])
+def test_a_length_that_the_tower_does_not_take_is_refused(folder, wanted):
+    with pytest.raises(ConfigError, match=rf"--max-text-tokens {wanted}: expected 3 to 12 of clip"):
+        DualEncoder(str(folder("clip")), CPU, max_text_tokens=wanted)
+
+
+def test_squeezed_pictures_are_seen_whole_where_the_processor_crops(folder):
+    encoder = DualEncoder(str(folder("clip")), CPU)
+    plain, marked = picture(0), picture(0)
+    ImageDraw.Draw(marked).rectangle((0, 0, 72, 20), fill="red")  # above the middle square
+    cropped, whole = (encoder.images([plain, marked], squeeze=how) for how in (False, True))
+    assert torch.equal(cropped[0], cropped[1])
+    assert (whole[0] - whole[1]).abs().max() > 1e-3
+    square = plain.resize((128, 128), Image.Resampling.BICUBIC)
+    assert torch.equal(encoder.images([plain], squeeze=True), encoder.images([square]))
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_half_precision_stays_near(folder, pictures, kind, precision):
+    whole = DualEncoder(str(folder(kind)), CPU)
+    half = DualEncoder(str(folder(kind)), CPU, precision)
+    for found, expected in (
+        (half.images(pictures), whole.images(pictures)),
+        (half.texts(TEXTS), whole.texts(TEXTS)),
+    ):
+        assert found.dtype == torch.float32
+        assert (found * expected).sum(dim=1).min() > 0.99
+
+
+def test_a_model_is_known_by_what_its_vectors_depend_on(folder, tmp_path):
+    moved = shutil.copytree(folder("clip"), tmp_path / "moved")
+    assert hash_of_encoder(moved) == hash_of_encoder(folder("clip"))
+    (moved / "README.md").write_text("words")
+    assert hash_of_encoder(moved) == hash_of_encoder(folder("clip"))
+    tokens = json.loads((moved / "tokenizer.json").read_text())
+    tokens["normalizer"]["lowercase"] = False
+    (moved / "tokenizer.json").write_text(json.dumps(tokens))
+    assert hash_of_encoder(moved) != hash_of_encoder(folder("clip"))
+
+
+def test_a_snapshot_of_the_hub_tells_its_commit(folder, tmp_path):
+    commit = "0123456789" * 4
+    snapshot = shutil.copytree(folder("clip"), tmp_path / commit)
+    assert DualEncoder(str(snapshot), CPU).revision == commit
+    assert DualEncoder(str(folder("clip")), CPU).revision is None
+
+
+def test_pickled_weights_are_read_where_there_are_no_others(folder, pictures, tmp_path):
+    pickled = shutil.copytree(folder("clip"), tmp_path / "pickled")
+    torch.save(load_file(pickled / "model.safetensors"), pickled / "pytorch_model.bin")
+    (pickled / "model.safetensors").unlink()
+    found = DualEncoder(str(pickled), CPU)
+    assert torch.equal(
+        found.images(pictures), DualEncoder(str(folder("clip")), CPU).images(pictures)
+    )
+
+
+def test_a_pickle_that_runs_code_is_refused(folder, tmp_path):
+    pickled = shutil.copytree(folder("clip"), tmp_path / "pickled")
+    (pickled / "model.safetensors").unlink()
+
+    class Harm:
+        def __reduce__(self):
+            return (tmp_path.joinpath("harm").write_text, ("done",))
+
+    torch.save({"logit_scale": Harm()}, pickled / "pytorch_model.bin")
+    with pytest.raises(ConfigError, match="a pickle of more than tensors"):
+        DualEncoder(str(pickled), CPU)
+    assert not (tmp_path / "harm").exists()
+
+
+def spoiled(folder, how):
+    """Make a folder unusable in one way; return what must be said of it."""
+    weights = folder / "model.safetensors"
+    state = load_file(weights)
+
+    def headless():
+        del state["visual_projection.weight"]
+        save_file(state, weights, {"format": "pt"})
+
+    def infinite():
+        state["text_projection.weight"][0, 0] = float("inf")
+        save_file(state, weights, {"format": "pt"})
+
+    def of_code():
+        tree = json.loads((folder / "config.json").read_text())
+        tree |= {"model_type": "own", "auto_map": {"AutoConfig": "own.Config"}}
+        (folder / "config.json").write_text(json.dumps(tree))
+
+    def of_another_kind():
+        config = transformers.BertConfig(
+            vocab_size=20, hidden_size=8, num_hidden_layers=1, num_attention_heads=1,
+            intermediate_size=8,
+        )  # fmt: skip
+        config.save_pretrained(folder)
+
+    return {
+        "no config": ((folder / "config.json").unlink, "config.json is missing"),
+        "no weights": (weights.unlink, "model.safetensors is missing"),
+        "torn": (lambda: weights.write_bytes(weights.read_bytes()[:100]), "clip"),
+        "headless": (headless, "1 parameters missing: .'visual_projection.weight'"),
+        "infinite": (infinite, "get_text_features is not finite"),
+        "no tokenizer": ((folder / "tokenizer.json").unlink, "tokenizer"),
+        "no processor": ((folder / "processor_config.json").unlink, "processor"),
+        "own code": (of_code, "custom code"),
+        "another kind": (of_another_kind, "bert is no dual encoder: it has no get_image_features"),
+    }[how]
+
+
+@pytest.mark.parametrize(
+    "how",
+    ["no config", "no weights", "torn", "headless", "infinite", "no tokenizer", "no processor",
+     "own code", "another kind"],
+)  # fmt: skip
+def test_what_is_no_dual_encoder_is_refused_in_one_line(folder, tmp_path, how):
+    broken = shutil.copytree(folder("clip"), tmp_path / "clip")
+    spoil, problem = spoiled(broken, how)
+    spoil()
+    with pytest.raises(ConfigError, match=problem) as caught:
+        DualEncoder(str(broken), CPU).texts(["news"])
+    assert str(caught.value).startswith("model ")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["no such name at all!", "/no/such/folder", ""])
+def test_a_name_that_cannot_be_had_is_refused_with_what_to_do(name):
+    with pytest.raises(ConfigError, match=r"`hf download .*neither a folder nor a name") as caught:
+        find_encoder(name)
+    assert "\n" not in str(caught.value)
+
+
+def test_without_a_network_a_hub_name_is_refused_with_what_to_do(monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(ConfigError, match="`hf download now/none` brings all of it") as caught:
+        find_encoder("now/none")
+    assert "\n" not in str(caught.value)
+
+
+def test_of_a_hub_model_only_its_small_files_come_before_it_is_known_to_be_one(
+    folder, tmp_path, monkeypatch
+):
+    whole, cache, asked = folder("clip"), tmp_path / "cache", []
+    cache.mkdir()
+
+    def download(name, revision, allow_patterns):
+        asked.append((name, revision, allow_patterns))
+        for pattern in allow_patterns:
+            for file in whole.glob(pattern):
+                shutil.copy(file, cache)
+        return str(cache)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    encoder = DualEncoder("now/clip", CPU, revision="main")
+    assert asked == [
+        ("now/clip", "main", ["*.json", "*.txt", "*.model"]),
+        ("now/clip", "main", ["*.safetensors"]),
+    ]
+    assert (encoder.name, encoder.on_hub) == ("now/clip", True)
+    (cache / "model.safetensors").unlink()
+    tree = json.loads((whole / "config.json").read_text())
+    whole = tmp_path / "other"
+    whole.mkdir()
+    (whole / "config.json").write_text(json.dumps(tree | {"model_type": "bert"}))
+    with pytest.raises(ConfigError, match="no dual encoder"):
+        DualEncoder("now/clip", CPU)
+    assert len(asked) == 3
+
+
+def test_without_transformers_it_is_said_what_to_install(folder, monkeypatch):
+    monkeypatch.setattr("now_builder.dual_encoder.find_spec", lambda _: None)
+    with pytest.raises(ConfigError, match=r"transformers is missing; .*noise-of-web\[zero-shot\]"):
+        DualEncoder(str(folder("clip")), CPU)

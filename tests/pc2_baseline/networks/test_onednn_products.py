@@ -1,0 +1,37 @@
+"""Float32 products by the other library stay float32, and the switch goes back."""
+
+import pytest
+import torch
+
+from pc2_baseline.networks import onednn_products as products
+
+
+@pytest.fixture
+def switch():
+    """What chooses the library."""
+    return torch.backends.mkldnn.matmul
+
+
+def test_products_with_the_switch_are_as_near_to_float64_as_float32_is(switch):
+    before = switch.fp32_precision
+    a, b = torch.randn(64, 1024), torch.randn(1024, 64)
+    exact = a.double() @ b.double()
+    with products.fast_float32():
+        found = a @ b
+    assert (found - exact).abs().max() < 1e-6 * exact.abs().max() * 1024**0.5
+    assert switch.fp32_precision == before
+
+
+def test_the_switch_stays_off_where_products_would_be_rounded(switch, monkeypatch):
+    monkeypatch.setattr(products, "_is_exact", lambda: False)
+    before = switch.fp32_precision
+    with products.fast_float32() as on:
+        assert not on
+        assert switch.fp32_precision == before
+
+
+def test_the_switch_goes_back_after_an_error(switch):
+    before = switch.fp32_precision
+    with pytest.raises(KeyError), products.fast_float32():
+        raise KeyError
+    assert switch.fp32_precision == before

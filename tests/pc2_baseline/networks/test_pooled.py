@@ -1,0 +1,184 @@
+"""One vector a screenshot, one a caption: poolings against slow ones, and what scores them."""
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+
+from now_builder.errors import ConfigError
+from pc2_baseline.config import read_settings
+from pc2_baseline.methods.networks import make_network
+from pc2_baseline.modules.retrieval import ensemble, scores
+from pc2_baseline.networks.codes import CaptionCodes, ImageCodes
+from pc2_baseline.networks.cosine import CosineSimilarity
+from pc2_baseline.networks.pooled import (
+    GeneralizedPooling,
+    PooledCaptionEncoder,
+    PooledImageEncoder,
+)
+from pc2_baseline.process_groups import ProcessGroup
+from pc2_baseline.training.method import Sizes
+
+
+def codes(images, captions):
+    ones = torch.ones(len(captions), dtype=torch.int64)
+    return ImageCodes(images[:, None], images), CaptionCodes(captions[:, None], captions, ones)
+
+
+def test_the_score_is_the_cosine_and_the_logit_that_of_half_of_it_and_one():
+    images = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
+    captions = torch.tensor([[0.6, 0.8], [-0.8, 0.6], [1.0, 0.0]])
+    cosines = torch.tensor([[0.6, -0.8, 1.0], [0.8, 0.6, 0.0]])
+    block, both = CosineSimilarity(), codes(images, captions)
+    assert torch.allclose(block(*both), cosines)
+    logits = block(*both, logits=True)
+    assert torch.isfinite(logits).all()
+    assert torch.allclose(logits.sigmoid(), (1 + cosines) / 2, atol=1e-6)
+
+
+def test_an_ensemble_of_pooled_networks_ranks_by_the_mean_cosine():
+    torch.manual_seed(0)
+    block = CosineSimilarity()
+    vectors = functional.normalize(torch.randn(3, 2, 40, 6), dim=-1)
+    own = [codes(*pair) for pair in vectors]
+    mean = np.mean([block(*both).numpy() for both in own], axis=0)
+    together = ensemble([block(*both, logits=True).numpy() for both in own])
+    np.testing.assert_allclose(1 / (1 + np.exp(-together)), (1 + mean) / 2, atol=1e-5)
+    assert scores(together, np.arange(40)) == scores(mean, np.arange(40))
+
+
+def test_generalized_pooling_weighs_sorted_values_dimension_by_dimension():
+    torch.manual_seed(0)
+    pool = GeneralizedPooling()
+    vectors = torch.randn(3, 7, 5)
+    weights = pool.weights(7).tolist()
+    assert sum(weights) == pytest.approx(1)
+    assert len(set(weights)) == 7
+    found = pool(vectors)
+    for row in range(3):
+        for dim in range(5):
+            ordered = sorted(vectors[row, :, dim].tolist(), reverse=True)
+            slow = sum(weight * value for weight, value in zip(weights, ordered, strict=True))
+            assert found[row, dim].item() == pytest.approx(slow, abs=1e-6)
+    assert torch.allclose(pool(vectors[:, torch.randperm(7)]), found)
+
+
+def test_generalized_pooling_may_become_the_mean_or_the_maximum(monkeypatch):
+    pool, vectors = GeneralizedPooling(), torch.randn(3, 7, 5)
+    torch.nn.init.zeros_(pool.weigh.weight)
+    assert torch.allclose(pool(vectors), vectors.mean(1), atol=1e-6)
+    monkeypatch.setattr(pool, "weights", lambda ranks: torch.eye(ranks)[0])
+    assert torch.equal(pool(vectors), vectors.amax(1))
+
+
+def test_the_mean_of_regions_is_that_of_their_projections():
+    encoder = PooledImageEncoder(11, 6).eval()
+    regions = torch.randn(4, 36, 11)
+    found = encoder(regions)
+    slow = functional.normalize(encoder.project(regions).mean(1), dim=1)
+    assert torch.allclose(found.pooled, slow, atol=1e-6)
+    assert torch.equal(found.regions, found.pooled[:, None])
+    assert torch.allclose(found.pooled.norm(dim=1), torch.ones(4))
+
+
+def test_the_generalized_pool_is_of_projected_regions():
+    encoder = PooledImageEncoder(11, 6, "gpo").eval()
+    regions = torch.randn(4, 36, 11)
+    slow = functional.normalize(encoder.pool(encoder.project(regions)), dim=1)
+    assert torch.allclose(encoder(regions).pooled, slow, atol=1e-6)
+
+
+def test_features_are_dropped_in_training_alone():
+    encoder, regions = PooledImageEncoder(11, 6, feature_dropout=0.5), torch.randn(4, 36, 11)
+    assert not torch.equal(encoder(regions).pooled, encoder(regions).pooled)
+    encoder.eval()
+    assert torch.equal(encoder(regions).pooled, encoder(regions).pooled)
+
+
+def test_a_bag_of_words_is_the_mean_of_embeddings_and_knows_no_order():
+    encoder = PooledCaptionEncoder(20, 5, 6).eval()
+    tokens, lengths = torch.tensor([[1, 7, 7, 2], [1, 3, 2, 0]]), torch.tensor([4, 3])
+    found = encoder(tokens, lengths)
+    for row, length in enumerate(lengths.tolist()):
+        mean = sum(encoder.embed.weight[token] for token in tokens[row, :length].tolist()) / length
+        slow = functional.normalize(encoder.read(mean), dim=0)
+        assert torch.allclose(found.pooled[row], slow, atol=1e-6)
+    turned = encoder(torch.tensor([[7, 1, 2, 7], [2, 3, 1, 0]]), lengths)
+    assert torch.allclose(turned.pooled, found.pooled, atol=1e-6)
+    assert found.lengths.tolist() == [1, 1]
+    assert torch.equal(found.words, found.pooled[:, None])
+
+
+def test_a_gru_reads_the_order():
+    torch.manual_seed(0)
+    encoder, lengths = PooledCaptionEncoder(20, 5, 6, "gru").eval(), torch.tensor([3])
+    one = encoder(torch.tensor([[1, 7, 2]]), lengths).pooled
+    assert not torch.allclose(one, encoder(torch.tensor([[7, 1, 2]]), lengths).pooled, atol=1e-3)
+    outputs = encoder.read(encoder.embed(torch.tensor([[1, 7, 2]])))[0][0]
+    slow = functional.normalize(sum((outputs[:, :6] + outputs[:, 6:]) / 2) / 3, dim=0)
+    assert torch.allclose(one[0], slow, atol=1e-6)
+
+
+@pytest.mark.parametrize("reader", ["words", "gru"])
+def test_padding_is_no_word(reader):
+    encoder = PooledCaptionEncoder(20, 5, 6, reader).eval()
+    alone = encoder(torch.tensor([[1, 3, 2]]), torch.tensor([3])).pooled
+    padded = encoder(torch.tensor([[1, 3, 2, 9, 9], [4, 4, 4, 4, 4]]), torch.tensor([3, 5])).pooled
+    assert torch.allclose(alone[0], padded[0], atol=1e-6)
+
+
+def test_words_are_blank_in_training_alone():
+    encoder = PooledCaptionEncoder(20, 5, 6, word_dropout=1.0)
+    tokens, lengths = torch.tensor([[1, 3, 2], [5, 5, 5]]), torch.tensor([3, 3])
+    assert torch.equal(*encoder(tokens, lengths).pooled)
+    assert not torch.equal(*encoder.eval()(tokens, lengths).pooled)
+
+
+@pytest.mark.parametrize("reader", ["words", "gru"])
+def test_gradients_agree_with_finite_differences(reader):
+    torch.manual_seed(0)
+    images = PooledImageEncoder(1, 4).double()
+    captions = PooledCaptionEncoder(6, 3, 4, reader).double()
+    tokens, lengths = torch.tensor([[1, 3, 2], [5, 4, 0]]), torch.tensor([3, 2])
+    regions = torch.randn(2, 36, 1).double().requires_grad_()
+    table = captions.embed.weight.detach().clone().requires_grad_()
+
+    def score(regions, table):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(captions.embed, "forward", lambda _: functional.embedding(tokens, table))
+            return CosineSimilarity()(images(regions), captions(tokens, lengths))
+
+    assert torch.autograd.gradcheck(score, (regions, table))
+
+
+def test_gradients_of_the_generalized_pool_agree_with_finite_differences():
+    torch.manual_seed(0)
+    pool, vectors = GeneralizedPooling(4).double(), torch.randn(2, 5, 3).double().requires_grad_()
+    assert torch.autograd.gradcheck(pool, vectors)
+
+
+@pytest.mark.parametrize(
+    ("config", "key"),
+    [("pc2-paper", "class_input"), ("pc2-released", "class_input")],
+)
+def test_what_needs_regions_and_words_is_refused_by_the_name_of_its_setting(config, key):
+    with pytest.raises(ConfigError, match=rf'method\.{key} = ".*" needs regions and words'):
+        read_settings(config, ["model.similarity=pooled"])
+    settings = read_settings("pc2-paper", ["model.similarity=pooled", "method.class_input=pooled"])
+    assert settings.model.similarity == "pooled"
+    with pytest.raises(ConfigError, match=r'pseudo_caption_fit = "resampled".*expected "exact"'):
+        read_settings("pc2-released", ["model.similarity=pooled", "method.class_input=pooled"])
+
+
+def test_each_kind_of_network_is_built_for_its_ranks():
+    group = ProcessGroup(1, 2)
+    for kind in ("sgr", "saf", "pooled"):
+        small = ["model.embed_dim=8", "model.word_dim=6", f"model.similarity={kind}"]
+        model = read_settings("sgr", [*small, "model.image_pooling=gpo"]).model
+        net = make_network(model, Sizes(4, 5, 20), group)
+        assert net.similarity.group is group
+        assert ("images.pool.weigh.weight" in net.state_dict()) is True
+        assert any(name.startswith("similarity.") for name in net.state_dict()) is (
+            kind != "pooled"
+        )
+    group.sum_gradients(CosineSimilarity().parameters())  # of nothing: no message is sent

@@ -1,0 +1,124 @@
+"""VSRN's encoders against plain steps: graph, reading in order, last states."""
+
+import pytest
+import torch
+
+from pc2_baseline.networks.codes import CaptionCodes, ImageCodes
+from pc2_baseline.networks.cosine import CosineSimilarity
+from pc2_baseline.networks.region_graph import RegionGraphEncoder, RegionGraphLayer
+from pc2_baseline.networks.text import LocalCaptionEncoder, OneWayCaptionEncoder
+
+DIM, FEATURES = 6, 5
+
+
+def awake(layer):
+    """A layer that no longer begins as the identity."""
+    torch.nn.init.normal_(layer.norm.weight)
+    torch.nn.init.normal_(layer.norm.bias)
+    layer.norm.running_mean.normal_()
+    layer.norm.running_var.uniform_(0.5, 2)
+    return layer
+
+
+def encoder(layers=2):
+    torch.manual_seed(0)
+    made = RegionGraphEncoder(FEATURES, DIM, layers).double()
+    for layer in made.layers:
+        awake(layer)
+    return made
+
+
+def graph(layer, regions, training):
+    """One image and one region at a time; the normalisation over all of them."""
+    mixed = []
+    for image in regions:
+        for one in image:
+            relation = layer.key(image) @ layer.query(one)
+            mixed.append(layer.mix((relation[:, None] * layer.value(image)).sum(0) / len(image)))
+    mixed = torch.stack(mixed)
+    norm = layer.norm
+    mean, variance = norm.running_mean, norm.running_var
+    if training:
+        mean, variance = mixed.mean(0), mixed.var(0, unbiased=False)
+    scaled = (mixed - mean) / (variance + norm.eps).sqrt() * norm.weight + norm.bias
+    return regions + scaled.view_as(regions)
+
+
+def along(regions):
+    return regions / (regions.square().sum(1, keepdim=True).sqrt() + 1e-8)
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_the_image_is_the_last_state_of_a_reader_of_reasoning_regions(training):
+    made = encoder().train(training)
+    seen = torch.randn(2, 36, FEATURES).double()
+    nodes = along(seen @ made.project.weight.T + made.project.bias)
+    for layer in made.layers:
+        nodes = graph(layer, nodes, training)
+    nodes = along(nodes)
+    cell = torch.nn.GRUCell(DIM, DIM).double()
+    cell.load_state_dict({name[:-3]: value for name, value in made.read.state_dict().items()})
+    state = torch.zeros(2, DIM).double()
+    for place in range(36):
+        state = cell(nodes[:, place], state)
+    found = made(seen)
+    assert (found.pooled - state / state.norm(dim=1, keepdim=True)).abs().max() < 1e-7
+    assert (found.regions - nodes / nodes.norm(dim=2, keepdim=True)).abs().max() < 1e-7
+
+
+def test_a_layer_begins_as_the_identity():
+    regions = torch.randn(2, 36, DIM)
+    assert torch.equal(RegionGraphLayer(DIM)(regions), regions)
+
+
+def test_the_order_of_the_regions_matters_and_other_images_do_not():
+    made = encoder().eval()
+    seen = torch.randn(2, 36, FEATURES).double()
+    found = made(seen).pooled
+    assert not torch.allclose(made(seen.flip(1)).pooled, found, atol=1e-3)
+    assert torch.allclose(made(seen[1:2]).pooled, found[1:2], atol=1e-12)
+
+
+def test_the_gradient_is_that_of_finite_differences():
+    made = encoder(1)
+    seen = torch.randn(2, 36, FEATURES).double().requires_grad_()
+    assert torch.autograd.gradcheck(lambda regions: made(regions).pooled, seen, fast_mode=True)
+
+
+def caption_batch():
+    tokens = torch.randint(1, 20, (3, 7))
+    lengths = torch.tensor([7, 2, 4])
+    tokens[torch.arange(7) >= lengths[:, None]] = 0
+    return tokens, lengths
+
+
+def test_a_caption_read_one_way_is_its_last_word_and_padding_changes_nothing():
+    made = OneWayCaptionEncoder(20, 4, DIM, 0.0).eval()
+    tokens, lengths = caption_batch()
+    found = made(tokens, lengths)
+    for row, length in enumerate(lengths.tolist()):
+        states, last = made.read(made.embed(tokens[row : row + 1, :length]))
+        expected = last[0, 0] / last[0, 0].norm()
+        assert torch.allclose(found.pooled[row], expected, atol=1e-6)
+        assert torch.allclose(found.words[row, 0], states[0, 0] / states[0, 0].norm(), atol=1e-6)
+        assert not found.words[row, length:].any()
+
+
+def test_a_caption_of_local_words_is_pooled_to_their_mean():
+    made = LocalCaptionEncoder(20, 4, DIM, 0.0).eval()
+    tokens, lengths = caption_batch()
+    found = made(tokens, lengths)
+    for row, length in enumerate(lengths.tolist()):
+        mean = found.words[row, :length].mean(0)
+        assert torch.allclose(found.pooled[row], mean / mean.norm(), atol=1e-6)
+
+
+def test_cosines_of_the_pooled_vectors_by_hand():
+    images = ImageCodes(torch.zeros(2, 1, 2), torch.tensor([[1.0, 0.0], [0.6, 0.8]]))
+    pooled = torch.tensor([[0.0, 1.0], [1.0, 0.0]])
+    captions = CaptionCodes(torch.zeros(2, 1, 2), pooled, torch.tensor([1, 1]))
+    expected = torch.tensor([[0.0, 1.0], [0.8, 0.6]])
+    assert torch.equal(CosineSimilarity()(images, captions), expected)
+    logits = CosineSimilarity()(images, captions, logits=True)
+    assert torch.isfinite(logits).all()
+    assert torch.allclose((logits / 2).tanh(), expected, atol=1e-5)

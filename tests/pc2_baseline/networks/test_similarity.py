@@ -1,0 +1,289 @@
+"""The vectorised similarity against the plain loop over captions, and its parts."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn import functional
+
+from pc2_baseline.networks.codes import CaptionCodes, ImageCodes
+from pc2_baseline.networks.fused import local_nodes, reason, squared_difference, unit
+from pc2_baseline.networks.image import ImageEncoder
+from pc2_baseline.networks.network import MatchingNetwork
+from pc2_baseline.networks.similarity import MemoryBudget, SafSimilarity, SgrSimilarity, _runs
+from pc2_baseline.networks.text import CaptionEncoder
+
+DIM, NODE, FEATURES, VOCABULARY = 24, 10, 20, 50
+
+
+def l2norm(x, dim=-1):
+    return x / (x.pow(2).sum(dim, keepdim=True).sqrt() + 1e-8)
+
+
+def loop_text(encoder, tokens, lengths):
+    """Each caption alone: no padding anywhere."""
+    words, pooled = [], []
+    for row, length in zip(tokens, lengths.tolist(), strict=True):
+        states, _ = encoder.read(encoder.embed(row[None, :length]))
+        half = states.shape[-1] // 2
+        word = l2norm((states[..., :half] + states[..., half:]) / 2)[0]
+        pool = encoder.pool
+        local = torch.tanh(word @ pool.local[0].weight.T + pool.local[0].bias)
+        whole = torch.tanh(word.mean(0) @ pool.whole[0].weight.T + pool.whole[0].bias)
+        weights = torch.softmax(pool.weigh(local * whole), 0)
+        words.append(word)
+        pooled.append(l2norm((weights * word).sum(0)))
+    return words, pooled
+
+
+def loop_similarity(sgr, regions, image, words, pooled):
+    """One caption at a time against all images, as the papers' code does it, in plain steps."""
+    columns = []
+    for word, caption in zip(words, pooled, strict=True):
+        affinity = functional.leaky_relu(regions @ word.T, 0.1)
+        affinity = l2norm(affinity, 2)
+        attention = torch.softmax(9.0 * affinity, 1)
+        context = l2norm(attention.transpose(1, 2) @ regions)
+        local = l2norm(sgr.local((context - word) ** 2))
+        whole = l2norm(sgr.whole((image - caption) ** 2))
+        nodes = torch.cat([whole[:, None], local], 1)
+        for layer in sgr.layers:
+            keys = layer.key(nodes) + 0.7  # the key's bias, which cancels
+            edges = torch.softmax(layer.query(nodes) @ keys.transpose(1, 2), -1)
+            nodes = torch.relu(layer.mix(edges @ nodes))
+        columns.append(torch.sigmoid(sgr.evaluate(nodes[:, 0])))
+    return torch.cat(columns, 1)
+
+
+def network(chunk_mb=64, seed=0):
+    torch.manual_seed(seed)
+    net = MatchingNetwork(
+        ImageEncoder(FEATURES, DIM, 0.4),
+        CaptionEncoder(VOCABULARY, 12, DIM, 0.4),
+        SgrSimilarity(DIM, NODE, 3, MemoryBudget(chunk_mb)),
+    )
+    for parameter in net.parameters():
+        if parameter.ndim == 1:
+            torch.nn.init.normal_(parameter, std=0.3)
+    return net.double().eval()
+
+
+def inputs(lengths, images=5, seed=1):
+    generator = torch.Generator().manual_seed(seed)
+    regions = torch.randn(images, 36, FEATURES, generator=generator, dtype=torch.float64)
+    lengths = torch.tensor(lengths)
+    shape = (len(lengths), int(lengths.max()))
+    tokens = torch.randint(1, VOCABULARY, shape, generator=generator)
+    tokens[torch.arange(shape[1]) >= lengths[:, None]] = 0
+    return regions, tokens, lengths
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    lengths=st.lists(st.integers(1, 60), min_size=1, max_size=7),
+    seed=st.integers(0, 99),
+)
+def test_the_vectorised_similarity_is_the_loop_over_captions(lengths, seed):
+    net = network(seed=seed)
+    regions, tokens, lengths = inputs(lengths, seed=seed)
+    images = net.encode_images(regions)
+    captions = net.encode_captions(tokens, lengths)
+    words, pooled = loop_text(net.captions, tokens, lengths)
+    expected = loop_similarity(net.similarity, images.regions, images.pooled, words, pooled)
+    assert (net.score(images, captions) - expected).abs().max() < 1e-12
+
+
+def test_gradients_are_those_of_the_loop():
+    net = network()
+    regions, tokens, lengths = inputs([3, 17, 1, 9])
+    weights = torch.randn(5, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    gradients = []
+    for vectorised in (True, False):
+        net.zero_grad()
+        images = net.encode_images(regions)
+        if vectorised:
+            scores = net.score(images, net.encode_captions(tokens, lengths))
+        else:
+            words, pooled = loop_text(net.captions, tokens, lengths)
+            scores = loop_similarity(net.similarity, images.regions, images.pooled, words, pooled)
+        (scores * weights).sum().backward()
+        gradients.append({n: p.grad.clone() for n, p in net.named_parameters()})
+    for name, gradient in gradients[0].items():
+        assert (gradient - gradients[1][name]).abs().max() < 1e-12, name
+
+
+def test_small_chunks_with_recomputation_change_nothing():
+    whole, cut = network(), network()
+    cut.similarity._chunk_bytes = lambda device: 8 * NODE * 36 * 5  # a caption or two at a time
+    cut.similarity.budget = MemoryBudget(keep_mb=0)
+    regions, tokens, lengths = inputs([5, 12, 40, 2, 2, 33])
+    found = []
+    for net in (whole, cut):
+        scores = net.score(net.encode_images(regions), net.encode_captions(tokens, lengths))
+        scores.square().sum().backward()
+        found.append((scores, net.images.project.weight.grad))
+    assert torch.allclose(found[0][0], found[1][0], atol=1e-13, rtol=0)
+    assert torch.allclose(found[0][1], found[1][1], atol=1e-12, rtol=0)
+
+
+def test_padding_left_dirty_is_still_masked():
+    net = network()
+    regions, tokens, lengths = inputs([3, 8])
+    images, captions = net.encode_images(regions), net.encode_captions(tokens, lengths)
+    dirty = captions.words.clone()
+    dirty[0, 3:] = 7.0
+    scores = net.score(images, CaptionCodes(dirty, captions.pooled, lengths))
+    assert torch.equal(scores, net.score(images, captions))
+
+
+def test_chunks_stay_within_their_size_and_cover_all_captions():
+    lengths = [1, 1, 2, 3, 9, 10, 40]
+    chunks = _runs(lengths, 5, 100)
+    assert [start for start, _ in chunks] == [0, *[stop for _, stop in chunks[:-1]]]
+    assert chunks[-1][1] == len(lengths)
+    for start, stop in chunks:
+        assert stop - start == 1 or (stop - start) * (lengths[stop - 1] + 1) * 5 <= 100
+
+
+def test_what_is_kept_for_the_backward_pass_is_bounded_by_the_estimate():
+    """Bytes of all tensors saved by autograd, beside those given in."""
+    net = network().float()
+    regions, tokens, lengths = inputs([30, 12, 40, 22, 33], images=8)
+    images = net.encode_images(regions.float())
+    captions = net.encode_captions(tokens, lengths)
+    seen = {}
+
+    def note(tensor):
+        seen[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        net.score(images, captions)
+    given = sum(x.untyped_storage().nbytes() for x in (images.regions, captions.words))
+    estimate = net.similarity._kept(captions, images, torch.float32)
+    assert sum(seen.values()) - given < 1.6 * estimate
+
+
+def test_bf16_products_stay_near_and_learn_in_the_same_direction():
+    exact, rough = network().float(), network().float()
+    rough.similarity.budget = MemoryBudget(precision="bf16")
+    regions, tokens, lengths = inputs([3, 17, 1, 9, 30], images=6)
+    found = []
+    for net in (exact, rough):
+        scores = net.score(net.encode_images(regions.float()), net.encode_captions(tokens, lengths))
+        (scores * torch.arange(30.0).view(6, 5)).sum().backward()
+        gradients = [p.grad.flatten() for p in net.parameters() if p.grad is not None]
+        found.append((scores.detach(), torch.cat(gradients)))
+    assert found[1][0].dtype == torch.float32
+    assert (found[0][0] - found[1][0]).abs().max() < 0.02
+    assert torch.cosine_similarity(found[0][1], found[1][1], dim=0) > 0.98
+
+
+def test_unit_vectors_and_their_gradient_by_differences():
+    x = torch.randn(4, 3, 5, dtype=torch.float64, requires_grad=True)
+    assert torch.allclose(unit(x).norm(dim=-1), torch.ones(4, 3, dtype=torch.float64))
+    assert torch.autograd.gradcheck(unit, (x,))
+
+
+def test_a_zero_vector_stays_zero_with_a_finite_gradient():
+    x = torch.zeros(2, 3, requires_grad=True)
+    unit(x).sum().backward()
+    assert torch.equal(unit(x), torch.zeros(2, 3))
+    assert torch.isfinite(x.grad).all()
+
+
+def doubles(*shapes):
+    generator = torch.Generator().manual_seed(3)
+    return [
+        torch.randn(*shape, dtype=torch.float64, generator=generator).requires_grad_()
+        for shape in shapes
+    ]
+
+
+@pytest.mark.parametrize("rows", [1, 10_000])
+def test_local_nodes_and_their_gradient_by_differences(rows):
+    whole, regions, words, weight, bias = doubles((2, 3, 3), (2, 4, 6), (3, 5, 6), (3, 6), (3,))
+    there = torch.arange(5)[None, :, None] < torch.tensor([5, 2, 3])[:, None, None]
+
+    def nodes(whole, regions, words, weight, bias):
+        words = torch.nn.functional.normalize(words, dim=-1) * there
+        return local_nodes(
+            whole, regions, words, weight, bias, (9.0, 0.1), (torch.float64, rows)
+        )  # fmt: skip
+
+    assert torch.autograd.gradcheck(nodes, (whole, regions, words, weight, bias))
+
+
+def test_graph_reasoning_and_its_gradient_by_differences():
+    nodes, *weights = doubles((2, 4, 5), (5, 5), (5,), (5, 5), (5,))
+    padding = torch.tensor([[[False, False, True, True]], [[False, False, False, False]]])
+
+    def update(nodes, query, query_bias, mix, mix_bias):
+        return reason(nodes, padding, (query, query_bias), (mix, mix_bias))
+
+    assert torch.autograd.gradcheck(update, (nodes, *weights))
+
+
+def test_squared_differences_and_their_gradient_by_differences():
+    values = doubles((2, 5), (4, 5), (3, 5), (3,))
+    plain = functional.linear((values[0][:, None] - values[1]) ** 2, values[2], values[3])
+    assert torch.allclose(squared_difference(*values), plain, atol=1e-13)
+    assert torch.autograd.gradcheck(squared_difference, values)
+
+
+def loop_filtration(saf, norm, images, captions):
+    """SAF one caption at a time, with a batch normalisation that moves at every caption."""
+    columns = []
+    for row, length in enumerate(captions.lengths.tolist()):
+        word = captions.words[row, :length]
+        affinity = l2norm(functional.leaky_relu(images.regions @ word.T, 0.1), 2)
+        context = l2norm(torch.softmax(9.0 * affinity, 1).transpose(1, 2) @ images.regions)
+        local = l2norm(saf.local((context - word) ** 2))
+        whole = l2norm(saf.whole((images.pooled - captions.pooled[row]) ** 2))
+        nodes = torch.cat([whole[:, None], local], 1)
+        gates = torch.sigmoid(norm(saf.weigh(nodes).transpose(1, 2)))
+        weights = gates / (gates.abs().sum(2, keepdim=True) + 1e-8)
+        columns.append(torch.sigmoid(saf.evaluate(l2norm((weights @ nodes)[:, 0]))))
+    return torch.cat(columns, 1)
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("keep_mb", [0, 4096])
+def test_filtration_is_the_loop_with_its_statistics(training, keep_mb):
+    torch.manual_seed(4)
+    saf = SafSimilarity(DIM, NODE, MemoryBudget(keep_mb=keep_mb)).double().train(training)
+    saf._chunk_bytes = lambda device: 8 * NODE * 36 * 5
+    saf.norm.running_mean.fill_(0.3)
+    saf.norm.running_var.fill_(0.2)
+    norm = torch.nn.BatchNorm1d(1).double().train(training)
+    norm.load_state_dict(saf.norm.state_dict())
+    generator = torch.Generator().manual_seed(5)
+    lengths = torch.tensor([7, 2, 30, 1, 12])
+    there = torch.arange(30)[None, :, None] < lengths[:, None, None]
+    codes = [unit(torch.randn(*shape, generator=generator).double())
+             for shape in ((6, 36, DIM), (6, DIM), (5, 30, DIM), (5, DIM))]  # fmt: skip
+    gradients = []
+    for own in (True, False):
+        saf.zero_grad(), norm.zero_grad()
+        images = ImageCodes(codes[0].clone().requires_grad_(), codes[1])
+        captions = CaptionCodes(codes[2] * there, codes[3], lengths)
+        found = saf(images, captions) if own else loop_filtration(saf, norm, images, captions)
+        (found * torch.arange(30.0).view(6, 5)).sum().backward()
+        gradients.append((found.detach(), images.regions.grad, saf.weigh.weight.grad.clone()))
+    assert (gradients[0][0] - gradients[1][0]).abs().max() < 1e-12
+    for ours, plain in zip(*gradients, strict=True):
+        assert torch.allclose(ours, plain, rtol=1e-10, atol=1e-11)
+    assert torch.allclose(saf.norm.running_mean, norm.running_mean, atol=1e-14)
+    assert torch.allclose(saf.norm.running_var, norm.running_var, atol=1e-14)
+
+
+def test_scores_are_probabilities_and_codes_can_be_taken_by_rows():
+    net = network()
+    regions, tokens, lengths = inputs([3, 8, 5])
+    images, captions = net.encode_images(regions), net.encode_captions(tokens, lengths)
+    scores = net.score(images, captions)
+    assert ((scores > 0) & (scores < 1)).all()
+    rows = torch.tensor([2, 0])
+    part = net.score(images[rows], captions[rows])
+    assert torch.allclose(part, scores[rows][:, rows], atol=1e-13)
+    assert isinstance(images[1:], ImageCodes)
