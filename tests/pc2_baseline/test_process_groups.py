@@ -56,6 +56,7 @@ def test_one_process_is_a_group_of_one():
     ("config", "method"),
     [("pc2-paper", ["method.classes=8", "method.class_hidden=16"]),
      ("crossfit", ["method.folds=2", "train.seed=1"]),
+     ("crossfit-pooled-demo", ["method.folds=3", "data.tokenizer=jieba", "train.seed=1"]),
      ("ncr", []), ("bicro", ["method.warmup_share=1"])],
 )  # fmt: skip
 def test_peers_in_two_processes_equal_peers_in_one_bit_for_bit(tiny, tmp_path, config, method):

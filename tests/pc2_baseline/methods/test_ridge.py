@@ -58,6 +58,19 @@ def test_a_captions_vector_is_its_tf_idf_on_the_first_singular_vectors(captions)
     assert np.array_equal(found, again)
 
 
+def test_of_many_captions_the_iteration_finds_the_singular_vectors_too():
+    """Of words as common as each other: their singular values differ little."""
+    generator = np.random.default_rng(0)
+    drawn = [np.array([2, *generator.integers(4, 150, 12), 3]) for _ in range(250)]
+    lsa = fit_lsa(drawn, 150, 10, seed=0)
+    table = np.zeros((250, 150))
+    for row, caption in enumerate(drawn):
+        np.add.at(table[row], caption[1:-1], lsa.idf.numpy()[caption[1:-1]])
+    table = lines(table)
+    best = np.square(np.linalg.svd(table, compute_uv=False)[:10]).sum()
+    assert np.square(table @ lsa.tokens.numpy()).sum() > 0.99 * best
+
+
 def test_words_that_no_training_caption_has_count_for_nothing(captions):
     lsa = fit_lsa(captions, 30, 5, seed=0)
     assert not lsa.tokens[18:].any()
