@@ -252,6 +252,9 @@ def test_mistakes_end_in_one_line_and_exit_code_1(tiny, tmp_path, trained):
     failed(call("predict", run, "-o", tmp_path / "x.zip"), "run.toml: no such file")
     failed(call("predict", trained, "-o", tmp_path / "x.npy"), r"expected the name of a \.zip")
     failed(call("predict", trained, "-o", tmp_path / "x.zip", "--split", "val"), "expected one of")
+    twice = (trained, trained.parent / "." / trained.name)
+    failed(call("predict", *twice, "-o", tmp_path / "x.zip"), "a run is there twice")
+    failed(call("evaluate", *twice), "a run is there twice")
     divide = ("division", trained, "--truth", tiny / "truth.csv")
     failed(
         call(*divide, "--picture", tmp_path / "x.gif"), r"--picture .*expected .* \.png or \.svg"
