@@ -1,5 +1,7 @@
 """BiCro: anchors, ratios, thresholds, and the warm-up's choice."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -66,6 +68,14 @@ def test_the_other_network_labels_by_the_closest_tenth_of_the_clean_pairs(bicro,
     assert expected[0].count(1.0) == 2
     own = slow_labels(method.nets[peer], pairs)
     assert expected[1] != pytest.approx(own[1], abs=1e-4)
+
+
+def test_an_anchor_is_certain_where_another_has_the_same_image(bicro):
+    """As with five captions an image: the nearest image may then be the other's."""
+    method, pairs = bicro()
+    alike = dataclasses.replace(pairs, image_of=np.zeros(24, dtype=np.int64))
+    clean, _ = labels(method, alike)
+    assert clean.count(1.0) == 2
 
 
 def noisy_share(method, pairs, given):
