@@ -151,6 +151,22 @@ def test_a_database_is_made_once_by_many_at_a_time(tmp_path, forked):
     assert [process.exitcode for process in processes] == [0, 0, 0]
 
 
+def test_opening_waits_for_another_process_that_is_making_the_file(tmp_path):
+    # SQLite refuses the switch to the write-ahead log at once while another connection writes.
+    file = tmp_path / "board.sqlite"
+    other = sqlite3.connect(file, isolation_level=None, check_same_thread=False)
+    other.execute("BEGIN IMMEDIATE")
+    other.execute("CREATE TABLE another (a)")
+    timer = threading.Timer(0.3, other.rollback)
+    timer.start()
+    engine = open_database(f"sqlite:///{file}")
+    timer.join()
+    other.close()
+    with reading(engine) as session:
+        assert session.scalar(text("PRAGMA journal_mode")) == "wal"
+    engine.dispose()
+
+
 @pytest.mark.parametrize(
     "rsum", [float("nan"), float("inf"), -float("inf"), -0.001, 600.001, "high"]
 )
