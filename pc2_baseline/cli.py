@@ -41,7 +41,7 @@ Config = Annotated[
     str | None,
     typer.Option(
         help="TOML file or name of a preset (see `presets`); default: pc2-paper, and for train on "
-        "fewer than 10,000 training pairs crossfit-demo."
+        "fewer than 10,000 training pairs crossfit-pooled-demo."
     ),
 ]
 Set = Annotated[

@@ -31,20 +31,21 @@ stage now-builder detect "$out/captures" "$out/features.h5"
 stage now-builder tokenize "$out/captures" "$out/captions" --bert learn --no-jieba-white-space
 stage now-builder package "$out/captures" "$out/features.h5" "$out/captions" "$out/release" \
   --matched "$out/truth.parquet" --dev 64 --test 96
-stage pc2-baseline train "$out/release" "$out/pc2" --config pc2-demo --set data.tokenizer=bert
-stage pc2-baseline predict "$out/pc2" --split test -o "$out/pc2.zip"
-stage now-leaderboard score "$out/pc2.zip" --release "$out/release" \
-  --attributes "$out/truth.parquet" -o "$out/pc2.json"
-stage pc2-baseline train "$out/release" "$out/run" --config crossfit-demo \
-  --set "data.truth=$out/truth.parquet"
-stage pc2-baseline division "$out/pc2" --truth "$out/truth.parquet"
-stage pc2-baseline division "$out/run" --truth "$out/truth.parquet"
-stage pc2-baseline predict "$out/run" --split test -o "$out/submission.zip"
-stage now-leaderboard score "$out/submission.zip" --release "$out/release" \
-  --attributes "$out/truth.parquet" -o "$out/result.json"
+
+# On the same small networks PC2 and, the demo's result, cross-fit division; ridge regression as a reference.
+judged() {  # PRESET RUN SUBMISSION RESULT
+  stage pc2-baseline train "$out/release" "$2" --config "$1" --set "data.truth=$out/truth.parquet"
+  stage pc2-baseline division "$2" --truth "$out/truth.parquet"
+  stage pc2-baseline predict "$2" --split test -o "$3"
+  stage now-leaderboard score "$3" --release "$out/release" --attributes "$out/truth.parquet" -o "$4"
+}
+judged ridge "$out/ridge" "$out/ridge.zip" "$out/ridge.json"
+judged pc2-pooled-demo "$out/pc2" "$out/pc2.zip" "$out/pc2.json"
+judged crossfit-pooled-demo "$out/run" "$out/submission.zip" "$out/result.json"
 stage now-leaderboard verify "$out/result.json"
 stage now-leaderboard compare "$out/result.json" "$out/pc2.json"
-stage now-leaderboard export-site "$out/site" --results "$out/result.json" --results "$out/pc2.json"
+stage now-leaderboard export-site "$out/site" \
+  --results "$out/result.json" --results "$out/pc2.json" --results "$out/ridge.json"
 
 printf '\nDone in %d s. The result stands beside its references above; the board: %s\n' \
   $((SECONDS - started)) "$PWD/$out/site/index.html"

@@ -5,7 +5,7 @@ from pathlib import Path
 from now_builder.formats.release import read_manifest
 from pc2_baseline.config import DEFAULT_PRESET
 
-SMALL_PRESET = "crossfit-demo"
+SMALL_PRESET = "crossfit-pooled-demo"
 FEW_PAIRS = 10_000
 """Training pairs below which the paper's method learns mismatched pairs by heart."""
 

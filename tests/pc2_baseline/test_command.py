@@ -264,7 +264,7 @@ def test_mistakes_end_in_one_line_and_exit_code_1(tiny, tmp_path, trained):
 
 
 def test_every_preset_is_valid_and_says_what_it_is():
-    ours = {"crossfit", "crossfit-demo", "pc2-demo", "pc2-planted"}
+    ours = {"crossfit", "crossfit-demo", "crossfit-pooled-demo", "pc2-demo", "pc2-planted"}
     assert {*ours, "pc2-paper", "sgr"} <= set(presets())
     for name, line in presets().items():
         read_settings(name, [])
@@ -291,9 +291,9 @@ def test_a_release_is_planted(tmp_path):
 
 
 def test_who_takes_the_papers_preset_for_a_small_release_is_told_of_another():
-    assert "crossfit-demo" in presets()["pc2-paper"]
+    assert "crossfit-pooled-demo" in presets()["pc2-paper"]
     shown = " ".join(call("train", "--help").stdout.split())
-    assert "for train on fewer than 10,000 training pairs crossfit-demo" in shown
+    assert "for train on fewer than 10,000 training pairs crossfit-pooled-demo" in shown
 
 
 def test_presets_are_listed():
