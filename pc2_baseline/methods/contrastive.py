@@ -1,7 +1,5 @@
 """The contrastive baseline: one network, a softmax loss, every pair taken as matched."""
 
-from collections.abc import Mapping
-
 import numpy as np
 import torch
 from jaxtyping import Float
@@ -10,17 +8,15 @@ from torch import Tensor
 from pc2_baseline.config import Settings
 from pc2_baseline.data.pairs import PairSet, cut
 from pc2_baseline.method_settings.contrastive import ContrastiveSettings
-from pc2_baseline.methods.networks import make_learner, make_network
+from pc2_baseline.methods.bases.one_network import OneNetwork
 from pc2_baseline.modules.contrastive import contrastive_loss
-from pc2_baseline.modules.learner import Step, rate
-from pc2_baseline.modules.retrieval import similarity_matrix
-from pc2_baseline.modules.seeds import seed_torch, stream
-from pc2_baseline.process_groups import join_process_groups
-from pc2_baseline.progress import bar
-from pc2_baseline.training.method import EpochOutputs, Sizes, State
+from pc2_baseline.modules.coteaching import Rows
+from pc2_baseline.modules.learner import rate
+from pc2_baseline.modules.seeds import stream
+from pc2_baseline.training.method import Sizes
 
 
-class Contrastive:
+class Contrastive(OneNetwork):
     """One network and a softmax loss: each pair against all others of its batch, both ways.
 
     The warm-up is an epoch like the others: it only says from when on the rate's drop counts.
@@ -35,17 +31,12 @@ class Contrastive:
         VSE-infinity (Chen et al., CVPR 2021).
     """
 
-    ensemble_size = 1
-
     def __init__(self, settings: Settings, sizes: Sizes, device: torch.device) -> None:
         if not isinstance(settings.method, ContrastiveSettings):
             raise TypeError(f"settings of {settings.method.name}, expected those of contrastive")
         method = settings.method
         self.loss = contrastive_loss(method.loss, method.temperature, method.power)
-        self.train = settings.train
-        seed_torch(self.train.seed, 0)
-        self.net = make_network(settings.model, sizes, join_process_groups(1).groups[0]).to(device)
-        self.learner = make_learner(self.net, self.net, self.train)
+        super().__init__(settings, sizes, device)
 
     def fit_epoch(self, train: PairSet, epoch: int) -> dict[str, float]:
         """Train for one epoch.
@@ -54,39 +45,10 @@ class Contrastive:
             train: The training split.
             epoch: From 0, the warm-up included.
         """
-        seed_torch(self.train.seed, 2, epoch)
+
+        def loss_of(rows: Rows) -> Float[Tensor, ""]:
+            return self.loss(self.score(train, rows)).mean()
+
         self.learner.set_rate(rate(epoch, self.train.warmup_epochs, self.train.lr_drop_epoch))
-        self.net.train()
         batches = cut(np.arange(len(train)), self.train.batch, stream(self.train.seed, epoch))
-        losses = []
-        for number, rows in enumerate(bar(batches, "train", len(batches))):
-            batch = train.batch(rows)
-            similarity = self.net.score(
-                self.net.encode_images(batch.regions),
-                self.net.encode_captions(batch.tokens, batch.lengths),
-            )
-            losses.append(
-                self.learner.step(self.loss(similarity).mean(), Step(epoch, number, None, rows))
-            )
-        return {"loss": float(np.mean(losses))}
-
-    def similarity(self, split: PairSet) -> Float[np.ndarray, "images captions"]:
-        """Score every image of a split against every caption."""
-        return similarity_matrix(self.net, split)
-
-    def state_dict(self) -> State:
-        """Return the network and its optimiser."""
-        return {
-            "networks": self.learner.network_state(),
-            "training": self.learner.optimiser_state(),
-        }
-
-    def load_state_dict(self, state: Mapping[str, Mapping[str, Tensor]]) -> None:
-        """Load a state, or its network alone."""
-        self.learner.load_network(state["networks"])
-        if "training" in state:
-            self.learner.load_optimiser(state["training"])
-
-    def epoch_outputs(self) -> EpochOutputs:
-        """Return nothing: no statistic of the pairs is kept."""
-        return {}
+        return {"loss": self.take_steps(epoch, [(rows,) for rows in batches], loss_of)}

@@ -1,6 +1,6 @@
 """DECL: deep evidential learning with noisy correspondence (Qin et al., ACM MM 2022)."""
 
-from collections.abc import Mapping
+from itertools import count
 
 import numpy as np
 import torch
@@ -10,21 +10,17 @@ from torch import Tensor
 from pc2_baseline.config import Settings
 from pc2_baseline.data.pairs import PairSet, cut
 from pc2_baseline.method_settings.decl import DeclSettings
-from pc2_baseline.methods.networks import make_learner, make_network
-from pc2_baseline.modules.coteaching import DIVISIONS, Rows, dividing_batches
+from pc2_baseline.methods.bases.one_network import OneNetwork
+from pc2_baseline.modules.coteaching import Rows, dividing_batches
 from pc2_baseline.modules.evidence import evidence, evidential_loss, match_probabilities
-from pc2_baseline.modules.learner import Step, rate
+from pc2_baseline.modules.learner import rate
 from pc2_baseline.modules.losses import triplet_top
-from pc2_baseline.modules.retrieval import similarity_matrix
-from pc2_baseline.modules.seeds import seed_torch, stream
-from pc2_baseline.process_groups import join_process_groups
+from pc2_baseline.modules.seeds import stream
 from pc2_baseline.progress import bar
-from pc2_baseline.training.method import EpochOutputs, Sizes, State
-
-_STATISTICS = "beliefs"  # the group's name in checkpoints
+from pc2_baseline.training.method import Sizes
 
 
-class Decl:
+class Decl(OneNetwork):
     """One network that learns how much evidence there is for each match of a batch.
 
     Of every pair it learns a Dirichlet distribution over the captions, and over the images, of the
@@ -46,17 +42,11 @@ class Decl:
         has at most as many negatives as there are: the code's n may count the pair itself.
     """
 
-    ensemble_size = 1
-
     def __init__(self, settings: Settings, sizes: Sizes, device: torch.device) -> None:
         if not isinstance(settings.method, DeclSettings):
             raise TypeError(f"settings of {settings.method.name}, expected those of decl")
         self.method = settings.method
-        self.train = settings.train
-        seed_torch(self.train.seed, 0)
-        self.net = make_network(settings.model, sizes, join_process_groups(1).groups[0]).to(device)
-        self.learner = make_learner(self.net, self.net, self.train)
-        self.statistics: dict[str, Tensor] = {}
+        super().__init__(settings, sizes, device)
 
     def fit_epoch(self, train: PairSet, epoch: int) -> dict[str, float]:
         """Train for one epoch, then divide the pairs anew.
@@ -65,51 +55,26 @@ class Decl:
             train: The training split.
             epoch: From 0, the warm-up included.
         """
-        seed_torch(self.train.seed, 2, epoch)
         warmup = self.train.warmup_epochs
-        self.learner.set_rate(rate(epoch, warmup, self.train.lr_drop_epoch))
-        self.net.train()
         everything = torch.ones(len(train), dtype=torch.bool)
         is_clean = everything if epoch < warmup else self.statistics["is_clean"]
         batches = cut(np.arange(len(train)), self.train.batch, stream(self.train.seed, epoch))
-        losses = []
-        for number, rows in enumerate(bar(batches, "train", len(batches))):
-            negatives = self.negatives(epoch * len(batches) + number + 1)
+        steps = count(epoch * len(batches) + 1)
+
+        def loss_of(rows: Rows) -> Float[Tensor, ""]:
             clean = is_clean[torch.from_numpy(rows)].to(train.device)
-            logits = self.net.score_batch(train.batch(rows), logits=True)
-            loss = self._loss(logits, clean, negatives)
-            losses.append(self.learner.step(loss, Step(epoch, number, None, rows)))
+            logits = self.score(train, rows, logits=True)
+            return self._loss(logits, clean, self.negatives(next(steps)))
+
+        self.learner.set_rate(rate(epoch, warmup, self.train.lr_drop_epoch))
+        loss = self.take_steps(epoch, [(rows,) for rows in batches], loss_of)
         self.statistics = self._divide(train)
-        clean_pairs = float(self.statistics["is_clean"].sum())
-        return {"loss": float(np.mean(losses)), "clean": clean_pairs}
+        return {"loss": loss, "clean": float(self.statistics["is_clean"].sum())}
 
     def negatives(self, step: int) -> int:
         """Return how many hardest negatives count in a step, from 1, of a full batch."""
         method = self.method
         return max(int(self.train.batch - method.hardening * step), method.fewest_negatives)
-
-    def similarity(self, split: PairSet) -> Float[np.ndarray, "images captions"]:
-        """Score every image of a split against every caption."""
-        return similarity_matrix(self.net, split)
-
-    def state_dict(self) -> State:
-        """Return the network, its optimiser and the division."""
-        return {
-            "networks": self.learner.network_state(),
-            _STATISTICS: self.statistics,
-            "training": self.learner.optimiser_state(),
-        }
-
-    def load_state_dict(self, state: Mapping[str, Mapping[str, Tensor]]) -> None:
-        """Load a state, or its network alone."""
-        self.learner.load_network(state["networks"])
-        if "training" in state:
-            self.learner.load_optimiser(state["training"])
-        self.statistics = dict(state.get(_STATISTICS, {}))
-
-    def epoch_outputs(self) -> EpochOutputs:
-        """Return the division and each pair's evidential loss, for ``divisions/``."""
-        return {DIVISIONS: self.statistics} if self.statistics else {}
 
     def _loss(
         self, logits: Float[Tensor, "batch batch"], clean: Tensor, negatives: int
@@ -143,7 +108,7 @@ class Decl:
         return found
 
     def _judge(self, train: PairSet, rows: Rows) -> dict[str, Tensor]:
-        logits = self.net.score_batch(train.batch(rows), logits=True)
+        logits = self.score(train, rows, logits=True)
         found = evidence(logits, self.method.temperature)
         matches = match_probabilities(found)
         own = torch.arange(len(rows), device=matches.device)

@@ -61,7 +61,7 @@ class OneNetwork(ABC):
         Args:
             number: How often it has been drawn before.
         """
-        seed_torch(self.train.seed, 0, number)
+        seed_torch(self.train.seed, 0, *([number] if number else []))
         self.net = make_network(self.model, self.sizes, self.group).to(self.device)
         self.learner = make_learner(self.net, self.net, self.train)
 
@@ -86,13 +86,11 @@ class OneNetwork(ABC):
             losses.append(self.learner.step(loss_of(*parts), step))
         return float(np.mean(losses))
 
-    def score(self, train: PairSet, rows: Rows) -> Float[Tensor, "batch batch"]:
+    def score(
+        self, train: PairSet, rows: Rows, *, logits: bool = False
+    ) -> Float[Tensor, "batch batch"]:
         """Score the images of some pairs against their captions."""
-        batch = train.batch(rows)
-        return self.net.score(
-            self.net.encode_images(batch.regions),
-            self.net.encode_captions(batch.tokens, batch.lengths),
-        )
+        return self.net.score_batch(train.batch(rows), logits=logits)
 
     def similarity(self, split: PairSet) -> Float[np.ndarray, "images captions"]:
         """Score every image of a split against every caption."""
