@@ -168,8 +168,11 @@ def make_lanes(devices: Sequence[str], jobs: int | None) -> tuple[list[Lane], li
         so that it may go on with another.
 
     Raises:
-        ConfigError: If there is no such GPU, or several devices are not all GPUs by number.
+        ConfigError: If there is no such GPU, several devices are not all GPUs by number, or this is
+            one of several processes.
     """
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise ConfigError("table: started by torchrun; run it alone, --jobs starts processes")
     lanes = jobs or max(1, len(devices))
     numbers = [re.fullmatch(r"cuda:(\d+)", device) for device in devices]
     gpus = [int(number[1]) for number in numbers if number]

@@ -134,9 +134,11 @@ def test_networks_that_compare_words_and_regions_alone_have_no_pooling_to_learn(
 
 @pytest.mark.parametrize(
     ("preset", "lr", "epochs", "full_rate"),
-    [("scan-t2i", 2e-4, 30, 15), ("scan-i2t", 2e-4, 30, 15), ("imram", 2e-4, 30, 15),
-     ("scan-t2i-coco", 5e-4, 20, 10), ("scan-i2t-coco", 5e-4, 20, 10),
-     ("imram-coco", 5e-4, 20, 10), ("vsrn", 2e-4, 30, 15), ("vsrn-f30k", 2e-4, 30, 10)],
+    [("scan-t2i", 2e-4, 40, 25), ("scan-i2t", 2e-4, 40, 25), ("imram", 2e-4, 40, 25),
+     ("scan-t2i-f30k", 2e-4, 30, 15), ("scan-i2t-f30k", 2e-4, 30, 15),
+     ("imram-f30k", 2e-4, 30, 15), ("scan-t2i-coco", 5e-4, 20, 10),
+     ("scan-i2t-coco", 5e-4, 20, 10), ("imram-coco", 5e-4, 20, 10),
+     ("vsrn", 2e-4, 40, 25), ("vsrn-coco", 2e-4, 30, 15), ("vsrn-f30k", 2e-4, 30, 10)],
 )  # fmt: skip
 def test_presets_have_the_schedules_of_their_papers(preset, lr, epochs, full_rate):
     settings = read_settings(preset, [])

@@ -518,6 +518,12 @@ def test_gpus_take_runs_in_turn_by_the_number_that_the_user_sees(monkeypatch):
         seen(["cuda:0", "cpu"])
 
 
+def test_under_torchrun_a_table_is_refused_instead_of_made_by_every_process(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ConfigError, match="started by torchrun; run it alone"):
+        tables.make_lanes([], 2)
+
+
 def test_processes_at_a_time_share_the_cores(tiny, tmp_path, monkeypatch):
     monkeypatch.setattr("os.cpu_count", lambda: 16)
     monkeypatch.setattr("torch.get_num_threads", lambda: 8)
