@@ -38,7 +38,7 @@ check: setup
 wheel: setup # a second environment: the wheel itself, and the packages of the first beneath it
 	@scripts/wheel.sh $(WHEEL_ENV)
 
-bench: setup ## ratios against the plain way of doing the same work, in one run
+bench: demo ## ratios against the plain way of doing the same work, in one run
 	@for file in benchmarks/*.py; do echo "== $$file"; OMP_NUM_THREADS=2 $(BIN)/python $$file || exit 1; done
 
 gpu-check: ## what only a GPU can prove, see docs/gpu.md; DEVICE=cpu SIZE=tiny rehearses it

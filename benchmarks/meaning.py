@@ -211,7 +211,9 @@ def rsum(folder: Path, features: Path) -> tuple[float, list[float]]:
 def main() -> None:
     """Take the options and print the table."""
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    options.add_argument("folder", type=Path, help="what make demo made: captures, truth")
+    options.add_argument(
+        "folder", type=Path, nargs="?", default="demo", help="what make demo made: captures, truth"
+    )
     options.add_argument("--ways", nargs="*", default=list(WAYS), choices=WAYS)
     options.add_argument("--of", choices=("topic", "language", "site"), default="topic")
     options.add_argument("--pages", type=int, default=0, help="how many, drawn; 0: all")

@@ -122,8 +122,8 @@ def ridge(pages: Pages, texts: Texts, inputs: np.ndarray) -> float:
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("release", type=Path)
-    parser.add_argument("captures", type=Path)
+    parser.add_argument("release", type=Path, nargs="?", default="demo/release")
+    parser.add_argument("captures", type=Path, nargs="?", default="demo/captures")
     given = parser.parse_args()
     pages = read_pages(given.release, given.captures)
     test, train = pages.rows["test"], pages.rows["train"]
