@@ -235,14 +235,22 @@ def set_up_logging() -> None:
 def run(app: typer.Typer) -> NoReturn:
     """Run a command line on ``sys.argv`` and exit.
 
-    A user's mistake ends in one line on standard error and exit code 1, Ctrl-C and SIGTERM in one
-    line and exit code 130 or 143.
+    A user's mistake, or a package of an extra that is missing, ends in one line on standard error
+    and exit code 1, Ctrl-C and SIGTERM in one line and exit code 130 or 143.
     """
     try:
         set_up_logging()
         app(prog_name=app.info.name)
     except NowError as error:
         sys.stderr.write(f"error: {error}\n")
+        sys.exit(1)
+    except ModuleNotFoundError as error:
+        from now_builder.missing_package import describe_missing  # noqa: PLC0415 - quick help
+
+        line = describe_missing(error, [str(app.info.name), *sys.argv[1:]])
+        if line is None:
+            raise
+        sys.stderr.write(f"error: {line}\n")
         sys.exit(1)
     except CommandStopped as stop:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # a second Ctrl-C ends what is left at once

@@ -1,0 +1,56 @@
+"""A package of an optional extra that is not installed, said in one line."""
+
+import re
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, requires
+
+DISTRIBUTION = "noise-of-web"
+_DISTRIBUTIONS = {
+    "bs4": "beautifulsoup4",
+    "phonenumbers": "phonenumberslite",
+    "sklearn": "scikit-learn",
+}
+"""Distributions whose module has another name."""
+
+_OWN = {
+    "now-builder": ("crawl", "detect", "tokenize", "package"),
+    "pc2-baseline": ("baseline", "zero-shot"),
+    "now-leaderboard": ("server",),
+}
+_REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+).*extra == ['\"]([A-Za-z0-9._-]+)['\"]")
+_OURS = {"all", "dev"}  # which repeat the others
+
+
+def describe_missing(error: ModuleNotFoundError, words: Sequence[str]) -> str | None:
+    """Say which extra brings a missing package.
+
+    Args:
+        error: What the import raised.
+        words: Name of the program, and the words of its command line: among several extras, the one
+            that is named like the command is proposed, then the program's own.
+
+    Returns:
+        A line for the user; ``None`` if no extra has the package, so that it is a defect.
+    """
+    module = (error.name or "").partition(".")[0]
+    package = _normal(_DISTRIBUTIONS.get(module, module))
+    extras = [extra for name, extra in _optional() if name == package]
+    if not extras:
+        return None
+    preferred = [*words[1:], *_OWN.get(words[0] if words else "", ())]
+    extra = next((word for word in preferred if word in extras), extras[0])
+    return f"{module} is not installed, expected it here: pip install '{DISTRIBUTION}[{extra}]'"
+
+
+def _optional() -> list[tuple[str, str]]:
+    """Return packages and the extras that bring them, in the order of the project's settings."""
+    try:
+        lines = requires(DISTRIBUTION) or []
+    except PackageNotFoundError:
+        return []
+    found = [match.groups() for line in lines if (match := _REQUIREMENT.fullmatch(line))]
+    return [(_normal(name), extra) for name, extra in found if extra not in _OURS]
+
+
+def _normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()

@@ -1,0 +1,67 @@
+"""Without the packages of an extra, a command says in one line what to install."""
+
+import subprocess
+import sys
+
+import pytest
+
+from now_builder.missing_package import describe_missing
+
+BLOCKED = """
+import sys
+module, package, *words = sys.argv[1:]
+sys.modules[module] = None
+sys.argv = [package, *words]
+__import__(package + ".cli").cli.main()
+"""
+
+
+def run(module, package, *words):
+    """Run a command where a module is not to be had."""
+    return subprocess.run(
+        [sys.executable, "-c", BLOCKED, module, package, *map(str, words)],
+        capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("module", "package", "words", "extra"),
+    [("playwright", "now_builder", ["crawl", "urls.txt", "captures"], "crawl"),
+     ("torch", "now_builder", ["detect", "captures", "features.h5"], "detect"),
+     ("torch", "now_builder", ["train-detector", "captures", "w.safetensors"], "detect"),
+     ("torch", "pc2_baseline", ["train", "release", "run"], "baseline"),
+     ("torch", "pc2_baseline", ["evaluate", "run"], "baseline")],
+)  # fmt: skip
+def test_a_command_names_the_extra_that_it_lacks(
+    tmp_path, monkeypatch, module, package, words, extra
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "urls.txt").write_text("https://example.org/\n")
+    done = run(module, package, *words)
+    assert done.returncode == 1
+    wanted = f"{module} is not installed, expected it here: pip install 'noise-of-web[{extra}]'"
+    assert done.stderr.splitlines()[-1] == f"error: {wanted}"
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("module", "words", "extra"),
+    [("transformers", ["now-builder", "tokenize"], "tokenize"),
+     ("transformers", ["now-builder", "train-detector"], "detect"),
+     ("transformers", ["pc2-baseline", "zero-shot"], "zero-shot"),
+     ("bs4", ["now-builder", "verify"], "crawl"),
+     ("sklearn.mixture", ["pc2-baseline", "train"], "baseline"),
+     ("prometheus_client", ["now-leaderboard", "serve"], "server"),
+     ("psycopg", ["now-leaderboard", "serve"], "postgres"),
+     ("phonenumbers", [], "package")],
+)  # fmt: skip
+def test_the_extra_is_the_commands_own_where_several_have_the_package(module, words, extra):
+    line = describe_missing(ModuleNotFoundError(name=module), words)
+    assert line is not None
+    assert line.endswith(f"pip install 'noise-of-web[{extra}]'")
+
+
+def test_a_module_of_no_extra_is_a_defect_and_keeps_its_traceback(tmp_path):
+    assert describe_missing(ModuleNotFoundError(name="nowhere"), []) is None
+    done = run("now_builder.detect.run", "now_builder", "detect", tmp_path, tmp_path / "f.h5")
+    assert "Traceback" in done.stderr
