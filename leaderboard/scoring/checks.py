@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Bool, Float, Integer
 
-from leaderboard.metrics import Labels, Matrix, Ranks, explained_ties
+from leaderboard.metrics import CUTOFFS, Labels, Matrix, Ranks, explained_ties
 from leaderboard.scoring.content import Content, normal_scores, own_square, read_content
 from leaderboard.scoring.evenness import even_power
 from leaderboard.scoring.result import Flag
@@ -64,9 +64,9 @@ SPREAD_OF_FIRSTS = 0.5
 """``one-to-one``: 0 where the first candidates repeat as often as by chance, 1 where they never
 do."""
 
-EVEN_SUMS = 0.5
-"""``normalised-…``: spread of the sums, in units of what unrelated values would give. Of powers the
-limit depends on size and dimensions: :func:`even_limit`."""
+EVEN_SUMS = 0.3
+"""``normalised-rows``, ``-columns``: spread of the sums, in units of what unrelated values would
+give. Both ways the limit depends on size and dimensions: :func:`even_limit`."""
 
 UNIT_NORM = 3e-3
 """``normalised-both-ways``: distance from 1 of the largest singular value of the square roots."""
@@ -79,6 +79,12 @@ TIED_QUERIES = 0.2
 
 NEAR_IDENTICAL = 0.999
 """Rank correlation from which two entries count as near-identical."""
+
+KEPT_RANKS = 0.4
+"""``rebuilt-lists``: share of ranks 2 to 10 of an earlier entry that another one may repeat."""
+
+LEAST_KEPT = 20
+"""Number of such ranks below which they are not compared."""
 
 GAP_Z = 4.0
 """Standard errors by which test may exceed dev."""
@@ -571,6 +577,26 @@ def _many_ties(similarity: Matrix, known: Known) -> Flag | None:
 def middles(ranks: tuple[Ranks, Ranks]) -> Float[np.ndarray, " queries"]:
     """Return all ranks of an entry, from 0, ties as the middle of their places."""
     return np.concatenate([way.greater + way.equal / 2 for way in ranks])
+
+
+def first_places(ranks: tuple[Ranks, Ranks]) -> Integer[np.ndarray, " queries"]:
+    """Return twice the rank of each query, from 0, ties as the middle; 20 beyond the first ten."""
+    found = [np.minimum(2 * way.greater + way.equal, 2 * max(CUTOFFS)) for way in ranks]
+    return np.concatenate(found).astype(np.int8)
+
+
+def kept(
+    earlier: Integer[np.ndarray, "entries queries"], later: Integer[np.ndarray, " queries"]
+) -> Float[np.ndarray, " entries"]:
+    """Return how many of each earlier entry's ranks 2 to 10 a later one has too, as shares.
+
+    First ranks say little: good methods agree on those. Shares of fewer than :data:`LEAST_KEPT`
+    ranks are 0. Both are as :func:`first_places` returns them.
+    """
+    among = (earlier >= 2) & (earlier < 2 * max(CUTOFFS))
+    count = among.sum(axis=1)
+    same = (among & (earlier == later)).sum(axis=1)
+    return np.where(count >= LEAST_KEPT, same / np.maximum(count, 1), 0.0)
 
 
 def centred_places(values: Float[np.ndarray, " queries"]) -> Float[np.ndarray, " queries"]:

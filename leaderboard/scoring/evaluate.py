@@ -27,7 +27,7 @@ from leaderboard.metrics import (
 )
 from leaderboard.scoring.checks import CODES, LEAST_QUERIES, OF_LISTS, Known, check_matrix
 from leaderboard.scoring.list_checks import check_lists
-from leaderboard.scoring.references import references
+from leaderboard.scoring.references import chance_rsum, references
 from leaderboard.scoring.result import (
     AtCutoffs,
     Code,
@@ -56,6 +56,9 @@ from leaderboard.submission.archive import (
 )
 from leaderboard.submission.gallery import Gallery, read_gallery
 from now_builder.formats.benchmarks import FOLD
+
+FAR_ABOVE = 3.0
+"""``distances``: how many times chance a reversed matrix reaches."""
 
 MAX_TIE_WIDTH = 5.0
 """Largest number of rSum points that ties may decide in a ranked result."""
@@ -161,7 +164,7 @@ def _result(
         release=Release(origin=gallery.origin, fingerprint=gallery.fingerprint),
         duplicates=_duplicates(gallery, aware),
         references=known,
-        flags=_flags(scored, _known(meta, gallery)),
+        flags=(*_flags(scored, _known(meta, gallery)), *_distances(record)),
         unchecked=_unchecked(scored),
         folds=_folds(scored, gallery),
         precision=scored.precision,
@@ -354,6 +357,28 @@ def _flags(scored: Scored, known: Known) -> tuple[Flag, ...]:
         for flag in check_matrix(matrix, known, (i2t, t2i)):
             flags.setdefault(flag.code, flag)
     return tuple(flags.values())
+
+
+def _distances(record: RankRecord) -> tuple[Flag, ...]:
+    """Look whether a matrix scores below chance, and its negative far above it."""
+    if record.depth is not None:
+        return ()
+    owner, (i2t, t2i) = record.owner(), record.read()
+    found, chance = summarise(i2t, t2i, owner).rsum, chance_rsum(len(i2t.greater), len(owner))
+    turned = summarise(_reversed(i2t, len(owner)), _reversed(t2i, len(i2t.greater)), owner).rsum
+    if found >= chance or turned < FAR_ABOVE * chance:
+        return ()
+    message = (
+        f"rSum is {found:.1f}, that of the reversed matrix {turned:.1f}, by chance {chance:.1f}:"
+        " are these distances? Similarities rise with likeness: -distances"
+    )
+    return (Flag(code="distances", message=message),)
+
+
+def _reversed(ranks: Ranks, candidates: int) -> Ranks:
+    """Return the ranks under negated similarities; of several right ones the best keeps its."""
+    greater = candidates - ranks.greater - ranks.equal - ranks.right
+    return Ranks(greater, ranks.equal, np.zeros_like(ranks.later), ranks.right)
 
 
 def _unchecked(scored: Scored) -> tuple[Code, ...]:

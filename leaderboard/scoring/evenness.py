@@ -58,7 +58,7 @@ def _least(evenness: Callable[[float], float]) -> float:
     return least
 
 
-Part = tuple[Float[np.ndarray, "some values"], Bool[np.ndarray, "some values"]]
+Part = tuple[Float[np.ndarray, "_ _"], Bool[np.ndarray, "_ _"]]
 
 
 def _evenness(parts: list[Part], power: float) -> float:

@@ -312,4 +312,7 @@ TRICKS = {
     "one decimal": ("many-ties", lambda draw, size: mild(draw, size).round(1)),
     "constant": ("many-ties", lambda _, size: np.zeros((size, size))),
 }
+OF_MANY = {"foreign content, diagonal up"}
+"""Tricks that 300 pairs are too few for."""
+
 TURNED = {"normalised-rows": "normalised-columns", "normalised-columns": "normalised-rows"}
