@@ -17,8 +17,8 @@ def pack(
         Path,
         typer.Argument(
             metavar="SIMILARITY.npy",
-            help="Floats, rows are images, columns are captions, in the order of the split. Or, "
-            "with --t2i, integers: for each image the columns of its best captions, best first.",
+            help="Scores, rows are images, columns are captions, in the order of the split. With "
+            "--lists for each image the columns of its best captions, best first.",
         ),
     ],
     output: Annotated[Path, typer.Option("-o", "--output", help="The submission to write (.zip).")],
@@ -37,9 +37,17 @@ def pack(
         typer.Option(
             metavar="T2I.npy",
             help="If caption queries have other similarities than image queries: their matrix, "
-            "images x captions too; or for each caption the rows of its best images.",
+            "images x captions too. With --lists for each caption the rows of its best images.",
         ),
     ] = None,
+    lists: Annotated[
+        bool,
+        typer.Option(
+            "--lists",
+            help="The files are ranked lists, whole numbers, and not scores. Lists stand after "
+            "matrices: most checks need values.",
+        ),
+    ] = False,
     image_ids: Annotated[
         Path | None,
         typer.Option(
@@ -71,7 +79,7 @@ def pack(
 
     details = with_overrides(read_toml(about) if about else {}, set_ or [])
     meta = with_details(new_submission(release, track, split, method), details)
-    pack_files(output, meta, Sources(similarity, t2i, image_ids, caption_ids))
+    pack_files(output, meta, Sources(similarity, t2i, image_ids, caption_ids, lists=lists))
     typer.echo(f"{output}: {meta.method.name}, track {meta.track}, {meta.split} of {release}")
 
 

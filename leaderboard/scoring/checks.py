@@ -1,5 +1,6 @@
 """Checks for matrices that use the order of rows, or the whole test set, as no method could."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import exp, log, log1p, sqrt
 from typing import Literal
@@ -7,10 +8,30 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Bool, Float, Integer
 
-from leaderboard.metrics import Labels, Matrix, Ranks
+from leaderboard.metrics import CUTOFFS, Labels, Matrix, Ranks, explained_ties
+from leaderboard.scoring.content import Content, normal_scores, own_square, read_content
+from leaderboard.scoring.evenness import even_power
 from leaderboard.scoring.result import Flag
 
+Scorer = Callable[[Labels, Labels], Float[np.ndarray, " pairs"]]
 Declared = Literal["none", "per_query", "transductive"]
+
+CODES = (
+    "identity-like",
+    "unexplained-pairs",
+    "index-local",
+    "duplicates-apart",
+    "one-to-one",
+    "normalised-both-ways",
+    "normalised-rows",
+    "normalised-columns",
+    "low-precision",
+    "many-ties",
+)
+"""Codes of the flags of a matrix."""
+
+OF_LISTS = ("unexplained-pairs", "index-local", "duplicates-apart", "one-to-one")
+"""Those of them that ranked lists can have too."""
 
 LEAST_QUERIES = 50
 """Number of images below which nothing is checked: chance alone could raise any flag."""
@@ -19,6 +40,15 @@ IDENTITY_GAP = 8.0
 """``identity-like``: how far own pairs may lie above the best wrong ones of a typical row, in
 units of those above the middle of the row."""
 
+DIMENSIONS = 600.0
+"""``unexplained-pairs``: effective dimensions of honest embeddings, at the most."""
+
+OWN_PAIRS = 1.0
+"""``unexplained-pairs``: deviations above the rest from which own pairs stand out."""
+
+DUPLICATES_Z = 5.0
+"""``duplicates-apart``: standard errors by which own captions may stand above identical ones."""
+
 FAR_TREND = 0.8
 """``index-local``: correlation of the similarity of far rows with their nearness."""
 
@@ -26,12 +56,17 @@ NEAR_BAND = 1.0
 """``index-local``: how far above the rest nearly all direct neighbours may lie, in its
 deviations."""
 
+NEAR_UNEXPLAINED = 20.0
+"""``index-local``: deviations that rows side by side may lie above the rest, in units of how far
+they agree elsewhere."""
+
 SPREAD_OF_FIRSTS = 0.5
 """``one-to-one``: 0 where the first candidates repeat as often as by chance, 1 where they never
 do."""
 
-EVEN_SUMS = 0.5
-"""``normalised-…``: spread of the sums, in units of what unrelated values would give."""
+EVEN_SUMS = 0.3
+"""``normalised-rows``, ``-columns``: spread of the sums, in units of what unrelated values would
+give. Both ways the limit depends on size and dimensions: :func:`even_limit`."""
 
 UNIT_NORM = 3e-3
 """``normalised-both-ways``: distance from 1 of the largest singular value of the square roots."""
@@ -45,6 +80,12 @@ TIED_QUERIES = 0.2
 NEAR_IDENTICAL = 0.999
 """Rank correlation from which two entries count as near-identical."""
 
+KEPT_RANKS = 0.4
+"""``rebuilt-lists``: share of ranks 2 to 10 of an earlier entry that another one may repeat."""
+
+LEAST_KEPT = 20
+"""Number of such ranks below which they are not compared."""
+
 GAP_Z = 4.0
 """Standard errors by which test may exceed dev."""
 
@@ -54,6 +95,8 @@ _BLOCKS = 20
 _ROUNDS = 30
 _POWERS = 12
 _TINY = 1e-300
+_HUGE = 2.0**300
+_STEPS_APART = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,30 +128,61 @@ class _Part:
     ends: tuple[float, float]
 
 
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is known of a split, and of the work, besides the similarities.
+
+    Attributes:
+        owner: row of each caption's image.
+        images: labels of images, equal for identical ones. None if all differ.
+        captions: the same of captions.
+        declared: post-processing that the submission declares.
+        external: whether it declares data from elsewhere, as of raw text or screenshots, that may
+            tell captions of equal tokens apart.
+    """
+
+    owner: Labels
+    images: Labels | None = None
+    captions: Labels | None = None
+    declared: Declared = "none"
+    external: bool = False
+
+
 def check_matrix(
-    similarity: Matrix,
-    owner: Labels,
-    hits_at_1: tuple[float, float],
-    declared: Declared,
+    similarity: Matrix, known: Known, hits_at_1: tuple[float, float]
 ) -> tuple[Flag, ...]:
     """Flag forged, normalised, assigned and coarse similarities.
 
     Own pairs and neighbours are checked among the first 2,000 images, the rest in the whole.
     Declared post-processing gives no flag of its kind: ``per_query`` explains a matrix normalised
-    one way, ``transductive`` also one normalised both ways or assigned one to one. Expected hits
-    at 1 are numbers of image queries and of caption queries.
+    one way, ``transductive`` also one normalised both ways or assigned one to one. A matrix stored
+    as float16 says so itself (:attr:`Result.precision`) and is not flagged as coarse. Expected
+    hits at 1 are numbers of image queries and of caption queries.
     """
     if len(similarity) < LEAST_QUERIES:
         return ()
-    similarity = np.ascontiguousarray(
-        similarity, np.float64 if similarity.dtype.itemsize > 4 else np.float32
-    )
+    half = similarity.dtype.itemsize == 2
+    similarity, owner = _scaled(similarity), known.owner
     part = _read_part(similarity, owner)
-    flags = [_identity_like(part), _index_local(part)]
-    if declared != "transductive":
-        flags += [_one_to_one(similarity, hits_at_1), _normalised(similarity, part, declared)]
-    flags += [_low_precision(similarity), _many_ties(similarity, owner)]
+    content = read_content(normal_scores(own_square(similarity, owner)))
+    flags = [_identity_like(part), _unexplained_pairs(content), _index_local(part, content)]
+    flags.append(duplicates_apart(lambda rows, captions: similarity[rows, captions], known))
+    if known.declared != "transductive":
+        flags.append(one_to_one(tuple(similarity.argmax(axis=axis) for axis in (1, 0)), hits_at_1))
+        flags.append(_normalised(similarity, owner, part, content, known.declared))
+    if not half:
+        flags += [_low_precision(similarity, known), _many_ties(similarity, known)]
     return tuple(flag for flag in flags if flag is not None)
+
+
+def _scaled(similarity: Matrix) -> Matrix:
+    """Return float32, or float64 scaled by a power of two where its squares would overflow."""
+    if similarity.dtype.itemsize <= 4:
+        return np.ascontiguousarray(similarity, np.float32)
+    largest = np.abs(similarity).max()
+    if largest and not 1 / _HUGE < largest < _HUGE:
+        similarity = np.ldexp(similarity, -int(np.frexp(largest)[1]))
+    return np.ascontiguousarray(similarity, np.float64)
 
 
 def near_identical(first: tuple[Ranks, Ranks], second: tuple[Ranks, Ranks]) -> float:
@@ -166,7 +240,7 @@ def _identity_like(part: _Part) -> Flag | None:
     if gap <= IDENTITY_GAP:
         return None
     figure = "infinitely" if gap == float("inf") else f"{gap:.0f} times"
-    return _flag(
+    return make_flag(
         "identity-like",
         f"own pairs are {figure} as far above the best wrong ones as those above the rest,"
         f" expected {IDENTITY_GAP:g} times at most: the rest is nearly constant",
@@ -179,16 +253,22 @@ def _own_gap(part: _Part) -> float:
     An exponential's or a sigmoid's values lie far apart by nature. Where logarithms (log odds if
     they end at 1) spread the rest about evenly to both sides, the gap of those counts if lesser.
     """
-    some = part.rest[:, :: max(1, part.rest.shape[1] // 64)]
+    some = part.rest[:, _some(part.rest.shape[1], 64)]
     middle, best = float(np.median(some)), float(np.median(part.rest.max(axis=1)))
     own = float(np.percentile(part.own, 90))
-    if best > 0 and part.ends[0] >= 0:
+    positive = some[some > 0]
+    if best > 0 and part.ends[0] >= 0 and len(positive):
         odds = bool(part.ends[1] <= 1)
-        least, half = np.quantile(some[some > 0], [1 / part.rest.shape[1], 0.5]).tolist()
+        least, half = np.quantile(positive, [1 / part.rest.shape[1], 0.5]).tolist()
         low, centre, high = (_log(value, odds=odds) for value in (least, half, best))
         if high - centre > (centre - low) / 2:
             return min(_ratio(middle, best, own), _ratio(centre, high, _log(own, odds=odds)))
     return _ratio(middle, best, own)
+
+
+def _some(count: int, most: int) -> Labels:
+    """Choose places at random, always the same: a fixed step could meet a pattern of the matrix."""
+    return np.sort(np.random.default_rng(0).permutation(count)[:most])
 
 
 def _ratio(middle: float, best: float, own: float) -> float:
@@ -201,13 +281,64 @@ def _log(value: float, *, odds: bool) -> float:
     return log(max(value, _TINY)) - (log1p(-min(value, 1 - 2.0**-24)) if odds else 0.0)
 
 
-def _index_local(part: _Part) -> Flag | None:
+def _unexplained_pairs(content: Content | None) -> Flag | None:
+    """Look for own pairs that stand out though images and captions share nothing else."""
+    if content is None or content.own < OWN_PAIRS:
+        return None
+    needed, independent = content.dimensions_needed(), content.dimensions()
+    if max(needed, independent) <= DIMENSIONS:
+        return None
+    return make_flag(
+        "unexplained-pairs",
+        f"own pairs lie {content.own:.1f} deviations above the rest, which says nothing of them:"
+        f" embeddings would need {needed:.0f} dimensions and have {independent:.0f} at the least,"
+        f" expected {DIMENSIONS:g} at most",
+    )
+
+
+def duplicates_apart(score: Scorer, known: Known) -> Flag | None:
+    """Look for own captions that stand above others of the same tokens, which no score can.
+
+    Of captions that occur several times each is compared with the next one, in the rows of both
+    images; scores of the captions alone are equal, or lean to the same side in both rows. The
+    scorer tells how similar images and captions of these rows are.
+    """
+    if known.captions is None or known.external:
+        return None
+    order = np.argsort(known.captions, kind="stable")
+    same = known.captions[order[1:]] == known.captions[order[:-1]]
+    first, second = order[:-1][same], order[1:][same]
+    other = known.owner[first] != known.owner[second]
+    if known.images is not None:
+        other &= known.images[known.owner[first]] != known.images[known.owner[second]]
+    first, second = first[other], second[other]
+    signs = np.concatenate(
+        [
+            np.sign(score(known.owner[own], own) - score(known.owner[own], twin))
+            for own, twin in ((first, second), (second, first))
+        ]
+    )
+    lost_or_won = int(np.count_nonzero(signs))
+    z = float(signs.sum()) / sqrt(lost_or_won) if lost_or_won else 0.0
+    if z <= DUPLICATES_Z:
+        return None
+    won = int(np.count_nonzero(signs > 0))
+    return make_flag(
+        "duplicates-apart",
+        f"of captions with the same tokens the own one stands above the other {won} times and below"
+        f" it {lost_or_won - won} times, {z:.1f} standard errors from even, expected"
+        f" {DUPLICATES_Z:g} at most: the text cannot tell them apart, their place can",
+    )
+
+
+def _index_local(part: _Part, content: Content | None) -> Flag | None:
     """Look for similarity that falls with the distance of rows, own pairs left out.
 
     Rows and columns are centred. Sites whose pages stand side by side make neighbours alike too;
     so far rows are compared in blocks, those on the diagonal left out, and of direct neighbours
     nearly all must be alike, as they are not where one site ends and the next begins. A split of
-    fewer than five sites can still be flagged.
+    fewer than five sites can still be flagged. Or neighbours are alike on the average while they
+    have nothing in common with regard to far rows, as pages of one site have.
     """
     if not part.spread:
         return None
@@ -219,24 +350,26 @@ def _index_local(part: _Part) -> Flag | None:
         expected = part.rows[row] + part.columns[there] - part.rows.mean()
         near.append((part.rest[row, there] - expected) / part.spread)
     band = float(np.quantile(np.concatenate(near), 0.002))
-    trend = _far_trend(part)
-    if band <= NEAR_BAND and trend <= FAR_TREND:
+    trend = far_trend(part.rest, part.owner)
+    beside = content.near_unexplained() if content else 0.0
+    if band <= NEAR_BAND and trend <= FAR_TREND and beside <= NEAR_UNEXPLAINED:
         return None
-    return _flag(
+    return make_flag(
         "index-local",
         f"similarity depends on how near two rows are: correlation {trend:.2f} between far rows,"
-        f" expected {FAR_TREND:g} at most; direct neighbours at least {band:.1f} deviations above"
-        f" the rest, expected {NEAR_BAND:g} at most",
+        f" at most {FAR_TREND:g} expected; direct neighbours at least {band:.1f} deviations above"
+        f" the rest, at most {NEAR_BAND:g}; on the average {beside:.0f} times what they have in"
+        f" common, at most {NEAR_UNEXPLAINED:g}",
     )
 
 
-def _far_trend(part: _Part) -> float:
+def far_trend(rest: Matrix, owner: Labels) -> float:
     """Correlate means of blocks off the diagonal with how near their rows stand."""
-    images, captions = part.rest.shape
+    images, captions = rest.shape
     starts = np.linspace(0, images, _BLOCKS, endpoint=False).astype(np.int64)
-    blocks = np.add.reduceat(part.rest, starts, axis=0, dtype=np.float64)
+    blocks = np.add.reduceat(rest, starts, axis=0, dtype=np.float64)
     blocks /= np.diff(starts, append=images)[:, None]
-    block = np.searchsorted(starts, part.owner, side="right") - 1
+    block = np.searchsorted(starts, owner, side="right") - 1
     pooled = np.zeros((_BLOCKS, _BLOCKS))
     np.add.at(pooled.T, block, blocks.T)
     pooled /= np.bincount(block, minlength=_BLOCKS)
@@ -257,15 +390,18 @@ def _centred_where(values: Matrix, where: Bool[np.ndarray, "_ _"]) -> Matrix:
     return centred
 
 
-def _one_to_one(similarity: Matrix, hits_at_1: tuple[float, float]) -> Flag | None:
-    """Compare how many different candidates come first with what R@1 and chance explain."""
+def one_to_one(firsts: Sequence[Labels], hits_at_1: tuple[float, float]) -> Flag | None:
+    """Compare how many different candidates come first with what R@1 and chance explain.
+
+    Firsts are those of image queries, then of caption queries.
+    """
     spread = max(
-        _spread_of_firsts(similarity.argmax(axis=axis), size, hits)
-        for axis, size, hits in zip((1, 0), similarity.shape[::-1], hits_at_1, strict=True)
+        _spread_of_firsts(first, len(other), hits)
+        for first, other, hits in zip(firsts, firsts[::-1], hits_at_1, strict=True)
     )
     if spread <= SPREAD_OF_FIRSTS:
         return None
-    return _flag(
+    return make_flag(
         "one-to-one",
         f"of the candidates that R@1 does not explain, {100 * spread:.0f} % less than by chance"
         f" come first twice, expected {100 * SPREAD_OF_FIRSTS:.0f} % at most: as if each were"
@@ -286,24 +422,44 @@ def _spread_of_firsts(
     return (len(np.unique(first)) - chance) / (most - chance)
 
 
-def _normalised(similarity: Matrix, part: _Part, declared: Declared) -> Flag | None:
+def even_limit(rows: int, content: Content | None) -> float:
+    """Return how even sums must be to be flagged: four standard errors from unrelated values.
+
+    They are fewer than the rows where similarities have few dimensions.
+    """
+    inverse = max(content.inverse_dimensions if content else 0.0, 1 / rows)
+    return max(0.12, min(0.75, 1 - 4 * sqrt(inverse / 2)))
+
+
+def _normalised(
+    similarity: Matrix, owner: Labels, part: _Part, content: Content | None, declared: Declared
+) -> Flag | None:
+    if not part.spread:
+        return None
     rows, columns = _evenness(similarity, part)
     norm = _norm_of_roots(similarity)
-    if max(rows, columns) < EVEN_SUMS or (norm is not None and abs(norm - 1) < UNIT_NORM):
-        return _flag(
+    limit = even_limit(len(similarity), content)
+    power = even_power(similarity, owner, part.spread)
+    if (
+        max(rows, columns) < limit
+        or power < even_limit(min(len(similarity), 192), content)
+        or (norm is not None and abs(norm - 1) < UNIT_NORM)
+    ):
+        return make_flag(
             "normalised-both-ways",
-            "similarities are normalised over rows and over columns, as by Sinkhorn or a dual"
-            f" softmax: their sums vary {rows:.2g} and {columns:.2g} times as much as those of"
-            f" unrelated values, expected {EVEN_SUMS:g} at least"
-            + (f"; norm of their roots {norm:.4f}, expected other than 1" if norm else ""),
+            "similarities, or a power or exponential of them, are normalised over rows and columns,"
+            f" as by Sinkhorn, CSLS or a dual softmax: sums vary {rows:.2g} and {columns:.2g} times"
+            f" as much as those of unrelated values, of a power {power:.2g}, expected"
+            f" {limit:.2g} at least" + (f"; norm of their roots {norm:.4f}, not 1" if norm else ""),
         )
-    if declared == "per_query" or min(rows, columns) >= EVEN_SUMS:
+    limit = min(limit, EVEN_SUMS)
+    if declared == "per_query" or min(rows, columns) >= limit:
         return None
     over, found = ("row", rows) if rows < columns else ("column", columns)
-    return _flag(
+    return make_flag(
         f"normalised-{over}s",
         f"the sums of {over}s vary {found:.2g} times as much as those of unrelated values, expected"
-        f" {EVEN_SUMS:g} at least: similarities are normalised within each {over}",
+        f" {limit:.2g} at least: similarities are normalised within each {over}",
     )
 
 
@@ -338,32 +494,80 @@ def _norm_of_roots(values: Matrix) -> float | None:
     return float(np.linalg.norm(roots @ basis.astype(values.dtype), ord=2))
 
 
-def _low_precision(similarity: Matrix) -> Flag | None:
-    values = similarity.reshape(-1)
-    sample = values[:: max(1, values.size // _SAMPLE)]
-    share = len(np.unique(sample)) / len(sample)
+def _low_precision(similarity: Matrix, known: Known) -> Flag | None:
+    """Count distinct values; those that identical items, or the end of float32, make equal, apart.
+
+    A sigmoid near 1 has equals because the next float32 lies 6e-8 away; rounded values are farther
+    from each other.
+    """
+    distinct, counts = _sampled(_one_of_each(similarity, known))
+    if len(distinct) < 2:
+        return None
+    kept = counts[(counts == 1) | ~_crowded(distinct, distinct)]
+    share = len(kept) / max(1, int(kept.sum()))
     if share >= DISTINCT_VALUES:
         return None
-    return _flag(
+    return make_flag(
         "low-precision",
-        f"{100 * share:.0f} % of {len(sample)} sampled values are distinct, expected"
+        f"{100 * share:.0f} % of {int(counts.sum())} sampled values are distinct, expected"
         f" {100 * DISTINCT_VALUES:.0f} % at least: rounded, or computed in half precision",
     )
 
 
-def _many_ties(similarity: Matrix, owner: Labels) -> Flag | None:
-    """Count queries whose right candidate has an equal among the wrong ones."""
+def _sampled(similarity: Matrix) -> tuple[Float[np.ndarray, " distinct"], Labels]:
+    """Return distinct values of a sample, ascending, and how often each occurs."""
+    values = similarity.reshape(-1)
+    return np.unique(values[:: max(1, values.size // _SAMPLE)], return_counts=True)
+
+
+def _crowded(
+    values: Float[np.ndarray, " values"], distinct: Float[np.ndarray, " distinct"]
+) -> Bool[np.ndarray, " values"]:
+    """Return which values have another one so near that float32 holds hardly any between them."""
+    place = np.searchsorted(distinct, values)
+    below = values - distinct[np.maximum(place - 1, 0)]
+    here = distinct[np.minimum(place, len(distinct) - 1)]
+    after = distinct[np.minimum(place + 1, len(distinct) - 1)] - values
+    room = _STEPS_APART * np.spacing(np.abs(values).astype(np.float32))
+    gaps = (below, np.abs(here - values), after)
+    return np.asarray(np.any([(gap > 0) & (gap <= room) for gap in gaps], axis=0))
+
+
+def _one_of_each(similarity: Matrix, known: Known) -> Matrix:
+    """Return the first of the rows of identical images and of the columns of identical captions."""
+    for axis, labels in enumerate((known.images, known.captions)):
+        if labels is not None:
+            _, first = np.unique(labels, return_index=True)
+            similarity = similarity.take(np.sort(first), axis=axis)
+    return similarity
+
+
+def _many_ties(similarity: Matrix, known: Known) -> Flag | None:
+    """Count queries whose right candidate has an equal among the wrong ones.
+
+    Identical captions and images are left out, and what a sigmoid near 1 makes equal in float32.
+    """
     images, captions = similarity.shape
-    own = similarity[owner, np.arange(captions)]
+    owner, own = known.owner, similarity[known.owner, np.arange(captions)]
     best = np.full(images, -np.inf, own.dtype)
     np.maximum.at(best, owner, own)
     right = np.bincount(owner, own == best[owner], images)
-    rows = np.count_nonzero(similarity == best[:, None], axis=1) > right
-    columns = np.count_nonzero(similarity == own, axis=0) > 1
-    share = (int(rows.sum()) + int(columns.sum())) / (images + captions)
+    rows = np.count_nonzero(similarity == best[:, None], axis=1) - right
+    columns = np.count_nonzero(similarity == own, axis=0) - 1
+    if known.images is not None or known.captions is not None:
+        images_of, texts_of = (
+            np.arange(size) if given is None else given
+            for given, size in zip((known.images, known.captions), similarity.shape, strict=True)
+        )
+        forced = explained_ties(similarity, images_of, texts_of, owner)
+        rows, columns = rows - forced[0], columns - forced[1]
+    distinct, _ = _sampled(similarity)
+    rows = np.where(_crowded(best, distinct), 0, rows)
+    columns = np.where(_crowded(own, distinct), 0, columns)
+    share = (np.count_nonzero(rows > 0) + np.count_nonzero(columns > 0)) / (images + captions)
     if share <= TIED_QUERIES:
         return None
-    return _flag(
+    return make_flag(
         "many-ties",
         f"the right candidate of {100 * share:.0f} % of queries has an equal, expected"
         f" {100 * TIED_QUERIES:.0f} % at most",
@@ -375,6 +579,26 @@ def middles(ranks: tuple[Ranks, Ranks]) -> Float[np.ndarray, " queries"]:
     return np.concatenate([way.greater + way.equal / 2 for way in ranks])
 
 
+def first_places(ranks: tuple[Ranks, Ranks]) -> Integer[np.ndarray, " queries"]:
+    """Return twice the rank of each query, from 0, ties as the middle; 20 beyond the first ten."""
+    found = [np.minimum(2 * way.greater + way.equal, 2 * max(CUTOFFS)) for way in ranks]
+    return np.concatenate(found).astype(np.int8)
+
+
+def kept(
+    earlier: Integer[np.ndarray, "entries queries"], later: Integer[np.ndarray, " queries"]
+) -> Float[np.ndarray, " entries"]:
+    """Return how many of each earlier entry's ranks 2 to 10 a later one has too, as shares.
+
+    First ranks say little: good methods agree on those. Shares of fewer than :data:`LEAST_KEPT`
+    ranks are 0. Both are as :func:`first_places` returns them.
+    """
+    among = (earlier >= 2) & (earlier < 2 * max(CUTOFFS))
+    count = among.sum(axis=1)
+    same = (among & (earlier == later)).sum(axis=1)
+    return np.where(count >= LEAST_KEPT, same / np.maximum(count, 1), 0.0)
+
+
 def centred_places(values: Float[np.ndarray, " queries"]) -> Float[np.ndarray, " queries"]:
     """Return the place of each value less the mean place, ties as the middle of their places."""
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
@@ -382,5 +606,6 @@ def centred_places(values: Float[np.ndarray, " queries"]) -> Float[np.ndarray, "
     return np.asarray(places[inverse] - (len(values) + 1) / 2)
 
 
-def _flag(code: str, message: str) -> Flag:
+def make_flag(code: str, message: str) -> Flag:
+    """Make a flag."""
     return Flag(code=code, message=message)

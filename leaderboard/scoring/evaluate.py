@@ -25,10 +25,12 @@ from leaderboard.metrics import (
     summarise,
     tie_width,
 )
-from leaderboard.scoring.checks import Declared, check_matrix
-from leaderboard.scoring.references import references
+from leaderboard.scoring.checks import CODES, LEAST_QUERIES, OF_LISTS, Known, check_matrix
+from leaderboard.scoring.list_checks import check_lists
+from leaderboard.scoring.references import chance_rsum, references
 from leaderboard.scoring.result import (
     AtCutoffs,
+    Code,
     Count,
     Direction,
     Duplicates,
@@ -54,6 +56,9 @@ from leaderboard.submission.archive import (
 )
 from leaderboard.submission.gallery import Gallery, read_gallery
 from now_builder.formats.benchmarks import FOLD
+
+FAR_ABOVE = 3.0
+"""``distances``: how many times chance a reversed matrix reaches."""
 
 MAX_TIE_WIDTH = 5.0
 """Largest number of rSum points that ties may decide in a ranked result."""
@@ -159,7 +164,8 @@ def _result(
         release=Release(origin=gallery.origin, fingerprint=gallery.fingerprint),
         duplicates=_duplicates(gallery, aware),
         references=known,
-        flags=_flags(scored, gallery, meta.postprocessing.kind),
+        flags=(*_flags(scored, _known(meta, gallery)), *_distances(record)),
+        unchecked=_unchecked(scored),
         folds=_folds(scored, gallery),
         precision=scored.precision,
         payload_sha256=submission.sha256,
@@ -332,14 +338,54 @@ def ceiling_rsum(images: Labels, texts: Labels, owner: Labels) -> float:
     return recalls(same.astype(np.float32), owner).rsum
 
 
-def _flags(scored: Scored, gallery: Gallery, declared: Declared) -> tuple[Flag, ...]:
+def _known(meta: Submission, gallery: Gallery) -> Known:
+    images, captions = (
+        labels if len(np.unique(labels)) < len(labels) else None
+        for labels in (gallery.image_labels, gallery.caption_labels)
+    )
+    external = bool(meta.training.external_data)
+    return Known(gallery.owner, images, captions, meta.postprocessing.kind, external)
+
+
+def _flags(scored: Scored, known: Known) -> tuple[Flag, ...]:
     """Check each matrix; keep one flag of each code."""
     i2t, t2i = (float(expected_hits(way, 1).sum()) for way in scored.ranks)
+    if scored.lists is not None:
+        return check_lists(scored.lists, known, (i2t, t2i))
     flags: dict[str, Flag] = {}
     for matrix in scored.matrices:
-        for flag in check_matrix(matrix, gallery.owner, (i2t, t2i), declared):
+        for flag in check_matrix(matrix, known, (i2t, t2i)):
             flags.setdefault(flag.code, flag)
     return tuple(flags.values())
+
+
+def _distances(record: RankRecord) -> tuple[Flag, ...]:
+    """Look whether a matrix scores below chance, and its negative far above it."""
+    if record.depth is not None:
+        return ()
+    owner, (i2t, t2i) = record.owner(), record.read()
+    found, chance = summarise(i2t, t2i, owner).rsum, chance_rsum(len(i2t.greater), len(owner))
+    turned = summarise(_reversed(i2t, len(owner)), _reversed(t2i, len(i2t.greater)), owner).rsum
+    if found >= chance or turned < FAR_ABOVE * chance:
+        return ()
+    message = (
+        f"rSum is {found:.1f}, that of the reversed matrix {turned:.1f}, by chance {chance:.1f}:"
+        " are these distances? Similarities rise with likeness: -distances"
+    )
+    return (Flag(code="distances", message=message),)
+
+
+def _reversed(ranks: Ranks, candidates: int) -> Ranks:
+    """Return the ranks under negated similarities; of several right ones the best keeps its."""
+    greater = candidates - ranks.greater - ranks.equal - ranks.right
+    return Ranks(greater, ranks.equal, np.zeros_like(ranks.later), ranks.right)
+
+
+def _unchecked(scored: Scored) -> tuple[Code, ...]:
+    """Return the flags that the payload could not have, whatever it holds."""
+    if len(scored.ranks[0].greater) < LEAST_QUERIES:
+        return CODES
+    return () if scored.lists is None else tuple(code for code in CODES if code not in OF_LISTS)
 
 
 def _folds(scored: Scored, gallery: Gallery) -> Folds | None:

@@ -21,6 +21,7 @@ Points = Annotated[float, Field(ge=0, le=600, allow_inf_nan=False)]
 Rank = Annotated[float, Field(ge=1, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0, lt=2**40)]
 Counts = tuple[Count, ...]
+Code = Annotated[str, Field(pattern=r"^[a-z0-9-]{1,40}$")]
 
 
 class _Record(Strict):
@@ -137,7 +138,7 @@ class Flag(_Record):
         message: the measured value and the threshold.
     """
 
-    code: Annotated[str, Field(pattern=r"^[a-z0-9-]{1,40}$")]
+    code: Code
     message: Annotated[str, Field(max_length=300)]
 
 
@@ -233,6 +234,8 @@ class Result(Description, _Record):
         references: rSum of trivial scorers that know nothing (``chance``), the language, language
             and topic.
         flags: warnings to readers.
+        unchecked: codes of flags that could not be checked: of ranked lists those that need values,
+            of a small split all of them.
         folds: figures of the other protocol, if the data set has two.
         precision: float type of the stored matrix; None for ranked lists.
         payload_sha256: sha256 of the submission's zip.
@@ -259,6 +262,7 @@ class Result(Description, _Record):
     duplicates: Duplicates
     references: dict[str, Points]
     flags: tuple[Flag, ...]
+    unchecked: Annotated[tuple[Code, ...], Field(max_length=40)] = ()
     folds: Folds | None
     precision: Precision | None
     payload_sha256: Sha256

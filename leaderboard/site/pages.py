@@ -32,7 +32,7 @@ from leaderboard.board.tables import (
     reference,
     sorted_rows,
 )
-from leaderboard.metrics import CUTOFFS
+from leaderboard.metrics import CUTOFFS, expected_hits
 from leaderboard.scoring.result import VERSION, Flag, Result
 from leaderboard.site.charts import curves_of, progress_chart, rank_chart, recall_chart
 from leaderboard.site.comparison import WAYS, make_comparison
@@ -390,13 +390,20 @@ def _entry_values(entry: Entry, place: Place) -> dict[str, object]:
 
 
 def _ranks_csv(result: Result) -> str | None:
-    """Write the ranks of every query as CSV, captions in the order of their images."""
+    """Write the expected hits of every query as CSV, captions in the order of their images.
+
+    Ranks themselves would do to rebuild lists of another's work; the result file has them, from
+    which every figure can be recomputed.
+    """
     if result.ranks is None:
         return None
-    lines = ["direction,row,greater,equal,later,right"]
+    lines = ["direction,row," + ",".join(f"hit_at_{cutoff}" for cutoff in CUTOFFS)]
     for name, way in zip(("i2t", "t2i"), result.ranks.read(), strict=True):
-        ranks = np.stack([way.greater, way.equal, way.later, way.right], axis=1).tolist()
-        lines += [",".join(map(str, (name, row, *each))) for row, each in enumerate(ranks)]
+        hits = np.stack([expected_hits(way, cutoff) for cutoff in CUTOFFS], axis=1).tolist()
+        lines += [
+            ",".join([name, str(row), *(f"{hit:.6g}" for hit in each)])
+            for row, each in enumerate(hits)
+        ]
     return "\n".join(lines) + "\n"
 
 

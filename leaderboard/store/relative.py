@@ -1,4 +1,4 @@
-"""Flags from comparing two entries: near-identical ranks, or test far above dev."""
+"""Flags from comparing two entries: near-identical ranks, rebuilt lists, test far above dev."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -8,10 +8,13 @@ import numpy as np
 
 from leaderboard.scoring.checks import (
     GAP_Z,
+    KEPT_RANKS,
     NEAR_IDENTICAL,
     SplitScore,
     centred_places,
     dev_test_gap,
+    first_places,
+    kept,
     middles,
     near_identical,
 )
@@ -36,7 +39,7 @@ def relative_flags(entries: Iterable[Entry]) -> dict[str, tuple[Flag, ...]]:
         result = entry.result
         groups[result.track, result.split, result.release.fingerprint].append(entry)
     for (_, split, _), group in groups.items():
-        for name, flag in _copies(group):
+        for name, flag in (*_copies(group), *_rebuilt_lists(group)):
             found[name].append(flag)
         if split == "test":
             devs = [e for key, dev in groups.items() if key[1] == "dev" for e in dev]
@@ -68,6 +71,28 @@ def _copies(group: Sequence[Entry]) -> Iterable[tuple[str, Flag]]:
                 )
                 yield known[later][0].name, Flag(code="near-identical", message=message)
                 break
+
+
+def _rebuilt_lists(group: Sequence[Entry]) -> Iterable[tuple[str, Flag]]:
+    """Find ranked lists that follow the ranks of an earlier entry, as if rebuilt from them.
+
+    The later of two is flagged if either is of lists.
+    """
+    known = [(e, e.result.ranks) for e in group if e.result.ranks]
+    if not any(record.depth for _, record in known):
+        return
+    places = np.stack([first_places(record.read()) for _, record in known])
+    lists = np.array([record.depth is not None for _, record in known])
+    for later in range(1, len(known)):
+        shares = np.where(lists[:later] | lists[later], kept(places[:later], places[later]), 0.0)
+        earlier = int(shares.argmax())
+        if shares[earlier] > KEPT_RANKS:
+            message = (
+                f"{100 * shares[earlier]:.0f} % of the queries at ranks 2 to 10 in the earlier"
+                f" entry {known[earlier][0].name} have the same rank here, expected"
+                f" {100 * KEPT_RANKS:.0f} % at most: as if its lists were rebuilt from those ranks"
+            )
+            yield known[later][0].name, Flag(code="rebuilt-lists", message=message)
 
 
 def _vary(record: RankRecord) -> bool:

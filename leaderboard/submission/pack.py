@@ -9,13 +9,7 @@ from jaxtyping import Float
 
 from leaderboard.metrics import Labels
 from leaderboard.submission.archive import Lists, Submission, opened, pack_arrays
-from leaderboard.submission.untrusted import (
-    FLOATS,
-    WHOLE,
-    read_array_header,
-    read_lists,
-    read_matrix,
-)
+from leaderboard.submission.untrusted import read_lists, read_matrix
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.io import read_lines
 
@@ -24,13 +18,15 @@ from now_builder.formats.io import read_lines
 class Sources:
     """Files that a submission is made from: matrices or ranked lists, and keys of rows and columns.
 
-    Without ``t2i`` one matrix serves both; without keys they are in the order of the split.
+    Without ``t2i`` one matrix serves both; without keys they are in the order of the split. Whole
+    numbers are scores too, unless ``lists`` says that the files are ranked lists.
     """
 
     i2t: Path
     t2i: Path | None = None
     image_ids: Path | None = None
     caption_ids: Path | None = None
+    lists: bool = False
 
 
 def pack_files(path: Path, meta: Submission, sources: Sources) -> None:
@@ -44,7 +40,7 @@ def pack_files(path: Path, meta: Submission, sources: Sources) -> None:
     rows = _order(sources.image_ids, meta.image_ids or ())
     columns = _order(sources.caption_ids, meta.caption_ids or ())
     files = [file for file in (sources.i2t, sources.t2i) if file is not None]
-    if not _are_lists(sources.i2t):
+    if not sources.lists:
         shape = len(rows), len(columns)
         matrices = [read_matrix_file(file, shape)[np.ix_(rows, columns)] for file in files]
         payload = "matrix" if len(files) == 1 else "matrix_pair"
@@ -52,26 +48,21 @@ def pack_files(path: Path, meta: Submission, sources: Sources) -> None:
         return
     if sources.t2i is None:
         raise ConfigError(
-            f"{sources.i2t}: holds ranked lists of the images; --t2i names those of the captions"
+            f"--lists: {sources.i2t} holds those of the images; --t2i names those of the captions"
         )
     lists = [_read_lists(sources.i2t, rows, columns), _read_lists(sources.t2i, columns, rows)]
     pack_arrays(path, lists, meta.model_copy(update={"payload": "ranked"}))
 
 
 def read_matrix_file(path: Path, shape: tuple[int, int]) -> Float[np.ndarray, "images captions"]:
-    """Read a similarity matrix from a ``.npy`` file.
+    """Read a similarity matrix from a ``.npy`` file of floats, or of whole numbers as float64.
 
     Raises:
         FormatError: If there is no such file.
-        SubmissionError: If it is no ``.npy`` of floats, of another shape or size, or not finite.
+        SubmissionError: If it is no ``.npy`` of scores, of another shape or size, or not finite.
     """
     with opened(path) as file:
-        return read_matrix(file, "matrix", path.stat().st_size, shape)
-
-
-def _are_lists(path: Path) -> bool:
-    with opened(path) as file:
-        return read_array_header(file, str(path), FLOATS | WHOLE).dtype.kind == "i"
+        return read_matrix(file, "matrix", path.stat().st_size, shape, whole=True)
 
 
 def _order(path: Path | None, keys: Sequence[str]) -> Labels:

@@ -188,8 +188,20 @@ def _check_member(info: zipfile.ZipInfo, allowed: Sequence[str]) -> None:
         )
 
 
-FLOATS = {f"{order}f{size}" for order in "<>" for size in (2, 4, 8)}
-WHOLE = {f"{order}i{size}" for order in "<>" for size in (4, 8)}
+FLOATS = frozenset(f"{order}f{size}" for order in "<>" for size in (2, 4, 8))
+WHOLE = frozenset(f"{order}i{size}" for order in "<>" for size in (4, 8))
+
+_WANTED = {
+    FLOATS: ("float16, float32 or float64", "similarity.astype('float32')"),
+    FLOATS | WHOLE: (
+        "scores as float16, float32, float64, int32 or int64",
+        "similarity.astype('float32')",
+    ),
+    WHOLE: (
+        "ranked lists as int32 or int64",
+        "np.argsort(-similarity, axis=1)[:, :100].astype('int32'); scores are a matrix",
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,30 +236,34 @@ def read_array_header(stream: Readable, name: str, kinds: AbstractSet[str] = FLO
     except _UNREADABLE:
         shape, fortran_order, dtype = (-1,), False, np.dtype("V")
     if not all(0 <= count < _MAX_COUNT for count in shape):
-        kind = "float" if kinds is FLOATS else "integer"
+        kind = "integer" if kinds is WHOLE else "float"
         raise refusal("array.header", name, f"header {shown(text)}", f"a plain {kind} array")
     if dtype.str not in kinds:
-        wanted = "float16, float32 or float64" if kinds is FLOATS else "int32 or int64"
-        mend = f"similarity.astype('{'float32' if kinds is FLOATS else 'int32'}')"
+        wanted, mend = _WANTED[frozenset(kinds)]
         raise refusal("array.dtype", name, f"dtype {dtype.str!r}", wanted, mend)
     return ArrayHeader(dtype, fortran_order, shape, 8 + len(size) + length)
 
 
 def read_matrix(
-    stream: Readable, name: str, size: int, shape: tuple[int, int]
+    stream: Readable, name: str, size: int, shape: tuple[int, int], *, whole: bool = False
 ) -> Float[np.ndarray, "images captions"]:
     """Read a finite float matrix in native byte order; the header is checked before allocation.
+
+    With ``whole`` it may be of whole numbers, which are turned into float64.
 
     Raises:
         SubmissionError: If type, shape or size differ, or a value is not finite.
     """
-    header = read_array_header(stream, name)
+    header = read_array_header(stream, name, FLOATS | WHOLE if whole else FLOATS)
     if header.shape != shape:
         turned = header.shape == shape[::-1]
         mend = "rows are images: similarity.T" if turned else "rows and columns of the split"
+        if header.dtype.kind == "i":
+            mend += "; ranked lists are read with --lists"
         wanted = f"{shape}, images x captions"
         raise refusal("matrix.shape", name, f"shape {header.shape}", wanted, mend)
-    return check_finite(np.asarray(_read_values(stream, name, size, header)), name)
+    values = np.asarray(_read_values(stream, name, size, header))
+    return check_finite(values.astype(np.float64) if values.dtype.kind == "i" else values, name)
 
 
 def read_lists(

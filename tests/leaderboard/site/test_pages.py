@@ -355,13 +355,14 @@ def test_a_large_section_is_compared_with_its_first_and_between_neighbours(entry
     assert site.get(compare_path(known[3], known[8])) is not None
 
 
-def test_ranks_can_be_taken_along_and_give_the_recalls_again(filed, files):
+def test_hits_can_be_taken_along_and_give_the_recalls_again_but_no_ranks(filed, files):
     result = filed["Best"].result
     rows = list(csv.DictReader(io.StringIO(files[f"ranks/{filed['Best'].name}.csv"])))
     assert len(rows) == 2 * result.n_pairs
     for name, way in (("i2t", result.i2t), ("t2i", result.t2i)):
-        ranks = [int(row["greater"]) for row in rows if row["direction"] == name]
-        assert 100 * sum(rank < 5 for rank in ranks) / len(ranks) == pytest.approx(way.r5)
+        hits = [float(row["hit_at_5"]) for row in rows if row["direction"] == name]
+        assert 100 * sum(hits) / len(hits) == pytest.approx(way.r5)
+    assert set(rows[0]) == {"direction", "row", "hit_at_1", "hit_at_5", "hit_at_10"}
 
 
 def test_a_board_leaves_in_every_format_with_the_same_rows(filed, files):

@@ -9,7 +9,7 @@ from leaderboard.scoring.checks import SplitScore
 from leaderboard.scoring.evaluate import score
 from leaderboard.store.entries import NewFiling, file_result, read_results
 from leaderboard.store.relative import relative_flags
-from leaderboard.submission.archive import new_submission, pack
+from leaderboard.submission.archive import new_submission, pack, pack_arrays
 from tests.leaderboard.conftest import SIZES, make_similarity
 
 AT = datetime(2026, 11, 22, tzinfo=UTC)
@@ -27,6 +27,33 @@ def filed(tmp_path, release):
         return entry.name
 
     return file
+
+
+def _rebuilt(ranks, draw):
+    """Make lists of ten with the own pair at its rank, a place better in 15 % of the queries."""
+    lists = np.zeros((len(ranks), 10), np.int32)
+    for row, rank in enumerate(ranks):
+        others = draw.permutation([n for n in range(len(ranks)) if n != row])
+        place = max(0, int(rank) - int(draw.random() < 0.15))
+        lists[row] = np.insert(others, place, row)[:10]
+    return lists
+
+
+def test_lists_rebuilt_from_another_entrys_ranks_and_moved_up_are_flagged(tmp_path, release, filed):
+    """Lists of another matrix, as good, are not."""
+    theirs = filed(make_similarity(strength=1.0), "Theirs", who="bob")
+    entries = {entry.name: entry for entry in read_results([tmp_path / "s"])}
+    draw, victim = np.random.default_rng(0), entries[theirs].result
+    rebuilt = [_rebuilt(way.greater, draw) for way in victim.ranks.read()]
+    other = make_similarity(strength=1.0, seed=8)
+    honest = [np.argsort(-way, axis=1)[:, :10].astype(np.int32) for way in (other, other.T)]
+    for name, lists in (("Honest", honest), ("Rebuilt", rebuilt)):
+        meta = new_submission(release, "jieba", "test", name)
+        pack_arrays(tmp_path / "l.zip", lists, meta.model_copy(update={"payload": "ranked"}))
+        at = NewFiling("ann", AT + timedelta(days=1))
+        entry, _ = file_result(tmp_path / "s", score(tmp_path / "l.zip", release), at)
+    assert entry.result.rsum > victim.rsum
+    assert _codes(tmp_path / "s") == {entry.name: ["rebuilt-lists"]}
 
 
 def _codes(store):

@@ -56,7 +56,7 @@ def test_ranked_lists_give_the_recalls_of_their_matrix(tmp_path, meta, release, 
     names = [tmp_path / "i2t.npy", tmp_path / "t2i.npy"]
     for path, lists in zip(names, _lists(matrix, depth), strict=True):
         np.save(path, lists)
-    pack_files(tmp_path / "x.zip", meta, Sources(*names))
+    pack_files(tmp_path / "x.zip", meta, Sources(*names, lists=True))
     result, expected = score(tmp_path / "x.zip", release), recalls(matrix)
     assert result.rsum == expected.rsum
     assert result.precision is None
@@ -96,7 +96,9 @@ def test_arrays_in_another_order_are_put_in_order_by_their_keys(tmp_path, meta, 
     pack_files(tmp_path / "x.zip", meta, Sources(shuffled, **keys))
     assert score(tmp_path / "x.zip", release).rsum == recalls(matrix).rsum
     i2t, t2i = _lists(matrix[np.ix_(rows, columns)], 12)
-    sources = Sources(_save(tmp_path / "i.npy", i2t), _save(tmp_path / "t.npy", t2i), **keys)
+    sources = Sources(
+        _save(tmp_path / "i.npy", i2t), _save(tmp_path / "t.npy", t2i), **keys, lists=True
+    )
     pack_files(tmp_path / "y.zip", meta, sources)
     assert score(tmp_path / "y.zip", release).rsum == recalls(matrix).rsum
 
@@ -108,7 +110,7 @@ def test_keys_that_are_not_the_splits_are_named(tmp_path, meta):
         pack_files(tmp_path / "x.zip", meta, Sources(path, image_ids=tmp_path / "keys"))
     lists = _save(tmp_path / "l.npy", np.tile(np.arange(10), (N, 1)))
     with pytest.raises(ConfigError, match="--t2i"):
-        pack_files(tmp_path / "x.zip", meta, Sources(lists))
+        pack_files(tmp_path / "x.zip", meta, Sources(lists, lists=True))
 
 
 def _ten():
@@ -129,7 +131,7 @@ def _with(row, place, value):
         (_with(3, 4, 24), "ranked.range", "24 in list 3, place 4"),
         (_with(0, 0, -1), "ranked.range", "-1 in list 0, place 0"),
         (_with(5, 9, 0), "ranked.twice", "twice in list 5"),
-        (_matrix(), "array.dtype", "expected int32 or int64"),
+        (_matrix(), "array.dtype", "expected ranked lists as int32 or int64"),
     ],
 )
 def test_lists_that_are_none_are_refused(tmp_path, meta, release, lists, code, message):
@@ -189,3 +191,34 @@ def test_members_that_do_not_fit_the_payload_are_refused(tmp_path, meta, release
         open_submission(tmp_path / "x.zip"),
     ):
         pass
+
+
+@pytest.mark.parametrize("kind", [np.bool_, np.uint8, np.int8, np.complex64])
+def test_types_that_are_no_scores_are_told_which_are(tmp_path, meta, kind):
+    path = _save(tmp_path / "m.npy", (_matrix() > 0).astype(kind))
+    with pytest.raises(SubmissionError) as caught:
+        pack_files(tmp_path / "x.zip", meta, Sources(path))
+    (problem,) = caught.value.problems
+    assert problem.expected == "scores as float16, float32, float64, int32 or int64"
+    assert problem.mend == "similarity.astype('float32')"
+
+
+def test_whole_numbers_are_scores_unless_lists_are_asked_for(tmp_path, meta, release):
+    scores = (1000 * _matrix()).round().astype(np.int32)
+    path = _save(tmp_path / "m.npy", scores)
+    pack_files(tmp_path / "x.zip", meta, Sources(path))
+    assert score(tmp_path / "x.zip", release).rsum == recalls(scores.astype(np.float64)).rsum
+    names = [
+        _save(tmp_path / f"{way}.npy", lists) for way, lists in enumerate(_lists(_matrix(), 10))
+    ]
+    with pytest.raises(SubmissionError, match="--lists"):
+        pack_files(tmp_path / "y.zip", meta, Sources(*names))
+
+
+def test_distances_get_a_hint_and_bad_similarities_do_not(tmp_path, meta, release):
+    for sign, codes in ((-1, ["distances"]), (1, [])):
+        strong = sign * (_matrix() + 4 * np.eye(N, dtype=np.float32))
+        pack_arrays(tmp_path / "x.zip", [strong], meta)
+        assert [flag.code for flag in score(tmp_path / "x.zip", release).flags] == codes
+    pack_arrays(tmp_path / "x.zip", [np.zeros((N, N), np.float32)], meta)
+    assert score(tmp_path / "x.zip", release).flags == ()

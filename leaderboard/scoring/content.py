@@ -1,0 +1,147 @@
+"""What off-diagonal similarities say of the pairs: content that images and captions share, or none.
+
+Row order is public, so whoever forges a matrix can raise what stands on its diagonal, or near it.
+A method can not: it raises a pair because of what the two show, and the same content then
+shows elsewhere in the matrix, in how either of them stands to all other images and captions.
+"""
+
+from dataclasses import dataclass
+from math import sqrt
+from statistics import NormalDist
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from leaderboard.metrics import Labels, Matrix
+
+LARGEST = 1000
+"""Number of images, each with its first caption, that are looked at."""
+
+STEPS = 8
+"""Largest distance of rows that count as neighbours."""
+
+_SAMPLE = 2**15
+_BINS = 2**10
+_TINY = 1e-12
+
+Square = Float[np.ndarray, "images images"]
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """Statistics of a square matrix whose row i and column i belong together.
+
+    The off-diagonal values, less means of rows and columns, are scaled to variance 1. Values *far*
+    from the diagonal are at least an eighth of the rows away.
+
+    Attributes:
+        own: mean of the diagonal, in standard deviations of the rest.
+        shared: correlation of each far value with the one across the diagonal: whether image i
+            is like caption j as far as image j is like caption i.
+        inverse_dimensions: inverse of the effective number of dimensions, from the fourth moment of
+            the singular values; 0 for independent noise, 1/d for isotropic embeddings in d
+            dimensions.
+        near: mean of the values k places beside the diagonal, for k from 1 to :data:`STEPS`.
+        alike: how far images, and captions, that stand k places apart agree in their far values:
+            the geometric mean of two correlations.
+        size: number of rows.
+    """
+
+    own: float
+    shared: float
+    inverse_dimensions: float
+    near: tuple[float, ...]
+    alike: tuple[float, ...]
+    size: int
+
+    def dimensions_needed(self) -> float:
+        r"""Return how many dimensions embeddings need for such own pairs, at the least.
+
+        If own pairs correlate with :math:`\rho` in each of d dimensions, they lie
+        :math:`\rho \sqrt d` deviations above the rest, and :attr:`shared` is :math:`\rho^2`.
+        """
+        return max(self.own, 0.0) ** 2 / (max(self.shared, 0.0) + 4 * sqrt(2) / self.size)
+
+    def dimensions(self) -> float:
+        """Return how many effective dimensions there are, at the least.
+
+        The inverse is raised by four standard errors, as independent noise has them.
+        """
+        return 1 / (max(self.inverse_dimensions, 0.0) + 14 / self.size**2)
+
+    def near_unexplained(self) -> float:
+        """Return the largest value beside the diagonal, in units of what alike neighbours explain.
+
+        Neighbours that agree with c lie as much as c times the root of the dimensions above the
+        rest.
+        """
+        noise = 6 / sqrt(2 * self.size), 4 / self.size
+        return max(
+            max(near - noise[0], 0.0) / (alike + noise[1])
+            for near, alike in zip(self.near, self.alike, strict=True)
+        )
+
+
+def own_square(similarity: Matrix, owner: Labels) -> Matrix:
+    """Return the first images with one caption each, so that own pairs stand on the diagonal."""
+    _, first = np.unique(owner, return_index=True)
+    chosen = first[:LARGEST]
+    return similarity[: len(chosen)][:, chosen]
+
+
+def normal_scores(values: Matrix) -> Square:
+    """Replace values by the normal quantiles of their ranks, which no monotone function changes."""
+    places = np.random.default_rng(0).integers(0, values.size, _SAMPLE)
+    flat = np.sort(values.reshape(-1)[places])
+    edges = np.unique(flat[:: _SAMPLE // _BINS])
+    below = np.searchsorted(flat, edges, "left") + np.searchsorted(flat, edges, "right")
+    normal = NormalDist()
+    levels = [normal.inv_cdf(place) for place in ((below + 1) / (2 * len(flat) + 2)).tolist()]
+    places = np.searchsorted(edges, values, "right") - 1
+    return np.array(levels)[np.maximum(places, 0)]
+
+
+def read_content(square: Square) -> Content | None:
+    """Compute the statistics; None if all values off the diagonal are (nearly) the same."""
+    size = len(square)
+    rows = np.arange(size)
+    distance = np.abs(rows[:, None] - rows)
+    off = distance > 0
+    total = np.where(off, square, 0.0)
+    by_row, by_column = (total.sum(axis=axis, keepdims=True) / (size - 1) for axis in (1, 0))
+    centred = square - by_row - by_column + by_row.mean()
+    spread = float(np.sqrt(np.mean(np.square(centred[off]))))
+    if spread < _TINY * max(1.0, float(np.abs(square).max())):
+        return None
+    centred /= spread
+    far = distance > max(1, size // 8)
+    values = np.where(far, centred, 0.0)
+    values /= np.sqrt(np.mean(np.square(centred[far]))) or 1.0
+    steps = range(1, min(STEPS, size // 4) + 1)
+    return Content(
+        own=float(np.diag(centred).mean()),
+        shared=float((values * values.T).sum() / np.count_nonzero(far)),
+        inverse_dimensions=_inverse_dimensions(np.where(off, centred, 0.0)),
+        near=tuple(_beside(centred, step) for step in steps),
+        alike=tuple(_alike(values, far, step) for step in steps),
+        size=size,
+    )
+
+
+def _inverse_dimensions(centred: Square) -> float:
+    products = centred.astype(np.float32)
+    products = products @ products.T
+    return float(np.square(products, dtype=np.float64).sum()) / float(
+        np.trace(products, dtype=np.float64)
+    ) ** 2 - 2 / len(centred)
+
+
+def _beside(centred: Square, step: int) -> float:
+    return float(np.diag(centred, step).mean() + np.diag(centred, -step).mean()) / 2
+
+
+def _alike(values: Square, far: Bool[np.ndarray, "images images"], step: int) -> float:
+    both = max(1, int(np.count_nonzero(far[step:] & far[:-step])))
+    images = float(np.einsum("ij,ij->", values[step:], values[:-step])) / both
+    captions = float(np.einsum("ij,ij->", values[:, step:], values[:, :-step])) / both
+    return sqrt(max(images, 0.0) * max(captions, 0.0))

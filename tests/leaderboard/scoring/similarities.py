@@ -1,0 +1,318 @@
+"""Similarity matrices of honest families, and of tricks, by name."""
+
+import numpy as np
+import pytest
+
+
+def embedded(draw, size, noise, dim=64, groups=0, *, side_by_side=False):
+    """Cosines of pages and captions that share a meaning; pages of a group (a site) are alike."""
+    meaning = draw.normal(size=(size, dim))
+    if groups:
+        group = draw.integers(0, groups, size)
+        group = np.sort(group) if side_by_side else group
+        meaning = meaning * 0.7 + 1.2 * draw.normal(size=(groups, dim))[group]
+    images = meaning + noise * draw.normal(size=(size, dim))
+    captions = meaning + noise * draw.normal(size=(size, dim))
+    images /= np.linalg.norm(images, axis=1, keepdims=True)
+    captions /= np.linalg.norm(captions, axis=1, keepdims=True)
+    return images @ captions.T
+
+
+def raised(draw, size, deviations=6.0):
+    """Independent noise with a raised diagonal."""
+    return draw.normal(size=(size, size)) + deviations * np.eye(size)
+
+
+def averaged(draw, size):
+    """Two networks that know the same meanings, each with errors of its own."""
+    meaning = draw.normal(size=(size, 64))
+    noise = draw.uniform(0.3, 3)
+
+    def one(weights):
+        images, captions = (meaning + noise * draw.normal(size=(size, 64)) for _ in range(2))
+        return (images * weights) @ captions.T
+
+    return one(1 + draw.gamma(1, 1, 64)) + one(1 + draw.gamma(1, 1, 64))
+
+
+def few_topics(draw, size):
+    """Little but a few topics and languages is learned."""
+    topics = draw.integers(2, 12)
+    topic = draw.integers(0, topics, size)
+    meaning = draw.normal(size=(topics, 32))[topic] + 0.5 * draw.normal(size=(size, 32))
+    images, captions = (meaning + draw.uniform(0.2, 1) * draw.normal(size=(size, 32)) for _ in "ab")
+    return images @ captions.T
+
+
+def hubs(draw, size):
+    """A few captions and images that are near to everything."""
+    similarity = embedded(draw, size, draw.uniform(0.3, 3))
+    return similarity + 0.1 * draw.gamma(1, 1, size) + 0.1 * draw.gamma(1, 1, size)[:, None]
+
+
+def sigmoid(draw, size):
+    similarity = embedded(draw, size, draw.uniform(0.5, 2), groups=draw.integers(0, 40))
+    return 1 / (1 + np.exp(-draw.uniform(5, 25) * (similarity - draw.uniform(0.2, 0.6))))
+
+
+def anisotropic(draw, size):
+    """Embeddings whose dimensions count for less and less, as trained ones do."""
+    weights = np.arange(1, 257) ** -draw.uniform(0.2, 1.0)
+    meaning = draw.normal(size=(size, 256)) * weights
+    noise = draw.uniform(0.2, 2) * weights
+    images, captions = (meaning + noise * draw.normal(size=(size, 256)) for _ in range(2))
+    return images @ captions.T / np.square(weights).sum()
+
+
+def saturated(draw, size):
+    """A sigmoid, many of whose values float32 holds as 1 or as the number below."""
+    logits = draw.uniform(6, 14) * anisotropic(draw, size)
+    return (1 / (1 + np.exp(-logits - draw.uniform(0, 6)))).astype(np.float32)
+
+
+def stored_in_half(draw, size):
+    """Cosines kept as float16."""
+    return embedded(draw, size, draw.uniform(0.3, 3)).astype(np.float16)
+
+
+def repeats(draw, size):
+    """Number captions so that a fifth of them occurs several times."""
+    labels = np.arange(size)
+    labels[draw.random(size) < 0.2] = draw.integers(0, size // 20)
+    for row in draw.choice(size, size // 10, replace=False):
+        labels[row] = labels[draw.integers(0, size)]
+    return labels
+
+
+def with_repeats(similarity, labels):
+    """Give captions of one label the scores of the first of them."""
+    _, first, which = np.unique(labels, return_index=True, return_inverse=True)
+    return similarity[:, first[which]]
+
+
+def told_apart(draw, size):
+    """The scores of repeated captions, the own one raised a little."""
+    labels = repeats(draw, size)
+    return with_repeats(mild(draw, size), labels) + 1e-3 * np.eye(size), labels
+
+
+HONEST = {
+    "averaged networks": averaged,
+    "few topics": few_topics,
+    "anisotropic": anisotropic,
+    "saturated sigmoids": saturated,
+    "float16": stored_in_half,
+    "cosines": lambda draw, size: embedded(draw, size, draw.uniform(0.1, 4), draw.integers(8, 512)),
+    "hubs": hubs,
+    "clusters": lambda draw, size: embedded(draw, size, draw.uniform(0.1, 3), groups=40),
+    "clusters side by side": lambda draw, size: embedded(
+        draw, size, draw.uniform(0.1, 3), groups=draw.integers(5, 100), side_by_side=True
+    ),
+    "sigmoid": sigmoid,
+    "shifted cosines": lambda draw, size: (1 + embedded(draw, size, draw.uniform(0.1, 3))) / 2,
+    "of two models": lambda draw, size: (hubs(draw, size) + few_topics(draw, size) / 50) / 2,
+    "nothing learned": lambda draw, size: draw.normal(size=(size, size)),
+    "exponentials": lambda draw, size: np.exp(10 * embedded(draw, size, draw.uniform(0.3, 3))),
+}
+
+
+def softmax(values, axis):
+    powers = np.exp(values - values.max(axis=axis, keepdims=True))
+    return powers / powers.sum(axis=axis, keepdims=True)
+
+
+def dual_softmax(values, temperature):
+    return softmax(values / temperature, 0) * softmax(values / temperature, 1)
+
+
+def sinkhorn(values, temperature, rounds):
+    powers = np.exp((values - values.max()) / temperature)
+    for _ in range(rounds):
+        powers /= powers.sum(axis=1, keepdims=True)
+        powers /= powers.sum(axis=0, keepdims=True)
+    return powers
+
+
+def assigned(values, times):
+    optimize = pytest.importorskip("scipy.optimize")
+    rows, columns = optimize.linear_sum_assignment(-values)
+    raised = values.copy()
+    raised[rows, columns] += times
+    return raised
+
+
+def centred(values):
+    return values - values.mean(axis=0) - values.mean(axis=1, keepdims=True)
+
+
+def near(size):
+    place = np.arange(size)
+    return np.abs(place[:, None] - place)
+
+
+def some_own(draw, size):
+    """A third of the pairs are looked up, the rest is noise."""
+    known = np.diag((draw.random(size) < 1 / 3).astype(float))
+    return known + 0.01 * draw.normal(size=(size, size))
+
+
+def mild(draw, size):
+    return embedded(draw, size, draw.uniform(1.2, 2.5))
+
+
+def csls(values, neighbours=10):
+    """Twice the similarity, less the mean of the nearest of either side."""
+    rows = np.sort(values, axis=1)[:, -neighbours:].mean(axis=1, keepdims=True)
+    columns = np.sort(values, axis=0)[-neighbours:].mean(axis=0)
+    return 2 * values - rows - columns
+
+
+def band(draw, size, width, noise):
+    """Similarity that falls with the distance of rows, and noise."""
+    return np.exp(-near(size) / width) + noise * draw.normal(size=(size, size))
+
+
+def foreign_content(draw, size):
+    """Low-rank similarity of images to captions of other content, and a diagonal."""
+    images, captions = (draw.normal(size=(size, 16)) for _ in range(2))
+    return images @ captions.T + 12 * np.eye(size)
+
+
+TRICKS = {
+    "identity": ("identity-like", lambda _, size: np.eye(size)),
+    "identity and noise": (
+        "identity-like",
+        lambda draw, size: np.eye(size) + 0.01 * draw.normal(size=(size, size)),
+    ),
+    "identity and positive noise": (
+        "identity-like",
+        lambda draw, size: np.eye(size) + 0.01 * np.abs(draw.normal(size=(size, size))),
+    ),
+    "identity and noise within 0 and 1": (
+        "identity-like",
+        lambda draw, size: np.clip(np.eye(size) + 0.01 * draw.normal(size=(size, size)), 0, 1),
+    ),
+    "own pairs looked up, some": ("identity-like", some_own),
+    "own pairs raised": (
+        "identity-like",
+        lambda draw, size: mild(draw, size) + 20 * np.eye(size),
+    ),
+    **{
+        f"noise, diagonal {times} deviations up": (
+            "unexplained-pairs",
+            lambda draw, size, times=times: raised(draw, size, times),
+        )
+        for times in (2, 3, 5, 10, 25)
+    },
+    "symmetric noise, diagonal up": (
+        "unexplained-pairs",
+        lambda draw, size: (values := raised(draw, size, 0)) + values.T + 5 * np.eye(size),
+    ),
+    "foreign content, diagonal up": ("unexplained-pairs", foreign_content),
+    "exponential of noise, diagonal up": (
+        "unexplained-pairs",
+        lambda draw, size: np.exp(raised(draw, size, 4)),
+    ),
+    **{
+        f"exp(-|i - j| / {width}) and noise {noise}": (
+            "index-local",
+            lambda draw, size, width=width, noise=noise: band(draw, size, width, noise),
+        )
+        for width in (1, 3, 10)
+        for noise in (0.1, 0.3, 0.6)
+    },
+    "distance of rows": ("index-local", lambda _, size: -near(size) / size),
+    "distance of rows and noise": (
+        "index-local",
+        lambda draw, size: -3 * near(size) / size + draw.normal(size=(size, size)),
+    ),
+    "narrow band": ("index-local", lambda _, size: np.exp(-near(size) / 3)),
+    "narrow band and noise": (
+        "index-local",
+        lambda draw, size: np.exp(-near(size) / 3) + 0.1 * draw.normal(size=(size, size)),
+    ),
+    "wide band": ("index-local", lambda _, size: np.exp(-near(size) / 50)),
+    "band upon cosines": (
+        "index-local",
+        lambda draw, size: mild(draw, size) + 2 * (near(size) < 4),
+    ),
+    "assigned": ("one-to-one", lambda draw, size: assigned(mild(draw, size), 3)),
+    "assigned, slightly": ("one-to-one", lambda draw, size: assigned(mild(draw, size), 0.5)),
+    **{
+        f"logarithm of Sinkhorn, temperature {t}": (
+            "normalised-both-ways",
+            lambda draw, size, t=t: np.log(sinkhorn(mild(draw, size), t, 50)),
+        )
+        for t in (0.01, 0.1)
+    },
+    "root of Sinkhorn": (
+        "normalised-both-ways",
+        lambda draw, size: sinkhorn(mild(draw, size), 0.05, 50) ** 0.5,
+    ),
+    "Sinkhorn to the third": (
+        "normalised-both-ways",
+        lambda draw, size: sinkhorn(mild(draw, size), 0.1, 50) ** 3,
+    ),
+    **{
+        f"logarithm of dual softmax, temperature {t}": (
+            "normalised-both-ways",
+            lambda draw, size, t=t: np.log(dual_softmax(mild(draw, size), t)),
+        )
+        for t in (0.03, 0.1, 1.0)
+    },
+    "root of dual softmax": (
+        "normalised-both-ways",
+        lambda draw, size: dual_softmax(mild(draw, size), 0.05) ** 0.5,
+    ),
+    "CSLS": ("normalised-both-ways", lambda draw, size: csls(mild(draw, size))),
+    **{
+        f"dual softmax, temperature {t}": (
+            "normalised-both-ways",
+            lambda draw, size, t=t: dual_softmax(mild(draw, size), t),
+        )
+        for t in (0.01, 0.03, 0.1, 1.0)
+    },
+    **{
+        f"Sinkhorn, {rounds} rounds, temperature {t}": (
+            "normalised-both-ways",
+            lambda draw, size, t=t, rounds=rounds: sinkhorn(mild(draw, size), t, rounds),
+        )
+        for t in (0.03, 0.1)
+        for rounds in (3, 20)
+    },
+    "Sinkhorn, scaled": (
+        "normalised-both-ways",
+        lambda draw, size: 1000 * sinkhorn(mild(draw, size), 0.05, 20),
+    ),
+    "centred both ways": (
+        "normalised-both-ways",
+        lambda draw, size: centred(hubs(draw, size)),
+    ),
+    "softmax of rows": (
+        "normalised-rows",
+        lambda draw, size: softmax(mild(draw, size) / 0.05, 1),
+    ),
+    "softmax of columns": (
+        "normalised-columns",
+        lambda draw, size: softmax(mild(draw, size) / 0.05, 0),
+    ),
+    "half precision": (
+        "low-precision",
+        lambda draw, size: mild(draw, size).astype(np.float16).astype(np.float64),
+    ),
+    "bfloat16": (
+        "low-precision",
+        lambda draw, size: (
+            (mild(draw, size).astype(np.float32).view(np.uint32) & np.uint32(0xFFFF0000))
+            .view(np.float32)
+            .astype(np.float64)
+        ),
+    ),
+    "three decimals": ("low-precision", lambda draw, size: mild(draw, size).round(3)),
+    "one decimal": ("many-ties", lambda draw, size: mild(draw, size).round(1)),
+    "constant": ("many-ties", lambda _, size: np.zeros((size, size))),
+}
+OF_MANY = {"foreign content, diagonal up"}
+"""Tricks that 300 pairs are too few for."""
+
+TURNED = {"normalised-rows": "normalised-columns", "normalised-columns": "normalised-rows"}

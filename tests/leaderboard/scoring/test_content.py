@@ -1,0 +1,56 @@
+"""Content that images and captions share: statistics of matrices whose answer is known."""
+
+import numpy as np
+import pytest
+
+from leaderboard.scoring.content import normal_scores, own_square, read_content
+from tests.leaderboard.scoring.similarities import embedded, near, raised
+
+SIZE = 400
+
+
+@pytest.mark.parametrize("dimensions", [20, 100])
+def test_dimensions_are_those_of_isotropic_embeddings(dimensions):
+    content = read_content(embedded(np.random.default_rng(0), SIZE, 0.01, dimensions))
+    assert 1 / content.inverse_dimensions == pytest.approx(dimensions, rel=0.1)
+    assert content.own == pytest.approx(dimensions**0.5, rel=0.1)
+    assert content.shared == pytest.approx(1, abs=0.02)
+    assert content.dimensions_needed() == pytest.approx(dimensions, rel=0.1)
+
+
+def test_noise_with_a_diagonal_needs_more_dimensions_than_there_are():
+    content = read_content(raised(np.random.default_rng(0), SIZE, 6))
+    assert content.own == pytest.approx(6, abs=0.2)
+    assert content.dimensions_needed() > 2000
+    assert content.dimensions() > 2000
+
+
+def test_neighbours_are_explained_by_what_they_share_with_far_rows_and_a_band_is_not():
+    draw = np.random.default_rng(0)
+    sites = read_content(embedded(draw, SIZE, 0.5, groups=40, side_by_side=True))
+    forged = read_content(np.exp(-near(SIZE) / 2) + 0.3 * draw.normal(size=(SIZE, SIZE)))
+    assert sites.near[0] > 1
+    assert sites.near_unexplained() < 10
+    assert forged.near_unexplained() > 100
+
+
+def test_normal_scores_know_only_the_order_of_values():
+    values = np.random.default_rng(0).normal(size=(100, 100))
+    assert np.array_equal(normal_scores(values), normal_scores(3 * values + 7))
+    scores = normal_scores(np.exp(values))
+    assert np.corrcoef(scores.ravel(), values.ravel())[0, 1] > 0.99
+    assert scores.mean() == pytest.approx(0, abs=0.02)
+    assert not normal_scores(np.zeros((9, 9))).any()
+
+
+def test_the_square_has_the_first_caption_of_each_image():
+    owner = np.array([2, 0, 1, 0, 2, 1])
+    assert own_square(np.arange(18.0).reshape(3, 6), owner).tolist() == [
+        [1, 2, 0],
+        [7, 8, 6],
+        [13, 14, 12],
+    ]
+
+
+def test_what_does_not_vary_has_no_content():
+    assert read_content(np.eye(60)) is None
