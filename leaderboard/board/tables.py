@@ -1,5 +1,6 @@
 """Boards: results grouped into comparable sections and ranked, with the uncertainty of ranks."""
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -212,6 +213,11 @@ def _base_of(lowest: float, axis: float) -> float:
     return base if base >= 0.75 * axis else 0.0
 
 
+def spelled(method: str) -> str:
+    """Return a method's name as pages spell it: PC2, as files and commands do, is PC²."""
+    return re.sub(r"\bPC2\b", "PC²", method)
+
+
 def reference(name: str, rsum: float) -> Row:
     """Make the row of a reference scorer."""
     return Row(evidence="reference", method=name, rsum=rsum, low=rsum, high=rsum)
@@ -291,7 +297,7 @@ def _scored(entry: Entry, board: BoardName) -> Row:
         low, high = folds.rsum - half, folds.rsum + half
     return Row(
         evidence=entry.evidence,
-        method=result.method.name,
+        method=spelled(result.method.name),
         rsum=part.rsum,
         low=low,
         high=high,

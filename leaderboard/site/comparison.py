@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from leaderboard.board.display_text import WAYS
 from leaderboard.board.tables import Row, Section
 from leaderboard.core.uncertainty import SIGNIFICANT, Comparison, Discordance
 from leaderboard.metrics import CUTOFFS, Ranks
@@ -13,7 +14,6 @@ from leaderboard.scoring.result import RankRecord, Result
 from leaderboard.site.charts import Chart, Style, curves_of, recall_chart
 from leaderboard.submission.archive import Description
 
-WAYS = ("Image → caption", "Caption → image")
 _DESCRIBED = {*Description.model_fields, "precision"} - {"links", "environment"}
 
 

@@ -392,7 +392,7 @@ def test_a_report_of_the_data_becomes_a_page_that_its_sections_lead_to(filed, re
     page = _Look(site.get(path)[0])
     assert not page.wrong
     assert "test, jieba" in page.text
-    assert "1 of 2" in [text.strip() for text in page.text]
+    assert "1 group of 2" in [text.strip() for text in page.text]
     board, entry = site.get("boards/jieba.html")[0], site.get(f"entries/{filed['Best'].name}.html")
     assert board.count(f'<a href="../{path}">about these data</a>') == 3
     assert f'<a href="../{path}">about these data</a>' in entry[0]
