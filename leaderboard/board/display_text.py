@@ -29,8 +29,8 @@ EVIDENCE_MEANS: Mapping[str, str] = {
     "blind": "scored on a round whose pairing only the judge had",
 }
 FLAG_MEANS: Mapping[str, str] = {
-    "identity-like": "Apart from the correct pairs the matrix is nearly constant. Scores of a model are"
-    " not like that; a matrix made from the answers is.",
+    "identity-like": "Apart from the correct pairs the matrix is nearly constant. Scores of a model"
+    " are not like that; a matrix made from the answers is.",
     "index-local": "Rows near each other in the file look alike. A model does not know the order of"
     " the rows, so something else got in.",
     "one-to-one": "Hardly any candidate comes first twice, as if each had been given to one query"

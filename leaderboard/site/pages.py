@@ -5,7 +5,7 @@ import hashlib
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from functools import cache, cached_property
 from importlib.resources import files
@@ -19,11 +19,12 @@ from markupsafe import Markup
 from leaderboard.board import display_text
 from leaderboard.board.display_text import WAYS
 from leaderboard.board.export_rows import export_row, rows_of
-from leaderboard.board.exports import FORMATS, badge_json, badge_of, badge_svg, to_bibtex
+from leaderboard.board.exports import FORMATS, ExportRow, badge_json, badge_of, badge_svg, to_bibtex
 from leaderboard.board.reported import short_name
 from leaderboard.board.tables import (
     SORT_KEYS,
     Board,
+    Hits,
     Row,
     Section,
     SortKey,
@@ -52,6 +53,7 @@ ALL_PAIRS = 12
 
 NEWEST = 8
 _OPEN_TABLES = 4
+_AUTHORS = 12
 LEADERS = 3
 LINKS = {"paper": "Paper", "code": "Code", "weights": "Weights", "model_card": "Model card"}
 
@@ -84,7 +86,7 @@ class Site:
     """All pages of the leaderboard, deterministic to the byte and rendered on request.
 
     Entries include withdrawn ones, in any order; reports are on the data sets that they were scored
-    on. Lines over time end today, or at the last row's date.
+    on. Lines over time end today, or at the last row's date. ``hits`` are kept from site to site.
     """
 
     def __init__(
@@ -92,9 +94,11 @@ class Site:
         entries: Iterable[Entry],
         today: date | None = None,
         reports: Iterable[DatasetReport] = (),
+        hits: Hits | None = None,
     ) -> None:
         self._entries = {entry.name: entry for entry in sorted(entries, key=lambda e: e.name)}
         self._today = today
+        self._hits: Hits = {} if hits is None else hits
         self._reports = {report.fingerprint[:16]: report for report in reports}
         self._data = {
             track.fingerprint: data_path(report)
@@ -152,7 +156,9 @@ class Site:
         """Return a board, made on first use."""
         with self._making:
             if name not in self._boards:
-                self._boards[name] = make_board(name, self._entries.values(), self._flags)
+                self._boards[name] = make_board(
+                    name, self._entries.values(), self._flags, self._hits
+                )
             return self._boards[name]
 
     @cached_property
@@ -192,9 +198,7 @@ class Site:
             root="../",
             board=found,
             key=key,
-            sections=[
-                (section, sorted_rows(section, key)) for section in found.sections
-            ],
+            sections=[(section, sorted_rows(section, key)) for section in found.sections],
             many=_OPEN_TABLES,
             footnotes=_footnotes(_rows(found)),
             tiers=[tier for tier in display_text.EVIDENCE if tier in known],
@@ -398,9 +402,16 @@ def _entry_values(entry: Entry, place: Place) -> dict[str, object]:
             f"{name} {version}"
             for name, version in result.environment.model_dump(exclude_none=True).items()
         ),
-        "bibtex": to_bibtex([exported]),
+        "bibtex": to_bibtex([_shortened(exported)]),
         "badge": Markup(badge_svg(badge_of(exported))),  # noqa: S704 - escaped where it is drawn
     }
+
+
+def _shortened(row: ExportRow) -> ExportRow:
+    """Cut a long list of authors as BibTeX does, with "and others"."""
+    if len(row.authors) <= _AUTHORS:
+        return row
+    return replace(row, authors=(*row.authors[:_AUTHORS], "others"))
 
 
 def _ranks_csv(result: Result) -> str | None:
