@@ -1,7 +1,7 @@
 """Typed, frozen, strict settings: read from TOML, changed by ``key=value``, saved with the run."""
 
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -84,13 +84,33 @@ def build(model: type[Model], tree: dict[str, Any], origin: str) -> Model:
         return model.model_validate(tree)
     except ValidationError as error:
         problems = "; ".join(
-            f"{'.'.join(str(part) for part in item['loc'])}: {item['msg']} "
-            f"(found {item['input']!r:.80})"
+            f"{'.'.join(str(part) for part in item['loc'])}: expected {expected_by(item)}"
+            f" (found {_found(item)})"
             if item["loc"]
             else item["msg"].removeprefix("Value error, ")  # of several sections at once
             for item in error.errors()
         )
         raise ConfigError(f"{origin}: {problems}") from None
+
+
+_PREFIXES = ("Value error, ", "Input should be ", "String should have ", "String should match ")
+_PLAIN = {
+    "extra_forbidden": "no field of this name",
+    "missing": "a value",
+    "json_invalid": "plain JSON",
+}
+
+
+def expected_by(item: Mapping[str, Any]) -> str:
+    """Return what a validation error of pydantic expected, as it follows the word "expected"."""
+    text = _PLAIN.get(item["type"], str(item["msg"]))
+    for prefix in _PREFIXES:
+        text = text.removeprefix(prefix)
+    return text
+
+
+def _found(item: Mapping[str, Any]) -> str:
+    return "nothing" if item["type"] == "missing" else f"{item['input']!r:.80}"
 
 
 def to_toml(settings: BaseModel) -> str:

@@ -1,6 +1,6 @@
 """Display text of the pages: names of boards, sections, evidence and flags, notes on rows."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from leaderboard.board.tables import Kind, Row, Section
@@ -10,6 +10,7 @@ from now_builder.formats.captions import TOKENIZERS
 
 TITLES: Mapping[BoardName, str] = {name: facts.title for name, facts in BOARD_FACTS.items()}
 ABOUT: Mapping[BoardName, str] = {name: facts.about for name, facts in BOARD_FACTS.items()}
+WAYS = ("Image → caption", "Caption → image")
 REFERENCES: Mapping[str, str] = {
     "chance": "Chance",
     "lang": "Language alone",
@@ -28,8 +29,8 @@ EVIDENCE_MEANS: Mapping[str, str] = {
     "blind": "scored on a round whose pairing only the judge had",
 }
 FLAG_MEANS: Mapping[str, str] = {
-    "identity-like": "Beside the own pairs the matrix is nearly constant. Scores of a model are not"
-    " like that; a matrix made from the answers is.",
+    "identity-like": "Apart from the correct pairs the matrix is nearly constant. Scores of a model"
+    " are not like that; a matrix made from the answers is.",
     "index-local": "Rows near each other in the file look alike. A model does not know the order of"
     " the rows, so something else got in.",
     "unexplained-pairs": "The right pairs stand out, but the other similarities show nothing that"
@@ -94,6 +95,12 @@ def size_of(kind: Kind) -> str:
     return f"{kind.n_images:,} images, {kind.n_pairs:,} captions"
 
 
+def listed(values: Sequence[object], most: int) -> str:
+    """Join values with commas; of more than ``most``, the first of them and how many follow."""
+    rest = f" and {len(values) - most:,} more" if len(values) > most else ""
+    return ", ".join(map(str, values[:most])) + rest
+
+
 def flag_means(code: str) -> str:
     """Explain a flag to readers."""
     return FLAG_MEANS.get(code, _FLAG_UNKNOWN)
@@ -120,7 +127,7 @@ def _notes(result: Result) -> list[Note]:
     if training.checkpoint_selection == "test":
         found.append(Note("epoch chosen on test", warning=True))
     if training.uses_test_images:
-        found.append(Note("saw test images", warning=True))
+        found.append(Note("trained on test images", warning=True))
     if training.external_data:
         found.append(Note("external data"))
     if result.postprocessing.kind != "none":

@@ -1,13 +1,15 @@
 """Boards: results grouped into comparable sections and ranked, with the uncertainty of ranks."""
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from math import ceil, floor, hypot
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import numpy as np
+from jaxtyping import Float
 
 from leaderboard.board.reported import NoiseCondition, ReportedRow, read_reported
 from leaderboard.core.tracks import Origin
@@ -26,6 +28,9 @@ SortKey = Literal[
 RECALL_KEYS: tuple[SortKey, ...] = ("i2t-1", "i2t-5", "i2t-10", "t2i-1", "t2i-5", "t2i-10")
 SORT_KEYS: tuple[SortKey, ...] = ("method", *RECALL_KEYS, "date", "evidence")
 """Orders that a board comes in besides that of its places."""
+
+Hits: TypeAlias = dict[str, Float[np.ndarray, " _"]]
+"""Expected hits of each image, by name of the entry: a name stands for the content."""
 
 _Z95 = 1.96
 _BASE_STEP = 20.0
@@ -149,15 +154,20 @@ def boards_of(result: Result) -> tuple[BoardName, ...]:
 
 
 def make_board(
-    name: BoardName, entries: Iterable[Entry], flags: Mapping[str, tuple[Flag, ...]] | None = None
+    name: BoardName,
+    entries: Iterable[Entry],
+    flags: Mapping[str, tuple[Flag, ...]] | None = None,
+    hits: Hits | None = None,
 ) -> Board:
     """Group entries by split, release and noise condition; rank each group by exact rSum.
 
     Results on the published layout and as many images and captions as the reported rows are ranked
     among them; others, which are on other data, get their own sections. Withdrawn entries are not
-    ranked. ``flags`` are those found by comparison with other entries, by name.
+    ranked. Training noise that no reported row has is the submitter's word alone: its rows get no
+    places. ``flags`` are those found by comparison with other entries, by name; ``hits`` keeps what
+    was computed of an entry, for the next board.
     """
-    flags = flags or {}
+    flags, hits = flags or {}, {} if hits is None else hits
     own = sorted(
         (entry for entry in entries if name in boards_of(entry.result)), key=lambda e: e.name
     )
@@ -172,13 +182,16 @@ def make_board(
         left[reported.noise].append(reported)
     facts = BOARD_FACTS[name]
     origin: Origin = "archive" if name in TOKENIZERS else "field"
+    known = frozenset(left)
     for noise in left.keys() - {kind.noise for kind in groups if _is_published(kind, name)}:
         groups[Kind("test", None, origin, noise, *facts.test_size, facts.folds)] = []
     sections = []
     for kind, rows in groups.items():
         published = _is_published(kind, name)
         reported_rows = left.get(kind.noise, []) if published else []
-        sections.append(_section(kind, rows, reported_rows, published=published))
+        placed = not kind.noise.mismatch or kind.noise in known
+        part = _section(kind, rows, reported_rows, published=published, placed=placed, hits=hits)
+        sections.append(part)
     sections.sort(key=lambda part: _order(part, name))
     gone = tuple(entry for entry in own if entry.withdrawal is not None)
     return Board(name, tuple(sections), gone)
@@ -210,6 +223,11 @@ def axis_of(highest: float) -> float:
 def _base_of(lowest: float, axis: float) -> float:
     base = min(_BASE_STEP * floor(lowest / _BASE_STEP), axis - 2 * _BASE_STEP)
     return base if base >= 0.75 * axis else 0.0
+
+
+def spelled(method: str) -> str:
+    """Return a method's name as pages spell it: PC2, as files and commands do, is PC²."""
+    return re.sub(r"\bPC2\b", "PC²", method)
 
 
 def reference(name: str, rsum: float) -> Row:
@@ -266,7 +284,13 @@ def _order(section: Section, board: BoardName) -> tuple[object, ...]:
 
 
 def _section(
-    kind: Kind, scored: list[Row], reported: list[ReportedRow], *, published: bool
+    kind: Kind,
+    scored: list[Row],
+    reported: list[ReportedRow],
+    *,
+    published: bool,
+    placed: bool,
+    hits: Hits,
 ) -> Section:
     rows = scored + _references(kind, scored) + [_reported(row, kind) for row in reported]
     axis = axis_of(max(row.high for row in rows))
@@ -274,7 +298,7 @@ def _section(
         kind=kind,
         with_reported=bool(reported),
         published=published,
-        rows=_placed(_with_places(rows, kind)),
+        rows=_placed(_with_places(rows, kind, hits)) if placed else _unplaced(rows),
         axis=axis,
         base=_base_of(min(row.low for row in rows if row.evidence != "reference"), axis),
     )
@@ -291,7 +315,7 @@ def _scored(entry: Entry, board: BoardName) -> Row:
         low, high = folds.rsum - half, folds.rsum + half
     return Row(
         evidence=entry.evidence,
-        method=result.method.name,
+        method=spelled(result.method.name),
         rsum=part.rsum,
         low=low,
         high=high,
@@ -340,7 +364,7 @@ def _ranks(row: Row, kind: Kind) -> RankRecord | None:
     return row.entry.result.ranks
 
 
-def _with_places(rows: list[Row], kind: Kind) -> list[Row]:
+def _with_places(rows: list[Row], kind: Kind, kept: Hits) -> list[Row]:
     """Add place intervals, and whether it is tied with the best, to each row with ranks.
 
     Place intervals are those among rows with ranks, shifted by the other rows whose interval lies
@@ -349,7 +373,7 @@ def _with_places(rows: list[Row], kind: Kind) -> list[Row]:
     known = [(row, record) for row in rows if (record := _ranks(row, kind))]
     if not known:
         return rows
-    hits = np.stack([hits_per_image(*record.read(), record.owner()) for _, record in known])
+    hits = np.stack([_hits(row, record, kept) for row, record in known])
     others = [row for row in rows if _ranks(row, kind) is None]
     rivals = [row for row in others if _competes(row)]
     placed = []
@@ -362,8 +386,20 @@ def _with_places(rows: list[Row], kind: Kind) -> list[Row]:
     return placed + others
 
 
+def _hits(row: Row, record: RankRecord, kept: Hits) -> Float[np.ndarray, " images"]:
+    name = row.entry.name if row.entry else ""
+    if name not in kept:
+        kept[name] = hits_per_image(*record.read(), record.owner())
+    return kept[name]
+
+
 def _competes(row: Row) -> bool:
     return row.ranked and row.evidence != "reference"
+
+
+def _unplaced(rows: list[Row]) -> tuple[Row, ...]:
+    """Sort by rSum, without places: rows under noise that only their submitters state."""
+    return tuple(replace(row, place=None) for row in _placed(rows))
 
 
 def _placed(rows: list[Row]) -> tuple[Row, ...]:

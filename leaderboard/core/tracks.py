@@ -9,6 +9,7 @@ from now_builder.formats.captions import TOKENIZERS, Tokenizer
 Track = Tokenizer | FieldTrack
 TRACKS: tuple[Track, ...] = (*TOKENIZERS, *get_args(FieldTrack))
 ScoredSplit = Literal["dev", "test"]
+SCORED_SPLITS: tuple[ScoredSplit, ...] = ("dev", "test")
 Origin = Literal["rebuilt", "archive", "field", "blind", "closed"]
 
 

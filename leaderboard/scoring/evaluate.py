@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Bool
 
 from leaderboard.core.errors import Problem, Problems
-from leaderboard.core.tracks import ScoredSplit, Track
+from leaderboard.core.tracks import SCORED_SPLITS, ScoredSplit, Track
 from leaderboard.core.uncertainty import bootstrap_rsum, wilson
 from leaderboard.metrics import (
     CUTOFFS,
@@ -55,6 +55,7 @@ from leaderboard.submission.archive import (
     ranks_of_right,
 )
 from leaderboard.submission.gallery import Gallery, read_gallery
+from now_builder.errors import NowError
 from now_builder.formats.benchmarks import FOLD
 
 FAR_ABOVE = 3.0
@@ -141,13 +142,25 @@ def _read(submission: OpenSubmission, gallery: Gallery, release: Path) -> Scored
                 "submission.json.dataset_fingerprint",
                 f"{meta.dataset_fingerprint[:16]}…",
                 f"{gallery.fingerprint[:16]}… ({meta.split} of {release.name}, track {meta.track})",
-                "it was made on another release; pack or predict again with this one",
+                _made_on(meta, release),
             )
         )
     with problems.noted():
         scored = submission.read(gallery)
     problems.refuse_any()
     return scored
+
+
+def _made_on(meta: Submission, release: Path) -> str:
+    """Say what a submission was made on: another split of this release, or another one."""
+    for split in SCORED_SPLITS:
+        try:
+            known = read_gallery(release, split, meta.track, unpaired=True).fingerprint
+        except NowError:
+            continue
+        if known == meta.dataset_fingerprint:
+            return f"it was made on {split} of this release: pack it with --split {split}"
+    return "it was made on another release; pack or predict again with this one"
 
 
 def _result(

@@ -163,7 +163,7 @@ class QueryRanks(_Record):
         filled = ((self.equal, 0), (self.later, 0), (self.right, 1))
         return Ranks(
             np.array(self.greater, np.int64),
-            *(np.array(given or (usual,) * n, np.int64) for given, usual in filled),
+            *(np.array(given, np.int64) if given else np.full(n, usual) for given, usual in filled),
         )
 
 

@@ -201,11 +201,21 @@ def entry(name: str, service: CurrentService) -> EntryView:
 
 
 @api.get(
-    "/entries/{name}/result", dependencies=[PUBLIC], response_model=Result, responses=fails(404)
+    "/entries/{name}/result",
+    dependencies=[PUBLIC],
+    response_model=Result,
+    responses=fails(404, 410),
 )
 def result(name: str, service: CurrentService) -> Response:
     """Return an entry's ``result.json``, byte for byte as filed."""
-    return Response(_entry(service, name).result.to_json(), media_type="application/json")
+    return Response(_live(service, name).result.to_json(), media_type="application/json")
+
+
+def _live(service: Service, name: str) -> Entry:
+    entry = _entry(service, name)
+    if entry.withdrawal is not None:
+        raise Refusal(410, "this entry was withdrawn; its figures are not shown any more")
+    return entry
 
 
 def _entry(service: Service, name: str) -> Entry:
@@ -256,10 +266,10 @@ def board(board: str, wanted: Annotated[Filter, Query()], service: CurrentServic
     return Response(text, media_type=MEDIA_TYPES[wanted.format])
 
 
-@api.get("/compare", dependencies=[PUBLIC], responses=fails(404, 422))
+@api.get("/compare", dependencies=[PUBLIC], responses=fails(404, 410, 422))
 def compare(a: str, b: str, service: CurrentService) -> ComparisonView:
     """Compare entry ``a`` with ``b`` query by query: difference of rSum, interval and tests."""
-    one, other = _entry(service, a), _entry(service, b)
+    one, other = _live(service, a), _live(service, b)
     return ComparisonView(a=a, b=b, **asdict(compare_results(one.result, other.result)))
 
 

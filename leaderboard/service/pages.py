@@ -8,6 +8,7 @@ from datetime import UTC, date, datetime
 from functools import lru_cache
 from pathlib import Path
 
+from leaderboard.board.tables import Hits
 from leaderboard.site.pages import Site
 from leaderboard.store.dataset import read_reports
 from leaderboard.store.entries import PRIVATE, RESULTS, Entry, disclose_due, read_entry, read_result
@@ -41,6 +42,7 @@ class Pages:
         self._rendering = threading.Lock()
         self._snapshot = Snapshot((), {})
         self._site: tuple[Snapshot, Site] | None = None
+        self._hits: Hits = {}
         self._page = lru_cache(_PAGES)(_render)
         self._said: dict[str, tuple[str, ...]] = {}
 
@@ -54,7 +56,7 @@ class Pages:
         with self._rendering:
             if self._site is None or self._site[0] is not snapshot:
                 today, reports = datetime.now(UTC).date(), read_reports(self._store)
-                self._site = snapshot, Site(snapshot.entries.values(), today, reports)
+                self._site = snapshot, Site(snapshot.entries.values(), today, reports, self._hits)
             return self._site
 
     def snapshot(self) -> Snapshot:

@@ -12,6 +12,7 @@ from starlette.exceptions import HTTPException
 
 from leaderboard.core.errors import Problem
 from leaderboard.submission.untrusted import shown
+from now_builder.config import expected_by
 
 MEDIA_TYPE = "application/problem+json"
 
@@ -98,7 +99,7 @@ async def _invalid(_request: Request, error: RequestValidationError) -> Response
             code=f"request.{item['type']}",
             field=".".join(str(part) for part in item["loc"]),
             found=shown(item.get("input")),
-            expected=item["msg"],
+            expected=expected_by(item),
             mend="see /openapi.json",
         )
         for item in error.errors()

@@ -24,6 +24,7 @@ class EntryView(_View):
     """Summary of an entry; ``result`` links to all figures.
 
     Attributes:
+        rsum: None if withdrawn, as is its interval.
         submitter: handle; None if anonymous or unknown.
     """
 
@@ -33,8 +34,8 @@ class EntryView(_View):
     method: str
     authors: tuple[str, ...]
     evidence: str
-    rsum: float
-    rsum_interval: tuple[float, float]
+    rsum: float | None
+    rsum_interval: tuple[float, float] | None
     ranked: bool
     flags: tuple[Flag, ...]
     submitter: str | None
@@ -169,6 +170,7 @@ def view_entry(entry: Entry) -> EntryView:
     """Make the view of an entry."""
     result, filing = entry.shown, entry.filing
     known = entry.disclosure or filing
+    gone = entry.withdrawal is not None
     return EntryView(
         name=entry.name,
         track=result.track,
@@ -176,10 +178,10 @@ def view_entry(entry: Entry) -> EntryView:
         method=result.method.name,
         authors=result.authors,
         evidence=entry.evidence,
-        rsum=result.rsum,
-        rsum_interval=result.rsum_interval,
-        ranked=result.ranked,
-        flags=result.flags,
+        rsum=None if gone else result.rsum,
+        rsum_interval=None if gone else result.rsum_interval,
+        ranked=result.ranked and not gone,
+        flags=() if gone else result.flags,
         submitter=known.submitter if known else None,
         submitted_at=filing.submitted_at if filing else None,
         anonymous_until=filing.anonymous_until if filing else None,

@@ -21,7 +21,6 @@ _TABLE_KS = (1, 2, 3, 5, 10, 20, 50, 100)
 _EDGES = (1, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000)
 _STEPS = (1.0, 2.0, 5.0, 10.0, 20.0, 25.0, 50.0, 100.0)
 _MOST_TICKS = 6
-_LAST_RANGE = 20
 _CLEAR = 14
 _FAR_BELOW = 0.8
 
@@ -181,12 +180,12 @@ def rank_chart(name: str, record: RankRecord, labels: tuple[str, str]) -> Chart:
     styles: tuple[Style, Style] = ("a", "b")
     return Chart(
         name=name,
-        title="Queries by the rank of their own counterpart, in percent",
-        x_label="rank of the own counterpart",
+        title="Queries by the rank of their correct match, in percent",
+        x_label="rank of the correct match",
         y_label="queries, %",
         x_ticks=tuple(
-            Tick(_LEFT + step * (place + 0.5), name if edge <= _LAST_RANGE else f"–{_short(edge)}")
-            for place, (name, edge) in enumerate(zip(names, edges, strict=True))
+            Tick(_LEFT + step * (place + 0.5), _range(start, edge))
+            for place, (start, edge) in enumerate(zip(starts, edges, strict=True))
         ),
         y_ticks=tuple(Tick(y(top * n / 5), f"{top * n / 5:g}") for n in range(6)),
         boxes=tuple(
@@ -217,8 +216,13 @@ def _shares(ranks: Ranks, edges: Sequence[int], depth: int | None) -> list[float
     return [float(100 * count / len(middle)) for count in counts]
 
 
+def _range(first: int, last: int) -> str:
+    """Return a range of ranks as a tick's text, short for large ranks."""
+    return str(first) if first == last else f"{_short(first)}–{_short(last)}"
+
+
 def _short(value: int) -> str:
-    return f"{value / 1000:g}k" if value >= 1000 and value % 100 == 0 else str(value)
+    return f"{value / 1000:.3g}k" if value >= 1000 else str(value)
 
 
 def progress_chart(name: str, section: Section, today: date | None = None) -> Chart | None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from leaderboard.board.display_text import WAYS, listed
 from leaderboard.board.tables import Row, Section
 from leaderboard.core.uncertainty import SIGNIFICANT, Comparison, Discordance
 from leaderboard.metrics import CUTOFFS, Ranks
@@ -13,7 +14,7 @@ from leaderboard.scoring.result import RankRecord, Result
 from leaderboard.site.charts import Chart, Style, curves_of, recall_chart
 from leaderboard.submission.archive import Description
 
-WAYS = ("Image → caption", "Caption → image")
+_LISTED = 12
 _DESCRIBED = {*Description.model_fields, "precision"} - {"links", "environment"}
 
 
@@ -127,7 +128,7 @@ def _flat(tree: Mapping[str, object], prefix: str = "") -> dict[str, str]:
         if isinstance(value, Mapping):
             found |= _flat(value, f"{prefix}{name}.")
         elif isinstance(value, list):
-            found[prefix + name] = ", ".join(map(str, value))
+            found[prefix + name] = listed(value, _LISTED)
         elif isinstance(value, bool):
             found[prefix + name] = "yes" if value else "no"
         elif value is not None:

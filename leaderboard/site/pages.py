@@ -5,8 +5,8 @@ import hashlib
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from datetime import date
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime
 from functools import cache, cached_property
 from importlib.resources import files
 from itertools import combinations, pairwise
@@ -17,12 +17,14 @@ from jinja2 import Environment
 from markupsafe import Markup
 
 from leaderboard.board import display_text
+from leaderboard.board.display_text import WAYS
 from leaderboard.board.export_rows import export_row, rows_of
-from leaderboard.board.exports import FORMATS, badge_json, badge_of, badge_svg, to_bibtex
+from leaderboard.board.exports import FORMATS, ExportRow, badge_json, badge_of, badge_svg, to_bibtex
 from leaderboard.board.reported import short_name
 from leaderboard.board.tables import (
     SORT_KEYS,
     Board,
+    Hits,
     Row,
     Section,
     SortKey,
@@ -31,11 +33,12 @@ from leaderboard.board.tables import (
     make_board,
     reference,
     sorted_rows,
+    spelled,
 )
 from leaderboard.metrics import CUTOFFS, expected_hits
 from leaderboard.scoring.result import VERSION, Flag, Result
 from leaderboard.site.charts import curves_of, progress_chart, rank_chart, recall_chart
-from leaderboard.site.comparison import WAYS, make_comparison
+from leaderboard.site.comparison import make_comparison
 from leaderboard.store.dataset import DatasetReport
 from leaderboard.store.entries import Entry
 from leaderboard.store.relative import relative_flags
@@ -49,6 +52,8 @@ ALL_PAIRS = 12
 """Number of rows of a section up to which the static site compares all pairs."""
 
 NEWEST = 8
+_OPEN_TABLES = 4
+_AUTHORS = 12
 LEADERS = 3
 LINKS = {"paper": "Paper", "code": "Code", "weights": "Weights", "model_card": "Model card"}
 
@@ -81,7 +86,7 @@ class Site:
     """All pages of the leaderboard, deterministic to the byte and rendered on request.
 
     Entries include withdrawn ones, in any order; reports are on the data sets that they were scored
-    on. Lines over time end today, or at the last row's date.
+    on. Lines over time end today, or at the last row's date. ``hits`` are kept from site to site.
     """
 
     def __init__(
@@ -89,9 +94,11 @@ class Site:
         entries: Iterable[Entry],
         today: date | None = None,
         reports: Iterable[DatasetReport] = (),
+        hits: Hits | None = None,
     ) -> None:
         self._entries = {entry.name: entry for entry in sorted(entries, key=lambda e: e.name)}
         self._today = today
+        self._hits: Hits = {} if hits is None else hits
         self._reports = {report.fingerprint[:16]: report for report in reports}
         self._data = {
             track.fingerprint: data_path(report)
@@ -149,7 +156,9 @@ class Site:
         """Return a board, made on first use."""
         with self._making:
             if name not in self._boards:
-                self._boards[name] = make_board(name, self._entries.values(), self._flags)
+                self._boards[name] = make_board(
+                    name, self._entries.values(), self._flags, self._hits
+                )
             return self._boards[name]
 
     @cached_property
@@ -163,13 +172,12 @@ class Site:
     def _index(self) -> str:
         boards = [self.board(name) for name in BOARDS]
         live = [entry for entry in self._entries.values() if entry.withdrawal is None]
-        filed = [(entry.filing.submitted_at, entry.name, entry) for entry in live if entry.filing]
-        newest = sorted(filed, key=lambda dated: dated[:2], reverse=True)[:NEWEST]
+        newest = sorted(live, key=_filed_at, reverse=True)[:NEWEST]
         return _render(
             "index.html.j2",
             root="",
             boards=[(board, _leaders(board), _count(board)) for board in boards],
-            newest=[(entry, boards_of(entry.result)[0]) for *_, entry in newest],
+            newest=[(entry, boards_of(entry.result)[0]) for entry in newest],
             n_entries=len(live),
         )
 
@@ -190,10 +198,9 @@ class Site:
             root="../",
             board=found,
             key=key,
-            sections=[
-                (section, sorted_rows(section, key), _footnotes(section))
-                for section in found.sections
-            ],
+            sections=[(section, sorted_rows(section, key)) for section in found.sections],
+            many=_OPEN_TABLES,
+            footnotes=_footnotes(_rows(found)),
             tiers=[tier for tier in display_text.EVIDENCE if tier in known],
             data=self._data,
         )
@@ -332,16 +339,27 @@ def _neighbours(place: Place) -> list[Row]:
     return [rows[n] for n in sorted(beside) if 0 <= n < len(rows) and n != at]
 
 
-def _leaders(board: Board) -> list[tuple[Section, tuple[Row, ...], int]]:
-    """Return the leading rows of two test sections, and how many more are tied with them."""
+def _filed_at(entry: Entry) -> tuple[datetime, str]:
+    """Return what orders entries by age; those without a filing come before all others."""
+    never = datetime.min.replace(tzinfo=UTC)
+    return (entry.filing.submitted_at if entry.filing else never), entry.name
+
+
+def _leaders(board: Board) -> list[tuple[Section, tuple[Row, ...], int, Row | None]]:
+    """Return of two test sections the leading rows, how many more are tied, and chance."""
     tests = [part for part in board.sections if part.kind.split == "test"]
     placed = [(part, [row for row in part.rows if row.place is not None]) for part in tests]
     parts = [(part, rows) for part, rows in placed if rows]
     found = []
     for section, rows in parts[:1] + [pair for pair in parts[1:] if pair[0].with_reported][:1]:
         group = [rows[0], *(row for row in rows[1:] if row.tied and rows[0].tied)]
-        found.append((section, tuple(group[:LEADERS]), len(group[LEADERS:])))
+        chance = next((row for row in section.rows if _is_chance(row)), None)
+        found.append((section, tuple(group[:LEADERS]), len(group[LEADERS:]), chance))
     return found
+
+
+def _is_chance(row: Row) -> bool:
+    return row.evidence == "reference" and row.method == "chance"
 
 
 def _rows(board: Board) -> list[Row]:
@@ -354,9 +372,9 @@ def _count(board: Board) -> tuple[int, int]:
     return sum(bool(row.entry) for row in rows), sum(bool(row.reported) for row in rows)
 
 
-def _footnotes(section: Section) -> dict[str, int]:
-    """Number the footnotes of a section's reported rows, in the order of rows."""
-    texts = [row.reported.footnote for row in section.rows if row.reported]
+def _footnotes(rows: Iterable[Row]) -> dict[str, int]:
+    """Number the footnotes of reported rows in their order, each text once."""
+    texts = [row.reported.footnote for row in rows if row.reported]
     return {text: n for n, text in enumerate(dict.fromkeys(filter(None, texts)), 1)}
 
 
@@ -384,9 +402,16 @@ def _entry_values(entry: Entry, place: Place) -> dict[str, object]:
             f"{name} {version}"
             for name, version in result.environment.model_dump(exclude_none=True).items()
         ),
-        "bibtex": to_bibtex([exported]),
+        "bibtex": to_bibtex([_shortened(exported)]),
         "badge": Markup(badge_svg(badge_of(exported))),  # noqa: S704 - escaped where it is drawn
     }
+
+
+def _shortened(row: ExportRow) -> ExportRow:
+    """Cut a long list of authors as BibTeX does, with "and others"."""
+    if len(row.authors) <= _AUTHORS:
+        return row
+    return replace(row, authors=(*row.authors[:_AUTHORS], "others"))
 
 
 def _ranks_csv(result: Result) -> str | None:
@@ -420,6 +445,8 @@ def _templates() -> Environment:
         p_value=lambda value: "< 0.001" if value < 0.001 else f"{value:.3f}",
         share=_share,
         thousands="{:,}".format,
+        listed=display_text.listed,
+        spelled=spelled,
         points=lambda points: " ".join(f"{x:g},{y:g}" for x, y in points),
     )
     templates.globals.update(

@@ -23,6 +23,7 @@ from leaderboard.submission.untrusted import (
     WHOLE,
     Archive,
     check_finite,
+    graphemes,
     plain_text,
     read_array_header,
     read_json,
@@ -30,9 +31,10 @@ from leaderboard.submission.untrusted import (
     read_matrix,
     refusal,
     shown,
+    visible_text,
 )
 from now_builder import __version__
-from now_builder.config import Sha256, Strict
+from now_builder.config import Sha256, Strict, expected_by
 from now_builder.errors import FormatError
 from now_builder.formats.captions import TOKENIZERS
 from now_builder.formats.io import replacing, sha256_of
@@ -41,6 +43,8 @@ from now_builder.formats.noise import Noise
 FORMAT: Literal["now-submission/1"] = "now-submission/1"
 META, MATRIX = "submission.json", "similarity.npy"
 MAX_META = 4 * 2**20
+MAX_LINE = 120
+"""Characters of a line of text, as readers count them."""
 
 Payload = Literal["matrix", "matrix_pair", "ranked"]
 Precision = Literal["float16", "float32", "float64"]
@@ -56,9 +60,9 @@ PAYLOADS: dict[Payload, tuple[str, ...]] = {
 _PRECISIONS: dict[int, Precision] = {2: "float16", 4: "float32", 8: "float64"}
 
 
-def _filled(text: str) -> str:
-    if not text:
-        raise ValueError("empty")
+def _short_enough(text: str) -> str:
+    if graphemes(text) > MAX_LINE:
+        raise ValueError(f"{MAX_LINE} characters at most")
     return text
 
 
@@ -72,10 +76,13 @@ def _https(url: str) -> str:
     return url
 
 
-Line = Annotated[str, Field(max_length=120), AfterValidator(plain_text)]
-Name = Annotated[Line, AfterValidator(_filled)]
+Line = Annotated[
+    str, Field(max_length=4 * MAX_LINE), AfterValidator(plain_text), AfterValidator(_short_enough)
+]
+Name = Annotated[Line, AfterValidator(visible_text)]
 Prose = Annotated[str, Field(max_length=500), AfterValidator(plain_text)]
 Link = Annotated[str, Field(max_length=300), AfterValidator(_https)]
+Seed = Annotated[int, Field(ge=-(2**63), lt=2**64)]
 Key = Annotated[str, Field(min_length=1, max_length=80)]
 
 
@@ -109,7 +116,7 @@ class Training(Strict):
 
     external_data: Prose | None = None
     pretrained_backbones: Annotated[tuple[Name, ...], Field(max_length=20)] = ()
-    seeds: Annotated[tuple[int, ...], Field(max_length=100)] = ()
+    seeds: Annotated[tuple[Seed, ...], Field(max_length=100)] = ()
     ensemble_size: Annotated[int, Field(ge=1, le=1000)] | None = None
     checkpoint_selection: Literal["dev", "last", "test", "unknown"] = "unknown"
     uses_test_images: bool = False
@@ -268,7 +275,7 @@ def refusing_fields(name: str) -> Iterator[None]:
                     f"field.{item['type']}",
                     ".".join([name, *(shown(part).strip("'") for part in item["loc"])]),
                     shown(item["input"]) if item["type"] != "missing" else "nothing",
-                    item["msg"].removeprefix("Value error, ").removeprefix("Input should be "),
+                    expected_by(item),
                 )
                 for item in error.errors(include_url=False)[:12]
             )

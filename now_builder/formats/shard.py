@@ -25,7 +25,7 @@ WIDTH, HEIGHT = 720, 1280
 """The size of every screenshot, in image pixels."""
 
 Status = Literal["ok", "duplicate", "refused", "failed"]
-"""``refused``: not visited on purpose (robots, address); ``failed``: visited in vain."""
+"""``refused``: not visited on purpose (robots, address); ``failed``: the visit failed."""
 
 
 @dataclass(frozen=True, slots=True)

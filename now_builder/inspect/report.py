@@ -43,7 +43,7 @@ _REASONS = {
     "not_matched": "pool of dev or test, and not judged to match",
     "over_size": "usable, but its split was full",
     "empty_tokens": "no token is left of the caption",
-    "failed": "visited in vain",
+    "failed": "the visit failed; the error is recorded",
     "refused": "not visited on purpose",
 }
 

@@ -27,7 +27,7 @@
 
   function tally() {
     const rows = [...document.querySelectorAll("table.board tbody tr:not(.reference)")];
-    const shown = rows.filter((row) => row.getClientRects().length).length;
+    const shown = rows.filter((row) => getComputedStyle(row).display !== "none").length;
     count.textContent = `${shown} of ${rows.length} rows shown`;
   }
 

@@ -13,10 +13,12 @@ from hypothesis import strategies as st
 from leaderboard.core import uncertainty
 from leaderboard.core.uncertainty import (
     REPLICATES,
+    SIGNIFICANT,
     bootstrap_rsum,
     compare,
     holm,
     mcnemar,
+    p_against_first,
     rank_intervals,
     sign_flip,
     sum_deviation,
@@ -346,3 +348,12 @@ def test_intervals_hold_the_value_of_the_population_and_equals_are_told_apart_by
     assert (np.abs(held / 400 - 0.95) < 0.035).all()
     assert (found[:6] / 400 < 0.075).all()
     assert found[6] / 400 == pytest.approx(0.05, abs=0.035)
+
+
+def test_entries_that_flips_cannot_find_different_are_not_flipped():
+    generator = np.random.default_rng(1)
+    matrix = generator.integers(0, 7, (640, 60)).astype(float)
+    matrix[0] = 6.0
+    matrix[1:40] = 0.0
+    expected = p_against_first(matrix) > SIGNIFICANT
+    assert tied_with_first(matrix).tolist() == expected.tolist()

@@ -19,6 +19,7 @@ from leaderboard.store.entries import entry_of, file_result, read_result, read_r
 from leaderboard.submission.archive import new_submission, pack
 from leaderboard.submission.gallery import read_gallery
 from now_builder.errors import FormatError
+from tests.leaderboard.conftest import SIZES, make_similarity
 
 N = 24
 
@@ -232,3 +233,12 @@ def test_a_killed_scoring_leaves_no_half_result(tmp_path, packed, release, attri
             assert output.read_text() == expected
     assert killed
     assert output.read_text() == expected
+
+
+def test_a_wrong_split_is_not_called_another_release(tmp_path, release):
+    path = tmp_path / "x.zip"
+    meta = new_submission(release, "jieba", "dev", "Mine")
+    pack(path, make_similarity(SIZES["dev"]), meta.model_copy(update={"split": "test"}))
+    with pytest.raises(SubmissionError, match="made on dev of this release") as caught:
+        score(path, release)
+    assert "another release" not in str(caught.value)

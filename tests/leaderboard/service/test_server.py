@@ -205,6 +205,11 @@ def test_a_withdrawn_entry_leaves_the_board_and_a_tombstone_stays(board, zipped,
     assert "Mine" not in board.call("GET", "/v1/boards/jieba").text
     assert entry.rpartition("/")[2] not in board.call("GET", "/").text
     assert "wrong file" in board.call("GET", told["page"]).text
+    name = entry.rpartition("/")[2]
+    _is_problem(board.call("GET", f"{entry}/result"), 410)
+    _is_problem(board.call("GET", f"/v1/compare?a={name}&b={name}"), 410)
+    shown = board.call("GET", entry).json()
+    assert (shown["rsum"], shown["rsum_interval"], shown["flags"]) == (None, None, [])
     _is_problem(board.put(zipped(), ann), 409)
     kinds = [
         event["kind"]

@@ -94,6 +94,7 @@ def _methods(page, table=0):
 @pytest.mark.parametrize("kind", _KINDS)
 def test_no_page_scrolls_sideways(visit, paths, kind, width):
     page = visit(paths[kind], width)
+    page.evaluate("document.querySelectorAll('details.card').forEach(e => { e.open = true })")
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     beyond = "[...document.querySelectorAll('.scroll')].map(e => e.scrollWidth - e.clientWidth)"
     assert not any(page.evaluate(beyond))

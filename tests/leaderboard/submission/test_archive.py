@@ -14,12 +14,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from leaderboard.core.errors import SubmissionError
 from leaderboard.submission.archive import (
     MATRIX,
     META,
     PAYLOADS,
+    Method,
     Submission,
     Training,
     new_submission,
@@ -264,7 +266,7 @@ HOSTILE = {
     "json: a train split": (_with(split="train"), "split"),
     "json: a hidden direction": (_with(method={"name": "a\u202eb"}), "U\\+202E"),
     "json: an escape sequence": (_with(method={"name": "\x1b[2J"}), "U\\+001B"),
-    "json: an empty name": (_with(method={"name": "  "}), "empty"),
+    "json: an empty name": (_with(method={"name": "  "}), "at least one visible character"),
     "json: a long name": (_with(method={"name": "x" * 200}), "120"),
     "json: a script link": (_with(links={"code": "javascript:alert(1)"}), "https"),
     "json: a data link": (_with(links={"code": "data:text/html,x"}), "https"),
@@ -455,3 +457,45 @@ def test_no_bytes_of_any_payload_do_more_than_be_refused_in_little_memory(tmp_pa
     )
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) > 2000
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "\u0301\u0302",
+        "\u3164",
+        "\u2800 \u2800",
+        "A\u202eB",
+        "A\u2066B",
+        "A\u200bB",
+        "\U000e0041x",
+        "e\u0301\u0302\u0303\u0304\u0305",
+        "\ue000",
+        "e\u0301" * 121,
+        "\u200d",
+        "A\u0000",
+    ],
+)
+def test_names_that_cannot_be_seen_or_that_hide_something_are_refused(name):
+    with pytest.raises(ValidationError):
+        Method(name=name)
+
+
+@pytest.mark.parametrize("name", ["PC²", "عربي", "नमस्ते", "👩‍👩‍👧", "Việt", "می‌خواهم", "❤️"])
+def test_names_of_all_scripts_are_kept(name):
+    assert Method(name=name).name == name
+
+
+def test_messages_about_fields_are_the_projects_own():
+    with pytest.raises(SubmissionError) as caught:
+        parse({"schema_version": "now-submission/1", "colour": "red", "method": {"name": ""}})
+    text = str(caught.value)
+    assert "submission.colour: found 'red', expected no field of this name" in text
+    assert "submission.method.name: found '', expected at least one visible character" in text
+    assert "Extra inputs" not in text
+    assert "Field required" not in text
+
+
+def test_seeds_are_bounded():
+    with pytest.raises(ValidationError):
+        Training(seeds=(10**400,))

@@ -100,7 +100,7 @@ def test_a_folder_that_holds_something_else_is_left_alone(release, plan, tmp_pat
     [
         ({"details": 13}, "details of a page 13, of 12 at most"),
         ({"tokens": 3}, "tokens 3, expected 4 or more"),
-        ({"mismatch": 1.5}, "mismatch: Input should be less than or equal to 1"),
+        ({"mismatch": 1.5}, "mismatch: expected less than or equal to 1"),
     ],
 )
 def test_a_plan_that_cannot_be_is_named(fields, problem):
