@@ -33,6 +33,8 @@ class EntryView(_View):
     method: str
     authors: tuple[str, ...]
     evidence: str
+    signed: bool
+    received_at: datetime | None
     rsum: float
     rsum_interval: tuple[float, float]
     ranked: bool
@@ -96,6 +98,8 @@ class BoardRow(_View):
     source: dict[str, Any] | None
     table: str | None
     footnote: str | None
+    flags: tuple[str, ...]
+    signed: bool | None
 
 
 class BoardView(_View):
@@ -176,6 +180,8 @@ def view_entry(entry: Entry) -> EntryView:
         method=result.method.name,
         authors=result.authors,
         evidence=entry.evidence,
+        signed=entry.proof.scored,
+        received_at=entry.proof.received_at,
         rsum=result.rsum,
         rsum_interval=result.rsum_interval,
         ranked=result.ranked,

@@ -6,7 +6,7 @@ import re
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from datetime import date
+from datetime import UTC, date, datetime
 from functools import cache, cached_property
 from importlib.resources import files
 from itertools import combinations, pairwise
@@ -81,7 +81,8 @@ class Site:
     """All pages of the leaderboard, deterministic to the byte and rendered on request.
 
     Entries include withdrawn ones, in any order; reports are on the data sets that they were scored
-    on. Lines over time end today, or at the last row's date.
+    on. Lines over time end today, or at the last row's date. ``judge_key`` is the name of the key
+    that the store's signatures were checked by; without one every page says that it is not signed.
     """
 
     def __init__(
@@ -89,7 +90,9 @@ class Site:
         entries: Iterable[Entry],
         today: date | None = None,
         reports: Iterable[DatasetReport] = (),
+        judge_key: str | None = None,
     ) -> None:
+        self._judge_key = judge_key
         self._entries = {entry.name: entry for entry in sorted(entries, key=lambda e: e.name)}
         self._today = today
         self._reports = {report.fingerprint[:16]: report for report in reports}
@@ -156,20 +159,28 @@ class Site:
     def _flags(self) -> dict[str, tuple[Flag, ...]]:
         return relative_flags(self._entries.values())
 
+    def _flags_of(self, entry: Entry) -> tuple[Flag, ...]:
+        return entry.result.flags + self._flags.get(entry.name, ())
+
     def not_found(self, depth: int = 0) -> str:
         """Render the page for missing addresses, ``depth`` folders below the root."""
-        return _render("404.html.j2", root="../" * depth)
+        return self._render("404.html.j2", root="../" * depth)
+
+    def _render(self, template: str, **values: object) -> str:
+        return _render(template, judge_key=self._judge_key, **values)
 
     def _index(self) -> str:
         boards = [self.board(name) for name in BOARDS]
         live = [entry for entry in self._entries.values() if entry.withdrawal is None]
-        filed = [(entry.filing.submitted_at, entry.name, entry) for entry in live if entry.filing]
-        newest = sorted(filed, key=lambda dated: dated[:2], reverse=True)[:NEWEST]
-        return _render(
+        filed = [(_arrival(entry), entry) for entry in live if entry.filing]
+        newest = sorted(filed, key=lambda dated: dated[0], reverse=True)[:NEWEST]
+        return self._render(
             "index.html.j2",
             root="",
             boards=[(board, _leaders(board), _count(board)) for board in boards],
-            newest=[(entry, boards_of(entry.result)[0]) for *_, entry in newest],
+            newest=[
+                (entry, boards_of(entry.result)[0], self._flags_of(entry)) for _, entry in newest
+            ],
             n_entries=len(live),
         )
 
@@ -180,12 +191,12 @@ class Site:
             charts = [progress_chart(f"{name}-{p.kind.name}", p, self._today) for p in tests]
             drawn = [pair for pair in zip(tests, charts, strict=True) if pair[1]]
             boards.append((name, drawn))
-        return _render("progress.html.j2", root="", boards=boards)
+        return self._render("progress.html.j2", root="", boards=boards)
 
     def _board_page(self, board: BoardName, key: SortKey | None) -> str:
         found = self.board(board)
         known = {row.evidence for row in _rows(found)}
-        return _render(
+        return self._render(
             "board.html.j2",
             root="../",
             board=found,
@@ -203,7 +214,7 @@ class Site:
 
     def _data_page(self, name: str) -> str | None:
         report = self._reports.get(name)
-        return _render("data.html.j2", root="../", d=report) if report else None
+        return self._render("data.html.j2", root="../", d=report) if report else None
 
     def _place(self, name: str) -> Place | None:
         entry = self._entries.get(name)
@@ -220,9 +231,9 @@ class Site:
             return None
         place, board = self._place(name), boards_of(entry.result)[0]
         if place is None:
-            return _render("withdrawn.html.j2", root="../", entry=entry, board=board)
+            return self._render("withdrawn.html.j2", root="../", entry=entry, board=board)
         values = _entry_values(entry, place)
-        return _render("entry.html.j2", root="../", board=board, data=self._data, **values)
+        return self._render("entry.html.j2", root="../", board=board, data=self._data, **values)
 
     def _result(self, name: str) -> str | None:
         place = self._place(name)
@@ -249,11 +260,14 @@ class Site:
         found = make_comparison(section, place.row, against.row)
         if found is None:
             return None
-        return _render("compare.html.j2", root="../", c=found, section=section, board=board)
+        return self._render("compare.html.j2", root="../", c=found, section=section, board=board)
 
 
 def export_site(
-    folder: Path, entries: Iterable[Entry], reports: Iterable[DatasetReport] = ()
+    folder: Path,
+    entries: Iterable[Entry],
+    reports: Iterable[DatasetReport] = (),
+    judge_key: str | None = None,
 ) -> int:
     """Write the site as a static folder; an old one is replaced atomically.
 
@@ -264,7 +278,7 @@ def export_site(
         ConfigError: If ``folder`` exists and was not written by this function.
     """
     _check_replaceable(folder)
-    site = Site(entries, reports=reports)
+    site = Site(entries, reports=reports, judge_key=judge_key)
     paths = site.paths()
     with replacing_folder(folder) as fresh:
         for name in paths:
@@ -335,13 +349,22 @@ def _neighbours(place: Place) -> list[Row]:
 def _leaders(board: Board) -> list[tuple[Section, tuple[Row, ...], int]]:
     """Return the leading rows of two test sections, and how many more are tied with them."""
     tests = [part for part in board.sections if part.kind.split == "test"]
-    placed = [(part, [row for row in part.rows if row.place is not None]) for part in tests]
+    placed = [
+        (part, sorted((r for r in part.rows if r.place is not None), key=lambda r: r.place or 0))
+        for part in tests
+    ]
     parts = [(part, rows) for part, rows in placed if rows]
     found = []
     for section, rows in parts[:1] + [pair for pair in parts[1:] if pair[0].with_reported][:1]:
         group = [rows[0], *(row for row in rows[1:] if row.tied and rows[0].tied)]
         found.append((section, tuple(group[:LEADERS]), len(group[LEADERS:])))
     return found
+
+
+def _arrival(entry: Entry) -> tuple[int, datetime, str]:
+    """Return a sort key: the judge's order of arrival, unsigned entries before by date."""
+    at = entry.filing.submitted_at if entry.filing else datetime.min.replace(tzinfo=UTC)
+    return entry.proof.arrival or 0, at, entry.name
 
 
 def _rows(board: Board) -> list[Row]:

@@ -46,6 +46,8 @@ from leaderboard.store.entries import (
     read_results,
     withdraw,
 )
+from leaderboard.store.proof import read_board
+from leaderboard.store.signatures import Signer, filed_paths, make_key, tombstone_path
 from leaderboard.submission.archive import new_submission, pack, with_details
 from leaderboard.submission.gallery import read_gallery
 from now_builder.errors import ConfigError
@@ -251,7 +253,14 @@ def filed(tmp_path_factory, release):
         rsum=again.result.rsum,
         payload_sha256="cd" * 32,
     )
-    add_reproduction(store, run)
+    filed_run = add_reproduction(store, run)
+    key = store.parent / "judge.key"
+    make_key(store, key, [])
+    signer = Signer(store, key)
+    for entry in read_results([store]):
+        signer.sign("scored", entry, filed_paths(store, entry))
+    signer.sign("reproduced", again, [filed_run])
+    signer.sign("withdrawn", gone, [tombstone_path(store, gone.name)])
     flagged = file_entry(store, release, "Forged", 60.0, filed_on(20), track="bpe")
     blind = file_entry(store, release, "Unseen", 2.0, filed_on(25), track="bert")
     hidden = {"origin": "blind", "fingerprint": "0" * 64}
@@ -263,7 +272,7 @@ def filed(tmp_path_factory, release):
         entry.result.method.name: replace(
             entry, result=entry.result.model_copy(update=changed.get(entry.name, {}))
         )
-        for entry in read_results([store])
+        for entry in read_board([store])
     }
 
 
