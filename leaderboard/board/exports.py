@@ -120,6 +120,7 @@ def to_json(rows: Iterable[ExportRow]) -> str:
     records = [
         _record(row)
         | {
+            "flags": list(row.flags),
             "authors": [_encodable(author) for author in row.authors],
             "source": row.source.model_dump(mode="json") if row.source else None,
         }

@@ -487,9 +487,10 @@ def _served(app):
 def make_board(serving, tmp_path, release):
     """Start a board that accepts submissions to the small release."""
 
-    def make(database=None, **limits):
+    def make(database=None, judge_key=None, **limits):
         judge = make_judge(release, None, Quotas(**limits))
-        app = make_app(Settings(tmp_path / "store", judge, database, make_operator(OPERATOR_TOKEN)))
+        operator = make_operator(OPERATOR_TOKEN)
+        app = make_app(Settings(tmp_path / "store", judge, database, operator, judge_key))
         url, stop = serving(app)
         return RunningBoard(url, app, http, stop)
 

@@ -24,7 +24,6 @@ from leaderboard.store.proof import read_board
 from leaderboard.store.relative import relative_flags
 from leaderboard.store.signatures import Signer, filed_paths, make_key, read_chain, rotate_key
 from now_builder.errors import ConfigError, FormatError
-
 from tests.leaderboard.conftest import file_entry, filed_on
 
 AT = datetime(2026, 6, 1, tzinfo=UTC)
