@@ -254,6 +254,8 @@ def filed(tmp_path_factory, release):
         payload_sha256="cd" * 32,
     )
     filed_run = add_reproduction(store, run)
+    flagged = file_entry(store, release, "Forged", 60.0, filed_on(20), track="bpe")
+    blind = file_entry(store, release, "Unseen", 2.0, filed_on(25), track="bert")
     key = store.parent / "judge.key"
     make_key(store, key, [])
     signer = Signer(store, key)
@@ -261,8 +263,6 @@ def filed(tmp_path_factory, release):
         signer.sign("scored", entry, filed_paths(store, entry))
     signer.sign("reproduced", again, [filed_run])
     signer.sign("withdrawn", gone, [tombstone_path(store, gone.name)])
-    flagged = file_entry(store, release, "Forged", 60.0, filed_on(20), track="bpe")
-    blind = file_entry(store, release, "Unseen", 2.0, filed_on(25), track="bert")
     hidden = {"origin": "blind", "fingerprint": "0" * 64}
     changed = {
         flagged.name: {"flags": (Flag(code="identity-like", message="13 times, expected 8"),)},
