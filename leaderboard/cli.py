@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from leaderboard.commands import admin, blind, board, judge, service
+from leaderboard.commands import admin, blind, board, judge, keys, service
 from now_builder import __version__
 from now_builder.command_line import Program, run
 
@@ -52,6 +52,17 @@ blind_app = Program(name="now-leaderboard blind", help="Rounds whose pairing onl
 blind_app.command("make")(blind.make)
 blind_app.command("close")(blind.close)
 app.add_typer(blind_app, name="blind", rich_help_panel="Keep a board")
+
+
+keys_app = Program(name="now-leaderboard keys", help="Keys that a judge signs evidence with.")
+for word, function in (
+    ("make", keys.make),
+    ("show", keys.show),
+    ("rotate", keys.rotate),
+    ("list", keys.list_),
+):
+    keys_app.command(word)(function)
+app.add_typer(keys_app, name="keys", rich_help_panel="Keep a board")
 
 
 @app.callback(invoke_without_command=True)

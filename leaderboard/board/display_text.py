@@ -23,10 +23,11 @@ EVIDENCE: Mapping[str, str] = {
     "blind": "blind",
 }
 EVIDENCE_MEANS: Mapping[str, str] = {
-    "reported": "printed in a paper; no file was scored here",
-    "scored": "a file of similarities was scored here; its ranks are public",
-    "reproduced": "scored here, and somebody else’s own run of the code was scored too",
-    "blind": "scored on a round whose pairing only the judge had",
+    "reported": "a claim: printed in a paper; no file was scored here",
+    "scored": "a claim: a file of similarities was scored, and whoever made it knew the order"
+    " of the rows",
+    "reproduced": "proof: the judge scored another run of the code too, and signed it",
+    "blind": "proof: scored on a round whose pairing only the judge had, and signed",
 }
 FLAG_MEANS: Mapping[str, str] = {
     "identity-like": "Apart from the correct pairs the matrix is nearly constant. Scores of a model"
@@ -150,6 +151,7 @@ def filter_classes(row: Row) -> str:
         found += ["own"] * (not result.training.external_data)
     found += ["one"] * (size == 1)
     found += ["unranked"] * (not row.ranked)
+    found += ["flagged"] * bool(row.flags)
     return " ".join(found)
 
 

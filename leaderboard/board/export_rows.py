@@ -50,6 +50,8 @@ def export_row(row: Row, section: Section, board: BoardName) -> ExportRow:
         url=result.links.paper or result.links.code,
         authors=result.authors,
         footnote=result.reason,
+        flags=tuple(flag.code for flag in row.flags),
+        signed=row.signed,
     )
 
 

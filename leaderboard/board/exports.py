@@ -66,6 +66,8 @@ class ExportRow:
         low: lower end of the 95 % interval of rSum.
         recalls: Six, as in ``RECALLS``, in percent; none where only the sum is known.
         date: day of the scoring, ISO 8601.
+        flags: codes of the flags, also of those found by comparison with other entries.
+        signed: whether the judge signed that they scored it; None for reported rows.
         source: publication of a reported row.
     """
 
@@ -89,6 +91,8 @@ class ExportRow:
     source: Source | None = None
     table: str | None = None
     footnote: str | None = None
+    flags: tuple[str, ...] = ()
+    signed: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +120,7 @@ def to_json(rows: Iterable[ExportRow]) -> str:
     records = [
         _record(row)
         | {
+            "flags": list(row.flags),
             "authors": [_encodable(author) for author in row.authors],
             "source": row.source.model_dump(mode="json") if row.source else None,
         }
@@ -140,7 +145,7 @@ def to_markdown(rows: Iterable[ExportRow]) -> str:
             if link := _url(row.url):
                 method = f"[{method}]({link})"
             method += _mark(row, notes, r" \[{}\]")
-            cells = [_place(row), method, *_figures(row), _interval(row), _markdown(row.evidence)]
+            cells = [_place(row), method, *_figures(row), _interval(row), _markdown(_evidence(row))]
             lines.append("| " + " | ".join(cells) + " |")
         lines += [f"\n\\[{n}\\] {_markdown(note)}" for n, note in enumerate(notes, 1)]
         parts.append("\n".join(lines) + "\n")
@@ -165,6 +170,7 @@ def to_latex(rows: Iterable[ExportRow]) -> str:
         for row in group:
             method = _latex(row.method) + (rf"~\cite{{{row.source.key}}}" if row.source else "")
             method += _mark(row, notes, " {{[}}{}{{]}}")
+            method += rf" \emph{{{_latex(_flagged(row))}}}" if row.flags else ""
             cells = [_place(row), method, *_figures(row), _interval(row).replace("–", "--")]
             lines.append(" & ".join(cells) + r" \\")
         lines += [r"\bottomrule", r"\end{tabular}"]
@@ -172,6 +178,15 @@ def to_latex(rows: Iterable[ExportRow]) -> str:
                   for n, note in enumerate(notes, 1)]  # fmt: skip
         parts.append("\n".join([*lines, r"\end{table}"]) + "\n")
     return "\n".join(parts)
+
+
+def _flagged(row: ExportRow) -> str:
+    return f"flagged: {', '.join(row.flags)}" if row.flags else ""
+
+
+def _evidence(row: ExportRow) -> str:
+    unsigned = "not signed" if row.signed is False else ""
+    return ", ".join(filter(None, (row.evidence, unsigned, _flagged(row))))
 
 
 def to_bibtex(rows: Iterable[ExportRow]) -> str:
@@ -201,8 +216,8 @@ def badge_of(row: ExportRow) -> Badge:
     scored: Colour = "green" if row.evidence in {"reproduced", "blind"} else "blue"
     return Badge(
         TITLES.get(row.board, row.board),
-        f"rSum {_rounded(row.rsum)}{place}",
-        "grey" if row.evidence in {"reported", "reference"} else scored,
+        f"rSum {_rounded(row.rsum)}{place}{', flagged' if row.flags else ''}",
+        "grey" if row.flags or row.evidence in {"reported", "reference"} else scored,
     )
 
 
@@ -275,6 +290,8 @@ def _record(row: ExportRow) -> dict[str, object]:
         "source": row.source.key if row.source else None,
         "table": row.table,
         "footnote": row.footnote,
+        "flags": " ".join(row.flags) or None,
+        "signed": row.signed,
     }
     return {k: _encodable(v) if isinstance(v, str) else v for k, v in record.items()}
 
@@ -406,7 +423,7 @@ def _bib_entry(key: str, row: ExportRow) -> str:
             "howpublished": _bib(f"Leaderboard {TITLES.get(row.board, row.board)}, {row.entry}"),
             "year": year[0] if year else "",
             "url": _url(row.url) or "",
-            "note": _bib(f"rSum {_rounded(row.rsum)}, {row.evidence}, {row.noise}"),
+            "note": _bib(f"rSum {_rounded(row.rsum)}, {_evidence(row)}, {row.noise}"),
         },
     )
 

@@ -1,10 +1,10 @@
 """Boards: results grouped into comparable sections and ranked, with the uncertainty of ranks."""
 
 import re
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
 from math import ceil, floor, hypot
 from typing import Literal, TypeAlias
 
@@ -15,7 +15,7 @@ from leaderboard.board.reported import NoiseCondition, ReportedRow, read_reporte
 from leaderboard.core.tracks import Origin
 from leaderboard.core.uncertainty import rank_intervals, sum_deviation, tied_with_first
 from leaderboard.metrics import hits_per_image
-from leaderboard.scoring.references import chance_rsum
+from leaderboard.scoring.references import REFERENCES, chance_rsum
 from leaderboard.scoring.result import Flag, Folds, RankRecord, Result
 from leaderboard.store.entries import Entry, Evidence
 from now_builder.formats.benchmarks import BENCHMARKS, BOARD_FACTS, FOLD, BoardName
@@ -35,6 +35,7 @@ Hits: TypeAlias = dict[str, Float[np.ndarray, " _"]]
 _Z95 = 1.96
 _BASE_STEP = 20.0
 _INJECTED = frozenset(track for track, found in BENCHMARKS.items() if not found.web)
+_PROOF = frozenset({"blind", "reproduced"})
 _EVIDENCE = ("blind", "reproduced", "scored", "reported", "reference")
 _PROTOCOLS = ("web", "none", "captions", "images", "either", "unknown", "unstated")
 
@@ -49,7 +50,7 @@ class Row:
         low: lower end of the 95 % interval of rSum; of the narrowest plausible one if there are no
             ranks.
         recalls: six recalls in percent; empty if only their sum is known.
-        place: place on the board, from 1; equal scores share a place. None if not ranked.
+        place: place by rSum, from 1; equal scores share a place. None if not ranked, or flagged.
         places: first and last place held under resampling. None without ranks.
         tied: whether the row is not significantly below the best scored row. None without ranks.
         flags: flags of the result, and those found by comparison with other entries.
@@ -68,6 +69,16 @@ class Row:
     entry: Entry | None = None
     reported: ReportedRow | None = None
     flags: tuple[Flag, ...] = ()
+
+    @property
+    def proof(self) -> bool:
+        """Whether the evidence is proof (blind, reproduced), not a claim."""
+        return self.evidence in _PROOF
+
+    @property
+    def signed(self) -> bool | None:
+        """Whether the judge signed that they scored it; None for reported rows and references."""
+        return self.entry.proof.scored if self.entry else None
 
     @property
     def date(self) -> str | None:
@@ -109,7 +120,7 @@ class Section:
 
     Attributes:
         published: whether this is the test split of the board's reported figures.
-        rows: rows, best first.
+        rows: rows, proof first, then claims, each best first; then the flagged and the unranked.
         axis: end of the bars' axis, in rSum points.
         base: start of that axis; greater than 0 if all ranked rows are far above 0.
     """
@@ -125,6 +136,12 @@ class Section:
     def comparable(self) -> tuple[Row, ...]:
         """Rows with public ranks, best first; any two of them can be compared query by query."""
         return tuple(row for row in self.rows if _ranks(row, self.kind) is not None)
+
+    @property
+    def lead(self) -> Row | None:
+        """The best placed row with public ranks."""
+        placed = [row for row in self.comparable if row.place is not None]
+        return min(placed, key=lambda row: row.place or 0, default=None)
 
     def row_of(self, name: str) -> Row | None:
         """Find an entry's row."""
@@ -346,15 +363,23 @@ def _least_half_width(ways: Iterable[tuple[tuple[float, float, float], int]]) ->
 
 
 def _references(kind: Kind, scored: Sequence[Row]) -> list[Row]:
-    """Make rows of the references on which all results agree (their attributes may differ)."""
-    if not scored or kind.folds > 1:
-        images, pairs = kind.n_images // kind.folds, kind.n_pairs // kind.folds
-        return [reference("chance", chance_rsum(images, pairs))]
-    values: dict[str, set[float]] = defaultdict(set)
+    """Make rows of chance, which is computed, and of the references on which results agree.
+
+    Their attributes may differ. What the judge signed counts before what only files say.
+    """
+    images, pairs = kind.n_images // kind.folds, kind.n_pairs // kind.folds
+    chance = reference("chance", chance_rsum(images, pairs))
+    if kind.folds > 1:
+        return [chance]
+    values: dict[tuple[str, bool], set[float]] = defaultdict(set)
     for row in scored:
         for name, rsum in (row.entry.result.references if row.entry else {}).items():
-            values[name].add(rsum)
-    return [reference(name, *found) for name, found in values.items() if len(found) == 1]
+            values[name, bool(row.signed)].add(rsum)
+    found = []
+    for name in REFERENCES[1:]:
+        agreed = values.get((name, True)) or values.get((name, False)) or set()
+        found += [reference(name, *agreed)] if len(agreed) == 1 else []
+    return [chance, *found]
 
 
 def _ranks(row: Row, kind: Kind) -> RankRecord | None:
@@ -370,11 +395,11 @@ def _with_places(rows: list[Row], kind: Kind, kept: Hits) -> list[Row]:
     Place intervals are those among rows with ranks, shifted by the other rows whose interval lies
     above the whole of a row's own (for the first place) or overlaps it (for the last).
     """
-    known = [(row, record) for row in rows if (record := _ranks(row, kind))]
+    known = [(row, record) for row in rows if _competes(row) and (record := _ranks(row, kind))]
     if not known:
         return rows
     hits = np.stack([_hits(row, record, kept) for row, record in known])
-    others = [row for row in rows if _ranks(row, kind) is None]
+    others = [row for row in rows if not _competes(row) or _ranks(row, kind) is None]
     rivals = [row for row in others if _competes(row)]
     placed = []
     for (row, _), (first, last), tied in zip(
@@ -394,7 +419,7 @@ def _hits(row: Row, record: RankRecord, kept: Hits) -> Float[np.ndarray, " image
 
 
 def _competes(row: Row) -> bool:
-    return row.ranked and row.evidence != "reference"
+    return row.ranked and not row.flags and row.evidence != "reference"
 
 
 def _unplaced(rows: list[Row]) -> tuple[Row, ...]:
@@ -403,16 +428,14 @@ def _unplaced(rows: list[Row]) -> tuple[Row, ...]:
 
 
 def _placed(rows: list[Row]) -> tuple[Row, ...]:
-    """Sort by rSum, the unranked last, and number the ranked: 1, 2, 2, 4."""
+    """Number the ranked by rSum, 1, 2, 2, 4; then put proof first, flagged and unranked last."""
+    scores = sorted(-row.rsum for row in rows if _competes(row))
 
-    def order(row: Row) -> tuple[bool, float, str, str]:
-        return not row.ranked, -row.rsum, row.method, row.entry.name if row.entry else ""
+    def order(row: Row) -> tuple[object, ...]:
+        name = row.entry.name if row.entry else ""
+        return not row.ranked, bool(row.flags), not row.proof, -row.rsum, row.method, name
 
-    placed: list[Row] = []
-    seen = 0
-    for _, group in groupby(sorted(rows, key=order), key=lambda row: (row.ranked, row.rsum)):
-        tied = list(group)
-        competing = [row for row in tied if _competes(row)]
-        placed += [replace(row, place=seen + 1) if _competes(row) else row for row in tied]
-        seen += len(competing)
-    return tuple(placed)
+    return tuple(
+        replace(row, place=bisect_left(scores, -row.rsum) + 1) if _competes(row) else row
+        for row in sorted(rows, key=order)
+    )

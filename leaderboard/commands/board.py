@@ -11,6 +11,7 @@ import typer
 from leaderboard.commands.options import (
     AsJson,
     AttributesFile,
+    JudgeKey,
     ReleaseArgument,
     ReleaseFolder,
     SubmissionFile,
@@ -35,6 +36,7 @@ def submit(
         str | None,
         typer.Option(metavar="YYYY-MM-DD", help="With --url: hide the submitter until this day."),
     ] = None,
+    judge_key: JudgeKey = None,
     as_json: AsJson = False,
 ) -> None:
     """Send a submission to a board (--url), or score it here into a folder (--store, --release).
@@ -49,8 +51,13 @@ def submit(
         raise ConfigError("submit: expected --url URL, or --store FOLDER with --release RELEASE")
     from leaderboard.scoring.evaluate import score  # noqa: PLC0415
     from leaderboard.store.entries import file_result  # noqa: PLC0415
+    from leaderboard.store.signatures import Signer, filed_paths  # noqa: PLC0415
 
+    signer = Signer(store, judge_key) if judge_key else None
     entry, new = file_result(store, score(submission, release, attributes))
+    if signer is not None:
+        paths = filed_paths(store, entry)
+        signer.sign("scored", entry, paths if new else paths[:1])
     print_filed(entry.name, entry.result.to_json(), as_json, new=new)
 
 
@@ -64,15 +71,18 @@ def reproduce(
     run: Annotated[
         Path | None, typer.Option(help="Run folder; the hash of its run.toml is recorded.")
     ] = None,
+    judge_key: JudgeKey = None,
 ) -> None:
-    """File your own run of another's entry, which is then shown as reproduced.
+    """File a run of another's entry; it is shown as reproduced if the judge's key signs it.
 
     The difference is printed with its interval; whether the two agree is left to the reader.
     """
     from leaderboard.commands.terminal import comparison_as_text  # noqa: PLC0415
     from leaderboard.store.reproduce import Claim, reproduce  # noqa: PLC0415
+    from leaderboard.store.signatures import Signer  # noqa: PLC0415
 
-    filed, compared = reproduce(store, name, submission, release, Claim(by, commit, run))
+    signer = Signer(store, judge_key) if judge_key else None
+    filed, compared = reproduce(store, name, submission, release, Claim(by, commit, run), signer)
     typer.echo(comparison_as_text(compared, (f"the run of {filed.by}", f"entry {name}")))
 
 
@@ -93,11 +103,12 @@ def export_site(
     """
     from leaderboard.site.pages import export_site  # noqa: PLC0415
     from leaderboard.store.dataset import read_reports  # noqa: PLC0415
-    from leaderboard.store.entries import read_results  # noqa: PLC0415
+    from leaderboard.store.proof import key_in_use, read_board  # noqa: PLC0415
 
     paths = [*results, *(more or [])]
-    entries = read_results(paths)
-    count = export_site(site, entries, [report for path in paths for report in read_reports(path)])
+    entries = read_board(paths)
+    reports = [report for path in paths for report in read_reports(path)]
+    count = export_site(site, entries, reports, key_in_use(paths))
     typer.echo(f"{site / 'index.html'}: {len(entries)} results, {count} files")
 
 
@@ -124,7 +135,7 @@ def export(
     from leaderboard.board.export_rows import rows_of  # noqa: PLC0415
     from leaderboard.board.exports import FORMATS  # noqa: PLC0415
     from leaderboard.board.tables import make_board  # noqa: PLC0415
-    from leaderboard.store.entries import read_results  # noqa: PLC0415
+    from leaderboard.store.proof import read_board  # noqa: PLC0415
     from now_builder.formats.benchmarks import BOARDS  # noqa: PLC0415
 
     found = next((name for name in BOARDS if name == board), None)
@@ -132,7 +143,7 @@ def export(
         raise ConfigError(f"export: found {board!r}, expected one of {', '.join(BOARDS)}")
     if kind not in FORMATS:
         raise ConfigError(f"--format: found {kind!r}, expected one of {', '.join(FORMATS)}")
-    typer.echo(FORMATS[kind](rows_of(make_board(found, read_results(results or [])))), nl=False)
+    typer.echo(FORMATS[kind](rows_of(make_board(found, read_board(results or [])))), nl=False)
 
 
 def dataset_report(
@@ -161,16 +172,29 @@ def check_store(
         bool,
         typer.Option("--blind", help="Accept new results of blind rounds: for their judge."),
     ] = False,
+    judge: Annotated[
+        bool,
+        typer.Option(
+            "--judge", help="Accept tombstones and runs without a signature: for the judge."
+        ),
+    ] = False,
+    release: Annotated[
+        list[Path] | None,
+        typer.Option(help="Release to recompute references and counts on. May be repeated."),
+    ] = None,
+    attributes: AttributesFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Check a folder of results changed by a pull request; exit code 1 on any problem.
 
-    Every file is validated, every new result recomputed from its ranks. Nothing in the folder
-    is executed.
+    Every file is validated, every signature checked, every new result recomputed from its ranks;
+    with the release also its references, duplicates and fingerprint. Nothing in the folder is
+    executed. Flags of a matrix can only be recomputed from the file: verify --submission.
     """
-    from leaderboard.store.check_store import check_store  # noqa: PLC0415
+    from leaderboard.store.check_store import Trust, check_store  # noqa: PLC0415
 
-    problems = check_store(store, base, blind=blind)
+    trust = Trust(blind=blind, judge=judge, releases=tuple(release or []), attributes=attributes)
+    problems = check_store(store, base, trust)
     if as_json:
         typer.echo(json.dumps([asdict(problem) for problem in problems], indent=2))
     else:

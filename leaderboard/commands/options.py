@@ -34,6 +34,15 @@ TokenFile = Annotated[
     typer.Option("--token-file", help="File with your token; by default NOW_LEADERBOARD_TOKEN."),
 ]
 EntryName = Annotated[str, typer.Argument(metavar="NAME", help="Name of an entry.")]
+JudgeKey = Annotated[
+    Path | None,
+    typer.Option(
+        "--judge-key",
+        envvar="NOW_LEADERBOARD_JUDGE_KEY",
+        show_envvar=True,
+        help="File with the judge's private key, made by keys make: what is filed is signed.",
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 DatabaseUrl = Annotated[
     str | None,

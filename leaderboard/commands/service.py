@@ -16,6 +16,7 @@ from leaderboard.commands.options import (
     BoardUrl,
     DatabaseUrl,
     EntryName,
+    JudgeKey,
     TokenFile,
 )
 from now_builder.errors import ConfigError
@@ -46,6 +47,7 @@ def serve(
     attempts: Annotated[
         int, typer.Option(min=0, help="Uploads per user and day, including refused ones.")
     ] = 50,
+    judge_key: JudgeKey = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on.", min=1, max=65535)] = 8000,
 ) -> None:
@@ -77,7 +79,7 @@ def serve(
     if operator is None:
         _log.warning("%s is not set: only users' own tokens are valid", TOKEN_VARIABLE)
     judge = make_judge(release, attributes, Quotas(attempts=attempts, scored=scored))
-    serve(Settings(store, judge, database, operator), host, port)
+    serve(Settings(store, judge, database, operator, judge_key), host, port)
 
 
 def status(

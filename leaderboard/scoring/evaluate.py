@@ -175,7 +175,7 @@ def _result(
         track=meta.track,
         split=meta.split,
         release=Release(origin=gallery.origin, fingerprint=gallery.fingerprint),
-        duplicates=_duplicates(gallery, aware),
+        duplicates=duplicates_of(gallery, aware.rsum),
         references=known,
         flags=(*_flags(scored, _known(meta, gallery)), *_distances(record)),
         unchecked=_unchecked(scored),
@@ -336,11 +336,12 @@ def _rounded(interval: tuple[float, float]) -> tuple[float, float]:
     return round(interval[0], 4), round(interval[1], 4)
 
 
-def _duplicates(gallery: Gallery, aware: Recalls) -> Duplicates:
+def duplicates_of(gallery: Gallery, rsum: float = 0.0) -> Duplicates:
+    """Count a gallery's duplicates; ``rsum`` is that with every duplicate right."""
     labels = gallery.caption_labels, gallery.image_labels
     captions, images = (int(np.sum(np.bincount(group)[group] > 1)) for group in labels)
     ceiling = ceiling_rsum(gallery.image_labels, gallery.caption_labels, gallery.owner)
-    return Duplicates(captions=captions, images=images, ceiling_rsum=ceiling, rsum=aware.rsum)
+    return Duplicates(captions=captions, images=images, ceiling_rsum=ceiling, rsum=rsum)
 
 
 def ceiling_rsum(images: Labels, texts: Labels, owner: Labels) -> float:

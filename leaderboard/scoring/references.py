@@ -12,6 +12,9 @@ from leaderboard.submission.gallery import Gallery
 from now_builder.errors import FormatError
 from now_builder.formats.release import Pair, read_pairs
 
+REFERENCES = ("chance", "lang", "lang+topic")
+"""Names of all reference scorers."""
+
 Labels = Sequence[str | None]
 
 

@@ -36,6 +36,7 @@ from leaderboard.service.views import (
 from leaderboard.site.pages import MEDIA_TYPES
 from leaderboard.store import entries as store
 from leaderboard.store.entries import Entry
+from leaderboard.store.signatures import tombstone_path
 from leaderboard.submission.archive import Prose, Submission
 from now_builder import __version__
 from now_builder.formats.benchmarks import BOARDS
@@ -231,11 +232,14 @@ def withdraw(who: Owner, name: str, said: Reason, service: CurrentService) -> En
 
     Withdrawing again changes nothing.
     """
-    _entry(service, name)
+    entry = _entry(service, name)
     row = index.find_entry(service.database, name)
     if (row is None or row.user_id != who.user_id) and "admin" not in who.scopes:
         raise Refusal(403, "this token may not do that: the entry is not yours")
     tombstone = store.withdraw(service.settings.store, name, said.reason, store.now())
+    if service.signer is not None:
+        path = tombstone_path(service.settings.store, name)
+        service.signer.sign("withdrawn", entry, [path])
     with writing(service.database) as session:
         if index.mark_withdrawn(session, name, tombstone.withdrawn_at):
             events.append(session, who.handle, "entry.withdrawn", name, {"reason": said.reason})

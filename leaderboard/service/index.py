@@ -1,7 +1,7 @@
 """Index of a store's entries in the database, which can be rebuilt from the folder."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
@@ -11,7 +11,16 @@ from sqlalchemy.orm import Session
 from leaderboard.service import events
 from leaderboard.service.accounts import OPERATOR, SERVICE, add_user, is_handle
 from leaderboard.service.database import EntryRow, User, insert_missing, reading, writing
-from leaderboard.store.entries import RESULTS, Entry, read_entry, read_result, submitter_of
+from leaderboard.store.entries import (
+    RESULTS,
+    Entry,
+    Proof,
+    read_entry,
+    read_result,
+    submitter_of,
+)
+from leaderboard.store.proof import proof_of, signatures_of
+from leaderboard.store.signatures import Signature, read_chain, refuse_broken
 from now_builder.errors import FormatError
 
 
@@ -118,11 +127,15 @@ def _index(engine: Engine, store: Path, *, whole: bool) -> Counts:
             raise FormatError(store, f"no such folder, and the database has {len(rows)} entries")
         results = (store / RESULTS).glob("[!.]*.json")
         files = {path.stem.rpartition("-")[2]: path for path in results}
-        kept = set() if whole else _unchanged(rows, files, store)
+        proofs = {name: proof_of(said) for name, said in _said(store).items()}
+        kept = set() if whole else _unchanged(rows, files, store, proofs)
         for name in rows.keys() - kept:
             session.delete(rows[name])
         session.flush()
-        entries = [read_entry(store, read_result(files[name])) for name in files.keys() - kept]
+        entries = [
+            replace(read_entry(store, read_result(files[name])), proof=proofs.get(name, Proof()))
+            for name in files.keys() - kept
+        ]
         owners = {name: row.user_id for name, row in rows.items()}
         made, duplicates = _record_all(session, store, sorted(entries, key=_age), owners)
         after = set(session.scalars(select(EntryRow.name)))
@@ -135,10 +148,23 @@ def _index(engine: Engine, store: Path, *, whole: bool) -> Counts:
     return counts
 
 
-def _unchanged(rows: dict[str, EntryRow], files: Iterable[str], store: Path) -> set[str]:
+def _said(store: Path) -> dict[str, list[Signature]]:
+    """Return the signatures about each entry.
+
+    Raises:
+        FormatError: If one does not hold.
+    """
+    chain = read_chain(store)
+    refuse_broken(store, chain)
+    return signatures_of(chain)
+
+
+def _unchanged(
+    rows: dict[str, EntryRow], files: Iterable[str], store: Path, proofs: dict[str, Proof]
+) -> set[str]:
     """Return the names of rows that are up to date; results themselves never change."""
     withdrawn = {path.stem for path in (store / "withdrawals").glob("*.json")}
-    again = {path.stem.partition("-")[0] for path in (store / "reproductions").glob("*.json")}
+    again = {name for name, proof in proofs.items() if proof.reproduced}
     return {
         name
         for name in rows.keys() & set(files)

@@ -32,7 +32,9 @@ from leaderboard.store.entries import (
     read_result,
     submitter_of,
 )
+from leaderboard.store.proof import prove
 from leaderboard.store.reproduce import Claim, reproduce
+from leaderboard.store.signatures import filed_paths
 from leaderboard.submission.archive import Submission, open_submission
 from now_builder.errors import FormatError, NowError
 
@@ -170,7 +172,7 @@ def file_reproduction(service: Service, upload: Upload, name: str, claim: Claim)
     check_upload(service, upload)
     release, store = judge_of(service).release, service.settings.store
     try:
-        found, _ = reproduce(store, name, upload.path, release, claim)
+        found, _ = reproduce(store, name, upload.path, release, claim, service.signer)
     except FormatError as error:
         raise Refusal(422, error.problem) from None
     with writing(service.database) as session:
@@ -189,6 +191,10 @@ def _score_and_file(service: Service, upload: Upload, filing: NewFiling) -> tupl
     if not new and submitter_of(store, entry) != upload.who.handle:
         # Filed by the command line before it was indexed.
         raise _taken(service)
+    if service.signer is not None:
+        paths = filed_paths(store, entry)
+        service.signer.sign("scored", entry, paths if new else paths[:1])
+        entry = prove(store, [entry])[0]
     with writing(service.database) as session:
         if index.record_entry(session, entry, upload.who.user_id):
             detail = {"track": result.track, "split": result.split, "payload": upload.sha256}

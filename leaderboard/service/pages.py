@@ -12,6 +12,7 @@ from leaderboard.board.tables import Hits
 from leaderboard.site.pages import Site
 from leaderboard.store.dataset import read_reports
 from leaderboard.store.entries import PRIVATE, RESULTS, Entry, disclose_due, read_entry, read_result
+from leaderboard.store.proof import key_in_use, prove
 
 Page = tuple[bytes, str]
 # File systems' timestamps are coarse: a second change of a folder may not alter its time.
@@ -44,6 +45,7 @@ class Pages:
         self._site: tuple[Snapshot, Site] | None = None
         self._hits: Hits = {}
         self._page = lru_cache(_PAGES)(_render)
+        self._raw: dict[str, Entry] = {}
         self._said: dict[str, tuple[str, ...]] = {}
 
     def get(self, path: str) -> Page | None:
@@ -56,7 +58,9 @@ class Pages:
         with self._rendering:
             if self._site is None or self._site[0] is not snapshot:
                 today, reports = datetime.now(UTC).date(), read_reports(self._store)
-                self._site = snapshot, Site(snapshot.entries.values(), today, reports, self._hits)
+                key = key_in_use([self._store])
+                entries = snapshot.entries.values()
+                self._site = snapshot, Site(entries, today, reports, key, hits=self._hits)
             return self._site
 
     def snapshot(self) -> Snapshot:
@@ -86,7 +90,7 @@ class Pages:
         for path in self._store.glob("[a-z]*/[0-9a-f]*.json"):
             if path.parent.name not in {PRIVATE, RESULTS}:
                 said[path.stem[:NAME_LENGTH]].append(f"{path.parent.name}/{path.name}")
-        old, entries = self._snapshot.entries, {}
+        old, entries = self._raw, {}
         for path in sorted((self._store / RESULTS).glob("[!.]*.json")):
             name = path.stem.rpartition("-")[2]
             now = tuple(sorted(said[name]))
@@ -95,7 +99,10 @@ class Pages:
                 self._said[name] = now
             else:
                 entries[name] = old[name]
-        return dict(sorted(entries.items()))
+        checked = frozenset(name for name in entries if name in old)
+        self._raw = entries
+        proved = prove(self._store, entries.values(), checked)
+        return {entry.name: entry for entry in sorted(proved, key=lambda entry: entry.name)}
 
 
 def _render(site: Site, path: str) -> Page | None:

@@ -28,6 +28,7 @@ from leaderboard.service.metering import Meters
 from leaderboard.service.pages import Pages
 from leaderboard.service.quotas import Quotas
 from leaderboard.store.entries import PRIVATE
+from leaderboard.store.signatures import Signer
 from leaderboard.submission.archive import max_submission
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.benchmarks import BENCHMARKS
@@ -72,12 +73,14 @@ class Settings:
         store: folder of results, which is authoritative.
         judge: without one the board is read-only and needs no database.
         database: URL of the database; None for a file in the store's private folder.
+        judge_key: file with the judge's private key; None signs nothing.
     """
 
     store: Path
     judge: Judge | None = None
     database: str | None = None
     operator: Operator | None = None
+    judge_key: Path | None = None
 
 
 class Service:
@@ -95,6 +98,7 @@ class Service:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.meters = Meters()
+        self.signer = Signer(settings.store, settings.judge_key) if settings.judge_key else None
         self.pages = Pages(settings.store, discloses=settings.judge is not None)
         self.authenticator = Authenticator(None)
         self.upload_locks = WeakValueDictionary[str, asyncio.Lock]()

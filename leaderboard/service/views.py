@@ -34,6 +34,8 @@ class EntryView(_View):
     method: str
     authors: tuple[str, ...]
     evidence: str
+    signed: bool
+    received_at: datetime | None
     rsum: float | None
     rsum_interval: tuple[float, float] | None
     ranked: bool
@@ -97,6 +99,8 @@ class BoardRow(_View):
     source: dict[str, Any] | None
     table: str | None
     footnote: str | None
+    flags: tuple[str, ...]
+    signed: bool | None
 
 
 class BoardView(_View):
@@ -178,6 +182,8 @@ def view_entry(entry: Entry) -> EntryView:
         method=result.method.name,
         authors=result.authors,
         evidence=entry.evidence,
+        signed=entry.proof.scored,
+        received_at=entry.proof.received_at,
         rsum=None if gone else result.rsum,
         rsum_interval=None if gone else result.rsum_interval,
         ranked=result.ranked and not gone,

@@ -86,7 +86,9 @@ class Site:
     """All pages of the leaderboard, deterministic to the byte and rendered on request.
 
     Entries include withdrawn ones, in any order; reports are on the data sets that they were scored
-    on. Lines over time end today, or at the last row's date. ``hits`` are kept from site to site.
+    on. Lines over time end today, or at the last row's date. ``judge_key`` is the name of the key
+    that the store's signatures were checked by; without one every page says that it is not signed.
+    ``hits`` are kept from site to site.
     """
 
     def __init__(
@@ -94,8 +96,11 @@ class Site:
         entries: Iterable[Entry],
         today: date | None = None,
         reports: Iterable[DatasetReport] = (),
+        judge_key: str | None = None,
+        *,
         hits: Hits | None = None,
     ) -> None:
+        self._judge_key = judge_key
         self._entries = {entry.name: entry for entry in sorted(entries, key=lambda e: e.name)}
         self._today = today
         self._hits: Hits = {} if hits is None else hits
@@ -165,19 +170,25 @@ class Site:
     def _flags(self) -> dict[str, tuple[Flag, ...]]:
         return relative_flags(self._entries.values())
 
+    def _flags_of(self, entry: Entry) -> tuple[Flag, ...]:
+        return entry.result.flags + self._flags.get(entry.name, ())
+
     def not_found(self, depth: int = 0) -> str:
         """Render the page for missing addresses, ``depth`` folders below the root."""
-        return _render("404.html.j2", root="../" * depth)
+        return self._render("404.html.j2", root="../" * depth)
+
+    def _render(self, template: str, **values: object) -> str:
+        return _render(template, judge_key=self._judge_key, **values)
 
     def _index(self) -> str:
         boards = [self.board(name) for name in BOARDS]
         live = [entry for entry in self._entries.values() if entry.withdrawal is None]
-        newest = sorted(live, key=_filed_at, reverse=True)[:NEWEST]
-        return _render(
+        newest = sorted(live, key=_arrival, reverse=True)[:NEWEST]
+        return self._render(
             "index.html.j2",
             root="",
             boards=[(board, _leaders(board), _count(board)) for board in boards],
-            newest=[(entry, boards_of(entry.result)[0]) for entry in newest],
+            newest=[(entry, boards_of(entry.result)[0], self._flags_of(entry)) for entry in newest],
             n_entries=len(live),
         )
 
@@ -188,12 +199,12 @@ class Site:
             charts = [progress_chart(f"{name}-{p.kind.name}", p, self._today) for p in tests]
             drawn = [pair for pair in zip(tests, charts, strict=True) if pair[1]]
             boards.append((name, drawn))
-        return _render("progress.html.j2", root="", boards=boards)
+        return self._render("progress.html.j2", root="", boards=boards)
 
     def _board_page(self, board: BoardName, key: SortKey | None) -> str:
         found = self.board(board)
         known = {row.evidence for row in _rows(found)}
-        return _render(
+        return self._render(
             "board.html.j2",
             root="../",
             board=found,
@@ -210,7 +221,7 @@ class Site:
 
     def _data_page(self, name: str) -> str | None:
         report = self._reports.get(name)
-        return _render("data.html.j2", root="../", d=report) if report else None
+        return self._render("data.html.j2", root="../", d=report) if report else None
 
     def _place(self, name: str) -> Place | None:
         entry = self._entries.get(name)
@@ -227,9 +238,9 @@ class Site:
             return None
         place, board = self._place(name), boards_of(entry.result)[0]
         if place is None:
-            return _render("withdrawn.html.j2", root="../", entry=entry, board=board)
+            return self._render("withdrawn.html.j2", root="../", entry=entry, board=board)
         values = _entry_values(entry, place)
-        return _render("entry.html.j2", root="../", board=board, data=self._data, **values)
+        return self._render("entry.html.j2", root="../", board=board, data=self._data, **values)
 
     def _result(self, name: str) -> str | None:
         place = self._place(name)
@@ -256,11 +267,14 @@ class Site:
         found = make_comparison(section, place.row, against.row)
         if found is None:
             return None
-        return _render("compare.html.j2", root="../", c=found, section=section, board=board)
+        return self._render("compare.html.j2", root="../", c=found, section=section, board=board)
 
 
 def export_site(
-    folder: Path, entries: Iterable[Entry], reports: Iterable[DatasetReport] = ()
+    folder: Path,
+    entries: Iterable[Entry],
+    reports: Iterable[DatasetReport] = (),
+    judge_key: str | None = None,
 ) -> int:
     """Write the site as a static folder; an old one is replaced atomically.
 
@@ -271,7 +285,7 @@ def export_site(
         ConfigError: If ``folder`` exists and was not written by this function.
     """
     _check_replaceable(folder)
-    site = Site(entries, reports=reports)
+    site = Site(entries, reports=reports, judge_key=judge_key)
     paths = site.paths()
     with replacing_folder(folder) as fresh:
         for name in paths:
@@ -339,16 +353,13 @@ def _neighbours(place: Place) -> list[Row]:
     return [rows[n] for n in sorted(beside) if 0 <= n < len(rows) and n != at]
 
 
-def _filed_at(entry: Entry) -> tuple[datetime, str]:
-    """Return what orders entries by age; those without a filing come before all others."""
-    never = datetime.min.replace(tzinfo=UTC)
-    return (entry.filing.submitted_at if entry.filing else never), entry.name
-
-
 def _leaders(board: Board) -> list[tuple[Section, tuple[Row, ...], int, Row | None]]:
     """Return of two test sections the leading rows, how many more are tied, and chance."""
     tests = [part for part in board.sections if part.kind.split == "test"]
-    placed = [(part, [row for row in part.rows if row.place is not None]) for part in tests]
+    placed = [
+        (part, sorted((r for r in part.rows if r.place is not None), key=lambda r: r.place or 0))
+        for part in tests
+    ]
     parts = [(part, rows) for part, rows in placed if rows]
     found = []
     for section, rows in parts[:1] + [pair for pair in parts[1:] if pair[0].with_reported][:1]:
@@ -360,6 +371,12 @@ def _leaders(board: Board) -> list[tuple[Section, tuple[Row, ...], int, Row | No
 
 def _is_chance(row: Row) -> bool:
     return row.evidence == "reference" and row.method == "chance"
+
+
+def _arrival(entry: Entry) -> tuple[int, datetime, str]:
+    """Return a sort key: the judge's order of arrival, unsigned entries before by date."""
+    at = entry.filing.submitted_at if entry.filing else datetime.min.replace(tzinfo=UTC)
+    return entry.proof.arrival or 0, at, entry.name
 
 
 def _rows(board: Board) -> list[Row]:

@@ -3,7 +3,7 @@
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -24,12 +24,13 @@ from leaderboard.store.entries import (
     read_record,
     result_path,
 )
-from leaderboard.store.verify import verify
+from leaderboard.store.signatures import KEYS, SIGNATURES, PublicKey, Signature, read_chain
+from leaderboard.store.verify import against_release, verify
 from leaderboard.submission.untrusted import shown
 from now_builder.errors import FormatError
 
 About: TypeAlias = Filing | Withdrawal | Reproduction | Disclosure
-Record: TypeAlias = Result | DatasetReport | About
+Record: TypeAlias = Result | DatasetReport | PublicKey | Signature | About
 
 KINDS: dict[str, type[Record]] = {
     RESULTS: Result,
@@ -38,6 +39,8 @@ KINDS: dict[str, type[Record]] = {
     "reproductions": Reproduction,
     "disclosures": Disclosure,
     DATASETS: DatasetReport,
+    KEYS: PublicKey,
+    SIGNATURES: Signature,
 }
 """Kind of record in each folder of a store."""
 
@@ -46,6 +49,23 @@ LOOSE = frozenset({".gitignore", "README.md"})
 
 # no capitals: some file systems ignore case
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]*\.json")
+
+
+@dataclass(frozen=True, slots=True)
+class Trust:
+    """What is at hand besides the folder.
+
+    Attributes:
+        blind: accept new results of blind rounds, which cannot be recomputed: for their judge.
+        judge: accept new tombstones and reproductions without a signature: for the judge.
+        releases: releases on which references, duplicates and the fingerprint are recomputed.
+        attributes: languages and topics of their pages.
+    """
+
+    blind: bool = False
+    judge: bool = False
+    releases: tuple[Path, ...] = ()
+    attributes: Path | None = None
 
 
 @dataclass(slots=True)
@@ -61,12 +81,12 @@ class _Store:
         self.problems.append(Problem(code, path, found, expected, mend))
 
 
-def check_store(store: Path, base: Path | None = None, *, blind: bool = False) -> list[Problem]:
+def check_store(store: Path, base: Path | None = None, trust: Trust | None = None) -> list[Problem]:
     """Find everything in an untrusted folder that a board must not accept.
 
     Only data is read, and validated; nothing in the folder is executed, and no link is followed.
-    All files of ``base``, the folder as it is, must exist unchanged. New results of ``blind``
-    rounds, which cannot be recomputed, are accepted for their judge.
+    All files of ``base``, the folder as it is, must exist unchanged. In a store with a key,
+    what is new must be signed by it.
 
     Returns:
         Problems, sorted by path.
@@ -82,17 +102,23 @@ def check_store(store: Path, base: Path | None = None, *, blind: bool = False) -
     known = set() if base is None else _compare(found, base)
     for path in sorted(found.files):
         _read(found, path)
+    trust = trust or Trust()
     entries = {path[-17:-5] for path in found.records if path.startswith(f"{RESULTS}/")}
     for path, record in found.records.items():
         match record:
             case Result():
                 _check_result(found, path, record)
                 if path not in known:
-                    _verify(found, path, record, blind=blind)
+                    _verify(found, path, record, trust)
+            case PublicKey():
+                _named(found, path, f"{record.name}.json")
+            case Signature():
+                _named(found, path, f"{record.number:08d}.json")
             case DatasetReport():
                 _named(found, path, f"{record.fingerprint}.json")
             case _:
                 _check_about(found, path, record, entries)
+    _check_signatures(found, base, known, trust)
     return sorted(found.problems, key=lambda problem: (problem.field, problem.code))
 
 
@@ -185,10 +211,59 @@ def _check_about(found: _Store, path: str, record: About, entries: AbstractSet[s
             found.note("record.dangling", path, "no anonymous filing", "one that it discloses")
 
 
-def _verify(found: _Store, path: str, result: Result, *, blind: bool) -> None:
-    """Recompute a new result from its ranks."""
+def _check_signatures(
+    found: _Store, base: Path | None, known: AbstractSet[str], trust: Trust
+) -> None:
+    """Check all signatures; note new records that need one, and filings dated back."""
+    unread = [p.field for p in found.problems if p.field.startswith((KEYS, SIGNATURES))]
+    if unread:
+        return
+    chain = read_chain(found.root)
+    found.problems += chain.problems
+    signed = chain.signed_files()
+    for path in found.files - known - signed.keys():
+        folder = path.partition("/")[0]
+        only_judge = folder in _BY_JUDGE and (base is not None or bool(chain.keys))
+        if (chain.keys and folder in {RESULTS, "filings"}) or (only_judge and not trust.judge):
+            mend = "the judge files it with --judge-key"
+            found.note("record.unsigned", path, "no signature", "one of the judge's key", mend)
+    if base is not None:
+        _check_first_key(found, base, known)
+        _check_dates(found, known, signed)
+
+
+_BY_JUDGE = frozenset({"withdrawals", "reproductions"})
+
+
+def _check_first_key(found: _Store, base: Path, known: AbstractSet[str]) -> None:
+    """Note a first key in a store that had none: anyone could make one."""
+    for path, record in found.records.items():
+        if isinstance(record, PublicKey) and record.previous is None and path not in known:
+            mend = f"the judge commits it to {base.name} before"
+            found.note("key.new", path, "a first key", "the key of the base", mend)
+
+
+def _check_dates(found: _Store, known: AbstractSet[str], signed: Mapping[str, object]) -> None:
+    """Note new unsigned filings that are dated before those of the base."""
+    filings = {p: r.submitted_at for p, r in found.records.items() if isinstance(r, Filing)}
+    last = max((at for path, at in filings.items() if path in known), default=None)
+    for path, at in filings.items():
+        if last is not None and at < last and path not in known and path not in signed:
+            expected = f"{last.isoformat()} or later, as filings of the base"
+            found.note("filing.date", path, at.isoformat(), expected)
+
+
+def _verify(found: _Store, path: str, result: Result, trust: Trust) -> None:
+    """Recompute a new result from its ranks, and from the release if it is at hand."""
+    for difference in against_release(result, trust.releases, trust.attributes):
+        found.note(
+            "result.differs",
+            path,
+            f"{difference.field} {difference.found!r:.60}",
+            f"{difference.expected!r:.60}",
+        )
     if result.ranks is None:
-        if result.release.origin != "blind" or not blind:
+        if result.release.origin != "blind" or not trust.blind:
             mend = "its judge files it, and checks with --blind"
             found.note("result.unproved", path, "no ranks", "figures that can be recomputed", mend)
         return

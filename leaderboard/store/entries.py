@@ -72,6 +72,23 @@ class Reproduction(Strict):
     config_sha256: Sha256 | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What the judge's signatures say about an entry.
+
+    Attributes:
+        arrival: number of the first signature about it: the order of arrival. None if unsigned.
+        received_at: the judge's time of that signature.
+        scored: whether the judge signed that it was scored by them.
+        reproduced: whether the judge signed a reproduction of it.
+    """
+
+    arrival: int | None = None
+    received_at: datetime | None = None
+    scored: bool = False
+    reproduced: bool = False
+
+
 class Disclosure(Strict):
     """``disclosures/<name>.json``: the hidden fields of an anonymous entry, public from its date.
 
@@ -94,6 +111,7 @@ class Entry:
         name: first 12 hexadecimal digits of the sha256 of the result's JSON text.
         filing: None for a result file outside a store.
         disclosure: the fields that an anonymous result hides, once public.
+        proof: what signatures say; empty in a store without a key.
     """
 
     name: str
@@ -102,13 +120,17 @@ class Entry:
     withdrawal: Withdrawal | None = None
     reproductions: tuple[Reproduction, ...] = ()
     disclosure: Disclosure | None = None
+    proof: Proof = Proof()
 
     @property
     def evidence(self) -> Evidence:
-        """Evidence for the result: scored from a file, reproduced, or scored in a blind round."""
-        if self.result.release.origin == "blind":
+        """Evidence for the result: scored from a file, reproduced, or scored in a blind round.
+
+        The last two are the judge's to say: without their signature an entry is only ``scored``.
+        """
+        if self.result.release.origin == "blind" and self.proof.scored:
             return "blind"
-        return "reproduced" if self.reproductions else "scored"
+        return "reproduced" if self.proof.reproduced else "scored"
 
     @property
     def anonymous(self) -> bool:
@@ -209,15 +231,17 @@ def withdraw(store: Path, name: str, reason: str, at: datetime) -> Withdrawal:
     return read_record(path, Withdrawal)
 
 
-def add_reproduction(store: Path, reproduction: Reproduction) -> None:
-    """File a reproduction of an entry.
+def add_reproduction(store: Path, reproduction: Reproduction) -> Path:
+    """File a reproduction of an entry; return its file.
 
     Raises:
         FormatError: If there is no such entry.
     """
     find_result(store, reproduction.name)
     name = f"{reproduction.name}-{reproduction.payload_sha256[:12]}.json"
-    _write_record(store / "reproductions" / name, reproduction)
+    path = store / "reproductions" / name
+    _write_record(path, reproduction)
+    return path
 
 
 def disclose_due(store: Path, today: date) -> list[str]:

@@ -29,7 +29,8 @@ _MARGIN = 1e-6
 def relative_flags(entries: Iterable[Entry]) -> dict[str, tuple[Flag, ...]]:
     """Flag entries by comparison with other entries; names without a flag are left out.
 
-    Of two near-identical entries the later one is flagged. Withdrawn ones count too: a copy of what
+    Of two near-identical entries the later one is flagged, by the judge's signed order; both, if
+    neither is signed, for then nobody can tell. Withdrawn ones count too: a copy of what
     was withdrawn is one. Entries whose ranks are all equal (all perfect, all tied) resemble each
     other trivially, and are left out.
     """
@@ -40,7 +41,8 @@ def relative_flags(entries: Iterable[Entry]) -> dict[str, tuple[Flag, ...]]:
         groups[result.track, result.split, result.release.fingerprint].append(entry)
     for (_, split, _), group in groups.items():
         for name, flag in (*_copies(group), *_rebuilt_lists(group)):
-            found[name].append(flag)
+            if all(flag.code != other.code for other in found[name]):
+                found[name].append(flag)
         if split == "test":
             devs = [e for key, dev in groups.items() if key[1] == "dev" for e in dev]
             for name, flag in _gaps(group, devs):
@@ -48,8 +50,11 @@ def relative_flags(entries: Iterable[Entry]) -> dict[str, tuple[Flag, ...]]:
     return {name: tuple(flags) for name, flags in found.items()}
 
 
-def _age(entry: Entry) -> tuple[datetime, str]:
-    return (entry.filing.submitted_at if entry.filing else _NEVER), entry.name
+def _age(entry: Entry) -> tuple[bool, int, datetime, str]:
+    """Return a sort key: the judge's order first, then dates, which anyone may have written."""
+    arrival = entry.proof.arrival
+    at = entry.filing.submitted_at if entry.filing else _NEVER
+    return arrival is None, arrival or 0, at, entry.name
 
 
 def _copies(group: Sequence[Entry]) -> Iterable[tuple[str, Flag]]:
@@ -65,11 +70,18 @@ def _copies(group: Sequence[Entry]) -> Iterable[tuple[str, Flag]]:
         for earlier in close.tolist():
             exact = near_identical(known[earlier][1].read(), known[later][1].read())
             if exact >= NEAR_IDENTICAL:
+                first = known[earlier][0]
                 message = (
-                    f"its ranks are those of the earlier entry {known[earlier][0].name}: Spearman's"
+                    f"its ranks are those of the earlier entry {first.name}: Spearman's"
                     f" correlation {exact:.4f}, expected less than {NEAR_IDENTICAL:g}"
                 )
                 yield known[later][0].name, Flag(code="near-identical", message=message)
+                if known[later][0].proof.arrival is None and first.proof.arrival is None:
+                    message = (
+                        f"its ranks are those of the entry {known[later][0].name}; which of them"
+                        " came first is not signed"
+                    )
+                    yield first.name, Flag(code="near-identical", message=message)
                 break
 
 

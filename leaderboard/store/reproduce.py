@@ -9,10 +9,12 @@ from leaderboard.scoring.pairing import compare_results
 from leaderboard.store.entries import (
     Reproduction,
     add_reproduction,
+    entry_of,
     find_result,
     now,
     read_result,
 )
+from leaderboard.store.signatures import Signer
 from now_builder.errors import FormatError
 from now_builder.formats.io import sha256_of
 
@@ -27,12 +29,17 @@ class Claim:
 
 
 def reproduce(
-    store: Path, name: str, submission: Path, release: Path, claim: Claim
+    store: Path,
+    name: str,
+    submission: Path,
+    release: Path,
+    claim: Claim,
+    signer: Signer | None = None,
 ) -> tuple[Reproduction, Comparison]:
     """Score the submission of a second run, compare it with the entry and file it.
 
     Whether the two agree is left to the reader: both figures, and the interval of their
-    difference, are shown.
+    difference, are shown. The signer is that of the judge, who scored it.
 
     Raises:
         FormatError: If there is no such entry, or the file is the entry's own.
@@ -56,5 +63,7 @@ def reproduce(
         code_commit=claim.commit,
         config_sha256=None if settings is None else sha256_of(settings),
     )
-    add_reproduction(store, reproduction)
+    filed = add_reproduction(store, reproduction)
+    if signer is not None:
+        signer.sign("reproduced", entry_of(entry), [filed])
     return reproduction, compared

@@ -1,10 +1,12 @@
 """Recompute results: from their own ranks, or from submission and release."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from leaderboard.scoring.evaluate import figures_of, score
+from leaderboard.scoring.evaluate import duplicates_of, figures_of, score
+from leaderboard.scoring.references import REFERENCES, chance_rsum, references
 from leaderboard.scoring.result import VERSION, QueryRanks, RankRecord, Result
 from leaderboard.store.entries import anonymised, entry_of
 from leaderboard.submission.archive import Description
@@ -57,10 +59,11 @@ def verify(
             path,
             "no ranks in it: a blind round keeps them; --submission and --release score again",
         )
-    return found + _recomputed(result)
+    return found + recomputed(result)
 
 
-def _recomputed(result: Result) -> list[Difference]:
+def recomputed(result: Result) -> list[Difference]:
+    """Recompute every figure that follows from the ranks, and chance; return all differences."""
     record = result.ranks
     if record is None or not _can_be(record):
         return [Difference("ranks", "ranks that no matrix has", "those of every query")]
@@ -68,7 +71,58 @@ def _recomputed(result: Result) -> list[Difference]:
     figures, aware = figures_of(record)
     duplicates = result.duplicates.model_copy(update={"rsum": aware.rsum})
     again = result.model_copy(update={**counts, **figures, "duplicates": duplicates})
-    return _differences(result.model_dump(by_alias=True), again.model_dump(by_alias=True))
+    found = _differences(result.model_dump(by_alias=True), again.model_dump(by_alias=True))
+    return found + _references(result)
+
+
+def against_release(
+    result: Result, releases: Sequence[Path], attributes: Path | None = None
+) -> list[Difference]:
+    """Recompute what a release alone determines: sizes, references, duplicates, fingerprint.
+
+    Returns:
+        All differences; none without a release.
+
+    Raises:
+        FormatError: If a release or the attributes cannot be read.
+    """
+    if not releases:
+        return []
+    for release in releases:
+        gallery = read_gallery(release, result.split, result.track, unpaired=True)
+        if gallery.fingerprint == result.release.fingerprint:
+            break
+    else:
+        return [Difference("release.fingerprint", result.release.fingerprint, "one at hand")]
+    found = []
+    if gallery.origin != result.release.origin:
+        found.append(Difference("release.origin", result.release.origin, gallery.origin))
+    if result.ranks is None:
+        return found
+    known = references(release, gallery, result.split, attributes)
+    said = dict(result.references)
+    if attributes is None:
+        said.pop("lang+topic", None)
+    found += _differences(said, known, "references")
+    for field in ("captions", "images", "ceiling_rsum"):
+        wanted = getattr(duplicates_of(gallery), field)
+        if not _same(getattr(result.duplicates, field), wanted):
+            was = getattr(result.duplicates, field)
+            found.append(Difference(f"duplicates.{field}", was, wanted))
+    return found
+
+
+def _references(result: Result) -> list[Difference]:
+    """Compare the references with those that exist, and chance with its value."""
+    said, chance = result.references, chance_rsum(result.n_images, result.n_pairs)
+    found = [
+        Difference(f"references.{name}", value, "no such reference")
+        for name, value in said.items()
+        if name not in REFERENCES
+    ]
+    if not _same(said.get("chance"), chance):
+        found.append(Difference("references.chance", said.get("chance"), chance))
+    return found
 
 
 def _can_be(record: RankRecord) -> bool:

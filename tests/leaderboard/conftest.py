@@ -46,6 +46,8 @@ from leaderboard.store.entries import (
     read_results,
     withdraw,
 )
+from leaderboard.store.proof import read_board
+from leaderboard.store.signatures import Signer, filed_paths, make_key, tombstone_path
 from leaderboard.submission.archive import new_submission, pack, with_details
 from leaderboard.submission.gallery import read_gallery
 from now_builder.errors import ConfigError
@@ -251,9 +253,16 @@ def filed(tmp_path_factory, release):
         rsum=again.result.rsum,
         payload_sha256="cd" * 32,
     )
-    add_reproduction(store, run)
+    filed_run = add_reproduction(store, run)
     flagged = file_entry(store, release, "Forged", 60.0, filed_on(20), track="bpe")
     blind = file_entry(store, release, "Unseen", 2.0, filed_on(25), track="bert")
+    key = store.parent / "judge.key"
+    make_key(store, key, [])
+    signer = Signer(store, key)
+    for entry in read_results([store]):
+        signer.sign("scored", entry, filed_paths(store, entry))
+    signer.sign("reproduced", again, [filed_run])
+    signer.sign("withdrawn", gone, [tombstone_path(store, gone.name)])
     hidden = {"origin": "blind", "fingerprint": "0" * 64}
     changed = {
         flagged.name: {"flags": (Flag(code="identity-like", message="13 times, expected 8"),)},
@@ -263,7 +272,7 @@ def filed(tmp_path_factory, release):
         entry.result.method.name: replace(
             entry, result=entry.result.model_copy(update=changed.get(entry.name, {}))
         )
-        for entry in read_results([store])
+        for entry in read_board([store])
     }
 
 
@@ -478,9 +487,10 @@ def _served(app):
 def make_board(serving, tmp_path, release):
     """Start a board that accepts submissions to the small release."""
 
-    def make(database=None, **limits):
+    def make(database=None, judge_key=None, **limits):
         judge = make_judge(release, None, Quotas(**limits))
-        app = make_app(Settings(tmp_path / "store", judge, database, make_operator(OPERATOR_TOKEN)))
+        operator = make_operator(OPERATOR_TOKEN)
+        app = make_app(Settings(tmp_path / "store", judge, database, operator, judge_key))
         url, stop = serving(app)
         return RunningBoard(url, app, http, stop)
 

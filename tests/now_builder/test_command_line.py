@@ -25,7 +25,7 @@ PROGRAMS = {
     "now_builder": "crawl status label train-detector measure-detector detect tokenize package "
     "export-parquet build verify report audit audit-stats doctor simweb",
     "leaderboard": "pack validate score recall compare verify schema submit reproduce check-store "
-    "dataset-report export export-site blind serve status withdraw quota rebuild-db admin",
+    "dataset-report export export-site blind keys serve status withdraw quota rebuild-db admin",
     "pc2_baseline": "train predict zero-shot evaluate make-noise division ablate table presets "
     "plant",
 }

@@ -33,10 +33,10 @@
 
   document.querySelectorAll("table.board").forEach((table) => {
     const sums = (row) => Number(row.querySelector(".sum").dataset.v);
-    const unranked = (row) => row.matches(".unranked");
+    const group = (row) => 4 * row.matches(".unranked") + 2 * row.matches(".flagged") + !row.matches(".blind, .reproduced");
     table.places = [...table.tBodies[0].rows]
       .map((row, n) => [row, n])
-      .sort(([a, n], [b, m]) => unranked(a) - unranked(b) || sums(b) - sums(a) || n - m)
+      .sort(([a, n], [b, m]) => group(a) - group(b) || sums(b) - sums(a) || n - m)
       .map(([row]) => row);
     table.tHead.addEventListener("click", (event) => {
       const link = event.target.closest("a");

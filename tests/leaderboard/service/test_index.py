@@ -33,8 +33,11 @@ from leaderboard.store.entries import (
     disclose_due,
     file_result,
     find_result,
+    read_entry,
+    read_result,
     withdraw,
 )
+from leaderboard.store.signatures import Signer, make_key
 from leaderboard.submission.archive import new_submission, pack
 from now_builder.errors import FormatError
 
@@ -225,13 +228,18 @@ def test_a_start_reads_no_result_that_it_knows(database, store, live):
     assert find_entry(database, live[0]) is not None
 
 
-def test_a_reproduction_raises_the_evidence(database, store, live):
-    add_reproduction(
+def test_a_signed_reproduction_raises_the_evidence(database, store, live, tmp_path):
+    run = add_reproduction(
         store,
         Reproduction(
             name=live[0], by="Bob", reproduced_at=NOON, rsum=100.0, payload_sha256="c" * 64
         ),
     )
+    update_index(database, store)
+    assert find_entry(database, live[0]).evidence == "scored"
+    entry = read_entry(store, read_result(find_result(store, live[0])))
+    make_key(store, tmp_path / "k", [])
+    Signer(store, tmp_path / "k").sign("reproduced", entry, [run])
     update_index(database, store)
     assert find_entry(database, live[0]).evidence == "reproduced"
     assert find_entry(database, live[1]).evidence == "scored"

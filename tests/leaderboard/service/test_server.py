@@ -19,6 +19,7 @@ from leaderboard.service.server import make_app
 from leaderboard.service.views import BoardView
 from leaderboard.site.pages import Site
 from leaderboard.store.entries import read_results
+from leaderboard.store.signatures import make_key, read_chain
 from now_builder.errors import ConfigError
 from now_builder.formats.benchmarks import BOARDS
 
@@ -301,6 +302,21 @@ def test_administrators_make_users_and_tokens_that_are_shown_once(board, zipped)
     ask("DELETE", "tokens/none", 422)
 
 
+def test_a_service_with_a_key_signs_what_it_files(make_board, zipped, tmp_path):
+    make_key(tmp_path / "store", tmp_path / "k", [])
+    board = make_board(judge_key=tmp_path / "k")
+    entry = board.put(zipped()).headers["location"]
+    told = board.call("GET", entry).json()
+    assert (told["signed"], told["received_at"] is not None) == (True, True)
+    path = entry.replace("/v1/", "/v1/admin/") + "/reproductions?by=Bob"
+    assert board.call("POST", path, OPERATOR, content=zipped(1)).status_code == 201
+    assert board.call("GET", entry).json()["evidence"] == "reproduced"
+    gone = board.call("POST", f"{entry}/withdraw", OPERATOR, json={"reason": "an error"})
+    assert gone.json()["withdrawal"]["reason"] == "an error"
+    said = [one.says for one in read_chain(tmp_path / "store").signatures]
+    assert said == ["scored", "reproduced", "withdrawn"]
+
+
 def test_a_second_run_is_scored_and_stands_beside_the_entry(plain, zipped):
     entry = plain.put(zipped()).headers["location"]
     path = entry.replace("/v1/", "/v1/admin/") + "/reproductions"
@@ -311,7 +327,7 @@ def test_a_second_run_is_scored_and_stands_beside_the_entry(plain, zipped):
     again = file(zipped(1), by="Bob", commit="abcdef1")
     assert again.status_code == 201
     assert plain.call("GET", entry).json()["reproductions"] == [again.json()]
-    assert plain.call("GET", entry).json()["evidence"] == "reproduced"
+    assert plain.call("GET", entry).json()["evidence"] == "scored"  # no key, no mark
     assert "very file" in _is_problem(file(zipped(), by="Bob"), 422)["detail"]
     _is_problem(file(zipped(1), by="Bob", commit="../x"), 422)
     _is_problem(file(b"nonsense", by="Bob"), 422)

@@ -27,6 +27,7 @@ from leaderboard.site.pages import Site, compare_path, export_site, policy
 from leaderboard.store.dataset import dataset_report
 from leaderboard.store.entries import (
     Filing,
+    Proof,
     Reproduction,
     Withdrawal,
     entry_of,
@@ -291,7 +292,10 @@ def test_a_copy_of_an_earlier_entry_is_flagged_on_its_page_and_its_row(entry_on)
     first, second = (
         replace(entry, filing=_filing(entry.name, "ann").model_copy(update={"submitted_at": at}))
         for entry, at in (
-            (entry_on("First"), datetime(2026, 1, 1, tzinfo=UTC)),
+            (
+                replace(entry_on("First"), proof=Proof(arrival=1, scored=True)),
+                datetime(2026, 1, 1, tzinfo=UTC),
+            ),
             (entry_on("Second"), datetime(2026, 1, 2, tzinfo=UTC)),
         )
     )

@@ -125,7 +125,7 @@ def test_a_header_sorts_in_place_both_ways_and_says_so(visit, paths):
     assert page.url.endswith("jieba.html")
     assert head.get_attribute("aria-sort") == "descending"
     assert page.locator("[aria-sort]").count() == page.locator("table.board").count()
-    column = page.locator("table.board").first.locator("tbody tr td:nth-of-type(5)")
+    column = page.locator("table.board").first.locator("tbody tr td:nth-of-type(6)")
     values = [float(text) for text in column.all_inner_texts() if text.strip()]
     assert len(values) >= 7
     assert values == sorted(values, reverse=True)

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from leaderboard.scoring.evaluate import score
-from leaderboard.store.check_store import check_store
+from leaderboard.store.check_store import Trust, check_store
 from leaderboard.store.dataset import dataset_report, file_report
 from leaderboard.store.entries import (
     Disclosure,
@@ -125,12 +125,12 @@ def test_figures_that_nobody_can_recompute_are_the_judges_alone(store, whole, re
     file_result(store, blind)
     shutil.rmtree(store / "private")
     assert _codes(check_store(store, whole)) == ["result.unproved"]
-    assert check_store(store, whole, blind=True) == []
+    assert check_store(store, whole, Trust(blind=True)) == []
     assert check_store(store, store) == [], "what stands was judged"
     unproved = shutil.copytree(whole, store.parent / "other")
     file_result(unproved, result.model_copy(update={"ranks": None}))
     shutil.rmtree(unproved / "private")
-    assert _codes(check_store(unproved, blind=True)) == ["result.unproved"]
+    assert _codes(check_store(unproved, trust=Trust(blind=True))) == ["result.unproved"]
 
 
 def test_names_are_those_of_contents(store):

@@ -88,12 +88,12 @@ def test_a_withdrawn_entry_leaves_its_result_and_a_tombstone(tmp_path, result):
             find_result(tmp_path / "s", name)
 
 
-def test_a_reproduction_raises_the_evidence(tmp_path, result):
+def test_an_unsigned_reproduction_is_listed_but_raises_no_evidence(tmp_path, result):
     entry, _ = file_result(tmp_path / "s", result)
     said = {"by": "Bob", "reproduced_at": AT, "rsum": 300.0, "payload_sha256": "b" * 64}
     add_reproduction(tmp_path / "s", Reproduction(name=entry.name, **said))
     (found,) = read_results([tmp_path / "s"])
-    assert found.evidence == "reproduced"
+    assert found.evidence == "scored"
     assert [each.by for each in found.reproductions] == ["Bob"]
 
 

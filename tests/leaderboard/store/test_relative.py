@@ -8,7 +8,9 @@ import pytest
 from leaderboard.scoring.checks import SplitScore
 from leaderboard.scoring.evaluate import score
 from leaderboard.store.entries import NewFiling, file_result, read_results
+from leaderboard.store.proof import read_board
 from leaderboard.store.relative import relative_flags
+from leaderboard.store.signatures import make_key
 from leaderboard.submission.archive import new_submission, pack, pack_arrays
 from tests.leaderboard.conftest import SIZES, make_similarity
 
@@ -61,15 +63,17 @@ def _codes(store):
     return {name: [flag.code for flag in flags] for name, flags in found.items()}
 
 
-def test_the_later_of_two_entries_of_the_same_ranks_is_flagged(tmp_path, filed):
+def test_of_two_entries_of_the_same_ranks_both_are_flagged_without_a_signed_order(tmp_path, filed):
     matrix = make_similarity()
     first = filed(matrix, "Theirs", who="bob")
     copy = filed(np.exp(matrix) * 3, "Mine")
     other = filed(make_similarity(seed=5), "Another")
-    assert _codes(tmp_path / "s") == {copy: ["near-identical"]}
+    assert _codes(tmp_path / "s") == {name: ["near-identical"] for name in (first, copy)}
     (flag,) = relative_flags(read_results([tmp_path / "s"]))[copy]
     assert first in flag.message
     assert other not in flag.message
+    make_key(tmp_path / "s", tmp_path / "k", read_results([tmp_path / "s"]))
+    assert set(relative_flags(read_board([tmp_path / "s"]))) == {copy}
 
 
 def test_entries_without_anything_to_differ_in_are_no_copies(tmp_path, filed):

@@ -1,0 +1,87 @@
+"""Read stores for a board: signatures are checked, and unsigned figures recomputed."""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from leaderboard.store.entries import RESULTS, Entry, Proof, read_results, result_path
+from leaderboard.store.signatures import Chain, Signature, read_chain, refuse_broken
+from leaderboard.store.verify import recomputed
+from now_builder.errors import FormatError
+
+
+def read_board(paths: Iterable[Path]) -> list[Entry]:
+    """Read result files, folders of them, and stores, by name, each with what proves it.
+
+    Raises:
+        FormatError: If a file is invalid, a signature does not hold, or an unsigned result has
+            figures that do not follow from its ranks.
+    """
+    entries: dict[str, Entry] = {}
+    for path in paths:
+        found = prove(path, read_results([path]))
+        for entry in found:
+            if entry.name not in entries or entry.filing is not None:
+                entries[entry.name] = entry
+    return [entries[name] for name in sorted(entries)]
+
+
+def prove(
+    store: Path, entries: Iterable[Entry], known: frozenset[str] = frozenset()
+) -> list[Entry]:
+    """Add what the store's signatures say to its entries, and recompute the unsigned ones.
+
+    In a store with a key, a tombstone that the judge did not sign has no effect. ``known`` are
+    names of entries that were recomputed before.
+
+    Raises:
+        FormatError: If a signature does not hold, or figures do not follow from the ranks.
+    """
+    chain = read_chain(store)
+    refuse_broken(store, chain)
+    said = signatures_of(chain)
+    found = []
+    for entry in entries:
+        signed = said.get(entry.name, [])
+        proof = proof_of(signed)
+        withdrawn = not chain.keys or any(one.says == "withdrawn" for one in signed)
+        if not proof.scored and entry.name not in known:
+            _refuse_changed(store, entry)
+        tombstone = entry.withdrawal if withdrawn else None
+        found.append(replace(entry, proof=proof, withdrawal=tombstone))
+    return found
+
+
+def key_in_use(paths: Iterable[Path]) -> str | None:
+    """Return the name of the stores' key; None if one has none, or they differ."""
+    names = {chain.keys[-1].name if chain.keys else None for chain in map(read_chain, paths)}
+    return names.pop() if len(names) == 1 else None
+
+
+def signatures_of(chain: Chain) -> dict[str, list[Signature]]:
+    """Return the signatures about each entry, oldest first."""
+    found: dict[str, list[Signature]] = defaultdict(list)
+    for one in chain.signatures:
+        found[one.entry].append(one)
+    return found
+
+
+def proof_of(signatures: list[Signature]) -> Proof:
+    """Summarise the signatures about one entry."""
+    arrived = next((one for one in signatures if one.says in {"scored", "known"}), None)
+    said = {one.says for one in signatures}
+    return Proof(
+        arrival=arrived.number if arrived else None,
+        received_at=arrived.at if arrived and arrived.says == "scored" else None,
+        scored="scored" in said,
+        reproduced="reproduced" in said,
+    )
+
+
+def _refuse_changed(store: Path, entry: Entry) -> None:
+    if entry.result.ranks is None:
+        return
+    for difference in recomputed(entry.result):
+        path = result_path(store, entry) if (store / RESULTS).is_dir() else store
+        raise FormatError(path, str(difference))

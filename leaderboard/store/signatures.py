@@ -1,0 +1,446 @@
+"""The judge's signatures: what only a judge can say, in a chain that shows changes."""
+
+import fcntl
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import AwareDatetime, Field
+
+from leaderboard.core.errors import Problem
+from leaderboard.store.entries import (
+    PRIVATE,
+    EntryName,
+    now,
+    prepare_store,
+    read_record,
+    result_path,
+)
+from now_builder.config import Sha256, Strict
+from now_builder.errors import ConfigError, FormatError
+from now_builder.formats.io import sha256_of, write_text
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    from leaderboard.store.entries import Entry
+
+KEYS, SIGNATURES = "keys", "signatures"
+KEY_VARIABLE = "NOW_LEADERBOARD_JUDGE_KEY"
+FIRST = "0" * 64
+"""Hash that stands for the signature before the first."""
+
+_CONTEXT = b"noise-of-web leaderboard "
+_WIDE = 0o077
+
+KeyName = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
+SignatureText = Annotated[str, Field(pattern=r"^[0-9a-f]{128}$")]
+Statement = Literal["known", "scored", "reproduced", "withdrawn"]
+
+
+class PublicKey(Strict):
+    """``keys/<name>.json``: a public key of the judge, signed by the key before it.
+
+    Attributes:
+        name: first 16 hexadecimal digits of the sha256 of the key.
+        public: the 32 bytes of the Ed25519 key, hexadecimal.
+        first: number of the first signature that it may make; the key before it ends there.
+        previous: name of the key before it; None for the first, which signs itself.
+    """
+
+    format: Literal["now-key/1"] = "now-key/1"
+    name: KeyName
+    public: Sha256
+    made_at: AwareDatetime
+    first: Annotated[int, Field(ge=1)]
+    previous: KeyName | None
+    signature: SignatureText
+
+
+class Signature(Strict):
+    """``signatures/<number>.json``: one statement of the judge.
+
+    Attributes:
+        previous: sha256 of the file of the signature before it.
+        at: the judge's time; never earlier than that of the signature before it.
+        says: ``scored`` by the judge; ``known``, in the store before it had a key; ``reproduced``
+            or ``withdrawn``.
+        payload_sha256: sha256 of the entry's submission.
+        fingerprint: fingerprint of the data that the entry was scored on.
+        files: sha256 of each file of the store that the statement is about, by path.
+        key: name of the key.
+    """
+
+    format: Literal["now-signature/1"] = "now-signature/1"
+    number: Annotated[int, Field(ge=1)]
+    previous: Sha256
+    at: AwareDatetime
+    says: Statement
+    entry: EntryName
+    payload_sha256: Sha256
+    fingerprint: Sha256
+    files: dict[str, Sha256]
+    key: KeyName
+    signature: SignatureText
+
+
+@dataclass(slots=True)
+class Chain:
+    """Keys and valid signatures of a store, and what is wrong with others.
+
+    Attributes:
+        keys: keys from the first to the one in use.
+        last: sha256 of the last signature's file.
+    """
+
+    keys: list[PublicKey] = field(default_factory=list)
+    signatures: list[Signature] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+    last: str = FIRST
+
+    def note(self, path: str, found: str, expected: str) -> None:
+        """Note a problem of a file."""
+        self.problems.append(Problem("signature.invalid", path, found, expected))
+
+    def signer_of(self, number: int) -> PublicKey | None:
+        """Return the key that must make a signature, by its number."""
+        return next((key for key in reversed(self.keys) if key.first <= number), None)
+
+    def signed_files(self) -> dict[str, Statement]:
+        """Return what was said of each file."""
+        return {path: one.says for one in self.signatures for path in one.files}
+
+
+def read_chain(store: Path) -> Chain:
+    """Read and check all keys and signatures of a store; neither is an empty chain.
+
+    Raises:
+        FormatError: If a file is not a key or signature.
+    """
+    chain = Chain()
+    _read_keys(chain, store)
+    for path in sorted((store / SIGNATURES).glob("*.json")):
+        found = _read_signature(path, *_state(path))
+        name = f"{SIGNATURES}/{path.name}"
+        wrong = _wrong(chain, path, found)
+        if wrong:
+            chain.note(name, *wrong)
+            break
+        _check_files(chain, store, name, found)
+        chain.signatures.append(found)
+        chain.last = sha256_of(path)
+    return chain
+
+
+def _read_keys(chain: Chain, store: Path) -> None:
+    keys = {path: read_record(path, PublicKey) for path in sorted((store / KEYS).glob("*.json"))}
+    left = dict(keys)
+    while left:
+        last = chain.keys[-1] if chain.keys else None
+        after = last.name if last else None
+        path = next((path for path, key in left.items() if key.previous == after), None)
+        if path is None:
+            break
+        key = left.pop(path)
+        good = (
+            path.stem == key.name == hashlib.sha256(bytes.fromhex(key.public)).hexdigest()[:16]
+            and (last is None or key.first >= last.first)
+            and _holds((last or key).public, message(key), key.signature)
+        )
+        if not good:
+            chain.note(f"{KEYS}/{path.name}", f"key {key.name}", "a key signed by the one before")
+            break
+        chain.keys.append(key)
+    for path, key in left.items():
+        chain.note(
+            f"{KEYS}/{path.name}", f"another key {key.name}", "one chain of keys from one first key"
+        )
+
+
+def _wrong(chain: Chain, path: Path, found: Signature) -> tuple[str, str] | None:
+    """Return what is wrong with the next signature of a chain: found, expected."""
+    number = len(chain.signatures) + 1
+    if found.number != number or path.stem != f"{number:08d}":
+        return f"signature {found.number}", f"number {number}: none is missing"
+    if found.previous != chain.last:
+        return f"previous {found.previous[:16]}", f"{chain.last[:16]}, the signature before it"
+    if chain.signatures and found.at < chain.signatures[-1].at:
+        return f"time {found.at.isoformat()}", "none before the signature before it"
+    return _wrong_key(chain, found)
+
+
+def _wrong_key(chain: Chain, found: Signature) -> tuple[str, str] | None:
+    known = {key.name for key in chain.keys}
+    wanted = chain.signer_of(found.number)
+    if wanted is None or found.key not in known:
+        return f"unknown key {found.key}", f"one of {', '.join(sorted(known)) or 'none'}"
+    if found.key != wanted.name:
+        return f"key {found.key}, which is not in use at {found.number}", f"key {wanted.name}"
+    if not _holds(wanted.public, message(found), found.signature):
+        return f"a text that key {found.key} did not sign", "the text that was signed"
+    return None
+
+
+def _check_files(chain: Chain, store: Path, name: str, found: Signature) -> None:
+    for path, digest in found.files.items():
+        if _parts(path) != (2, True):
+            chain.note(name, f"the path {path!r:.60}", "a record of the store")
+        elif _hash_of(store / path) != digest:
+            state = "another content" if (store / path).exists() else "nothing"
+            chain.note(path, state, f"what signature {found.number} is about")
+
+
+def _parts(path: str) -> tuple[int, bool]:
+    parts = path.split("/")
+    return len(parts), all(part and not part.startswith(".") for part in parts)
+
+
+def _state(path: Path) -> tuple[int, ...]:
+    """Return what changes when a file is replaced."""
+    found = path.stat()
+    return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino
+
+
+@lru_cache(1 << 16)
+def _read_signature(path: Path, *_state: int) -> Signature:
+    return read_record(path, Signature)
+
+
+def _hash_of(path: Path) -> str | None:
+    try:
+        return _hash_known(path, *_state(path))
+    except OSError:
+        return None
+
+
+@lru_cache(1 << 16)
+def _hash_known(path: Path, *_state: int) -> str:
+    return sha256_of(path)
+
+
+def message(record: PublicKey | Signature) -> bytes:
+    """Return the bytes that are signed: a context, and the record as canonical JSON."""
+    tree = record.model_dump(mode="json", exclude={"signature"})
+    text = json.dumps(tree, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return _CONTEXT + record.format.encode() + b"\n" + text.encode()
+
+
+@lru_cache(1 << 16)
+def _holds(public: str, signed: bytes, signature: str) -> bool:
+    from cryptography.exceptions import InvalidSignature  # noqa: PLC0415 - heavy
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import (  # noqa: PLC0415
+        Ed25519PublicKey,
+    )
+
+    try:
+        key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(public))
+        key.verify(bytes.fromhex(signature), signed)
+    except (InvalidSignature, ValueError):
+        return False
+    return True
+
+
+class Signer:
+    """Signs statements about a store's entries with the judge's private key.
+
+    Args:
+        key_file: file with the private key, readable by its owner alone.
+
+    Raises:
+        ConfigError: If the key cannot be used, or is not the one in use in this store.
+    """
+
+    def __init__(self, store: Path, key_file: Path) -> None:
+        self._store = store
+        self._key = read_private(key_file, store)
+        self.name = name_of(public_of(self._key))
+        self._chain()
+
+    def _chain(self) -> Chain:
+        chain = read_chain(self._store)
+        if chain.problems:
+            raise ConfigError(f"{self._store}: {chain.problems[0]}")
+        used = chain.keys[-1].name if chain.keys else "none; now-leaderboard keys make"
+        if used != self.name:
+            raise ConfigError(f"{self._store}: key {self.name}, expected the one in use: {used}")
+        return chain
+
+    def sign(self, says: Statement, entry: "Entry", paths: Sequence[Path]) -> None:
+        """Sign a statement about files of an entry, less those of which it was said before."""
+        with _locked(self._store):
+            chain = self._chain()
+            signed = chain.signed_files()
+            named = {path.relative_to(self._store).as_posix(): path for path in paths}
+            files = {
+                name: sha256_of(path) for name, path in named.items() if signed.get(name) != says
+            }
+            if files:
+                self._append(chain, says, entry, files)
+
+    def _append(
+        self, chain: Chain, says: Statement, entry: "Entry", files: Mapping[str, str]
+    ) -> None:
+        at = max([now(), *(one.at for one in chain.signatures[-1:])])
+        blank = Signature(
+            number=len(chain.signatures) + 1,
+            previous=chain.last,
+            at=at,
+            says=says,
+            entry=entry.name,
+            payload_sha256=entry.result.payload_sha256,
+            fingerprint=entry.result.release.fingerprint,
+            files=dict(files),
+            key=self.name,
+            signature=FIRST * 2,
+        )
+        made = blank.model_copy(update={"signature": self._key.sign(message(blank)).hex()})
+        path = self._store / SIGNATURES / f"{made.number:08d}.json"
+        write_text(path, made.model_dump_json(indent=2) + "\n")
+
+
+def filed_paths(store: Path, entry: "Entry") -> list[Path]:
+    """Return the files of an entry's result and, if there is one, its filing."""
+    filing = store / "filings" / f"{entry.name}.json"
+    return [result_path(store, entry), *([filing] if filing.exists() else [])]
+
+
+def tombstone_path(store: Path, name: str) -> Path:
+    """Return the path of an entry's tombstone."""
+    return store / "withdrawals" / f"{name}.json"
+
+
+@contextmanager
+def _locked(store: Path) -> Iterator[None]:
+    """Let one process at a time append."""
+    prepare_store(store)
+    with (store / PRIVATE / "signatures.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def make_key(store: Path, key_file: Path, entries: Sequence["Entry"]) -> PublicKey:
+    """Make the first key of a store, and sign which entries and tombstones it already has.
+
+    Raises:
+        ConfigError: If the store has a key, or the file exists or lies in the store.
+    """
+    if read_chain(store).keys:
+        raise ConfigError(f"{store}: has a key already; now-leaderboard keys rotate")
+    key = _new_private(key_file, store)
+    made = _publish(store, key, key, None, 1)
+    signer = Signer(store, key_file)
+    for entry in sorted(entries, key=_claimed_age):
+        signer.sign("known", entry, filed_paths(store, entry))
+        if entry.withdrawal is not None:
+            signer.sign("withdrawn", entry, [tombstone_path(store, entry.name)])
+    return made
+
+
+def rotate_key(store: Path, old_file: Path, new_file: Path) -> PublicKey:
+    """Make the next key of a store, signed by the one in use, which ends with it.
+
+    Raises:
+        ConfigError: If the old key is not in use, or the new file exists or lies in the store.
+    """
+    Signer(store, old_file)
+    with _locked(store):
+        chain, old = read_chain(store), read_private(old_file, store)
+        new = _new_private(new_file, store)
+        return _publish(store, new, old, chain.keys[-1].name, len(chain.signatures) + 1)
+
+
+def _claimed_age(entry: "Entry") -> tuple[bool, datetime | None, str]:
+    at = entry.filing.submitted_at if entry.filing else None
+    return at is None, at, entry.name
+
+
+def _publish(
+    store: Path,
+    key: "Ed25519PrivateKey",
+    by: "Ed25519PrivateKey",
+    previous: str | None,
+    first: int,
+) -> PublicKey:
+    public = public_of(key)
+    blank = PublicKey(
+        name=name_of(public),
+        public=public,
+        made_at=now(),
+        first=first,
+        previous=previous,
+        signature=FIRST * 2,
+    )
+    made = blank.model_copy(update={"signature": by.sign(message(blank)).hex()})
+    write_text(store / KEYS / f"{made.name}.json", made.model_dump_json(indent=2) + "\n")
+    return made
+
+
+def name_of(public: str) -> str:
+    """Return the name of a public key."""
+    return hashlib.sha256(bytes.fromhex(public)).hexdigest()[:16]
+
+
+def public_of(key: "Ed25519PrivateKey") -> str:
+    """Return the public key of a private one, hexadecimal."""
+    return key.public_key().public_bytes_raw().hex()
+
+
+def _new_private(path: Path, store: Path) -> "Ed25519PrivateKey":
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import (  # noqa: PLC0415
+        Ed25519PrivateKey,
+    )
+
+    _check_outside(path, store)
+    key = Ed25519PrivateKey.generate()
+    path.touch(mode=0o600, exist_ok=True)
+    if path.stat().st_size:
+        raise ConfigError(f"{path}: exists; a key is never written over")
+    path.chmod(0o600)
+    path.write_text(f"{key.private_bytes_raw().hex()}\n", encoding="ascii")
+    return key
+
+
+def read_private(path: Path, store: Path) -> "Ed25519PrivateKey":
+    """Read a private key.
+
+    Raises:
+        ConfigError: If it is missing, readable by others, inside the store, or not a key.
+    """
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import (  # noqa: PLC0415
+        Ed25519PrivateKey,
+    )
+
+    _check_outside(path, store)
+    try:
+        mode, text = path.stat().st_mode & 0o777, path.read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError):
+        raise ConfigError(
+            f"{path}: not a readable private key; now-leaderboard keys make"
+        ) from None
+    if mode & _WIDE:
+        raise ConfigError(f"{path}: permissions {mode:04o}, expected 0600: chmod 600 {path}")
+    try:
+        return Ed25519PrivateKey.from_private_bytes(bytes.fromhex(text))
+    except ValueError:
+        raise ConfigError(f"{path}: not a private key, expected 64 hexadecimal digits") from None
+
+
+def _check_outside(path: Path, store: Path) -> None:
+    if path.resolve().is_relative_to(store.resolve()):
+        raise ConfigError(f"{path}: inside the store, expected a file that is never published")
+
+
+def refuse_broken(store: Path, chain: Chain) -> None:
+    """Raise an error for the first problem of a chain.
+
+    Raises:
+        FormatError: If there is one.
+    """
+    if chain.problems:
+        raise FormatError(store / chain.problems[0].field, str(chain.problems[0]))

@@ -1,0 +1,336 @@
+"""What only a judge can say is signed: attacks on real stores, and the life of a key."""
+
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+from datetime import UTC, datetime
+
+import pytest
+
+from leaderboard.board.tables import make_board
+from leaderboard.scoring.result import Flag, Release
+from leaderboard.store.check_store import Trust, check_store
+from leaderboard.store.entries import (
+    Reproduction,
+    add_reproduction,
+    file_result,
+    read_results,
+    withdraw,
+    write_result,
+)
+from leaderboard.store.proof import read_board
+from leaderboard.store.relative import relative_flags
+from leaderboard.store.signatures import Signer, filed_paths, make_key, read_chain, rotate_key
+from now_builder.errors import ConfigError, FormatError
+from tests.leaderboard.conftest import file_entry, filed_on
+
+AT = datetime(2026, 6, 1, tzinfo=UTC)
+
+
+@pytest.fixture(scope="module")
+def made(release, tmp_path_factory):
+    """A store with a key and two signed entries; its key lies beside it."""
+    store = tmp_path_factory.mktemp("signed") / "store"
+    store.mkdir()
+    make_key(store, store.parent / "judge.key", [])
+    signer = Signer(store, store.parent / "judge.key")
+    for day, name in enumerate(("First", "Second")):
+        entry = file_entry(store, release, name, 2.0 + day, filed_on(day), seed=day)
+        signer.sign("scored", entry, filed_paths(store, entry))
+    return store
+
+
+@pytest.fixture
+def board(made, tmp_path):
+    """A copy of it without what is private, as a pull request would be made on."""
+    shutil.copy(made.parent / "judge.key", tmp_path / "judge.key")
+    (tmp_path / "judge.key").chmod(0o600)
+    return shutil.copytree(made, tmp_path / "board", ignore=shutil.ignore_patterns("private"))
+
+
+@pytest.fixture
+def unsigned(made, tmp_path):
+    """The same without a key, as stores were before keys."""
+    skipped = shutil.ignore_patterns("private", "keys", "signatures")
+    return shutil.copytree(made, tmp_path / "unsigned", ignore=skipped)
+
+
+def _named(store, method):
+    return next(e for e in read_board([store]) if e.result.method.name == method)
+
+
+def _forge(store, method, **changes):
+    """File a changed copy of an entry's result by hand."""
+    result = _named(store, method).result.model_copy(update=changes)
+    return file_result(store, result, None)[0]
+
+
+def _codes(store, base=None, **trust):
+    shutil.rmtree(store / "private", ignore_errors=True)
+    return {problem.code for problem in check_store(store, base, Trust(**trust))}
+
+
+def _row(store, name):
+    entries = read_board([store])
+    (section,) = (
+        part
+        for part in make_board("jieba", entries, relative_flags(entries)).sections
+        if part.row_of(name)
+    )
+    return section, section.row_of(name)
+
+
+def test_a_signed_store_is_fine_and_a_store_without_a_key_says_not_signed(board, unsigned):
+    assert _codes(board) == set()
+    assert [(e.proof.scored, e.proof.arrival) for e in read_board([board])] in (
+        [(True, 1), (True, 2)],
+        [(True, 2), (True, 1)],
+    )
+    assert _codes(unsigned) == set()
+    assert {e.proof.scored for e in read_board([unsigned])} == {False}
+
+
+@pytest.mark.parametrize("kind", ["board", "unsigned"])
+def test_a_typed_blind_origin_gets_no_mark(kind, request, made):
+    store = request.getfixturevalue(kind)
+    origin = Release(origin="blind", fingerprint="0" * 64)
+    forged = _forge(store, "First", release=origin, ranks=None)
+    assert _named(store, "First").evidence == "scored"
+    assert next(e for e in read_board([store]) if e.name == forged.name).evidence == "scored"
+    assert "result.unproved" in _codes(store)
+
+
+@pytest.mark.parametrize("kind", ["board", "unsigned"])
+def test_a_reproduction_written_by_hand_gets_no_mark(kind, request, tmp_path):
+    store = request.getfixturevalue(kind)
+    base = shutil.copytree(store, tmp_path / "base")
+    entry = _named(store, "First")
+    said = {"by": "me", "reproduced_at": AT, "rsum": 500.0, "payload_sha256": "a" * 64}
+    add_reproduction(store, Reproduction(name=entry.name, **said))
+    assert _named(store, "First").evidence == "scored"
+    assert _codes(store, base) == {"record.unsigned"}
+
+
+def test_a_foreign_tombstone_has_no_effect_and_is_refused(board, unsigned, tmp_path):
+    base = shutil.copytree(unsigned, tmp_path / "base")
+    for store in (board, unsigned):
+        withdraw(store, _named(store, "First").name, "gone", AT)
+    assert _named(board, "First").withdrawal is None
+    assert _codes(board) == {"record.unsigned"}
+    assert _codes(unsigned, base) == {"record.unsigned"}
+    assert _codes(unsigned, base, judge=True) == set()
+
+
+def test_a_filing_dated_back_neither_makes_the_original_a_copy_nor_passes(board, unsigned):
+    original, base = _named(board, "First").name, unsigned.parent / "base"
+    shutil.copytree(unsigned, base)
+    for store in (board, unsigned):
+        copied = _named(store, "First").result
+        copied = copied.model_copy(
+            update={"method": copied.method.model_copy(update={"name": "Copy"})}
+        )
+        filing = filed_on(-2200)
+        assert filing.submitted_at.year < 2021
+        copy, _ = file_result(store, copied, filing)
+        flags = relative_flags(read_board([store]))
+        assert copy.name in flags
+        assert (original in flags) == (store == unsigned)
+    assert "record.unsigned" in _codes(board)
+    assert _codes(unsigned, base) == {"filing.date"}
+
+
+def test_a_bribed_reference_is_refused_and_not_drawn(board):
+    known = _row(board, _named(board, "First").name)[0]
+    drawn = [row.method for row in known.rows if row.evidence == "reference"]
+    assert set(drawn) == {"chance", "lang"}
+    forged = _forge(board, "First", references={"bribe": 12.0})
+    assert {"result.differs", "record.unsigned"} <= _codes(board)
+    with pytest.raises(FormatError, match="bribe"):
+        read_board([board])
+    section = make_board("jieba", [forged]).sections[0]
+    assert [r.method for r in section.rows if r.evidence == "reference"] == ["chance"]
+
+
+def test_removed_chance_and_language_are_refused(unsigned, release):
+    result = _named(unsigned, "First").result
+    chance = {"chance": result.references["chance"]}
+    _forge(unsigned, "First", references=chance)
+    assert _codes(unsigned) == set()
+    assert _codes(unsigned, releases=(release,)) == {"result.differs"}
+    _forge(unsigned, "Second", references={})
+    assert _codes(unsigned) == {"result.differs"}
+
+
+def test_a_changed_figure_stops_every_reader(unsigned, now_leaderboard):
+    _forge(unsigned, "First", rsum=599.0)
+    assert "result.differs" in _codes(unsigned)
+    code, _, told = now_leaderboard("export-site", unsigned.parent / "site", "--results", unsigned)
+    assert (code != 0, "rsum: found 599.0" in told) == (True, True)
+
+
+def test_removed_flags_are_not_signed(board, release):
+    store = board
+    signer = Signer(store, store.parent / "judge.key")
+    honest = file_entry(store.parent / "other", release, "Forged", 2.0, seed=7).result
+    flags = (Flag(code="identity-like", message="13 times, expected 8"),)
+    forged, _ = file_result(store, honest.model_copy(update={"flags": flags}), filed_on(9))
+    signer.sign("scored", forged, filed_paths(store, forged))
+    path = filed_paths(store, forged)[0]
+    cleaned = forged.result.model_copy(update={"flags": ()})
+    write_result(path, cleaned)
+    with pytest.raises(FormatError, match="another content"):
+        read_board([store])
+    assert {"signature.invalid"} <= _codes(store)
+    write_result(path, forged.result)
+    claim, _ = file_result(store, cleaned)
+    assert not next(e for e in read_board([store]) if e.name == claim.name).proof.scored
+    assert "record.unsigned" in _codes(store)
+
+
+def test_a_flagged_row_has_no_place_and_does_not_lead(entry_on):
+    honest, tricked = entry_on("Honest", 2.0), entry_on("Tricked", 3.0, seed=1)
+    flag = {tricked.name: (Flag(code="index-local", message="seen"),)}
+    (section,) = (
+        part for part in make_board("jieba", [honest, tricked], flag).sections
+        if part.row_of(honest.name)
+    )  # fmt: skip
+    first, last = section.row_of(honest.name), section.row_of(tricked.name)
+    assert last.rsum > first.rsum
+    assert (first.place, last.place, section.lead.entry.name) == (1, None, honest.name)
+    assert section.rows.index(first) < section.rows.index(last)
+
+
+def test_proof_stands_before_claims(board):
+    entry = _named(board, "First")
+    said = {"by": "cy", "reproduced_at": AT, "rsum": 300.0, "payload_sha256": "b" * 64}
+    run = add_reproduction(board, Reproduction(name=entry.name, **said))
+    Signer(board, board.parent / "judge.key").sign("reproduced", entry, [run])
+    section, row = _row(board, entry.name)
+    assert (row.evidence, section.rows[0].entry.name) == ("reproduced", entry.name)
+    assert row.place == 2  # places are by rSum
+
+
+def test_deleting_and_reordering_signed_records_shows(board):
+    folder = board / "signatures"
+    first, second = sorted(folder.iterdir())
+    texts = first.read_text(), second.read_text()
+    first.unlink()
+    with pytest.raises(FormatError, match="none is missing"):
+        read_board([board])
+    for path, text, number in ((first, texts[1], 1), (second, texts[0], 2)):
+        path.write_text(json.dumps(json.loads(text) | {"number": number}))
+    with pytest.raises(FormatError, match="the signature before it"):
+        read_board([board])
+
+
+def test_changed_statements_and_strange_keys_are_refused_by_name(board, tmp_path):
+    path = min((board / "signatures").iterdir())
+    said = json.loads(path.read_text())
+    (board / "signatures" / "00000002.json").unlink()
+    for change, told in (
+        ({"says": "reproduced"}, "did not sign"),
+        ({"at": "2020-01-01T00:00:00Z"}, "did not sign"),
+        ({"payload_sha256": "0" * 64}, "did not sign"),
+        ({"key": "ab" * 8}, "unknown key abababababababab"),
+    ):
+        path.write_text(json.dumps(said | change))
+        with pytest.raises(FormatError, match=told):
+            read_board([board])
+
+
+def test_a_key_of_ones_own_is_refused(board, unsigned, tmp_path):
+    base = shutil.copytree(unsigned, tmp_path / "base")
+    make_key(unsigned, tmp_path / "own.key", read_results([unsigned]))
+    assert "key.new" in _codes(unsigned, base)
+    stranger = next((unsigned / "keys").iterdir())
+    own = next((board / "keys").iterdir())
+    shutil.copy(stranger, board / "keys")
+    with pytest.raises(FormatError, match=f"another key ({stranger.stem}|{own.stem})"):
+        read_board([board])
+    with pytest.raises(ConfigError):
+        Signer(board, tmp_path / "own.key")
+
+
+def test_a_retired_key_signs_nothing_more(board, tmp_path, release):
+    old, new = board.parent / "judge.key", tmp_path / "new.key"
+    retired = Signer(board, old)
+    made = rotate_key(board, old, new)
+    entry = file_entry(board, release, "Third", 2.5, filed_on(7), seed=9)
+    with pytest.raises(ConfigError, match=made.name):
+        retired.sign("scored", entry, filed_paths(board, entry))
+    retired._append(read_chain(board), "scored", entry, {})
+    with pytest.raises(FormatError, match=f"{retired.name}, which is not in use at 3"):
+        read_board([board])
+    (board / "signatures" / "00000003.json").unlink()
+    Signer(board, new).sign("scored", entry, filed_paths(board, entry))
+    assert _codes(board) == set()
+
+
+def test_a_key_must_be_its_owners_alone_and_outside_the_store(board):
+    key = board.parent / "judge.key"
+    key.chmod(0o644)
+    with pytest.raises(ConfigError, match="0644, expected 0600"):
+        Signer(board, key)
+    with pytest.raises(ConfigError, match="inside the store"):
+        make_key(board.parent / "other", board.parent / "other" / "k", [])
+
+
+def test_the_first_key_knows_what_was_there_but_did_not_score_it(unsigned, tmp_path):
+    gone = _named(unsigned, "Second")
+    withdraw(unsigned, gone.name, "an error", AT)
+    make_key(unsigned, tmp_path / "k", read_results([unsigned]))
+    first, second = _named(unsigned, "First"), _named(unsigned, "Second")
+    assert (first.proof.arrival, first.proof.scored, second.withdrawal is None) == (1, False, False)
+    assert _codes(unsigned) == set()
+
+
+def test_commands_sign_what_they_file(packed, release, tmp_path, now_leaderboard):
+    store, key = tmp_path / "store", tmp_path / "k"
+    assert now_leaderboard("keys", "make", key, "--store", store)[0] == 0
+    assert key.stat().st_mode & 0o777 == 0o600
+    name = now_leaderboard("keys", "show", key, "--store", store)[1].split()[0]
+    sent = ("submit", packed, "--store", store, "--release", release, "--judge-key", key)
+    assert now_leaderboard(*sent)[0] == 0
+    assert now_leaderboard(*sent)[0] == 0
+    (entry,) = read_board([store])
+    assert (entry.proof.scored, len(read_chain(store).signatures)) == (True, 1)
+    assert now_leaderboard("keys", "rotate", key, tmp_path / "n", "--store", store)[0] == 0
+    listed = now_leaderboard("keys", "list", "--store", store)[1].splitlines()
+    assert (name in listed[0], "retired" in listed[0], "in use" in listed[1]) == (True,) * 3
+
+
+def test_two_processes_sign_one_chain(board, release):
+    entries = [file_entry(board, release, f"E{n}", 1.5, filed_on(9), seed=20 + n) for n in (0, 1)]
+    script = (
+        "import sys; from pathlib import Path\n"
+        "from leaderboard.store.entries import read_results\n"
+        "from leaderboard.store.signatures import Signer, filed_paths\n"
+        "store = Path(sys.argv[1]); signer = Signer(store, Path(sys.argv[2]))\n"
+        "entry = next(e for e in read_results([store]) if e.name == sys.argv[3])\n"
+        "signer.sign('scored', entry, filed_paths(store, entry))\n"
+    )
+    runs = [
+        subprocess.Popen(
+            [sys.executable, "-c", script, board, board.parent / "judge.key", entry.name]
+        )
+        for entry in entries
+    ]
+    assert [run.wait() for run in runs] == [0, 0]
+    assert [one.number for one in read_chain(board).signatures] == [1, 2, 3, 4]
+    assert _codes(board) == set()
+
+
+def test_pages_say_whether_they_are_signed(board, unsigned, now_leaderboard):
+    for store, said in ((board, "Signed by the judge"), (unsigned, "Not signed: this board")):
+        site = store.parent / f"site-{store.name}"
+        assert now_leaderboard("export-site", site, "--results", store)[0] == 0
+        pages = [path.read_text() for path in site.rglob("*.html")]
+        assert pages
+        assert all(said in page for page in pages)
+
+
+def test_the_name_of_a_key_is_its_hash(board):
+    (key,) = read_chain(board).keys
+    assert key.name == hashlib.sha256(bytes.fromhex(key.public)).hexdigest()[:16]
