@@ -95,7 +95,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Callable]
     def once(name: str, make: Callable[[Path], object]) -> Path:
         with (root / f"{name}.lock").open("a") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
-            if file.tell() == 0:  # nothing is written before it is whole
+            if os.fstat(file.fileno()).st_size == 0:  # nothing is written before it is whole
                 make(root / name)
                 file.write("made")
         return root / name
