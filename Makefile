@@ -4,6 +4,8 @@ PYTHON ?= $(BIN)/python
 WHEEL_ENV := .cache/wheel-env
 # Test workers: one more than two cores, since browsers and servers wait.
 JOBS ?= 3
+# Compiled modules are kept even where the environment says otherwise: every worker reads all tests.
+TEST_ENV := OMP_NUM_THREADS=1 PYTHONSAFEPATH=1 PYTHONDONTWRITEBYTECODE=
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-slow test-detectron2 check wheel bench gpu-check gpu-bundle format clean
@@ -18,15 +20,15 @@ demo: setup ## the whole road on a simulated web, about a quarter of an hour on 
 	@PATH="$(CURDIR)/$(BIN):$$PATH" scripts/demo.sh
 
 test: setup check wheel ## lint, types, import contracts, then the tests against the built wheel
-	OMP_NUM_THREADS=1 PYTHONSAFEPATH=1 NOW_TEST_WHEEL=1 PATH="$(CURDIR)/$(WHEEL_ENV)/bin:$$PATH" \
+	$(TEST_ENV) NOW_TEST_WHEEL=1 PATH="$(CURDIR)/$(WHEEL_ENV)/bin:$$PATH" \
 	  $(WHEEL_ENV)/bin/python -m pytest -n $(JOBS) --dist loadfile -m "not slow and not gpu and not detectron2"
 
 test-slow: setup wheel ## long kills, soaks and grids
-	OMP_NUM_THREADS=1 PYTHONSAFEPATH=1 NOW_TEST_WHEEL=1 PATH="$(CURDIR)/$(WHEEL_ENV)/bin:$$PATH" \
+	$(TEST_ENV) NOW_TEST_WHEEL=1 PATH="$(CURDIR)/$(WHEEL_ENV)/bin:$$PATH" \
 	  $(WHEEL_ENV)/bin/python -m pytest -m "slow"
 
 test-detectron2: ## detectron2 in the detector; PYTHON=… has it and this project's packages
-	OMP_NUM_THREADS=1 PYTHONSAFEPATH=1 PYTHONPATH="$(CURDIR)" \
+	$(TEST_ENV) PYTHONPATH="$(CURDIR)" \
 	  $(PYTHON) -m pytest -m detectron2 tests/now_builder/detect
 
 check: setup

@@ -1,9 +1,12 @@
-"""Promised shapes and types are enforced; browsers have the machine to themselves."""
+"""Promised shapes and types are enforced; browsers have the machine to themselves.
+
+What takes long to make is made once for all workers.
+"""
 
 import fcntl
 import importlib.util
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -78,6 +81,26 @@ def _browser_test(
         return
     with _alone(tmp_path_factory):
         yield
+
+
+@pytest.fixture(scope="session")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Callable], Path]:
+    """Make a folder once for all workers: ``shared(name, make)``; read only.
+
+    The first worker that asks calls ``make`` with a path; the others wait and receive that path.
+    """
+    base = tmp_path_factory.getbasetemp()
+    root = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+
+    def once(name: str, make: Callable[[Path], object]) -> Path:
+        with (root / f"{name}.lock").open("a") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            if os.fstat(file.fileno()).st_size == 0:  # nothing is written before it is whole
+                make(root / name)
+                file.write("made")
+        return root / name
+
+    return once
 
 
 @pytest.fixture(scope="session")

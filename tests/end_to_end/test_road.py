@@ -42,7 +42,7 @@ def run(program: str, *arguments: str | Path) -> str:
 def road(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Walk the road once; the tests look at what it left."""
     out = tmp_path_factory.mktemp("road")
-    run("now-builder", "simweb", "make", out, "--pages", "64", "--sites", "12", "--topics", "6",
+    run("now-builder", "simweb", "make", out, "--pages", "40", "--sites", "12", "--topics", "6",
         "--awkward", "12")  # fmt: skip
     ready = out / "address"
     server = subprocess.Popen(
@@ -68,8 +68,9 @@ def road(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     finally:
         server.terminate()
         server.wait(20)
-    run("pc2-baseline", "train", out / "release", out / "run", "--config", "pc2-demo",
-        "--set", "train.warmup_epochs=1", "--set", "train.epochs=1")  # fmt: skip
+    run("pc2-baseline", "train", out / "release", out / "run", "--set", "data.tokenizer=jieba",
+        "--set", "train.warmup_epochs=1", "--set", "train.epochs=1",
+        "--set", "train.pictures=false")  # fmt: skip
     run("pc2-baseline", "predict", out / "run", "--split", "test", "-o", out / "submission.zip")
     run("now-leaderboard", "score", out / "submission.zip", "--release", out / "release",
         "--attributes", out / "truth.parquet", "-o", out / "result.json")  # fmt: skip

@@ -22,8 +22,8 @@ from pc2_baseline.method_settings.outside import OutsideSettings, outside_settin
 
 PAGE = Path(__file__).parents[2] / "docs" / "new-method.md"
 SMALL = [
-    "model.embed_dim=32", "model.word_dim=24", "model.similarity_dim=16", "model.graph_layers=1",
-    "train.batch=16", "train.warmup_epochs=2", "train.epochs=2", "train.lr=2e-3",
+    "model.similarity=pooled", "model.embed_dim=32", "model.word_dim=24", "train.batch=16",
+    "train.warmup_epochs=2", "train.epochs=2", "train.lr=2e-3",
     "train.pictures=false", "train.tensorboard=false", "train.device=cpu",
 ]  # fmt: skip
 

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from pc2_baseline.config import read_settings
 from pc2_baseline.process_groups import ALONE, join_process_groups
+from pc2_baseline.runs.train import train
 
 COMMAND = Path(sys.executable).with_name("pc2-baseline")
 MODEL = [
@@ -19,20 +21,31 @@ MODEL = [
 ]  # fmt: skip
 
 
-def torchrun(processes):
-    return [sys.executable, "-m", "torch.distributed.run", "--standalone",
-            f"--nproc-per-node={processes}", "--no-python"]  # fmt: skip
+METHODS = {
+    "pc2-paper": ["method.classes=8", "method.class_hidden=16"],
+    "crossfit": ["method.folds=2", "train.seed=1"],
+    "crossfit-pooled-demo": ["method.folds=3", "data.tokenizer=jieba", "train.seed=1"],
+    "ncr": [],
+    "bicro": ["method.warmup_share=1"],
+}
+SPLIT = "sgr"
+"""One network: its similarity block is split between the ranks."""
 
 
-def run(release, folder, config, *overrides, processes=1):
-    start = torchrun(processes) if processes > 1 else []
-    sets = [part for value in (*MODEL, *overrides) for part in ("--set", value)]
+def torchrun(*command):
     done = subprocess.run(
-        [*start, COMMAND, "train", release, folder, "--config", config, *sets],
-        capture_output=True, text=True, timeout=300, check=False,
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2",
+         *command],
+        capture_output=True, text=True, timeout=500, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done
+
+
+def alone(release, folder, preset, overrides):
+    """Train in this process."""
+    train(release, folder, read_settings(preset, overrides))
+    return folder
 
 
 def tensors(folder, group):
@@ -45,6 +58,17 @@ def log(folder):
     return [{**line, "seconds": 0} for line in lines]
 
 
+@pytest.fixture(scope="module")
+def two_ranks(tiny, tmp_path_factory):
+    """What two ranks made and said: the split block and all trainings in one launch."""
+    folder = tmp_path_factory.mktemp("two")
+    jobs = [(str(tiny), str(folder / preset), preset, [*MODEL, *METHODS.get(preset, [])])
+            for preset in (*METHODS, SPLIT)]  # fmt: skip
+    (folder / "jobs.json").write_text(json.dumps(jobs))
+    done = torchrun(Path(__file__).with_name("two_ranks.py"), folder / "jobs.json")
+    return folder, done.stdout
+
+
 def test_one_process_is_a_group_of_one():
     joined = join_process_groups(2)
     assert joined.mine == (0, 1)
@@ -52,50 +76,41 @@ def test_one_process_is_a_group_of_one():
     assert joined.for_each_peer(lambda peer: peer * 10) == [0, 10]
 
 
-@pytest.mark.parametrize(
-    ("config", "method"),
-    [("pc2-paper", ["method.classes=8", "method.class_hidden=16"]),
-     ("crossfit", ["method.folds=2", "train.seed=1"]),
-     ("crossfit-pooled-demo", ["method.folds=3", "data.tokenizer=jieba", "train.seed=1"]),
-     ("ncr", []), ("bicro", ["method.warmup_share=1"])],
-)  # fmt: skip
-def test_peers_in_two_processes_equal_peers_in_one_bit_for_bit(tiny, tmp_path, config, method):
-    run(tiny, tmp_path / "one", config, *method)
-    done = run(tiny, tmp_path / "two", config, *method, processes=2)
+@pytest.mark.parametrize("preset", METHODS)
+def test_peers_in_two_processes_equal_peers_in_one_bit_for_bit(tiny, tmp_path, two_ranks, preset):
+    one = alone(tiny, tmp_path / "one", preset, [*MODEL, *METHODS[preset]])
+    two = two_ranks[0] / preset
     for group in ("networks", "training", "beliefs"):
-        one, two = (tensors(tmp_path / name, group) for name in ("one", "two"))
-        assert one.keys() == two.keys()
-        assert all(np.array_equal(one[name], two[name]) for name in one), group
-    assert log(tmp_path / "one") == log(tmp_path / "two")
-    assert done.stderr.count("epoch 1/2") == 1
-    assert done.stdout.count("dev rSum") == 1
+        expected, found = (tensors(run, group) for run in (one, two))
+        assert expected.keys() == found.keys()
+        assert all(np.array_equal(expected[name], found[name]) for name in expected), group
+    assert log(one) == log(two)
 
 
-def test_a_split_block_equals_a_whole_one_to_rounding():
-    script = Path(__file__).with_name("split_block.py")
-    done = subprocess.run(
-        [*torchrun(2), sys.executable, script], capture_output=True, text=True, timeout=300,
-        check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("agrees") == 2
+def test_a_split_block_equals_a_whole_one_to_rounding(two_ranks):
+    assert two_ranks[1].count("agrees") == 2
 
 
-def test_a_training_split_between_two_processes_comes_to_the_same_scores(tiny, tmp_path):
+def test_a_training_split_between_two_processes_comes_to_the_same_scores(tiny, tmp_path, two_ranks):
     """Losses to 1e-4: float32 sums in another order, six steps of Adam."""
-    run(tiny, tmp_path / "one", "sgr")
-    run(tiny, tmp_path / "two", "sgr", processes=2)
-    one, two = (log(tmp_path / name) for name in ("one", "two"))
-    for alone, split in zip(one, two, strict=True):
-        assert split["figures"]["loss"] == pytest.approx(alone["figures"]["loss"], rel=1e-4)
-        assert split["dev"]["rsum"] == pytest.approx(alone["dev"]["rsum"])
+    one = alone(tiny, tmp_path / "one", SPLIT, MODEL)
+    for whole, split in zip(log(one), log(two_ranks[0] / SPLIT), strict=True):
+        assert split["figures"]["loss"] == pytest.approx(whole["figures"]["loss"], rel=1e-4)
+        assert split["dev"]["rsum"] == pytest.approx(whole["dev"]["rsum"])
 
 
-def test_a_run_of_two_processes_goes_on_in_one(tiny, tmp_path):
-    method = ["method.classes=8", "method.class_hidden=16", "train.epochs=2"]
-    run(tiny, tmp_path / "one", "pc2-paper", *method)
-    run(tiny, tmp_path / "two", "pc2-paper", *method, "train.patience=0", processes=2)
-    again = run(tiny, tmp_path / "two", "pc2-paper", *method, "train.patience=0")
-    assert "done, 3 epochs" in again.stderr
-    one, two = (tensors(tmp_path / name, "networks") for name in ("one", "two"))
-    assert all(np.array_equal(one[name], two[name]) for name in one)
+def test_a_run_of_two_processes_goes_on_in_one(tiny, tmp_path, capsys):
+    """By the command, which speaks once however many processes it has."""
+    overrides = [*MODEL, *METHODS["pc2-paper"], "train.epochs=2"]
+    one = alone(tiny, tmp_path / "one", "pc2-paper", overrides)
+    sets = [part for value in (*overrides, "train.patience=0") for part in ("--set", value)]
+    done = torchrun(
+        "--no-python", COMMAND, "train", tiny, tmp_path / "two", "--config", "pc2-paper", *sets
+    )
+    assert done.stderr.count("epoch 1/3") == 1
+    assert done.stdout.count("dev rSum") == 1
+    capsys.readouterr()
+    again = alone(tiny, tmp_path / "two", "pc2-paper", [*overrides, "train.patience=0"])
+    assert "done, 3 epochs" in capsys.readouterr().err
+    expected, found = (tensors(run, "networks") for run in (one, again))
+    assert all(np.array_equal(expected[name], found[name]) for name in expected)

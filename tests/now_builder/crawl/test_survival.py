@@ -87,7 +87,10 @@ def orphans(known: set[psutil.Process]) -> list[str]:
     return left
 
 
-@pytest.mark.parametrize("victim", ["nothing", "run-driver", "--type=renderer", "the crawl"])
+@pytest.mark.parametrize(
+    "victim",
+    ["nothing", "run-driver", pytest.param("--type=renderer", marks=pytest.mark.slow), "the crawl"],
+)
 def test_no_process_outlives_a_crawl(
     tmp_path: Path, foster: set[psutil.Process], victim: str
 ) -> None:

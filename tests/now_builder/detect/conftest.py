@@ -1,6 +1,7 @@
 """Captures drawn with Pillow: real shards on disk, known boxes, no browser."""
 
 import io
+import json
 import math
 import random
 from dataclasses import dataclass, field
@@ -343,28 +344,27 @@ def draw():
 
 
 @pytest.fixture(scope="session")
-def drawn(tmp_path_factory):
+def drawn(shared):
     """Twenty-four drawn pages of eight sites in two shards."""
-    captures = tmp_path_factory.mktemp("drawn") / "captures"
-    draw_captures(captures, pages=24, sites=8)
-    return captures
+    return shared("drawn", lambda captures: draw_captures(captures, pages=24, sites=8))
 
 
 @pytest.fixture(scope="session")
-def few(tmp_path_factory):
+def few(shared):
     """Eight drawn pages of four sites in one shard, six of them in the train pool."""
-    captures = tmp_path_factory.mktemp("few") / "captures"
-    draw_captures(captures, pages=8, sites=4, shards=1)
-    return captures
+    return shared("few", lambda captures: draw_captures(captures, pages=8, sites=4, shards=1))
 
 
 @pytest.fixture(scope="session")
-def weights(few, tmp_path_factory):
+def weights(few, shared):
     """A detector after three steps: for what holds for any weights."""
-    path = tmp_path_factory.mktemp("weights") / "w.safetensors"
     settings = TrainDetectorSettings(steps=3, batch_size=2, threads=1, device="cpu")
-    train_detector(few, path, settings)
-    return path
+
+    def make(folder):
+        folder.mkdir()
+        train_detector(few, folder / "w.safetensors", settings)
+
+    return shared("weights", make) / "w.safetensors"
 
 
 @pytest.fixture(scope="session")
@@ -374,11 +374,17 @@ def train_pages(drawn):
 
 
 @pytest.fixture(scope="session")
-def trained(train_pages, tmp_path_factory):
+def trained(train_pages, shared):
     """Weights after forty steps, and the loss of each step."""
-    path = tmp_path_factory.mktemp("trained") / "w.safetensors"
     settings = TrainDetectorSettings(steps=40, batch_size=3, threads=1, device="cpu", held_out=0.2)
-    training = Training(path, settings, train_pages)
-    totals = [sum(training.take_step().values()) for _ in range(40)]
-    finish(path, training.learner, training.pages)
-    return path, totals
+
+    def make(folder):
+        folder.mkdir()
+        path = folder / "w.safetensors"
+        training = Training(path, settings, train_pages)
+        totals = [float(sum(training.take_step().values())) for _ in range(40)]
+        finish(path, training.learner, training.pages)
+        (folder / "losses.json").write_text(json.dumps(totals))
+
+    folder = shared("trained", make)
+    return folder / "w.safetensors", json.loads((folder / "losses.json").read_text())

@@ -3,13 +3,22 @@
 import pytest
 import torch
 
+from pc2_baseline.analysis.truth import report
 from pc2_baseline.config import read_settings
 from pc2_baseline.data.pairs import open_pairs
 from pc2_baseline.methods import make_method
 from pc2_baseline.modules.learner import Learner
+from pc2_baseline.runs.train import train
 from pc2_baseline.training.method import Sizes
+from pc2_baseline.training.run_folder import read_run
 
 CPU = torch.device("cpu")
+POOLED = [
+    "data.tokenizer=jieba", "model.similarity=pooled", "model.embed_dim=32", "model.word_dim=32",
+    "model.dropout=0.2", "model.feature_dropout=0", "train.batch=32", "train.lr=5e-3",
+    "train.warmup_epochs=4", "train.epochs=1", "train.device=cpu", "train.pictures=false",
+    "train.tensorboard=false",
+]  # fmt: skip
 
 
 @pytest.fixture
@@ -67,3 +76,15 @@ def resumes(on_tiny):
         assert (again.similarity(pairs) == whole.similarity(pairs)).all()
 
     return check
+
+
+@pytest.fixture
+def learned(easy, tmp_path):
+    """Train a preset's method on pooled vectors, which takes a second, and judge it."""
+
+    def outcome(preset, *overrides):
+        run = tmp_path / "run"
+        done = train(easy, run, read_settings(preset, [*POOLED, *overrides]))
+        return done, report(run, read_run(run), easy, easy / "truth.csv")
+
+    return outcome

@@ -7,16 +7,13 @@ import pytest
 import torch
 
 from now_builder.errors import TrainingError
-from pc2_baseline.analysis.truth import report
 from pc2_baseline.config import read_settings
 from pc2_baseline.data.pairs import open_pairs
 from pc2_baseline.methods import cream
 from pc2_baseline.methods.cream import CLEAN, HARD, NOISY, Cream, mined_targets
 from pc2_baseline.modules.contrastive import info_nce, soft_info_nce
 from pc2_baseline.modules.learner import Learner
-from pc2_baseline.runs.train import train
 from pc2_baseline.training.method import Sizes
-from pc2_baseline.training.run_folder import read_run
 
 CPU = torch.device("cpu")
 CHANCE = 2 * 100 * (1 + 5 + 10) / 40
@@ -65,15 +62,9 @@ def steps_of(method, pairs, epoch, monkeypatch):
     return [step.pair_index for step in taken if step.peer == "a"]
 
 
-def test_it_learns_and_its_division_finds_the_shuffled_pairs(easy, tmp_path):
-    overrides = [
-        "data.tokenizer=jieba", "model.embed_dim=32", "model.word_dim=32",
-        "model.similarity_dim=16", "train.lr=5e-3", "train.warmup_epochs=4", "train.epochs=1",
-        "train.device=cpu", "model.feature_dropout=0", "train.weight_decay=0",
-    ]  # fmt: skip
-    done = train(easy, tmp_path / "run", read_settings("cream-demo", overrides))
+def test_it_learns_and_its_division_finds_the_shuffled_pairs(learned):
+    done, found = learned("cream-demo")
     assert done.best_rsum > 4 * CHANCE
-    found = report(tmp_path / "run", read_run(tmp_path / "run"), easy, easy / "truth.csv")
     assert found.best.auroc > 0.9
     assert set(found.best.auroc_by_statistic) == {"loss"}
 

@@ -4,28 +4,16 @@ import numpy as np
 import pytest
 import torch
 
-from pc2_baseline.analysis.truth import report
-from pc2_baseline.config import read_settings
 from pc2_baseline.methods import decl
 from pc2_baseline.modules.evidence import dirichlet_loss
-from pc2_baseline.runs.train import train
-from pc2_baseline.training.run_folder import read_run
 
 CHANCE = 2 * 100 * (1 + 5 + 10) / 40
 """rSum of a random matrix over 40 pairs; knowing the topic gives about 440."""
 
 
-def test_it_learns_and_its_division_finds_the_shuffled_pairs(easy, tmp_path):
-    overrides = [
-        "data.tokenizer=jieba", "model.embed_dim=48", "model.word_dim=32", "train.lr=5e-3",
-        "train.batch=32",
-        "model.similarity_dim=16", "model.dropout=0.2", "model.feature_dropout=0",
-        "train.warmup_epochs=5", "train.epochs=1", "train.pictures=false",
-        "train.tensorboard=false", "train.device=cpu",
-    ]  # fmt: skip
-    done = train(easy, tmp_path / "run", read_settings("decl-demo", overrides))
+def test_it_learns_and_its_division_finds_the_shuffled_pairs(learned):
+    done, found = learned("decl-demo", "train.warmup_epochs=5")
     assert done.best_rsum > 4 * CHANCE
-    found = report(tmp_path / "run", read_run(tmp_path / "run"), easy, easy / "truth.csv")
     assert found.epochs[-1].auroc > 0.8
     assert found.epochs[-1].clean_matched > 0.8 * found.epochs[-1].clean > 8
 

@@ -5,15 +5,12 @@ import pytest
 import torch
 
 from now_builder.errors import TrainingError
-from pc2_baseline.analysis.truth import report
 from pc2_baseline.config import read_settings
 from pc2_baseline.data.pairs import open_pairs
 from pc2_baseline.methods.gsc import Gsc
 from pc2_baseline.modules.division import clean_posterior
 from pc2_baseline.modules.learner import Learner
-from pc2_baseline.runs.train import train
 from pc2_baseline.training.method import Sizes
-from pc2_baseline.training.run_folder import read_run
 
 CPU = torch.device("cpu")
 CHANCE = 2 * 100 * (1 + 5 + 10) / 40
@@ -39,15 +36,9 @@ def made(tiny, small):
     return make
 
 
-def test_it_learns_and_its_weights_find_the_shuffled_pairs(easy, tmp_path):
-    overrides = [
-        "data.tokenizer=jieba", "model.embed_dim=32", "model.word_dim=32",
-        "model.similarity_dim=16", "train.lr=5e-3", "train.warmup_epochs=4", "train.epochs=1",
-        "train.device=cpu", "train.seed=1",
-    ]  # fmt: skip
-    done = train(easy, tmp_path / "run", read_settings("gsc-demo", overrides))
+def test_it_learns_and_its_weights_find_the_shuffled_pairs(learned):
+    done, found = learned("gsc-demo", "train.epochs=3", "train.seed=1")
     assert done.best_rsum > 4 * CHANCE
-    found = report(tmp_path / "run", read_run(tmp_path / "run"), easy, easy / "truth.csv")
     assert found.epochs[-1].auroc > 0.85
     assert found.epochs[-1].auroc_by_statistic["loss"] > 0.85
 

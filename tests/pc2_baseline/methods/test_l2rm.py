@@ -5,7 +5,6 @@ import pytest
 import torch
 
 from now_builder.errors import TrainingError
-from pc2_baseline.analysis.truth import report
 from pc2_baseline.config import read_settings
 from pc2_baseline.data.pairs import open_pairs
 from pc2_baseline.methods import l2rm, make_method
@@ -13,9 +12,7 @@ from pc2_baseline.modules.beta_mixture import divide_by_beta
 from pc2_baseline.modules.division import Division
 from pc2_baseline.modules.learner import Learner
 from pc2_baseline.modules.transport import CostFunction, partial_plan, rematching
-from pc2_baseline.runs.train import train
 from pc2_baseline.training.method import Sizes
-from pc2_baseline.training.run_folder import read_run
 
 CPU = torch.device("cpu")
 CHANCE = 2 * 100 * (1 + 5 + 10) / 40
@@ -59,22 +56,9 @@ def same(first, second):
     return all(torch.equal(first[name], second[name]) for name in first)
 
 
-def test_it_learns_and_its_division_finds_the_shuffled_pairs(easy, tmp_path):
-    settings = read_settings(
-        "l2rm-demo",
-        [
-            *SMALL,
-            "train.batch=16",
-            "train.lr=5e-3",
-            "train.warmup_epochs=3",
-            "train.epochs=1",
-            "train.tensorboard=false",
-            "train.pictures=false",
-        ],
-    )
-    done = train(easy, tmp_path / "run", settings)
+def test_it_learns_and_its_division_finds_the_shuffled_pairs(learned):
+    done, found = learned("l2rm-demo", "train.batch=16", "train.warmup_epochs=3")
     assert done.best_rsum > 4 * CHANCE
-    found = report(tmp_path / "run", read_run(tmp_path / "run"), easy, easy / "truth.csv")
     assert len(found.epochs) == 4
     assert found.best.auroc > 0.8
     assert set(found.best.auroc_by_statistic) == {"loss"}

@@ -21,8 +21,9 @@ from pc2_baseline.training.run_folder import read_run
 
 CPU = torch.device("cpu")
 SMALL = [
-    "model.embed_dim=96", "model.word_dim=64", "model.similarity_dim=32", "train.batch=32",
-    "train.lr=2e-3", "train.warmup_epochs=4", "train.device=cpu",
+    "model.embed_dim=32", "model.word_dim=32", "model.similarity_dim=16", "model.graph_layers=1",
+    "model.feature_dropout=0", "train.batch=32", "train.lr=5e-3", "train.weight_decay=0",
+    "train.warmup_epochs=4", "train.device=cpu", "train.pictures=false", "train.tensorboard=false",
 ]  # fmt: skip
 CHANCE = 2 * 100 * (1 + 5 + 10) / 40
 """rSum of a random matrix over 40 pairs; knowing the topic gives about 440."""

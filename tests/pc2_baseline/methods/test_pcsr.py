@@ -5,7 +5,6 @@ import pytest
 import torch
 
 from now_builder.errors import ConfigError
-from pc2_baseline.analysis.truth import report
 from pc2_baseline.config import read_settings
 from pc2_baseline.data.pairs import open_pairs
 from pc2_baseline.methods.pcsr import Pcsr
@@ -14,9 +13,7 @@ from pc2_baseline.modules.coteaching import PairStatistics
 from pc2_baseline.modules.division import Division
 from pc2_baseline.modules.learner import Learner, Step
 from pc2_baseline.modules.losses import soft_margin, triplet_hardest
-from pc2_baseline.runs.train import train
 from pc2_baseline.training.method import Sizes
-from pc2_baseline.training.run_folder import read_run
 
 CPU = torch.device("cpu")
 CHANCE = 2 * 100 * (1 + 5 + 10) / 40
@@ -59,16 +56,10 @@ def of_one_peer(method, pairs, peer=0):
     return own, own.net.encode(pairs.batch(np.arange(12)))
 
 
-def test_it_learns_and_its_division_finds_the_shuffled_pairs(easy, tmp_path):
-    overrides = [
-        "data.tokenizer=jieba", "model.embed_dim=32", "model.word_dim=32",
-        "model.similarity_dim=16", "train.lr=5e-3", "train.warmup_epochs=4", "train.epochs=2",
-        "train.device=cpu", "model.feature_dropout=0", "train.weight_decay=0",
-        "method.noisy_from_epoch=0", "method.ambiguous_from_epoch=1", "method.classes=16",
-    ]  # fmt: skip
-    done = train(easy, tmp_path / "run", read_settings("pcsr-demo", overrides))
+def test_it_learns_and_its_division_finds_the_shuffled_pairs(learned):
+    stages = "method.noisy_from_epoch=0", "method.ambiguous_from_epoch=1"
+    done, found = learned("pcsr-demo", *stages, "method.classes=16", "train.epochs=2")
     assert done.best_rsum > 4 * CHANCE
-    found = report(tmp_path / "run", read_run(tmp_path / "run"), easy, easy / "truth.csv")
     assert found.epochs[-1].auroc > 0.9
 
 

@@ -4,14 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from pc2_baseline.analysis.truth import report
-from pc2_baseline.config import read_settings
 from pc2_baseline.methods.bases import two_peers
 from pc2_baseline.modules import coteaching
 from pc2_baseline.modules.coteaching import DividedPairs
 from pc2_baseline.modules.division import Division
-from pc2_baseline.runs.train import train
-from pc2_baseline.training.run_folder import read_run
 
 CHANCE = 2 * 100 * (1 + 5 + 10) / 40
 """rSum of a random matrix over 40 pairs; knowing the topic gives about 440."""
@@ -65,17 +61,9 @@ def trained_score(net, pairs, rows):
 
 
 @pytest.mark.parametrize("preset", ["ncr-demo", "bicro-demo"])
-def test_it_learns_and_its_division_finds_the_shuffled_pairs(easy, tmp_path, preset):
-    overrides = [
-        "data.tokenizer=jieba", "model.embed_dim=48", "model.word_dim=32", "train.lr=5e-3",
-        "train.batch=32",
-        "model.similarity_dim=16", "model.dropout=0.2", "model.feature_dropout=0",
-        "train.warmup_epochs=4", "train.epochs=1", "train.pictures=false",
-        "train.tensorboard=false", "train.device=cpu",
-    ]  # fmt: skip
-    done = train(easy, tmp_path / "run", read_settings(preset, overrides))
+def test_it_learns_and_its_division_finds_the_shuffled_pairs(learned, preset):
+    done, found = learned(preset)
     assert done.best_rsum > 4 * CHANCE
-    found = report(tmp_path / "run", read_run(tmp_path / "run"), easy, easy / "truth.csv")
     assert found.epochs[-1].auroc > 0.75
 
 

@@ -1,14 +1,13 @@
 """A trained detector stands between random boxes and the browser's own."""
 
 import json
-import os
-import subprocess
 import sys
 from dataclasses import asdict
 
 import pytest
 import torch
 
+from now_builder.cli import main
 from now_builder.detect.base import Page
 from now_builder.detect.training.bounds import RandomBoxes, measure_detector
 from now_builder.detect.training.data import read_pool
@@ -37,17 +36,13 @@ def test_bounds_enclose_the_detector(drawn, found):
         assert said in text
 
 
-def test_the_command_prints_a_table_or_json(drawn, trained, found):
-    code = "from now_builder.cli import main; main()"
-    command = [sys.executable, "-c", code, "measure-detector", str(drawn), str(trained[0])]
-    done = subprocess.run(
-        [*command, "--pool", "test", "--threads", "1", "--json"],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    tree = json.loads(done.stdout)
+def test_the_command_prints_a_table_or_json(drawn, trained, found, monkeypatch, capsys):
+    command = ["now-builder", "measure-detector", str(drawn), str(trained[0])]
+    monkeypatch.setattr(sys, "argv", [*command, "--pool", "test", "--threads", "1", "--json"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert not ended.value.code
+    tree = json.loads(capsys.readouterr().out)
     assert tree == asdict(found)
     assert set(tree["sources"]) == {"detector", "dom", "grid", "random"}
     assert tree["pool"] == "test"

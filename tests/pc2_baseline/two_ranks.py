@@ -1,20 +1,26 @@
-"""Run by torchrun: a similarity block whole and split among the ranks, in float64.
+"""Run by torchrun: a similarity block whole and split among the ranks, then whole trainings.
 
-Exits with an error unless scores, gradients of inputs and parameters, and running statistics agree
-to 1e-12 on every rank.
+Usage: ``two_ranks.py FILE``; FILE is a JSON list of release, run folder, preset and overrides.
+Exits with an error unless scores, gradients of inputs and parameters, and running statistics of the
+block, in float64, agree to 1e-12 on every rank.
 """
 
+import json
 import sys
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
 
+from pc2_baseline import process_groups
+from pc2_baseline.config import read_settings
 from pc2_baseline.networks.attention import ImramSimilarity, ScanSimilarity
 from pc2_baseline.networks.codes import CaptionCodes, ImageCodes
 from pc2_baseline.networks.cosine import CosineSimilarity
 from pc2_baseline.networks.fused import unit
 from pc2_baseline.networks.similarity import MemoryBudget, SafSimilarity, SgrSimilarity
 from pc2_baseline.process_groups import ALONE, join_process_groups
+from pc2_baseline.runs.train import train
 
 
 def outcome(make, group, captions_given):
@@ -38,8 +44,7 @@ def outcome(make, group, captions_given):
     return [scores.detach(), *gradients, *similarity.buffers()]
 
 
-def main():
-    dist.init_process_group("gloo")
+def compare_blocks():
     (group,) = join_process_groups(1).groups
     for name, make in (
         ("sgr", lambda: SgrSimilarity(24, 10, 3)),
@@ -55,6 +60,13 @@ def main():
                 worst = (whole - part).abs().max().item()
                 assert worst <= 1e-12 * max(1.0, whole.abs().max().item()), (name, captions, worst)
     sys.stdout.write(f"rank {dist.get_rank()} agrees\n")
+
+
+def main():
+    process_groups.start("cpu")
+    compare_blocks()
+    for release, run, preset, overrides in json.loads(Path(sys.argv[1]).read_text()):
+        train(Path(release), Path(run), read_settings(preset, overrides))
     dist.destroy_process_group()
 
 
