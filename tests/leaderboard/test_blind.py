@@ -19,6 +19,7 @@ from leaderboard.blind import RoundPlan, close_round, keyed_order, make_round
 from leaderboard.scoring.evaluate import score, validate
 from leaderboard.scoring.references import chance_rsum
 from leaderboard.store.entries import entry_of
+from leaderboard.store.proof import read_board
 from leaderboard.store.verify import verify
 from leaderboard.submission.archive import new_submission, pack
 from leaderboard.submission.gallery import read_gallery
@@ -249,7 +250,7 @@ def test_a_blind_result_tells_aggregates_alone(out, tmp_path):
     result = score(_submit(out, _noisy(out), tmp_path / "x.zip"), out / "judge")
     assert (result.release.origin, result.ranks) == ("blind", None)
     assert set(result.references) == {"chance"}
-    assert entry_of(result).evidence == "blind"
+    assert entry_of(result).evidence == "scored", "a mark needs the judge's signature"
     tree = json.loads(result.to_json())
     for way in ("i2t", "t2i"):
         assert tree[way]["hits"] == {}
@@ -257,6 +258,17 @@ def test_a_blind_result_tells_aggregates_alone(out, tmp_path):
     assert verify(tmp_path / "r.json", result, tmp_path / "x.zip", out / "judge") == []
     with pytest.raises(FormatError, match="no ranks in it"):
         verify(tmp_path / "r.json", result)
+
+
+def test_a_blind_result_has_its_mark_where_the_judge_signs(out, tmp_path, now_leaderboard):
+    store, key = tmp_path / "board", tmp_path / "judge.key"
+    _submit(out, _noisy(out), tmp_path / "x.zip")
+    assert now_leaderboard("keys", "make", key, "--store", store)[0] == 0
+    submit = ("submit", tmp_path / "x.zip", "--release", out / "judge", "--store", store)
+    code, _, problem = now_leaderboard(*submit, "--judge-key", key)
+    assert (code, problem) == (0, "")
+    (entry,) = read_board([store])
+    assert entry.evidence == "blind"
 
 
 def test_ties_of_prime_widths_do_not_spell_the_pairing(out, tmp_path):
