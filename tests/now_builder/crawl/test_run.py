@@ -172,7 +172,9 @@ VICTIMS = {
 }
 
 
-@pytest.mark.parametrize("victim", VICTIMS)
+@pytest.mark.parametrize(
+    "victim", ["browser", pytest.param("zygote", marks=pytest.mark.slow), "driver"]
+)
 def test_a_browser_that_dies_costs_no_page(tmp_path: Path, victim: str) -> None:
     lines = many(8)
     with Awkward() as server:

@@ -58,7 +58,7 @@ class Killer(threading.Thread):
 
 
 def test_a_killed_worker_costs_nothing_that_was_final(tmp_path: Path) -> None:
-    lines = many(30)
+    lines = many(18)
     with Awkward() as server:
         urls = write_list(tmp_path, lines)
         settings = settings_for(server, **ON_RAY, concurrency=2)
