@@ -17,6 +17,14 @@ from pc2_baseline.config import DataSettings, Settings
 from pc2_baseline.method_settings.triplet import OneNetworkSettings
 from pc2_baseline.runs.open_run import OpenRun, mean_similarity, open_runs
 
+_TITLES = {
+    "bicro": "BiCro",
+    "contrastive": "Softmax loss",
+    "crossfit": "Cross-fit division",
+    "ridge": "Ridge regression",
+}
+"""Titles of methods that are not their names in capitals."""
+
 
 def predict(
     run: Path | Sequence[Path],
@@ -69,22 +77,26 @@ def describe(opened: Sequence[OpenRun], split: str, title: str | None = None) ->
         checkpoint_selection="dev",
         noise=first.record.release.noise,
     )
-    found = title or " + ".join(dict.fromkeys(_title(settings) for settings in every))
+    found = title or " + ".join(dict.fromkeys(method_title(settings) for settings in every))
     meta = new_submission(first.release, track_of(every[0].data), split, found, training)
     compute = Compute(params_m=round(sum(run.parameters for run in opened) / 1e6, 3))
     return meta.model_copy(update={"compute": compute})
 
 
-def _title(settings: Settings) -> str:
-    """Name a method as the papers do; one network by itself goes by the network's name.
+def method_title(settings: Settings) -> str:
+    """Name a method as the papers do; a network that takes every pair as matched goes by its own.
 
-    Who was trained on the truth is told.
+    A mismatch threshold is a star, another network than SGR is named, and who was trained on the
+    truth is told.
     """
     method = settings.method
-    if not isinstance(method, OneNetworkSettings):
-        return method.name.upper()
     network = settings.model.similarity.upper().replace("_", " ")
-    return f"{network}-C (trained on matched pairs alone)" if method.matched_only else network
+    if isinstance(method, OneNetworkSettings):
+        return f"{network}-C (trained on matched pairs alone)" if method.matched_only else network
+    title = _TITLES.get(method.name, method.name.upper())
+    star = "*" if getattr(method, "mismatch_threshold", 0) else ""
+    other = network != "SGR" and method.name != "ridge"
+    return f"{title}{star}, {network.lower()} network" if other else f"{title}{star}"
 
 
 def track_of(data: DataSettings) -> str:

@@ -23,6 +23,7 @@ from now_builder.formats.beliefs import read_beliefs
 from now_builder.formats.release import read_split_captions
 from pc2_baseline.cli import main
 from pc2_baseline.config import Settings, presets, read_settings
+from pc2_baseline.runs.predict import method_title
 
 
 @dataclass
@@ -269,6 +270,17 @@ def test_every_preset_is_valid_and_says_what_it_is():
     for name, line in presets().items():
         read_settings(name, [])
         assert line.endswith("."), f"{name}: {line}"
+
+
+@pytest.mark.parametrize(
+    ("preset", "title"),
+    [("pc2-paper", "PC2"), ("pc2-star", "PC2*"), ("bicro-star", "BiCro*"), ("sgr", "SGR"),
+     ("scan-t2i", "SCAN T2I"), ("pc2-pooled-demo", "PC2, pooled network"),
+     ("crossfit", "Cross-fit division"), ("ridge", "Ridge regression"),
+     ("sgr-c", "SGR-C (trained on matched pairs alone)")],
+)  # fmt: skip
+def test_a_submission_names_its_method_as_papers_do_and_another_network(preset, title):
+    assert method_title(read_settings(preset, [])) == title
 
 
 def test_the_default_preset_has_the_papers_values():
