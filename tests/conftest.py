@@ -49,6 +49,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
     return Scheduling(config, log)
 
 
+@cache
+def _give_way() -> None:
+    """Lower this worker's priority: all that show pages are one worker's, the last to end."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        os.nice(5)
+
+
 @contextmanager
 def _alone(factory: pytest.TempPathFactory) -> Iterator[None]:
     """Wait until no other test process is at work with browsers: pages have time limits."""
@@ -62,6 +69,8 @@ def _browser_module(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[None]:
     """Hold the machine for a file of browser tests."""
+    if not _shows_pages(request.node.nodeid):
+        _give_way()
     if request.node.get_closest_marker("browser") is None:
         yield
         return

@@ -57,6 +57,7 @@ class Killer(threading.Thread):
             time.sleep(0.05)
 
 
+@pytest.mark.slow
 def test_a_killed_worker_costs_nothing_that_was_final(tmp_path: Path) -> None:
     lines = many(18)
     with Awkward() as server:
