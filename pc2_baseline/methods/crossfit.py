@@ -49,8 +49,9 @@ class CrossFit(Peers):
         device: Device of the networks.
 
     Note:
-        What repeats is not held out: where many pages of a site share a caption and a look, a peer
-        has trained on pairs like those that it judges. Folds go by image, not by site.
+        Pairs with the same caption are in one fold: a peer that has learned a site's slogan on
+        other pages of the site would call it matched wherever it stands. What pages of a site share
+        besides, look and words, is in all folds.
 
     Source:
         Estimating what a sample is judged by on the other samples, with the parts swapped, is
@@ -87,7 +88,7 @@ class CrossFit(Peers):
             epoch: From 0, the warm-up included.
         """
         each = self.groups.for_each_peer
-        fold = assign_folds(train.image_of, self.method.folds, self.train.seed)
+        fold = assign_folds(train.image_of, train.captions, self.method.folds, self.train.seed)
         losses = each(lambda peer: self._learn(train, epoch, peer, fold != peer))
         by_peer = each(
             lambda peer: self._held_out_losses(train, peer, np.flatnonzero(fold == peer))

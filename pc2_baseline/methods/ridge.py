@@ -164,7 +164,7 @@ class Ridge:
             "idf": lsa.idf, "tokens": lsa.tokens, "caption_mean": lsa.mean,
         }  # fmt: skip
         standardised = ((pages - mean) / scale)[torch.from_numpy(train.image_of)]
-        fold = assign_folds(train.image_of, self.method.folds, self.seed)
+        fold = assign_folds(train.image_of, train.captions, self.method.folds, self.seed)
         return Problem(standardised, lsa.vectors(train.captions), fold)
 
 

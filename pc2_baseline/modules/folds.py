@@ -1,5 +1,7 @@
 """Folds of the pairs, each judged by a network that did not train on it."""
 
+from collections.abc import Sequence
+
 import numpy as np
 from jaxtyping import Float, Int
 
@@ -11,30 +13,62 @@ _FOLDS = 3  # part of the stream's name
 
 
 def assign_folds(
-    image_of: Int[np.ndarray, " pairs"], folds: int, seed: int
+    image_of: Int[np.ndarray, " pairs"],
+    captions: Sequence[Int[np.ndarray, " _"]],
+    folds: int,
+    seed: int,
 ) -> Int[np.ndarray, " pairs"]:
-    """Return the fold of each pair; folds differ by one image at most.
+    """Return the fold of each pair; pairs that share an image or a caption are in one fold.
 
-    All captions of an image are in one fold, so that a network that did not train on a fold has
-    never seen its images.
+    So a network that did not train on a fold has seen none of its images and none of its captions,
+    not even on another page. Without repeated captions folds differ by one image at most; with
+    them, the largest groups are dealt first, each into the fold with the fewest pairs.
 
     Args:
         image_of: Image of each pair, from 0.
+        captions: Tokens of each pair.
         folds: Number of folds, 2 or more.
         seed: Seed of the draw; nothing else influences it.
 
     Raises:
-        TrainingError: If a fold would have fewer than two images: a pair's loss needs a negative.
+        TrainingError: If a fold would have fewer than two groups: a pair's loss needs a negative.
     """
-    images = int(image_of.max(initial=-1)) + 1
-    if images < 2 * folds:
+    groups = _groups(image_of, captions)
+    sizes = np.bincount(groups)
+    if len(sizes) < 2 * folds:
         raise TrainingError(
-            f"{images} training images in {folds} folds, expected at least 2 a fold; "
-            "lower method.folds"
+            f"{len(sizes)} groups of training pairs that share no image and no caption, in {folds} "
+            "folds, expected at least 2 a fold; lower method.folds"
         )
-    fold_of_image = np.empty(images, dtype=np.int64)
-    fold_of_image[stream(seed, images, _FOLDS).permutation(images)] = np.arange(images) % folds
-    return np.asarray(fold_of_image[image_of])
+    order = stream(seed, len(sizes), _FOLDS).permutation(len(sizes))
+    order = order[np.argsort(-sizes[order], kind="stable")]
+    fold_of_group = np.empty(len(sizes), dtype=np.int64)
+    filled = np.zeros(folds, dtype=np.int64)
+    for group in order:
+        fold_of_group[group] = fold = int(filled.argmin())
+        filled[fold] += sizes[group]
+    return np.asarray(fold_of_group[groups])
+
+
+def _groups(
+    image_of: Int[np.ndarray, " pairs"], captions: Sequence[Int[np.ndarray, " _"]]
+) -> Int[np.ndarray, " pairs"]:
+    """Return a number for each pair, equal where pairs share an image or a caption, also by others.
+
+    Without repeated captions it is the image.
+    """
+    numbers: dict[bytes, int] = {}
+    caption_of = np.array(
+        [numbers.setdefault(np.asarray(own).tobytes(), len(numbers)) for own in captions]
+    )
+    group, before = image_of.copy(), None
+    while before is None or not np.array_equal(group, before):
+        before = group
+        for shared in (caption_of, image_of):
+            lowest = np.full(int(shared.max()) + 1, len(group))
+            np.minimum.at(lowest, shared, group)
+            group = lowest[shared]
+    return np.unique(group, return_inverse=True)[1]
 
 
 def divide_by_fold(

@@ -101,7 +101,7 @@ def test_no_peer_ever_trains_on_its_fold(tiny, small, monkeypatch, folds):
     settings = read_settings("crossfit", [*small, f"method.folds={folds}"])
     with open_pairs(tiny, "train", settings.data, CPU) as pairs:
         method = make(settings, pairs)
-        fold = assign_folds(pairs.image_of, folds, settings.train.seed)
+        fold = assign_folds(pairs.image_of, pairs.captions, folds, settings.train.seed)
         for epoch in range(4):
             taken.clear()
             method.fit_epoch(pairs, epoch)
@@ -118,7 +118,7 @@ def test_no_peer_ever_trains_on_its_fold(tiny, small, monkeypatch, folds):
 def test_what_is_in_a_fold_cannot_change_the_network_that_judges_it(tiny, small):
     settings = read_settings("crossfit", small)
     with open_pairs(tiny, "train", settings.data, CPU) as pairs:
-        fold = assign_folds(pairs.image_of, 4, settings.train.seed)
+        fold = assign_folds(pairs.image_of, pairs.captions, 4, settings.train.seed)
         inside = np.flatnonzero(fold == 1)
         captions = list(pairs.captions)
         for row, other in zip(inside, np.roll(inside, 1), strict=True):
@@ -280,7 +280,7 @@ def test_a_softmax_loss_is_weighed_by_the_clean_probabilities(tiny, monkeypatch,
     }[loss]
     with open_pairs(tiny, "train", settings.data, CPU) as pairs:
         method = make(settings, pairs)
-        fold = assign_folds(pairs.image_of, 3, settings.train.seed)
+        fold = assign_folds(pairs.image_of, pairs.captions, 3, settings.train.seed)
         for epoch in range(2):
             before = copy.deepcopy(method.nets)
             taken.clear()

@@ -163,7 +163,9 @@ def test_an_epoch_is_a_penalty_and_they_grow_by_equal_factors(tiny):
         assert torch.equal(method.state_dict()["networks"]["weights"], method.problem.solve(8.0))
         loss = method.statistics["loss"].numpy()
         np.testing.assert_allclose(loss, 1 - method.problem.held_out(8.0).numpy())
-        assert np.array_equal(method.statistics["fold"].numpy(), assign_folds(pairs.image_of, 3, 0))
+        assert np.array_equal(
+            method.statistics["fold"].numpy(), assign_folds(pairs.image_of, pairs.captions, 3, 0)
+        )
         assert np.array_equal(method.statistics["clean_prob"], divide(loss, 0).clean_prob)
 
 
@@ -171,7 +173,7 @@ def test_captions_of_a_fold_never_change_the_fit_that_judges_them(tiny):
     """Pairs within a fold swap captions: the words that there are stay the same."""
     settings = read_settings("ridge", SMALL)
     with open_pairs(tiny, "train", settings.data, CPU) as pairs:
-        inside = np.flatnonzero(assign_folds(pairs.image_of, 3, 0) == 1)
+        inside = np.flatnonzero(assign_folds(pairs.image_of, pairs.captions, 3, 0) == 1)
         captions = list(pairs.captions)
         for row, other in zip(inside, np.roll(inside, 1), strict=True):
             captions[row] = pairs.captions[other]

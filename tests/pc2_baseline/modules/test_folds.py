@@ -1,4 +1,4 @@
-"""Folds are balanced, keep an image's captions together, and are divided one by one."""
+"""Folds are balanced, hold what repeats together, and are divided one by one."""
 
 import numpy as np
 import pytest
@@ -10,34 +10,63 @@ from pc2_baseline.modules.division import divide
 from pc2_baseline.modules.folds import assign_folds, divide_by_fold
 
 
+def own_captions(pairs):
+    """No two captions are alike."""
+    return [np.array([row]) for row in range(pairs)]
+
+
 @given(st.integers(2, 7), st.integers(0, 40), st.integers(0, 5))
 def test_folds_are_balanced_and_a_function_of_the_seed_alone(folds, more, seed):
     image_of = np.arange(2 * folds + more)
-    found = assign_folds(image_of, folds, seed)
+    found = assign_folds(image_of, own_captions(len(image_of)), folds, seed)
     sizes = np.bincount(found, minlength=folds)
     assert len(sizes) == folds
     assert sizes.max() - sizes.min() <= 1
     np.random.default_rng(seed).random(100)  # whatever else is drawn
-    assert np.array_equal(assign_folds(image_of, folds, seed), found)
+    assert np.array_equal(assign_folds(image_of, own_captions(len(image_of)), folds, seed), found)
 
 
 def test_another_seed_draws_other_folds_and_rows_follow_no_order():
-    first, second = (assign_folds(np.arange(400), 4, seed) for seed in (0, 1))
+    first, second = (assign_folds(np.arange(400), own_captions(400), 4, seed) for seed in (0, 1))
     assert 60 < (first == second).sum() < 140, "a quarter by chance"
     assert abs(np.corrcoef(first, np.arange(400))[0, 1]) < 0.15
 
 
 def test_all_captions_of_an_image_are_in_one_fold_in_any_order():
     image_of = np.random.default_rng(0).permutation(np.repeat(np.arange(21), 5))
-    found = assign_folds(image_of, 4, 0)
+    found = assign_folds(image_of, own_captions(105), 4, 0)
     for image in range(21):
         assert len(set(found[image_of == image])) == 1
     assert np.bincount(found).tolist() == [30, 25, 25, 25]
 
 
+def test_a_caption_of_many_pages_is_in_one_fold():
+    """A network that has seen a site's slogan on other pages of it would call it matched."""
+    captions = [np.array([7, 8, 9]) if row % 5 == 0 else np.array([row]) for row in range(200)]
+    found = assign_folds(np.arange(200), captions, 4, 0)
+    assert len(set(found[::5])) == 1
+    assert np.bincount(found).tolist() == [50, 50, 50, 50]
+    assert set(found) == set(range(4))
+
+
+@given(st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)), min_size=1, max_size=40))
+def test_no_image_and_no_caption_is_in_two_folds(drawn):
+    """Images 0 to 12 and captions 0 to 12 at random, and enough others to fill the folds."""
+    drawn = [*drawn, *((13 + more, 13 + more) for more in range(6))]
+    image_of = np.unique([image for image, _ in drawn], return_inverse=True)[1]
+    found = assign_folds(image_of, [np.array([caption]) for _, caption in drawn], 3, 0)
+    for side in (0, 1):
+        for own in {pair[side] for pair in drawn}:
+            assert (
+                len({int(f) for f, pair in zip(found, drawn, strict=True) if pair[side] == own})
+                == 1
+            )
+
+
 def test_too_few_images_for_the_folds_end_in_one_line():
-    with pytest.raises(TrainingError, match=r"7 training images in 4 folds.*lower method\.folds"):
-        assign_folds(np.arange(7), 4, 0)
+    said = r"7 groups of training pairs.*in 4 folds.*lower method\.folds"
+    with pytest.raises(TrainingError, match=said):
+        assign_folds(np.arange(7), own_captions(7), 4, 0)
 
 
 def test_each_fold_is_divided_by_a_mixture_of_its_own():
