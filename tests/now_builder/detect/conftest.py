@@ -4,6 +4,7 @@ import io
 import json
 import math
 import random
+import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,11 +14,11 @@ from PIL import Image, ImageDraw, ImageFont
 from now_builder.detect.labels.coco import CocoWriter, scratch
 from now_builder.detect.labels.elements import label
 from now_builder.detect.labels.mapping import DEFAULT
+from now_builder.detect.model.weights import find_weights
 from now_builder.detect.settings import TrainDetectorSettings
 from now_builder.detect.training.data import read_train_pages
 from now_builder.detect.training.finish import finish
 from now_builder.detect.training.loop import Training
-from now_builder.detect.training.run import train_detector
 from now_builder.formats.shard import (
     HEIGHT,
     WIDTH,
@@ -356,15 +357,12 @@ def few(shared):
 
 
 @pytest.fixture(scope="session")
-def weights(few, shared):
-    """A detector after three steps: for what holds for any weights."""
-    settings = TrainDetectorSettings(steps=3, batch_size=2, threads=1, device="cpu")
-
-    def make(folder):
-        folder.mkdir()
-        train_detector(few, folder / "w.safetensors", settings)
-
-    return shared("weights", make) / "w.safetensors"
+def weights(tmp_path_factory):
+    """The shipped detector as a file of one's own: for what holds for any weights."""
+    path = tmp_path_factory.mktemp("weights") / "w.safetensors"
+    for suffix in (".safetensors", ".json"):
+        shutil.copy(find_weights(None).with_suffix(suffix), path.with_suffix(suffix))
+    return path
 
 
 @pytest.fixture(scope="session")
