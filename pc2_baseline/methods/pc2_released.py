@@ -13,7 +13,7 @@ from pc2_baseline.method_settings.pc2 import Pc2ReleasedSettings
 from pc2_baseline.methods.bases.co_taught import CoTaught
 from pc2_baseline.modules.bank import oscillation
 from pc2_baseline.modules.coteaching import PairStatistics, PeerEpoch, Rows, dividing_batches
-from pc2_baseline.modules.division import divide
+from pc2_baseline.modules.division import THRESHOLD, divide
 from pc2_baseline.modules.learner import Step
 from pc2_baseline.modules.losses import MarginAxis, mean_entropy, own_entropy, soft_margin
 from pc2_baseline.modules.pc2_network import Encoded, Pc2Network, pooled
@@ -138,7 +138,8 @@ class Pc2Released(CoTaught):
         if np.ptp(moved) <= 1e-12 or not self.method.rectify:
             return np.zeros(len(moved)), np.zeros(len(moved), dtype=bool)
         division = divide(moved, self.train.seed)
-        return division.clean_prob, division.is_clean
+        some = bool((division.clean_prob > THRESHOLD).any())
+        return division.clean_prob, division.is_clean & some
 
 
 def refit(net: Pc2Network, captions: CaptionCodes, words: int) -> CaptionCodes:

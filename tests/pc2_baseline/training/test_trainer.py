@@ -1,6 +1,5 @@
 """The life of a run: resume, kills, selection, refusals."""
 
-import contextlib
 import json
 import os
 import re
@@ -371,24 +370,10 @@ def test_too_few_pairs_end_in_one_line(planted, tmp_path, settings, pairs):
 
 
 @pytest.mark.parametrize("pairs", [4, 5, 7])
-def test_a_handful_of_pairs_trains_or_has_too_few_clean_ones(
-    planted, tmp_path, small_settings, pairs
-):
+def test_a_handful_of_pairs_trains(planted, tmp_path, small_settings, pairs):
     release = handful(planted, tmp_path / "release", pairs)
     settings = read_settings("pc2-demo", [*small_settings, "train.batch=2"])
-    too_few = f"[01] of {pairs} pairs are clean, expected at least 2; [^\\n]*$"
-    with contextlib.suppress(TrainingError), _only(too_few):
-        assert train(release, tmp_path / "run", settings).epochs == 4
-
-
-@contextlib.contextmanager
-def _only(pattern):
-    try:
-        yield
-    except TrainingError as error:
-        if not re.search(pattern, str(error)):
-            raise AssertionError(str(error)) from error
-        raise
+    assert train(release, tmp_path / "run", settings).epochs == 4
 
 
 def test_an_unknown_device_is_a_setting_mistake(tiny, tmp_path, small_settings):
