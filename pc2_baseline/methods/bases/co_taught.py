@@ -264,8 +264,9 @@ class CoTaught(TwoPeers[Pc2Network, PairStatistics]):
             margins = similarity.new_full((len(rows),), self.method.margin, dtype=torch.float32)
             losses[rows] = triplet_mean(similarity, margins).cpu().numpy()
             predictions[rows] = net.predict(pairs.images).cpu()
-        if not bank.is_empty and self.method.pseudo_classes:
-            moved = self.oscillation(bank.predictions, predictions).numpy()
+        if self.method.pseudo_classes:
+            moved = self.oscillation(bank.predictions, predictions)
+            moved = moved.where(bank.written, moved.new_zeros(())).numpy()
         return losses, predictions, moved
 
     def _stable(

@@ -24,7 +24,8 @@ AS_PAPER = [
     "method.divergence=old_new", "method.noisy_from_epoch=0", "method.zero_below=0.0",
     "method.repeated_negatives=false", "method.pseudo_caption_fit=exact",
     "method.margin_axis=query", "method.margin_gradient=false", "method.steps=summed",
-    "method.fresh_optimiser=false", "train.select_from_epoch=0",
+    "method.fresh_optimiser=false", "train.select_from_epoch=0", "method.rate_drops=once",
+    "method.batches=near_equal",
 ]  # fmt: skip
 """The released code with each of its departures turned off."""
 

@@ -103,10 +103,13 @@ def test_the_posterior_is_the_same_for_the_same_seed_and_any_scale():
 
 def test_the_bank_starts_empty_and_keeps_what_was_written():
     bank = PredictionBank(3, 2)
-    assert bank.is_empty
+    assert not bank.written.any()
     predictions = torch.tensor([[0.2, 0.8], [1.0, 0.0], [0.5, 0.5]])
     bank.write(predictions)
-    assert not bank.is_empty
+    assert bank.written.all()
+    bank.write_rows(np.array([0]), torch.zeros(1, 2))
+    assert bank.written.tolist() == [False, True, True]
+    bank.write(predictions)
     assert torch.equal(bank.predictions, predictions)
     with pytest.raises(ValueError, match="expected"):
         bank.write(torch.zeros(2, 2))
