@@ -192,7 +192,8 @@ class PlainPc2:
         """Train both peers for an epoch and divide the pairs; return their mean losses."""
         learn = self.warm_up if epoch < self.train.warmup_epochs else self.co_teach
         losses = [learn(pairs, epoch, peer) for peer in range(len(PEERS))]
-        self.divisions = [self.divide(pairs, epoch, peer) for peer in range(len(PEERS))]
+        found = [self.divide(pairs, epoch, peer) for peer in range(len(PEERS))]
+        self.divisions = [(division, correspondence) for division, correspondence, _ in found]
         return losses
 
     def warm_up(self, pairs: PairSet, epoch: int, peer: int) -> float:
@@ -220,8 +221,10 @@ class PlainPc2:
         return loss - self.method.lambda_entropy * entropy
 
     @torch.no_grad()
-    def divide(self, pairs: PairSet, epoch: int, peer: int) -> tuple[Division, np.ndarray]:
-        """Divide the pairs; also return the correspondence of each for a clean margin."""
+    def divide(
+        self, pairs: PairSet, epoch: int, peer: int
+    ) -> tuple[Division, np.ndarray, np.ndarray]:
+        """Divide the pairs; also return each one's correspondence, for a clean margin, and loss."""
         own, seed = self.peers[peer], self.train.seed
         own.net.eval()
         losses, moved = np.zeros((2, len(pairs)), dtype=np.float32)
@@ -239,7 +242,7 @@ class PlainPc2:
         division = by_posterior(clean_posterior(losses, seed), losses)
         stable = by_posterior(clean_posterior(moved, seed), moved)
         prob = division.clean_prob
-        return division, prob + (1 - prob) * stable.clean_prob * stable.is_clean
+        return division, prob + (1 - prob) * stable.clean_prob * stable.is_clean, losses
 
     def co_teach(self, pairs: PairSet, epoch: int, peer: int) -> float:
         """Train a peer by the other's division: a clean step, then a noisy one once it is time."""

@@ -67,6 +67,7 @@ class Pc2Released(CoTaught):
         self.oscillation = DIVERGENCES[self.method.divergence]
         self.clean_axis, self.noisy_axis = AXES[self.method.margin_axis]
         self.trains_bank = self.method.bank == "released"
+        self.needed_divisions = 1 if self.trains_bank else 2
         self.into_batches = CUTS[self.method.batches]
 
     def _learn(self, train: PairSet, epoch: int, peer: int) -> dict[str, float]:

@@ -65,6 +65,7 @@ class CoTaught(TwoPeers[Pc2Network, PairStatistics]):
 
     method: Pc2CommonSettings
     divided = PairStatistics
+    needed_divisions = 2  # a prediction is compared with that of the epoch before
 
     def __init__(self, settings: Settings, sizes: Sizes, device: torch.device) -> None:
         method = settings.method

@@ -63,6 +63,8 @@ class TwoPeers(ABC, Generic[Net, Divided]):
     """Class of the statistics."""
     with_noisy = True
     """Whether noisy pairs are learned at all."""
+    needed_divisions = 1
+    """Epochs of the warm-up, its last ones, whose divisions a later epoch depends on."""
 
     def __init__(self, settings: Settings, sizes: Sizes, device: torch.device) -> None:
         self.train = settings.train
@@ -118,12 +120,14 @@ class TwoPeers(ABC, Generic[Net, Divided]):
         """
         each = self.groups.for_each_peer
         figures = each(lambda peer: self._learn(train, epoch, peer))
-        self.statistics = each(lambda peer: self.divide_pairs(train, epoch, peer))
+        divides = self.train.judges(epoch, self.needed_divisions)
+        if divides:
+            self.statistics = each(lambda peer: self.divide_pairs(train, epoch, peer))
         self.exchange()
         return {
             f"{name}_{letter}": value
             for peer, letter in enumerate(PEERS)
-            for name, value in {**figures[peer], **self.summary(peer)}.items()
+            for name, value in {**figures[peer], **(self.summary(peer) if divides else {})}.items()
         }
 
     def teacher(self, peer: int) -> Divided:
