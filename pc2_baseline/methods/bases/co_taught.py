@@ -266,8 +266,8 @@ class CoTaught(TwoPeers[Pc2Network, PairStatistics]):
             losses[rows] = triplet_mean(similarity, margins).cpu().numpy()
             predictions[rows] = net.predict(pairs.images).cpu()
         if self.method.pseudo_classes:
-            moved = self.oscillation(bank.predictions, predictions)
-            moved = moved.where(bank.written, moved.new_zeros(())).numpy()
+            divergence = self.oscillation(bank.predictions, predictions)
+            moved[bank.written.numpy()] = divergence[bank.written].numpy()
         return losses, predictions, moved
 
     def _stable(
