@@ -6,9 +6,9 @@ float32. Each way has a process of its own, for its peak memory, and they take t
 so that other load on the machine meets all of them. Printed are seconds of one peer, and ratios to
 the plain trainer's.
 
-    python benchmarks/epoch.py                          # the demo's size, widths 256 and 1,024
-    python benchmarks/epoch.py --size 1024 --threads 2 --repeat 2
-    python benchmarks/epoch.py --size 256 --set model.keep_mb=512
+    python -m benchmarks.epoch                          # the demo's size, widths 256 and 1,024
+    python -m benchmarks.epoch --size 1024 --threads 2 --repeat 2
+    python -m benchmarks.epoch --size 256 --set model.keep_mb=512
 """
 
 import argparse
