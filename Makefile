@@ -41,7 +41,7 @@ wheel: setup # a second environment: the wheel itself, and the packages of the f
 	@scripts/wheel.sh $(WHEEL_ENV)
 
 bench: demo ## ratios against the plain way of doing the same work, in one run
-	@for file in benchmarks/*.py; do echo "== $$file"; OMP_NUM_THREADS=2 $(BIN)/python $$file || exit 1; done
+	@for file in benchmarks/*.py; do echo "== $$file"; PYTHONPATH=. OMP_NUM_THREADS=2 $(BIN)/python $$file || exit 1; done
 
 gpu-check: ## what only a GPU can prove, see docs/gpu.md; DEVICE=cpu SIZE=tiny rehearses it
 	@scripts/gpu_check.sh all

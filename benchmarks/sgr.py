@@ -138,7 +138,7 @@ def measure(way: str, size: Size, repeat: int, pipe: Connection) -> None:
         images.regions.grad = captions.words.grad = None
         sgr.zero_grad()
         start = time.perf_counter(), time.process_time()
-        with nullcontext() if way == "loop" else fast_float32():
+        with nullcontext() if way == "loop" else fast_float32(size.dim):
             scores = score(sgr, images, captions)
             scores.square().sum().backward()
         if size.device != "cpu":

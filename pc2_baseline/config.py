@@ -131,7 +131,7 @@ class ModelSettings(Strict):
     keep_mb: Annotated[int, Field(ge=0)] | None = Field(
         None,
         description="MiB of a block that are kept for the backward pass; above it, chunks are "
-        "computed twice. Default: 512 on a CPU, 4096 on a GPU.",
+        "computed twice, which takes a third longer. Default: 4096.",
     )
 
 
@@ -159,6 +159,12 @@ class TrainSettings(Strict):
         description="Epochs after the warm-up before the best one is chosen, and chosen only from "
         "the later ones; 0: from all, the warm-up's too.",
     )
+    judge_warmup: bool = Field(
+        default=True,
+        description="Score dev and divide the pairs after each epoch of the warm-up. Without, dev "
+        "is scored after its last one alone, pairs are divided where the method needs it: the "
+        "same weights, sooner; the best epoch is then chosen among fewer.",
+    )
     seed: Annotated[int, Field(ge=0, lt=2**31)] = Field(0, description="Seed of every random draw.")
     device: str = Field("auto", description="cpu, cuda, cuda:1 …; auto takes CUDA where it is.")
     deterministic: bool = Field(
@@ -175,6 +181,10 @@ class TrainSettings(Strict):
     def total_epochs(self) -> int:
         """Epochs of the warm-up and after it."""
         return self.warmup_epochs + self.epochs
+
+    def judges(self, epoch: int, last: int = 1) -> bool:
+        """Tell whether an epoch is judged; the ``last`` ones of the warm-up always are."""
+        return self.judge_warmup or epoch >= self.warmup_epochs - last
 
 
 class Settings(Strict):

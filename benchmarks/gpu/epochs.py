@@ -120,7 +120,7 @@ def run(check: Check) -> None:
             check.add(f"{mode}: not measured", None, "", note="no time was left")
             continue
         torch.use_deterministic_algorithms(mode.deterministic)  # as the trainer does
-        with fast_float32():
+        with fast_float32(1024):
             time_mode(check, scale, held, mode, mixture)
 
 

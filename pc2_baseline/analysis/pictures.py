@@ -180,7 +180,7 @@ def draw_curves(path: Path, state: CheckpointState, pairs: int, warmup: int) -> 
     names = list(dict.fromkeys(name for record in state.history for name in record.figures))
     shares = [name for name in names if re.fullmatch("clean(_[a-z])?", name)]
     panels = [
-        ("Dev rSum", {"dev rSum": np.array([record.dev["rsum"] for record in state.history])}),
+        ("Dev rSum", {"dev rSum": _dev(state)}),
         ("Loss of a batch", _curves(state, [name for name in names if name.startswith("loss")])),
         ("Share of pairs called clean", _curves(state, shares, float(pairs))),
         ("Division against the truth", _curves(state, [n for n in _QUALITY if n in names])),
@@ -195,6 +195,10 @@ def draw_curves(path: Path, state: CheckpointState, pairs: int, warmup: int) -> 
         axes[0, 0].plot(best, rsum, "o", color=RED, label=label)
         for axis in axes.flat:
             axis.legend(fontsize=8)
+
+
+def _dev(state: CheckpointState) -> Float[np.ndarray, " epochs"]:
+    return np.array([record.dev.get("rsum", np.nan) for record in state.history])
 
 
 def _curves(

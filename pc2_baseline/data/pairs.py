@@ -1,6 +1,6 @@
 """Splits of a release as batches of tensors: regions, tokens and lengths by pair_index."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -156,12 +156,35 @@ def cut(
     return list(np.array_split(order, max(1, min(-(-len(order) // size), len(order) // 2))))
 
 
+def cut_full(
+    pair_index: Int[np.ndarray, " pairs"], size: int, generator: np.random.Generator | None = None
+) -> list[Int[np.ndarray, " _"]]:
+    """Cut pairs into full batches and one with what is left, which may be a single pair.
+
+    The arguments are those of :func:`cut`.
+
+    Source:
+        PyTorch's ``DataLoader``, and with it the released codes of the field.
+    """
+    order = pair_index if generator is None else generator.permutation(pair_index)
+    return [order[start : start + size] for start in range(0, len(order), size)]
+
+
+Cut = Callable[
+    [Int[np.ndarray, " pairs"], int, np.random.Generator | None], list[Int[np.ndarray, " _"]]
+]
+"""How pairs are cut into batches: :func:`cut` or :func:`cut_full`."""
+
+
 def endless(
-    pair_index: Int[np.ndarray, " pairs"], size: int, generator: np.random.Generator
+    pair_index: Int[np.ndarray, " pairs"],
+    size: int,
+    generator: np.random.Generator,
+    into_batches: Cut = cut,
 ) -> Iterator[Int[np.ndarray, " _"]]:
     """Cut pairs into batches again and again, shuffled anew each time; nothing from nothing."""
     while len(pair_index):
-        yield from cut(pair_index, size, generator)
+        yield from into_batches(pair_index, size, generator)
 
 
 def read_vocabulary(release: Path, data: DataSettings) -> Vocabulary:

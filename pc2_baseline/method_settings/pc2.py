@@ -131,6 +131,16 @@ class Pc2ReleasedSettings(Pc2CommonSettings):
     fresh_optimiser: bool = Field(
         default=True, description="Start the optimiser anew after the warm-up."
     )
+    rate_drops: Literal["once", "every"] = Field(
+        "every",
+        description="The learning rate falls to a tenth once, train.lr_drop_epoch epochs after the "
+        "warm-up, or every so many epochs.",
+    )
+    batches: Literal["near_equal", "full"] = Field(
+        "full",
+        description="Near-equal batches without a single pair; or full ones and what is left, and "
+        "an epoch ends at a batch of one pair.",
+    )
 
 
 _OF_THE_PAPER = {
@@ -147,18 +157,24 @@ _OF_THE_PAPER = {
     "steps": "summed",
     "fresh_optimiser": False,
 }
+_AS_BEFORE = {"rate_drops": "once", "batches": "near_equal"}
+"""What ``pc2-released`` did before there was a setting."""
 
 
 def upgrade_method(tree: dict[str, Any]) -> dict[str, Any]:
-    """Convert a run's method section from before ``pc2-released`` was a method of its own.
+    """Convert a run's method section from before ``pc2-released`` had all of its settings.
+
+    Before it was a method of its own, its settings were those of ``pc2``.
 
     Args:
         tree: The section, with all of its settings; others are returned as they are.
     """
+    if tree.get("name") == "pc2-released":
+        return {**_AS_BEFORE, **tree}
     if tree.get("name") != "pc2" or not tree.keys() >= _OF_THE_PAPER.keys():
         return tree
     as_paper = all(tree[key] == value for key, value in _OF_THE_PAPER.items())
     if as_paper and tree.get("class_input") != "padded":
         return {key: value for key, value in tree.items() if key not in _OF_THE_PAPER}
     kept = {key: value for key, value in tree.items() if key != "search_in"}
-    return {**kept, "name": "pc2-released"}
+    return {**kept, **_AS_BEFORE, "name": "pc2-released"}

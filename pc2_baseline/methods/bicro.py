@@ -38,9 +38,9 @@ class BiCro(Relabelling):
         The released code learns from noisy pairs in the second half of the epochs alone, in a step
         of their own before the clean one (``method.noisy_from_epoch``, ``method.steps``), and gives
         those of low label a margin of 0 (``method.zero_below``). Its margins belong to the negative
-        caption in one direction; here a margin is the query's. Where its mixture calls all pairs
-        clean it makes a hundredth noisy, and a peer without clean pairs skips the epoch; here none
-        is made noisy, and the training stops in one line. Dividing batches have one order a run.
+        caption in one direction; here a margin is the query's. A peer whose mixture calls no pair
+        clean skips the epoch; here all but a hundredth are clean then, as where it calls all so.
+        Dividing batches have one order a run.
     """
 
     method: BiCroSettings

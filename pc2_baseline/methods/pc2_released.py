@@ -8,15 +8,23 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from pc2_baseline.config import Settings
-from pc2_baseline.data.pairs import PairSet
+from pc2_baseline.data.pairs import PairSet, cut, cut_full
 from pc2_baseline.method_settings.pc2 import Pc2ReleasedSettings
 from pc2_baseline.methods.bases.co_taught import CoTaught
 from pc2_baseline.modules.bank import oscillation
-from pc2_baseline.modules.coteaching import PairStatistics, PeerEpoch, Rows, dividing_batches
-from pc2_baseline.modules.division import divide
-from pc2_baseline.modules.learner import Step
+from pc2_baseline.modules.coteaching import (
+    NONE,
+    PairStatistics,
+    PeerEpoch,
+    Rows,
+    dividing_batches,
+    full_batches,
+    warm_up_batches,
+)
+from pc2_baseline.modules.division import THRESHOLD, Division, divide
+from pc2_baseline.modules.learner import Step, stepped_rate
 from pc2_baseline.modules.losses import MarginAxis, mean_entropy, own_entropy, soft_margin
-from pc2_baseline.modules.pc2_network import Encoded, Pc2Network, pooled
+from pc2_baseline.modules.pc2_network import Encoded, Pc2Network, pooled, uncounted
 from pc2_baseline.modules.pseudo_caption import PseudoCaptions, find_pseudo_captions
 from pc2_baseline.modules.pseudo_class import resampled
 from pc2_baseline.networks.codes import CaptionCodes, ImageCodes, word_mask
@@ -25,6 +33,7 @@ from pc2_baseline.training.method import Sizes
 
 ENTROPIES = {"batch_mean": mean_entropy, "each_image": lambda images, _: own_entropy(images)}
 DIVERGENCES = {"old_new": oscillation, "new_old": lambda old, new: oscillation(new, old)}
+CUTS = {"near_equal": cut, "full": cut_full}
 AXES: dict[str, tuple[MarginAxis, MarginAxis]] = {
     "query": ("query", "query"),
     "broadcast": ("image", "caption"),
@@ -47,7 +56,7 @@ class Pc2Released(CoTaught):
         The released code of PC2 (Duan et al., ACM MM 2024).
 
     Differs:
-        Batches stay near-equal in size; ``docs/departures.md`` lists what else is not copied.
+        ``docs/departures.md`` lists what is not copied.
     """
 
     method: Pc2ReleasedSettings
@@ -58,11 +67,39 @@ class Pc2Released(CoTaught):
         self.oscillation = DIVERGENCES[self.method.divergence]
         self.clean_axis, self.noisy_axis = AXES[self.method.margin_axis]
         self.trains_bank = self.method.bank == "released"
+        self.needed_divisions = 1 if self.trains_bank else 2
+        self.into_batches = CUTS[self.method.batches]
 
     def _learn(self, train: PairSet, epoch: int, peer: int) -> dict[str, float]:
         if epoch == self.train.warmup_epochs and self.method.fresh_optimiser:
             self.learners[peer].restart()
         return super()._learn(train, epoch, peer)
+
+    def _rate(self, epoch: int) -> float:
+        if self.method.rate_drops == "once":
+            return super()._rate(epoch)
+        since = max(0, epoch - self.train.warmup_epochs)
+        return stepped_rate(since, self.train.lr_drop_epoch, 0.1)
+
+    def _warm_up_batches(self, pairs: int, epoch: int, peer: int) -> list[Rows]:
+        size, seed = self.train.batch, self.train.seed
+        batches = warm_up_batches(pairs, size, seed, epoch, peer, self.into_batches)
+        return [rows for rows in batches if len(rows) > 1]
+
+    def _batches(self, division: Division, epoch: int, peer: int) -> list[tuple[Rows, ...]]:
+        """Cut an epoch's pairs into batches; full ones end before one with a single pair.
+
+        An epoch that would end before it began takes one step, on clean pairs.
+        """
+        if self.method.batches == "near_equal":
+            return super()._batches(division, epoch, peer)
+        batches = full_batches(division, self.train.batch, self.train.seed, epoch, peer)
+        since = epoch - self.train.warmup_epochs
+        if not batches:
+            return [(division.clean[: self.train.batch], NONE)]
+        if self.with_noisy and since >= self.method.noisy_from_epoch:
+            return batches
+        return [(clean, NONE) for clean, _ in batches]
 
     def _warm_up_loss(self, peer: int, rows: Rows, pairs: Encoded) -> Float[Tensor, ""]:
         if self.trains_bank:
@@ -79,17 +116,20 @@ class Pc2Released(CoTaught):
         value = learner.step(self._clean_loss(own, net.encode(batch), clean), step)
         if not len(noisy):
             return value, 0.0
-        pairs, other = net.encode(batch), own.train.batch(noisy)
+        other = own.train.batch(noisy)
+        with uncounted(net):
+            pairs = net.encode(batch)
         images = net.matching.encode_images(other.regions)
         loss = self.noisy_loss(own, images, pairs, other.lengths)
         if self.trains_bank:
-            self._write_bank(own.division.clean, clean, own, pairs.images)
             self._write_bank(own.division.noisy, noisy, own, images)
+            self._write_bank(own.division.clean, clean, own, pairs.images)
         return value, learner.step(self.method.lambda_noisy * loss, step)
 
     def _write_bank(self, subset: Rows, rows: Rows, own: PeerEpoch, images: ImageCodes) -> None:
         """Write predictions by their position in the subset of clean, or of noisy, pairs."""
-        own.bank.write_rows(np.searchsorted(subset, rows), own.net.predict(images))
+        with torch.no_grad():
+            own.bank.write_rows(np.searchsorted(subset, rows), own.net.predict(images))
 
     def noisy_loss(
         self, own: PeerEpoch, noisy: ImageCodes, pairs: Encoded, lengths: Int[Tensor, " noisy"]
@@ -124,7 +164,9 @@ class Pc2Released(CoTaught):
         """Evaluate all pairs once with a peer and divide them."""
         seed = self.train.seed
         order = (epoch,) if self.method.division_order == "shuffled" else ()
-        batches = dividing_batches(len(train), self.method.division_batch, seed, *order)
+        batches = dividing_batches(
+            len(train), self.method.division_batch, seed, *order, into_batches=self.into_batches
+        )
         losses, predictions, moved = self._evaluate(train, peer, batches)
         if not self.trains_bank:
             self.banks[peer].write(predictions)
@@ -138,7 +180,8 @@ class Pc2Released(CoTaught):
         if np.ptp(moved) <= 1e-12 or not self.method.rectify:
             return np.zeros(len(moved)), np.zeros(len(moved), dtype=bool)
         division = divide(moved, self.train.seed)
-        return division.clean_prob, division.is_clean
+        some = bool((division.clean_prob > THRESHOLD).any())
+        return division.clean_prob, division.is_clean & some
 
 
 def refit(net: Pc2Network, captions: CaptionCodes, words: int) -> CaptionCodes:

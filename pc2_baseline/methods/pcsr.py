@@ -68,6 +68,7 @@ class Pcsr(CoTaught):
         if not isinstance(settings.method, PcsrSettings):
             raise TypeError(f"settings of {settings.method.name}, expected those of pcsr")
         super().__init__(settings, sizes, device)
+        self.needed_divisions = self.train.warmup_epochs  # a history has all predictions
         self.histories = [ClassHistory(sizes.pairs, self.method.classes) for _ in PEERS]
         self.robust_loss = partial(robust_class_loss, power=self.method.gce_power)
 

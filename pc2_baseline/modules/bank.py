@@ -2,7 +2,7 @@
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 
@@ -19,12 +19,12 @@ class PredictionBank:
     """
 
     def __init__(self, pairs: int, classes: int) -> None:
-        self.predictions = torch.zeros(pairs, classes)
+        self.predictions = torch.zeros(pairs, classes, dtype=torch.float32)
 
     @property
-    def is_empty(self) -> bool:
-        """Whether nothing was written yet."""
-        return not bool(self.predictions.any())
+    def written(self) -> Bool[Tensor, " pairs"]:
+        """Entries that were written: a prediction sums to 1."""
+        return self.predictions.any(1)
 
     def write(self, predictions: Float[Tensor, "pairs classes"]) -> None:
         """Replace all entries: row ``pair_index`` is that pair's own prediction.

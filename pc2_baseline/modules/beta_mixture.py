@@ -5,7 +5,7 @@ from math import lgamma
 import numpy as np
 from jaxtyping import Float
 
-from pc2_baseline.modules.division import THRESHOLD, Division, scaled
+from pc2_baseline.modules.division import Division, by_posterior, scaled
 
 _EDGE = 1e-4
 _FLOOR = 1e-12
@@ -54,11 +54,13 @@ def beta_posterior(
 def divide_by_beta(statistic: Float[np.ndarray, " pairs"], iterations: int = 10) -> Division:
     """Divide the pairs of a split by :func:`beta_posterior`, whose arguments these are.
 
+    Where it tells none apart, the rule is that of :func:`by_posterior`.
+
     Raises:
         TrainingError: If the statistic is constant or not finite.
     """
     clean_prob = beta_posterior(statistic, iterations)
-    return Division(clean_prob, clean_prob > THRESHOLD)
+    return by_posterior(clean_prob, statistic)
 
 
 def _posterior(

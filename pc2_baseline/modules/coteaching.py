@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
+from itertools import takewhile
 from typing import TypeVar
 
 import numpy as np
@@ -10,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from pc2_baseline.data.pairs import PairSet, cut, endless
+from pc2_baseline.data.pairs import Cut, PairSet, cut, cut_full, endless
 from pc2_baseline.modules.bank import PredictionBank
 from pc2_baseline.modules.division import Division
 from pc2_baseline.modules.learner import Learner
@@ -104,9 +105,11 @@ class PeerEpoch:
         return self.bank.predictions[self.division.clean].to(self.train.device)
 
 
-def warm_up_batches(pairs: int, size: int, seed: int, epoch: int, peer: int) -> list[Rows]:
+def warm_up_batches(
+    pairs: int, size: int, seed: int, epoch: int, peer: int, into_batches: Cut = cut
+) -> list[Rows]:
     """Cut all pairs into shuffled batches, for an epoch of the warm-up."""
-    return cut(np.arange(pairs), size, stream(seed, epoch, peer, _CLEAN))
+    return into_batches(np.arange(pairs), size, stream(seed, epoch, peer, _CLEAN))
 
 
 def clean_and_noisy_batches(
@@ -115,6 +118,22 @@ def clean_and_noisy_batches(
     """Pair each clean batch with as many noisy pairs, or fewer where there are fewer."""
     noisy = division.noisy if with_noisy else NONE
     return batches_beside(division.clean, [noisy], size, seed, epoch, peer)
+
+
+def full_batches(
+    division: Division, size: int, seed: int, epoch: int, peer: int
+) -> list[tuple[Rows, ...]]:
+    """Pair full clean batches, and one with what is left, with noisy ones that are cut alike.
+
+    They end before one with a single pair, of which there may be none before it.
+
+    Source:
+        The released code of PC2.
+    """
+    clean = cut_full(division.clean, size, stream(seed, epoch, peer, _CLEAN))
+    noisy = endless(division.noisy, size, stream(seed, epoch, peer, _NOISY), cut_full)
+    batches = ((rows, next(noisy, NONE)) for rows in clean)
+    return list(takewhile(lambda parts: all(len(rows) != 1 for rows in parts), batches))
 
 
 def batches_beside(
@@ -140,7 +159,9 @@ def batches_beside(
     return [(rows, *(next(kind, NONE) for kind in beside)) for rows in batches]
 
 
-def dividing_batches(pairs: int, size: int, seed: int, *epoch: int) -> list[Rows]:
+def dividing_batches(
+    pairs: int, size: int, seed: int, *epoch: int, into_batches: Cut = cut
+) -> list[Rows]:
     """Cut all pairs into the batches of the dividing pass: one order a run, or one an epoch.
 
     Args:
@@ -148,8 +169,9 @@ def dividing_batches(pairs: int, size: int, seed: int, *epoch: int) -> list[Rows
         size: Largest batch.
         seed: Seed of the run.
         epoch: If given, the order is that epoch's own.
+        into_batches: How pairs are cut.
     """
-    return cut(np.arange(pairs), size, stream(seed, pairs, _ORDER, *epoch))
+    return into_batches(np.arange(pairs), size, stream(seed, pairs, _ORDER, *epoch))
 
 
 @torch.no_grad()

@@ -103,7 +103,7 @@ class Learner:
     def restart(self) -> None:
         """Forget the optimiser's moments."""
         self.optimiser = torch.optim.AdamW(
-            self.net.parameters(), lr=self.lr, weight_decay=self.weight_decay
+            self.net.parameters(), lr=self.lr, weight_decay=self.weight_decay, fused=True
         )
 
     def set_rate(self, factor: float) -> None:

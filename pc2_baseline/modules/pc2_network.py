@@ -1,5 +1,7 @@
 """The network of a PC2 peer: matching, and a pseudo-classifier for both halves of a pair."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -64,6 +66,19 @@ class Pc2Network(nn.Module):
         """Return pseudo-class predictions; rows sum to 1."""
         logits: Tensor = self.classify(codes)
         return logits.softmax(1)
+
+
+@contextmanager
+def uncounted(net: nn.Module) -> Iterator[None]:
+    """Let batch normalisation leave its running statistics as they are, in training mode too."""
+    norms = [module for module in net.modules() if isinstance(module, nn.BatchNorm1d)]
+    for norm in norms:
+        norm.track_running_stats = False
+    try:
+        yield
+    finally:
+        for norm in norms:
+            norm.track_running_stats = True
 
 
 def pooled(images: ImageCodes) -> Float[Tensor, "images dim"]:

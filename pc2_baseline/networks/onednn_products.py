@@ -2,34 +2,54 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
 
 import torch
 
 _FINER_THAN_BF16 = 1 + 2**-12
+_CPU_INFO = Path("/proc/cpuinfo")
+NARROWEST = 256
+"""Width of an embedding from which oneDNN pays."""
 
 
 @contextmanager
-def fast_float32() -> Iterator[bool]:
-    """Let oneDNN do float32 matrix products on the CPU, if it does them in float32.
+def fast_float32(width: int) -> Iterator[bool]:
+    """Let oneDNN do float32 matrix products on the CPU, where it pays and does them in float32.
 
     PyTorch's other library, MKL, does not use the wide registers of processors that are not
-    Intel's: there oneDNN is more than twice as fast. The switch that hands products to it also
-    allows bfloat16 inside where a processor has matrix tiles for it; then it is left alone. It is
-    the whole process's, so it is put back at the end.
+    Intel's: there oneDNN is up to twice as fast on large products. On Intel's processors it gains
+    nothing, and on small products it costs more than it gains everywhere: it makes a kernel for
+    each shape, which takes memory. So it is a matter of processor and width, and a run that is
+    resumed on its machine has the same products.
+
+    The switch that hands products to oneDNN also allows bfloat16 inside where a processor has
+    matrix tiles for it; then it is left alone. It is the whole process's, so it is put back at the
+    end.
+
+    Args:
+        width: Width of the embedding that is trained or scored, ``model.embed_dim``.
 
     Returns:
         Whether it was turned on.
     """
     switch = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
     before = switch.fp32_precision
-    switch.fp32_precision = "bf16"
-    on = _is_exact()
-    if not on:
-        switch.fp32_precision = before
+    on = width >= NARROWEST and not _is_intel()
+    if on:
+        switch.fp32_precision = "bf16"
+        on = _is_exact()
+        switch.fp32_precision = "bf16" if on else before
     try:
         yield on
     finally:
         switch.fp32_precision = before
+
+
+@cache
+def _is_intel() -> bool:
+    """Whether Linux says that the processor is Intel's."""
+    return _CPU_INFO.exists() and "GenuineIntel" in _CPU_INFO.read_text(encoding="utf-8")
 
 
 def _is_exact() -> bool:

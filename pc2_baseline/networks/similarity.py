@@ -17,7 +17,7 @@ from pc2_baseline.process_groups import ALONE, ProcessGroup
 TEMPERATURE = 9.0
 SLOPE = 0.1
 CHUNK_MB = {"cpu": 8, "cuda": 512}
-KEEP_MB = {"cpu": 512, "cuda": 4096}
+KEEP_MB = {"cpu": 4096, "cuda": 4096}
 
 
 @dataclass(frozen=True, slots=True)

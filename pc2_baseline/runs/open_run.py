@@ -62,9 +62,13 @@ class OpenRun:
             FormatError: If the split cannot be read, or is neither the run's own nor a blind
                 round of the same vocabulary.
         """
-        data = self.record.settings.data
+        settings = self.record.settings
+        data = settings.data
         data = data.model_copy(update={"dev_images": 0}) if whole else data
-        with fast_float32(), open_pairs(self.release, split, data, self.device) as pairs:
+        with (
+            fast_float32(settings.model.embed_dim),
+            open_pairs(self.release, split, data, self.device) as pairs,
+        ):
             if round_of(self.release, split) is None:
                 check_split_is_the_runs(self.folder, self.record, split, pairs.fingerprint)
             else:

@@ -68,7 +68,7 @@ def train(release: Path, run: Path, settings: Settings, *, force: bool = False) 
         return Trained.of(state, 0)
     _make_deterministic(on=settings.train.deterministic)
     with (
-        fast_float32(),
+        fast_float32(settings.model.embed_dim),
         reader.open("train", device) as pairs,
         reader.open("dev", device) as dev,
     ):

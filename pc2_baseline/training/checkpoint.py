@@ -19,7 +19,10 @@ STATE = "state.json"
 
 
 class EpochRecord(Strict):
-    """One line of ``log.jsonl``: recalls of dev in percent, figures of the method and the judge."""
+    """One line of ``log.jsonl``: recalls of dev in percent, figures of the method and the judge.
+
+    ``dev`` is empty for an epoch of the warm-up that was not judged (``train.judge_warmup``).
+    """
 
     epoch: int
     seconds: float

@@ -134,7 +134,7 @@ class Trainer:
                 stack.callback(callback.close)
             for epoch in range(first, total):
                 figures = self._fit_epoch(pairs, epoch)
-                scores = dev_scores(self.method.similarity(dev), dev.image_of, epoch)
+                scores = self._scores(dev, epoch)
                 outputs = self.method.epoch_outputs()
                 judged = self.judge(outputs) if self.judge else {}
                 seconds, left = clock.lap(epoch)
@@ -155,13 +155,21 @@ class Trainer:
             raise TrainingError(f"{self.run}: no epochs to train")
         return Trained.of(self.state, self.state.epoch + 1 - first)
 
+    def _scores(self, dev: PairSet, epoch: int) -> dict[str, float]:
+        """Score dev, unless the epoch is one of the warm-up's that are not judged."""
+        if not self.train.judges(epoch):
+            return {}
+        return dev_scores(self.method.similarity(dev), dev.image_of, epoch)
+
     def _line(self, state: CheckpointState, pairs: int, judged: dict[str, float]) -> str:
         record = state.history[-1]
         line = (
             f"epoch {record.epoch + 1}/{self.train.total_epochs}: {record.seconds:.1f} s, "
-            f"{pairs / record.seconds:.0f} pairs/s, dev rSum {record.dev['rsum']:.1f} "
-            f"(best {state.best_rsum:.1f} at {state.best_epoch + 1})"
+            f"{pairs / record.seconds:.0f} pairs/s"
         )
+        if record.dev:
+            line += f", dev rSum {record.dev['rsum']:.1f}"
+            line += f" (best {state.best_rsum:.1f} at {state.best_epoch + 1})"
         for name in list(judged)[:1]:
             line += f", {name.upper()} {judged[name]:.3f}"
         return line
@@ -252,9 +260,10 @@ def next_state(
     """
     late = train.warmup_epochs + train.select_from_epoch
     start = late if train.select_from_epoch else 0
-    best_epoch, best_rsum = record.epoch, record.dev["rsum"]
+    best_epoch, best_rsum = record.epoch, record.dev.get("rsum", 0.0)
+    unjudged = before is not None and not before.history[before.best_epoch].dev
     too_early = before is not None and before.best_epoch < start <= record.epoch
-    if before is not None and not too_early and best_rsum <= before.best_rsum:
+    if before is not None and not (too_early or unjudged) and best_rsum <= before.best_rsum:
         best_epoch, best_rsum = before.best_epoch, before.best_rsum
     waited = record.epoch - max(best_epoch, late - 1)
     return CheckpointState(

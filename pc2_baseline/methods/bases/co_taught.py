@@ -65,6 +65,7 @@ class CoTaught(TwoPeers[Pc2Network, PairStatistics]):
 
     method: Pc2CommonSettings
     divided = PairStatistics
+    needed_divisions = 2  # a prediction is compared with that of the epoch before
 
     def __init__(self, settings: Settings, sizes: Sizes, device: torch.device) -> None:
         method = settings.method
@@ -264,8 +265,9 @@ class CoTaught(TwoPeers[Pc2Network, PairStatistics]):
             margins = similarity.new_full((len(rows),), self.method.margin, dtype=torch.float32)
             losses[rows] = triplet_mean(similarity, margins).cpu().numpy()
             predictions[rows] = net.predict(pairs.images).cpu()
-        if not bank.is_empty and self.method.pseudo_classes:
-            moved = self.oscillation(bank.predictions, predictions).numpy()
+        if self.method.pseudo_classes:
+            divergence = self.oscillation(bank.predictions, predictions)
+            moved[bank.written.numpy()] = divergence[bank.written].numpy()
         return losses, predictions, moved
 
     def _stable(

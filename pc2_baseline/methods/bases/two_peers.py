@@ -63,6 +63,8 @@ class TwoPeers(ABC, Generic[Net, Divided]):
     """Class of the statistics."""
     with_noisy = True
     """Whether noisy pairs are learned at all."""
+    needed_divisions = 1
+    """Epochs of the warm-up, its last ones, whose divisions a later epoch depends on."""
 
     def __init__(self, settings: Settings, sizes: Sizes, device: torch.device) -> None:
         self.train = settings.train
@@ -118,12 +120,14 @@ class TwoPeers(ABC, Generic[Net, Divided]):
         """
         each = self.groups.for_each_peer
         figures = each(lambda peer: self._learn(train, epoch, peer))
-        self.statistics = each(lambda peer: self.divide_pairs(train, epoch, peer))
+        divides = self.train.judges(epoch, self.needed_divisions)
+        if divides:
+            self.statistics = each(lambda peer: self.divide_pairs(train, epoch, peer))
         self.exchange()
         return {
             f"{name}_{letter}": value
             for peer, letter in enumerate(PEERS)
-            for name, value in {**figures[peer], **self.summary(peer)}.items()
+            for name, value in {**figures[peer], **(self.summary(peer) if divides else {})}.items()
         }
 
     def teacher(self, peer: int) -> Divided:
@@ -167,16 +171,19 @@ class TwoPeers(ABC, Generic[Net, Divided]):
     def _learn(self, train: PairSet, epoch: int, peer: int) -> dict[str, float]:
         """Train one peer for an epoch; its random draws are independent of the other's."""
         seed_torch(self.train.seed, len(PEERS) + peer, epoch)
-        warmup = self.train.warmup_epochs
-        self.learners[peer].set_rate(rate(epoch, warmup, self.train.lr_drop_epoch))
+        self.learners[peer].set_rate(self._rate(epoch))
         self.nets[peer].train()
-        learn = self._warm_up if epoch < warmup else self._co_teach
+        learn = self._warm_up if epoch < self.train.warmup_epochs else self._co_teach
         return learn(train, epoch, peer)
+
+    def _rate(self, epoch: int) -> float:
+        """Return the factor of the learning rate in an epoch."""
+        return rate(epoch, self.train.warmup_epochs, self.train.lr_drop_epoch)
 
     def _warm_up(self, train: PairSet, epoch: int, peer: int) -> dict[str, float]:
         """Take one step for each batch of all pairs."""
         name, losses = PEERS[peer], []
-        batches = warm_up_batches(len(train), self.train.batch, self.train.seed, epoch, peer)
+        batches = self._warm_up_batches(len(train), epoch, peer)
         for number, rows in enumerate(bar(batches, f"warm-up {name}", len(batches))):
             loss = self.warm_up_loss(train, peer, rows)
             losses.append(self.learners[peer].step(loss, Step(epoch, number, name, rows)))
@@ -195,6 +202,10 @@ class TwoPeers(ABC, Generic[Net, Divided]):
             found.append(take_step(rows, Step(epoch, number, name, np.concatenate(rows))))
         loss, noisy_loss = np.mean(found, axis=0).tolist()
         return {"loss": loss, "loss_noisy": noisy_loss}
+
+    def _warm_up_batches(self, pairs: int, epoch: int, peer: int) -> list[Rows]:
+        """Cut all pairs into batches, for an epoch of the warm-up."""
+        return warm_up_batches(pairs, self.train.batch, self.train.seed, epoch, peer)
 
     def _batches(self, division: Division, epoch: int, peer: int) -> list[tuple[Rows, ...]]:
         """Cut the pairs of an epoch into batches, each in parts by kind, the clean one first."""

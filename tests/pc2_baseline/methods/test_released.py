@@ -8,6 +8,7 @@ from now_builder.errors import ConfigError
 from pc2_baseline.config import presets, read_settings
 from pc2_baseline.data.pairs import open_pairs
 from pc2_baseline.methods import make_method
+from pc2_baseline.methods.bases.co_taught import CoTaught
 from pc2_baseline.methods.pc2_released import refit
 from pc2_baseline.modules.coteaching import PairStatistics
 from pc2_baseline.modules.division import Division
@@ -24,7 +25,8 @@ AS_PAPER = [
     "method.divergence=old_new", "method.noisy_from_epoch=0", "method.zero_below=0.0",
     "method.repeated_negatives=false", "method.pseudo_caption_fit=exact",
     "method.margin_axis=query", "method.margin_gradient=false", "method.steps=summed",
-    "method.fresh_optimiser=false", "train.select_from_epoch=0",
+    "method.fresh_optimiser=false", "train.select_from_epoch=0", "method.rate_drops=once",
+    "method.batches=near_equal",
 ]  # fmt: skip
 """The released code with each of its departures turned off."""
 
@@ -61,6 +63,24 @@ def test_every_preset_runs_through_warm_up_and_noisy_steps(method_of, preset):
         preset, "train.warmup_epochs=1", "method.noisy_from_epoch=1", epochs=3
     )  # fmt: skip
     assert all(np.isfinite(found.loss).all() for found in method.statistics)
+
+
+@pytest.mark.parametrize("preset", ["pc2-paper", "pc2-released", "pcsr"])
+def test_a_warm_up_that_is_not_judged_learns_the_same(method_of, monkeypatch, preset):
+    """Divisions that no later epoch needs are left out: for pc2 all but two, for pcsr none."""
+    found, counts = [], []
+    for judged in ("true", "false"):
+        taken = []
+        count = lambda self, peer, taken=taken: taken.append(peer) or {}  # noqa: E731
+        monkeypatch.setattr(CoTaught, "summary", count)
+        method, _ = method_of(
+            preset, "train.warmup_epochs=4", f"train.judge_warmup={judged}", epochs=6
+        )
+        found.append(method.state_dict())
+        counts.append(len(taken) // 2)
+    assert counts == [6, {"pc2-paper": 4, "pc2-released": 3, "pcsr": 6}[preset]]
+    for group, tensors in found[0].items():
+        assert all(torch.equal(value, found[1][group][name]) for name, value in tensors.items())
 
 
 def test_without_its_departures_the_released_code_is_the_papers_method(method_of):

@@ -54,3 +54,10 @@ def test_degenerate_statistics_give_finite_posteriors(statistic):
 def test_a_constant_statistic_stops_in_one_line():
     with pytest.raises(TrainingError, match="for all 9 pairs"):
         divide_by_beta(np.full(9, 0.3))
+
+
+def test_where_no_pair_is_clean_all_but_a_hundredth_are(monkeypatch):
+    monkeypatch.setattr(
+        "pc2_baseline.modules.beta_mixture.beta_posterior", lambda *_: np.full(150, 0.2)
+    )
+    assert divide_by_beta(np.arange(150.0)).noisy.tolist() == [148, 149]

@@ -1,12 +1,22 @@
 """The mixture, its guard rails, the bank and the rectified correspondence."""
 
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
+
 import numpy as np
 import pytest
 import torch
 
 from now_builder.errors import TrainingError
 from pc2_baseline.modules.bank import PredictionBank, oscillation
-from pc2_baseline.modules.division import clean_posterior, divide, require_clean, scaled
+from pc2_baseline.modules.division import (
+    Division,
+    by_posterior,
+    clean_posterior,
+    divide,
+    require_clean,
+    scaled,
+)
 from pc2_baseline.modules.pseudo_caption import find_pseudo_captions, rectified
 
 
@@ -29,12 +39,46 @@ def test_where_all_are_clean_the_worst_hundredth_is_noisy(monkeypatch):
     assert sorted(found.noisy) == sorted(np.argsort(statistic)[-3:])
 
 
-def test_where_none_is_clean_training_stops(monkeypatch):
-    monkeypatch.setattr(
-        "pc2_baseline.modules.division.clean_posterior", lambda statistic, seed: np.full(9, 0.1)
-    )
-    with pytest.raises(TrainingError, match="0 of 9 pairs are clean"):
-        require_clean(divide(np.arange(9.0), seed=0))
+@pytest.mark.parametrize("clean", [0, 1])
+def test_where_none_or_one_is_clean_the_rule_is_the_same(clean):
+    """Posteriors tell none apart: one of a hundred is left out, the least likely one."""
+    clean_prob = np.full(100, 0.3)
+    clean_prob[:clean], clean_prob[7] = 0.9, 0.2
+    found = by_posterior(clean_prob, np.arange(100.0))
+    assert found.noisy.tolist() == [7]
+    assert np.array_equal(found.clean_prob, clean_prob), "margins stay as soft as they were"
+
+
+def test_two_clean_pairs_are_a_division():
+    clean_prob = np.where(np.arange(100) < 2, 0.9, 0.3)
+    assert by_posterior(clean_prob, np.arange(100.0)).clean.tolist() == [0, 1]
+
+
+def peaked_losses():
+    """A narrow peak among uniform losses: which component is the lower one is a matter of luck."""
+    rng = np.random.default_rng(1)
+    return np.r_[rng.normal(0.5, 0.03, 288), rng.random(192)]
+
+
+def test_a_division_does_not_hang_on_the_start_of_its_mixture(monkeypatch):
+    losses = peaked_losses()
+    counts = {seed: len(divide(losses, seed).clean) for seed in range(6)}
+    assert len(set(counts.values())) == 1
+    monkeypatch.setattr("pc2_baseline.modules.division.STARTS", 1)
+    lone = [len(divide(losses, seed).clean) for seed in range(6)]
+    assert max(lone) - min(lone) > 300, "from one start it does"
+
+
+def test_a_division_is_the_same_in_another_process():
+    losses = peaked_losses()
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        other = pool.submit(clean_posterior, losses, 3).result()
+    assert np.array_equal(clean_posterior(losses, 3), other)
+
+
+def test_a_division_that_leaves_too_few_clean_pairs_stops_the_training():
+    with pytest.raises(TrainingError, match="1 of 9 pairs are clean"):
+        require_clean(Division(np.full(9, 0.9), np.arange(9) < 1))
 
 
 def test_a_constant_statistic_stops_the_training_in_one_line():
@@ -59,10 +103,13 @@ def test_the_posterior_is_the_same_for_the_same_seed_and_any_scale():
 
 def test_the_bank_starts_empty_and_keeps_what_was_written():
     bank = PredictionBank(3, 2)
-    assert bank.is_empty
+    assert not bank.written.any()
     predictions = torch.tensor([[0.2, 0.8], [1.0, 0.0], [0.5, 0.5]])
     bank.write(predictions)
-    assert not bank.is_empty
+    assert bank.written.all()
+    bank.write_rows(np.array([0]), torch.zeros(1, 2))
+    assert bank.written.tolist() == [False, True, True]
+    bank.write(predictions)
     assert torch.equal(bank.predictions, predictions)
     with pytest.raises(ValueError, match="expected"):
         bank.write(torch.zeros(2, 2))

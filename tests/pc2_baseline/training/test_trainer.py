@@ -1,6 +1,5 @@
 """The life of a run: resume, kills, selection, refusals."""
 
-import contextlib
 import json
 import os
 import re
@@ -371,24 +370,33 @@ def test_too_few_pairs_end_in_one_line(planted, tmp_path, settings, pairs):
 
 
 @pytest.mark.parametrize("pairs", [4, 5, 7])
-def test_a_handful_of_pairs_trains_or_has_too_few_clean_ones(
-    planted, tmp_path, small_settings, pairs
-):
+def test_a_handful_of_pairs_trains(planted, tmp_path, small_settings, pairs):
     release = handful(planted, tmp_path / "release", pairs)
     settings = read_settings("pc2-demo", [*small_settings, "train.batch=2"])
-    too_few = f"[01] of {pairs} pairs are clean, expected at least 2; [^\\n]*$"
-    with contextlib.suppress(TrainingError), _only(too_few):
-        assert train(release, tmp_path / "run", settings).epochs == 4
+    assert train(release, tmp_path / "run", settings).epochs == 4
 
 
-@contextlib.contextmanager
-def _only(pattern):
-    try:
-        yield
-    except TrainingError as error:
-        if not re.search(pattern, str(error)):
-            raise AssertionError(str(error)) from error
-        raise
+def test_a_warm_up_may_go_unjudged(tiny, whole, tmp_path, small_settings):
+    """Dev is scored after its last epoch alone; weights are those of the run that was judged."""
+    quiet = [*small_settings, "train.judge_warmup=false", "train.pictures=true"]
+    done = train(tiny, tmp_path / "run", read_settings("pc2-demo", quiet))
+    history, judged = (read_state(run / "last").history for run in (tmp_path / "run", whole))
+    assert [bool(record.dev) for record in history] == [False, True, True, True]
+    assert [record.dev for record in history[1:]] == [record.dev for record in judged[1:]]
+    assert done.best_epoch > 0
+    assert done.best_rsum == max(record.dev["rsum"] for record in history[1:])
+    same_tensors(read_tensors(tmp_path / "run" / "last"), read_tensors(whole / "last"))
+    assert (tmp_path / "run" / "curves.png").exists()
+
+
+def test_an_epoch_that_was_not_judged_is_never_the_best_for_long():
+    settings = read_settings("pc2-demo", ["train.warmup_epochs=3"]).train
+    state = None
+    for epoch, dev in enumerate([{}, {}, {"rsum": 0.0}, {"rsum": 5.0}, {"rsum": 4.0}]):
+        state = next_state(
+            state, EpochRecord(epoch=epoch, seconds=1, dev=dev, figures={}), settings
+        )
+        assert state.best_epoch == min(epoch, 3)
 
 
 def test_an_unknown_device_is_a_setting_mistake(tiny, tmp_path, small_settings):
