@@ -3,7 +3,8 @@
 Plain: one context, page after page, goto, the same rule for coming to rest, the same elements, a
 PNG, BeautifulSoup on the source, all stored. Bare: navigate, come to rest, capture, nothing else
 and nothing stored. Ceiling: bare, with as many pages in flight as we have, each in a context of its
-own. All visit the same pages of a simulated web that runs beside them.
+own. All visit the same pages of a simulated web that runs beside them. CPU is that
+of each way's own processes, so that others on the machine do not count.
 
     python benchmarks/crawl.py                          # CPU alone, and 300 ms of latency
     python benchmarks/crawl.py --pages 60 --latency-ms 0
@@ -12,9 +13,11 @@ own. All visit the same pages of a simulated web that runs beside them.
 import argparse
 import asyncio
 import base64
+import ctypes
 import hashlib
 import json
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -42,6 +45,7 @@ from now_builder.simweb.settings import SimwebSettings
 
 WAYS = ("plain", "bare", "ceiling", "ours")
 SETTLE_S = 3.0
+_SET_CHILD_SUBREAPER = 36
 _SETTLE = Path(sys.modules["now_builder.crawl.browser"].__path__[0], "settle.js").read_text("utf-8")
 _FREEZE = Path(sys.modules["now_builder.crawl.browser"].__path__[0], "freeze.js").read_text("utf-8")
 
@@ -171,14 +175,14 @@ def compare(folder: Path, latency_ms: int) -> None:
         )
         while not ready.exists():
             time.sleep(0.05)
-        before = _busy() - _cpu(server.pid)
+        before = spent()
         process = subprocess.Popen(
             [sys.executable, __file__, "--way", way, str(folder), ready.read_text("utf-8").strip()],
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
         )
         kinds = by_kind(process)
-        cpu = _busy() - _cpu(server.pid) - before
+        cpu = spent() - before
         server.terminate()
         server.wait()
         found[way] = {**json.loads(process.communicate()[0]), "cpu": cpu, "kinds": kinds}
@@ -205,7 +209,9 @@ def by_kind(process: subprocess.Popen[bytes]) -> Counter[str]:
             root = psutil.Process(process.pid)
             for one in [root, *root.children(recursive=True)]:
                 with suppress(psutil.Error):
-                    last[one.pid] = (_kind(one.cmdline()), _cpu(one.pid))
+                    words = one.cmdline()  # none once it has ended
+                    kind = _kind(words) if words or one.pid not in last else last[one.pid][0]
+                    last[one.pid] = (kind, _cpu(one.pid))
         time.sleep(0.05)
     total: Counter[str] = Counter()
     for kind, seconds in last.values():
@@ -221,9 +227,20 @@ def _kind(words: list[str]) -> str:
     return "browser" if "chrom" in name or "headless" in name else name
 
 
-def _busy() -> float:
-    times = psutil.cpu_times()
-    return float(times.user + times.system + times.nice)
+def adopt_descendants() -> None:
+    """Become the parent of processes whose own has ended, on Linux: to be told what they used."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def spent() -> float:
+    """Give the CPU seconds of all processes below this one that have ended, however busy others."""
+    time.sleep(1)  # a browser's helpers end a moment after it
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def _cpu(process: int) -> float:
@@ -242,6 +259,7 @@ def main() -> None:
         way, folder, address = options.way
         one_way(way, Path(folder), address)
         return
+    adopt_descendants()
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made) / "web"
         make(folder, SimwebSettings(pages=options.pages, awkward=0))

@@ -41,7 +41,7 @@ from now_builder.detect.model.text_encoder import TextEncoder, make_text_encoder
 from now_builder.detect.model.weights import choose_device, load_detector
 from now_builder.detect.pixels import decode_screenshot, to_batch
 from now_builder.detect.regions.extraction import AptExtractor
-from now_builder.detect.run import Pipeline
+from now_builder.detect.run import Pipeline, choose_batch_size
 from now_builder.detect.settings import DetectSettings
 from now_builder.formats.feature_parts import read_part, read_parts
 from now_builder.formats.features import FeatureBatch
@@ -191,9 +191,7 @@ class Ours:
     def __init__(self, model: AptDetector, encoder: TextEncoder, settings: DetectSettings) -> None:
         self.settings = settings
         size = model.config.size
-        self.batch = settings.batch_size or (
-            2 if size == "paper" and "cpu" in settings.device else 16
-        )
+        self.batch = settings.batch_size or choose_batch_size(settings.device, size)
         self.extractor = AptExtractor(model, encoder, {}, proposals=settings.proposals)
         self.waited_s = self.wrote_s = 0.0
         self.factors = np.array([*model.config.input_size] * 2) / ([WIDTH, HEIGHT] * 2)

@@ -189,10 +189,21 @@ def _extract(
         return 0.0, 0.0
     attributes = attributes_of(settings)
     detector = load(settings, tuple(attributes.items()))
-    slow = choose_device(settings.device).type == "cpu" and attributes.get("size") == "paper"
-    pipeline = Pipeline(detector, features, settings, settings.batch_size or (2 if slow else 16))
+    batch_size = settings.batch_size or choose_batch_size(settings.device, attributes.get("size"))
+    pipeline = Pipeline(detector, features, settings, batch_size)
     pages = read_captures(captures, frozenset(done), shards)
     return pipeline.run((page for page in pages if page.key in wanted), left, len(done))
+
+
+def choose_batch_size(device: str, size: str | None) -> int:
+    """Return how many pages to put into the model at once, for a detector of a size.
+
+    On a CPU a batch's maps must fit its cache: of the tiny size 16 pages cost a quarter more each
+    than 8.
+    """
+    if choose_device(device).type != "cpu":
+        return 16
+    return 2 if size == "paper" else 8
 
 
 def _detect_on_ray(

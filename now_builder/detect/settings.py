@@ -134,7 +134,7 @@ class _SettingsOfOneMachine(Strict):
     )
     device: str = Field("auto", description="auto, cpu, cuda or cuda:N.")
     batch_size: int = Field(
-        0, ge=0, description="Pages at a time; 0 takes 16, or 2 of the paper's size on a CPU."
+        0, ge=0, description="Pages at a time; 0 takes 16, on a CPU 8, or 2 of the paper's size."
     )
     half: bool = Field(default=False, description="Store features as float16: half the space.")
     threads: int = Field(0, ge=0, description="CPU threads; 0 takes all cores.")

@@ -103,6 +103,11 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
+def user_cache() -> Path:
+    """Return this project's folder in the user's cache, which ``XDG_CACHE_HOME`` moves."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "noise-of-web"
+
+
 def write_text(path: Path, text: str) -> None:
     """Write UTF-8 text atomically."""
     with replacing(path) as temporary:

@@ -316,6 +316,27 @@ def read_rows(captures: Path, shard: int | None = None) -> list[CaptureRow]:
     ]
 
 
+def read_texts(captures: Path, shard: int) -> list[tuple[str, str, str]]:
+    """Read key, site and caption of the pages of one shard that were captured and have a caption.
+
+    Of the table only the columns needed are read: :func:`read_rows` takes ten times as long.
+
+    Raises:
+        FormatError: If the shard is missing or torn.
+    """
+    import pyarrow as pa  # noqa: PLC0415 - see formats.tables
+
+    whole = schema_of(CaptureRow, _CAPTURES)
+    columns = [whole.field(name) for name in ("key", "site", "status", "caption")]
+    schema = pa.schema(columns, metadata=whole.metadata)
+    rows = read_table(rows_path(captures, shard), schema, _LATER, _REQUIRED)
+    return [
+        (row["key"], row["site"], row["caption"])
+        for row in rows
+        if row["status"] == "ok" and row["caption"]
+    ]
+
+
 def read_captures(
     captures: Path, skip: frozenset[str] = frozenset(), shards: Iterable[int] | None = None
 ) -> Iterator[Capture]:

@@ -146,6 +146,7 @@ def write_split(path: Path, plan: SplitPlan) -> None:
     write_text(path, to_toml(plan))
 
 
+@lru_cache(maxsize=1 << 16)
 def _is_address(site: str) -> bool:
     try:
         ipaddress.ip_address(site.strip("[]"))

@@ -45,15 +45,18 @@ def write_rows(path: Path, rows: Sequence[Any], schema: Any) -> None:
 def read_rows(
     path: Path, schema: Any, later: Mapping[str, Any], required: Collection[str]
 ) -> list[dict[str, Any]]:
-    """Read all rows of a versioned table; see :func:`upgrade` for the arguments.
+    """Read all rows of a versioned table, of all columns that ``schema`` has.
+
+    See :func:`upgrade` for the arguments.
 
     Raises:
         FormatError: If it is missing, torn, of another format, or as :func:`upgrade` says.
     """
     import pyarrow.parquet as pq  # noqa: PLC0415 - see above
 
-    with _readable(path):
-        table = pq.read_table(path)
+    with _readable(path), pq.ParquetFile(path) as file:
+        there = [name for name in schema.names if name in file.schema_arrow.names]
+        table = file.read(columns=there)
     found, expected = (table.schema.metadata or {}).get(b"format"), schema.metadata[b"format"]
     if found != expected:
         raise FormatError(path, f"format {found!r}, expected {expected.decode()!r}")

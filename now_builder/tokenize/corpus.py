@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from now_builder.formats.shard import complete_shards, read_rows
+from now_builder.formats.shard import complete_shards, read_texts
 from now_builder.formats.split import Split, SplitPlan
 from now_builder.formats.text import mend
 
@@ -19,10 +19,10 @@ class Corpus:
 
     def of_shard(self, shard: int) -> Iterator[tuple[str, str, Split]]:
         """Yield key, caption and pool of each page that was captured and has a caption."""
-        for row in read_rows(self.captures, shard):
-            caption = mend(row.caption or "") if self.mended else row.caption
-            if row.status == "ok" and caption:
-                yield row.key, caption, self.split.pool_of(row.site, row.key)
+        for key, site, text in read_texts(self.captures, shard):
+            caption = mend(text) if self.mended else text
+            if caption:
+                yield key, caption, self.split.pool_of(site, key)
 
     def __iter__(self) -> Iterator[tuple[str, str, Split]]:
         """Yield those of all shards."""

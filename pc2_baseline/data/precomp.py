@@ -1,13 +1,12 @@
 """Flickr30K, MS-COCO and CC152K as the field stores them: images, vocabulary, words."""
 
 import hashlib
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 from jaxtyping import Int, Shaped
 
-from now_builder.errors import ConfigError, FormatError
+from now_builder.errors import FormatError
 from now_builder.formats.benchmarks import PRECOMP
 from now_builder.formats.captions import Vocabulary
 from now_builder.formats.captions import read_vocabulary as read_json_vocabulary
@@ -16,7 +15,7 @@ from now_builder.formats.precomp import benchmark_of, captions_path, precomp_fol
 from now_builder.formats.release import read_published_regions
 from now_builder.formats.split import Split
 from pc2_baseline.config import DataSettings
-from pc2_baseline.progress import bar
+from pc2_baseline.data.words import cut_captions
 
 
 def is_precomp(data: DataSettings) -> bool:
@@ -123,35 +122,12 @@ def encode(
     Raises:
         ConfigError: If NLTK or the data of its sentence splitter is missing.
     """
-    ids = vocabulary.word2idx
-    unknown, tokenise = ids["<unk>"], _tokeniser(sentences=data.sentences)
+    ids, unknown = vocabulary.word2idx, vocabulary.word2idx["<unk>"]
     captions = []
-    for text in bar(texts, "words", len(texts), "caption"):
-        words = ["<start>", *tokenise(text.lower())[: data.max_tokens], "<end>"]
+    for content in cut_captions(texts, sentences=data.sentences):
+        words = ["<start>", *content[: data.max_tokens], "<end>"]
         captions.append(np.array([ids.get(word, unknown) for word in words], dtype=np.int64))
     return captions
-
-
-def _tokeniser(*, sentences: bool) -> Callable[[str], list[str]]:
-    try:
-        from nltk.tokenize import word_tokenize  # noqa: PLC0415 - only these layouts need it
-    except ImportError as error:
-        raise ConfigError(
-            f"nltk is missing ({error}); pip install 'noise-of-web[baseline]'"
-        ) from None
-
-    def tokenise(text: str) -> list[str]:
-        words: list[str] = word_tokenize(text, preserve_line=not sentences)
-        return words
-
-    try:
-        tokenise("a.")
-    except LookupError:
-        raise ConfigError(
-            "nltk's sentence splitter lacks its data: `python -m nltk.downloader punkt_tab` "
-            "gets it; data.sentences = false does without"
-        ) from None
-    return tokenise
 
 
 def fingerprint(release: Path, split: Split, data: DataSettings) -> str:

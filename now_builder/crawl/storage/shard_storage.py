@@ -11,6 +11,7 @@ from typing import Any
 from now_builder.crawl.storage.own_files import shard_of
 from now_builder.crawl.storage.shard_writer import open_path
 from now_builder.errors import ConfigError, CrawlError, FormatError
+from now_builder.formats.io import user_cache
 from now_builder.formats.shard import (
     complete_shards,
     members_path,
@@ -238,5 +239,4 @@ def _shows_partial_files(files: Any) -> bool:
 
 
 def _scratch(url: str) -> Path:
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return cache / "noise-of-web" / hashlib.sha256(url.encode()).hexdigest()[:16]
+    return user_cache() / hashlib.sha256(url.encode()).hexdigest()[:16]

@@ -107,8 +107,7 @@ class Patterns(nn.Module):
         generator = torch.Generator().manual_seed(seed)
         chosen = []
         for page in pages:
-            patches, flat, _ = self._patches(page)
-            patches = patches[~flat]
+            patches, _ = self._patches(page)
             order = torch.randperm(len(patches), generator=generator)[:_SAMPLES]
             chosen.append(F.normalize(patches[order.to(patches.device)], dim=1))
         rows = torch.cat(chosen)
@@ -125,21 +124,25 @@ class Patterns(nn.Module):
 
     def _nearest(self, page: Float[Tensor, "3 h w"]) -> Int[Tensor, "i j"]:
         """Return the nearest pattern at each place; one more number stands for flat patches."""
-        patches, flat, grid = self._patches(page)
+        patches, flat = self._patches(page)
         seen = torch.full_like(flat, PATTERNS, dtype=torch.int64)
-        seen[~flat] = (patches[~flat] @ self.centres.T).argmax(dim=1)
-        return seen.reshape(grid)
+        seen[~flat] = (patches @ self.centres.T).argmax(dim=1)
+        return seen
 
     def _patches(
         self, page: Float[Tensor, "3 h w"]
-    ) -> tuple[Float[Tensor, "n values"], Bool[Tensor, " n"], tuple[int, int]]:
-        """Cut a page into overlapping centred patches; return also which are flat, and the grid."""
+    ) -> tuple[Float[Tensor, "n values"], Bool[Tensor, "i j"]]:
+        """Cut a page into overlapping patches; return those not flat, centred, and which are flat.
+
+        Most patches of most pages are flat, so their contrast is found before they are cut out.
+        """
         seen = page.mean(dim=0, keepdim=True) if self.channels == 1 else page
-        grid = tuple((side - SIDE) // STRIDE + 1 for side in page.shape[1:])
-        patches = F.unfold(seen[None], SIDE, stride=STRIDE)[0].T
-        patches = patches - patches.mean(dim=1, keepdim=True)
-        flat = patches.norm(dim=1) < _FLAT * patches.shape[1] ** 0.5
-        return patches, flat, (grid[0], grid[1])
+        moments = torch.stack([seen.mean(dim=0), seen.square().mean(dim=0)])
+        mean, square = F.avg_pool2d(moments[None], SIDE, STRIDE)[0]
+        flat = square - mean.square() < _FLAT**2
+        places = seen.unfold(1, SIDE, STRIDE).unfold(2, SIDE, STRIDE).permute(1, 2, 0, 3, 4)
+        patches = places[~flat].flatten(1)
+        return patches - patches.mean(dim=1, keepdim=True), flat
 
 
 class PatchFeatures(nn.Module):

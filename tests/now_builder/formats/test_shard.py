@@ -26,6 +26,7 @@ from now_builder.formats.shard import (
     read_members,
     read_plan,
     read_rows,
+    read_texts,
     rows_path,
     to_members,
     write_plan,
@@ -59,6 +60,19 @@ def test_captures_from_before_a_column_was_added_still_read(tmp_path: Path, colu
     path = rows_path(tmp_path, 0)
     pq.write_table(pq.read_table(path).drop_columns([column]), path)
     assert read_rows(tmp_path) == rows
+
+
+def test_captions_are_read_without_the_columns_beside_them(tmp_path: Path) -> None:
+    texts = {"00000_0000": "一", "00000_0001": None, "00000_0002": "", "00000_0003": "two"}
+    rows = [row(key, caption=text) for key, text in texts.items()]
+    rows += [row("00000_0004", status="failed", caption="never")]
+    write_shard(tmp_path, 0, rows, [])
+    path = rows_path(tmp_path, 0)
+    pq.write_table(pq.read_table(path).drop_columns(["title", "timings"]), path)
+    site = rows[0].site
+    assert read_texts(tmp_path, 0) == [("00000_0000", site, "一"), ("00000_0003", site, "two")]
+    pq.write_table(pq.read_table(path).drop_columns(["site"]), path)
+    refused(lambda: read_texts(tmp_path, 0), path, "missing columns ['site']")
 
 
 def write(captures: Path, keys: list[str]) -> Path:

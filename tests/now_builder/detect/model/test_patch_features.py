@@ -6,6 +6,8 @@ import torch
 from now_builder.detect.model.patch_features import (
     PATTERNS,
     SHARES,
+    SIDE,
+    STRIDE,
     WEIGHTS,
     Block,
     PatchFeatures,
@@ -48,6 +50,25 @@ def test_a_pattern_is_counted_where_it_is_and_not_elsewhere() -> None:
     left, right = patterns(page[None], [torch.tensor([[0.0, 0, 40, 96], [48, 0, 96, 96]])])
     assert left.sum() == 0  # flat: nothing to count
     assert right.square().sum() == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_patches_are_those_of_the_loop_over_places(channels: int) -> None:
+    """A patch is flat where its deviation is under 0.1; all others are centred, row by row."""
+    page = pages(1)[0].float() / 255
+    page[:, :, 40:70] = 0.5 + (page[:, :, 40:70] - 0.5) * torch.linspace(0, 1, 30)
+    seen = page if channels == 3 else page.mean(dim=0, keepdim=True)
+    expected, is_flat = [], []
+    for top in range(0, 96 - SIDE + 1, STRIDE):
+        for left in range(0, 96 - SIDE + 1, STRIDE):
+            patch = seen[:, top : top + SIDE, left : left + SIDE].flatten()
+            is_flat.append(bool(patch.std(correction=0) < 0.1))
+            if not is_flat[-1]:
+                expected.append(patch - patch.mean())
+    patches, flat = Patterns(channels)._patches(page)
+    assert flat.flatten().tolist() == is_flat
+    assert 0.1 < flat.float().mean() < 0.9
+    assert torch.allclose(patches, torch.stack(expected), atol=1e-6)
 
 
 def test_grey_patterns_ignore_colour_and_colour_patterns_do_not() -> None:
