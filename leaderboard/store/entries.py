@@ -185,8 +185,7 @@ def file_result(store: Path, result: Result, filing: NewFiling | None = None) ->
     Returns:
         The entry, and whether it is new.
     """
-    hidden = filing is not None and filing.anonymous_until is not None
-    entry = entry_of(anonymised(result) if hidden else result)
+    entry = entry_to_file(result, filing)
     path = result_path(store, entry)
     with _FILING:
         if path.exists():
@@ -196,6 +195,12 @@ def file_result(store: Path, result: Result, filing: NewFiling | None = None) ->
             entry = replace(entry, filing=_file(store, entry.name, result, filing))
         write_result(path, entry.result)
         return entry, True
+
+
+def entry_to_file(result: Result, filing: NewFiling | None) -> Entry:
+    """Make the entry that :func:`file_result` files; without authors if it is to be anonymous."""
+    hidden = filing is not None and filing.anonymous_until is not None
+    return entry_of(anonymised(result) if hidden else result)
 
 
 def _file(store: Path, name: str, result: Result, new: NewFiling) -> Filing:

@@ -92,7 +92,7 @@ def languages(draw, size):
 
 
 def attention(draw, size):
-    """The best of several regions for each of several words, averaged: no product of two factors."""
+    """The best of several regions for each of several words: no product of two factors."""
     regions, words, dim = 6, 4, 32
     meaning, noise = draw.normal(size=(size, words, dim)), draw.uniform(0.3, 1.5)
     seen = np.concatenate([meaning, draw.normal(size=(size, regions - words, dim))], axis=1)
