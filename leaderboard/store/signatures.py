@@ -11,13 +11,14 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import AwareDatetime, Field
+from pydantic import Field
 
 from leaderboard.core.errors import Problem
 from leaderboard.store.entries import (
     PRIVATE,
     RESULTS,
     EntryName,
+    Moment,
     find_result,
     now,
     prepare_store,
@@ -61,7 +62,7 @@ class PublicKey(Strict):
     format: Literal["now-key/1"] = "now-key/1"
     name: KeyName
     public: Sha256
-    made_at: AwareDatetime
+    made_at: Moment
     first: Annotated[int, Field(ge=1)]
     previous: KeyName | None
     signature: SignatureText
@@ -84,7 +85,7 @@ class Signature(Strict):
     format: Literal["now-signature/1"] = "now-signature/1"
     number: Annotated[int, Field(ge=1)]
     previous: Sha256
-    at: AwareDatetime
+    at: Moment
     says: Statement
     entry: EntryName
     payload_sha256: Sha256
