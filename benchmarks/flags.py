@@ -112,6 +112,14 @@ def tricks(size: int, times: int) -> None:
             for _, texts in [similarities.worded(draw, size)]
         ]
         print(f"trick   {name:42} words-unread {sum(unread)} of {times}", flush=True)
+    for name, change in similarities.UNSEEN.items():
+        flagged, rsum = 0, 0.0
+        for draw in map(np.random.default_rng, range(times)):
+            scores, texts = similarities.worded(draw, size)
+            forged = single(change(draw, scores, texts))
+            flagged += bool(codes(forged, texts=texts))
+            rsum += recalls(forged).rsum / times
+        print(f"unseen  {name:50} rSum {rsum:3.0f}  any {flagged} of {times}", flush=True)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+from leaderboard.scoring.wording import shared_words
+
 
 def embedded(draw, size, noise, dim=64, groups=0, *, side_by_side=False):
     """Cosines of pages and captions that share a meaning; pages of a group (a site) are alike."""
@@ -269,6 +271,47 @@ OF_ROWS = {
     "shuffled blocks": shuffled_blocks,
 }
 """Tricks that use the numbers of rows, with a structure as embeddings have it."""
+
+
+def lifted(draw, similarity, share):
+    """Raise some own pairs just above the best wrong ones of row and column."""
+    own = np.eye(len(similarity), dtype=bool)
+    wrong = np.where(own, -np.inf, similarity)
+    best = np.maximum(wrong.max(axis=0), wrong.max(axis=1)) + 1e-3
+    chosen = own & (draw.random(len(similarity)) < share)
+    return np.where(chosen, np.maximum(similarity, best), similarity)
+
+
+def as_words(draw, texts):
+    """The words of an image's own caption in its place."""
+    return shared_words(texts) + 1e-3 * draw.normal(size=(len(texts), len(texts)))
+
+
+UNSEEN = {
+    **{
+        f"own pairs of a method raised by {times} deviations": (
+            lambda draw, scores, texts, times=times: (
+                scores + times * scores.std() * np.eye(len(scores))
+            )
+        )
+        for times in (0.3, 1, 4, 16)
+    },
+    "half of the own pairs lifted over the best": (
+        lambda draw, scores, texts: lifted(draw, scores, 0.5)
+    ),
+    "a method and a random vector for each pair": (
+        lambda draw, scores, texts: (
+            unit(scores) + unit(vectors_of_rows(draw, len(scores)))  # of one scale
+        )
+    ),
+    "words of the own caption for the image": lambda draw, scores, texts: as_words(draw, texts),
+    "such words and a random vector": (
+        lambda draw, scores, texts: (
+            unit(as_words(draw, texts)) + unit(vectors_of_rows(draw, len(scores)))
+        )
+    ),
+}
+"""Tricks upon a method's scores, or upon captions, that no flag can be sure of."""
 
 
 def softmax(values, axis):
