@@ -199,7 +199,8 @@ def first_of_each(flags: Iterable[Flag | None]) -> tuple[Flag, ...]:
 def window_starts(images: int) -> list[int]:
     """Return the first rows of windows of :data:`LARGEST` images that together hold all of them."""
     last = max(0, images - LARGEST)
-    return np.linspace(0, last, -(-images // LARGEST)).astype(np.int64).tolist()
+    starts = np.linspace(0, last, -(-images // LARGEST))
+    return [int(start) for start in starts]
 
 
 @dataclass(frozen=True, slots=True)

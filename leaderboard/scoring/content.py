@@ -139,13 +139,13 @@ def read_content(square: Square) -> Content | None:
 def centred_off(square: Square) -> Square:
     """Subtract means of rows and columns without the diagonal, which becomes 0."""
     off = ~np.eye(len(square), dtype=np.bool_)
-    return np.where(off, _centred(square, off), 0.0)
+    return np.asarray(np.where(off, _centred(square, off), 0.0))
 
 
 def _centred(square: Square, off: Bool[np.ndarray, "images images"]) -> Square:
     total = np.where(off, square, 0.0)
     by_row, by_column = (total.sum(axis=axis, keepdims=True) / (len(square) - 1) for axis in (1, 0))
-    return square - by_row - by_column + by_row.mean()
+    return np.asarray(square - by_row - by_column + by_row.mean())
 
 
 def _inverse_dimensions(centred: Square) -> float:
