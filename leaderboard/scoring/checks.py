@@ -1,6 +1,6 @@
 """Checks for matrices that use the order of rows, or the whole test set, as no method could."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import exp, log, log1p, sqrt
 from typing import Literal
@@ -9,9 +9,10 @@ import numpy as np
 from jaxtyping import Bool, Float, Integer
 
 from leaderboard.metrics import CUTOFFS, Labels, Matrix, Ranks, explained_ties
-from leaderboard.scoring.content import Content, normal_scores, own_square, read_content
+from leaderboard.scoring.content import LARGEST, Content, Square, own_square, read_content
 from leaderboard.scoring.evenness import even_power
 from leaderboard.scoring.result import Flag
+from leaderboard.scoring.wording import Texts, texts_of, words_read
 
 Scorer = Callable[[Labels, Labels], Float[np.ndarray, " pairs"]]
 Declared = Literal["none", "per_query", "transductive"]
@@ -20,6 +21,7 @@ CODES = (
     "identity-like",
     "unexplained-pairs",
     "index-local",
+    "words-unread",
     "duplicates-apart",
     "one-to-one",
     "normalised-both-ways",
@@ -30,7 +32,13 @@ CODES = (
 )
 """Codes of the flags of a matrix."""
 
-OF_LISTS = ("unexplained-pairs", "index-local", "duplicates-apart", "one-to-one")
+OF_LISTS = (
+    "unexplained-pairs",
+    "index-local",
+    "words-unread",
+    "duplicates-apart",
+    "one-to-one",
+)
 """Those of them that ranked lists can have too."""
 
 LEAST_QUERIES = 50
@@ -45,6 +53,9 @@ DIMENSIONS = 600.0
 
 OWN_PAIRS = 1.0
 """``unexplained-pairs``: deviations above the rest from which own pairs stand out."""
+
+WORDS_READ = 0.05
+"""``words-unread``: correlation with shared words that captions' similarities have at the least."""
 
 DUPLICATES_Z = 5.0
 """``duplicates-apart``: standard errors by which own captions may stand above identical ones."""
@@ -90,7 +101,6 @@ GAP_Z = 4.0
 """Standard errors by which test may exceed dev."""
 
 _SAMPLE = 2**16
-_LARGEST = 2000
 _BLOCKS = 20
 _ROUNDS = 30
 _POWERS = 12
@@ -110,12 +120,13 @@ class SplitScore:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """The first images with their captions, and statistics shared by the checks.
+    """Some images with their captions, and statistics shared by the checks.
 
     Attributes:
         own: similarity of each caption with its image.
-        rest: similarities, with each own pair replaced by the mean of its row's others; ``rows``,
-            ``columns`` and ``spread`` are its means and its standard deviation.
+        rest: similarities, with own pairs, and captions equal to them, replaced by the mean of the
+            row's others; ``rows``, ``columns`` and ``spread`` are its means and its standard
+            deviation.
         ends: smallest and largest similarity, own pairs included.
     """
 
@@ -139,6 +150,7 @@ class Known:
         declared: post-processing that the submission declares.
         external: whether it declares data from elsewhere, as of raw text or screenshots, that may
             tell captions of equal tokens apart.
+        texts: tokens of each caption; empty if unknown.
     """
 
     owner: Labels
@@ -146,6 +158,7 @@ class Known:
     captions: Labels | None = None
     declared: Declared = "none"
     external: bool = False
+    texts: Texts = ()
 
 
 def check_matrix(
@@ -153,7 +166,7 @@ def check_matrix(
 ) -> tuple[Flag, ...]:
     """Flag forged, normalised, assigned and coarse similarities.
 
-    Own pairs and neighbours are checked among the first 2,000 images, the rest in the whole.
+    Own pairs, neighbours and words are checked by 1,000 images, the rest in the whole.
     Declared post-processing gives no flag of its kind: ``per_query`` explains a matrix normalised
     one way, ``transductive`` also one normalised both ways or assigned one to one. A matrix stored
     as float16 says so itself (:attr:`Result.precision`) and is not flagged as coarse. Expected
@@ -163,16 +176,78 @@ def check_matrix(
         return ()
     half = similarity.dtype.itemsize == 2
     similarity, owner = _scaled(similarity), known.owner
-    part = _read_part(similarity, owner)
-    content = read_content(normal_scores(own_square(similarity, owner)))
-    flags = [_identity_like(part), _unexplained_pairs(content), _index_local(part, content)]
+    views = [_view(similarity, known, first) for first in window_starts(len(similarity))]
+    flags = [flag for view in views for flag in view.flags]
     flags.append(duplicates_apart(lambda rows, captions: similarity[rows, captions], known))
     if known.declared != "transductive":
         flags.append(one_to_one(tuple(similarity.argmax(axis=axis) for axis in (1, 0)), hits_at_1))
-        flags.append(_normalised(similarity, owner, part, content, known.declared))
+        flags.append(_normalised(similarity, owner, views[0], known.declared))
     if not half:
         flags += [_low_precision(similarity, known), _many_ties(similarity, known)]
-    return tuple(flag for flag in flags if flag is not None)
+    return first_of_each(flags)
+
+
+def first_of_each(flags: Iterable[Flag | None]) -> tuple[Flag, ...]:
+    """Keep the first flag of each code."""
+    found: dict[str, Flag] = {}
+    for flag in flags:
+        if flag is not None:
+            found.setdefault(flag.code, flag)
+    return tuple(found.values())
+
+
+def window_starts(images: int) -> list[int]:
+    """Return the first rows of windows of :data:`LARGEST` images that together hold all of them."""
+    last = max(0, images - LARGEST)
+    starts = np.linspace(0, last, -(-images // LARGEST))
+    return [int(start) for start in starts]
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    """What some images in a row show: flags, and what checks of the whole matrix need of them."""
+
+    flags: tuple[Flag | None, ...]
+    rows: Float[np.ndarray, " images"]
+    columns: Float[np.ndarray, " captions"]
+    spread: float
+    content: Content | None
+
+
+def _view(similarity: Matrix, known: Known, first: int) -> _View:
+    part = _read_part(similarity, known, first)
+    square = own_square(similarity, known.owner, first)
+    content = read_content(square)
+    flags = (
+        _identity_like(part),
+        _unexplained_pairs(content),
+        _index_local(part, content),
+        words_unread(square, content, known, first),
+    )
+    return _View(flags, part.rows, part.columns, part.spread, content)
+
+
+def words_unread(square: Square, content: Content | None, known: Known, first: int) -> Flag | None:
+    """Look for own pairs that stand out though captions of the same words are as any others.
+
+    Args:
+        square: normal scores of images from row ``first`` on.
+        content: what they say otherwise.
+        known: of the split.
+        first: first row.
+    """
+    if not known.texts or content is None or content.own < OWN_PAIRS:
+        return None
+    texts = texts_of(known.texts, known.owner, first, len(square))
+    read = words_read(square, texts)
+    if read is None or read >= WORDS_READ:
+        return None
+    return make_flag(
+        "words-unread",
+        f"own pairs lie {content.own:.1f} deviations above the rest, but captions that share words"
+        f" are no more alike than others: correlation {read:.3f}, expected {WORDS_READ:g} at"
+        " least",
+    )
 
 
 def _scaled(similarity: Matrix) -> Matrix:
@@ -219,19 +294,31 @@ def dev_test_gap(dev: SplitScore, test: SplitScore) -> float | None:
     return (test.rsum - dev.rsum) / deviation
 
 
-def _read_part(similarity: Matrix, owner: Labels) -> _Part:
-    captions = np.flatnonzero(owner < _LARGEST)
-    owner, rest = owner[captions], similarity[:_LARGEST].astype(np.float64)
+def _read_part(similarity: Matrix, known: Known, first: int) -> _Part:
+    rest = similarity[first : first + LARGEST].astype(np.float64)
+    captions = np.flatnonzero((known.owner >= first) & (known.owner < first + len(rest)))
+    owner = known.owner[captions] - first
     if len(captions) < rest.shape[1]:
         rest = rest[:, captions]
     ends = float(rest.min()), float(rest.max())
-    places = np.arange(len(captions))
-    own = rest[owner, places]
-    others = len(captions) - np.bincount(owner)
-    total = rest.sum(axis=1) - np.bincount(owner, own)
-    rest[owner, places] = (total / np.maximum(others, 1))[owner]
+    own = rest[owner, np.arange(len(captions))]
+    right = _right(owner, None if known.captions is None else known.captions[captions])
+    others = len(captions) - np.count_nonzero(right, axis=1)
+    means = rest.sum(axis=1, where=~right) / np.maximum(others, 1)
+    np.copyto(rest, means[:, None], where=right)
     rows, columns = rest.mean(axis=1), rest.mean(axis=0)
     return _Part(owner, own, rest, rows, columns, float(rest.std()), ends)
+
+
+def _right(owner: Labels, texts: Labels | None) -> Bool[np.ndarray, "images captions"]:
+    """Return which captions are an image's own, or have the same tokens as one of them."""
+    images = int(owner.max()) + 1
+    if texts is None:
+        return np.asarray(np.arange(images)[:, None] == owner)
+    _, texts = np.unique(texts, return_inverse=True)
+    said = np.zeros((images, int(texts.max()) + 1), np.bool_)
+    said[owner, texts] = True
+    return said[:, texts]
 
 
 def _identity_like(part: _Part) -> Flag | None:
@@ -297,38 +384,60 @@ def _unexplained_pairs(content: Content | None) -> Flag | None:
 
 
 def duplicates_apart(score: Scorer, known: Known) -> Flag | None:
-    """Look for own captions that stand above others of the same tokens, which no score can.
+    """Look for own captions, or images, that stand above identical ones, which no score can.
 
-    Of captions that occur several times each is compared with the next one, in the rows of both
-    images; scores of the captions alone are equal, or lean to the same side in both rows. The
-    scorer tells how similar images and captions of these rows are.
+    Of captions of the same tokens each is compared with the next one, in the rows of both
+    images; scores of the captions alone are equal, or lean to the same side in both rows. Images
+    of the same regions are compared likewise, with each one's first caption. The scorer tells how
+    similar images and captions of these rows are.
     """
-    if known.captions is None or known.external:
+    if known.external:
         return None
-    order = np.argsort(known.captions, kind="stable")
-    same = known.captions[order[1:]] == known.captions[order[:-1]]
-    first, second = order[:-1][same], order[1:][same]
-    other = known.owner[first] != known.owner[second]
-    if known.images is not None:
-        other &= known.images[known.owner[first]] != known.images[known.owner[second]]
-    first, second = first[other], second[other]
-    signs = np.concatenate(
-        [
-            np.sign(score(known.owner[own], own) - score(known.owner[own], twin))
-            for own, twin in ((first, second), (second, first))
-        ]
+    owner = known.owner
+    _, first = np.unique(owner, return_index=True)
+    ways = (
+        (known.captions, owner, known.images, score),
+        (known.images, first, known.captions, lambda own, rows: score(rows, own)),
     )
-    lost_or_won = int(np.count_nonzero(signs))
-    z = float(signs.sum()) / sqrt(lost_or_won) if lost_or_won else 0.0
-    if z <= DUPLICATES_Z:
+    for labels, own, others, scorer in ways:
+        signs = _signs_apart(labels, own, others, scorer)
+        lost_or_won = int(np.count_nonzero(signs))
+        z = float(signs.sum()) / sqrt(lost_or_won) if lost_or_won else 0.0
+        if z > DUPLICATES_Z:
+            break
+    else:
         return None
     won = int(np.count_nonzero(signs > 0))
+    kind, cause = ("captions", "tokens") if labels is known.captions else ("images", "regions")
     return make_flag(
         "duplicates-apart",
-        f"of captions with the same tokens the own one stands above the other {won} times and below"
+        f"of {kind} with the same {cause} the own one stands above the other {won} times and below"
         f" it {lost_or_won - won} times, {z:.1f} standard errors from even, expected"
-        f" {DUPLICATES_Z:g} at most: the text cannot tell them apart, their place can",
+        f" {DUPLICATES_Z:g} at most: they cannot be told apart, their place can",
     )
+
+
+def _signs_apart(
+    labels: Labels | None, own: Labels, others: Labels | None, score: Scorer
+) -> Integer[np.ndarray, " comparisons"]:
+    """Compare each item with the next one of its label, in the queries of both: 1 if it wins.
+
+    ``own`` is the query of each item, ``others`` labels of queries: equal ones are left out.
+    """
+    if labels is None:
+        return np.zeros(0, np.int64)
+    order = np.argsort(labels, kind="stable")
+    same = labels[order[1:]] == labels[order[:-1]]
+    first, second = order[:-1][same], order[1:][same]
+    other = own[first] != own[second]
+    if others is not None:
+        other &= others[own[first]] != others[own[second]]
+    first, second = first[other], second[other]
+    found = [
+        np.sign(score(own[one], one) - score(own[one], twin))
+        for one, twin in ((first, second), (second, first))
+    ]
+    return np.concatenate(found).astype(np.int64)
 
 
 def _index_local(part: _Part, content: Content | None) -> Flag | None:
@@ -428,18 +537,17 @@ def even_limit(rows: int, content: Content | None) -> float:
     They are fewer than the rows where similarities have few dimensions.
     """
     inverse = max(content.inverse_dimensions if content else 0.0, 1 / rows)
-    return max(0.12, min(0.75, 1 - 4 * sqrt(inverse / 2)))
+    return max(0.06, min(0.75, 1 - 4 * sqrt(inverse / 2)))
 
 
-def _normalised(
-    similarity: Matrix, owner: Labels, part: _Part, content: Content | None, declared: Declared
-) -> Flag | None:
-    if not part.spread:
+def _normalised(similarity: Matrix, owner: Labels, view: _View, declared: Declared) -> Flag | None:
+    if not view.spread:
         return None
-    rows, columns = _evenness(similarity, part)
+    content = view.content
+    rows, columns = _evenness(similarity, view)
     norm = _norm_of_roots(similarity)
     limit = even_limit(len(similarity), content)
-    power = even_power(similarity, owner, part.spread)
+    power = even_power(similarity, owner, view.spread)
     if (
         max(rows, columns) < limit
         or power < even_limit(min(len(similarity), 192), content)
@@ -463,12 +571,12 @@ def _normalised(
     )
 
 
-def _evenness(similarity: Matrix, part: _Part) -> tuple[float, float]:
+def _evenness(similarity: Matrix, view: _View) -> tuple[float, float]:
     """Return the spread of row and column sums relative to that of unrelated values."""
     found = []
-    for axis, means in ((1, part.rows), (0, part.columns)):
+    for axis, means in ((1, view.rows), (0, view.columns)):
         sums = similarity.mean(axis=axis, dtype=np.float64)
-        within = part.spread**2 - float(means.var())
+        within = view.spread**2 - float(means.var())
         unrelated = sqrt(within / similarity.shape[axis]) if within > 0 else 0.0
         found.append(float(sums.std()) / unrelated if unrelated else 1.0)
     return found[0], found[1]

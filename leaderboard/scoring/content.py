@@ -43,7 +43,7 @@ class Content:
             dimensions.
         near: mean of the values k places beside the diagonal, for k from 1 to :data:`STEPS`.
         alike: how far images, and captions, that stand k places apart agree in their far values:
-            the geometric mean of two correlations.
+            the geometric mean of two correlations, each raised by two standard errors.
         size: number of rows.
     """
 
@@ -77,19 +77,27 @@ class Content:
         """
         noise = 6 / sqrt(2 * self.size), 4 / self.size
         return max(
-            max(near - noise[0], 0.0) / (alike + noise[1])
+            max(near - noise[0], 0.0) / max(alike, noise[1])
             for near, alike in zip(self.near, self.alike, strict=True)
         )
 
 
-def own_square(similarity: Matrix, owner: Labels) -> Matrix:
-    """Return the first images with one caption each, so that own pairs stand on the diagonal."""
-    _, first = np.unique(owner, return_index=True)
-    chosen = first[:LARGEST]
-    return similarity[: len(chosen)][:, chosen]
+def own_square(similarity: Matrix, owner: Labels, first: int = 0) -> Square:
+    """Return normal scores of images from a row on, each with the mean of its captions.
+
+    Own pairs stand on the diagonal. At most :data:`LARGEST` images are looked at.
+    """
+    last = min(first + LARGEST, len(similarity))
+    captions = np.flatnonzero((owner >= first) & (owner < last))
+    captions = captions[np.argsort(owner[captions], kind="stable")]
+    scores = normal_scores(similarity[first:last][:, captions])
+    _, starts, counts = np.unique(owner[captions], return_index=True, return_counts=True)
+    if len(starts) == scores.shape[1]:
+        return scores
+    return np.asarray(np.add.reduceat(scores, starts, axis=1) / counts)
 
 
-def normal_scores(values: Matrix) -> Square:
+def normal_scores(values: Matrix) -> Matrix:
     """Replace values by the normal quantiles of their ranks, which no monotone function changes."""
     places = np.random.default_rng(0).integers(0, values.size, _SAMPLE)
     flat = np.sort(values.reshape(-1)[places])
@@ -107,9 +115,7 @@ def read_content(square: Square) -> Content | None:
     rows = np.arange(size)
     distance = np.abs(rows[:, None] - rows)
     off = distance > 0
-    total = np.where(off, square, 0.0)
-    by_row, by_column = (total.sum(axis=axis, keepdims=True) / (size - 1) for axis in (1, 0))
-    centred = square - by_row - by_column + by_row.mean()
+    centred = _centred(square, off)
     spread = float(np.sqrt(np.mean(np.square(centred[off]))))
     if spread < _TINY * max(1.0, float(np.abs(square).max())):
         return None
@@ -118,14 +124,28 @@ def read_content(square: Square) -> Content | None:
     values = np.where(far, centred, 0.0)
     values /= np.sqrt(np.mean(np.square(centred[far]))) or 1.0
     steps = range(1, min(STEPS, size // 4) + 1)
+    inverse = _inverse_dimensions(np.where(off, centred, 0.0))
+    noise = 2 * sqrt(max(inverse, 1 / size) / size)
     return Content(
         own=float(np.diag(centred).mean()),
         shared=float((values * values.T).sum() / np.count_nonzero(far)),
-        inverse_dimensions=_inverse_dimensions(np.where(off, centred, 0.0)),
+        inverse_dimensions=inverse,
         near=tuple(_beside(centred, step) for step in steps),
-        alike=tuple(_alike(values, far, step) for step in steps),
+        alike=tuple(_alike(values, far, step, noise) for step in steps),
         size=size,
     )
+
+
+def centred_off(square: Square) -> Square:
+    """Subtract means of rows and columns without the diagonal, which becomes 0."""
+    off = ~np.eye(len(square), dtype=np.bool_)
+    return np.asarray(np.where(off, _centred(square, off), 0.0))
+
+
+def _centred(square: Square, off: Bool[np.ndarray, "images images"]) -> Square:
+    total = np.where(off, square, 0.0)
+    by_row, by_column = (total.sum(axis=axis, keepdims=True) / (len(square) - 1) for axis in (1, 0))
+    return np.asarray(square - by_row - by_column + by_row.mean())
 
 
 def _inverse_dimensions(centred: Square) -> float:
@@ -140,8 +160,10 @@ def _beside(centred: Square, step: int) -> float:
     return float(np.diag(centred, step).mean() + np.diag(centred, -step).mean()) / 2
 
 
-def _alike(values: Square, far: Bool[np.ndarray, "images images"], step: int) -> float:
+def _alike(
+    values: Square, far: Bool[np.ndarray, "images images"], step: int, noise: float
+) -> float:
     both = max(1, int(np.count_nonzero(far[step:] & far[:-step])))
     images = float(np.einsum("ij,ij->", values[step:], values[:-step])) / both
     captions = float(np.einsum("ij,ij->", values[:, step:], values[:, :-step])) / both
-    return sqrt(max(images, 0.0) * max(captions, 0.0))
+    return sqrt((max(images, 0.0) + noise) * (max(captions, 0.0) + noise))

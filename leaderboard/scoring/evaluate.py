@@ -358,7 +358,8 @@ def _known(meta: Submission, gallery: Gallery) -> Known:
         for labels in (gallery.image_labels, gallery.caption_labels)
     )
     external = bool(meta.training.external_data)
-    return Known(gallery.owner, images, captions, meta.postprocessing.kind, external)
+    declared = meta.postprocessing.kind
+    return Known(gallery.owner, images, captions, declared, external, gallery.texts)
 
 
 def _flags(scored: Scored, known: Known) -> tuple[Flag, ...]:

@@ -15,10 +15,13 @@ from leaderboard.scoring.checks import (
     Known,
     duplicates_apart,
     far_trend,
+    first_of_each,
     make_flag,
     one_to_one,
+    window_starts,
+    words_unread,
 )
-from leaderboard.scoring.content import LARGEST, normal_scores, read_content
+from leaderboard.scoring.content import LARGEST, Content, normal_scores, read_content
 from leaderboard.scoring.result import Flag
 from leaderboard.submission.archive import Lists
 
@@ -38,7 +41,7 @@ Scores = Float[np.ndarray, "images images"]
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Lists of the first images and of their first captions, as matrices.
+    """Lists of some images and of their first captions, as matrices.
 
     Attributes:
         scores: for either direction, by image and caption, the negative place in the list, or the
@@ -65,12 +68,17 @@ def check_lists(
     """
     if len(lists[0]) < LEAST_QUERIES:
         return ()
-    part = _read_part(lists, known.owner)
-    flags = [_unexplained_pairs(part), _index_local(part)]
+    flags = []
+    for start in window_starts(len(lists[0])):
+        part = _read_part(lists, known.owner, start)
+        square = _both(part)
+        content = read_content(square)
+        flags += [_unexplained_pairs(part, content), _index_local(part, content)]
+        flags.append(words_unread(square, content, known, start))
     flags.append(duplicates_apart(lambda rows, captions: _placed(lists[0], rows, captions), known))
     if known.declared != "transductive":
         flags.append(one_to_one((lists[0][:, 0], lists[1][:, 0]), hits_at_1))
-    return tuple(flag for flag in flags if flag is not None)
+    return first_of_each(flags)
 
 
 def _placed(lists: Lists, rows: Labels, captions: Labels) -> Float[np.ndarray, " pairs"]:
@@ -80,15 +88,14 @@ def _placed(lists: Lists, rows: Labels, captions: Labels) -> Float[np.ndarray, "
     return np.asarray(places, np.float64)
 
 
-def _read_part(lists: tuple[Lists, Lists], owner: Labels) -> _Part:
-    _, first = np.unique(owner, return_index=True)
-    first = first[:LARGEST]
-    size = len(first)
-    column = np.full(len(owner), -1)
-    column[first] = np.arange(size)
-    of_images = _scores(column[lists[0][:size]], size)
-    row = np.where(np.arange(len(lists[0])) < size, np.arange(len(lists[0])), -1)
-    of_captions = _scores(row[lists[1][first]], size).T
+def _read_part(lists: tuple[Lists, Lists], owner: Labels, start: int) -> _Part:
+    images, captions = np.unique(owner, return_index=True)
+    images, captions = images[start : start + LARGEST], captions[start : start + LARGEST]
+    size = len(images)
+    row, column = np.full(len(lists[0]), -1), np.full(len(owner), -1)
+    row[images] = column[captions] = np.arange(size)
+    of_images = _scores(column[lists[0][images]], size)
+    of_captions = _scores(row[lists[1][captions]], size).T
     depths = lists[0].shape[1], lists[1].shape[1]
     listed = of_images > -depths[0], of_captions > -depths[1]
     cut = max(len(owner) / depths[0], len(lists[0]) / depths[1])
@@ -104,9 +111,8 @@ def _scores(lists: Integer[np.ndarray, "queries depth"], size: int) -> Scores:
     return found[:, :size]
 
 
-def _unexplained_pairs(part: _Part) -> Flag | None:
+def _unexplained_pairs(part: _Part, content: Content | None) -> Flag | None:
     """Look for own pairs in lists that agree in nothing else, across directions or the diagonal."""
-    content = read_content(_both(part))
     if content is None:
         return None
     off = ~np.eye(content.size, dtype=np.bool_)
@@ -132,13 +138,12 @@ def _both(part: _Part) -> Matrix:
     return np.asarray(normal_scores(first) + normal_scores(second))
 
 
-def _index_local(part: _Part) -> Flag | None:
+def _index_local(part: _Part, content: Content | None) -> Flag | None:
     """Look for candidates that are in a list because their rows are near.
 
     Pages of one site stand side by side in each other's lists; but they agree in far candidates
     too, and there is a last page of every site.
     """
-    content = read_content(_both(part))
     beside = content.near_unexplained() if content else 0.0
     most = NEAR_UNEXPLAINED * sqrt(part.cut)
     found = [_nearness(listed) for listed in (part.listed[0], part.listed[1].T)]

@@ -6,13 +6,13 @@ from functools import partial
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Request
-from pydantic import AwareDatetime, BaseModel, Field
+from pydantic import BaseModel, Field
 
 from leaderboard.service import accounts, events, intake
 from leaderboard.service.access import Admin
 from leaderboard.service.api import UPLOAD_FAILS, ZIP_BODY, CurrentService, fails, scoring
 from leaderboard.service.problems import RequestBody
-from leaderboard.store.entries import Reproduction
+from leaderboard.store.entries import Moment, Reproduction
 from leaderboard.store.reproduce import Claim
 from leaderboard.submission.archive import Name
 
@@ -59,7 +59,7 @@ class NewToken(RequestBody):
     handle: str
     scopes: tuple[Literal["admin", "read", "submit"], ...]
     label: str = ""
-    expires_at: AwareDatetime | None = None
+    expires_at: Moment | None = None
 
 
 class Secret(BaseModel):
@@ -132,7 +132,7 @@ def revoke_token(who: Admin, prefix: str, service: CurrentService) -> None:
 def read_events(
     _who: Admin,
     service: CurrentService,
-    after: Annotated[int, Query(ge=0)] = 0,
+    after: Annotated[int, Query(ge=0, lt=2**31)] = 0,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     kind: str | None = None,
 ) -> Events:

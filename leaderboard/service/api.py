@@ -236,14 +236,21 @@ def withdraw(who: Owner, name: str, said: Reason, service: CurrentService) -> En
     row = index.find_entry(service.database, name)
     if (row is None or row.user_id != who.user_id) and "admin" not in who.scopes:
         raise Refusal(403, "this token may not do that: the entry is not yours")
-    tombstone = store.withdraw(service.settings.store, name, said.reason, store.now())
-    if service.signer is not None:
-        path = tombstone_path(service.settings.store, name)
-        service.signer.sign("withdrawn", entry, [path])
+    tombstone = _bury(service, entry, said.reason)
     with writing(service.database) as session:
         if index.mark_withdrawn(session, name, tombstone.withdrawn_at):
             events.append(session, who.handle, "entry.withdrawn", name, {"reason": said.reason})
     return view_entry(_entry(service, name))
+
+
+def _bury(service: Service, entry: Entry, reason: str) -> store.Withdrawal:
+    folder, signer = service.settings.store, service.signer
+    if signer is None:
+        return store.withdraw(folder, entry.name, reason, store.now())
+    with signer.promising("withdrawn", entry.name):
+        tombstone = store.withdraw(folder, entry.name, reason, store.now())
+        signer.sign("withdrawn", entry, [tombstone_path(folder, entry.name)])
+    return tombstone
 
 
 @api.get("/boards", dependencies=[PUBLIC])

@@ -1,7 +1,7 @@
 """Index of a store's entries in the database, which can be rebuilt from the folder."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from leaderboard.store.entries import (
     read_result,
     submitter_of,
 )
-from leaderboard.store.proof import proof_of, signatures_of
+from leaderboard.store.proof import proof_of, prove, signatures_of
 from leaderboard.store.signatures import Signature, read_chain, refuse_broken
 from now_builder.errors import FormatError
 
@@ -132,10 +132,8 @@ def _index(engine: Engine, store: Path, *, whole: bool) -> Counts:
         for name in rows.keys() - kept:
             session.delete(rows[name])
         session.flush()
-        entries = [
-            replace(read_entry(store, read_result(files[name])), proof=proofs.get(name, Proof()))
-            for name in files.keys() - kept
-        ]
+        read = [read_entry(store, read_result(files[name])) for name in files.keys() - kept]
+        entries = prove(store, read, frozenset(files))
         owners = {name: row.user_id for name, row in rows.items()}
         made, duplicates = _record_all(session, store, sorted(entries, key=_age), owners)
         after = set(session.scalars(select(EntryRow.name)))

@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -25,6 +25,7 @@ from leaderboard.store.entries import (
     Entry,
     NewFiling,
     Reproduction,
+    entry_to_file,
     file_result,
     find_result,
     now,
@@ -187,19 +188,24 @@ def _score_and_file(service: Service, upload: Upload, filing: NewFiling) -> tupl
         result = score(
             upload.path, judge.release, judge.attributes, name="submission", standard=judge.standard
         )
-    entry, new = file_result(store, result, filing)
-    if not new and submitter_of(store, entry) != upload.who.handle:
-        # Filed by the command line before it was indexed.
-        raise _taken(service)
-    if service.signer is not None:
-        paths = filed_paths(store, entry)
-        service.signer.sign("scored", entry, paths if new else paths[:1])
-        entry = prove(store, [entry])[0]
+    with _promising(service, entry_to_file(result, filing).name):
+        entry, new = file_result(store, result, filing)
+        if not new and submitter_of(store, entry) != upload.who.handle:
+            # Filed by the command line before it was indexed.
+            raise _taken(service)
+        if service.signer is not None:
+            paths = filed_paths(store, entry)
+            service.signer.sign("scored", entry, paths if new else paths[:1])
+            entry = prove(store, [entry])[0]
     with writing(service.database) as session:
         if index.record_entry(session, entry, upload.who.user_id):
             detail = {"track": result.track, "split": result.split, "payload": upload.sha256}
             events.append(session, upload.who.handle, "entry.filed", entry.name, detail)
     return entry, new
+
+
+def _promising(service: Service, name: str) -> AbstractContextManager[None]:
+    return nullcontext() if service.signer is None else service.signer.promising("scored", name)
 
 
 def _same(service: Service, known: EntryRow, upload: Upload) -> Entry:
@@ -209,6 +215,8 @@ def _same(service: Service, known: EntryRow, upload: Upload) -> Entry:
         raise Refusal(409, f"this very file was entry {known.name}, which was withdrawn")
     service.meters.submissions.labels("same").inc()
     store = service.settings.store
+    if service.signer is not None:
+        service.signer.keep_promises(known.name)
     return read_entry(store, read_result(find_result(store, known.name)))
 
 

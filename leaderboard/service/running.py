@@ -119,6 +119,8 @@ class Service:
         self.incoming.mkdir(mode=0o700)
         database = open_database(settings.database or default_url(settings.store))
         opened.callback(database.dispose)
+        if self.signer is not None:
+            self.signer.keep_promises()
         index.update_index(database, settings.store)
         quotas.reconcile(database, datetime.now(UTC))
         with writing(database) as session:

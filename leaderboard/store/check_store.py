@@ -6,6 +6,7 @@ import stat
 from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path, PurePosixPath
 from typing import TypeAlias
 
@@ -20,7 +21,9 @@ from leaderboard.store.entries import (
     Filing,
     Reproduction,
     Withdrawal,
+    discloses,
     entry_of,
+    now,
     read_record,
     result_path,
 )
@@ -207,8 +210,9 @@ def _check_about(found: _Store, path: str, record: About, entries: AbstractSet[s
         found.note("record.dangling", path, f"no entry {record.name}", "a result that it is about")
     if isinstance(record, Disclosure):
         filing = found.records.get(f"filings/{record.name}.json")
-        if not isinstance(filing, Filing) or filing.anonymous_until is None:
-            found.note("record.dangling", path, "no anonymous filing", "one that it discloses")
+        if not isinstance(filing, Filing) or not discloses(filing, record):
+            expected = "one that it discloses, with its hash"
+            found.note("record.dangling", path, "no anonymous filing", expected)
 
 
 def _check_signatures(
@@ -227,6 +231,7 @@ def _check_signatures(
         if (chain.keys and folder in {RESULTS, "filings"}) or (only_judge and not trust.judge):
             mend = "the judge files it with --judge-key"
             found.note("record.unsigned", path, "no signature", "one of the judge's key", mend)
+    _check_future(found, known)
     if base is not None:
         _check_first_key(found, base, known)
         _check_dates(found, known, signed)
@@ -241,6 +246,15 @@ def _check_first_key(found: _Store, base: Path, known: AbstractSet[str]) -> None
         if isinstance(record, PublicKey) and record.previous is None and path not in known:
             mend = f"the judge commits it to {base.name} before"
             found.note("key.new", path, "a first key", "the key of the base", mend)
+
+
+def _check_future(found: _Store, known: AbstractSet[str]) -> None:
+    """Note new filings that are dated after tomorrow: they would stay the newest ones."""
+    last = now() + timedelta(days=1)
+    for path, record in found.records.items():
+        if isinstance(record, Filing) and path not in known and record.submitted_at > last:
+            at = record.submitted_at.isoformat()
+            found.note("filing.date", path, at, f"{last.isoformat()} at the latest")
 
 
 def _check_dates(found: _Store, known: AbstractSet[str], signed: Mapping[str, object]) -> None:

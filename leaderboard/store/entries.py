@@ -1,6 +1,7 @@
 """The store: a folder of immutable results and records about them, suitable for git."""
 
 import hashlib
+import secrets
 import threading
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
@@ -25,6 +26,11 @@ Record = TypeVar("Record", bound=Strict)
 # Of two threads that file the same result, only one may create it.
 _FILING = threading.Lock()
 
+# Within these years a time keeps its order in any zone, and fits every database.
+Moment = Annotated[
+    AwareDatetime,
+    Field(ge=datetime(2000, 1, 1, tzinfo=UTC), lt=datetime(3000, 1, 1, tzinfo=UTC)),
+]
 EntryName = Annotated[str, Field(pattern=r"^[0-9a-f]{12}$")]
 Evidence = Literal["scored", "reproduced", "blind"]
 
@@ -36,13 +42,15 @@ class Filing(Strict):
         submitter: handle; None while the entry is anonymous.
         submitted_at: time of the submission, UTC.
         anonymous_until: day from which authors and submitter are shown.
+        disclosure_sha256: sha256 of the text of the disclosure to come; None if there is none.
     """
 
     format: Literal["now-filing/1"] = "now-filing/1"
     name: EntryName
     submitter: Name | None = None
-    submitted_at: AwareDatetime
+    submitted_at: Moment
     anonymous_until: date | None = None
+    disclosure_sha256: Sha256 | None = None
 
 
 class Withdrawal(Strict):
@@ -50,7 +58,7 @@ class Withdrawal(Strict):
 
     format: Literal["now-withdrawal/1"] = "now-withdrawal/1"
     name: EntryName
-    withdrawn_at: AwareDatetime
+    withdrawn_at: Moment
     reason: Prose = ""
 
 
@@ -65,7 +73,7 @@ class Reproduction(Strict):
     format: Literal["now-reproduction/1"] = "now-reproduction/1"
     name: EntryName
     by: Name
-    reproduced_at: AwareDatetime
+    reproduced_at: Moment
     rsum: Points
     payload_sha256: Sha256
     code_commit: Annotated[str, Field(pattern=r"^[0-9a-f]{7,64}$")] | None = None
@@ -92,7 +100,10 @@ class Proof:
 class Disclosure(Strict):
     """``disclosures/<name>.json``: the hidden fields of an anonymous entry, public from its date.
 
-    Before that date the file is in ``private/``, which git ignores.
+    Before that date the file is in ``private/``, which git ignores, and its hash in the filing.
+
+    Attributes:
+        salt: random digits that keep authors from being guessed by the hash.
     """
 
     format: Literal["now-disclosure/1"] = "now-disclosure/1"
@@ -101,6 +112,7 @@ class Disclosure(Strict):
     authors: tuple[Name, ...] = ()
     affiliation: Line | None = None
     links: Links = Links()
+    salt: Annotated[str, Field(pattern=r"^[0-9a-f]{0,64}$")] = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,8 +197,7 @@ def file_result(store: Path, result: Result, filing: NewFiling | None = None) ->
     Returns:
         The entry, and whether it is new.
     """
-    hidden = filing is not None and filing.anonymous_until is not None
-    entry = entry_of(anonymised(result) if hidden else result)
+    entry = entry_to_file(result, filing)
     path = result_path(store, entry)
     with _FILING:
         if path.exists():
@@ -198,13 +209,21 @@ def file_result(store: Path, result: Result, filing: NewFiling | None = None) ->
         return entry, True
 
 
+def entry_to_file(result: Result, filing: NewFiling | None) -> Entry:
+    """Make the entry that :func:`file_result` files; without authors if it is to be anonymous."""
+    hidden = filing is not None and filing.anonymous_until is not None
+    return entry_of(anonymised(result) if hidden else result)
+
+
 def _file(store: Path, name: str, result: Result, new: NewFiling) -> Filing:
     filing = Filing(name=name, **asdict(new))
     if new.anonymous_until is not None:
         hidden = {field: getattr(result, field) for field in HIDDEN}
-        secret = Disclosure(name=name, submitter=new.submitter, **hidden)
+        salt = secrets.token_hex(32)
+        secret = Disclosure(name=name, submitter=new.submitter, salt=salt, **hidden)
         _write_record(store / PRIVATE / f"{name}.json", secret)
-        filing = filing.model_copy(update={"submitter": None})
+        digest = hashlib.sha256(_text(secret).encode()).hexdigest()
+        filing = filing.model_copy(update={"submitter": None, "disclosure_sha256": digest})
     _write_record(store / "filings" / f"{name}.json", filing)
     return filing
 
@@ -238,10 +257,14 @@ def add_reproduction(store: Path, reproduction: Reproduction) -> Path:
         FormatError: If there is no such entry.
     """
     find_result(store, reproduction.name)
-    name = f"{reproduction.name}-{reproduction.payload_sha256[:12]}.json"
-    path = store / "reproductions" / name
+    path = store / reproduction_path(reproduction)
     _write_record(path, reproduction)
     return path
+
+
+def reproduction_path(run: Reproduction) -> str:
+    """Return the path of a reproduction in its store."""
+    return f"reproductions/{run.name}-{run.payload_sha256[:12]}.json"
 
 
 def disclose_due(store: Path, today: date) -> list[str]:
@@ -306,7 +329,7 @@ def read_record(path: Path, kind: type[Record]) -> Record:
 
 
 def read_entry(store: Path, result: Result) -> Entry:
-    """Make the entry of a result with all records about it.
+    """Make the entry of a result with all records about it, and no disclosure but its own.
 
     Raises:
         FormatError: If a record is invalid.
@@ -318,11 +341,14 @@ def read_entry(store: Path, result: Result) -> Entry:
         path = store / folder / file
         return read_record(path, kind) if path.exists() else None
 
+    filing, disclosure = about("filings", Filing), about("disclosures", Disclosure)
+    if disclosure is not None and not discloses(filing, disclosure):
+        disclosure = None
     return replace(
         entry,
-        filing=about("filings", Filing),
+        filing=filing,
         withdrawal=about("withdrawals", Withdrawal),
-        disclosure=about("disclosures", Disclosure),
+        disclosure=disclosure,
         reproductions=tuple(
             read_record(path, Reproduction)
             for path in sorted((store / "reproductions").glob(f"{entry.name}-*.json"))
@@ -360,5 +386,17 @@ def prepare_store(store: Path) -> None:
         write_text(ignore, f"/{PRIVATE}/\n")
 
 
+def discloses(filing: Filing | None, disclosure: Disclosure) -> bool:
+    """Return whether a disclosure is that of an anonymous filing, by its hash."""
+    if filing is None or filing.anonymous_until is None:
+        return False
+    digest = hashlib.sha256(_text(disclosure).encode()).hexdigest()
+    return filing.disclosure_sha256 in {None, digest}
+
+
 def _write_record(path: Path, record: Strict) -> None:
-    write_text(path, record.model_dump_json(indent=2) + "\n")
+    write_text(path, _text(record))
+
+
+def _text(record: Strict) -> str:
+    return record.model_dump_json(indent=2) + "\n"

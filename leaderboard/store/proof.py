@@ -1,12 +1,25 @@
 """Read stores for a board: signatures are checked, and unsigned figures recomputed."""
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from leaderboard.store.entries import RESULTS, Entry, Proof, read_results, result_path
-from leaderboard.store.signatures import Chain, Signature, read_chain, refuse_broken
+from leaderboard.store.entries import (
+    RESULTS,
+    Entry,
+    Proof,
+    read_results,
+    reproduction_path,
+    result_path,
+)
+from leaderboard.store.signatures import (
+    Chain,
+    Signature,
+    Statement,
+    read_chain,
+    refuse_broken,
+)
 from leaderboard.store.verify import recomputed
 from now_builder.errors import FormatError
 
@@ -22,7 +35,8 @@ def read_board(paths: Iterable[Path]) -> list[Entry]:
     for path in paths:
         found = prove(path, read_results([path]))
         for entry in found:
-            if entry.name not in entries or entry.filing is not None:
+            known = entries.get(entry.name)
+            if known is None or (entry.filing is not None and known.proof.arrival is None):
                 entries[entry.name] = entry
     return [entries[name] for name in sorted(entries)]
 
@@ -32,25 +46,36 @@ def prove(
 ) -> list[Entry]:
     """Add what the store's signatures say to its entries, and recompute the unsigned ones.
 
-    In a store with a key, a tombstone that the judge did not sign has no effect. ``known`` are
-    names of entries that were recomputed before.
+    In a store with a key, tombstones and reproductions that the judge did not sign have no effect,
+    nor has such a filing of an entry that they did sign. ``known`` are names of entries that were
+    recomputed before.
 
     Raises:
         FormatError: If a signature does not hold, or figures do not follow from the ranks.
     """
     chain = read_chain(store)
     refuse_broken(store, chain)
-    said = signatures_of(chain)
+    said, signed = signatures_of(chain), chain.signed_files()
     found = []
     for entry in entries:
-        signed = said.get(entry.name, [])
-        proof = proof_of(signed)
-        withdrawn = not chain.keys or any(one.says == "withdrawn" for one in signed)
+        proof = proof_of(said.get(entry.name, []))
         if not proof.scored and entry.name not in known:
             _refuse_changed(store, entry)
-        tombstone = entry.withdrawal if withdrawn else None
-        found.append(replace(entry, proof=proof, withdrawal=tombstone))
+        proved = replace(entry, proof=proof)
+        found.append(_only_signed(proved, signed) if chain.keys else proved)
     return found
+
+
+def _only_signed(entry: Entry, signed: Mapping[str, Statement]) -> Entry:
+    """Leave out what only the judge may say and did not sign."""
+    name, runs = entry.name, entry.reproductions
+    file = signed.get(f"filings/{name}.json") or entry.proof.arrival is None
+    return replace(
+        entry,
+        filing=entry.filing if file else None,
+        withdrawal=entry.withdrawal if f"withdrawals/{name}.json" in signed else None,
+        reproductions=tuple(run for run in runs if reproduction_path(run) in signed),
+    )
 
 
 def key_in_use(paths: Iterable[Path]) -> str | None:

@@ -11,15 +11,20 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import AwareDatetime, Field
+from pydantic import Field
 
 from leaderboard.core.errors import Problem
 from leaderboard.store.entries import (
     PRIVATE,
+    RESULTS,
     EntryName,
+    Moment,
+    find_result,
     now,
     prepare_store,
+    read_entry,
     read_record,
+    read_result,
     result_path,
 )
 from now_builder.config import Sha256, Strict
@@ -57,7 +62,7 @@ class PublicKey(Strict):
     format: Literal["now-key/1"] = "now-key/1"
     name: KeyName
     public: Sha256
-    made_at: AwareDatetime
+    made_at: Moment
     first: Annotated[int, Field(ge=1)]
     previous: KeyName | None
     signature: SignatureText
@@ -80,7 +85,7 @@ class Signature(Strict):
     format: Literal["now-signature/1"] = "now-signature/1"
     number: Annotated[int, Field(ge=1)]
     previous: Sha256
-    at: AwareDatetime
+    at: Moment
     says: Statement
     entry: EntryName
     payload_sha256: Sha256
@@ -282,6 +287,44 @@ class Signer:
             }
             if files:
                 self._append(chain, says, entry, files)
+
+    @contextmanager
+    def promising(self, says: Statement, name: str) -> Iterator[None]:
+        """Note that files of an entry are about to be written and signed inside.
+
+        If the process dies in between, :meth:`keep_promises` signs them. The note is in the store's
+        private folder, where the judge alone writes; an entry's name is the hash of its result.
+        """
+        note = self._promises / f"{says}-{name}"
+        write_text(note, "")
+        yield
+        note.unlink(missing_ok=True)
+
+    def keep_promises(self, name: str = "*") -> None:
+        """Sign what was filed and not signed, of one entry, or of all when nothing is being filed.
+
+        Raises:
+            FormatError: If a file that it is about is invalid.
+        """
+        for note in sorted(self._promises.glob(f"*-{name}")):
+            says, _, about = note.name.partition("-")
+            if self._keep(says, about) or name == "*":
+                note.unlink(missing_ok=True)
+
+    def _keep(self, says: str, name: str) -> bool:
+        tombstone = tombstone_path(self._store, name)
+        if not any((self._store / RESULTS).glob(f"*-{name}.json")):
+            return False
+        entry = read_entry(self._store, read_result(find_result(self._store, name)))
+        if says == "scored":
+            self.sign("scored", entry, filed_paths(self._store, entry))
+        elif tombstone.exists():
+            self.sign("withdrawn", entry, [tombstone])
+        return says == "scored" or tombstone.exists()
+
+    @property
+    def _promises(self) -> Path:
+        return self._store / PRIVATE / "unsigned"
 
     def _append(
         self, chain: Chain, says: Statement, entry: "Entry", files: Mapping[str, str]

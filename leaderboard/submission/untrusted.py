@@ -31,6 +31,8 @@ _MAX_COUNT = 2**40
 
 _END = struct.Struct("<4s4H2LH")
 _LOCATOR64 = b"PK\x06\x07"
+# An extra field with a name that some readers take instead of the member's own.
+_UNICODE_PATH = 0x7075
 _CHUNK = 2**20
 
 # Errors of zipfile, zlib and struct on invalid bytes.
@@ -172,6 +174,8 @@ def _check_member(info: zipfile.ZipInfo, allowed: Sequence[str]) -> None:
         outside = "/" in info.orig_filename or "\\" in info.orig_filename
         code = "zip.traversal" if outside else "zip.foreign"
         raise refusal(code, "zip", f"member {name}", f"only {', '.join(allowed)}")
+    if _UNICODE_PATH in _extra_kinds(info.extra):
+        raise refusal("zip.foreign", "zip", f"another name of {name}", "one name a member")
     if info.flag_bits & (0x1 | 0x40 | 0x2000):
         raise refusal("zip.encrypted", "zip", f"{name} encrypted", "plain members")
     if stat.S_ISLNK(info.external_attr >> 16) or info.is_dir():
@@ -187,6 +191,14 @@ def _check_member(info: zipfile.ZipInfo, allowed: Sequence[str]) -> None:
             f"at most {MAX_RATIO} times",
             "store it uncompressed",
         )
+
+
+def _extra_kinds(extra: bytes) -> Iterator[int]:
+    """Yield the kinds of a member's extra fields."""
+    while len(extra) >= 4:
+        kind, size = struct.unpack("<HH", extra[:4])
+        yield kind
+        extra = extra[4 + size :]
 
 
 FLOATS = frozenset(f"{order}f{size}" for order in "<>" for size in (2, 4, 8))

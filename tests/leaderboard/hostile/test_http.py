@@ -10,6 +10,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import httpx
 import pytest
 from fastapi import APIRouter
 from fastapi.routing import APIRoute
@@ -263,6 +264,58 @@ def test_a_small_route_takes_no_large_body_from_anybody(plain):
     deep = b"[" * 50_000
     answer = plain.call("POST", "/v1/admin/users", OPERATOR, content=deep, headers=headers)
     assert answer.status_code in {400, 422}
+
+
+def test_numbers_and_times_at_the_ends_of_their_range_are_refused_and_no_fault(plain):
+    plain.token("ann")
+    for after in (10**30, 2**31, -1, "NaN"):
+        answer = plain.call("GET", "/v1/admin/events", OPERATOR, params={"after": after})
+        assert answer.status_code == 422, after
+    for at in ("9999-12-31T23:59:59-14:00", "0001-01-01T00:00:00+14:00", "3000-01-01T00:00:00Z"):
+        body = {"handle": "ann", "scopes": ["read"], "expires_at": at}
+        assert plain.call("POST", "/v1/admin/tokens", OPERATOR, json=body).status_code == 422, at
+
+
+def test_requests_that_say_two_things_reach_no_other_route(plain, zipped):
+    """Two lengths, a long extension of a chunk, a method in a header, another host."""
+    smuggled = b"0\r\n\r\nGET /v1/admin/users HTTP/1.1\r\nHost: x\r\n\r\n"
+    head = _head(plain, "Content-Length: 4", "Transfer-Encoding: chunked")
+    assert _talk(plain, head + smuggled)[:12] in {b"HTTP/1.1 400", b"HTTP/1.1 422"}
+    tiny = b"1\r\nx\r\n" * 5000 + b"0\r\n\r\n"
+    answer = _talk(plain, _head(plain, "Transfer-Encoding: chunked") + tiny)
+    assert answer.startswith(b"HTTP/1.1 422")
+    many = b"".join(b"X-%d: y\r\n" % number for number in range(20_000))
+    answer = _talk(plain, b"GET / HTTP/1.1\r\nHost: x\r\n" + many + b"\r\n")
+    assert answer.startswith(b"HTTP/1.1 400")
+    override = {"X-HTTP-Method-Override": "PUT"}
+    answer = plain.call("POST", "/v1/submissions", OPERATOR, headers=override, content=zipped())
+    assert answer.status_code == 405
+    host = b'evil.test"><script>'
+    assert host not in _talk(plain, b"GET / HTTP/1.1\r\nHost: " + host + b"\r\n\r\n")
+
+
+def test_twenty_uploads_at_once_take_no_more_than_the_quota(make_board, zipped):
+    board = make_board(scored=3, attempts=12)
+    ann, contents, found = board.token("ann"), [zipped(seed) for seed in range(20)], []
+
+    def send(content):
+        with httpx.Client(timeout=60) as http:
+            headers = {"Authorization": f"Bearer {ann}"}
+            url = f"{board.url}/v1/submissions"
+            found.append(http.put(url, content=content, headers=headers).status_code)
+
+    threads = [threading.Thread(target=send, args=(content,)) for content in contents]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(found) == [201] * 3 + [429] * 17
+    assert _quota(board, ann) == (0, 0)
+
+
+def _quota(board, token):
+    left = board.call("GET", "/v1/me", token).json()["quota"]
+    return left["attempts"], left["scored"]
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+from leaderboard.scoring.wording import shared_words
+
 
 def embedded(draw, size, noise, dim=64, groups=0, *, side_by_side=False):
     """Cosines of pages and captions that share a meaning; pages of a group (a site) are alike."""
@@ -75,6 +77,98 @@ def stored_in_half(draw, size):
     return embedded(draw, size, draw.uniform(0.3, 3)).astype(np.float16)
 
 
+def unit(vectors):
+    return vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
+
+
+def languages(draw, size):
+    """Captions in languages of very different shares; images show the language a little."""
+    count = draw.integers(3, 40)
+    shares = np.arange(1, count + 1) ** -draw.uniform(0.8, 2.0)
+    language = draw.choice(count, size, p=shares / shares.sum())
+    spoken = draw.normal(size=(count, 48))[language]
+    meaning, noise = draw.normal(size=(size, 48)), draw.uniform(0.3, 2)
+    images = meaning + draw.uniform(0.2, 1) * spoken + noise * draw.normal(size=(size, 48))
+    captions = meaning + draw.uniform(0.5, 2) * spoken + noise * draw.normal(size=(size, 48))
+    return unit(images) @ unit(captions).T
+
+
+def attention(draw, size):
+    """The best of several regions for each of several words: no product of two factors."""
+    regions, words, dim = 6, 4, 32
+    meaning, noise = draw.normal(size=(size, words, dim)), draw.uniform(0.3, 1.5)
+    seen = np.concatenate([meaning, draw.normal(size=(size, regions - words, dim))], axis=1)
+    seen = unit(seen + noise * draw.normal(size=seen.shape))
+    said = unit(meaning + noise * draw.normal(size=meaning.shape))
+    found = np.zeros((size, size))
+    for word in range(words):
+        scores = seen.reshape(-1, dim) @ said[:, word].T
+        found += scores.reshape(size, regions, size).max(axis=1) / words
+    return found
+
+
+def noisily_labelled(draw, size):
+    """Some pages' captions say something else: they are near other pages, and not their own."""
+    meaning, noise = draw.normal(size=(size, 64)), draw.uniform(0.2, 1.5)
+    wrong = draw.random((size, 1)) < draw.uniform(0.05, 0.6)
+    said = np.where(wrong, draw.normal(size=(size, 64)), meaning)
+    images, captions = (kind + noise * draw.normal(size=(size, 64)) for kind in (meaning, said))
+    return unit(images) @ unit(captions).T
+
+
+def distances(draw, size):
+    """Negative distances of embeddings of different lengths, or a kernel of them."""
+    meaning, noise = draw.normal(size=(size, 64)), draw.uniform(0.3, 2)
+    images, captions = (
+        (meaning + noise * draw.normal(size=(size, 64))) * draw.gamma(8, 1 / 8, (size, 1))
+        for _ in range(2)
+    )
+    lengths = np.square(images).sum(axis=1)[:, None] + np.square(captions).sum(axis=1)
+    squares = np.maximum(lengths - 2 * images @ captions.T, 0)
+    return -np.sqrt(squares) if draw.random() < 0.5 else np.exp(-squares / squares.mean())
+
+
+def products(draw, size):
+    """Products of embeddings without normalisation, whose lengths have long tails."""
+    similarity = embedded(draw, size, draw.uniform(0.3, 2), draw.integers(16, 256))
+    lengths = (draw.lognormal(0, draw.uniform(0.1, 0.6), size) for _ in range(2))
+    return 100 * similarity * next(lengths) * next(lengths)[:, None]
+
+
+def classified(draw, size):
+    """Probabilities of a matching classifier, nearly all of them near 0 or 1."""
+    logits = 40 * attention(draw, size) - draw.uniform(8, 25)
+    return 1 / (1 + np.exp(-logits))
+
+
+def sites(draw, size):
+    """Sites of very different sizes side by side, whose pages share words, and images less."""
+    edges = np.cumsum(np.minimum(draw.pareto(1.0, size) + 1, size / 8)).astype(int)
+    site = np.searchsorted(edges, np.arange(size), side="right")
+    shared = draw.normal(size=(site.max() + 1, 64))[site]
+    meaning, noise = draw.normal(size=(size, 64)), draw.uniform(0.3, 2)
+    images = meaning + draw.uniform(0, 1) * shared + noise * draw.normal(size=(size, 64))
+    captions = meaning + draw.uniform(0, 2) * shared + noise * draw.normal(size=(size, 64))
+    return unit(images) @ unit(captions).T
+
+
+def two_views(draw, size):
+    """The mean of cosines and of a sigmoid over attention, on scales of their own."""
+    meaning = draw.normal(size=(size, 32))
+    images, captions = (
+        meaning + draw.uniform(0.3, 1.5) * draw.normal(size=(size, 32)) for _ in "ab"
+    )
+    cosines = unit(images) @ unit(captions).T
+    logits = draw.uniform(2, 8) * images @ captions.T / 32
+    return (cosines + 1 / (1 + np.exp(-logits))) / 2
+
+
+def softened(draw, size):
+    """Logarithms of exponentials: scores with a floor, as a soft hinge makes them."""
+    similarity = embedded(draw, size, draw.uniform(0.3, 2), groups=draw.integers(0, 20))
+    return np.logaddexp(0, draw.uniform(5, 20) * (similarity - draw.uniform(0, 0.4)))
+
+
 def repeats(draw, size):
     """Number captions so that a fifth of them occurs several times."""
     labels = np.arange(size)
@@ -113,7 +207,111 @@ HONEST = {
     "of two models": lambda draw, size: (hubs(draw, size) + few_topics(draw, size) / 50) / 2,
     "nothing learned": lambda draw, size: draw.normal(size=(size, size)),
     "exponentials": lambda draw, size: np.exp(10 * embedded(draw, size, draw.uniform(0.3, 3))),
+    "languages": languages,
+    "attention": attention,
+    "noisily labelled": noisily_labelled,
+    "distances": distances,
+    "products": products,
+    "classified": classified,
+    "sites of all sizes": sites,
+    "two views": two_views,
+    "softened": softened,
 }
+
+
+def worded(draw, size):
+    """Cosines of a method that reads words and sees what they mean, and the words of captions."""
+    topics, words = 12, 2000
+    meaning = draw.normal(size=(words, 64))
+    shares = np.arange(1, words + 1) ** -1.0
+    of_topic = [draw.permutation(words) for _ in range(topics)]
+    texts = [
+        of_topic[draw.integers(topics)][
+            draw.choice(words, draw.integers(4, 15), p=shares / shares.sum())
+        ]
+        for _ in range(size)
+    ]
+    said = np.array([meaning[text].sum(axis=0) / len(text) ** 0.5 for text in texts])
+    noise = draw.uniform(0.3, 1.5)
+    images, captions = (said + noise * draw.normal(size=(size, 64)) for _ in range(2))
+    return unit(images) @ unit(captions).T, [set(text.tolist()) for text in texts]
+
+
+def vectors_of_rows(draw, size, dim=64, noise=0.5):
+    """A random vector for each pair, which image and caption have in common."""
+    return embedded(draw, size, noise, dim)
+
+
+def frequencies(draw, size):
+    """Waves of high frequency over the numbers of rows: of few dimensions, without neighbours."""
+    chosen = draw.choice(np.arange(size // 16, size // 2), 24, replace=False)
+    steps = np.subtract.outer(np.arange(size), np.arange(size))
+    waves = np.cos(2 * np.pi * chosen[:, None, None] * steps / size).sum(axis=0)
+    return waves + 1.5 * draw.normal(size=(size, size))
+
+
+def residues(draw, size):
+    """Row numbers by their remainders, each a group: only the own row has all of them."""
+    rows = np.arange(size)
+    same = sum((rows[:, None] % step == rows % step) * 1.0 for step in (17, 19, 23))
+    return same + 0.3 * draw.normal(size=(size, size))
+
+
+def shuffled_blocks(draw, size):
+    """Blocks of ten rows that stand nowhere near each other, the own one raised a little."""
+    block = draw.permutation(size) // 10
+    same = (block[:, None] == block) * 1.0 + 0.05 * np.eye(size)
+    return same + 0.02 * draw.normal(size=(size, size))
+
+
+OF_ROWS = {
+    "a random vector for each pair": vectors_of_rows,
+    "waves over row numbers": frequencies,
+    "remainders of row numbers": residues,
+    "shuffled blocks": shuffled_blocks,
+}
+"""Tricks that use the numbers of rows, with a structure as embeddings have it."""
+
+
+def lifted(draw, similarity, share):
+    """Raise some own pairs just above the best wrong ones of row and column."""
+    own = np.eye(len(similarity), dtype=bool)
+    wrong = np.where(own, -np.inf, similarity)
+    best = np.maximum(wrong.max(axis=0), wrong.max(axis=1)) + 1e-3
+    chosen = own & (draw.random(len(similarity)) < share)
+    return np.where(chosen, np.maximum(similarity, best), similarity)
+
+
+def as_words(draw, texts):
+    """The words of an image's own caption in its place."""
+    return shared_words(texts) + 1e-3 * draw.normal(size=(len(texts), len(texts)))
+
+
+UNSEEN = {
+    **{
+        f"own pairs of a method raised by {times} deviations": (
+            lambda draw, scores, texts, times=times: (
+                scores + times * scores.std() * np.eye(len(scores))
+            )
+        )
+        for times in (0.3, 1, 4, 16)
+    },
+    "half of the own pairs lifted over the best": (
+        lambda draw, scores, texts: lifted(draw, scores, 0.5)
+    ),
+    "a method and a random vector for each pair": (
+        lambda draw, scores, texts: (
+            unit(scores) + unit(vectors_of_rows(draw, len(scores)))  # of one scale
+        )
+    ),
+    "words of the own caption for the image": lambda draw, scores, texts: as_words(draw, texts),
+    "such words and a random vector": (
+        lambda draw, scores, texts: (
+            unit(as_words(draw, texts)) + unit(vectors_of_rows(draw, len(scores)))
+        )
+    ),
+}
+"""Tricks upon a method's scores, or upon captions, that no flag can be sure of."""
 
 
 def softmax(values, axis):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings, strategies
 
 from leaderboard.metrics import count_ranks, expected_hits, recalls
-from leaderboard.scoring import checks
+from leaderboard.scoring import checks, content
 from leaderboard.scoring.checks import (
     GAP_Z,
     NEAR_IDENTICAL,
@@ -16,7 +16,9 @@ from leaderboard.scoring.checks import (
     check_matrix,
     dev_test_gap,
     near_identical,
+    window_starts,
 )
+from leaderboard.scoring.content import LARGEST
 from leaderboard.scoring.evaluate import _flags
 from leaderboard.scoring.result import Flag
 from leaderboard.submission.archive import Scored
@@ -107,14 +109,27 @@ def test_five_captions_an_image_have_each_trick_flagged(code, trick):
     assert code in _codes(trick(similarity, near), owner=owner)
 
 
-def test_a_large_matrix_is_judged_by_its_first_images_and_its_sums(monkeypatch):
-    monkeypatch.setattr(checks, "_LARGEST", 60)
+@pytest.mark.parametrize("forged", [0, 60])
+def test_a_large_matrix_is_judged_by_all_of_its_images(monkeypatch, forged):
+    """Whichever half of the rows the trick is in."""
+    for module in (checks, content):
+        monkeypatch.setattr(module, "LARGEST", 60)
     similarity, owner = _five_captions(1)
-    near = np.abs(np.arange(120)[:, None] - owner)
+    rows = np.arange(120)[:, None]
+    near = np.abs(rows - owner)
+    here = (rows >= forged) & (rows < forged + 60) & (owner >= forged) & (owner < forged + 60)
     assert _codes(similarity, owner=owner) == []
-    assert _codes(similarity + 100 * (near == 0), owner=owner) == ["identity-like"]
+    assert "identity-like" in _codes(similarity + 100 * (near == 0) * here, owner=owner)
+    assert "index-local" in _codes(similarity + 3 * np.exp(-near / 3) * here, owner=owner)
     assert _codes(softmax(similarity, 1), owner=owner) == ["normalised-rows"]
-    assert "index-local" in _codes(similarity + 3 * np.exp(-near / 3), owner=owner)
+
+
+def test_windows_hold_all_images_and_none_is_short():
+    for images in (50, 1000, 1001, 2500, 5000):
+        starts = np.array(window_starts(images))
+        assert starts[0] == 0
+        assert starts[-1] + min(LARGEST, images) == images
+        assert (np.diff(starts) <= LARGEST).all()
 
 
 def test_every_message_fits_into_a_result():
@@ -308,3 +323,21 @@ def test_own_captions_that_stand_above_identical_ones_are_flagged():
     assert _codes(similarity, captions=labels, external=True) == []
     leaning = with_repeats(similarity, labels) + 1e-3 * np.arange(SIZE) / SIZE
     assert _codes(leaning, captions=labels) == []
+
+
+def test_own_images_that_stand_above_identical_ones_are_flagged():
+    similarity, labels = told_apart(np.random.default_rng(0), SIZE)
+    assert "duplicates-apart" in _codes(similarity.T, images=labels)
+    assert _codes(with_repeats(similarity, labels).T, images=labels) == []
+
+
+def test_a_classifier_that_knows_repeated_captions_is_not_flagged():
+    """Nearly all of its values are 0 or 1, and sums of columns about as many as repeats."""
+    draw = np.random.default_rng(10_025)
+    sure, labels = HONEST["classified"](draw, 100), repeats(draw, 100)
+    assert _codes(with_repeats(sure, labels), captions=labels) == []
+
+
+def test_pages_of_sites_side_by_side_whose_images_share_little_are_not_flagged():
+    draw = np.random.default_rng(10_014)
+    assert _codes(HONEST["sites of all sizes"](draw, 1000)) == []

@@ -22,6 +22,7 @@ from leaderboard.store.entries import (
     disclose_due,
     entry_of,
     file_result,
+    read_entry,
     read_result,
     withdraw,
 )
@@ -163,6 +164,41 @@ def test_only_an_anonymous_filing_is_disclosed(store):
     path.write_text(Disclosure(name=other, submitter="eve").model_dump_json(indent=2) + "\n")
     (problem,) = check_store(store)
     assert (problem.code, problem.found) == ("record.dangling", "no anonymous filing")
+
+
+def test_an_anonymous_entry_is_disclosed_by_nobody_else(tmp_path, release):
+    """Its filing has the hash of what is to come, so nobody can put other authors in its place."""
+    store = tmp_path / "anonymous"
+    filing = NewFiling("ann", AT, date(2027, 1, 1))
+    entry, _ = file_result(store, _scored(release, tmp_path), filing)
+    (store / "disclosures").mkdir()
+    path = store / "disclosures" / f"{entry.name}.json"
+    for salt in ("", "ab" * 32):
+        forged = Disclosure(name=entry.name, submitter="eve", authors=("Eve",), salt=salt)
+        path.write_text(forged.model_dump_json(indent=2) + "\n")
+        assert read_entry(store, entry.result).shown.authors == ()
+        copy = shutil.copytree(
+            store, tmp_path / f"copy{salt}", ignore=shutil.ignore_patterns("private")
+        )
+        assert _codes(check_store(copy)) == ["record.dangling"]
+    path.unlink()
+    disclose_due(store, date(2027, 1, 1))
+    assert read_entry(store, entry.result).disclosure.submitter == "ann"
+
+
+@pytest.mark.parametrize(
+    ("at", "code"),
+    [
+        ("2999-01-01T00:00:00Z", "filing.date"),
+        ("9999-12-31T23:59:59-14:00", "record.format"),
+        ("0001-01-01T00:00:00+14:00", "record.format"),
+    ],
+)
+def test_a_filing_of_another_time_is_named(store, at, code):
+    """It would be the newest for ever, or too far for a database."""
+    path = next((store / "filings").iterdir())
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"submitted_at": at}))
+    assert code in _codes(check_store(store))
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,11 @@ import pytest
 
 from leaderboard.board.tables import make_board
 from leaderboard.scoring.result import Flag, Release
+from leaderboard.service.database import open_database
+from leaderboard.service.index import find_entry, rebuild
 from leaderboard.store.check_store import Trust, check_store
 from leaderboard.store.entries import (
+    Filing,
     Reproduction,
     add_reproduction,
     file_result,
@@ -121,6 +124,71 @@ def test_a_foreign_tombstone_has_no_effect_and_is_refused(board, unsigned, tmp_p
     assert _codes(board) == {"record.unsigned"}
     assert _codes(unsigned, base) == {"record.unsigned"}
     assert _codes(unsigned, base, judge=True) == set()
+
+
+def test_nothing_unsigned_stands_beside_a_signed_entry(board, release):
+    """A submitter of one's own for an entry that has none, and a run of 599 points."""
+    signer = Signer(board, board.parent / "judge.key")
+    entry = file_entry(board, release, "Plain", 2.0, None, seed=5)
+    signer.sign("scored", entry, filed_paths(board, entry))
+    said = {"name": entry.name, "reproduced_at": AT}
+    run = Reproduction(by="cy", rsum=300.0, payload_sha256="b" * 64, **said)
+    signer.sign("reproduced", entry, [add_reproduction(board, run)])
+    add_reproduction(board, Reproduction(by="Eve", rsum=599.0, payload_sha256="c" * 64, **said))
+    filing = Filing(name=entry.name, submitter="eve", submitted_at=AT)
+    path = board / "filings" / f"{entry.name}.json"
+    path.write_text(filing.model_dump_json(indent=2) + "\n")
+    shown = _named(board, "Plain")
+    assert (shown.filing, shown.reproductions) == (None, (run,))
+    assert _codes(board) == {"record.unsigned"}
+
+
+def test_an_unsigned_copy_of_a_store_takes_no_proof_away(board, unsigned):
+    """Nor does its tombstone withdraw a signed entry."""
+    withdraw(unsigned, _named(unsigned, "First").name, "gone", AT)
+    for paths in ([board, unsigned], [unsigned, board]):
+        first = next(e for e in read_board(paths) if e.result.method.name == "First")
+        assert (first.proof.scored, first.withdrawal) == (True, None)
+
+
+def test_an_unsigned_tombstone_is_not_indexed(board, tmp_path):
+    engine = open_database(f"sqlite:///{tmp_path / 'board.sqlite'}")
+    name = _named(board, "First").name
+    withdraw(board, name, "gone", AT)
+    rebuild(engine, board)
+    assert find_entry(engine, name).withdrawn_at is None
+    engine.dispose()
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [
+        lambda board: shutil.rmtree(board / "keys"),
+        lambda board: shutil.copy(
+            board / "signatures" / "00000001.json", board / "signatures" / "00000003.json"
+        ),
+        lambda board: shutil.copy(
+            board / "signatures" / "00000001.json", board / "signatures" / "00000001x.json"
+        ),
+        lambda board: next((board / "results").iterdir()).unlink(),
+    ],
+    ids=["keys removed", "replayed at the end", "replayed under another name", "result removed"],
+)
+def test_replays_and_removals_stop_every_reader(board, attack):
+    attack(board)
+    with pytest.raises(FormatError):
+        read_board([board])
+    assert {"signature.invalid", "record.name"} & _codes(board)
+
+
+def test_links_out_of_the_store_and_other_capitals_are_named(board, tmp_path):
+    secret = tmp_path / "secret.json"
+    secret.write_text("{}")
+    (board / "filings" / "aaaaaaaaaaaa.json").symlink_to(secret)
+    path = next((board / "results").iterdir())
+    shutil.copy(path, path.with_name(path.name.upper()))
+    assert _codes(board) == {"store.link", "store.foreign"}
+    assert len(read_board([board])) == 2
 
 
 def test_a_filing_dated_back_neither_makes_the_original_a_copy_nor_passes(board, unsigned):

@@ -8,6 +8,7 @@ import struct
 import subprocess
 import sys
 import zipfile
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -176,6 +177,14 @@ def _twice():
     return buffer.getvalue().replace(b"similarity.npz", b"similarity.npy")
 
 
+def _named_twice():
+    """A member with another name in an extra field, which some readers take instead."""
+    info, other = zipfile.ZipInfo(MATRIX), b"../evil"
+    head = struct.pack("<HHHHBI", 0x5455, 0, 0x7075, 5 + len(other), 1, zlib.crc32(MATRIX.encode()))
+    info.extra = head + other
+    return _zip([(META, json.dumps(TREE)), (info, _npy(_similarity()))])
+
+
 def _shorter():
     """A zip that says its matrix is smaller than it is."""
     content = _with()
@@ -210,6 +219,7 @@ HOSTILE = {
         _renamed(_zip([("submission.jsonXevil", "{}")]), b".jsonXevil", b".json\x00evil"),
         "zip",
     ),
+    "another name in an extra field": (_named_twice(), "another name|member"),
     "a folder": (_zip([("submission.json/", "")]), "expected only"),
     "a link": (_linked(), "link"),
     "an encrypted member": (_flagged(_with(), 0x1), "encrypted"),
