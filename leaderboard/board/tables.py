@@ -6,15 +6,14 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, floor, hypot
-from typing import Literal, TypeAlias
+from typing import Literal
 
 import numpy as np
-from jaxtyping import Float
 
+from leaderboard.board.kept import Kept
 from leaderboard.board.reported import NoiseCondition, ReportedRow, read_reported
 from leaderboard.core.tracks import Origin
-from leaderboard.core.uncertainty import rank_intervals, sum_deviation, tied_with_first
-from leaderboard.metrics import hits_per_image
+from leaderboard.core.uncertainty import intervals_of, sum_deviation, tied_with_first
 from leaderboard.scoring.references import REFERENCES, chance_rsum
 from leaderboard.scoring.result import Flag, Folds, RankRecord, Result
 from leaderboard.store.entries import Entry, Evidence
@@ -28,9 +27,6 @@ SortKey = Literal[
 RECALL_KEYS: tuple[SortKey, ...] = ("i2t-1", "i2t-5", "i2t-10", "t2i-1", "t2i-5", "t2i-10")
 SORT_KEYS: tuple[SortKey, ...] = ("method", *RECALL_KEYS, "date", "evidence")
 """Orders that a board comes in besides that of its places."""
-
-Hits: TypeAlias = dict[str, Float[np.ndarray, " _"]]
-"""Expected hits of each image, by name of the entry: a name stands for the content."""
 
 _Z95 = 1.96
 _BASE_STEP = 20.0
@@ -174,17 +170,17 @@ def make_board(
     name: BoardName,
     entries: Iterable[Entry],
     flags: Mapping[str, tuple[Flag, ...]] | None = None,
-    hits: Hits | None = None,
+    kept: Kept | None = None,
 ) -> Board:
     """Group entries by split, release and noise condition; rank each group by exact rSum.
 
     Results on the published layout and as many images and captions as the reported rows are ranked
     among them; others, which are on other data, get their own sections. Withdrawn entries are not
     ranked. Training noise that no reported row has is the submitter's word alone: its rows get no
-    places. ``flags`` are those found by comparison with other entries, by name; ``hits`` keeps what
-    was computed of an entry, for the next board.
+    places. ``flags`` are those found by comparison with other entries, by name; ``kept`` has
+    what was computed of an entry, for the next board.
     """
-    flags, hits = flags or {}, {} if hits is None else hits
+    flags, kept = flags or {}, kept or Kept()
     own = sorted(
         (entry for entry in entries if name in boards_of(entry.result)), key=lambda e: e.name
     )
@@ -207,7 +203,7 @@ def make_board(
         published = _is_published(kind, name)
         reported_rows = left.get(kind.noise, []) if published else []
         placed = not kind.noise.mismatch or kind.noise in known
-        part = _section(kind, rows, reported_rows, published=published, placed=placed, hits=hits)
+        part = _section(kind, rows, reported_rows, published=published, placed=placed, kept=kept)
         sections.append(part)
     sections.sort(key=lambda part: _order(part, name))
     gone = tuple(entry for entry in own if entry.withdrawal is not None)
@@ -307,7 +303,7 @@ def _section(
     *,
     published: bool,
     placed: bool,
-    hits: Hits,
+    kept: Kept,
 ) -> Section:
     rows = scored + _references(kind, scored) + [_reported(row, kind) for row in reported]
     axis = axis_of(max(row.high for row in rows))
@@ -315,7 +311,7 @@ def _section(
         kind=kind,
         with_reported=bool(reported),
         published=published,
-        rows=_placed(_with_places(rows, kind, hits)) if placed else _unplaced(rows),
+        rows=_placed(_with_places(rows, kind, kept)) if placed else _unplaced(rows),
         axis=axis,
         base=_base_of(min(row.low for row in rows if row.evidence != "reference"), axis),
     )
@@ -389,7 +385,7 @@ def _ranks(row: Row, kind: Kind) -> RankRecord | None:
     return row.entry.result.ranks
 
 
-def _with_places(rows: list[Row], kind: Kind, kept: Hits) -> list[Row]:
+def _with_places(rows: list[Row], kind: Kind, kept: Kept) -> list[Row]:
     """Add place intervals, and whether it is tied with the best, to each row with ranks.
 
     Place intervals are those among rows with ranks, shifted by the other rows whose interval lies
@@ -398,24 +394,17 @@ def _with_places(rows: list[Row], kind: Kind, kept: Hits) -> list[Row]:
     known = [(row, record) for row in rows if _competes(row) and (record := _ranks(row, kind))]
     if not known:
         return rows
-    hits = np.stack([_hits(row, record, kept) for row, record in known])
+    hits = kept.hits({(row.entry and row.entry.name, kind.folds): ranks for row, ranks in known})
+    intervals = intervals_of(np.stack([one.drawn for one in hits]))
+    tied = tied_with_first(np.stack([one.per_image for one in hits]))
     others = [row for row in rows if not _competes(row) or _ranks(row, kind) is None]
     rivals = [row for row in others if _competes(row)]
     placed = []
-    for (row, _), (first, last), tied in zip(
-        known, rank_intervals(hits).tolist(), tied_with_first(hits).tolist(), strict=True
-    ):
+    for (row, _), (first, last), even in zip(known, intervals.tolist(), tied.tolist(), strict=True):
         above = sum(rival.low > row.high for rival in rivals)
         perhaps = sum(rival.high >= row.low for rival in rivals)
-        placed.append(replace(row, places=(first + above, last + perhaps), tied=tied))
+        placed.append(replace(row, places=(first + above, last + perhaps), tied=even))
     return placed + others
-
-
-def _hits(row: Row, record: RankRecord, kept: Hits) -> Float[np.ndarray, " images"]:
-    name = row.entry.name if row.entry else ""
-    if name not in kept:
-        kept[name] = hits_per_image(*record.read(), record.owner())
-    return kept[name]
 
 
 def _competes(row: Row) -> bool:
