@@ -45,6 +45,7 @@ class Row:
             or a ``reference``: what knowing nothing, or one thing, would give.
         low: lower end of the 95 % interval of rSum; of the narrowest plausible one if there are no
             ranks.
+        resampled: whether that interval is a bootstrap of its ranks.
         recalls: six recalls in percent; empty if only their sum is known.
         place: place by rSum, from 1; equal scores share a place. None if not ranked, or flagged.
         places: first and last place held under resampling. None without ranks.
@@ -65,6 +66,7 @@ class Row:
     entry: Entry | None = None
     reported: ReportedRow | None = None
     flags: tuple[Flag, ...] = ()
+    resampled: bool = False
 
     @property
     def proof(self) -> bool:
@@ -92,6 +94,8 @@ class Kind:
     Attributes:
         fingerprint: fingerprint of the split; None if all rows are reported.
         folds: number of folds that the figures are averaged over.
+        lists: whether the rows are ranked lists that the judge did not reproduce: few checks can be
+            made of those, so that they have a table and places of their own.
     """
 
     split: str
@@ -101,13 +105,15 @@ class Kind:
     n_images: int
     n_pairs: int
     folds: int = 1
+    lists: bool = False
 
     @property
     def name(self) -> str:
         """Name of the section in URLs, unique on the board."""
         mismatch = "" if self.noise.mismatch is None else f"-{round(100 * self.noise.mismatch)}"
         where = self.fingerprint[:16] if self.fingerprint else "reported"
-        return f"{self.split}-{where}-{self.noise.protocol}{mismatch}-{self.n_images}"
+        lists = "-lists" if self.lists else ""
+        return f"{self.split}-{where}-{self.noise.protocol}{mismatch}-{self.n_images}{lists}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +136,12 @@ class Section:
 
     @property
     def comparable(self) -> tuple[Row, ...]:
-        """Rows with public ranks, best first; any two of them can be compared query by query."""
+        """Rows with public ranks, best first; any two of them can be compared query by query.
+
+        None where figures are means over folds: pages compare the ranks in the whole split.
+        """
+        if self.kind.folds > 1:
+            return ()
         return tuple(row for row in self.rows if _ranks(row, self.kind) is not None)
 
     @property
@@ -175,9 +186,10 @@ def make_board(
     """Group entries by split, release and noise condition; rank each group by exact rSum.
 
     Results on the published layout and as many images and captions as the reported rows are ranked
-    among them; others, which are on other data, get their own sections. Withdrawn entries are not
-    ranked. Training noise that no reported row has is the submitter's word alone: its rows get no
-    places. ``flags`` are those found by comparison with other entries, by name; ``kept`` has
+    among them; others, which are on other data, get their own sections. Ranked lists that the judge
+    did not reproduce get sections of their own, after those of the same data. Withdrawn entries are
+    not ranked. Training noise that no reported row has is the submitter's word alone: its rows get
+    no places. ``flags`` are those found by comparison with other entries, by name; ``kept`` has
     what was computed of an entry, for the next board.
     """
     flags, kept = flags or {}, kept or Kept()
@@ -189,7 +201,7 @@ def make_board(
         if entry.withdrawal is None:
             found = entry.result.flags + flags.get(entry.name, ())
             row = replace(_scored(entry, name), flags=found)
-            groups[_kind(entry.result, name)].append(row)
+            groups[_kind(row, entry.result, name)].append(row)
     left: dict[NoiseCondition, list[ReportedRow]] = defaultdict(list)
     for reported in read_reported(name):
         left[reported.noise].append(reported)
@@ -261,7 +273,7 @@ def noise_of(result: Result) -> NoiseCondition:
     return NoiseCondition(protocol="unstated")
 
 
-def _kind(result: Result, board: BoardName) -> Kind:
+def _kind(row: Row, result: Result, board: BoardName) -> Kind:
     folds = result.folds if board == "coco-1k" else None
     return Kind(
         split=result.split,
@@ -271,10 +283,15 @@ def _kind(result: Result, board: BoardName) -> Kind:
         n_images=result.n_images,
         n_pairs=result.n_pairs,
         folds=folds.count if folds else 1,
+        lists=result.precision is None and not row.proof,
     )
 
 
 def _is_published(kind: Kind, board: BoardName) -> bool:
+    return not kind.lists and _is_of_published(kind, board)
+
+
+def _is_of_published(kind: Kind, board: BoardName) -> bool:
     return (
         kind.origin in {"archive", "field"}
         and kind.split == "test"
@@ -285,14 +302,16 @@ def _is_published(kind: Kind, board: BoardName) -> bool:
 
 def _order(section: Section, board: BoardName) -> tuple[object, ...]:
     kind, noise = section.kind, section.kind.noise
+    beside = section.with_reported or (kind.lists and _is_of_published(kind, board))
     return (
         kind.split != "test",
-        board in TOKENIZERS and section.with_reported,
-        not section.with_reported,
+        board in TOKENIZERS and beside,
+        not beside,
         _PROTOCOLS.index(noise.protocol),
         noise.mismatch or 0.0,
         -kind.n_images,
         kind.fingerprint or "",
+        kind.lists,
     )
 
 
@@ -322,7 +341,9 @@ def _scored(entry: Entry, board: BoardName) -> Row:
     folds = result.folds if board == "coco-1k" else None
     part: Result | Folds = folds or result
     low, high = result.rsum_interval
-    if folds is not None:
+    if folds is not None and folds.rsum_interval is not None:
+        low, high = folds.rsum_interval
+    elif folds is not None:
         ways = ((folds.i2t, result.n_images), (folds.t2i, result.n_pairs))
         half = _least_half_width([(way.values(), n) for way, n in ways])
         low, high = folds.rsum - half, folds.rsum + half
@@ -335,6 +356,7 @@ def _scored(entry: Entry, board: BoardName) -> Row:
         recalls=part.i2t.values() + part.t2i.values(),
         ranked=result.ranked,
         entry=entry,
+        resampled=folds is None or folds.rsum_interval is not None,
     )
 
 
@@ -379,10 +401,13 @@ def _references(kind: Kind, scored: Sequence[Row]) -> list[Row]:
 
 
 def _ranks(row: Row, kind: Kind) -> RankRecord | None:
-    """Return the ranks behind a ranked row's figures if they are public, else None."""
-    if row.entry is None or not row.ranked or kind.folds > 1:
+    """Return the ranks behind a ranked row's figures, in folds if these are; None if not public."""
+    if row.entry is None or not row.ranked:
         return None
-    return row.entry.result.ranks
+    result = row.entry.result
+    if kind.folds > 1:
+        return result.folds.ranks if result.folds else None
+    return result.ranks
 
 
 def _with_places(rows: list[Row], kind: Kind, kept: Kept) -> list[Row]:

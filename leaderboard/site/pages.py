@@ -169,7 +169,8 @@ class Site:
         with self._kept.lock:
             return relative_flags(self._entries.values(), self._kept.pairs)
 
-    def _flags_of(self, entry: Entry) -> tuple[Flag, ...]:
+    def flags_of(self, entry: Entry) -> tuple[Flag, ...]:
+        """Return the flags of an entry's file, and those by comparison with other entries."""
         return entry.result.flags + self._flags.get(entry.name, ())
 
     def not_found(self, depth: int = 0) -> str:
@@ -187,7 +188,7 @@ class Site:
             "index.html.j2",
             root="",
             boards=[(board, _leaders(board), _count(board)) for board in boards],
-            newest=[(entry, boards_of(entry.result)[0], self._flags_of(entry)) for entry in newest],
+            newest=[(entry, boards_of(entry.result)[0], self.flags_of(entry)) for entry in newest],
             n_entries=len(live),
         )
 
