@@ -143,6 +143,8 @@ def _notes(result: Result) -> list[Note]:
         transductive = result.postprocessing.kind == "transductive"
         kind = "transductive" if transductive else "per-query"
         found.append(Note(f"{kind} post-processing", warning=transductive))
+    if result.precision is None:
+        found.append(Note("ranked lists"))
     if result.precision == "float16":
         found.append(Note("float16"))
     return found

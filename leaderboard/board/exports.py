@@ -188,7 +188,8 @@ def _flagged(row: ExportRow) -> str:
 
 def _evidence(row: ExportRow) -> str:
     unsigned = "not signed" if row.signed is False else ""
-    return ", ".join(filter(None, (row.evidence, unsigned, _flagged(row))))
+    lists = "ranked lists" if row.lists else ""
+    return ", ".join(filter(None, (row.evidence, lists, unsigned, _flagged(row))))
 
 
 def to_bibtex(rows: Iterable[ExportRow]) -> str:

@@ -446,7 +446,7 @@ def test_the_api_gives_the_flags_that_take_two_entries(plain, tmp_path, release)
         sent = plain.put((tmp_path / "x.zip").read_bytes())
         names.append(sent.headers["location"].rpartition("/")[2])
     (rows,) = plain.call("GET", "/v1/boards/jieba").json().values()
-    mine = plain.call("GET", "/v1/submissions").json()["submissions"]
+    mine = plain.call("GET", "/v1/submissions", OPERATOR).json()["submissions"]
     of_board = {row["entry"]: row["flags"] for row in rows if row["entry"]}
     of_owner = {row["name"]: row["flags"] for row in mine}
     for name in names:
