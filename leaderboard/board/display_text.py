@@ -54,6 +54,10 @@ FLAG_MEANS: Mapping[str, str] = {
     "near-identical": "Its ranks are almost those of another entry.",
     "dev-test-gap": "It does much better on one split than on the other.",
 }
+LISTS_MEAN = (
+    "Submitted as ranked lists, without similarities: few checks can be made of those. They are"
+    " ranked apart, and join the other table once the judge has reproduced them."
+)
 _FLAG_UNKNOWN = "Something that a reader should look at."
 
 
@@ -67,12 +71,16 @@ class Note:
 
 def section_title(section: Section, board: BoardName) -> str:
     """Return the title of a section."""
-    kind = section.kind
+    title = _section_title(section.kind, board, with_reported=section.with_reported)
+    return f"{title}: ranked lists" if section.kind.lists else title
+
+
+def _section_title(kind: Kind, board: BoardName, *, with_reported: bool) -> str:
     if board not in TOKENIZERS:
         return kind.noise.title[:1].upper() + kind.noise.title[1:]
     where = {
         "rebuilt": "Rebuilt release",
-        "archive": "The authors’ test set" if section.with_reported else "Another archive",
+        "archive": "The authors’ test set" if with_reported else "Another archive",
         "blind": "Blind round",
         "closed": "Closed blind round",
         "field": "Another data set",
@@ -135,6 +143,8 @@ def _notes(result: Result) -> list[Note]:
         transductive = result.postprocessing.kind == "transductive"
         kind = "transductive" if transductive else "per-query"
         found.append(Note(f"{kind} post-processing", warning=transductive))
+    if result.precision is None:
+        found.append(Note("ranked lists"))
     if result.precision == "float16":
         found.append(Note("float16"))
     return found

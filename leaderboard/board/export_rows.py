@@ -24,7 +24,7 @@ def export_row(row: Row, section: Section, board: BoardName) -> ExportRow:
     Raises:
         ValueError: If the row is a reference.
     """
-    known = section.kind.folds == 1 if row.entry else row.low < row.high
+    known = row.resampled if row.entry else row.low < row.high
     low, high = (row.low, row.high) if known else (None, None)
     if row.reported is not None:
         return replace(from_reported(row.reported), place=row.place, low=low, high=high)
@@ -52,6 +52,7 @@ def export_row(row: Row, section: Section, board: BoardName) -> ExportRow:
         footnote=result.reason,
         flags=tuple(flag.code for flag in row.flags),
         signed=row.signed,
+        lists=section.kind.lists,
     )
 
 
@@ -74,7 +75,14 @@ def from_reported(row: ReportedRow) -> ExportRow:
 
 
 def _data_of(section: Section) -> str:
+    data = _data(section)
+    return f"{data}, ranked lists that were not reproduced" if section.kind.lists else data
+
+
+def _data(section: Section) -> str:
     kind = section.kind
+    if kind.lists and kind.origin in {"archive", "field"}:
+        return f"{PUBLISHED} {kind.fingerprint[:8]}" if kind.fingerprint else PUBLISHED
     if section.published or kind.fingerprint is None:
         return PUBLISHED
     kinds = {"rebuilt": "rebuilt release", "blind": "blind round", "closed": "blind round"}

@@ -68,6 +68,7 @@ class ExportRow:
         date: day of the scoring, ISO 8601.
         flags: codes of the flags, also of those found by comparison with other entries.
         signed: whether the judge signed that they scored it; None for reported rows.
+        lists: whether it is ranked among ranked lists that the judge did not reproduce.
         source: publication of a reported row.
     """
 
@@ -93,6 +94,7 @@ class ExportRow:
     footnote: str | None = None
     flags: tuple[str, ...] = ()
     signed: bool | None = None
+    lists: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +188,8 @@ def _flagged(row: ExportRow) -> str:
 
 def _evidence(row: ExportRow) -> str:
     unsigned = "not signed" if row.signed is False else ""
-    return ", ".join(filter(None, (row.evidence, unsigned, _flagged(row))))
+    lists = "ranked lists" if row.lists else ""
+    return ", ".join(filter(None, (row.evidence, lists, unsigned, _flagged(row))))
 
 
 def to_bibtex(rows: Iterable[ExportRow]) -> str:
@@ -212,7 +215,7 @@ FORMATS: Mapping[str, Callable[[Iterable[ExportRow]], str]] = {
 
 def badge_of(row: ExportRow) -> Badge:
     """Make the badge of a row: blue or green if a file was scored, else grey."""
-    place = f", place {row.place}" if row.place else ""
+    place = f", place {row.place}{' of lists' if row.lists else ''}" if row.place else ""
     scored: Colour = "green" if row.evidence in {"reproduced", "blind"} else "blue"
     return Badge(
         TITLES.get(row.board, row.board),
@@ -292,6 +295,7 @@ def _record(row: ExportRow) -> dict[str, object]:
         "footnote": row.footnote,
         "flags": " ".join(row.flags) or None,
         "signed": row.signed,
+        "lists": row.lists,
     }
     return {k: _encodable(v) if isinstance(v, str) else v for k, v in record.items()}
 

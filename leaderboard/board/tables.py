@@ -6,15 +6,14 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, floor, hypot
-from typing import Literal, TypeAlias
+from typing import Literal
 
 import numpy as np
-from jaxtyping import Float
 
+from leaderboard.board.kept import Kept
 from leaderboard.board.reported import NoiseCondition, ReportedRow, read_reported
 from leaderboard.core.tracks import Origin
-from leaderboard.core.uncertainty import rank_intervals, sum_deviation, tied_with_first
-from leaderboard.metrics import hits_per_image
+from leaderboard.core.uncertainty import intervals_of, sum_deviation, tied_with_first
 from leaderboard.scoring.references import REFERENCES, chance_rsum
 from leaderboard.scoring.result import Flag, Folds, RankRecord, Result
 from leaderboard.store.entries import Entry, Evidence
@@ -28,9 +27,6 @@ SortKey = Literal[
 RECALL_KEYS: tuple[SortKey, ...] = ("i2t-1", "i2t-5", "i2t-10", "t2i-1", "t2i-5", "t2i-10")
 SORT_KEYS: tuple[SortKey, ...] = ("method", *RECALL_KEYS, "date", "evidence")
 """Orders that a board comes in besides that of its places."""
-
-Hits: TypeAlias = dict[str, Float[np.ndarray, " _"]]
-"""Expected hits of each image, by name of the entry: a name stands for the content."""
 
 _Z95 = 1.96
 _BASE_STEP = 20.0
@@ -49,6 +45,7 @@ class Row:
             or a ``reference``: what knowing nothing, or one thing, would give.
         low: lower end of the 95 % interval of rSum; of the narrowest plausible one if there are no
             ranks.
+        resampled: whether that interval is a bootstrap of its ranks.
         recalls: six recalls in percent; empty if only their sum is known.
         place: place by rSum, from 1; equal scores share a place. None if not ranked, or flagged.
         places: first and last place held under resampling. None without ranks.
@@ -69,6 +66,7 @@ class Row:
     entry: Entry | None = None
     reported: ReportedRow | None = None
     flags: tuple[Flag, ...] = ()
+    resampled: bool = False
 
     @property
     def proof(self) -> bool:
@@ -96,6 +94,8 @@ class Kind:
     Attributes:
         fingerprint: fingerprint of the split; None if all rows are reported.
         folds: number of folds that the figures are averaged over.
+        lists: whether the rows are ranked lists that the judge did not reproduce: few checks can be
+            made of those, so that they have a table and places of their own.
     """
 
     split: str
@@ -105,13 +105,15 @@ class Kind:
     n_images: int
     n_pairs: int
     folds: int = 1
+    lists: bool = False
 
     @property
     def name(self) -> str:
         """Name of the section in URLs, unique on the board."""
         mismatch = "" if self.noise.mismatch is None else f"-{round(100 * self.noise.mismatch)}"
         where = self.fingerprint[:16] if self.fingerprint else "reported"
-        return f"{self.split}-{where}-{self.noise.protocol}{mismatch}-{self.n_images}"
+        lists = "-lists" if self.lists else ""
+        return f"{self.split}-{where}-{self.noise.protocol}{mismatch}-{self.n_images}{lists}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +136,12 @@ class Section:
 
     @property
     def comparable(self) -> tuple[Row, ...]:
-        """Rows with public ranks, best first; any two of them can be compared query by query."""
+        """Rows with public ranks, best first; any two of them can be compared query by query.
+
+        None where figures are means over folds: pages compare the ranks in the whole split.
+        """
+        if self.kind.folds > 1:
+            return ()
         return tuple(row for row in self.rows if _ranks(row, self.kind) is not None)
 
     @property
@@ -174,17 +181,18 @@ def make_board(
     name: BoardName,
     entries: Iterable[Entry],
     flags: Mapping[str, tuple[Flag, ...]] | None = None,
-    hits: Hits | None = None,
+    kept: Kept | None = None,
 ) -> Board:
     """Group entries by split, release and noise condition; rank each group by exact rSum.
 
     Results on the published layout and as many images and captions as the reported rows are ranked
-    among them; others, which are on other data, get their own sections. Withdrawn entries are not
-    ranked. Training noise that no reported row has is the submitter's word alone: its rows get no
-    places. ``flags`` are those found by comparison with other entries, by name; ``hits`` keeps what
-    was computed of an entry, for the next board.
+    among them; others, which are on other data, get their own sections. Ranked lists that the judge
+    did not reproduce get sections of their own, after those of the same data. Withdrawn entries are
+    not ranked. Training noise that no reported row has is the submitter's word alone: its rows get
+    no places. ``flags`` are those found by comparison with other entries, by name; ``kept`` has
+    what was computed of an entry, for the next board.
     """
-    flags, hits = flags or {}, {} if hits is None else hits
+    flags, kept = flags or {}, kept or Kept()
     own = sorted(
         (entry for entry in entries if name in boards_of(entry.result)), key=lambda e: e.name
     )
@@ -193,7 +201,7 @@ def make_board(
         if entry.withdrawal is None:
             found = entry.result.flags + flags.get(entry.name, ())
             row = replace(_scored(entry, name), flags=found)
-            groups[_kind(entry.result, name)].append(row)
+            groups[_kind(row, entry.result, name)].append(row)
     left: dict[NoiseCondition, list[ReportedRow]] = defaultdict(list)
     for reported in read_reported(name):
         left[reported.noise].append(reported)
@@ -207,7 +215,7 @@ def make_board(
         published = _is_published(kind, name)
         reported_rows = left.get(kind.noise, []) if published else []
         placed = not kind.noise.mismatch or kind.noise in known
-        part = _section(kind, rows, reported_rows, published=published, placed=placed, hits=hits)
+        part = _section(kind, rows, reported_rows, published=published, placed=placed, kept=kept)
         sections.append(part)
     sections.sort(key=lambda part: _order(part, name))
     gone = tuple(entry for entry in own if entry.withdrawal is not None)
@@ -265,7 +273,7 @@ def noise_of(result: Result) -> NoiseCondition:
     return NoiseCondition(protocol="unstated")
 
 
-def _kind(result: Result, board: BoardName) -> Kind:
+def _kind(row: Row, result: Result, board: BoardName) -> Kind:
     folds = result.folds if board == "coco-1k" else None
     return Kind(
         split=result.split,
@@ -275,10 +283,15 @@ def _kind(result: Result, board: BoardName) -> Kind:
         n_images=result.n_images,
         n_pairs=result.n_pairs,
         folds=folds.count if folds else 1,
+        lists=result.precision is None and not row.proof,
     )
 
 
 def _is_published(kind: Kind, board: BoardName) -> bool:
+    return not kind.lists and _is_of_published(kind, board)
+
+
+def _is_of_published(kind: Kind, board: BoardName) -> bool:
     return (
         kind.origin in {"archive", "field"}
         and kind.split == "test"
@@ -289,14 +302,16 @@ def _is_published(kind: Kind, board: BoardName) -> bool:
 
 def _order(section: Section, board: BoardName) -> tuple[object, ...]:
     kind, noise = section.kind, section.kind.noise
+    beside = section.with_reported or (kind.lists and _is_of_published(kind, board))
     return (
         kind.split != "test",
-        board in TOKENIZERS and section.with_reported,
-        not section.with_reported,
+        board in TOKENIZERS and beside,
+        not beside,
         _PROTOCOLS.index(noise.protocol),
         noise.mismatch or 0.0,
         -kind.n_images,
         kind.fingerprint or "",
+        kind.lists,
     )
 
 
@@ -307,7 +322,7 @@ def _section(
     *,
     published: bool,
     placed: bool,
-    hits: Hits,
+    kept: Kept,
 ) -> Section:
     rows = scored + _references(kind, scored) + [_reported(row, kind) for row in reported]
     axis = axis_of(max(row.high for row in rows))
@@ -315,7 +330,7 @@ def _section(
         kind=kind,
         with_reported=bool(reported),
         published=published,
-        rows=_placed(_with_places(rows, kind, hits)) if placed else _unplaced(rows),
+        rows=_placed(_with_places(rows, kind, kept)) if placed else _unplaced(rows),
         axis=axis,
         base=_base_of(min(row.low for row in rows if row.evidence != "reference"), axis),
     )
@@ -326,7 +341,9 @@ def _scored(entry: Entry, board: BoardName) -> Row:
     folds = result.folds if board == "coco-1k" else None
     part: Result | Folds = folds or result
     low, high = result.rsum_interval
-    if folds is not None:
+    if folds is not None and folds.rsum_interval is not None:
+        low, high = folds.rsum_interval
+    elif folds is not None:
         ways = ((folds.i2t, result.n_images), (folds.t2i, result.n_pairs))
         half = _least_half_width([(way.values(), n) for way, n in ways])
         low, high = folds.rsum - half, folds.rsum + half
@@ -339,6 +356,7 @@ def _scored(entry: Entry, board: BoardName) -> Row:
         recalls=part.i2t.values() + part.t2i.values(),
         ranked=result.ranked,
         entry=entry,
+        resampled=folds is None or folds.rsum_interval is not None,
     )
 
 
@@ -383,13 +401,16 @@ def _references(kind: Kind, scored: Sequence[Row]) -> list[Row]:
 
 
 def _ranks(row: Row, kind: Kind) -> RankRecord | None:
-    """Return the ranks behind a ranked row's figures if they are public, else None."""
-    if row.entry is None or not row.ranked or kind.folds > 1:
+    """Return the ranks behind a ranked row's figures, in folds if these are; None if not public."""
+    if row.entry is None or not row.ranked:
         return None
-    return row.entry.result.ranks
+    result = row.entry.result
+    if kind.folds > 1:
+        return result.folds.ranks if result.folds else None
+    return result.ranks
 
 
-def _with_places(rows: list[Row], kind: Kind, kept: Hits) -> list[Row]:
+def _with_places(rows: list[Row], kind: Kind, kept: Kept) -> list[Row]:
     """Add place intervals, and whether it is tied with the best, to each row with ranks.
 
     Place intervals are those among rows with ranks, shifted by the other rows whose interval lies
@@ -398,24 +419,17 @@ def _with_places(rows: list[Row], kind: Kind, kept: Hits) -> list[Row]:
     known = [(row, record) for row in rows if _competes(row) and (record := _ranks(row, kind))]
     if not known:
         return rows
-    hits = np.stack([_hits(row, record, kept) for row, record in known])
+    hits = kept.hits({(row.entry and row.entry.name, kind.folds): ranks for row, ranks in known})
+    intervals = intervals_of(np.stack([one.drawn for one in hits]))
+    tied = tied_with_first(np.stack([one.per_image for one in hits]))
     others = [row for row in rows if not _competes(row) or _ranks(row, kind) is None]
     rivals = [row for row in others if _competes(row)]
     placed = []
-    for (row, _), (first, last), tied in zip(
-        known, rank_intervals(hits).tolist(), tied_with_first(hits).tolist(), strict=True
-    ):
+    for (row, _), (first, last), even in zip(known, intervals.tolist(), tied.tolist(), strict=True):
         above = sum(rival.low > row.high for rival in rivals)
         perhaps = sum(rival.high >= row.low for rival in rivals)
-        placed.append(replace(row, places=(first + above, last + perhaps), tied=tied))
+        placed.append(replace(row, places=(first + above, last + perhaps), tied=even))
     return placed + others
-
-
-def _hits(row: Row, record: RankRecord, kept: Hits) -> Float[np.ndarray, " images"]:
-    name = row.entry.name if row.entry else ""
-    if name not in kept:
-        kept[name] = hits_per_image(*record.read(), record.owner())
-    return kept[name]
 
 
 def _competes(row: Row) -> bool:

@@ -161,9 +161,12 @@ def send(
             )
         except BoardError as error:
             bars.stop()
+            if not error.problems:
+                raise
             for problem in error.problems:
                 sys.stderr.write(f"{problem}\n")
-            raise
+            refused = f"refused ({error.status}) for what is said above"
+            raise BoardError(f"{url}: {refused}", error.status) from None
     print_filed(filed.name, json.dumps(filed.result), as_json, new=filed.new)
     sys.stderr.write(f"{filed.page}\n")
 

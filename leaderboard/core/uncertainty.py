@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import exp, sqrt
 
 import numpy as np
@@ -209,20 +210,39 @@ def rank_intervals(
         Hall and Miller, Using the Bootstrap to Quantify the Authority of an Empirical Ranking,
         2009.
     """
-    entries, images = per_image.shape
-    generator = np.random.Generator(np.random.PCG64(SEED))
-    best, worst = np.empty((2, entries, replicates), np.int32)
-    start = 0
-    for part in _parts(replicates, max(entries, images)):
-        counts = generator.multinomial(images, np.full(images, 1 / images), size=part)
-        # Equal entries must get equal sums whatever order a matrix product adds in.
-        sums = np.rint(per_image @ counts.T.astype(np.float64) * 2**20)
-        drawn = slice(start, start + part)
-        best[:, drawn], worst[:, drawn] = _places(sums)
-        start += part
+    return intervals_of(resampled(per_image, replicates))
+
+
+def resampled(
+    per_image: Float[np.ndarray, "entries images"], replicates: int = 1000
+) -> Float[np.ndarray, "entries draws"]:
+    """Return the sum of each entry's hits on resampled test sets, the same ones for all entries.
+
+    An entry's sums do not depend on the other entries; they are whole multiples of 2^-20 hits.
+    """
+    drawn = _counts(per_image.shape[1], replicates).astype(np.float64)
+    # Equal entries must get equal sums whatever order a matrix product adds in.
+    return np.asarray(np.rint(per_image @ drawn * 2**20))
+
+
+def intervals_of(sums: Float[np.ndarray, "entries draws"]) -> Integer[np.ndarray, "entries 2"]:
+    """Return the places that each entry holds in 95 % of the draws, by its sums in all of them."""
+    best, worst = _places(sums)
     low = np.percentile(best, 2.5, axis=1, method="inverted_cdf")
     high = np.percentile(worst, 97.5, axis=1, method="inverted_cdf")
     return np.stack([low, high], axis=1)
+
+
+@lru_cache(8)
+def _counts(images: int, replicates: int) -> Integer[np.ndarray, "images draws"]:
+    """Draw how often each image occurs in each resampled test set."""
+    generator = np.random.Generator(np.random.PCG64(SEED))
+    shares = np.full(images, 1 / images)
+    parts = [
+        generator.multinomial(images, shares, size=part).astype(np.uint16)
+        for part in _parts(replicates, images)
+    ]
+    return np.ascontiguousarray(np.concatenate(parts).T)
 
 
 def _places(

@@ -694,17 +694,27 @@ def first_places(ranks: tuple[Ranks, Ranks]) -> Integer[np.ndarray, " queries"]:
 
 
 def kept(
-    earlier: Integer[np.ndarray, "entries queries"], later: Integer[np.ndarray, " queries"]
-) -> Float[np.ndarray, " entries"]:
-    """Return how many of each earlier entry's ranks 2 to 10 a later one has too, as shares.
+    places: Integer[np.ndarray, "entries queries"], other: Integer[np.ndarray, " queries"]
+) -> tuple[Float[np.ndarray, " entries"], Float[np.ndarray, " entries"]]:
+    """Return how many of the ranks 2 to 10 two entries share, each entry with the other one.
 
-    First ranks say little: good methods agree on those. Shares of fewer than :data:`LEAST_KEPT`
-    ranks are 0. Both are as :func:`first_places` returns them.
+    First ranks say little: good methods agree on those. Both are as :func:`first_places` returns
+    them.
+
+    Returns:
+        The shares of each entry's ranks that the other has too, and the shares of the other's that
+        each entry has too. Shares of fewer than :data:`LEAST_KEPT` ranks are 0.
     """
-    among = (earlier >= 2) & (earlier < 2 * max(CUTOFFS))
-    count = among.sum(axis=1)
-    same = (among & (earlier == later)).sum(axis=1)
-    return np.where(count >= LEAST_KEPT, same / np.maximum(count, 1), 0.0)
+    same = ((places == other) & _middling(other)).sum(axis=1)
+    counts = _middling(places).sum(axis=1), np.full(len(places), _middling(other).sum())
+    first, second = (
+        np.where(count >= LEAST_KEPT, same / np.maximum(count, 1), 0.0) for count in counts
+    )
+    return first, second
+
+
+def _middling(places: Integer[np.ndarray, "*_"]) -> Bool[np.ndarray, "*_"]:
+    return np.asarray((places >= 2) & (places < 2 * max(CUTOFFS)))
 
 
 def centred_places(values: Float[np.ndarray, " queries"]) -> Float[np.ndarray, " queries"]:

@@ -1,7 +1,7 @@
 """The evaluator: scores a submission on a release; deterministic to the byte."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,6 +14,7 @@ from leaderboard.core.uncertainty import bootstrap_rsum, wilson
 from leaderboard.metrics import (
     CUTOFFS,
     Labels,
+    Matrix,
     OneWay,
     Ranks,
     Recalls,
@@ -199,7 +200,11 @@ def _coarse(result: Result) -> Result:
     chosen by row, could recover the pairing from them in a few submissions.
     """
     said = result.model_dump(include={*Description.model_fields})
-    found = _to_one_digit(result.model_dump(exclude={*said, "ranks", "flags"}))
+    found = _to_one_digit(
+        result.model_dump(
+            exclude={"folds": {"ranks"}, **dict.fromkeys((*said, "ranks", "flags"), True)}
+        )
+    )
     flags = tuple(Flag(code=flag.code, message=_KEPT_BY_JUDGE) for flag in result.flags)
     return Result.model_validate({**said, **found, "flags": flags, "ranks": None})
 
@@ -408,12 +413,39 @@ def _folds(scored: Scored, gallery: Gallery) -> Folds | None:
     images, captions = gallery.shape
     if scored.lists is not None or captions == images or images < 2 * FOLD:
         return None
-    folds = [fold_recalls(matrix, gallery.owner, FOLD) for matrix in scored.matrices]
-    i2t = _mean([fold.i2t for fold in folds[0]])
-    t2i = _mean([fold.t2i for fold in folds[-1]])
-    rsum = sum((*i2t.values(), *t2i.values()))
-    return Folds(size=FOLD, count=len(folds[0]), i2t=i2t, t2i=t2i, rsum=rsum)
+    return folds_of(fold_ranks(scored.matrices, gallery.owner, FOLD), FOLD)
 
 
-def _mean(folds: Sequence[OneWay]) -> AtCutoffs:
-    return AtCutoffs(**_at(lambda k: float(np.mean([fold.recall(k) for fold in folds]))))
+def fold_ranks(matrices: Sequence[Matrix], owner: Labels, size: int) -> RankRecord:
+    """Rank within consecutive folds of ``size`` images, for the first matrix i2t, the last t2i."""
+    folds = [fold_recalls(matrix, owner, size) for matrix in matrices]
+    i2t, t2i = (_joined([f.ranks[way] for f in folds[-way]]) for way in (0, 1))
+    owners = [owner[owner // size == fold] for fold in range(len(folds[0]))]
+    order = np.argsort(np.concatenate(owners), kind="stable")
+    rows = np.arange(len(i2t.greater))
+    return RankRecord(i2t=query_ranks(i2t, rows), t2i=query_ranks(t2i, order))
+
+
+def _joined(parts: Sequence[Ranks]) -> Ranks:
+    columns = ([getattr(part, field.name) for part in parts] for field in fields(Ranks))
+    return Ranks(*map(np.concatenate, columns))
+
+
+def folds_of(record: RankRecord, size: int) -> Folds:
+    """Compute the figures of folds from the ranks within them.
+
+    Folds are of one size, so that the mean over folds is the mean over all their images, and
+    resampling draws from all of these.
+    """
+    i2t, t2i = record.read()
+    found = summarise(i2t, t2i, record.owner())
+    interval = bootstrap_rsum(found.per_image)
+    return Folds(
+        size=size,
+        count=len(i2t.greater) // size,
+        i2t=AtCutoffs(**_at(found.i2t.recall)),
+        t2i=AtCutoffs(**_at(found.t2i.recall)),
+        rsum=found.rsum,
+        rsum_interval=_rounded((interval.low, interval.high)),
+        ranks=record,
+    )

@@ -210,13 +210,21 @@ class RankRecord(_Record):
 
 
 class Folds(_Record):
-    """MS-COCO's 1K protocol: the mean over folds of 1,000 images with their captions."""
+    """MS-COCO's 1K protocol: the mean over folds of 1,000 images with their captions.
+
+    Attributes:
+        rsum_interval: 95 % interval, bootstrap over the images of all folds. None without ranks.
+        ranks: ranks within the folds, one fold after the other. None in results of before they
+            were kept.
+    """
 
     size: Annotated[int, Field(ge=1)]
     count: Annotated[int, Field(ge=1)]
     i2t: AtCutoffs
     t2i: AtCutoffs
     rsum: Points
+    rsum_interval: tuple[Points, Points] | None = None
+    ranks: RankRecord | None = None
 
 
 class Result(Description, _Record):

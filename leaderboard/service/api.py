@@ -192,13 +192,21 @@ def me(who: Reader, service: CurrentService) -> Me:
 @api.get("/submissions", responses=fails(401, 403))
 def mine(who: Reader, service: CurrentService) -> OwnEntries:
     """List the caller's entries, newest first."""
-    return view_own(index.entries_of(service.database, who.user_id))
+    snapshot, site = service.pages.state()
+    rows = index.entries_of(service.database, who.user_id)
+    known = [snapshot.entries[row.name] for row in rows if row.name in snapshot.entries]
+    return view_own(rows, {entry.name: site.flags_of(entry) for entry in known})
 
 
 @api.get("/entries/{name}", dependencies=[PUBLIC], responses=fails(404))
 def entry(name: str, service: CurrentService) -> EntryView:
     """Describe an entry."""
-    return view_entry(_entry(service, name))
+    return _view(service, name)
+
+
+def _view(service: Service, name: str) -> EntryView:
+    entry = _entry(service, name)
+    return view_entry(entry, service.pages.state()[1].flags_of(entry))
 
 
 @api.get(
@@ -240,7 +248,7 @@ def withdraw(who: Owner, name: str, said: Reason, service: CurrentService) -> En
     with writing(service.database) as session:
         if index.mark_withdrawn(session, name, tombstone.withdrawn_at):
             events.append(session, who.handle, "entry.withdrawn", name, {"reason": said.reason})
-    return view_entry(_entry(service, name))
+    return _view(service, name)
 
 
 def _bury(service: Service, entry: Entry, reason: str) -> store.Withdrawal:

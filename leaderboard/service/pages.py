@@ -1,5 +1,7 @@
 """Pages of a live store, read and rendered once for each state."""
 
+import fnmatch
+import os
 import threading
 import time
 from collections import defaultdict
@@ -8,11 +10,12 @@ from datetime import UTC, date, datetime
 from functools import lru_cache
 from pathlib import Path
 
-from leaderboard.board.tables import Hits
+from leaderboard.board.kept import Kept
 from leaderboard.site.pages import Site
 from leaderboard.store.dataset import read_reports
 from leaderboard.store.entries import PRIVATE, RESULTS, Entry, disclose_due, read_entry, read_result
-from leaderboard.store.proof import key_in_use, prove
+from leaderboard.store.proof import key_of, prove
+from leaderboard.store.signatures import SIGNATURES, read_chain
 
 Page = tuple[bytes, str]
 # File systems' timestamps are coarse: a second change of a folder may not alter its time.
@@ -23,10 +26,15 @@ _PAGES = 128
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A state of the store."""
+    """A state of the store.
+
+    Attributes:
+        key: name of the judge's key; None without one.
+    """
 
     version: tuple[int, ...]
     entries: dict[str, Entry]
+    key: str | None = None
 
 
 class Pages:
@@ -43,7 +51,7 @@ class Pages:
         self._rendering = threading.Lock()
         self._snapshot = Snapshot((), {})
         self._site: tuple[Snapshot, Site] | None = None
-        self._hits: Hits = {}
+        self._kept = Kept()
         self._page = lru_cache(_PAGES)(_render)
         self._raw: dict[str, Entry] = {}
         self._said: dict[str, tuple[str, ...]] = {}
@@ -58,9 +66,8 @@ class Pages:
         with self._rendering:
             if self._site is None or self._site[0] is not snapshot:
                 today, reports = datetime.now(UTC).date(), read_reports(self._store)
-                key = key_in_use([self._store])
                 entries = snapshot.entries.values()
-                self._site = snapshot, Site(entries, today, reports, key, hits=self._hits)
+                self._site = snapshot, Site(entries, today, reports, snapshot.key, kept=self._kept)
             return self._site
 
     def snapshot(self) -> Snapshot:
@@ -69,7 +76,7 @@ class Pages:
             self._disclose(datetime.now(UTC).date())
             version = self._version()
             if self._snapshot.version != version:
-                self._snapshot = Snapshot(version, self._read())
+                self._snapshot = self._read(version)
             return self._snapshot
 
     def _disclose(self, today: date) -> None:
@@ -84,25 +91,34 @@ class Pages:
         settled = time.time_ns() - times[-1] > _SETTLED_SECONDS * 1e9
         return tuple(times) if settled else (*times, time.time_ns())
 
-    def _read(self) -> dict[str, Entry]:
+    def _read(self, version: tuple[int, ...]) -> Snapshot:
         """Read the entries that are new or have new records."""
         said: dict[str, list[str]] = defaultdict(list)
-        for path in self._store.glob("[a-z]*/[0-9a-f]*.json"):
-            if path.parent.name not in {PRIVATE, RESULTS}:
-                said[path.stem[:NAME_LENGTH]].append(f"{path.parent.name}/{path.name}")
+        for folder in self._store.glob("[a-z]*/"):
+            if folder.name not in {PRIVATE, RESULTS, SIGNATURES}:
+                for file in fnmatch.filter(_names(folder), "[0-9a-f]*.json"):
+                    said[file[:NAME_LENGTH]].append(f"{folder.name}/{file}")
         old, entries = self._raw, {}
-        for path in sorted((self._store / RESULTS).glob("[!.]*.json")):
-            name = path.stem.rpartition("-")[2]
+        results = self._store / RESULTS
+        for file in fnmatch.filter(_names(results), "[!.]*.json"):
+            name = file.removesuffix(".json").rpartition("-")[2]
             now = tuple(sorted(said[name]))
             if name not in old or self._said.get(name) != now:
-                entries[name] = read_entry(self._store, read_result(path))
+                entries[name] = read_entry(self._store, read_result(results / file))
                 self._said[name] = now
             else:
                 entries[name] = old[name]
         checked = frozenset(name for name in entries if name in old)
+        chain = read_chain(self._store)
+        proved = prove(self._store, entries.values(), checked, chain)
         self._raw = entries
-        proved = prove(self._store, entries.values(), checked)
-        return {entry.name: entry for entry in sorted(proved, key=lambda entry: entry.name)}
+        ordered = sorted(proved, key=lambda entry: entry.name)
+        return Snapshot(version, {entry.name: entry for entry in ordered}, key_of(chain))
+
+
+def _names(folder: Path) -> list[str]:
+    """List a folder, sorted; a missing one is empty. As text: a store has thousands of files."""
+    return sorted(os.listdir(folder)) if folder.is_dir() else []  # noqa: PTH208
 
 
 def _render(site: Site, path: str) -> Page | None:

@@ -25,6 +25,8 @@ class EntryView(_View):
 
     Attributes:
         rsum: None if withdrawn, as is its interval.
+        flags: flags of its file, and those found by comparison with other entries.
+        lists: whether it was submitted as ranked lists, which are ranked apart unless reproduced.
         submitter: handle; None if anonymous or unknown.
     """
 
@@ -40,6 +42,7 @@ class EntryView(_View):
     rsum_interval: tuple[float, float] | None
     ranked: bool
     flags: tuple[Flag, ...]
+    lists: bool
     submitter: str | None
     submitted_at: datetime | None
     anonymous_until: date | None
@@ -59,6 +62,7 @@ class OwnView(_View):
     rsum: float
     ranked: bool
     evidence: str
+    flags: tuple[str, ...]
     submitted_at: datetime | None
     anonymous_until: date | None
     withdrawn_at: datetime | None
@@ -101,6 +105,7 @@ class BoardRow(_View):
     footnote: str | None
     flags: tuple[str, ...]
     signed: bool | None
+    lists: bool
 
 
 class BoardView(_View):
@@ -170,8 +175,8 @@ class Filter(_View):
         return all(want is None or want == is_ for want, is_ in zip(asked, known, strict=True))
 
 
-def view_entry(entry: Entry) -> EntryView:
-    """Make the view of an entry."""
+def view_entry(entry: Entry, flags: tuple[Flag, ...]) -> EntryView:
+    """Make the view of an entry; flags are its own and those by comparison with other entries."""
     result, filing = entry.shown, entry.filing
     known = entry.disclosure or filing
     gone = entry.withdrawal is not None
@@ -187,7 +192,8 @@ def view_entry(entry: Entry) -> EntryView:
         rsum=None if gone else result.rsum,
         rsum_interval=None if gone else result.rsum_interval,
         ranked=result.ranked and not gone,
-        flags=() if gone else result.flags,
+        flags=() if gone else flags,
+        lists=result.precision is None,
         submitter=known.submitter if known else None,
         submitted_at=filing.submitted_at if filing else None,
         anonymous_until=filing.anonymous_until if filing else None,
@@ -204,10 +210,16 @@ def view_link(board: BoardName, entries: Iterable[Entry]) -> BoardLink:
     return BoardLink(board=board, title=TITLES[board], entries=count, href=f"/v1/boards/{board}")
 
 
-def view_own(rows: Iterable[EntryRow]) -> OwnEntries:
-    """Make the view of a user's entries."""
-    found = tuple(OwnView.model_validate(row, from_attributes=True) for row in rows)
-    return OwnEntries(submissions=found)
+def view_own(rows: Iterable[EntryRow], flags: Mapping[str, tuple[Flag, ...]]) -> OwnEntries:
+    """Make the view of a user's entries; ``flags`` are of each entry by its name."""
+    return OwnEntries(submissions=tuple(_own(row, flags.get(row.name, ())) for row in rows))
+
+
+def _own(row: EntryRow, flags: Iterable[Flag]) -> OwnView:
+    names = OwnView.model_fields.keys() - {"flags"}
+    shown = {name: getattr(row, name) for name in names}
+    codes = () if row.withdrawn_at else tuple(flag.code for flag in flags)
+    return OwnView(**shown, flags=codes)
 
 
 def export_board(board: Board, entries: Mapping[str, Entry], wanted: Filter) -> str:

@@ -3,8 +3,7 @@
 import base64
 import hashlib
 import re
-import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from functools import cache, cached_property
@@ -20,11 +19,11 @@ from leaderboard.board import display_text
 from leaderboard.board.display_text import WAYS
 from leaderboard.board.export_rows import export_row, rows_of
 from leaderboard.board.exports import FORMATS, ExportRow, badge_json, badge_of, badge_svg, to_bibtex
+from leaderboard.board.kept import Kept, Key
 from leaderboard.board.reported import short_name
 from leaderboard.board.tables import (
     SORT_KEYS,
     Board,
-    Hits,
     Row,
     Section,
     SortKey,
@@ -88,7 +87,7 @@ class Site:
     Entries include withdrawn ones, in any order; reports are on the data sets that they were scored
     on. Lines over time end today, or at the last row's date. ``judge_key`` is the name of the key
     that the store's signatures were checked by; without one every page says that it is not signed.
-    ``hits`` are kept from site to site.
+    ``kept`` is what sites of earlier states of the store computed.
     """
 
     def __init__(
@@ -98,12 +97,12 @@ class Site:
         reports: Iterable[DatasetReport] = (),
         judge_key: str | None = None,
         *,
-        hits: Hits | None = None,
+        kept: Kept | None = None,
     ) -> None:
         self._judge_key = judge_key
         self._entries = {entry.name: entry for entry in sorted(entries, key=lambda e: e.name)}
         self._today = today
-        self._hits: Hits = {} if hits is None else hits
+        self._kept = kept or Kept()
         self._reports = {report.fingerprint[:16]: report for report in reports}
         self._data = {
             track.fingerprint: data_path(report)
@@ -111,7 +110,6 @@ class Site:
             for track in report.tracks
         }
         self._boards: dict[BoardName, Board] = {}
-        self._making = threading.Lock()
         self._routes: dict[str, Callable[..., str | None]] = {
             r"index\.html": self._index,
             r"progress\.html": self._progress,
@@ -159,18 +157,20 @@ class Site:
 
     def board(self, name: BoardName) -> Board:
         """Return a board, made on first use."""
-        with self._making:
+        with self._kept.lock:
             if name not in self._boards:
                 self._boards[name] = make_board(
-                    name, self._entries.values(), self._flags, self._hits
+                    name, self._entries.values(), self._flags, self._kept
                 )
             return self._boards[name]
 
     @cached_property
     def _flags(self) -> dict[str, tuple[Flag, ...]]:
-        return relative_flags(self._entries.values())
+        with self._kept.lock:
+            return relative_flags(self._entries.values(), self._kept.pairs)
 
-    def _flags_of(self, entry: Entry) -> tuple[Flag, ...]:
+    def flags_of(self, entry: Entry) -> tuple[Flag, ...]:
+        """Return the flags of an entry's file, and those by comparison with other entries."""
         return entry.result.flags + self._flags.get(entry.name, ())
 
     def not_found(self, depth: int = 0) -> str:
@@ -188,7 +188,7 @@ class Site:
             "index.html.j2",
             root="",
             boards=[(board, _leaders(board), _count(board)) for board in boards],
-            newest=[(entry, boards_of(entry.result)[0], self._flags_of(entry)) for entry in newest],
+            newest=[(entry, boards_of(entry.result)[0], self.flags_of(entry)) for entry in newest],
             n_entries=len(live),
         )
 
@@ -204,14 +204,20 @@ class Site:
     def _board_page(self, board: BoardName, key: SortKey | None) -> str:
         found = self.board(board)
         known = {row.evidence for row in _rows(found)}
+        footnotes = _footnotes(_rows(found))
+        with self._kept.lock:
+            before = self._kept.rendered.get(board, {})
+            cells = Cells(found, before, footnotes)
+            self._kept.rendered[board] = cells.rendered
         return self._render(
             "board.html.j2",
+            cells=cells,
             root="../",
             board=found,
             key=key,
             sections=[(section, sorted_rows(section, key)) for section in found.sections],
             many=_OPEN_TABLES,
-            footnotes=_footnotes(_rows(found)),
+            footnotes=footnotes,
             tiers=[tier for tier in display_text.EVIDENCE if tier in known],
             data=self._data,
         )
@@ -268,6 +274,52 @@ class Site:
         if found is None:
             return None
         return self._render("compare.html.j2", root="../", c=found, section=section, board=board)
+
+
+class Cells:
+    """The cells of a board's rows as HTML, less the place; those of entries known before are kept.
+
+    Attributes:
+        rendered: the cells of entries, by all that they show.
+    """
+
+    def __init__(
+        self, board: Board, before: Mapping[Key, Markup], footnotes: Mapping[str, int]
+    ) -> None:
+        self.rendered: dict[Key, Markup] = {}
+        self._before, self._footnotes = before, footnotes
+        self._macro = _templates().get_template("row.html.j2").module.cells  # type: ignore[attr-defined]
+        self._leads = {section.kind: _lead(section) for section in board.sections}
+
+    def __call__(self, section: Section, row: Row) -> Markup:
+        """Render the cells of a row."""
+        tie = self._tie(section, row)
+        if row.entry is None:
+            return self._render(row, section, tie)
+        shown = row.method, row.evidence, row.signed, row.flags, row.date, row.entry.anonymous
+        key = (row.entry.name, *shown, section.kind.folds, section.axis, section.base, tie)
+        if key not in self.rendered:
+            known = self._before.get(key)
+            self.rendered[key] = known or self._render(row, section, tie)
+        return self.rendered[key]
+
+    def _render(self, row: Row, section: Section, tie: tuple[str, str] | None) -> Markup:
+        return Markup(self._macro(row, section, tie, self._footnotes))  # noqa: S704 - a macro's
+
+    def _tie(self, section: Section, row: Row) -> tuple[str, str] | None:
+        """Return the address and the text of the link to the row that a row is tied with."""
+        lead, text = self._leads[section.kind]
+        if not row.tied or not row.entry or lead in {None, row.entry.name}:
+            return None
+        return compare_path(row.entry.name, lead or ""), text
+
+
+def _lead(section: Section) -> tuple[str | None, str]:
+    """Return the leading entry of a section, and what is written beside those tied with it."""
+    lead, first = section.lead, [row for row in section.rows if row.place == 1]
+    behind = any(row.evidence == "reported" for row in first)
+    name = lead.entry.name if lead and lead.entry else None
+    return name, "tied with the best file" if behind else "tied with the first"
 
 
 def export_site(

@@ -42,18 +42,21 @@ def read_board(paths: Iterable[Path]) -> list[Entry]:
 
 
 def prove(
-    store: Path, entries: Iterable[Entry], known: frozenset[str] = frozenset()
+    store: Path,
+    entries: Iterable[Entry],
+    known: frozenset[str] = frozenset(),
+    chain: Chain | None = None,
 ) -> list[Entry]:
     """Add what the store's signatures say to its entries, and recompute the unsigned ones.
 
     In a store with a key, tombstones and reproductions that the judge did not sign have no effect,
     nor has such a filing of an entry that they did sign. ``known`` are names of entries that were
-    recomputed before.
+    recomputed before, ``chain`` what was read of the store's signatures.
 
     Raises:
         FormatError: If a signature does not hold, or figures do not follow from the ranks.
     """
-    chain = read_chain(store)
+    chain = chain or read_chain(store)
     refuse_broken(store, chain)
     said, signed = signatures_of(chain), chain.signed_files()
     found = []
@@ -80,8 +83,13 @@ def _only_signed(entry: Entry, signed: Mapping[str, Statement]) -> Entry:
 
 def key_in_use(paths: Iterable[Path]) -> str | None:
     """Return the name of the stores' key; None if one has none, or they differ."""
-    names = {chain.keys[-1].name if chain.keys else None for chain in map(read_chain, paths)}
+    names = {key_of(chain) for chain in map(read_chain, paths)}
     return names.pop() if len(names) == 1 else None
+
+
+def key_of(chain: Chain) -> str | None:
+    """Return the name of the key in use; None without one."""
+    return chain.keys[-1].name if chain.keys else None
 
 
 def signatures_of(chain: Chain) -> dict[str, list[Signature]]:

@@ -1,10 +1,12 @@
 """Flags from comparing two entries: near-identical ranks, rebuilt lists, test far above dev."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import numpy as np
+from jaxtyping import Float, Integer
 
 from leaderboard.scoring.checks import (
     GAP_Z,
@@ -24,27 +26,129 @@ from leaderboard.store.entries import Entry
 _NEVER = datetime.max.replace(tzinfo=UTC)
 # Correlations this close to the threshold are computed exactly: the product rounds.
 _MARGIN = 1e-6
+_BLOCK = 256
 
 
-def relative_flags(entries: Iterable[Entry]) -> dict[str, tuple[Flag, ...]]:
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """Ranks of an entry.
+
+    Attributes:
+        unit: places of the ranks, centred, of norm 1; None if all ranks are equal.
+        first: :func:`leaderboard.scoring.checks.first_places`.
+    """
+
+    record: RankRecord
+    unit: Float[np.ndarray, " queries"] | None
+    first: Integer[np.ndarray, " queries"]
+
+
+class Pairs:
+    """Pairs of entries that resemble each other.
+
+    What is found is kept by the entries' names, which stand for their content, so that one more
+    entry is compared with all others, and these not again with each other.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[object, ...], dict[str, _Seen]] = defaultdict(dict)
+        self._alike: dict[str, dict[str, float]] = defaultdict(dict)
+        self._kept: dict[str, dict[str, float]] = defaultdict(dict)
+
+    def add(self, entries: Iterable[Entry]) -> None:
+        """Compare the entries that are not known yet with all others on the same data."""
+        fresh: dict[tuple[object, ...], list[str]] = defaultdict(list)
+        for entry in entries:
+            seen, ranks = self._seen[_data_of(entry.result)], entry.result.ranks
+            if ranks is not None and entry.name not in seen:
+                seen[entry.name] = _see(ranks)
+                fresh[_data_of(entry.result)].append(entry.name)
+        for data, names in fresh.items():
+            self._find_alike(self._seen[data], names)
+            self._find_kept(self._seen[data], len(names))
+
+    def alike(self, name: str) -> dict[str, float]:
+        """Return the entries of near-identical ranks, with Spearman's correlation."""
+        return self._alike.get(name, {})
+
+    def kept(self, name: str) -> dict[str, float]:
+        """Return the entries whose ranks 2 to 10 this one repeats, with their shares.
+
+        Only pairs count of which one at least is of ranked lists.
+        """
+        return self._kept.get(name, {})
+
+    def _find_alike(self, seen: dict[str, _Seen], fresh: Sequence[str]) -> None:
+        units = {name: one.unit for name, one in seen.items() if one.unit is not None}
+        names, fresh = list(units), [name for name in fresh if name in units]
+        stacked = np.stack(list(units.values())) if fresh else np.empty((0, 0))
+        for start in range(0, len(fresh), _BLOCK):
+            block = fresh[start : start + _BLOCK]
+            close = np.stack([units[name] for name in block]) @ stacked.T
+            for row, column in np.argwhere(close >= NEAR_IDENTICAL - _MARGIN).tolist():
+                self._note_alike(seen, block[row], names[column])
+
+    def _note_alike(self, seen: dict[str, _Seen], one: str, other: str) -> None:
+        if one == other or other in self._alike[one]:
+            return
+        exact = near_identical(seen[one].record.read(), seen[other].record.read())
+        if exact >= NEAR_IDENTICAL:
+            self._alike[one][other] = self._alike[other][one] = exact
+
+    def _find_kept(self, seen: dict[str, _Seen], fresh: int) -> None:
+        """Compare the last entries, ``fresh`` in number, with all those before them."""
+        names, all_seen = list(seen), list(seen.values())
+        lists = np.array([one.record.depth is not None for one in all_seen])
+        if not lists.any():
+            return
+        places = np.stack([one.first for one in all_seen])
+        for own in range(len(names) - fresh, len(names)):
+            before = np.arange(own) if lists[own] else np.flatnonzero(lists[:own])
+            theirs, ours = kept(places[before], places[own])
+            for at in np.flatnonzero(np.maximum(theirs, ours) > KEPT_RANKS).tolist():
+                one, other = names[own], names[before[at]]
+                if theirs[at] > KEPT_RANKS:
+                    self._kept[one][other] = float(theirs[at])
+                if ours[at] > KEPT_RANKS:
+                    self._kept[other][one] = float(ours[at])
+
+
+def _see(record: RankRecord) -> _Seen:
+    ranks = record.read()
+    places = centred_places(middles(ranks))
+    norm = float(np.linalg.norm(places))
+    return _Seen(record, places / norm if norm else None, first_places(ranks))
+
+
+def _data_of(result: Result) -> tuple[object, ...]:
+    """Return what entries share that can be compared query by query."""
+    fingerprint = result.release.fingerprint
+    return result.track, result.split, fingerprint, result.n_images, result.n_pairs
+
+
+def relative_flags(
+    entries: Iterable[Entry], pairs: Pairs | None = None
+) -> dict[str, tuple[Flag, ...]]:
     """Flag entries by comparison with other entries; names without a flag are left out.
 
     Of two near-identical entries the later one is flagged, by the judge's signed order; both, if
     neither is signed, for then nobody can tell. Withdrawn ones count too: a copy of what
     was withdrawn is one. Entries whose ranks are all equal (all perfect, all tied) resemble each
-    other trivially, and are left out.
+    other trivially, and are left out. ``pairs`` keeps what was compared, for the next time.
     """
     found: dict[str, list[Flag]] = defaultdict(list)
-    groups: dict[tuple[str, str, str], list[Entry]] = defaultdict(list)
-    for entry in sorted(entries, key=_age):
-        result = entry.result
-        groups[result.track, result.split, result.release.fingerprint].append(entry)
-    for (_, split, _), group in groups.items():
-        for name, flag in (*_copies(group), *_rebuilt_lists(group)):
+    groups: dict[tuple[object, ...], list[Entry]] = defaultdict(list)
+    pairs = pairs or Pairs()
+    ordered = sorted(entries, key=_age)
+    pairs.add(ordered)
+    for entry in ordered:
+        groups[_data_of(entry.result)].append(entry)
+    devs = [entry for entry in ordered if entry.result.split == "dev"]
+    for group in groups.values():
+        for name, flag in (*_copies(group, pairs), *_rebuilt_lists(group, pairs)):
             if all(flag.code != other.code for other in found[name]):
                 found[name].append(flag)
-        if split == "test":
-            devs = [e for key, dev in groups.items() if key[1] == "dev" for e in dev]
+        if group[0].result.split == "test":
             for name, flag in _gaps(group, devs):
                 found[name].append(flag)
     return {name: tuple(flags) for name, flags in found.items()}
@@ -57,58 +161,49 @@ def _age(entry: Entry) -> tuple[bool, int, datetime, str]:
     return arrival is None, arrival or 0, at, entry.name
 
 
-def _copies(group: Sequence[Entry]) -> Iterable[tuple[str, Flag]]:
+def _earlier(
+    group: Sequence[Entry], found: Callable[[str], dict[str, float]]
+) -> Iterator[tuple[Entry, list[Entry], dict[str, float]]]:
+    """Yield each entry that has something in common with earlier ones, these, and how much."""
+    order = {entry.name: place for place, entry in enumerate(group)}
+    for entry in group:
+        shared = found(entry.name)
+        places = sorted(order[name] for name in shared if name in order)
+        before = [group[place] for place in places if place < order[entry.name]]
+        if before:
+            yield entry, before, shared
+
+
+def _copies(group: Sequence[Entry], pairs: Pairs) -> Iterator[tuple[str, Flag]]:
     """Find the entries whose ranks are near-identical to those of an earlier one."""
-    known = [(e, e.result.ranks) for e in group if e.result.ranks and _vary(e.result.ranks)]
-    if len(known) < 2:
-        return
-    places = [centred_places(middles(record.read())) for _, record in known]
-    stacked = np.stack([one / np.linalg.norm(one) for one in places])
-    alike = stacked @ stacked.T
-    for later in range(1, len(known)):
-        close = np.flatnonzero(alike[later, :later] >= NEAR_IDENTICAL - _MARGIN)
-        for earlier in close.tolist():
-            exact = near_identical(known[earlier][1].read(), known[later][1].read())
-            if exact >= NEAR_IDENTICAL:
-                first = known[earlier][0]
-                message = (
-                    f"its ranks are those of the earlier entry {first.name}: Spearman's"
-                    f" correlation {exact:.4f}, expected less than {NEAR_IDENTICAL:g}"
-                )
-                yield known[later][0].name, Flag(code="near-identical", message=message)
-                if known[later][0].proof.arrival is None and first.proof.arrival is None:
-                    message = (
-                        f"its ranks are those of the entry {known[later][0].name}; which of them"
-                        " came first is not signed"
-                    )
-                    yield first.name, Flag(code="near-identical", message=message)
-                break
+    for later, before, alike in _earlier(group, pairs.alike):
+        first = before[0]
+        message = (
+            f"its ranks are those of the earlier entry {first.name}: Spearman's"
+            f" correlation {alike[first.name]:.4f}, expected less than {NEAR_IDENTICAL:g}"
+        )
+        yield later.name, Flag(code="near-identical", message=message)
+        if later.proof.arrival is None and first.proof.arrival is None:
+            message = (
+                f"its ranks are those of the entry {later.name}; which of them"
+                " came first is not signed"
+            )
+            yield first.name, Flag(code="near-identical", message=message)
 
 
-def _rebuilt_lists(group: Sequence[Entry]) -> Iterable[tuple[str, Flag]]:
+def _rebuilt_lists(group: Sequence[Entry], pairs: Pairs) -> Iterator[tuple[str, Flag]]:
     """Find ranked lists that follow the ranks of an earlier entry, as if rebuilt from them.
 
     The later of two is flagged if either is of lists.
     """
-    known = [(e, e.result.ranks) for e in group if e.result.ranks]
-    if not any(record.depth for _, record in known):
-        return
-    places = np.stack([first_places(record.read()) for _, record in known])
-    lists = np.array([record.depth is not None for _, record in known])
-    for later in range(1, len(known)):
-        shares = np.where(lists[:later] | lists[later], kept(places[:later], places[later]), 0.0)
-        earlier = int(shares.argmax())
-        if shares[earlier] > KEPT_RANKS:
-            message = (
-                f"{100 * shares[earlier]:.0f} % of the queries at ranks 2 to 10 in the earlier"
-                f" entry {known[earlier][0].name} have the same rank here, expected"
-                f" {100 * KEPT_RANKS:.0f} % at most: as if its lists were rebuilt from those ranks"
-            )
-            yield known[later][0].name, Flag(code="rebuilt-lists", message=message)
-
-
-def _vary(record: RankRecord) -> bool:
-    return bool(np.ptp(middles(record.read())))
+    for later, before, shares in _earlier(group, pairs.kept):
+        earlier = max(before, key=lambda entry: shares[entry.name])
+        message = (
+            f"{100 * shares[earlier.name]:.0f} % of the queries at ranks 2 to 10 in the earlier"
+            f" entry {earlier.name} have the same rank here, expected"
+            f" {100 * KEPT_RANKS:.0f} % at most: as if its lists were rebuilt from those ranks"
+        )
+        yield later.name, Flag(code="rebuilt-lists", message=message)
 
 
 def _gaps(tests: Sequence[Entry], devs: Sequence[Entry]) -> Iterable[tuple[str, Flag]]:

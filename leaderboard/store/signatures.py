@@ -3,6 +3,7 @@
 import fcntl
 import hashlib
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -130,16 +131,16 @@ def read_chain(store: Path) -> Chain:
     """
     chain = Chain()
     _read_keys(chain, store)
-    for path in sorted((store / SIGNATURES).glob("*.json")):
-        found = _read_signature(path, *_state(path))
-        name = f"{SIGNATURES}/{path.name}"
-        wrong = _wrong(chain, path, found)
+    for path in sorted(map(str, (store / SIGNATURES).glob("*.json"))):
+        found, signed, digest = _read_signature(path, *_state(path))
+        name = f"{SIGNATURES}/{Path(path).name}"
+        wrong = _wrong(chain, name, found, signed)
         if wrong:
             chain.note(name, *wrong)
             break
         _check_files(chain, store, name, found)
         chain.signatures.append(found)
-        chain.last = sha256_of(path)
+        chain.last = digest
     return chain
 
 
@@ -168,26 +169,26 @@ def _read_keys(chain: Chain, store: Path) -> None:
         )
 
 
-def _wrong(chain: Chain, path: Path, found: Signature) -> tuple[str, str] | None:
+def _wrong(chain: Chain, name: str, found: Signature, signed: bytes) -> tuple[str, str] | None:
     """Return what is wrong with the next signature of a chain: found, expected."""
     number = len(chain.signatures) + 1
-    if found.number != number or path.stem != f"{number:08d}":
+    if found.number != number or name != f"{SIGNATURES}/{number:08d}.json":
         return f"signature {found.number}", f"number {number}: none is missing"
     if found.previous != chain.last:
         return f"previous {found.previous[:16]}", f"{chain.last[:16]}, the signature before it"
     if chain.signatures and found.at < chain.signatures[-1].at:
         return f"time {found.at.isoformat()}", "none before the signature before it"
-    return _wrong_key(chain, found)
+    return _wrong_key(chain, found, signed)
 
 
-def _wrong_key(chain: Chain, found: Signature) -> tuple[str, str] | None:
+def _wrong_key(chain: Chain, found: Signature, signed: bytes) -> tuple[str, str] | None:
     known = {key.name for key in chain.keys}
     wanted = chain.signer_of(found.number)
     if wanted is None or found.key not in known:
         return f"unknown key {found.key}", f"one of {', '.join(sorted(known)) or 'none'}"
     if found.key != wanted.name:
         return f"key {found.key}, which is not in use at {found.number}", f"key {wanted.name}"
-    if not _holds(wanted.public, message(found), found.signature):
+    if not _holds(wanted.public, signed, found.signature):
         return f"a text that key {found.key} did not sign", "the text that was signed"
     return None
 
@@ -196,7 +197,7 @@ def _check_files(chain: Chain, store: Path, name: str, found: Signature) -> None
     for path, digest in found.files.items():
         if _parts(path) != (2, True):
             chain.note(name, f"the path {path!r:.60}", "a record of the store")
-        elif _hash_of(store / path) != digest:
+        elif _hash_of(f"{store}/{path}") != digest:
             state = "another content" if (store / path).exists() else "nothing"
             chain.note(path, state, f"what signature {found.number} is about")
 
@@ -206,18 +207,20 @@ def _parts(path: str) -> tuple[int, bool]:
     return len(parts), all(part and not part.startswith(".") for part in parts)
 
 
-def _state(path: Path) -> tuple[int, ...]:
+def _state(path: str) -> tuple[int, ...]:
     """Return what changes when a file is replaced."""
-    found = path.stat()
+    found = os.stat(path)  # noqa: PTH116 - several times faster on the many files of a store
     return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino
 
 
 @lru_cache(1 << 16)
-def _read_signature(path: Path, *_state: int) -> Signature:
-    return read_record(path, Signature)
+def _read_signature(path: str, *_state: int) -> tuple[Signature, bytes, str]:
+    """Read a signature, the bytes that are signed, and the hash of its file."""
+    found = read_record(Path(path), Signature)
+    return found, message(found), sha256_of(Path(path))
 
 
-def _hash_of(path: Path) -> str | None:
+def _hash_of(path: str) -> str | None:
     try:
         return _hash_known(path, *_state(path))
     except OSError:
@@ -225,8 +228,8 @@ def _hash_of(path: Path) -> str | None:
 
 
 @lru_cache(1 << 16)
-def _hash_known(path: Path, *_state: int) -> str:
-    return sha256_of(path)
+def _hash_known(path: str, *_state: int) -> str:
+    return sha256_of(Path(path))
 
 
 def message(record: PublicKey | Signature) -> bytes:

@@ -5,13 +5,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from leaderboard.scoring.evaluate import duplicates_of, figures_of, score
+from leaderboard.scoring.evaluate import duplicates_of, figures_of, folds_of, score
 from leaderboard.scoring.references import REFERENCES, chance_rsum, references
 from leaderboard.scoring.result import VERSION, QueryRanks, RankRecord, Result
 from leaderboard.store.entries import anonymised, entry_of
 from leaderboard.submission.archive import Description
 from leaderboard.submission.gallery import read_gallery
 from now_builder.errors import FormatError
+from now_builder.formats.benchmarks import FOLD
 
 _TOLERANCE = 1e-9
 
@@ -72,7 +73,28 @@ def recomputed(result: Result) -> list[Difference]:
     duplicates = result.duplicates.model_copy(update={"rsum": aware.rsum})
     again = result.model_copy(update={**counts, **figures, "duplicates": duplicates})
     found = _differences(result.model_dump(by_alias=True), again.model_dump(by_alias=True))
-    return found + _references(result)
+    return found + _references(result) + _folds(result, record)
+
+
+def _folds(result: Result, record: RankRecord) -> list[Difference]:
+    """Compare the figures of folds with their ranks, and these with those in the whole split.
+
+    In a fold there are fewer candidates, so that no rank is worse there.
+    """
+    folds = result.folds
+    if folds is None or folds.ranks is None:
+        return []
+    ways = (folds.ranks.i2t, record.i2t), (folds.ranks.t2i, record.t2i)
+    images, count = len(folds.ranks.i2t.greater), result.n_images // FOLD
+    if (
+        (folds.size, folds.count, images) != (FOLD, count, FOLD * count)
+        or not _can_be(folds.ranks)
+        or any((own.read().greater > whole.read().greater[: len(own.greater)]).any()
+               for own, whole in ways if len(own.greater) <= len(whole.greater))
+    ):  # fmt: skip
+        return [Difference("folds.ranks", "ranks that no matrix has", "those of every query")]
+    again = folds_of(folds.ranks, FOLD)
+    return _differences(folds.model_dump(by_alias=True), again.model_dump(by_alias=True), "folds")
 
 
 def against_release(

@@ -67,15 +67,13 @@ def evaluate(
         raise ConfigError("--split train: expected dev or test, which no noise file has changed")
     opened = open_runs(run, release=release, device=device_name)
     refuse_round(opened[0].release, name)
-    similarity, owner = mean_similarity(opened, name)
+    similarity, owner = mean_similarity(opened, name, fold=fold)
     images, captions = similarity.shape
     if fold is None and (opened[0].record.settings.data.name, name) == (
         BENCHMARKS["coco"].folder,
         "test",
     ):
         fold = None if images % FOLD else FOLD
-    if fold is not None and images % fold:
-        raise ConfigError(f"--fold {fold}: {name} has {images} images, no multiple of it")
     if matrix is not None:
         with replacing(matrix) as temporary, temporary.open("wb") as file:
             np.lib.format.write_array(file, similarity, allow_pickle=False)

@@ -152,7 +152,7 @@ def _trained_on(record: RunRecord) -> dict[str, str]:
 
 
 def mean_similarity(
-    opened: Sequence[OpenRun], split: Split, *, whole: bool = False
+    opened: Sequence[OpenRun], split: Split, *, whole: bool = False, fold: int | None = None
 ) -> tuple[Float[np.ndarray, "images captions"], Int[np.ndarray, " captions"]]:
     """Score a split with one run, or average the similarities of several.
 
@@ -160,6 +160,10 @@ def mean_similarity(
         opened: The runs, see :func:`open_runs`; each counts once, however many networks it has.
         split: Which split.
         whole: As for :meth:`OpenRun.open`.
+        fold: Images of a fold, of which the split must have a multiple.
+
+    Raises:
+        ConfigError: If it has not; nothing is scored then.
 
     Returns:
         The matrix, see :func:`~pc2_baseline.modules.retrieval.ensemble`, and the row of each
@@ -168,6 +172,9 @@ def mean_similarity(
     matrices = []
     for run in opened:
         with run.open(split, whole=whole) as pairs:
+            images = pairs.images
+            if fold is not None and images % fold:
+                raise ConfigError(f"--fold {fold}: {split} has {images} images, no multiple of it")
             matrices.append(run.method.similarity(pairs))
             owner = pairs.image_of
     return ensemble(matrices), owner

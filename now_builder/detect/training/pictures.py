@@ -12,6 +12,7 @@ from now_builder.formats.shard import HEIGHT, WIDTH, Box
 
 _SIZE = (WIDTH // 2, HEIGHT // 2)
 _BEST = 20
+_TITLE, _GAP, _BETWEEN_PAGES = 28, 8, 28
 
 
 def draw_sheet(
@@ -19,19 +20,33 @@ def draw_sheet(
     found: Sequence[Found],
     names: Sequence[str],
 ) -> Image.Image:
-    """Draw pages in a row, each twice: with its labels, and with its 20 best regions."""
-    sheet = Image.new("RGB", (2 * len(found) * _SIZE[0], _SIZE[1]))
-    for column, (screen, page) in enumerate(zip(screens, found, strict=True)):
+    """Draw pages in a row, each twice under a title: its labels, and its 20 best regions."""
+    width, height = _SIZE
+    step = 2 * width + _GAP + _BETWEEN_PAGES
+    sheet = Image.new("RGB", (step * len(found) - _BETWEEN_PAGES, _TITLE + height), "white")
+    pen, font = ImageDraw.Draw(sheet), ImageFont.load_default(14)
+    for number, (screen, page) in enumerate(zip(screens, found, strict=True)):
         plain = Image.fromarray(screen.transpose(1, 2, 0)).resize(_SIZE)
-        labels = plain.copy()
-        _draw(labels, ((box, IGNORED_COLOUR, "") for box in page.labels.ignored))
-        pairs = zip(page.labels.boxes, page.labels.classes, strict=True)
-        _draw(labels, ((box, colour(kind), names[kind]) for box, kind in pairs))
-        rows = [row for row in np.argsort(-page.scores, kind="stable") if page.classes[row] >= 0]
-        _draw(plain, (_region(page, int(row), names) for row in reversed(rows[:_BEST])))
-        sheet.paste(labels, (2 * column * _SIZE[0], 0))
-        sheet.paste(plain, ((2 * column + 1) * _SIZE[0], 0))
+        titles = f"Page {number + 1}: labels", f"Page {number + 1}: detector, {_BEST} best regions"
+        for side, (title, panel) in enumerate(
+            zip(titles, _panels(plain, page, names), strict=True)
+        ):
+            left = step * number + (width + _GAP) * side
+            pen.text((left + 2, 6), title, fill="black", font=font)
+            sheet.paste(panel, (left, _TITLE))
     return sheet
+
+
+def _panels(
+    plain: Image.Image, page: Found, names: Sequence[str]
+) -> tuple[Image.Image, Image.Image]:
+    labels = plain.copy()
+    _draw(labels, ((box, IGNORED_COLOUR, "") for box in page.labels.ignored))
+    pairs = zip(page.labels.boxes, page.labels.classes, strict=True)
+    _draw(labels, ((box, colour(kind), names[kind]) for box, kind in pairs))
+    rows = [row for row in np.argsort(-page.scores, kind="stable") if page.classes[row] >= 0]
+    _draw(plain, (_region(page, int(row), names) for row in reversed(rows[:_BEST])))
+    return labels, plain
 
 
 def _region(page: Found, row: int, names: Sequence[str]) -> tuple[Box, str, str]:

@@ -1,20 +1,29 @@
 """The boards: sections, places, how sure they are, and the orders that rows come in."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from leaderboard.board.reported import read_reported
+from benchmarks import board_speed
+from leaderboard.board import display_text, tables
+from leaderboard.board.export_rows import rows_of
+from leaderboard.board.exports import badge_of
+from leaderboard.board.kept import Kept
+from leaderboard.board.reported import NoiseCondition, read_reported
 from leaderboard.board.tables import (
     SORT_KEYS,
+    Kind,
     axis_of,
     boards_of,
     make_board,
     sorted_rows,
 )
 from leaderboard.metrics import recalls
+from leaderboard.scoring.evaluate import fold_ranks, folds_of
 from leaderboard.scoring.references import chance_rsum
 from leaderboard.scoring.result import Folds
-from leaderboard.store.entries import entry_of
+from leaderboard.store.entries import Entry, Proof, entry_of
 from leaderboard.submission.archive import Training
 from now_builder.formats.benchmarks import BOARDS
 from now_builder.formats.noise import Noise
@@ -168,3 +177,70 @@ def test_chance_in_closed_form_is_the_score_of_a_constant_matrix(images, each):
     constant = np.zeros((images, images * each), np.float32)
     owner = np.arange(images * each) // each
     assert chance_rsum(images, images * each) == recalls(constant, owner).rsum
+
+
+def test_places_in_folds_are_those_of_resampling_the_ranks_within_the_folds():
+    """Two folds of two images. Within its fold every image of A finds its caption first.
+
+    B has both images of the first fold second: 0 hits at 1, so i2t R@1 is 50, and so is t2i's;
+    in the whole split each right candidate has one other above it, for A too. The difference a
+    resample shows is 2 hits for each image of the first fold that it draws: both are first and
+    second where it draws none of them, in 1 of 16 resamples, more than the 2.5 % left out.
+    """
+    owner = np.arange(4)
+    first = np.array([[5, 1, 9, 1], [1, 5, 1, 9], [1, 9, 5, 1], [9, 1, 1, 5]], np.float32)
+    second = first.copy()
+    second[:2, :2] = [[1, 5], [5, 1]]
+    folds = [folds_of(fold_ranks([matrix], owner, 2), 2) for matrix in (first, second)]
+    assert [(one.count, one.rsum) for one in folds] == [(2, 600.0), (2, 500.0)]
+    assert (folds[1].i2t.r1, folds[1].i2t.r5, folds[1].t2i.r1) == (50.0, 100.0, 50.0)
+    base = board_speed.make_entries(1)[0].result
+    shape = {"track": "coco", "n_images": 4, "n_pairs": 4, "ranks": None}
+    entries = [
+        Entry(name * 12, base.model_copy(update={**shape, "folds": one, "rsum": one.rsum}))
+        for name, one in zip("ab", folds, strict=True)
+    ]
+    kind = Kind("test", "0" * 64, "field", NoiseCondition(protocol="unstated"), 4, 4, folds=2)
+    rows = [tables._scored(entry, "coco-1k") for entry in entries]
+    found = tables._with_places(rows, kind, Kept())
+    assert [row.places for row in found] == [(1, 2), (1, 2)]
+    assert all(row.resampled for row in found)
+    assert found[1].low == 400.0
+    assert found[1].high == 600.0
+
+
+def test_ranked_lists_have_a_table_and_places_of_their_own_until_they_are_reproduced():
+    """Lists that outdo every matrix lead no matrix, in tables, exports and badges alike."""
+    entries = board_speed.make_entries(4)
+    for at in (0, 1, 2):
+        result = entries[at].result.model_copy(update={"precision": None, "rsum": 590.0 - at})
+        entries[at] = replace(entries[at], result=result)
+    entries[2] = replace(entries[2], proof=Proof(scored=True, reproduced=True))
+    board = make_board("jieba", entries)
+    main, lists = board.sections[:2]
+    assert [(row.entry.name, row.place) for row in _scored(main)] == [
+        (entries[2].name, 1),
+        (entries[3].name, 2),
+    ]
+    assert [(row.entry.name, row.place) for row in _scored(lists)] == [
+        (entries[0].name, 1),
+        (entries[1].name, 2),
+    ]
+    assert (main.kind.lists, lists.kind.lists) == (False, True)
+    assert display_text.section_title(lists, "jieba") == "Rebuilt release: ranked lists"
+    assert main.kind.name != lists.kind.name
+    rows = {row.entry: row for row in rows_of(board)}
+    assert rows[entries[0].name].lists
+    assert "not reproduced" in rows[entries[0].name].data
+    assert badge_of(rows[entries[0].name]).message.endswith("place 1 of lists")
+    assert badge_of(rows[entries[2].name]).message.endswith("place 1")
+
+
+def test_ranked_lists_on_the_published_layout_are_not_among_its_reported_rows():
+    found = board_speed.make_entries(1)[0]
+    release = found.result.release.model_copy(update={"origin": "archive"})
+    result = found.result.model_copy(update={"release": release, "precision": None})
+    first, second = make_board("jieba", [replace(found, result=result)]).sections
+    assert (first.with_reported, _scored(first)) == (True, [])
+    assert (second.with_reported, len(_scored(second))) == (False, 1)
+    assert [row.evidence for row in second.rows if not row.entry] == ["reference"]

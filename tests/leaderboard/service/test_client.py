@@ -62,6 +62,7 @@ def test_a_refusal_prints_every_problem_and_how_to_mend_it(command, plain, tmp_p
     code, told, problem = command("submit", tmp_path / "x.zip", "--url", plain.url)
     assert (code, told) == (1, "")
     assert "[zip." in problem
+    assert problem.count("expected a zip") == 1
     assert "expected a zip" in problem
     assert "error: " in problem
     assert "422" in problem

@@ -20,8 +20,10 @@ from leaderboard.service.views import BoardView
 from leaderboard.site.pages import Site
 from leaderboard.store.entries import read_results
 from leaderboard.store.signatures import make_key, read_chain
+from leaderboard.submission.archive import new_submission, pack
 from now_builder.errors import ConfigError
 from now_builder.formats.benchmarks import BOARDS
+from tests.leaderboard.conftest import make_similarity
 
 OPERATOR = "a-token-for-the-tests-only"
 
@@ -433,3 +435,23 @@ def test_the_cap_follows_the_release(plain):
     """24 test pairs: two matrices of 8 bytes a number, and room for the description."""
     limit = plain.service.settings.judge.max_bytes
     assert 2 * 24 * 24 * 8 < limit < 2 * 24 * 24 * 8 + 5 * 2**20
+
+
+def test_the_api_gives_the_flags_that_take_two_entries(plain, tmp_path, release):
+    """An entry, the entries of a token, and the board: a copy is flagged in each."""
+    names = []
+    for method in ("Theirs", "Mine"):
+        matrix = make_similarity()
+        pack(tmp_path / "x.zip", matrix, new_submission(release, "jieba", "test", method))
+        sent = plain.put((tmp_path / "x.zip").read_bytes())
+        names.append(sent.headers["location"].rpartition("/")[2])
+    (rows,) = plain.call("GET", "/v1/boards/jieba").json().values()
+    mine = plain.call("GET", "/v1/submissions", OPERATOR).json()["submissions"]
+    of_board = {row["entry"]: row["flags"] for row in rows if row["entry"]}
+    of_owner = {row["name"]: row["flags"] for row in mine}
+    for name in names:
+        told = plain.call("GET", f"/v1/entries/{name}").json()
+        assert "near-identical" in [flag["code"] for flag in told["flags"]]
+        assert "near-identical" in of_board[name]
+        assert "near-identical" in of_owner[name]
+        assert told["lists"] is False

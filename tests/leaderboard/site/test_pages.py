@@ -19,7 +19,9 @@ from urllib.parse import unquote
 
 import pytest
 
+from benchmarks import board_speed
 from leaderboard.board.display_text import EVIDENCE, FLAG_MEANS
+from leaderboard.board.kept import Kept
 from leaderboard.board.tables import make_board
 from leaderboard.scoring.result import Flag
 from leaderboard.site import pages
@@ -568,3 +570,19 @@ def test_stated_noise_that_no_table_has_gives_no_first_place(filed):
     assert [row.place for row in section.rows] == [None] * len(section.rows)
     assert "No place" in site.get(f"entries/{entry.name}.html")[0]
     assert site.get(f"badges/{entry.name}.svg")
+
+
+def test_pages_after_one_more_result_are_those_of_a_board_made_anew():
+    """Also where rows were withdrawn, flagged or disclosed, or another row leads."""
+    entries, kept = board_speed.make_entries(9), Kept()
+    entries[4] = replace(entries[4], result=entries[2].result)
+    gone = Withdrawal(name=entries[3].name, withdrawn_at=datetime(2026, 1, 1, tzinfo=UTC))
+    states = [entries[:5], entries[:8], [*entries[:3], replace(entries[3], withdrawal=gone)]]
+    states += [[replace(one, proof=Proof(n, None, scored=True)) for n, one in enumerate(entries)]]
+    for state in states:
+        after, anew = Site(state, date(2026, 2, 1), kept=kept), Site(state, date(2026, 2, 1))
+        for path in ("boards/jieba.html", "boards/jieba.json", "index.html"):
+            assert after.get(path) == anew.get(path)
+        assert after.get(f"entries/{state[0].name}.html") == anew.get(
+            f"entries/{state[0].name}.html"
+        )

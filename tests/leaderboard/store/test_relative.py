@@ -5,11 +5,20 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 import pytest
 
-from leaderboard.scoring.checks import SplitScore
+from benchmarks.board_speed import make_entries
+from leaderboard.scoring.checks import (
+    KEPT_RANKS,
+    LEAST_KEPT,
+    NEAR_IDENTICAL,
+    SplitScore,
+    middles,
+    near_identical,
+)
 from leaderboard.scoring.evaluate import score
-from leaderboard.store.entries import NewFiling, file_result, read_results
+from leaderboard.scoring.result import QueryRanks, RankRecord
+from leaderboard.store.entries import Entry, NewFiling, Proof, file_result, read_results
 from leaderboard.store.proof import read_board
-from leaderboard.store.relative import relative_flags
+from leaderboard.store.relative import Pairs, relative_flags
 from leaderboard.store.signatures import make_key
 from leaderboard.submission.archive import new_submission, pack, pack_arrays
 from tests.leaderboard.conftest import SIZES, make_similarity
@@ -96,3 +105,70 @@ def test_a_test_score_far_above_dev_is_flagged_where_the_splits_are_as_large(
     monkeypatch.setattr("leaderboard.store.relative._score", as_large)
     assert _codes(tmp_path / "s") == {test: ["dev-test-gap"]}
     assert dev
+
+
+def _slowly(entries):
+    """Compare all pairs anew, one after the other: who is like which earlier entry."""
+    found, devs = {}, []
+    for at, later in enumerate(entries):
+        before = [one for one in entries[:at] if one.result.n_pairs == later.result.n_pairs]
+        ranks = later.result.ranks.read()
+        for earlier in before if np.ptp(middles(ranks)) else devs:
+            theirs = earlier.result.ranks.read()
+            if np.ptp(middles(theirs)) and near_identical(theirs, ranks) >= NEAR_IDENTICAL:
+                found[later.name, "near-identical"] = earlier.name
+                break
+        lists = [e for e in before if e.result.ranks.depth or later.result.ranks.depth]
+        shares = [_share_kept(e.result.ranks.read(), ranks) for e in lists]
+        if shares and max(shares) > KEPT_RANKS:
+            found[later.name, "rebuilt-lists"] = lists[int(np.argmax(shares))].name
+    return found
+
+
+def _share_kept(earlier, later):
+    pairs = [
+        (2 * a.greater[n] + a.equal[n], 2 * b.greater[n] + b.equal[n])
+        for a, b in zip(earlier, later, strict=True)
+        for n in range(len(a.greater))
+    ]
+    among = [one == other for one, other in pairs if 2 <= one < 20]
+    return sum(among) / len(among) if len(among) >= LEAST_KEPT else 0.0
+
+
+def _random_entries(draw, count):
+    """Make entries of random ranks: many are near or partial copies; some are lists."""
+    base = make_entries(1)[0].result
+    ways = []
+    for number in range(count):
+        kind = draw.integers(4) if ways else 0
+        way = draw.integers(0, 12, size=(2, 60))
+        if kind:
+            other = ways[draw.integers(len(ways))]
+            way = np.where(draw.random((2, 60)) < (0.0, 0.0, 0.001, 0.55)[kind], way, other)
+        ways.append(way if number % 7 else np.zeros_like(way))
+    signed = draw.permutation(count)
+    for number, (i2t, t2i) in enumerate(ways):
+        record = RankRecord(
+            i2t=QueryRanks(greater=tuple(i2t.tolist())),
+            t2i=QueryRanks(greater=tuple(t2i.tolist())),
+            depth=12 if draw.random() < 0.4 else None,
+        )
+        changed = {"ranks": record, "n_pairs": 60, "n_images": 60}
+        proof = Proof(arrival=int(signed[number]) + 1, scored=True)
+        yield Entry(f"{number:012x}", base.model_copy(update=changed), proof=proof)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_flags_kept_from_store_to_store_are_those_of_comparing_all_anew(seed):
+    """Entries arrive one by one, in another order than the signed one; some leave again."""
+    draw, pairs = np.random.default_rng(seed), Pairs()
+    entries = list(_random_entries(draw, 24))
+    for count in range(1, len(entries) + 1):
+        some = [entry for entry in entries[:count] if draw.random() < 0.9]
+        kept = relative_flags(some, pairs)
+        assert kept == relative_flags(some)
+        slow = _slowly(sorted(some, key=lambda entry: entry.proof.arrival))
+        found = {(name, f.code): f.message for name, flags in kept.items() for f in flags}
+        assert found.keys() == slow.keys()
+        assert all(other in found[key] for key, other in slow.items())
+    assert {code for _, code in slow} == {"near-identical", "rebuilt-lists"}

@@ -3,11 +3,16 @@
 import json
 import time
 
+import numpy as np
 import pytest
 
-from leaderboard.scoring.evaluate import score
+from benchmarks.board_speed import make_entries
+from leaderboard.metrics import count_ranks
+from leaderboard.scoring.evaluate import figures_of, fold_ranks, folds_of, score
+from leaderboard.scoring.references import chance_rsum
+from leaderboard.scoring.result import QueryRanks, RankRecord, query_ranks
 from leaderboard.store.entries import entry_of, read_result, write_result
-from leaderboard.store.verify import count_figures, verify
+from leaderboard.store.verify import count_figures, recomputed, verify
 
 
 @pytest.fixture
@@ -97,3 +102,30 @@ def test_ranks_that_no_matrix_has_are_found_at_once(filed, edit):
     found = verify(changed, read_result(changed))
     assert "ranks that no matrix has" in str(found[-1])
     assert time.monotonic() - start < 2
+
+
+def test_figures_of_folds_are_recomputed_from_the_ranks_within_them(monkeypatch):
+    """Folds of two of four images: typed-in figures, and ranks worse than in the whole split."""
+    monkeypatch.setattr("leaderboard.store.verify.FOLD", 2)
+    matrix = np.array([[5, 1, 9, 1], [1, 5, 1, 9], [1, 9, 5, 1], [9, 1, 1, 5]], np.float32)
+    i2t, t2i = (query_ranks(way, np.arange(4)) for way in count_ranks(matrix))
+    record = RankRecord(i2t=i2t, t2i=t2i)
+    figures, aware = figures_of(record)
+    folds = folds_of(fold_ranks([matrix], np.arange(4), 2), 2)
+    base = make_entries(1)[0].result
+    duplicates = base.duplicates.model_copy(update={"rsum": aware.rsum})
+    known = {"n_images": 4, "n_pairs": 4, "references": {"chance": chance_rsum(4, 4)}}
+    changed = {**figures, **known, "ranks": record, "duplicates": duplicates, "folds": folds}
+    result = base.model_copy(update=changed)
+    assert recomputed(result) == []
+    typed = folds.model_copy(update={"rsum": 512.0})
+    (one,) = recomputed(result.model_copy(update={"folds": typed}))
+    assert (one.field, one.found, one.expected) == ("folds.rsum", 512.0, 600.0)
+    worse = QueryRanks(greater=(1, 1, 1, 1))
+    best = {"i2t": QueryRanks(greater=(0, 0, 0, 0)), "t2i": QueryRanks(greater=(0, 0, 0, 0))}
+    whole = RankRecord(**best)
+    figures, aware = figures_of(whole)
+    forged = folds_of(RankRecord(i2t=worse, t2i=worse), 2)
+    duplicates = duplicates.model_copy(update={"rsum": aware.rsum})
+    update = {**figures, "ranks": whole, "folds": forged, "duplicates": duplicates}
+    assert [one.field for one in recomputed(result.model_copy(update=update))] == ["folds.ranks"]

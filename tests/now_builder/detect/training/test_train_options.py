@@ -318,10 +318,10 @@ def test_each_epoch_has_a_picture_of_the_same_pages(few, measured):
     pictures = sorted(pictures_path(measured).iterdir())
     assert [path.name for path in pictures][:2] == ["epoch-001.png", "epoch-002.png"]
     sheets = [np.asarray(Image.open(path).convert("RGB")) for path in pictures]
-    assert {sheet.shape for sheet in sheets} == {(640, 2 * shown * 360, 3)}
+    assert {sheet.shape for sheet in sheets} == {(28 + 640, shown * (2 * 360 + 8 + 28) - 28, 3)}
     labels = [sheet[:, :360] for sheet in sheets]
     assert np.array_equal(labels[0], labels[1])
-    assert not np.array_equal(sheets[0][:, 360:720], sheets[1][:, 360:720])
+    assert not np.array_equal(sheets[0][:, 368:728], sheets[1][:, 368:728])
 
 
 def test_starting_over_removes_history_and_pictures(few, tmp_path):
