@@ -1,6 +1,7 @@
 """The command now-builder: a word for each stage; settings become options by their descriptions."""
 
 import json
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -14,6 +15,7 @@ from now_builder.errors import FormatError, NowError
 if TYPE_CHECKING:
     from now_builder.crawl.settings import CrawlSettings
     from now_builder.detect.settings import DetectSettings, LabelSettings, TrainDetectorSettings
+    from now_builder.hub.settings import FetchSettings, PublishSettings
     from now_builder.inspect.settings import AuditSettings, ReportSettings
     from now_builder.package.settings import PackageSettings, ParquetSettings
     from now_builder.simweb.settings import SimwebSettings
@@ -215,6 +217,60 @@ def _export_parquet(
 
     files = export_parquet(release, out, settings, force)
     typer.echo(f"{out}: {sum(files.values())} pairs in {len(files)} files")
+
+
+@app.command("publish", kept="the export and the files that the hub has are kept")
+def _publish(
+    release: Release,
+    name: Annotated[str, typer.Argument(metavar="USER/NAME", help="Data set on the hub.")],
+    settings: Annotated["PublishSettings", Fields("now_builder.hub.settings:PublishSettings")],
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before it is sent.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Export, list files and bytes; send nothing.")
+    ] = False,
+    force: Force = False,
+) -> None:
+    """Put a release on the Hugging Face hub: card, Croissant, Parquet as of export-parquet.
+
+    The token is the hub's own business: hf auth login, or the environment variable HF_TOKEN.
+    Screenshots go only with --captures, and only where the release's licence lets others have them.
+    """
+    from now_builder.hub.publish import prepare, send
+
+    upload = prepare(release, name, settings, force)
+    typer.echo(upload, err=not dry_run)
+    if dry_run:
+        return
+    if not yes:
+        _ask(f"Send this to {name}?")
+    typer.echo(send(upload))
+
+
+def _ask(question: str) -> None:
+    """Go on only if the user says so.
+
+    Raises:
+        NowError: If the answer is no, or nobody is there to answer.
+    """
+    if not sys.stdin.isatty():
+        raise NowError("nobody is there to answer, and --yes is not given; nothing was sent")
+    if not typer.confirm(question, err=True):
+        raise NowError("nothing was sent")
+
+
+@app.command("fetch-now", kept="what was downloaded is kept")
+def _fetch_now(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to write.")],
+    settings: Annotated["FetchSettings", Fields("now_builder.hub.settings:FetchSettings")],
+    force: Force = False,
+) -> None:
+    """Fetch NoW as its authors published it (3.5 GB): download, check, unpack.
+
+    Train on it with: pc2-baseline train DIR RUN. A download that was cut goes on where it was.
+    """
+    from now_builder.hub.fetch import fetch_now
+
+    typer.echo(fetch_now(folder, settings, force))
 
 
 @app.command("build", kept="finished stages and pages are kept")
