@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from now_builder import __version__
+from now_builder.build import presets
 from now_builder.command_line import Fields, Program, run
 from now_builder.errors import FormatError, NowError
 
@@ -35,6 +36,12 @@ app.add_typer(simweb, name="simweb")
 
 Captures = Annotated[Path, typer.Argument(metavar="CAPTURES", help="Folder made by crawl.")]
 Release = Annotated[Path, typer.Argument(metavar="RELEASE", help="Folder made by package.")]
+
+
+def _listed(found: dict[str, str]) -> str:
+    return " ".join(f"{name}: {line}" for name, line in found.items())
+
+
 Force = Annotated[bool, typer.Option("--force", help="Start over instead of going on.")]
 
 
@@ -287,25 +294,42 @@ def _build(
     allow_private: Annotated[
         bool, typer.Option("--allow-private", help="Visit private addresses, as for crawl.")
     ] = False,
+    preset: Annotated[
+        str | None,
+        typer.Option(help="Settings that come with the package. " + _listed(presets())),
+    ] = None,
     config: Annotated[
-        Path | None, typer.Option(help="TOML with sections crawl, detect, tokenize, package.")
+        Path | None,
+        typer.Option(help="TOML with sections crawl, detect, tokenize, package; over the preset."),
     ] = None,
     set_: Annotated[
         list[str] | None,
         typer.Option("--set", help="One setting: crawl.page_timeout_s=8. May be repeated."),
     ] = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Build nothing: say what each stage would do, for how long, and what this "
+            "machine lacks.",
+        ),
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="With --dry-run: print JSON.")] = False,
     force: Force = False,
 ) -> None:
     """Run all stages: URL list to release."""
-    from now_builder.build import BuildSettings, build_release
-    from now_builder.config import build, read_toml, with_overrides
+    from now_builder.build.run import build_release, read_build_settings
 
-    tree = with_overrides(read_toml(config) if config else {}, set_ or [])
     short = {"detect.weights": weights, "package.matched": matched}
-    tree = with_overrides(tree, [f"{name}={path}" for name, path in short.items() if path])
-    if allow_private:
-        tree = with_overrides(tree, ["crawl.allow_private=true"])
-    settings = build(BuildSettings, tree, str(config or "now-builder build"))
+    more = [f"{name}={path}" for name, path in short.items() if path]
+    more += ["crawl.allow_private=true"] if allow_private else []
+    settings = read_build_settings(preset, config, [*(set_ or []), *more])
+    if dry_run:
+        from now_builder.build.plan import plan_build
+
+        plan = plan_build(urls, out, settings)
+        typer.echo(json.dumps(asdict(plan), ensure_ascii=False) if as_json else str(plan))
+        return
     build_release(urls, out, settings, force)
 
 

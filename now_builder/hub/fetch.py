@@ -114,7 +114,7 @@ def _check_same(marker: Path, before: Fetched, settings: FetchSettings) -> None:
 
 def _find(settings: FetchSettings) -> _Remote:
     from huggingface_hub import get_hf_file_metadata, hf_hub_url  # noqa: PLC0415 - half a second
-    from huggingface_hub.utils import build_hf_headers  # noqa: PLC0415
+    from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]  # noqa: PLC0415
 
     name = settings.repository
     with hub_errors(f"{name}/{ARCHIVE}"):
