@@ -177,7 +177,7 @@ def _detect(
     typer.echo(detect(captures, features, settings, force))
 
 
-@app.command("tokenize")
+@app.command("tokenize", kept="finished tokenizers are kept")
 def _tokenize(
     captures: Captures,
     captions: Annotated[Path, typer.Argument(metavar="CAPTIONS", help="Folder to write.")],
@@ -212,7 +212,7 @@ def _package(
     typer.echo(f"{release}: {counts} pairs; {sum(manifest.rejects.values())} rejects")
 
 
-@app.command("export-parquet")
+@app.command("export-parquet", kept="finished files are kept")
 def _export_parquet(
     release: Release,
     out: Annotated[Path, typer.Argument(metavar="OUT", help="Folder to write, ready for the hub.")],
@@ -242,14 +242,15 @@ def _publish(
     The token is the hub's own business: hf auth login, or the environment variable HF_TOKEN.
     Screenshots go only with --captures, and only where the release's licence lets others have them.
     """
-    from now_builder.hub.publish import prepare, send
+    from now_builder.hub.publish import account, prepare, send
 
+    user = None if dry_run else account(settings)
     upload = prepare(release, name, settings, force)
     typer.echo(upload, err=not dry_run)
     if dry_run:
         return
     if not yes:
-        _ask(f"Send this to {name}?")
+        _ask(f"Send this to {name} as {user}?")
     typer.echo(send(upload))
 
 
@@ -289,7 +290,7 @@ def _build(
         typer.Option(help="Detector weights; tiny-web, which come with the package, if not given."),
     ] = None,
     matched: Annotated[
-        Path | None, typer.Option(help="Judged pairs, as for package: dev and test match.")
+        list[Path] | None, typer.Option(help="Judged pairs, as for package: dev and test match.")
     ] = None,
     allow_private: Annotated[
         bool, typer.Option("--allow-private", help="Visit private addresses, as for crawl.")
@@ -320,8 +321,8 @@ def _build(
     """Run all stages: URL list to release."""
     from now_builder.build.run import build_release, read_build_settings
 
-    short = {"detect.weights": weights, "package.matched": matched}
-    more = [f"{name}={path}" for name, path in short.items() if path]
+    more = [f"detect.weights={weights}"] if weights else []
+    more += [f"package.matched={json.dumps([str(path) for path in matched])}"] if matched else []
     more += ["crawl.allow_private=true"] if allow_private else []
     settings = read_build_settings(preset, config, [*(set_ or []), *more])
     if dry_run:

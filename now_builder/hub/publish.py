@@ -1,6 +1,5 @@
 """Publish a release on the hub: its export as Parquet, with card and Croissant, in one commit."""
 
-import logging
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,8 +15,6 @@ from now_builder.package.settings import ParquetSettings
 from now_builder.package.verify import verify
 
 _SHARD = re.compile(r"data/(train|dev|test)-\d{5}-of-\d{5}\.parquet")
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +91,18 @@ def prepare(
     return Upload(repository, files, licence, pictures, settings)
 
 
+def account(settings: PublishSettings) -> str:
+    """Return the name of the hub's user, whose token its own client finds.
+
+    Raises:
+        NowError: If there is no valid token, or the hub cannot be reached.
+    """
+    from huggingface_hub import HfApi  # noqa: PLC0415 - half a second
+
+    with hub_errors("publish"):
+        return str(HfApi(endpoint=settings.endpoint).whoami()["name"])
+
+
 def send(upload: Upload) -> str:
     """Make the data set if there is none, and send all files as one commit.
 
@@ -116,8 +125,6 @@ def send(upload: Upload) -> str:
     api = HfApi(endpoint=settings.endpoint)
     card = upload.files["README.md"].read_text(encoding="utf-8").replace(PLACEHOLDER, name)
     with hub_errors(name):
-        user = api.whoami()["name"]
-        _log.info("publishing %s at %s as %s", name, api.endpoint, user)
         api.create_repo(name, repo_type="dataset", private=settings.private, exist_ok=True)
         found = api.dataset_info(name)
         if settings.private and not found.private:
