@@ -95,6 +95,8 @@ try_zero_shot() { fails_in_one_line "neither a folder nor a name" pc2-baseline z
 try_hub() { fails_in_one_line "the hub cannot be reached" now-builder fetch-now NoW --endpoint http://127.0.0.1:9; }
 try_ocr() { python -c 'import tesserocr; tesserocr.tesseract_version()'; }
 try_server() {
+  NOW_LEADERBOARD_TOKEN=$(python -c 'import secrets; print(secrets.token_hex(16))')
+  export NOW_LEADERBOARD_TOKEN
   now-leaderboard serve --store store --port 8371 2>serve.txt &
   ready python -c 'import urllib.request as r; r.urlopen("http://127.0.0.1:8371/healthz")'
   now-leaderboard status --url http://127.0.0.1:8371
