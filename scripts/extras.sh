@@ -99,7 +99,7 @@ try_server() {
   export NOW_LEADERBOARD_TOKEN
   now-leaderboard serve --store store --port 8371 2>serve.txt &
   ready python -c 'import urllib.request as r; r.urlopen("http://127.0.0.1:8371/healthz")'
-  now-leaderboard status --url http://127.0.0.1:8371
+  python -c 'import urllib.request as r; assert b"<html" in r.urlopen("http://127.0.0.1:8371/").read()'
 }
 try_postgres() { python -c 'import psycopg'; }
 

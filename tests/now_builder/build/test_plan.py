@@ -40,19 +40,19 @@ def listed(tmp_path, *, hosts, each):
     return path
 
 
-def plan(tmp_path, preset=None, *overrides, hosts=50, each=20):
+def plan(tmp_path, preset=None, *overrides, hosts=10, each=5):
     settings = read_build_settings(preset, None, overrides)
     return plan_build(listed(tmp_path, hosts=hosts, each=each), tmp_path / "out", settings)
 
 
 def test_time_and_disk_follow_pages_cores_and_settings(machine, tmp_path):
     found = plan(tmp_path)
-    assert (found.urls, found.pages, found.hosts, found.pairs) == (1000, 1000, 50, 600)
+    assert (found.urls, found.pages, found.hosts, found.pairs) == (50, 50, 10, 30)
     crawl, detect, _, package = found.stages
-    assert crawl.hours == pytest.approx(1000 * 0.8 / 4 / 3600, abs=1e-4)
-    assert detect.bytes == 1000 * 36 * 768 * 4
+    assert crawl.hours == pytest.approx(50 * 0.8 / 4 / 3600, abs=1e-4)
+    assert detect.bytes == 50 * 36 * 768 * 4
     assert plan(tmp_path, None, "detect.half=true").stages[1].bytes == detect.bytes // 2
-    assert package.bytes > 600 * 36 * 768 * 4
+    assert package.bytes > 30 * 36 * 768 * 4
     assert found.peak_bytes > crawl.bytes + 2 * detect.bytes
     machine(GPU)
     assert plan(tmp_path).stages[1].bound == "a GPU"
@@ -60,10 +60,10 @@ def test_time_and_disk_follow_pages_cores_and_settings(machine, tmp_path):
 
 
 def test_one_large_host_sets_the_pace_unless_a_quota_does(machine, tmp_path):
-    slow = plan(tmp_path, hosts=2, each=900).stages[0]
-    assert slow.hours == pytest.approx(900 / 3600, abs=1e-4)
+    slow = plan(tmp_path, hosts=2, each=40).stages[0]
+    assert slow.hours == pytest.approx(40 / 3600, abs=1e-4)
     assert slow.bound.endswith("is asked no faster")
-    quick = plan(tmp_path, None, "crawl.per_host_quota=10", hosts=2, each=900)
+    quick = plan(tmp_path, None, "crawl.per_host_quota=10", hosts=2, each=40)
     assert quick.pages == 20
 
 
@@ -71,7 +71,7 @@ def test_what_is_lacking_is_said_with_its_remedy(machine, tmp_path):
     machine(free=10**6)
     lacks = "\n".join(plan(tmp_path, "now-100k").lacks)
     assert "disk: 1.0 MB free, expected " in lacks
-    assert "about 600 pairs are to be expected, fewer than 100,000; list about 167,000" in lacks
+    assert "about 30 pairs are to be expected, fewer than 100,000; list about 167,000" in lacks
     assert "absent  GPU: none; buy one" in lacks
 
 
