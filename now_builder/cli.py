@@ -1,6 +1,7 @@
 """The command now-builder: a word for each stage; settings become options by their descriptions."""
 
 import json
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -8,12 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from now_builder import __version__
+from now_builder.build import presets
 from now_builder.command_line import Fields, Program, run
 from now_builder.errors import FormatError, NowError
 
 if TYPE_CHECKING:
     from now_builder.crawl.settings import CrawlSettings
     from now_builder.detect.settings import DetectSettings, LabelSettings, TrainDetectorSettings
+    from now_builder.hub.settings import FetchSettings, PublishSettings
     from now_builder.inspect.settings import AuditSettings, ReportSettings
     from now_builder.package.settings import PackageSettings, ParquetSettings
     from now_builder.simweb.settings import SimwebSettings
@@ -33,6 +36,12 @@ app.add_typer(simweb, name="simweb")
 
 Captures = Annotated[Path, typer.Argument(metavar="CAPTURES", help="Folder made by crawl.")]
 Release = Annotated[Path, typer.Argument(metavar="RELEASE", help="Folder made by package.")]
+
+
+def _listed(found: dict[str, str]) -> str:
+    return " ".join(f"{name}: {line}" for name, line in found.items())
+
+
 Force = Annotated[bool, typer.Option("--force", help="Start over instead of going on.")]
 
 
@@ -168,7 +177,7 @@ def _detect(
     typer.echo(detect(captures, features, settings, force))
 
 
-@app.command("tokenize")
+@app.command("tokenize", kept="finished tokenizers are kept")
 def _tokenize(
     captures: Captures,
     captions: Annotated[Path, typer.Argument(metavar="CAPTIONS", help="Folder to write.")],
@@ -203,7 +212,7 @@ def _package(
     typer.echo(f"{release}: {counts} pairs; {sum(manifest.rejects.values())} rejects")
 
 
-@app.command("export-parquet")
+@app.command("export-parquet", kept="finished files are kept")
 def _export_parquet(
     release: Release,
     out: Annotated[Path, typer.Argument(metavar="OUT", help="Folder to write, ready for the hub.")],
@@ -217,6 +226,61 @@ def _export_parquet(
     typer.echo(f"{out}: {sum(files.values())} pairs in {len(files)} files")
 
 
+@app.command("publish", kept="the export and the files that the hub has are kept")
+def _publish(
+    release: Release,
+    name: Annotated[str, typer.Argument(metavar="USER/NAME", help="Data set on the hub.")],
+    settings: Annotated["PublishSettings", Fields("now_builder.hub.settings:PublishSettings")],
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before it is sent.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Export, list files and bytes; send nothing.")
+    ] = False,
+    force: Force = False,
+) -> None:
+    """Put a release on the Hugging Face hub: card, Croissant, Parquet as of export-parquet.
+
+    The token is the hub's own business: hf auth login, or the environment variable HF_TOKEN.
+    Screenshots go only with --captures, and only where the release's licence lets others have them.
+    """
+    from now_builder.hub.publish import account, prepare, send
+
+    user = None if dry_run else account(settings)
+    upload = prepare(release, name, settings, force)
+    typer.echo(upload, err=not dry_run)
+    if dry_run:
+        return
+    if not yes:
+        _ask(f"Send this to {name} as {user}?")
+    typer.echo(send(upload))
+
+
+def _ask(question: str) -> None:
+    """Go on only if the user says so.
+
+    Raises:
+        NowError: If the answer is no, or nobody is there to answer.
+    """
+    if not sys.stdin.isatty():
+        raise NowError("nobody is there to answer, and --yes is not given; nothing was sent")
+    if not typer.confirm(question, err=True):
+        raise NowError("nothing was sent")
+
+
+@app.command("fetch-now", kept="what was downloaded is kept")
+def _fetch_now(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to write.")],
+    settings: Annotated["FetchSettings", Fields("now_builder.hub.settings:FetchSettings")],
+    force: Force = False,
+) -> None:
+    """Fetch NoW as its authors published it (3.5 GB): download, check, unpack.
+
+    Train on it with: pc2-baseline train DIR RUN. A download that was cut goes on where it was.
+    """
+    from now_builder.hub.fetch import fetch_now
+
+    typer.echo(fetch_now(folder, settings, force))
+
+
 @app.command("build", kept="finished stages and pages are kept")
 def _build(
     urls: Annotated[Path, typer.Argument(help="URL list, as for crawl.")],
@@ -226,30 +290,47 @@ def _build(
         typer.Option(help="Detector weights; tiny-web, which come with the package, if not given."),
     ] = None,
     matched: Annotated[
-        Path | None, typer.Option(help="Judged pairs, as for package: dev and test match.")
+        list[Path] | None, typer.Option(help="Judged pairs, as for package: dev and test match.")
     ] = None,
     allow_private: Annotated[
         bool, typer.Option("--allow-private", help="Visit private addresses, as for crawl.")
     ] = False,
+    preset: Annotated[
+        str | None,
+        typer.Option(help="Settings that come with the package. " + _listed(presets())),
+    ] = None,
     config: Annotated[
-        Path | None, typer.Option(help="TOML with sections crawl, detect, tokenize, package.")
+        Path | None,
+        typer.Option(help="TOML with sections crawl, detect, tokenize, package; over the preset."),
     ] = None,
     set_: Annotated[
         list[str] | None,
         typer.Option("--set", help="One setting: crawl.page_timeout_s=8. May be repeated."),
     ] = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Build nothing: say what each stage would do, for how long, and what this "
+            "machine lacks.",
+        ),
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="With --dry-run: print JSON.")] = False,
     force: Force = False,
 ) -> None:
     """Run all stages: URL list to release."""
-    from now_builder.build import BuildSettings, build_release
-    from now_builder.config import build, read_toml, with_overrides
+    from now_builder.build.run import build_release, read_build_settings
 
-    tree = with_overrides(read_toml(config) if config else {}, set_ or [])
-    short = {"detect.weights": weights, "package.matched": matched}
-    tree = with_overrides(tree, [f"{name}={path}" for name, path in short.items() if path])
-    if allow_private:
-        tree = with_overrides(tree, ["crawl.allow_private=true"])
-    settings = build(BuildSettings, tree, str(config or "now-builder build"))
+    more = [f"detect.weights={weights}"] if weights else []
+    more += [f"package.matched={json.dumps([str(path) for path in matched])}"] if matched else []
+    more += ["crawl.allow_private=true"] if allow_private else []
+    settings = read_build_settings(preset, config, [*(set_ or []), *more])
+    if dry_run:
+        from now_builder.build.plan import plan_build
+
+        plan = plan_build(urls, out, settings)
+        typer.echo(json.dumps(asdict(plan), ensure_ascii=False) if as_json else str(plan))
+        return
     build_release(urls, out, settings, force)
 
 

@@ -52,7 +52,6 @@ class Program(typer.Typer):
         name: What messages call it.
         help: What it is for.
         context_settings: As for ``typer.Typer``.
-        add_completion: Whether it has ``--install-completion``.
     """
 
     def __init__(
@@ -60,15 +59,12 @@ class Program(typer.Typer):
         name: str,
         help: str,  # noqa: A002 - Typer's word
         context_settings: dict[str, Any] | None = None,
-        *,
-        add_completion: bool = True,
     ) -> None:
         super().__init__(
             name=name,
             help=help,
             cls=_Group,
             context_settings={"max_content_width": 100, **(context_settings or {})},
-            add_completion=add_completion,
             no_args_is_help=True,
             pretty_exceptions_enable=False,
             rich_markup_mode=None,

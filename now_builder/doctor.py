@@ -84,6 +84,9 @@ _PYTHON = (
     ),
 )
 
+GPU = "GPU"
+"""Name of the finding about one."""
+
 _READ = (("chi_sim", "Chinese"), ("eng", "English"))
 """What `detect --text-source ocr` reads by default."""
 
@@ -103,11 +106,12 @@ document.body.textContent = "BEGIN" + JSON.stringify(
 
 
 def check() -> list[Finding]:
-    """Look for what the stages need: Chromium, glyphs as it draws them, OCR data, packages."""
+    """Look for what the stages need: Chromium, glyphs, data of OCR and NLTK, packages, a GPU."""
     path = find_chromium()
     browser = _check_chromium(path)
     glyphs = _drawn(path) if path is not None and browser.found else None
-    return [browser, *_check_glyphs(glyphs), *_check_reading(), *_check_python()]
+    rest = [*_check_reading(), *_check_python(), _check_punkt(), _check_gpu()]
+    return [browser, *_check_glyphs(glyphs), *rest]
 
 
 def mend() -> list[Finding]:
@@ -184,6 +188,38 @@ def _check_python() -> list[Finding]:
         detail = f"for {stage}" if found else f"not installed; {stage} uses it"
         findings.append(Finding(f"python {module}", found, detail, remedy, needed=needed))
     return findings
+
+
+def _check_punkt() -> Finding:
+    """Look for what cuts the captions of the field's own data sets, without importing NLTK."""
+    remedy = "python -m nltk.downloader punkt_tab"
+    named = filter(None, os.environ.get("NLTK_DATA", "").split(os.pathsep))
+    roots = [Path(root) for root in (sys.prefix, "/usr", "/usr/local")]
+    folders = [*map(Path, named), Path.home() / "nltk_data"]
+    folders += [root / part / "nltk_data" for root in roots for part in ("share", "lib")]
+    for folder in folders:
+        place = folder / "tokenizers" / "punkt_tab"
+        if place.is_dir() or place.with_suffix(".zip").is_file():
+            return Finding("NLTK's punkt", found=True, detail=f"at {place}")
+    detail = "none; Flickr30K, MS-COCO and CC152K are cut into words by it"
+    return Finding("NLTK's punkt", found=False, detail=detail, remedy=remedy)
+
+
+def _check_gpu() -> Finding:
+    """Ask the driver, which torch needs, too."""
+    if shutil.which("nvidia-smi") is None:
+        detail = "no NVIDIA driver; detect and train run on the CPU"
+        return Finding(GPU, found=False, detail=detail)
+    wanted = "--query-gpu=name,memory.total,driver_version"
+    try:
+        answer = _output(["nvidia-smi", wanted, "--format=csv,noheader"])
+    except (OSError, subprocess.SubprocessError) as error:
+        detail = " ".join(f"the driver does not answer ({error})".split())
+        return Finding(GPU, found=False, detail=detail, remedy="reinstall the driver")
+    cards = [line.strip() for line in answer.splitlines() if line.strip()]
+    if not cards:
+        return Finding(GPU, found=False, detail="a driver, and no GPU")
+    return Finding(GPU, found=True, detail=f"{len(cards)} x {cards[0]} (driver last)")
 
 
 def _drawn(chromium: Path) -> list[bool] | None:

@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from now_builder.errors import ConfigError
-from now_builder.hub import find_model, hash_of_files
+from now_builder.hub.models import find_model, hash_of_files
 
 TowerPrecision = Literal["fp32", "bf16", "fp16"]
 

@@ -13,7 +13,7 @@ _DISTRIBUTIONS = {
 """Distributions whose module has another name."""
 
 _OWN = {
-    "now-builder": ("crawl", "detect", "tokenize", "package"),
+    "now-builder": ("crawl", "detect", "tokenize", "package", "hub"),
     "pc2-baseline": ("baseline", "zero-shot"),
     "now-leaderboard": ("server",),
 }

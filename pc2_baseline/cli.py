@@ -23,7 +23,6 @@ def _examples(*commands: str) -> str:
 app = Program(
     name="pc2-baseline",
     help="Train PC2 and its baselines on a release, and predict with them.",
-    add_completion=False,
 )
 
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.")]

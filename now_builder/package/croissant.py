@@ -41,7 +41,7 @@ _ENCODINGS = {
     ".parquet": "application/x-parquet",
     ".md": "text/markdown",
 }
-_SPDX = {
+SPDX = {
     "apache-2.0": "Apache-2.0",
     "cc0-1.0": "CC0-1.0",
     "cc-by-4.0": "CC-BY-4.0",
@@ -51,6 +51,7 @@ _SPDX = {
     "mit": "MIT",
     "odbl": "ODbL-1.0",
 }
+"""Licences of the hub that let others have copies, by their names elsewhere."""
 _CITE = (
     "@inproceedings{duan2024pc2, title={PC2: Pseudo-Classification Based Pseudo-Captioning for "
     "Noisy Correspondence Learning in Cross-Modal Retrieval}, author={Duan, Yue and others}, "
@@ -67,7 +68,7 @@ def make_croissant(
     Source:
         Croissant 1.1 and Croissant-RAI 1.0, MLCommons.
     """
-    spdx = _SPDX.get(settings.licence)
+    spdx = SPDX.get(settings.licence)
     tree: dict[str, Any] = {
         "@context": _CONTEXT,
         "@type": "sc:Dataset",

@@ -1,7 +1,7 @@
 """Read which pairs match: a truth file, or what people judged."""
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,19 +19,34 @@ _WORDS: dict[str, Verdict] = {
 }
 
 
-def read_judgements(path: Path, plan: Iterable[Planned]) -> dict[str, Verdict]:
-    """Read verdicts by page key from a file with a column ``url`` or ``key`` and one ``matched``.
+def read_judgements(paths: Iterable[Path], plan: Iterable[Planned]) -> dict[str, Verdict]:
+    """Read verdicts by page key from files with a column ``url`` or ``key`` and one ``matched``.
 
     Two verdicts on one page that differ count as unsure. Lines about other pages are ignored.
 
     Args:
-        path: CSV (with a header) or Parquet.
+        paths: CSV (with a header) or Parquet each.
         plan: The crawl's plan, which ties URLs to keys.
 
     Raises:
-        FormatError: If it cannot be read, lacks a column, has a word that is no verdict, or speaks
-            of no page of the plan.
+        FormatError: If one cannot be read, lacks a column, has a word that is no verdict, or
+            speaks of no page of the plan.
     """
+    keys: dict[str, dict[str, list[str]]] = {"key": {}, "url": {}}
+    for line in plan:
+        keys["key"].setdefault(line.key, []).append(line.key)
+        for url in {line.url, line.url_canonical}:
+            keys["url"].setdefault(url, []).append(line.key)
+    verdicts: dict[str, Verdict] = {}
+    for path in paths:
+        for key, verdict in _verdicts(path, keys):
+            verdicts[key] = verdict if verdicts.get(key, verdict) == verdict else "unsure"
+    return verdicts
+
+
+def _verdicts(
+    path: Path, keys: Mapping[str, Mapping[str, list[str]]]
+) -> Iterator[tuple[str, Verdict]]:
     table = _read(path)
     column = "key" if "key" in table.columns else "url"
     if column not in table.columns or "matched" not in table.columns:
@@ -39,19 +54,14 @@ def read_judgements(path: Path, plan: Iterable[Planned]) -> dict[str, Verdict]:
             path,
             f"columns {[str(name) for name in table.columns]}, expected url or key, and matched",
         )
-    keys: dict[str, list[str]] = {}
-    for line in plan:
-        names = {line.key} if column == "key" else {line.url, line.url_canonical}
-        for name in names:
-            keys.setdefault(name, []).append(line.key)
-    verdicts: dict[str, Verdict] = {}
+    known = False
     for number, (name, value) in enumerate(zip(table[column], table["matched"], strict=True), 2):
         verdict = _verdict(path, number, value)
-        for key in keys.get(str(name).strip(), []):
-            verdicts[key] = verdict if verdicts.get(key, verdict) == verdict else "unsure"
-    if not verdicts:
+        for key in keys[column].get(str(name).strip(), []):
+            known = True
+            yield key, verdict
+    if not known:
         raise FormatError(path, f"none of its {len(table)} lines names a {column} of the plan")
-    return verdicts
 
 
 def _read(path: Path) -> pd.DataFrame:

@@ -41,6 +41,8 @@ from now_builder.package.settings import ParquetSettings
 _GROUP = 100
 """Rows that are read at once by whoever wants one of them; the hub's own measure for pictures."""
 _DIGEST = b"now_export"
+PLACEHOLDER = "OWNER/NAME"
+"""What stands in the card for the data set's name on the hub, until it has one."""
 
 _TEXTS = ("url", "site", "lang", "caption", "caption_source")
 
@@ -318,7 +320,7 @@ def _card(card: str, schema: pa.Schema, *, images: bool) -> str:
     columns = "\n".join(f"| `{name}` | {_ABOUT[name]} |" for name in schema.names)
     loading = (
         "## Load it\n\n```python\nimport datasets\n\n"
-        'data = datasets.load_dataset("OWNER/NAME")  # or the path of this folder\n```\n\n'
+        f'data = datasets.load_dataset("{PLACEHOLDER}")  # or the path of this folder\n```\n\n'
         f"This is the release as Parquet, with {pictures}; row order is pair order.\n\n"
         f"| column | meaning |\n| --- | --- |\n{columns}\n\n"
     )

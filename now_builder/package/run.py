@@ -148,10 +148,10 @@ def resolve_settings(
     if before is not None:
         tree |= before.settings
     tree["mend"] = mended
-    given = settings.model_dump(exclude_none=True)
-    if settings.matched is not None:
-        none = str(settings.matched) == "none"
-        given["matched"] = None if none else relative(settings.matched, release)
+    given = settings.model_dump(exclude_none=True, exclude={"matched"})
+    if settings.matched:
+        named = [path for path in settings.matched if str(path) != "none"]
+        given["matched"] = [relative(path, release) for path in named]
     resolved = ReleaseSettings.model_validate(tree | given)
     if resolved.mend != mended:
         raise ConfigError(
@@ -224,10 +224,10 @@ def _read(
     paths = [captions / f"{name}.tokenizer.json" for name in sorted(vocabularies)]
     raw = {path.name: _read_text(path) for path in paths if path.exists()}
     judged = None
-    if settings.matched is not None:
-        path = Path(os.path.normpath(release.resolve() / settings.matched))
-        judged = read_judgements(path, plan)
-        hashes["matched"] = sha256_of(path)
+    if settings.matched:
+        paths = [Path(os.path.normpath(release.resolve() / name)) for name in settings.matched]
+        judged = read_judgements(paths, plan)
+        hashes |= {f"matched.{number}": sha256_of(path) for number, path in enumerate(paths)}
     return _Inputs(split, plan, rows, ids, vocabularies, raw, judged, hashes, flags)
 
 

@@ -1,7 +1,7 @@
 """What a user can set in packaging, and what is taken where nothing is given."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
@@ -36,10 +36,11 @@ class PackageSettings(Strict):
     by: By | None = Field(
         None, description="Must be what split.toml says, which is taken when this is not given."
     )
-    matched: Path | None = Field(
-        None,
+    matched: list[Path] = Field(
+        default_factory=list,
         description="CSV or Parquet with a column url or key and a column matched (true, false, "
-        "match, mismatch, unsure): dev and test are drawn from pairs that match. none: no file.",
+        "match, mismatch, unsure): dev and test are drawn from pairs that match. May be repeated, "
+        "once a judge: a pair they differ on counts as unsure. none: no file.",
     )
     min_characters: int | None = Field(
         None, ge=0, description="Least characters of a caption; 0 sets no limit."
@@ -98,6 +99,11 @@ class PackageSettings(Strict):
         None, description="Where a site's owner can ask for removal, for the card."
     )
 
+    @field_validator("matched", mode="before")
+    @classmethod
+    def _one_is_a_list(cls, matched: Any) -> Any:
+        return [matched] if isinstance(matched, str | Path) else matched
+
     @field_validator("drop")
     @classmethod
     def _are_flags(cls, drop: str | None) -> str | None:
@@ -134,7 +140,7 @@ class ReleaseSettings(Strict):
     """Settings of a release with nothing left open; ``manifest.json`` keeps them.
 
     Attributes:
-        matched: Path relative to the release folder.
+        matched: Paths relative to the release folder.
     """
 
     train: int = NOW_TRAIN
@@ -142,7 +148,7 @@ class ReleaseSettings(Strict):
     test: int = NOW_TEST
     seed: int
     by: By
-    matched: str | None = None
+    matched: list[str] = Field(default_factory=list)
     min_characters: int = 0
     max_characters: int = 0
     languages: str = "all"
@@ -157,6 +163,12 @@ class ReleaseSettings(Strict):
     licence: str = "other"
     homepage: str = ""
     contact: str = ""
+
+    @field_validator("matched", mode="before")
+    @classmethod
+    def _as_it_was(cls, matched: Any) -> Any:
+        """Read the setting of a release that knew one file at most."""
+        return [matched] if isinstance(matched, str) else matched or []
 
     @property
     def kept_languages(self) -> frozenset[str]:

@@ -23,7 +23,7 @@ from now_builder.stopping import stoppable
 
 PROGRAMS = {
     "now_builder": "crawl status label train-detector measure-detector detect tokenize package "
-    "export-parquet build verify report audit audit-stats doctor simweb",
+    "export-parquet publish fetch-now build verify report audit audit-stats doctor simweb",
     "leaderboard": "pack validate score recall compare verify schema submit reproduce check-store "
     "dataset-report export export-site blind keys serve status withdraw quota rebuild-db admin",
     "pc2_baseline": "train predict zero-shot evaluate make-noise division ablate table presets "
@@ -32,7 +32,8 @@ PROGRAMS = {
 SETTINGS = {
     "crawl": "crawl", "label": "detect", "train-detector": "detect", "detect": "detect",
     "tokenize": "tokenize", "package": "package", "export-parquet": "package",
-    "report": "inspect", "audit": "inspect", "simweb make": "simweb",
+    "publish": "hub", "fetch-now": "hub", "report": "inspect", "audit": "inspect",
+    "simweb make": "simweb",
 }  # fmt: skip
 """Commands of now-builder that have settings: whose."""
 

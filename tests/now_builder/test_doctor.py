@@ -84,3 +84,31 @@ def test_playwrights_own_shell_is_found(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("PLAYWRIGHT_BROWSERS_PATH", str(tmp_path))
     monkeypatch.setattr("now_builder.chromium.shutil.which", lambda *_, **__: None)
     assert find_chromium() == shell
+
+
+def test_punkt_is_found_where_nltk_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("NLTK_DATA", str(tmp_path / "mine"))
+    assert "python -m nltk.downloader punkt_tab" in str(doctor._check_punkt())
+    (tmp_path / "mine" / "tokenizers" / "punkt_tab").mkdir(parents=True)
+    assert doctor._check_punkt().found
+
+
+@pytest.mark.parametrize(
+    ("script", "found", "words"),
+    [
+        ("echo 'NVIDIA X, 80 GiB, 555.1'", True, "1 x NVIDIA X, 80 GiB, 555.1"),
+        ("echo broken >&2; exit 9", False, "the driver does not answer"),
+        ("true", False, "a driver, and no GPU"),
+        (None, False, "no NVIDIA driver"),
+    ],
+)
+def test_a_gpu_is_what_its_driver_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str | None, found: object, words: str
+) -> None:
+    if script is not None:
+        (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
+        (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    finding = doctor._check_gpu()
+    assert (finding.found, words in finding.detail) == (found, True)

@@ -10,7 +10,7 @@ from torch import Tensor
 from torchvision.ops import box_convert
 
 from now_builder.errors import ConfigError
-from now_builder.hub import find_model, hash_of_files
+from now_builder.hub.models import find_model, hash_of_files
 
 _UNUSABLE = (OSError, ValueError, TypeError, RuntimeError, ImportError, SafetensorError)
 _FILES = ("*.json", "*.safetensors")

@@ -195,7 +195,7 @@ def test_filters_reject_and_never_lose(data: st.DataObject) -> None:
 
 
 def judged(path: Path, count: int = 6) -> dict[str, str]:
-    return dict(read_judgements(path, [line(number) for number in range(count)]))
+    return dict(read_judgements([path], [line(number) for number in range(count)]))
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])

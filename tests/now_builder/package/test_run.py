@@ -316,6 +316,25 @@ def test_an_empty_split_is_one_clear_line(world: World, tmp_path: Path) -> None:
     assert not (tmp_path / "release").exists()
 
 
+def test_two_judges_are_two_files_and_what_they_differ_on_is_in_no_test(
+    world: World, tmp_path: Path
+) -> None:
+    first, second = tmp_path / "ann.csv", tmp_path / "bob.csv"
+    pd.read_parquet(world.truth).to_csv(first, index=False)
+    alone = world.package(tmp_path / "alone", matched=[first], dev=6, test=9)
+    (drawn, *_) = [pair.url for pair in read_pairs(tmp_path / "alone") if pair.split == "test"]
+    second.write_text(f"url,matched\n{drawn},false\n", encoding="utf-8")
+    release = tmp_path / "both"
+    both = world.package(release, matched=[first, second], dev=6, test=9)
+    assert both.counts == alone.counts
+    assert drawn not in {pair.url for pair in read_pairs(release) if pair.split == "test"}
+    assert both.settings["matched"] == ["../ann.csv", "../bob.csv"]
+    assert world.package(release) == both, "without flags the same files are read again"
+    second.write_text("url,matched\nhttps://elsewhere.example/,true\n", encoding="utf-8")
+    with pytest.raises(FormatError, match=r"bob\.csv: none of its 1 lines"):
+        world.package(release)
+
+
 def test_features_that_are_not_finite_are_refused(world: World, tmp_path: Path) -> None:
     features = tmp_path / "features.h5"
     shutil.copy(world.features, features)

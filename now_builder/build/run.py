@@ -1,13 +1,17 @@
-"""All stages in a row: URL list to release."""
+"""Run all stages: URL list to release."""
 
 import logging
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from pydantic import Field
 
-from now_builder.config import Strict
+from now_builder.build import preset_path, presets
+from now_builder.config import Strict, build, read_toml, with_overrides
 from now_builder.crawl.settings import CrawlSettings
 from now_builder.detect.settings import DetectSettings
+from now_builder.errors import ConfigError
 from now_builder.package.settings import PackageSettings
 from now_builder.tokenize.settings import TokenizeSettings
 
@@ -21,6 +25,31 @@ class BuildSettings(Strict):
     detect: DetectSettings = Field(default_factory=DetectSettings)
     tokenize: TokenizeSettings = Field(default_factory=TokenizeSettings)
     package: PackageSettings = Field(default_factory=PackageSettings)
+
+
+def read_build_settings(
+    preset: str | None, config: Path | None, overrides: Iterable[str]
+) -> BuildSettings:
+    """Read a preset, over it a TOML file, over both single values.
+
+    Args:
+        preset: Name of a preset, see :func:`now_builder.build.presets`.
+        config: TOML with sections ``crawl``, ``detect``, ``tokenize``, ``package``.
+        overrides: ``section.key=value`` each.
+
+    Raises:
+        ConfigError: If there is no such preset or file, or a setting is unknown or out of range.
+    """
+    tree: dict[str, Any] = {}
+    if preset is not None:
+        if preset not in presets():
+            raise ConfigError(f"--preset {preset}: expected one of {', '.join(presets())}")
+        tree = read_toml(preset_path(preset))
+    for section, values in (read_toml(config) if config else {}).items():
+        both = isinstance(values, dict) and isinstance(tree.get(section), dict)
+        tree[section] = {**tree[section], **values} if both else values
+    tree = with_overrides(tree, overrides)
+    return build(BuildSettings, tree, str(config or preset or "now-builder build"))
 
 
 def build_release(

@@ -1,4 +1,4 @@
-"""Models of the Hugging Face hub: found in a folder or downloaded, and identified by a hash."""
+"""Models of the hub: found in a folder or downloaded, and identified by a hash."""
 
 import hashlib
 from collections.abc import Sequence

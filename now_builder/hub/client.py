@@ -1,0 +1,63 @@
+"""The hub's client: its errors in one line, its noise left out."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from now_builder.errors import NowError
+
+_ANSWERS = {
+    401: "it wants a valid token: hf auth login, or the environment variable HF_TOKEN",
+    403: "the token does not allow that: see https://huggingface.co/settings/tokens",
+    404: "it has no such data set, revision or file, or only for those who may see it",
+    429: "too many requests; wait, and run the same command again",
+}
+
+
+@contextmanager
+def hub_errors(what: str) -> Iterator[None]:
+    """Make one line of what the hub's client raises.
+
+    Args:
+        what: What was asked for, which begins the line.
+
+    Raises:
+        NowError: If the hub cannot be reached, or refuses.
+    """
+    try:
+        yield
+    except Exception as error:
+        # A failed upload of one of several files is told as another error's cause.
+        inner = error.__cause__ if isinstance(error, RuntimeError) else None
+        line = _describe(inner or error)
+        if line is None:
+            raise
+        raise NowError(f"{what}: {line}") from None
+
+
+def _describe(error: BaseException) -> str | None:
+    """Say in one line what the hub's client met; ``None`` if it is none of its errors."""
+    from httpx2 import HTTPError  # noqa: PLC0415 - the hub's client takes half a second
+    from huggingface_hub.errors import (  # noqa: PLC0415
+        HfHubHTTPError,
+        HFValidationError,
+        LocalTokenNotFoundError,
+        OfflineModeIsEnabled,
+    )
+
+    words = " ".join(str(error).split()) or type(error).__name__
+    if isinstance(error, OfflineModeIsEnabled):
+        return "HF_HUB_OFFLINE is set, so that the hub is not asked"
+    if isinstance(error, LocalTokenNotFoundError):
+        return f"the hub: {_ANSWERS[401]}"
+    if isinstance(error, HfHubHTTPError):
+        status = error.response.status_code
+        said = _ANSWERS.get(status, "run the same command again to go on")
+        return f"the hub answered {status}: {said}"
+    if isinstance(error, HTTPError):
+        return f"the hub cannot be reached ({words}); run the same command again to go on"
+    return words if isinstance(error, HFValidationError) else None
+
+
+def size_text(size: int) -> str:
+    """Write a number of bytes as people do."""
+    return f"{size / 1e9:,.1f} GB" if size >= 1e9 else f"{size / 1e6:,.1f} MB"

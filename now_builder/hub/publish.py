@@ -1,0 +1,144 @@
+"""Publish a release on the hub: its export as Parquet, with card and Croissant, in one commit."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from now_builder.errors import ConfigError, FormatError, NowError
+from now_builder.formats.release import read_manifest
+from now_builder.hub.client import hub_errors, size_text
+from now_builder.hub.settings import PublishSettings
+from now_builder.package.croissant import SPDX
+from now_builder.package.parquet import PLACEHOLDER, export_parquet
+from now_builder.package.settings import ParquetSettings
+from now_builder.package.verify import verify
+
+_SHARD = re.compile(r"data/(train|dev|test)-\d{5}-of-\d{5}\.parquet")
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """What would be published, and where.
+
+    Attributes:
+        repository: ``USER/NAME``.
+        files: By path in the data set: the file here.
+        licence: The release's, which stands in the card.
+        pictures: Whether screenshots are in it.
+    """
+
+    repository: str
+    files: Mapping[str, Path]
+    licence: str
+    pictures: bool
+    settings: PublishSettings
+
+    @property
+    def bytes(self) -> int:
+        """Size of all files."""
+        return sum(path.stat().st_size for path in self.files.values())
+
+    def __str__(self) -> str:
+        """List the files, a line each, and what they are together."""
+        lines = [f"{path.stat().st_size:>15,}  {name}" for name, path in self.files.items()]
+        kind = "private" if self.settings.private else "public"
+        pictures = "with screenshots" if self.pictures else "no screenshots"
+        total = f"{self.bytes:>15,}  in {len(self.files)} files ({size_text(self.bytes)})"
+        about = f"{kind} data set {self.repository}: licence {self.licence}, {pictures}"
+        return "\n".join([*lines, total, about])
+
+
+def prepare(
+    release: Path,
+    repository: str,
+    settings: PublishSettings,
+    force: bool = False,  # noqa: FBT001, FBT002 - as in every stage
+) -> Upload:
+    """Export a release as ``export-parquet`` does, and list the files; nothing is sent.
+
+    Args:
+        release: Folder made by ``package``; it is verified.
+        repository: ``USER/NAME`` on the hub.
+        settings: What the user chose.
+        force: Replace an export of something else.
+
+    Raises:
+        ConfigError: If the name is none, or the licence does not let others have pictures.
+        FormatError: If the release is torn or changed.
+    """
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+", repository, re.ASCII):
+        raise ConfigError(f"{repository}: expected USER/NAME, as the hub writes it")
+    licence = str(read_manifest(release).settings.get("licence", "other"))
+    if settings.captures is not None and licence not in SPDX:
+        raise ConfigError(
+            f"{release / 'manifest.json'}: licence {licence!r} does not let others have the "
+            "screenshots; package with --licence, such as cc-by-4.0, or publish without --captures"
+        )
+    problems = verify(release)
+    if problems:
+        raise FormatError(release, "; ".join(problems))
+    folder = settings.folder or release.with_name(f"{release.name}-hub")
+    pictures = settings.captures is not None
+    wanted = ParquetSettings(
+        captures=settings.captures,
+        images=pictures,
+        tokens=settings.tokens,
+        regions=settings.regions,
+    )
+    names = [*export_parquet(release, folder, wanted, force), "croissant.json", "README.md"]
+    files = {name: folder / name for name in names}
+    return Upload(repository, files, licence, pictures, settings)
+
+
+def account(settings: PublishSettings) -> str:
+    """Return the name of the hub's user, whose token its own client finds.
+
+    Raises:
+        NowError: If there is no valid token, or the hub cannot be reached.
+    """
+    from huggingface_hub import HfApi  # noqa: PLC0415 - half a second
+
+    with hub_errors("publish"):
+        return str(HfApi(endpoint=settings.endpoint).whoami()["name"])
+
+
+def send(upload: Upload) -> str:
+    """Make the data set if there is none, and send all files as one commit.
+
+    A rerun after a stop sends only what the hub does not have. Parquet files of an earlier release
+    are removed by the same commit.
+
+    Returns:
+        Address of the data set.
+
+    Raises:
+        NowError: If the hub cannot be reached or refuses, or shows to all what is to be private.
+    """
+    from huggingface_hub import (  # noqa: PLC0415 - half a second
+        CommitOperationAdd,
+        CommitOperationDelete,
+        HfApi,
+    )
+
+    name, settings = upload.repository, upload.settings
+    api = HfApi(endpoint=settings.endpoint)
+    card = upload.files["README.md"].read_text(encoding="utf-8").replace(PLACEHOLDER, name)
+    with hub_errors(name):
+        api.create_repo(name, repo_type="dataset", private=settings.private, exist_ok=True)
+        found = api.dataset_info(name)
+        if settings.private and not found.private:
+            raise NowError(f"{name}: it is public already; make it private on its settings page")
+        old = {file.rfilename for file in found.siblings or []} - set(upload.files)
+        add = [
+            CommitOperationAdd(path, card.encode() if path == "README.md" else file)
+            for path, file in upload.files.items()
+        ]
+        remove = [CommitOperationDelete(path) for path in sorted(old) if _SHARD.fullmatch(path)]
+        api.create_commit(
+            name,
+            [*add, *remove],
+            commit_message="Publish a release of noise-of-web",
+            repo_type="dataset",
+        )
+    return f"{api.endpoint}/datasets/{name}"

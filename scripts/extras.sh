@@ -1,0 +1,123 @@
+#!/usr/bin/env bash
+# Install the wheel with one extra at a time into a bare environment, and do what the extra promises.
+#   scripts/extras.sh [none|EXTRA ...]     by default all; those with torch take some gigabytes
+# A folder of wheels or an index is named as for pip: PIP_FIND_LINKS, PIP_EXTRA_INDEX_URL (UV_… with uv).
+set -euo pipefail
+cd "$(dirname "$0")/.."
+root=$PWD
+tiny=$root/tests/data/tiny
+python=${PYTHON:-.venv/bin/python}
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+"$python" -m build --wheel --no-isolation --outdir "$work" . >/dev/null
+wheel=$(echo "$work"/*.whl)
+
+install() {  # EXTRA
+  local what="noise-of-web @ file://$wheel"
+  if [ "$1" != none ]; then what="noise-of-web[$1] @ file://$wheel"; fi
+  if command -v uv >/dev/null; then
+    uv venv --quiet --python "$("$python" -c 'import sys; print(sys.executable)')" "$work/$1/env"
+    uv pip install --quiet --python "$work/$1/env/bin/python" --constraint constraints.txt "$what"
+  else
+    "$python" -m venv "$work/$1/env"
+    "$work/$1/env/bin/pip" install --quiet --disable-pip-version-check --constraint constraints.txt "$what"
+  fi
+}
+
+fails_in_one_line() {  # WORDS COMMAND...: exit 1, no traceback, and a last line with those words
+  local code=0 words=$1
+  shift
+  "$@" >out.txt 2>err.txt || code=$?
+  if [ "$code" != 1 ] || grep -q Traceback err.txt || ! tail -n 1 err.txt | grep -qF "$words"; then
+    echo "$*: exit $code, expected 1 and a last line with: $words" >&2
+    cat err.txt >&2
+    return 1
+  fi
+}
+
+ready() {  # COMMAND...: until it succeeds
+  for _ in $(seq 300); do
+    if "$@" >/dev/null 2>&1; then return; fi
+    sleep 0.2
+  done
+  echo "not ready: $*" >&2
+  return 1
+}
+
+try_none() {
+  python -c 'import numpy as np; np.save("s.npy", np.eye(len(open(r"'"$tiny"'/release/now100k_precomp/test_ids.txt").readlines()), dtype="f4"))'
+  now-leaderboard pack s.npy -o s.zip --release "$tiny/release" --track jieba --split test --method eye
+  now-leaderboard score s.zip --release "$tiny/release" --json | python -c 'import json, sys; assert json.load(sys.stdin)["rsum"] == 600'
+  python -c 'import sys, leaderboard.cli, now_builder.cli, pc2_baseline.cli; sys.exit(any("drawings" in name for name in sys.modules))'
+  echo https://example.org/ >urls.txt
+  local lacks="pip install 'noise-of-web"
+  fails_in_one_line "$lacks[crawl]'" now-builder crawl urls.txt captures
+  fails_in_one_line "$lacks[detect]'" now-builder detect "$tiny/captures" f.h5
+  fails_in_one_line "$lacks[detect]'" now-builder train-detector "$tiny/captures" w.safetensors
+  fails_in_one_line "$lacks[tokenize]'" now-builder tokenize "$tiny/captures" captions
+  fails_in_one_line "$lacks[package]'" now-builder package "$tiny/captures" "$tiny/features.h5" "$tiny/captions" release
+  fails_in_one_line "$lacks[crawl]'" now-builder build urls.txt out
+  fails_in_one_line "$lacks[hub]'" now-builder fetch-now NoW
+  fails_in_one_line "$lacks[hub]'" now-builder publish "$tiny/release" me/tiny --yes
+  fails_in_one_line "$lacks[crawl]'" now-builder verify "$tiny/captures" --recheck
+  fails_in_one_line "$lacks[baseline]'" pc2-baseline train "$tiny/release" run
+  fails_in_one_line "$lacks[baseline]'" pc2-baseline evaluate run
+  fails_in_one_line "$lacks[baseline]'" pc2-baseline predict run -o x.zip
+  fails_in_one_line "$lacks[baseline]'" pc2-baseline table "$tiny/release" tables --methods ridge
+  fails_in_one_line "$lacks[zero-shot]'" pc2-baseline zero-shot "$tiny/release" --captures "$tiny/captures" --model x/y -o x.zip
+  fails_in_one_line "$lacks[server]'" now-leaderboard serve --store store
+  fails_in_one_line "$lacks[server]'" now-leaderboard status --url http://127.0.0.1:9
+}
+
+try_crawl() {
+  now-builder simweb make web --pages 12 --sites 3 --awkward 0 >/dev/null
+  now-builder simweb serve web --port 0 --ready-file address &
+  ready test -s address
+  now-builder crawl web/urls.txt captures --allow-private --resolve "*.test:$(cat address)" | grep -q ' ok'
+}
+
+try_cluster() { python -c 'import fsspec, ray, s3fs'; }
+try_detect() { now-builder detect "$tiny/captures" f.h5 | grep -q pages; }
+try_tokenize() { now-builder tokenize "$tiny/captures" captions --bert learn && test -s captions/bert.txt; }
+try_package() {
+  now-builder package "$tiny/captures" "$tiny/features.h5" "$tiny/captions" release
+  now-builder verify release
+  now-builder export-parquet release parquet --no-images
+}
+try_baseline() {
+  pc2-baseline plant planted --mismatch 0.4
+  pc2-baseline train planted run --config pc2-planted
+  pc2-baseline predict run -o x.zip
+  now-leaderboard score x.zip --release planted
+}
+try_zero_shot() { fails_in_one_line "neither a folder nor a name" pc2-baseline zero-shot "$tiny/release" --captures "$tiny/captures" --model no/such -o x.zip; }
+try_hub() { fails_in_one_line "the hub cannot be reached" now-builder fetch-now NoW --endpoint http://127.0.0.1:9; }
+try_ocr() { python -c 'import tesserocr; tesserocr.tesseract_version()'; }
+try_server() {
+  NOW_LEADERBOARD_TOKEN=$(python -c 'import secrets; print(secrets.token_hex(16))')
+  export NOW_LEADERBOARD_TOKEN
+  now-leaderboard serve --store store --port 8371 2>serve.txt &
+  ready python -c 'import urllib.request as r; r.urlopen("http://127.0.0.1:8371/healthz")'
+  python -c 'import urllib.request as r; assert b"<html" in r.urlopen("http://127.0.0.1:8371/").read()'
+}
+try_postgres() { python -c 'import psycopg'; }
+
+if [ $# = 0 ]; then
+  set -- none crawl cluster detect tokenize package baseline zero-shot hub ocr server postgres
+fi
+for extra in "$@"; do
+  begun=$SECONDS
+  mkdir -p "$work/$extra"
+  install "$extra"
+  (
+    cd "$work/$extra"
+    trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
+    PATH="$work/$extra/env/bin:$PATH"
+    unset PYTHONPATH
+    "try_${extra//-/_}" >&2 # set -e holds in it: no "||" here
+  )
+  size=$(du -sm "$work/$extra/env" | cut -f1)
+  echo "$extra: does what it promises ($size MB, $((SECONDS - begun)) s)"
+  rm -rf "${work:?}/$extra/env"
+done

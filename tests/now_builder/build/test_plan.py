@@ -1,0 +1,104 @@
+"""A build's plan: counts, time, disk, what is lacking; and the presets that it is made from."""
+
+import json
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from now_builder import doctor
+from now_builder.build import plan as planning
+from now_builder.build import preset_path, presets
+from now_builder.build.plan import plan_build
+from now_builder.build.run import read_build_settings
+from now_builder.errors import ConfigError
+
+GPU = doctor.Finding(doctor.GPU, found=True, detail="1 x a card")
+NO_GPU = doctor.Finding(doctor.GPU, found=False, detail="none", remedy="buy one")
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """A machine of four cores; call it to say what the doctor finds and what disk is free."""
+
+    def of(gpu=NO_GPU, free=10**15):
+        monkeypatch.setattr(doctor, "check", lambda: [gpu])
+        monkeypatch.setattr(planning.os, "sched_getaffinity", lambda _: set(range(4)))
+        usage = shutil.disk_usage("/")._replace(free=free)
+        monkeypatch.setattr(planning.shutil, "disk_usage", lambda _: usage)
+
+    of()
+    return of
+
+
+def listed(tmp_path, *, hosts, each):
+    path = tmp_path / "urls.txt"
+    path.write_text(
+        "".join(f"https://h{h}.example.org/{p}\n" for h in range(hosts) for p in range(each))
+    )
+    return path
+
+
+def plan(tmp_path, preset=None, *overrides, hosts=10, each=5):
+    settings = read_build_settings(preset, None, overrides)
+    return plan_build(listed(tmp_path, hosts=hosts, each=each), tmp_path / "out", settings)
+
+
+def test_time_and_disk_follow_pages_cores_and_settings(machine, tmp_path):
+    found = plan(tmp_path)
+    assert (found.urls, found.pages, found.hosts, found.pairs) == (50, 50, 10, 30)
+    crawl, detect, _, package = found.stages
+    assert crawl.hours == pytest.approx(50 * 0.8 / 4 / 3600, abs=1e-4)
+    assert detect.bytes == 50 * 36 * 768 * 4
+    assert plan(tmp_path, None, "detect.half=true").stages[1].bytes == detect.bytes // 2
+    assert package.bytes > 30 * 36 * 768 * 4
+    assert found.peak_bytes > crawl.bytes + 2 * detect.bytes
+    machine(GPU)
+    assert plan(tmp_path).stages[1].bound == "a GPU"
+    assert plan(tmp_path, None, 'detect.device="cpu"').stages[1].hours == detect.hours
+
+
+def test_one_large_host_sets_the_pace_unless_a_quota_does(machine, tmp_path):
+    slow = plan(tmp_path, hosts=2, each=40).stages[0]
+    assert slow.hours == pytest.approx(40 / 3600, abs=1e-4)
+    assert slow.bound.endswith("is asked no faster")
+    quick = plan(tmp_path, None, "crawl.per_host_quota=10", hosts=2, each=40)
+    assert quick.pages == 20
+
+
+def test_what_is_lacking_is_said_with_its_remedy(machine, tmp_path):
+    machine(free=10**6)
+    lacks = "\n".join(plan(tmp_path, "now-100k").lacks)
+    assert "disk: 1.0 MB free, expected " in lacks
+    assert "about 30 pairs are to be expected, fewer than 100,000; list about 167,000" in lacks
+    assert "absent  GPU: none; buy one" in lacks
+
+
+def test_every_preset_is_read_and_a_file_and_single_values_go_over_it(tmp_path):
+    for name in presets():
+        read_build_settings(name, None, [])
+    mine = tmp_path / "mine.toml"
+    mine.write_text('[crawl]\nimage = "png"\n')
+    settings = read_build_settings("now-100k", mine, ["package.dev=7"])
+    assert (settings.crawl.image, settings.crawl.per_host_quota) == ("png", 200)
+    assert (settings.package.train, settings.package.dev) == (98_000, 7)
+    with pytest.raises(ConfigError, match=r"--preset no: expected one of .*now-100k"):
+        read_build_settings("no", None, [])
+    assert preset_path("now-100k").is_file()
+
+
+def test_the_command_prints_the_plan_and_writes_nothing(tmp_path):
+    urls = listed(tmp_path, hosts=2, each=3)
+    code = "import now_builder.doctor as d; d.find_chromium = lambda: None; "
+    code += "from now_builder.cli import main; main()"
+    words = ["build", urls, tmp_path / "out", "--preset", "now-100k", "--dry-run", "--json"]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *map(str, words)], capture_output=True, text=True, check=True
+    )
+    found = json.loads(done.stdout)
+    assert [stage["stage"] for stage in found["stages"]] == [
+        "crawl", "detect", "tokenize", "package",
+    ]  # fmt: skip
+    assert any("Chromium" in line for line in found["lacks"])
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,109 @@
+"""A release published on a hub: what is sent, what is asked, what is never sent."""
+
+import json
+import shutil
+
+import pytest
+import yaml
+
+from now_builder.errors import ConfigError, FormatError
+from now_builder.formats.io import write_json
+from now_builder.hub.publish import prepare
+from now_builder.hub.settings import PublishSettings
+
+NAME = "somebody/small"
+
+
+@pytest.fixture
+def release(small_release, tmp_path):
+    copy = shutil.copytree(small_release, tmp_path / "release")
+    licensed(copy, "other")
+    return copy
+
+
+def licensed(release, licence):
+    tree = json.loads((release / "manifest.json").read_text(encoding="utf-8"))
+    tree["settings"]["licence"] = licence
+    write_json(release / "manifest.json", tree)
+
+
+def test_a_release_goes_there_in_one_commit_and_loads(hub, run, release):
+    code, out, err = run("publish", release, NAME, "--yes", HF_TOKEN=hub.token)
+    assert code == 0, err
+    assert out == f"{hub.address}/datasets/{NAME}\n"
+    assert hub.token not in err
+    files = hub.files[NAME]
+    parquets = {f"data/{split}-00000-of-00001.parquet" for split in ("train", "dev", "test")}
+    assert set(files) == parquets | {"croissant.json", "README.md"}
+    card = files["README.md"].decode()
+    assert f'load_dataset("{NAME}")' in card
+    assert yaml.safe_load(card.split("---\n")[1])["configs"]
+    folder = release.with_name("release-hub")
+    assert all(files[name] == (folder / name).read_bytes() for name in parquets)
+    assert len(hub.commits) == 1
+
+
+def test_a_rerun_sends_what_is_missing_and_drops_what_is_old(hub, run, release):
+    old = "data/train-00000-of-00009.parquet"
+    hub.files[NAME] = {old: b"old", "notes.txt": b"mine"}
+    hub.cut = 0
+    code, _, err = run("publish", release, NAME, "--yes", HF_TOKEN=hub.token)
+    assert code == 1
+    assert "error: somebody/small: the hub answered 400" in err, err
+    assert hub.files[NAME] == {old: b"old", "notes.txt": b"mine"}, "all or nothing"
+    sent = len(hub.objects)
+    code, _, err = run("publish", release, NAME, "--yes", HF_TOKEN=hub.token)
+    assert code == 0, err
+    puts = [path for method, path, _ in hub.asked if method == "PUT"]
+    assert len(puts) == 1 + 3, "nothing that was there is sent again"
+    assert sent < 3
+    assert old not in hub.files[NAME]
+    assert "notes.txt" in hub.files[NAME]
+
+
+def test_a_dry_run_lists_files_and_bytes_and_asks_the_hub_nothing(hub, run, release):
+    code, out, _ = run("publish", release, NAME, "--dry-run", "--tokens", "--private")
+    assert code == 0
+    folder = release.with_name("release-hub")
+    size = (folder / "croissant.json").stat().st_size
+    assert f"{size:,}  croissant.json" in out
+    assert out.endswith(f"private data set {NAME}: licence other, no screenshots\n")
+    assert hub.asked == []
+
+
+@pytest.mark.parametrize(
+    ("words", "more", "line"),
+    [(["--yes"], {"HF_TOKEN": "hf_wrong"}, "it wants a valid token"),
+     ([], {"HF_TOKEN": "right"}, "--yes is not given; nothing was sent"),
+     (["--yes", "--private"], {"HF_TOKEN": "right"}, "it is public already")],
+)  # fmt: skip
+def test_nothing_is_sent_without_leave(hub, run, release, words, more, line):
+    hub.files[NAME] = {}
+    more = {key: value.replace("right", hub.token) for key, value in more.items()}
+    code, _, err = run("publish", release, NAME, *words, **more)
+    assert code == 1
+    assert line in err.splitlines()[-1]
+    assert "hf_wrong" not in err
+    assert not hub.objects
+    assert not hub.commits
+
+
+def test_screenshots_go_only_where_the_licence_lets_them(release, small_crawl):
+    settings = PublishSettings(captures=small_crawl)
+    with pytest.raises(ConfigError, match="licence 'other' does not let others have the screens"):
+        prepare(release, NAME, settings)
+    assert not release.with_name("release-hub").exists()
+    licensed(release, "cc-by-4.0")
+    assert str(prepare(release, NAME, settings)).endswith("licence cc-by-4.0, with screenshots")
+
+
+@pytest.mark.parametrize("name", ["small", "a/b/c", "some body/x"])
+def test_a_name_is_a_users(release, name):
+    with pytest.raises(ConfigError, match="expected USER/NAME"):
+        prepare(release, name, PublishSettings())
+
+
+def test_a_torn_release_is_not_published(release):
+    (release / "pairs.parquet").write_bytes(b"torn")
+    with pytest.raises(FormatError, match=r"pairs\.parquet"):
+        prepare(release, NAME, PublishSettings())

@@ -1,0 +1,37 @@
+"""A shell completes commands and their options, though commands are made late."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+COMPLETE = "from {module}.cli import main; main()"
+
+
+@pytest.mark.parametrize(
+    ("program", "words", "wanted"),
+    [
+        ("now-builder", "now-builder crawl --wa", "--warc"),
+        ("now-builder", "now-builder simweb m", "make"),
+        ("pc2-baseline", "pc2-baseline train --se", "--seeds"),
+        ("now-leaderboard", "now-leaderboard sc", "score"),
+    ],
+)
+def test_a_shell_completes_commands_and_options(program, words, wanted):
+    module = {"now-leaderboard": "leaderboard"}.get(program, program.replace("-", "_"))
+    done = subprocess.run(
+        [sys.executable, "-c", COMPLETE.format(module=module)],
+        capture_output=True, text=True, check=False,
+        env={**os.environ, f"_{program.replace('-', '_').upper()}_COMPLETE": "complete_bash",
+             "COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1)},
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    assert wanted in done.stdout.split()
+
+
+@pytest.mark.parametrize("module", ["now_builder", "leaderboard", "pc2_baseline"])
+def test_every_program_offers_it(module):
+    code = f"import sys; sys.argv = ['x', '--help']; {COMPLETE.format(module=module)}"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "--install-completion" in shown.stdout
