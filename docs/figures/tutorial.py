@@ -1,8 +1,8 @@
-"""Take the tutorial's pictures of pages: of a report, of some of its pairs, and of a board.
+r"""Take the tutorial's pictures of pages: of a report, of some of its pairs, and of a board.
 
 make demo
 now-builder report demo/release --captures demo/captures -o demo/report.html
-now-leaderboard export-site demo/board \\
+now-leaderboard export-site demo/board \
   --results demo/result.json --results demo/pc2.json --results demo/ridge.json
 python docs/figures/tutorial.py demo docs/figures
 """

@@ -48,6 +48,15 @@ def packaged(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def test_the_notebook_is_kept_with_what_it_showed() -> None:
+    cells = nbformat.read(DOCS / "notebook.ipynb", as_version=4).cells
+    shown = [kinds(cell.outputs) for cell in cells if cell.cell_type == "code"]
+    assert all(shown)
+    assert "error" not in {kind for outputs in shown for kind in outputs}
+    assert (DOCS / "notebook.ipynb").stat().st_size < 300_000
+
+
+@pytest.mark.slow
 def test_the_notebook_runs_on_another_release(packaged: Path) -> None:
     notebook = nbformat.read(DOCS / "notebook.ipynb", as_version=4)
     shown = [cell.outputs for cell in notebook.cells if cell.cell_type == "code"]
