@@ -8,7 +8,7 @@ JOBS ?= 3
 TEST_ENV := OMP_NUM_THREADS=1 PYTHONSAFEPATH=1 PYTHONDONTWRITEBYTECODE=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow test-detectron2 check wheel bench gpu-check gpu-bundle format clean
+.PHONY: help setup demo test test-slow test-detectron2 check docs wheel bench gpu-check gpu-bundle format clean
 
 help: ## this text
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17
@@ -37,6 +37,9 @@ check: setup
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+docs: setup ## the documentation as a site, links checked: site-docs/index.html
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
 wheel: setup # a second environment: the wheel itself, and the packages of the first beneath it
 	@scripts/wheel.sh $(WHEEL_ENV)
 
@@ -54,4 +57,4 @@ format: setup ## let ruff write the layout
 	$(BIN)/ruff check --fix .
 
 clean: ## drop what was built, keep the virtual environment
-	rm -rf demo dist build .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf demo dist build site-docs .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -42,7 +42,7 @@ if [ ! -x .venv/bin/pip ]; then
   "$python" -m venv .venv
 fi
 echo "setup: installing the pinned packages into .venv" >&2
-.venv/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[all,dev]'
+.venv/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[all,dev,docs]'
 .venv/bin/now-builder doctor --mend
 if ! has_postgresql; then
   echo "setup: installing PostgreSQL for the tests" >&2

@@ -1,0 +1,145 @@
+"""Pages of the documentation that are made and not written: MkDocs calls these hooks (mkdocs.yml).
+
+The home page is the README; the changes, the dataset card and how to contribute are the files at
+the top; the reference has what `--help` and the docstrings say.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from posixpath import normpath, relpath
+from textwrap import indent
+from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+from typer.main import get_command
+
+TOP = Path(__file__).parents[1]
+PROGRAMS = {
+    "now-builder": "now_builder",
+    "pc2-baseline": "pc2_baseline",
+    "now-leaderboard": "leaderboard",
+}
+TOP_PAGES = {
+    "README.md": "index.md",
+    "CHANGELOG.md": "project/changelog.md",
+    "CONTRIBUTING.md": "project/contributing.md",
+    "DATASET_CARD.md": "project/dataset_card.md",
+}
+CODE = re.compile(r"(`[^`]+`)")
+LINK = re.compile(r"\[([^\[\]]*)\]\(([^)\s#]+)([^)]*\))")
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the pages that are made."""
+    made = {page: top_page(name) for name, page in TOP_PAGES.items()}
+    for program, package in PROGRAMS.items():
+        made[f"reference/{program}.md"] = commands_page(program, package)
+        made[f"reference/{package}.md"] = python_page(package)
+    for path, text in made.items():
+        files.append(File.generated(config, path, content=text))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
+    """Lead links to files outside docs/ to their page, and to folders to their first page."""
+
+    def lead(match: re.Match[str]) -> str:
+        text, target, rest = match.groups()
+        folder = str(Path(page.file.src_uri).parent)
+        if (name := normpath(f"docs/{folder}/{target}")) in TOP_PAGES:
+            target = relpath(TOP_PAGES[name], folder)
+        elif target == "adr/":
+            target = "adr/0001-feature-parts.md"
+        return f"[{text}]({target}{rest}"
+
+    return LINK.sub(lead, markdown)
+
+
+def top_page(name: str) -> str:
+    """Return the text of a file at the top, its links as seen from its page."""
+    folder = str(Path(TOP_PAGES[name]).parent)
+
+    def lead(match: re.Match[str]) -> str:
+        text, target, rest = match.groups()
+        if target in TOP_PAGES:
+            target = relpath(TOP_PAGES[target], folder)
+        elif target.startswith("docs/"):
+            target = relpath(target.removeprefix("docs/"), folder)
+        elif not target.startswith("http"):
+            return text  # a file that is no page, such as the licence
+        return f"[{text}]({target}{rest}"
+
+    return LINK.sub(lead, (TOP / name).read_text(encoding="utf-8"))
+
+
+def commands_page(program: str, package: str) -> str:
+    """Return a program's commands as `--help` has them."""
+    app = import_module(f"{package}.cli").app
+    root = get_command(app)
+    context = root.make_context(program, [], resilient_parsing=True)
+    pages = [f"# {program}\n\n{prose(root.help)}\n"]
+    for command, within in leaves(root, context):
+        pages.append(command_text(command, within))
+    return "\n".join(pages)
+
+
+def leaves(group: Any, context: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield each command below a group with its context."""
+    for name in group.list_commands(context):
+        listed = group.get_command(context, name)
+        within = listed.make_context(name, [], parent=context, resilient_parsing=True)
+        if hasattr(within.command, "list_commands"):
+            yield from leaves(within.command, within)
+        else:
+            yield within.command, within
+
+
+def command_text(command: Any, context: Any) -> str:
+    """Return a command's usage, help, arguments and options."""
+    usage = " ".join([context.command_path, *command.collect_usage_pieces(context)])
+    text = f"## {context.command_path}\n\n{prose(command.help)}\n\n```text\n{usage}\n```\n\n"
+    records = [parameter.get_help_record(context) for parameter in command.params]
+    for names, meaning in filter(None, records):
+        if names.startswith("-h, ") or names == "--help":
+            continue
+        text += f"`{names}`\n{indent(prose(meaning) or '—', '    ').replace('   ', ':  ', 1)}\n\n"
+    return text
+
+
+def prose(text: str | None) -> str:
+    """Return help text as Markdown: an example is code, and nothing outside backticks a mark."""
+    lines = [line.strip() for line in (text or "").strip().splitlines()]
+    return "\n".join(
+        f"`{line}`" if line.split(" ")[0] in PROGRAMS else escaped(line) for line in lines
+    )
+
+
+def escaped(text: str) -> str:
+    """Return text with Markdown's signs escaped outside of backticks."""
+    parts = CODE.split(text)
+    return "".join(p if CODE.fullmatch(p) else re.sub(r"([*_\[\]<>])", r"\\\1", p) for p in parts)
+
+
+def python_page(package: str) -> str:
+    """Return the page that mkdocstrings fills: a package, then what it exports."""
+    module = import_module(package)
+    exports = vars(module).get("_FROM") or {
+        name: f"{where}:{name}" for name, where in vars(module)["_MODULES"].items()
+    }
+    own = {"members": False, "show_root_heading": False, "show_root_toc_entry": False}
+    text = f"# {package}\n\n" + directive(package, own)
+    for name in sorted(module.__all__, key=lambda name: (name[0].isupper(), name.lower())):
+        path = f"{package}.{exports[name].replace(':', '.')}"
+        text += directive(path, {"heading": name, "toc_label": name})
+    return text
+
+
+def directive(path: str, options: dict[str, Any]) -> str:
+    """Return the line that mkdocstrings replaces by an object's docstring."""
+    lines = [f"      {key}: {json.dumps(value)}" for key, value in options.items()]
+    return "\n".join([f"::: {path}", "    options:", *lines]) + "\n\n"

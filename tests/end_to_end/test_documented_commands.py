@@ -1,0 +1,160 @@
+"""The how-to pages' commands run, in their order, on small data.
+
+The tutorial's, and those that visit pages, run in test_tutorial.py; which options there are is
+tested in test_readme.py.
+"""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from now_builder.formats.features import open_features
+from now_builder.formats.release import DATA_FOLDER
+from pc2_baseline.config import Plan
+from pc2_baseline.data.planted import plant
+from tests.end_to_end.documented import DOCS, run, runnable
+from tests.now_builder.conftest import write_small_crawl, write_small_features
+from tests.now_builder.detect.conftest import draw_captures
+from tests.pc2_baseline.fields import Field, make_field, make_punkt
+
+SMALL = [
+    "model.embed_dim=16", "model.word_dim=16", "train.batch=8", "train.warmup_epochs=2",
+    "train.epochs=1", "train.lr=1e-3", "train.device=cpu", "train.pictures=false",
+    "train.tensorboard=false",
+]  # fmt: skip
+SMALLER = {
+    r"pc2-baseline (train|ablate)": " ".join(f"--set {item}" for item in SMALL),
+    r"--config (pc2|crossfit)": "--set model.similarity_dim=8",
+    r"ablate": "--rows rows.toml --seeds 0",
+    r"pc2-baseline table": "--dry-run",
+    r"--seeds 0,1,2": "--seeds 0,1",
+    r"plant planted": "--train 24 --dev 8 --test 8",
+    r"train-detector": "--steps 1 --batch-size 2 --measure-every 99",
+    r"(train|measure)-detector|detect ": "--threads 1",
+    r"now-builder detect ": "--proposals 40",
+    r"builder tokenize": "--processes 1",
+    r"tokenize captures captions --with": "--bert learn",
+}
+"""Options that are added, so that it takes seconds."""
+PACK = "now-leaderboard pack --release out/release --track jieba"
+
+
+def add_bert(release: Path) -> None:
+    """Add a track of BERT to a release, its tokens those of Jieba."""
+    for path in [*release.rglob("*jieba.txt"), *release.rglob("*jieba.json")]:
+        shutil.copy(path, path.with_name(path.name.replace("jieba", "bert")))
+
+
+def publish(release: Path, folder: Path) -> None:
+    """Write a release as the authors' archive has it."""
+    (data := folder / "now100k_precomp").mkdir(parents=True)
+    shutil.copytree(release / "vocab", folder / "vocab")
+    for path in (release / DATA_FOLDER).glob("*_caps_*.txt"):
+        shutil.copy(path, data)
+    for split in ("train", "dev", "test"):
+        with open_features(release / DATA_FOLDER / f"{split}.h5") as features:
+            np.save(data / f"{split}_ims.npy", features.dataset[:])
+
+
+def write_tokenizer(path: Path) -> None:
+    from tokenizers import Tokenizer, models, pre_tokenizers  # noqa: PLC0415 - one page's
+
+    own = Tokenizer(models.WordLevel({"<unk>": 0, "news": 1, "music": 2, "cars": 3}, "<unk>"))
+    own.pre_tokenizer = pre_tokenizers.Whitespace()
+    own.save(str(path))
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory):
+    """A release of random pages, 24 of them in its test split."""
+    plan = Plan(train=32, dev=8, test=24, topics=4, details=0, vocabulary=0, words=6, noise=0.3)
+    release = plant(tmp_path_factory.mktemp("planted") / "release", plan)
+    add_bert(release)
+    return release
+
+
+@pytest.fixture
+def folder(planted, tmp_path, monkeypatch):
+    """Where the commands run: with a release, and what else their names stand for."""
+    shutil.copytree(planted, tmp_path / "out/release")
+    shutil.copy(planted / "truth.csv", tmp_path / "truth.csv")
+    draws = np.random.default_rng(0)
+    for name in ("similarity", "blind"):
+        np.save(tmp_path / f"{name}.npy", draws.normal(size=(24, 24)).astype(np.float32))
+    (tmp_path / "rows.toml").write_text('[[row]]\nname = "all"\ntitle = "All"\nset = []\n')
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    return tmp_path
+
+
+def run_page(name: str) -> None:
+    """Run a page's commands but those that are only parsed."""
+    for line in runnable(DOCS / f"{name}.md"):
+        run(line, SMALLER)
+
+
+@pytest.mark.slow
+def test_train_and_compare(folder):
+    run_page("how-to/train")
+    assert (folder / "both.zip").exists()
+    assert (folder / "runs/bf16/seed-1/log.jsonl").exists()
+
+
+@pytest.mark.slow
+def test_the_authors_archive_and_other_data_sets(folder, planted, monkeypatch):
+    nltk = pytest.importorskip("nltk")
+    monkeypatch.setattr(nltk.data, "path", list(nltk.data.path))
+    make_punkt(folder / "nltk_data")
+    publish(planted, folder / "NoW")
+    make_field(folder / "data", Field())
+    shutil.move(folder / "data/vocab", folder / "vocab")
+    run_page("how-to/authors-archive")
+    assert json.loads((folder / "now.json").read_text())["track"] == "bert"
+
+
+def test_score_and_submit(folder):
+    np.save("other.npy", np.load("similarity.npy").T)
+    run(f"{PACK} other.npy -o other.zip --method B", {})
+    run("now-leaderboard score other.zip --release out/release -o other.json", {})
+    run_page("how-to/submit")
+    assert (folder / "site/index.html").exists()
+
+
+def test_a_blind_round(folder):
+    shutil.copytree("out/release", "fresh/release")
+    run_page("how-to/blind-round")
+    assert (folder / "round-2026-12/closed").is_dir()
+
+
+def test_a_board(folder):
+    run(f"{PACK} similarity.npy -o mine.zip --method A", {})
+    run_page("board")
+    assert (folder / "judge-2.key").exists()
+
+
+def test_a_tokenizer_of_ones_own(folder):
+    write_small_crawl(folder / "captures", pages=60)
+    keys = [f"{shard:05d}_{place:04d}" for shard in range(4) for place in range(15)]
+    write_small_features(folder / "features.h5", keys)
+    write_tokenizer(folder / "mine.json")
+    run_page("how-to/tokenizer")
+    assert (folder / f"release/{DATA_FOLDER}/test_caps_mine.txt").exists()
+
+
+@pytest.mark.slow
+def test_a_detector_of_ones_own(folder):
+    for name in ("captures", "captures2"):
+        draw_captures(folder / name, 6, 6, 1)
+    run_page("how-to/detector")
+    assert (folder / "dom.h5").exists()
+
+
+def test_each_page_is_run_somewhere():
+    here = Path(__file__).read_text() + Path(__file__).with_name("test_tutorial.py").read_text()
+    for page in [*(DOCS / "how-to").glob("*.md"), DOCS / "tutorial.md", DOCS / "board.md"]:
+        name = str(page.relative_to(DOCS).with_suffix(""))
+        assert not runnable(page) or f'run_page("{name}"' in here, name

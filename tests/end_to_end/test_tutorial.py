@@ -1,0 +1,111 @@
+"""The tutorial's commands run in order on a web of few pages, then the other pages that crawl.
+
+What the tutorial says of the result at its size is the demo's, whose figures stand in docs/log.md.
+"""
+
+import json
+import os
+import shlex
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from tests.end_to_end.documented import DOCS, MAINS, run, runnable
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(1200)]
+
+SMALLER = {
+    r"simweb make": "--pages 36 --sites 8 --topics 3 --awkward 2 --mismatch 0.2",
+    r"now-builder crawl": "--page-timeout-s 8 --split-shares 0.7,0.12,0.18 --split-seed 2562 "
+    "--split-by page",
+    r"now-builder build": "--set crawl.page_timeout_s=8 --set crawl.split_shares=0.7,0.12,0.18 "
+    "--set crawl.split_seed=2562 --set crawl.split_by=page --set detect.threads=1",
+    r"builder (detect|label)": "--threads 1",
+    r"pc2-baseline train": "--set train.device=cpu --set train.pictures=false "
+    "--set train.tensorboard=false --set train.epochs=2",
+}
+"""Options that are added, so that it takes seconds."""
+
+
+def start(line: str, log: Path) -> subprocess.Popen[bytes]:
+    program, *rest = shlex.split(line)
+    code = f"from {MAINS[program]} import main; main()"
+    with log.open("ab") as file:
+        return subprocess.Popen(
+            [sys.executable, "-c", code, *rest], cwd=log.parent, stdout=file, stderr=file
+        )
+
+
+def run_page(name: str, folder: Path, changed: dict[str, str]) -> None:
+    """Run a page's commands, with some words of them changed; a server until the page's end."""
+    servers = []
+    try:
+        for line in runnable(DOCS / f"{name}.md"):
+            for word, other in changed.items():
+                line = line.replace(word, other)  # noqa: PLW2901 - the line as it is run
+            if line.endswith("&"):
+                servers.append(start(line.removesuffix("&"), folder / "server.txt"))
+                wait_for(int(changed["8765"]))
+            else:
+                run(line, SMALLER)
+    finally:
+        for server in servers:
+            server.terminate()
+            server.wait(20)
+
+
+def wait_for(port: int) -> None:
+    for _ in range(300):
+        try:
+            with socket.create_connection(("127.0.0.1", port), timeout=1):
+                return
+        except OSError:
+            time.sleep(0.1)
+
+
+@pytest.fixture(scope="module")
+def walked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The folder in which the tutorial was walked."""
+    folder = tmp_path_factory.mktemp("tutorial")
+    before = Path.cwd()
+    os.chdir(folder)
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    try:
+        run_page("tutorial", folder, {"8765": port})
+        yield folder
+    finally:
+        os.chdir(before)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def test_the_tutorial_ends_with_a_board_of_three_methods(walked: Path) -> None:
+    assert len(list((walked / "board/results").glob("bert-test-*.json"))) == 3
+    assert (walked / "site/boards/bert.html").exists()
+    assert json.loads((walked / "crossfit.json").read_text())["track"] == "bert"
+    assert (walked / "report.html").stat().st_size > 10_000
+
+
+def test_rebuilding_and_shares_go_on_from_there(walked: Path) -> None:
+    """The page's crawl finds all pages visited: what a crawl does is the tutorial's to show."""
+    shutil.copy(walked / "web/urls.txt", walked / "urls.txt")
+    (walked / "out").mkdir()
+    for made in ("captures", "features.h5", "captions"):
+        (walked / "out" / made).symlink_to(walked / made)
+    pairs = pd.read_parquet(walked / "release/pairs.parquet")
+    judged = pd.DataFrame({"key": pairs.key, "url": pairs.url, "split": pairs.split, "lang": "",
+                           "matched": "match", "judge": "judge", "at": "2026-11-01T10:00:00Z",
+                           "seconds": 1.0, "note": ""})  # fmt: skip
+    judged.to_csv(walked / "judged.csv", index=False)
+    run_page("how-to/rebuild-now", walked, {})
+    run_page("how-to/cluster", walked, {})
+    assert (walked / "out/release/manifest.json").exists()
