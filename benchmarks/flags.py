@@ -40,7 +40,7 @@ def single(values: np.ndarray) -> np.ndarray:
     return values if values.dtype == np.float16 else values.astype(np.float32)
 
 
-def honest(sizes: list[int], times: int) -> None:
+def honest(sizes: list[int], times: int, first: int) -> None:
     """Print the flags of each honest family, also with captions that occur several times.
 
     The sizes take turns.
@@ -50,7 +50,7 @@ def honest(sizes: list[int], times: int) -> None:
         counted: Counter[str] = Counter()
         low, high = 600.0, 0.0
         for seed in range(times):
-            draw, size = np.random.default_rng(10_000 + seed), sizes[seed % len(sizes)]
+            draw, size = np.random.default_rng(first + seed), sizes[seed % len(sizes)]
             similarity, labels = single(make(draw, size)), similarities.repeats(draw, size)
             repeated = similarities.with_repeats(similarity, labels)
             flagged = [codes(similarity), codes(repeated, labels)]
@@ -128,6 +128,7 @@ if __name__ == "__main__":
     )
     parser.add_argument("--sizes", type=int, nargs="+", default=[1000])
     parser.add_argument("--honest", type=int, default=100)
+    parser.add_argument("--first-seed", type=int, default=10_000, help="of the honest matrices")
     parser.add_argument("--tricks", type=int, default=20)
     parser.add_argument("--submissions", type=Path, help="folder of predictions")
     parser.add_argument("--releases", type=Path, help="folder of the releases that they are of")
@@ -135,6 +136,6 @@ if __name__ == "__main__":
     if given.submissions:
         submissions(given.submissions, given.releases)
     if given.honest:
-        honest(given.sizes, given.honest)
+        honest(given.sizes, given.honest, given.first_seed)
     for size in given.sizes if given.tricks else []:
         tricks(size, given.tricks)

@@ -136,6 +136,7 @@ def test_a_board(folder):
     assert (folder / "judge-2.key").exists()
 
 
+@pytest.mark.slow
 def test_a_tokenizer_of_ones_own(folder):
     write_small_crawl(folder / "captures", pages=60)
     keys = [f"{shard:05d}_{place:04d}" for shard in range(4) for place in range(15)]

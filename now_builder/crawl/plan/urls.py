@@ -162,12 +162,12 @@ def _without_dots(path: str) -> str:
 
 def _escape(text: str, safe: str) -> str:
     """Escape what must be, with upper-case digits, and undo escapes that say nothing."""
+    return quote(_ESCAPE.sub(_escape_once, text), safe=safe)
 
-    def once(found: re.Match[str]) -> str:
-        byte = int(found[1], 16)
-        return chr(byte) if byte in _UNRESERVED else f"%{byte:02X}"
 
-    return quote(_ESCAPE.sub(once, text), safe=safe)
+def _escape_once(found: re.Match[str]) -> str:
+    byte = int(found[1], 16)
+    return chr(byte) if byte in _UNRESERVED else f"%{byte:02X}"
 
 
 def extend_plan(plan: Sequence[Planned], urls: Iterable[str], shard_size: int) -> list[Planned]:
