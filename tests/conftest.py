@@ -6,6 +6,7 @@ What takes long to make is made once for all workers.
 import fcntl
 import importlib.util
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -17,6 +18,7 @@ from jaxtyping import install_import_hook
 install_import_hook(["now_builder", "leaderboard", "pc2_baseline"], "beartype.beartype")
 
 ROOT = Path(__file__).parents[1]
+sys.path.append(str(ROOT))  # for benchmarks; installed packages go first
 LONG = ("tests/benchmarks/", "tests/now_builder/detect/", "tests/pc2_baseline/")
 """Folders of tests that train."""
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import nbconvert
 import nbformat
 import pytest
 from nbclient import NotebookClient
@@ -18,13 +19,17 @@ from now_builder.tokenize.settings import TokenizeSettings
 from tests.end_to_end.documented import DOCS, ROOT
 from tests.now_builder.conftest import write_small_crawl, write_small_features
 
+TEMPLATES = Path(nbconvert.__file__).parents[4] / "share/jupyter"
+"""Of the environment that nbconvert is in; the wheel's lies above it."""
+
 
 def test_the_site_builds_with_links_that_hold_and_nothing_from_other_hosts(tmp_path: Path) -> None:
     site = tmp_path / "site"
     done = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", site],
         cwd=ROOT, capture_output=True, text=True, check=False,
-        env={**os.environ, "NO_MKDOCS_2_WARNING": "1", "PYTHONWARNINGS": "default"},
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1", "PYTHONWARNINGS": "default",
+             "JUPYTER_PATH": str(TEMPLATES)},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     pages = {path: path.read_text(encoding="utf-8") for path in site.rglob("*.html")}

@@ -130,6 +130,7 @@ def test_a_blind_round(folder):
     assert (folder / "round-2026-12/closed").is_dir()
 
 
+@pytest.mark.slow
 def test_a_board(folder):
     run(f"{PACK} similarity.npy -o mine.zip --method A", {})
     run_page("board")

@@ -160,7 +160,7 @@ class TwoPeers(ABC, Generic[Net, Divided]):
             learner.load_network(under(state["networks"], peer))
             if "training" in state:
                 learner.load_optimiser(under(state["training"], f"{peer}.optimiser"))
-        if _STATISTICS in state:
+        if state.get(_STATISTICS):  # none before the first division
             own = (under(state[_STATISTICS], peer) for peer in PEERS)
             self.statistics = [read_statistics(self.divided, tensors) for tensors in own]
 

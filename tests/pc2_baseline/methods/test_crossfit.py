@@ -56,13 +56,16 @@ def noisy(planted, tmp_path_factory):
 
 
 def test_it_learns_and_held_out_losses_find_the_shuffled_pairs_better_than_in_sample_ones(noisy):
-    """The same networks judge each pair twice: the one that never saw it, and the two that did."""
+    """The same networks judge each pair twice: the one that never saw it, and the two that did.
+
+    At the end of the warm-up, when those that did have begun to learn pairs by heart.
+    """
     settings = read_settings(
         "crossfit-demo",
         ["data.tokenizer=jieba", "model.embed_dim=32", "model.word_dim=32",
          "model.similarity_dim=16", "model.dropout=0", "model.feature_dropout=0",
-         "train.weight_decay=0", "train.lr=1e-2", "train.batch=24", "train.warmup_epochs=5",
-         "train.epochs=1", "train.device=cpu", "train.seed=2", "method.folds=3"],
+         "train.weight_decay=0", "train.lr=1e-2", "train.batch=24", "train.warmup_epochs=8",
+         "train.epochs=1", "train.device=cpu", "train.seed=1", "method.folds=3"],
     )  # fmt: skip
     with (
         open_pairs(noisy, "train", settings.data, CPU) as pairs,
@@ -70,20 +73,20 @@ def test_it_learns_and_held_out_losses_find_the_shuffled_pairs_better_than_in_sa
     ):
         words = read_vocabulary(noisy, settings.data).idx
         method = CrossFit(settings, Sizes(len(pairs), pairs.features, words), CPU)
-        for epoch in range(settings.train.total_epochs):
+        for epoch in range(settings.train.warmup_epochs):
             method.fit_epoch(pairs, epoch)
-        fold, loss, clean_prob = (
-            method.statistics[name].numpy() for name in ("fold", "loss", "clean_prob")
-        )
+        fold, loss = (method.statistics[name].numpy() for name in ("fold", "loss"))
         in_sample = sum(
             method._held_out_losses(pairs, peer, np.flatnonzero(fold != peer)) for peer in range(3)
         )
+        method.fit_epoch(pairs, settings.train.warmup_epochs)
+        clean_prob = method.statistics["clean_prob"].numpy()
         rsum = recalls(method.similarity(dev), dev.image_of).rsum
         names = pair_names(noisy, settings.data, len(pairs))
     matched = read_truth(noisy / "truth.csv", names).matched
     held_out = roc_auc_score(matched, -loss)
     assert held_out > 0.8
-    assert held_out > roc_auc_score(matched, -in_sample) + 0.02
+    assert held_out > roc_auc_score(matched, -in_sample) + 0.1
     assert roc_auc_score(matched, clean_prob) > 0.8
     assert rsum > 4 * CHANCE
 

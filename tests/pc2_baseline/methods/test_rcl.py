@@ -31,7 +31,7 @@ def test_it_learns_where_four_in_ten_captions_are_shuffled(easy):
         open_pairs(easy, "dev", settings.data, CPU) as dev,
     ):
         method = make(settings, pairs, read_vocabulary(easy, settings.data).idx)
-        for epoch in range(5):
+        for epoch in range(7):
             method.fit_epoch(pairs, epoch)
         assert recalls(method.similarity(dev), dev.image_of).rsum > 4 * CHANCE
 
