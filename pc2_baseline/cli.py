@@ -220,6 +220,49 @@ def evaluate(
     _print(asdict(found), in_words(found), as_json=as_json)
 
 
+@app.command(
+    epilog=_examples(
+        "pc2-baseline examples runs/pc2 --captures captures -o page.html",
+        "pc2-baseline examples runs/pc2 --captures captures -o page.html --truth truth.csv --n 6",
+    )
+)
+def examples(
+    run: RunFolder,
+    output: Annotated[Path, typer.Option("-o", "--output", help="The page, an .html file.")],
+    captures: Annotated[
+        Path | None,
+        typer.Option(help="Folder of the release's captures; default: without pictures."),
+    ] = None,
+    split: Annotated[str, typer.Option(help="dev or test.")] = "test",
+    query: Annotated[
+        str | None, typer.Option(metavar="KEY", help="This page alone; default: a sample.")
+    ] = None,
+    count: Annotated[int, typer.Option("--n", min=1, help="Examples of each kind.")] = 12,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the sample.")] = 0,
+    truth: Annotated[
+        Path | None,
+        typer.Option(
+            help="CSV or Parquet with url or key, and matched (true or false), to mark training "
+            "pairs by; default: the run's noise file, if it has one."
+        ),
+    ] = None,
+    release: Release = None,
+    device: Device = None,
+) -> None:
+    """Write a page of examples, without scripts: what the run has learned.
+
+    It shows the five captions nearest to a page and the five pages nearest to a caption, for a
+    sample of the split, half of it right and half wrong; then the training pairs that the method
+    holds most surely for mismatched and for matched.
+    """
+    from pc2_baseline.runs.examples import Choice  # noqa: PLC0415 - torch is heavy
+    from pc2_baseline.runs.examples import examples as start  # noqa: PLC0415 - torch is heavy
+
+    choice = Choice(split, query, count, seed, truth)
+    start(run, captures, output, choice, release=release, device_name=device)
+    typer.echo(f"{output}")
+
+
 @app.command("make-noise")
 def make_noise(
     release: Annotated[Path, typer.Argument(metavar="RELEASE", help="Folder of a data set.")],

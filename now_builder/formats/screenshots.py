@@ -49,6 +49,24 @@ def find_screenshots(captures: Path, pairs: Iterable[Pair]) -> dict[str, Screens
         FormatError: If one is missing, or its page has another URL or perceptual hash than the
             pair, as in captures of another crawl.
     """
+    wanted = {pair.key: pair for pair in pairs}
+    found = screenshots_there(captures, wanted.values())
+    missing = [key for key in wanted if key not in found]
+    if missing:
+        raise FormatError(
+            captures,
+            f"no screenshot of {len(missing)} of {len(wanted)} pairs, such as {missing[0]} "
+            f"({wanted[missing[0]].url:.80}): not the captures that the release was packaged from?",
+        )
+    return found
+
+
+def screenshots_there(captures: Path, pairs: Iterable[Pair]) -> dict[str, Screenshot]:
+    """Find those screenshots of pairs that are there, by key, as :func:`find_screenshots` does.
+
+    Raises:
+        FormatError: If there is no such folder, or a shard cannot be read.
+    """
     if not captures.is_dir():
         raise FormatError(captures, "no such captures folder; `now-builder crawl` makes it")
     wanted = {pair.key: pair for pair in pairs}
@@ -62,11 +80,4 @@ def find_screenshots(captures: Path, pairs: Iterable[Pair]) -> dict[str, Screens
             pair = wanted.get(row.key)
             if pair and (pair.url, pair.phash) == (row.url, row.phash) and row.key in places:
                 found[row.key] = Screenshot(row.key, places[row.key], row.sha256)
-    missing = [key for key in wanted if key not in found]
-    if missing:
-        raise FormatError(
-            captures,
-            f"no screenshot of {len(missing)} of {len(wanted)} pairs, such as {missing[0]} "
-            f"({wanted[missing[0]].url:.80}): not the captures that the release was packaged from?",
-        )
     return found

@@ -98,11 +98,7 @@ def report(run: Path, record: RunRecord, release: Path, truth: Path | None) -> D
         TrainingError: If the method makes no divisions.
     """
     state = read_state(run / BEST)
-    if truth is None:
-        known = _of_noise(release, record)
-    else:
-        names = pair_names(release, record.settings.data, record.release.pairs)
-        known = read_truth(truth, names)
+    known = find_truth(record, release, truth)
     files = sorted((run / DIVISIONS).glob("*.safetensors"))
     if not files:
         raise TrainingError(f"{run}: the method {record.settings.method.name} makes no divisions")
@@ -111,6 +107,13 @@ def report(run: Path, record: RunRecord, release: Path, truth: Path | None) -> D
     return DivisionReport(
         record.release.pairs, int(known.known.sum()), int(known.matched.sum()), best, epochs
     )
+
+
+def find_truth(record: RunRecord, release: Path, truth: Path | None) -> Truth:
+    """Read the truth of a run's training pairs; arguments and errors as for :func:`report`."""
+    if truth is None:
+        return _of_noise(release, record)
+    return read_truth(truth, pair_names(release, record.settings.data, record.release.pairs))
 
 
 def _of_noise(release: Path, record: RunRecord) -> Truth:

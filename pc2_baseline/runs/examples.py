@@ -1,0 +1,214 @@
+"""A page of what a run has learned: nearest captions and pages, and its surest judgements."""
+
+import base64
+import io
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from now_builder.errors import ConfigError, FormatError
+from now_builder.formats.io import write_text
+from now_builder.formats.noise import own_images, read_noise
+from now_builder.formats.release import Pair, check_split, is_ours, read_pairs
+from now_builder.formats.screenshots import Screenshot, screenshots_there
+from now_builder.formats.shard import open_screenshot
+from now_builder.formats.split import Split
+from now_builder.html import template_environment
+from pc2_baseline.analysis.judged import Surest, read_surest
+from pc2_baseline.analysis.truth import find_truth
+from pc2_baseline.runs.open_run import OpenRun, mean_similarity, open_run
+from pc2_baseline.training.run_folder import refuse_round
+
+NEAREST = 5
+_SIDES = (320, 570)
+"""Most pixels of an embedded picture, width and height."""
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbours:
+    """A query with its nearest answers; queries and answers are rows of a split.
+
+    Attributes:
+        query: Row of the query, and of its right answer.
+        rank: Rank of the right answer, from 1.
+        score: Its similarity.
+        nearest: Rows of the nearest answers with their similarities, best first.
+    """
+
+    query: int
+    rank: int
+    score: float
+    nearest: list[tuple[int, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Which examples are shown.
+
+    Attributes:
+        split: ``dev`` or ``test``.
+        query: Key of the one page to show; ``None``: a sample.
+        count: Examples of each direction, and pairs at each end of the division.
+        seed: Seed of the sample.
+        truth: Which training pairs are matched, as for ``pc2-baseline division``; ``None``: as
+            the run's noise file says, if it has one.
+    """
+
+    split: str = "test"
+    query: str | None = None
+    count: int = 12
+    seed: int = 0
+    truth: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What the page shows.
+
+    Attributes:
+        pairs: Pairs of the split, by row.
+        to_captions: Pages with their nearest captions.
+        to_pages: Captions with their nearest pages.
+        train: Pairs of the training split, by row.
+        image_of: Row of the image that each training caption was given.
+        surest: Pairs that the division is surest about; ``None`` if there is no division.
+    """
+
+    pairs: Sequence[Pair]
+    to_captions: list[Neighbours]
+    to_pages: list[Neighbours]
+    train: Sequence[Pair]
+    image_of: Int[np.ndarray, " train"]
+    surest: Surest | None
+
+    def pages(self) -> list[Pair]:
+        """Return the pages whose pictures are shown."""
+        rows = {found.query for found in self.to_captions + self.to_pages}
+        rows |= {row for found in self.to_pages for row, _ in found.nearest}
+        judged = [*self.surest.mismatched, *self.surest.matched] if self.surest else []
+        images = {int(self.image_of[one.row]) for one in judged}
+        return [self.pairs[row] for row in sorted(rows)] + [
+            self.train[row] for row in sorted(images)
+        ]
+
+
+def neighbours(scores: Float[np.ndarray, " answers"], query: int) -> Neighbours:
+    """Rank the answers to a query whose right answer has the query's own row.
+
+    Args:
+        scores: Similarity of each answer; of equal ones the lower row goes first.
+        query: Row of the query.
+    """
+    order = np.argsort(-scores, kind="stable")
+    rank = int(np.flatnonzero(order == query)[0]) + 1
+    nearest = [(int(row), float(scores[row])) for row in order[:NEAREST]]
+    return Neighbours(query, rank, float(scores[query]), nearest)
+
+
+def sample(found: list[Neighbours], count: int, seed: int) -> list[Neighbours]:
+    """Draw right and wrong examples, half of each where there are so many; right ones first."""
+    order = np.random.default_rng(seed).permutation(len(found))
+    right = [found[row] for row in order if found[row].rank == 1]
+    wrong = [found[row] for row in order if found[row].rank > 1]
+    rights = min(len(right), max(count // 2, count - len(wrong)))
+    return right[:rights] + wrong[: count - rights]
+
+
+def examples(
+    run: Path,
+    captures: Path | None,
+    output: Path,
+    choice: Choice,
+    *,
+    release: Path | None = None,
+    device_name: str | None = None,
+) -> None:
+    """Write an HTML page of examples, with pictures inside.
+
+    Args:
+        run: The run folder.
+        captures: Folder of the release's captures; ``None``: a page without pictures.
+        output: The page to write.
+        choice: What it shows.
+        release: Where the release lies; default: where it was at training.
+        device_name: Default: as set for the run.
+
+    Raises:
+        FormatError: If run, release, captures or truth cannot be read, the release has no
+            ``pairs.parquet``, or the captures have no screenshot of any page shown.
+        ConfigError: If the split is ``train`` or has no page of that key.
+    """
+    name = check_split(choice.split)
+    if name == "train":
+        raise ConfigError("--split train: expected dev or test")
+    opened = open_run(run, release=release, device=device_name)
+    if not is_ours(opened.release):
+        raise FormatError(
+            opened.release, "no pairs.parquet, expected a release of now-builder package"
+        )
+    refuse_round(opened.release, name)
+    shown = _find(opened, name, choice)
+    page = template_environment("pc2_baseline.runs").get_template("examples.html.j2")
+    pictures = _pictures(captures, shown.pages()) if captures else {}
+    text = page.render(
+        run=run.resolve().name,
+        method=opened.record.settings.method.name,
+        split=name,
+        shown=shown,
+        pictures=pictures,
+    )
+    write_text(output, text)
+
+
+def _find(opened: OpenRun, split: Split, choice: Choice) -> Shown:
+    """Score a split, and choose what is shown."""
+    every = sorted(read_pairs(opened.release), key=lambda pair: pair.pair_index)
+    pairs = [pair for pair in every if pair.split == split]
+    rows = [row for row, pair in enumerate(pairs) if choice.query in (None, pair.key)]
+    if not rows:
+        raise ConfigError(f"--query {choice.query}: no page of the {split} split has this key")
+    is_known = choice.truth or opened.record.settings.data.noise_file
+    known = find_truth(opened.record, opened.release, choice.truth) if is_known else None
+    similarity, _ = mean_similarity([opened], split, whole=True)
+    by_page = [neighbours(similarity[row], row) for row in rows]
+    by_caption = [neighbours(similarity[:, row], row) for row in rows]
+    train = [pair for pair in every if pair.split == "train"]
+    return Shown(
+        pairs,
+        sample(by_page, choice.count, choice.seed),
+        sample(by_caption, choice.count, choice.seed),
+        train,
+        _image_of(opened, len(train)),
+        read_surest(opened.folder, opened.release, known, choice.count),
+    )
+
+
+def _image_of(opened: OpenRun, pairs: int) -> Int[np.ndarray, " train"]:
+    """Read which image each training caption was given."""
+    noise = opened.record.settings.data.noise_file
+    return own_images(pairs, pairs) if noise is None else read_noise(noise, pairs, pairs)
+
+
+def _pictures(captures: Path, pages: Iterable[Pair]) -> dict[str, str]:
+    """Return those screenshots that are there, as data URLs by key."""
+    wanted = list(pages)
+    found = screenshots_there(captures, wanted)
+    if not found:
+        raise FormatError(
+            captures,
+            f"no screenshot of any of the {len(wanted)} pages shown: not the captures that the "
+            "release was packaged from?",
+        )
+    return {key: _data_url(screenshot, key) for key, screenshot in found.items()}
+
+
+def _data_url(screenshot: Screenshot, key: str) -> str:
+    with open_screenshot(screenshot.read(), key) as image:
+        small = image.convert("RGB")
+        small.thumbnail(_SIDES)
+    content = io.BytesIO()
+    small.save(content, "JPEG", quality=70)
+    return "data:image/jpeg;base64," + base64.b64encode(content.getvalue()).decode()
