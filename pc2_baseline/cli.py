@@ -263,6 +263,29 @@ def examples(
     typer.echo(f"{output}")
 
 
+@app.command(
+    epilog=_examples(
+        'pc2-baseline search runs/pc2 "birthday cake"',
+        'pc2-baseline search runs/pc2 "生日蛋糕" --split train --n 20 --json',
+    )
+)
+def search(
+    run: RunFolder,
+    words: Annotated[str, typer.Argument(metavar="WORDS", help="What to look for.")],
+    split: Annotated[str, typer.Option(help="train, dev or test.")] = "test",
+    count: Annotated[int, typer.Option("--n", min=1, help="Pages to list.")] = 10,
+    release: Release = None,
+    device: Device = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the pages whose screenshots are nearest to WORDS, cut as the release's captions were."""
+    from pc2_baseline.runs.search import in_words  # noqa: PLC0415 - torch is heavy
+    from pc2_baseline.runs.search import search as start  # noqa: PLC0415 - torch is heavy
+
+    found = start(run, words, split, count=count, release=release, device_name=device)
+    _print(asdict(found), in_words(found), as_json=as_json)
+
+
 @app.command("make-noise")
 def make_noise(
     release: Annotated[Path, typer.Argument(metavar="RELEASE", help="Folder of a data set.")],

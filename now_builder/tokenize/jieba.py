@@ -1,11 +1,10 @@
 """Jieba: dictionary and HMM segmentation of Chinese, as ``jieba.lcut`` does it."""
 
-import warnings
 from collections.abc import Iterable, Iterator
-from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+
+from now_builder.encode import jieba_library
 
 
 class JiebaTokenizer:
@@ -21,22 +20,10 @@ class JiebaTokenizer:
 
     def cut(self, captions: Iterable[str]) -> Iterator[list[str]]:
         """Cut a stream of captions; the dictionary is loaded once a process."""
-        library = _library()
+        library = jieba_library()
         for caption in captions:
             tokens = library.lcut(caption)
             yield tokens if self.white_space else [item for item in tokens if item.strip()]
 
     def save(self, path: Path) -> None:
         """Do nothing: the library and its version, named in ``source``, are enough."""
-
-
-@cache
-def _library() -> Any:
-    """Load Jieba's dictionary, past its cache: that is a marshal file in a shared folder."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # jieba 0.42 has invalid escapes, asks pkg_resources
-        import jieba  # noqa: PLC0415
-    library = jieba.Tokenizer()
-    library.FREQ, library.total = library.gen_pfdict(library.get_dict_file())
-    library.initialized = True
-    return library

@@ -4,6 +4,7 @@ import hashlib
 import io
 import re
 import shutil
+import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from now_builder.formats.release import Pair, read_pairs, write_pairs
 from now_builder.formats.shard import HEIGHT, WIDTH, Capture, CaptureRow, write_shard
 from pc2_baseline.analysis.judged import ends
 from pc2_baseline.analysis.truth import Truth
+from pc2_baseline.cli import main
 from pc2_baseline.config import read_settings
 from pc2_baseline.runs.examples import Choice, examples, neighbours, sample
 from pc2_baseline.runs.open_run import similarity
@@ -198,6 +200,19 @@ def test_a_method_without_a_division_says_so(world, tmp_path):
     shutil.rmtree(run / "divisions")
     examples(run, None, page, Choice(count=2))
     assert "divides no pairs" in page.read_text()
+
+
+def test_the_command_writes_the_page_that_its_options_ask_for(world, tmp_path, monkeypatch, capsys):
+    page, asked = tmp_path / "page.html", tmp_path / "asked.html"
+    test = world.of("dev")[2]
+    examples(world.run, world.captures, asked, Choice("dev", test.key, 2, 5, world.truth))
+    line = ["examples", world.run, "--captures", world.captures, "-o", page, "--split", "dev",
+            "--query", test.key, "--n", 2, "--seed", 5, "--truth", world.truth]  # fmt: skip
+    monkeypatch.setattr(sys, "argv", ["pc2-baseline", *map(str, line)])
+    with pytest.raises(SystemExit):
+        main()
+    assert capsys.readouterr().out == f"{page}\n"
+    assert page.read_bytes() == asked.read_bytes()
 
 
 def test_what_cannot_be_shown_is_refused_in_a_line(world, tmp_path):

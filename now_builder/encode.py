@@ -1,0 +1,66 @@
+"""New text as the ids of a release's track, cut as the release's captions were."""
+
+import warnings
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from now_builder.errors import FormatError
+from now_builder.formats.captions import MENDED, SPECIALS, UNK, Vocabulary
+from now_builder.formats.text import clean, mend
+
+
+def encode(release: Path, tokenizer: str, vocabulary: Vocabulary, text: str) -> list[int]:
+    """Cut a text by the tokenizer of a track and return the ids of its tokens.
+
+    Args:
+        release: A release that keeps the tokenizer's file beside its vocabulary, as those of
+            ``now-builder package`` do; Jieba needs none.
+        tokenizer: Name of the track.
+        vocabulary: Its vocabulary.
+        text: Cleaned, and mended if the release's captions were, before it is cut.
+
+    Returns:
+        Content ids as in the release's captions: without ``<start>`` and ``<end>``, and
+        ``<unk>`` for a token that is not in the vocabulary.
+
+    Raises:
+        FormatError: If the tokenizer's file is missing or cannot be read.
+    """
+    text = clean(text)
+    if vocabulary.extra.get("captions") == MENDED:
+        text = mend(text)
+    ids = {token: number for token, number in vocabulary.word2idx.items() if token not in SPECIALS}
+    if tokenizer == "jieba":
+        tokens = [token for token in jieba_library().lcut(text) if token.strip() or token in ids]
+    else:
+        tokens = _cut(release / "vocab" / f"{tokenizer}.tokenizer.json", text)
+    return [ids.get(token, UNK) for token in tokens]
+
+
+def _cut(path: Path, text: str) -> list[str]:
+    if not path.is_file():
+        raise FormatError(path, "no such file, without which no text can be cut as the captions")
+    import tokenizers  # noqa: PLC0415 - only some tracks need it
+
+    try:
+        backend = tokenizers.Tokenizer.from_file(str(path))
+    except Exception as error:  # noqa: BLE001 - the Rust side raises the bare class
+        raise FormatError(path, f"not a file of tokenizers ({error})") from None
+    backend.no_truncation()
+    backend.no_padding()
+    found = backend.encode(text, add_special_tokens=False)
+    # Not its tokens: for one that is unknown, some models give the text.
+    return [backend.id_to_token(number) or "" for number in found.ids]
+
+
+@cache
+def jieba_library() -> Any:
+    """Load Jieba's dictionary, past its cache: that is a marshal file in a shared folder."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # jieba 0.42 has invalid escapes, asks pkg_resources
+        import jieba  # noqa: PLC0415
+    library = jieba.Tokenizer()
+    library.FREQ, library.total = library.gen_pfdict(library.get_dict_file())
+    library.initialized = True
+    return library

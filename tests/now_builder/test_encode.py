@@ -1,0 +1,52 @@
+"""New text is cut as a release's captions were."""
+
+import pytest
+
+from now_builder.encode import encode
+from now_builder.errors import FormatError
+from now_builder.formats.captions import MENDED, UNK, make_vocabulary
+from now_builder.formats.release import read_pairs, read_release_vocabulary, read_split_captions
+
+
+@pytest.mark.parametrize("tokenizer", ["jieba", "bpe", "bert"])
+def test_every_caption_of_a_release_has_the_ids_that_the_release_keeps(small_release, tokenizer):
+    vocabulary = read_release_vocabulary(small_release, tokenizer)
+    captions = {pair.key: pair.caption for pair in read_pairs(small_release)}
+    for split in ("train", "dev", "test"):
+        stored = read_split_captions(small_release, split, tokenizer)
+        assert stored.captions == [
+            encode(small_release, tokenizer, vocabulary, captions[key]) for key in stored.keys
+        ]
+
+
+def test_text_is_cleaned_and_mended_where_the_captions_were(small_release):
+    vocabulary = read_release_vocabulary(small_release, "bpe")
+    mended = vocabulary.model_copy(update={"extra": {"captions": MENDED}})
+    plain = encode(small_release, "bpe", vocabulary, "news music")
+    assert encode(small_release, "bpe", vocabulary, " news \n music\x00") == plain
+    assert encode(small_release, "bpe", mended, "<b>news</b> music") == plain
+    assert encode(small_release, "bpe", vocabulary, "<b>news</b> music") != plain
+
+
+def test_white_space_is_a_token_of_jieba_only_where_it_was_at_training(tmp_path):
+    without = make_vocabulary(["cats", "dogs"], "jieba", "", "")
+    kept = make_vocabulary(["cats", "dogs", " "], "jieba", "", "")
+    assert encode(tmp_path, "jieba", without, "cats dogs") == [4, 5]
+    assert encode(tmp_path, "jieba", kept, "cats dogs") == [4, 6, 5]
+
+
+def test_what_the_vocabulary_lacks_is_unknown_and_specials_are_no_words(small_release, tmp_path):
+    vocabulary = make_vocabulary(["cats"], "jieba", "", "")
+    assert encode(tmp_path, "jieba", vocabulary, "cats whales") == [4, UNK]
+    bert = read_release_vocabulary(small_release, "bert")
+    assert encode(small_release, "bert", bert, "𓀀") == [UNK]
+
+
+def test_a_release_without_the_tokenizers_file_is_named(tmp_path):
+    vocabulary = make_vocabulary(["cats"], "bert", "", "")
+    with pytest.raises(FormatError, match=r"bert\.tokenizer\.json: no such file"):
+        encode(tmp_path, "bert", vocabulary, "cats")
+    (tmp_path / "vocab").mkdir()
+    (tmp_path / "vocab" / "bert.tokenizer.json").write_text("{}")
+    with pytest.raises(FormatError, match="not a file of tokenizers"):
+        encode(tmp_path, "bert", vocabulary, "cats")
