@@ -1,8 +1,9 @@
 """Flags from comparing two entries: near-identical ranks, rebuilt lists, test far above dev."""
 
+from array import array
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 import numpy as np
@@ -24,7 +25,7 @@ from leaderboard.scoring.result import Flag, RankRecord, Result
 from leaderboard.store.entries import Entry
 
 _NEVER = datetime.max.replace(tzinfo=UTC)
-# Correlations this close to the threshold are computed exactly: the product rounds.
+# Correlations this close to the threshold are computed one by one: the product rounds.
 _MARGIN = 1e-6
 _BLOCK = 256
 
@@ -43,6 +44,18 @@ class _Seen:
     first: Integer[np.ndarray, " queries"]
 
 
+@dataclass(frozen=True, slots=True)
+class _Links:
+    """The entries that one entry resembles, by number, and how much."""
+
+    others: "array[int]" = field(default_factory=lambda: array("q"))
+    values: "array[float]" = field(default_factory=lambda: array("d"))
+
+    def add(self, others: Iterable[int], values: Iterable[float]) -> None:
+        self.others.extend(others)
+        self.values.extend(values)
+
+
 class Pairs:
     """Pairs of entries that resemble each other.
 
@@ -52,8 +65,9 @@ class Pairs:
 
     def __init__(self) -> None:
         self._seen: dict[tuple[object, ...], dict[str, _Seen]] = defaultdict(dict)
-        self._alike: dict[str, dict[str, float]] = defaultdict(dict)
-        self._kept: dict[str, dict[str, float]] = defaultdict(dict)
+        self._numbers: dict[str, int] = {}
+        self._alike: dict[str, _Links] = defaultdict(_Links)
+        self._kept: dict[str, _Links] = defaultdict(_Links)
 
     def add(self, entries: Iterable[Entry]) -> None:
         """Compare the entries that are not known yet with all others on the same data."""
@@ -62,38 +76,67 @@ class Pairs:
             seen, ranks = self._seen[_data_of(entry.result)], entry.result.ranks
             if ranks is not None and entry.name not in seen:
                 seen[entry.name] = _see(ranks)
+                self._numbers.setdefault(entry.name, len(self._numbers))
                 fresh[_data_of(entry.result)].append(entry.name)
         for data, names in fresh.items():
             self._find_alike(self._seen[data], names)
             self._find_kept(self._seen[data], len(names))
 
-    def alike(self, name: str) -> dict[str, float]:
-        """Return the entries of near-identical ranks, with Spearman's correlation."""
-        return self._alike.get(name, {})
+    def copies(self, group: Sequence[Entry]) -> Iterator[tuple[Entry, Entry, float]]:
+        """Yield entries of near-identical ranks as an earlier one in the group.
 
-    def kept(self, name: str) -> dict[str, float]:
-        """Return the entries whose ranks 2 to 10 this one repeats, with their shares.
-
-        Only pairs count of which one at least is of ranked lists.
+        Each comes with the earliest such entry, and Spearman's correlation.
         """
-        return self._kept.get(name, {})
+        for own, earlier, values in self._earlier(group, self._alike):
+            first = int(earlier.argmin())
+            yield group[own], group[earlier[first]], float(values[first])
+
+    def rebuilt(self, group: Sequence[Entry]) -> Iterator[tuple[Entry, Entry, float]]:
+        """Yield entries that repeat the ranks 2 to 10 of an earlier one in the group.
+
+        Each comes with the entry of which it repeats most, and that share. Only pairs count of
+        which one at least is of ranked lists.
+        """
+        for own, earlier, values in self._earlier(group, self._kept):
+            most = int(np.lexsort((earlier, -values))[0])
+            yield group[own], group[earlier[most]], float(values[most])
+
+    def _earlier(
+        self, group: Sequence[Entry], found: Mapping[str, _Links]
+    ) -> Iterator[tuple[int, Integer[np.ndarray, " _"], Float[np.ndarray, " _"]]]:
+        """Yield each entry with links to earlier ones: its place, their places, how much."""
+        places = np.full(len(self._numbers), len(group))
+        for own, entry in enumerate(group):
+            if entry.name in self._numbers:
+                places[self._numbers[entry.name]] = own
+        for own, entry in enumerate(group):
+            if entry.name in found:
+                links = found[entry.name]
+                of_others = places[np.array(links.others)]
+                before = of_others < own
+                if before.any():
+                    yield own, of_others[before], np.array(links.values)[before]
 
     def _find_alike(self, seen: dict[str, _Seen], fresh: Sequence[str]) -> None:
         units = {name: one.unit for name, one in seen.items() if one.unit is not None}
         names, fresh = list(units), [name for name in fresh if name in units]
         stacked = np.stack(list(units.values())) if fresh else np.empty((0, 0))
+        known = set(names) - set(fresh)
         for start in range(0, len(fresh), _BLOCK):
             block = fresh[start : start + _BLOCK]
-            close = np.stack([units[name] for name in block]) @ stacked.T
-            for row, column in np.argwhere(close >= NEAR_IDENTICAL - _MARGIN).tolist():
-                self._note_alike(seen, block[row], names[column])
-
-    def _note_alike(self, seen: dict[str, _Seen], one: str, other: str) -> None:
-        if one == other or other in self._alike[one]:
-            return
-        exact = near_identical(seen[one].record.read(), seen[other].record.read())
-        if exact >= NEAR_IDENTICAL:
-            self._alike[one][other] = self._alike[other][one] = exact
+            for one, close in zip(
+                block, np.stack([units[name] for name in block]) @ stacked.T, strict=True
+            ):
+                for at in np.flatnonzero(np.abs(close - NEAR_IDENTICAL) < _MARGIN).tolist():
+                    ranks = (seen[name].record.read() for name in (one, names[at]))
+                    close[at] = near_identical(*ranks)
+                near = np.flatnonzero(close >= NEAR_IDENTICAL).tolist()
+                others = [at for at in near if names[at] != one]
+                values = close[others].tolist()
+                self._alike[one].add((self._numbers[names[at]] for at in others), values)
+                for at, value in zip(others, values, strict=True):
+                    if names[at] in known:
+                        self._alike[names[at]].add([self._numbers[one]], [value])
 
     def _find_kept(self, seen: dict[str, _Seen], fresh: int) -> None:
         """Compare the last entries, ``fresh`` in number, with all those before them."""
@@ -108,9 +151,9 @@ class Pairs:
             for at in np.flatnonzero(np.maximum(theirs, ours) > KEPT_RANKS).tolist():
                 one, other = names[own], names[before[at]]
                 if theirs[at] > KEPT_RANKS:
-                    self._kept[one][other] = float(theirs[at])
+                    self._kept[one].add([self._numbers[other]], [float(theirs[at])])
                 if ours[at] > KEPT_RANKS:
-                    self._kept[other][one] = float(ours[at])
+                    self._kept[other].add([self._numbers[one]], [float(ours[at])])
 
 
 def _see(record: RankRecord) -> _Seen:
@@ -161,26 +204,12 @@ def _age(entry: Entry) -> tuple[bool, int, datetime, str]:
     return arrival is None, arrival or 0, at, entry.name
 
 
-def _earlier(
-    group: Sequence[Entry], found: Callable[[str], dict[str, float]]
-) -> Iterator[tuple[Entry, list[Entry], dict[str, float]]]:
-    """Yield each entry that has something in common with earlier ones, these, and how much."""
-    order = {entry.name: place for place, entry in enumerate(group)}
-    for entry in group:
-        shared = found(entry.name)
-        places = sorted(order[name] for name in shared if name in order)
-        before = [group[place] for place in places if place < order[entry.name]]
-        if before:
-            yield entry, before, shared
-
-
 def _copies(group: Sequence[Entry], pairs: Pairs) -> Iterator[tuple[str, Flag]]:
-    """Find the entries whose ranks are near-identical to those of an earlier one."""
-    for later, before, alike in _earlier(group, pairs.alike):
-        first = before[0]
+    """Flag the entries whose ranks are near-identical to those of an earlier one."""
+    for later, first, alike in pairs.copies(group):
         message = (
             f"its ranks are those of the earlier entry {first.name}: Spearman's"
-            f" correlation {alike[first.name]:.4f}, expected less than {NEAR_IDENTICAL:g}"
+            f" correlation {alike:.4f}, expected less than {NEAR_IDENTICAL:g}"
         )
         yield later.name, Flag(code="near-identical", message=message)
         if later.proof.arrival is None and first.proof.arrival is None:
@@ -192,14 +221,13 @@ def _copies(group: Sequence[Entry], pairs: Pairs) -> Iterator[tuple[str, Flag]]:
 
 
 def _rebuilt_lists(group: Sequence[Entry], pairs: Pairs) -> Iterator[tuple[str, Flag]]:
-    """Find ranked lists that follow the ranks of an earlier entry, as if rebuilt from them.
+    """Flag ranked lists that follow the ranks of an earlier entry, as if rebuilt from them.
 
     The later of two is flagged if either is of lists.
     """
-    for later, before, shares in _earlier(group, pairs.kept):
-        earlier = max(before, key=lambda entry: shares[entry.name])
+    for later, earlier, share in pairs.rebuilt(group):
         message = (
-            f"{100 * shares[earlier.name]:.0f} % of the queries at ranks 2 to 10 in the earlier"
+            f"{100 * share:.0f} % of the queries at ranks 2 to 10 in the earlier"
             f" entry {earlier.name} have the same rank here, expected"
             f" {100 * KEPT_RANKS:.0f} % at most: as if its lists were rebuilt from those ranks"
         )
