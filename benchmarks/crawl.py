@@ -234,7 +234,7 @@ def adopt_descendants() -> None:
 
 
 def spent() -> float:
-    """Return the CPU seconds of all processes below this one that have ended, however busy others."""
+    """Return the CPU seconds of all ended processes below this one, however busy others are."""
     time.sleep(1)  # a browser's helpers end a moment after it
     with suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
