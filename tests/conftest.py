@@ -3,19 +3,52 @@
 What takes long to make is made once for all workers.
 """
 
+import dataclasses
 import fcntl
 import importlib.util
+import inspect
 import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
+from typing import get_args
 
+import jaxtyping
 import pytest
-from jaxtyping import install_import_hook
+from beartype import beartype
 
-install_import_hook(["now_builder", "leaderboard", "pc2_baseline"], "beartype.beartype")
+_with_shapes = jaxtyping.jaxtyped
+
+
+def _is_for_jaxtyping(hint: object) -> bool:
+    """Whether a hint has arrays, or is text, of which beartype may know less."""
+    if isinstance(hint, str):
+        return True
+    is_array = inspect.isclass(hint) and issubclass(hint, jaxtyping.AbstractArray)
+    return is_array or any(map(_is_for_jaxtyping, get_args(hint)))
+
+
+def _check_types(what: object = None, *, typechecker: Callable) -> object:
+    """Check arguments and results; shapes only where some are promised.
+
+    ``jaxtyped`` binds the arguments of every call to its signature, which costs short functions
+    many times their own time.
+    """
+    if what is None:
+        return partial(_check_types, typechecker=typechecker)
+    if any(map(_is_for_jaxtyping, inspect.get_annotations(what).values())):
+        return _with_shapes(what, typechecker=typechecker)
+    if not inspect.isclass(what):
+        return beartype(what)
+    if dataclasses.is_dataclass(what):
+        what.__init__ = beartype(what.__init__)
+    return what
+
+
+jaxtyping.jaxtyped = _check_types  # what the hook calls
+jaxtyping.install_import_hook(["now_builder", "leaderboard", "pc2_baseline"], "beartype.beartype")
 
 ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT))  # for benchmarks; installed packages go first
