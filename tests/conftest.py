@@ -22,12 +22,9 @@ from beartype import beartype
 _with_shapes = jaxtyping.jaxtyped
 
 
-def _is_for_jaxtyping(hint: object) -> bool:
-    """Whether a hint has arrays, or is text, of which beartype may know less."""
-    if isinstance(hint, str):
-        return True
+def _has_arrays(hint: object) -> bool:
     is_array = inspect.isclass(hint) and issubclass(hint, jaxtyping.AbstractArray)
-    return is_array or any(map(_is_for_jaxtyping, get_args(hint)))
+    return is_array or any(map(_has_arrays, get_args(hint)))
 
 
 def _check_types(what: object = None, *, typechecker: Callable) -> object:
@@ -38,7 +35,8 @@ def _check_types(what: object = None, *, typechecker: Callable) -> object:
     """
     if what is None:
         return partial(_check_types, typechecker=typechecker)
-    if any(map(_is_for_jaxtyping, inspect.get_annotations(what).values())):
+    hints = inspect.get_annotations(what).values()
+    if any(isinstance(hint, str) or _has_arrays(hint) for hint in hints):  # text: or unresolvable
         return _with_shapes(what, typechecker=typechecker)
     if not inspect.isclass(what):
         return beartype(what)
