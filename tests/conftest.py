@@ -17,7 +17,6 @@ from typing import get_args
 
 import jaxtyping
 import pytest
-from beartype import beartype
 
 _with_shapes = jaxtyping.jaxtyped
 
@@ -35,14 +34,14 @@ def _check_types(what: object = None, *, typechecker: Callable) -> object:
     """
     if what is None:
         return partial(_check_types, typechecker=typechecker)
+    if inspect.isclass(what):
+        if dataclasses.is_dataclass(what):
+            what.__init__ = _check_types(what.__init__, typechecker=typechecker)
+        return what
     hints = inspect.get_annotations(what).values()
     if any(isinstance(hint, str) or _has_arrays(hint) for hint in hints):  # text: or unresolvable
         return _with_shapes(what, typechecker=typechecker)
-    if not inspect.isclass(what):
-        return beartype(what)
-    if dataclasses.is_dataclass(what):
-        what.__init__ = beartype(what.__init__)
-    return what
+    return typechecker(what)
 
 
 jaxtyping.jaxtyped = _check_types  # what the hook calls
