@@ -13,17 +13,23 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
-from typing import get_args
+from typing import ForwardRef, Literal, get_args, get_origin
 
 import jaxtyping
 import pytest
+from beartype import BeartypeConf, beartype
 
 _with_shapes = jaxtyping.jaxtyped
+_plainly = beartype(conf=BeartypeConf(violation_type=jaxtyping.TypeCheckError))
 
 
-def _has_arrays(hint: object) -> bool:
+def _is_for_jaxtyping(hint: object) -> bool:
+    """Whether a hint has arrays, or names in quotes, of which some cannot be resolved."""
+    if get_origin(hint) is Literal:
+        return False
     is_array = inspect.isclass(hint) and issubclass(hint, jaxtyping.AbstractArray)
-    return is_array or any(map(_has_arrays, get_args(hint)))
+    is_text = isinstance(hint, str | ForwardRef)
+    return is_array or is_text or any(map(_is_for_jaxtyping, get_args(hint)))
 
 
 def _check_types(what: object = None, *, typechecker: Callable) -> object:
@@ -38,10 +44,9 @@ def _check_types(what: object = None, *, typechecker: Callable) -> object:
         if dataclasses.is_dataclass(what):
             what.__init__ = _check_types(what.__init__, typechecker=typechecker)
         return what
-    hints = inspect.get_annotations(what).values()
-    if any(isinstance(hint, str) or _has_arrays(hint) for hint in hints):  # text: or unresolvable
+    if any(map(_is_for_jaxtyping, inspect.get_annotations(what).values())):
         return _with_shapes(what, typechecker=typechecker)
-    return typechecker(what)
+    return _plainly(what)
 
 
 jaxtyping.jaxtyped = _check_types  # what the hook calls
