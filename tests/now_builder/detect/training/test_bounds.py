@@ -16,8 +16,8 @@ from now_builder.formats.split import Shares, SplitPlan, write_split
 
 
 @pytest.fixture(scope="module")
-def found(drawn, trained):
-    return measure_detector(drawn, trained[0], "test", threads=1)
+def found(drawn, weights):
+    return measure_detector(drawn, weights, "test", threads=1)
 
 
 def test_bounds_enclose_the_detector(drawn, found):
@@ -36,8 +36,8 @@ def test_bounds_enclose_the_detector(drawn, found):
         assert said in text
 
 
-def test_the_command_prints_a_table_or_json(drawn, trained, found, monkeypatch, capsys):
-    command = ["now-builder", "measure-detector", str(drawn), str(trained[0])]
+def test_the_command_prints_a_table_or_json(drawn, weights, found, monkeypatch, capsys):
+    command = ["now-builder", "measure-detector", str(drawn), str(weights)]
     monkeypatch.setattr(sys, "argv", [*command, "--pool", "test", "--threads", "1", "--json"])
     with pytest.raises(SystemExit) as ended:
         main()
