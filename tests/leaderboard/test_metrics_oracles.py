@@ -22,7 +22,7 @@ def _six(found):
 
 
 @pytest.mark.slow  # ranx compiles itself for a minute or two when it is new
-@pytest.mark.filterwarnings("ignore:unsafe cast")
+@pytest.mark.filterwarnings("ignore:.*unsafe cast")  # in colours
 @pytest.mark.parametrize("seed", range(3))
 def test_recalls_are_those_of_ranx(seed):
     ranx = pytest.importorskip("ranx")
