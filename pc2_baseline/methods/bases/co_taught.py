@@ -334,15 +334,15 @@ class CoTaught(TwoPeers[Pc2Network, PairStatistics]):
         clean, *_ = self._batches(own.division, self.train.warmup_epochs, peer)[0]
         pairs, images, _ = own.net.encode_split(own.train, clean, kind.rows)
         found, searched = self.searched_pairs(own, images, clean, pairs)
-        weights = kind.weight * self.is_counted(found).float()
-        columns = self.noisy_margins(found), found.correspondence, found.chosen, weights
+        margins, counted = self.noisy_margins(found), self.is_counted(found)
+        columns = margins, found.correspondence, found.chosen, counted
         lists = (column.tolist() for column in columns)
         return [
             PairTraining(
                 int(row), PEERS[peer], kind.name, float(own.division.clean_prob[row]),
-                weight, margin, cosine, int(searched[chosen]),
+                kind.weight if is_counted else 0.0, margin, cosine, int(searched[chosen]),
             )
-            for row, margin, cosine, chosen, weight in zip(kind.rows, *lists, strict=True)
+            for row, margin, cosine, chosen, is_counted in zip(kind.rows, *lists, strict=True)
         ]  # fmt: skip
 
     def _class_terms(
