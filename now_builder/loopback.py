@@ -1,6 +1,7 @@
 """Pages for one person at this machine: a server on 127.0.0.1, behind a path nobody can guess."""
 
 import secrets
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -87,6 +88,17 @@ class LoopbackHandler(BaseHTTPRequestHandler):
         return int(length) if length.isascii() and length.isdigit() else None
 
 
+class _Server(ThreadingHTTPServer):
+    """A server that ends with its process, and is silent where a browser hangs up."""
+
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Print what went wrong, but for a closed connection."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
+
+
 @contextmanager
 def listening(handler: type[LoopbackHandler], port: int, **attributes: Any) -> Iterator[str]:
     """Serve while the context is open; yield the URL, whose path nobody can guess.
@@ -102,10 +114,9 @@ def listening(handler: type[LoopbackHandler], port: int, **attributes: Any) -> I
     root = f"/{secrets.token_urlsafe(24)}/"
     own = type("Handler", (handler,), {**attributes, "root": root})
     try:
-        server = ThreadingHTTPServer(("127.0.0.1", port), own)
+        server = _Server(("127.0.0.1", port), own)
     except OSError as error:
         raise ConfigError(f"--port {port}: {error.strerror}; another, or 0 for any") from None
-    server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:

@@ -198,7 +198,7 @@ def _explain(opened: OpenRun, known: Truth | None, choice: Choice) -> ExplainedP
     """Ask the run's method how it trains with a sample of pairs, if it can tell."""
     if not isinstance(opened.method, Explaining):
         return None
-    with opened.open("train") as train:
+    with opened.open("train", from_disk=True) as train:
         return explain_sample(opened.folder, opened.method, train, known, choice.count, choice.seed)
 
 

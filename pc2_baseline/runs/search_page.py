@@ -19,6 +19,7 @@ from now_builder.formats.screenshots import Screenshot, some_screenshots
 from now_builder.formats.shard import image_kind
 from now_builder.html import template_environment
 from now_builder.loopback import LoopbackHandler, listening
+from now_builder.missing_package import describe_missing
 from pc2_baseline.runs.search import Found, Searcher
 
 MOST_BYTES = 20 * 2**20
@@ -79,6 +80,11 @@ class SearchPage:
                 return Answer(found, picture=_small(content, name))
         except NowError as error:
             return Answer(problem=str(error))
+        except ModuleNotFoundError as error:
+            problem = describe_missing(error, ["pc2-baseline", "search"])
+            if problem is None:
+                raise
+            return Answer(problem=problem)
 
     def render(self, answer: Answer, words: str = "") -> bytes:
         """Return the page."""

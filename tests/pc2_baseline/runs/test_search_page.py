@@ -17,6 +17,7 @@ import pytest
 from PIL import Image
 
 from now_builder.chromium import find_chromium
+from now_builder.describe import Describer
 from now_builder.detect.run import detect
 from now_builder.detect.settings import DetectSettings
 from now_builder.errors import ConfigError, FormatError
@@ -211,6 +212,19 @@ def test_the_page_takes_a_picture_and_says_what_is_wrong_with_one(world, served)
         assert (status, problem in text.decode()) == (400, True)
     status, text = post(served, b"\0" * (MOST_BYTES + 1))
     assert (status, "too large, expected at most 20 MiB" in text.decode()) == (400, True)
+
+
+def test_a_picture_without_the_detectors_packages_is_answered_in_a_line(world, monkeypatch):
+    missing = ModuleNotFoundError("No module named 'torchvision'", name="torchvision")
+
+    def describe(*_):
+        raise missing
+
+    monkeypatch.setattr(Describer, "__init__", describe)
+    with open_search(world.run) as searcher, serving(searcher, None, 5, 0) as url:
+        status, text = post(url, world.screenshots[world.pages[0].key])
+    assert status == 400
+    assert "torchvision is not installed, expected it here: pip install" in text.decode()
 
 
 def test_who_does_not_know_the_url_or_comes_from_elsewhere_is_not_answered(world, served):
