@@ -246,24 +246,36 @@ NO_DROPOUT = ["model.dropout=0", "model.feature_dropout=0"]
 
 
 @pytest.mark.parametrize(
-    ("preset", "overrides"),
+    "variant",
     [
-        ("pc2-paper", []),
-        ("pc2-paper", ['method.search_in="clean_set"', "method.mismatch_threshold=0.99"]),
-        ("pc2-released", ['method.steps="summed"', "method.zero_below=0.9"]),
+        ("pc2-paper", 'method.search_in="batch"', None),
+        ("pc2-paper", 'method.search_in="clean_set"', "mismatch_threshold"),
+        ("pc2-released", 'method.steps="summed"', "zero_below"),
     ],
 )
 @pytest.mark.parametrize("peer", [0, 1])
 def test_pairs_are_explained_as_they_are_then_trained_with(
-    divided, steps, monkeypatch, preset, overrides, peer
+    divided, steps, monkeypatch, variant, peer
 ):
-    """Margins are those that the loss is given; a pseudo-caption is the nearest clean pair's."""
-    sets = ["method.noisy_from_epoch=0", "method.lambda_noisy=0.25", *NO_DROPOUT, *overrides]
+    """Margins are those that the loss is given; a pseudo-caption is the nearest clean pair's.
+
+    Some cosines are below the threshold, and some above it.
+    """
+    preset, override, threshold = variant
+    sets = ["method.noisy_from_epoch=0", "method.lambda_noisy=0.25", *NO_DROPOUT, override]
     method, pairs = divided(preset, *sets)
-    outputs = method.epoch_outputs()
     method.banks[peer].predictions[:] = 0  # as where the best epoch's checkpoint was loaded
-    told = method.explain_pairs(pairs, np.arange(24), outputs)
-    own = {one.row: one for one in told if one.peer == "ab"[peer]}
+
+    def explain():
+        told = method.explain_pairs(pairs, np.arange(24), method.epoch_outputs())
+        return {one.row: one for one in told if one.peer == "ab"[peer]}
+
+    if threshold:
+        cosines = np.sort([one.correspondence for one in explain().values() if one.pseudo_caption])
+        gap = int(np.diff(cosines).argmax())
+        between = float(cosines[gap : gap + 2].mean())
+        method.method = method.method.model_copy(update={threshold: between})
+    own = explain()
     division = method.statistics[1 - peer].division
     assert sorted(row for row, one in own.items() if one.kind == "clean") == list(division.clean)
     seen = []
@@ -287,8 +299,12 @@ def test_pairs_are_explained_as_they_are_then_trained_with(
         one, near = own[row], torch.cosine_similarity(found[[row]], found[division.clean])
         assert one.pseudo_caption == division.clean[int(near.argmax())]
         assert one.correspondence == pytest.approx(float(near.max()), abs=1e-5)
-        kept = one.correspondence >= method.method.mismatch_threshold
-        assert one.weight == (0.25 if kept else 0.0)
+        assert one.weight == (0.25 if one.correspondence >= method.method.mismatch_threshold else 0)
+    if threshold == "mismatch_threshold":
+        assert {own[row].weight for row in division.noisy} == {0.0, 0.25}
+    if threshold == "zero_below":
+        zero = [row for row in division.noisy if own[row].correspondence < between]
+        assert zero == [row for row in division.noisy if own[row].margin == 0] != []
     assert all(own[row].pseudo_caption is None for row in division.clean)
 
 
