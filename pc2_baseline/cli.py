@@ -274,9 +274,7 @@ def examples(
 )
 def search(
     run: RunFolder,
-    words: Annotated[
-        str | None, typer.Argument(metavar="[WORDS]", help="What to look for.")
-    ] = None,
+    words: Annotated[str | None, typer.Argument(metavar="WORDS", help="What to look for.")] = None,
     image: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Look for this picture instead: PNG, JPEG or WebP."),
