@@ -307,14 +307,14 @@ def search(
     Or, with --image, the pages whose captions are nearest to a picture; the detector that described
     the release's pages describes it. --serve asks for both on a page of your own browser.
     """
-    from pc2_baseline.runs.search import in_words, open_search  # noqa: PLC0415 - torch is heavy
+    from pc2_baseline.runs.search.searcher import in_words, open_search  # noqa: PLC0415 - torch is heavy
 
     if (words is not None) + (image is not None) + serve != 1:
         raise ConfigError("expected one of WORDS, --image FILE and --serve")
     content = _read_picture(image) if image else b""
     with open_search(run, split, release=release, device_name=device, weights=weights) as searcher:
         if serve:
-            from pc2_baseline.runs.search_page import serve as start  # noqa: PLC0415 - quick help
+            from pc2_baseline.runs.search.page import serve as start  # noqa: PLC0415 - quick help
 
             start(searcher, captures, count, port, typer.echo)
             return

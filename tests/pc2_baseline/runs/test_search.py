@@ -15,7 +15,7 @@ from now_builder.formats.release import (
 from pc2_baseline.cli import main
 from pc2_baseline.config import read_settings
 from pc2_baseline.runs.open_run import similarity
-from pc2_baseline.runs.search import open_search
+from pc2_baseline.runs.search.searcher import open_search
 from pc2_baseline.runs.train import train
 
 QUICK = [

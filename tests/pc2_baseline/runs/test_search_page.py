@@ -26,8 +26,8 @@ from now_builder.formats.release import DATA_FOLDER, Pair, read_pairs, write_pai
 from now_builder.formats.shard import read_captures, read_rows
 from pc2_baseline.config import read_settings
 from pc2_baseline.runs.open_run import similarity
-from pc2_baseline.runs.search import open_search
-from pc2_baseline.runs.search_page import MOST_BYTES, file_of, serving
+from pc2_baseline.runs.search.page import MOST_BYTES, file_of, serving
+from pc2_baseline.runs.search.searcher import open_search
 from pc2_baseline.runs.train import train
 from tests.now_builder.detect.conftest import draw_captures
 

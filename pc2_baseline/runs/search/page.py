@@ -20,7 +20,7 @@ from now_builder.formats.shard import image_kind
 from now_builder.html import template_environment
 from now_builder.loopback import LoopbackHandler, listening
 from now_builder.missing_package import describe_missing
-from pc2_baseline.runs.search import Found, Searcher
+from pc2_baseline.runs.search.searcher import Found, Searcher
 
 MOST_BYTES = 20 * 2**20
 """Bytes of a request at most, a picture in it."""
