@@ -9,7 +9,7 @@ import typer
 
 from now_builder.command_line import Fields, Program
 from now_builder.command_line import run as run_app
-from now_builder.errors import ConfigError, TrainingError
+from now_builder.errors import ConfigError, FormatError, TrainingError
 
 if TYPE_CHECKING:
     from pc2_baseline.config import Plan, ZeroShotSettings
@@ -243,7 +243,7 @@ def examples(
         Path | None,
         typer.Option(
             help="CSV or Parquet with url or key, and matched (true or false), to mark training "
-            "pairs by; default: the run's noise file, if it has one."
+            "pairs by; default: the run's data.truth, or else its noise file, if it has one."
         ),
     ] = None,
     release: Release = None,
@@ -253,7 +253,8 @@ def examples(
 
     It shows the five captions nearest to a page and the five pages nearest to a caption, for a
     sample of the split, half of it right and half wrong; then the training pairs that the method
-    holds most surely for mismatched and for matched.
+    holds most surely for mismatched and for matched. Where a method changes captions or margins, as
+    PC2 does, a sample of noisy pairs with their pseudo-captions, and of clean ones, with margins.
     """
     from pc2_baseline.runs.examples import Choice  # noqa: PLC0415 - torch is heavy
     from pc2_baseline.runs.examples import examples as start  # noqa: PLC0415 - torch is heavy
@@ -267,23 +268,68 @@ def examples(
     epilog=_examples(
         'pc2-baseline search runs/pc2 "birthday cake"',
         'pc2-baseline search runs/pc2 "生日蛋糕" --split train --n 20 --json',
+        "pc2-baseline search runs/pc2 --image screenshot.png --weights detector.safetensors",
+        "pc2-baseline search runs/pc2 --serve --captures captures",
     )
 )
 def search(
     run: RunFolder,
-    words: Annotated[str, typer.Argument(metavar="WORDS", help="What to look for.")],
+    words: Annotated[str | None, typer.Argument(metavar="WORDS", help="What to look for.")] = None,
+    image: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Look for this picture instead: PNG, JPEG or WebP."),
+    ] = None,
+    weights: Annotated[
+        Path | None,
+        typer.Option(
+            help="Weights that the release's features were made with, to describe a picture by; "
+            "default: tiny-web, as for now-builder detect."
+        ),
+    ] = None,
+    serve: Annotated[
+        bool, typer.Option("--serve", help="Serve a page that asks, on 127.0.0.1, until stopped.")
+    ] = False,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="With --serve: port; 0 picks a free one.")
+    ] = 0,
+    captures: Annotated[
+        Path | None,
+        typer.Option(help="With --serve: folder of the release's captures, for the pictures."),
+    ] = None,
     split: Annotated[str, typer.Option(help="train, dev or test.")] = "test",
     count: Annotated[int, typer.Option("--n", min=1, help="Pages to list.")] = 10,
     release: Release = None,
     device: Device = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the pages whose screenshots are nearest to WORDS, cut as the release's captions were."""
-    from pc2_baseline.runs.search import in_words  # noqa: PLC0415 - torch is heavy
-    from pc2_baseline.runs.search import search as start  # noqa: PLC0415 - torch is heavy
+    """List the pages whose screenshots are nearest to WORDS, cut as the release's captions were.
 
-    found = start(run, words, split, count=count, release=release, device_name=device)
-    _print(asdict(found), in_words(found), as_json=as_json)
+    Or, with --image, the pages whose captions are nearest to a picture; the detector that described
+    the release's pages describes it. --serve asks for both on a page of your own browser.
+    """
+    from pc2_baseline.runs.search.searcher import in_words, open_search  # noqa: PLC0415 - torch is heavy
+
+    if (words is not None) + (image is not None) + serve != 1:
+        raise ConfigError("expected one of WORDS, --image FILE and --serve")
+    content = _read_picture(image) if image else b""
+    with open_search(run, split, release=release, device_name=device, weights=weights) as searcher:
+        if serve:
+            from pc2_baseline.runs.search.page import serve as start  # noqa: PLC0415 - quick help
+
+            start(searcher, captures, count, port, typer.echo)
+            return
+        if image:
+            found = searcher.by_picture(content, str(image), count)
+        else:
+            found = searcher.by_words(words or "", count)
+        _print(asdict(found), in_words(found), as_json=as_json)
+
+
+def _read_picture(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise FormatError(path, f"cannot be read ({error.strerror})") from None
 
 
 @app.command("make-noise")
@@ -323,7 +369,7 @@ def division(
         Path | None,
         typer.Option(
             help="CSV or Parquet with url or key, and matched (true or false); default: the "
-            "run's noise file."
+            "run's data.truth, or else its noise file."
         ),
     ] = None,
     release: Release = None,

@@ -61,6 +61,23 @@ def find_screenshots(captures: Path, pairs: Iterable[Pair]) -> dict[str, Screens
     return found
 
 
+def some_screenshots(captures: Path, pairs: Iterable[Pair]) -> dict[str, Screenshot]:
+    """Find those screenshots of pairs that are there, by key, and make sure that there are some.
+
+    Raises:
+        FormatError: If there is none, there is no such folder, or a shard cannot be read.
+    """
+    wanted = list(pairs)
+    found = screenshots_there(captures, wanted)
+    if not found:
+        raise FormatError(
+            captures,
+            f"no screenshot of any of the {len(wanted)} pages shown: not the captures that the "
+            "release was packaged from?",
+        )
+    return found
+
+
 def screenshots_there(captures: Path, pairs: Iterable[Pair]) -> dict[str, Screenshot]:
     """Find those screenshots of pairs that are there, by key, as :func:`find_screenshots` does.
 

@@ -15,8 +15,9 @@ from now_builder.formats.shard import read_place
 from now_builder.formats.verdicts import COLUMNS, VerdictFile, one_line, open_verdicts
 from now_builder.inspect.pairs import data_uri, drawn, language_of, link_of, locate
 from now_builder.inspect.report import render
-from now_builder.inspect.server import Audit, listening
+from now_builder.inspect.server import Audit, AuditHandler
 from now_builder.inspect.settings import AuditSettings
+from now_builder.loopback import listening
 
 _WIDEST = 720
 
@@ -59,7 +60,7 @@ def serving(release: Path, settings: AuditSettings) -> Iterator[str]:
             return _page(settings, items, verdicts)
 
         audit = Audit({pair.key: pair for pair in sample}, places, verdicts, settings.judge, page)
-        with listening(audit, settings.port) as url:
+        with listening(AuditHandler, settings.port, audit=audit) as url:
             yield url
 
 

@@ -1,22 +1,19 @@
-"""The audit's server: on loopback, behind a secret path, one verdict at a time."""
+"""What the audit's server answers: the page, its pictures, one verdict at a time."""
 
 import json
-import secrets
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from hmac import compare_digest
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from now_builder.errors import ConfigError, NowError
+from now_builder.errors import NowError
 from now_builder.formats.release import Pair
 from now_builder.formats.shard import Place, image_kind, read_place
 from now_builder.formats.verdicts import VERDICTS, Judged, VerdictFile, one_line
 from now_builder.inspect.pairs import language_of
+from now_builder.loopback import LoopbackHandler
 
 _BODY = 16 * 2**10
 """Bytes of a request at most."""
@@ -73,107 +70,53 @@ class Audit:
         return [verdict.key for verdict in self.verdicts.judged]
 
 
-@contextmanager
-def listening(audit: Audit, port: int) -> Iterator[str]:
-    """Serve an audit while the context is open; give the URL, whose path nobody can guess.
+class AuditHandler(LoopbackHandler):
+    """Answer a judge's browser.
 
-    Raises:
-        ConfigError: If the port is taken.
+    Attributes:
+        audit: The audit that is going on.
     """
-    root = f"/{secrets.token_urlsafe(24)}/"
-    handler = type("Handler", (_Handler,), {"audit": audit, "root": root})
-    try:
-        server = ThreadingHTTPServer(("127.0.0.1", port), handler)
-    except OSError as error:
-        raise ConfigError(f"--port {port}: {error.strerror}; another, or 0 for any") from None
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}{root}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
-
-class _Handler(BaseHTTPRequestHandler):
     audit: Audit
-    root: str
-    server_version = "now-builder"
-    sys_version = ""
-    timeout = 60
 
-    def do_GET(self) -> None:
+    def do_GET(self) -> None:  # noqa: N802 - the base's name
         """Answer with the page or a picture."""
-        path = self._path()
+        path = self.inner_path()
         folder, _, key = (path or "").partition("/")
         if path == "":
-            self._answer(HTTPStatus.OK, "text/html; charset=utf-8", self.audit.render().encode())
+            self.answer(HTTPStatus.OK, "text/html; charset=utf-8", self.audit.render().encode())
         elif folder == "pictures" and key in self.audit.places:
             picture = read_place(self.audit.places[key])
-            self._answer(HTTPStatus.OK, f"image/{image_kind(picture)}", picture, "max-age=3600")
+            self.answer(HTTPStatus.OK, f"image/{image_kind(picture)}", picture, "max-age=3600")
         else:
-            self._refuse(HTTPStatus.NOT_FOUND)
+            self.refuse(HTTPStatus.NOT_FOUND)
 
-    def do_POST(self) -> None:
+    def do_POST(self) -> None:  # noqa: N802 - the base's name
         """Take a verdict, or one back."""
-        path = self._path()
+        path = self.inner_path()
         if path not in {"verdict", "undo"}:
-            self._refuse(HTTPStatus.NOT_FOUND)
+            self.refuse(HTTPStatus.NOT_FOUND)
             return
-        length = self.headers.get("Content-Length", "")
-        if not (length.isascii() and length.isdigit()) or int(length) > _BODY:
-            self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+        body = self.read_body(_BODY)
+        if body is None:
+            self.refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
             return
-        body = self.rfile.read(int(length))
-        origin = self.headers.get("Origin")
         kind = self.headers.get("Content-Type", "").partition(";")[0].strip()
-        if kind != "application/json" or origin not in {None, f"http://{self.headers.get('Host')}"}:
-            self._refuse(HTTPStatus.FORBIDDEN)
+        if kind != "application/json" or self.is_from_elsewhere():
+            self.refuse(HTTPStatus.FORBIDDEN)
             return
         request = _object(body)
         if request is None:
-            self._refuse(HTTPStatus.BAD_REQUEST)
+            self.refuse(HTTPStatus.BAD_REQUEST)
             return
         try:
             answer = self.audit.undone() if path == "undo" else self.audit.judged(request)
         except (NowError, OSError) as error:
             text = f"{error}.".encode()
-            self._answer(HTTPStatus.INTERNAL_SERVER_ERROR, "text/plain; charset=utf-8", text)
+            self.answer(HTTPStatus.INTERNAL_SERVER_ERROR, "text/plain; charset=utf-8", text)
             return
         status = HTTPStatus.OK if answer is not None else HTTPStatus.CONFLICT
-        self._answer(status, "application/json", json.dumps(answer).encode())
-
-    def _path(self) -> str | None:
-        """Return the path behind the secret, ``None`` if the request lacks the secret."""
-        path = self.path.partition("?")[0].encode()
-        root = self.root.encode()
-        known = compare_digest(path[: len(root)], root)
-        return path[len(root) :].decode("latin-1") if known else None
-
-    def _refuse(self, status: HTTPStatus) -> None:
-        self._answer(status, "text/plain; charset=utf-8", status.phrase.encode())
-
-    def _answer(
-        self, status: HTTPStatus, kind: str, content: bytes, caching: str = "no-store"
-    ) -> None:
-        self.send_response(status)
-        for name, value in (
-            ("Content-Type", kind),
-            ("Content-Length", str(len(content))),
-            ("Cache-Control", caching),
-            ("X-Content-Type-Options", "nosniff"),
-            ("X-Frame-Options", "DENY"),
-            ("Referrer-Policy", "no-referrer"),
-            ("Cross-Origin-Resource-Policy", "same-origin"),
-        ):
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base's name
-        """Log nothing: a judge's terminal shows the URL and no more."""
+        self.answer(status, "application/json", json.dumps(answer).encode())
 
 
 def _object(body: bytes) -> dict[str, Any] | None:

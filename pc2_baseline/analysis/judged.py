@@ -42,6 +42,10 @@ class Surest:
     mismatched: list[Judged]
     matched: list[Judged]
 
+    def every(self) -> list[Judged]:
+        """Return the pairs of both ends."""
+        return self.mismatched + self.matched
+
 
 def read_surest(run: Path, release: Path, truth: Truth | None, count: int) -> Surest | None:
     """Read the pairs that the division of the selected epoch is surest about.
@@ -79,9 +83,7 @@ def ends(
     order = np.argsort(clean_prob, kind="stable")
 
     def judged(row: int) -> Judged:
-        known = truth is not None and bool(truth.known[row])
-        matched = bool(truth.matched[row]) if truth is not None and known else None
-        return Judged(row, float(clean_prob[row]), matched)
+        return Judged(row, float(clean_prob[row]), truth.matched_or_none(row) if truth else None)
 
     return (
         [judged(int(row)) for row in order[:count]],

@@ -41,6 +41,10 @@ class Truth:
         """Return the values of the known pairs alone."""
         return np.asarray(values[self.known])
 
+    def matched_or_none(self, row: int) -> bool | None:
+        """Return whether a pair is matched; ``None`` where that is not known."""
+        return bool(self.matched[row]) if self.known[row] else None
+
 
 @dataclass(frozen=True, slots=True)
 class DivisionQuality:
@@ -90,7 +94,7 @@ def report(run: Path, record: RunRecord, release: Path, truth: Path | None) -> D
         record: Its ``run.toml``.
         release: Where its release lies now.
         truth: CSV or Parquet with ``url`` or ``key``, and ``matched``; default: the run's
-            noise file.
+            ``data.truth``, or else its noise file.
 
     Raises:
         FormatError: If the truth file cannot be used, or all known pairs are of one kind.
@@ -111,15 +115,19 @@ def report(run: Path, record: RunRecord, release: Path, truth: Path | None) -> D
 
 def find_truth(record: RunRecord, release: Path, truth: Path | None) -> Truth:
     """Read the truth of a run's training pairs; arguments and errors as for :func:`report`."""
+    data = record.settings.data
+    truth = truth or data.truth
     if truth is None:
         return _of_noise(release, record)
-    return read_truth(truth, pair_names(release, record.settings.data, record.release.pairs))
+    return read_truth(truth, pair_names(release, data, record.release.pairs))
 
 
 def _of_noise(release: Path, record: RunRecord) -> Truth:
     path = record.settings.data.noise_file
     if path is None or record.release.noise is None:
-        raise ConfigError("--truth: the run has no noise file, so a truth file must be given")
+        raise ConfigError(
+            "--truth: the run has neither data.truth nor a noise file, so one must be given"
+        )
     captions, images = count_train(release, record.settings.data)
     truth = pairs_matched(read_noise(path, captions, images), images)
     if sha256_of(path) != record.release.noise.sha256:

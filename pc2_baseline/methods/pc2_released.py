@@ -138,27 +138,34 @@ class Pc2Released(CoTaught):
         method = self.method
         found, captions = self._search(own.net, noisy, pairs, int(lengths.max()))
         similarity = own.net.matching.score(noisy, captions)
-        low = found.correspondence < method.zero_below
-        correspondence = found.correspondence.masked_fill(low, 0.0)
-        margins = soft_margin(correspondence, method.margin, method.margin_base)
         negatives = None if method.repeated_negatives else found.negatives
         _, back = torch.unique(found.chosen, return_inverse=True)
+        margins = self.noisy_margins(found)
         costs = own.triplet(similarity[:, back], margins, negatives, self.noisy_axis)
-        return costs[found.correspondence >= method.mismatch_threshold].sum()
+        return costs[self.is_counted(found)].sum()
+
+    def noisy_margins(self, found: PseudoCaptions) -> Float[Tensor, " noisy"]:
+        """Return the margins of noisy pairs by their cosines; 0 where a cosine is too low."""
+        low = found.correspondence < self.method.zero_below
+        correspondence = found.correspondence.masked_fill(low, 0.0)
+        return soft_margin(correspondence, self.method.margin, self.method.margin_base)
 
     def _search(
         self, net: Pc2Network, noisy: ImageCodes, pairs: Encoded, words: int
     ) -> tuple[PseudoCaptions, CaptionCodes]:
         """Find a caption of the clean batch for each noisy image; return those that were chosen."""
-        describe = net.predict if self.method.search_by == "prediction" else pooled
-        asked, keys = describe(noisy), describe(pairs.images)
-        if not self.method.margin_gradient:
-            asked, keys = asked.detach(), keys.detach()
-        found = find_pseudo_captions(asked, keys)
+        found = self.find_in_batch(net, noisy, pairs)
         captions = pairs.captions
         if self.method.pseudo_caption_fit == "resampled":
             captions = refit(net, captions, words)
         return found, captions[torch.unique(found.chosen)]
+
+    def find_in_batch(self, net: Pc2Network, noisy: ImageCodes, pairs: Encoded) -> PseudoCaptions:
+        """Choose a pair of the clean batch for each noisy image; its cosine may have a gradient."""
+        if not self.method.margin_gradient:
+            return super().find_in_batch(net, noisy, pairs)
+        describe = net.predict if self.method.search_by == "prediction" else pooled
+        return find_pseudo_captions(describe(noisy), describe(pairs.images))
 
     def divide_pairs(self, train: PairSet, epoch: int, peer: int) -> PairStatistics:
         """Evaluate all pairs once with a peer and divide them."""

@@ -12,7 +12,7 @@ from torch import Tensor
 from pc2_baseline.config import Settings
 from pc2_baseline.data.pairs import PairSet
 from pc2_baseline.method_settings.pcsr import PcsrSettings
-from pc2_baseline.methods.bases.co_taught import CoTaught
+from pc2_baseline.methods.bases.co_taught import CoTaught, Kind
 from pc2_baseline.modules.class_history import ClassHistory
 from pc2_baseline.modules.contrastive import info_nce
 from pc2_baseline.modules.coteaching import (
@@ -131,6 +131,19 @@ class Pcsr(CoTaught):
     ) -> Float[Tensor, ""]:
         """Compute the triplet loss of noisy images with their pseudo-captions."""
         return self.pseudo_caption_loss(own, noisy, *self.search_batch(own, noisy, pairs))
+
+    def kinds(self, peer: int, division: Division, kept: Mapping[str, Tensor]) -> list[Kind]:
+        """Say how a peer learns which pairs: clean, refinable and ambiguous ones."""
+        clean, refinable = super().kinds(peer, division, kept)
+        noisy = division.noisy
+        consistent = kept[f"{PEERS[1 - peer]}.is_consistent"].numpy()[noisy]
+        ambiguous = Kind(
+            "ambiguous",
+            noisy[~consistent],
+            self.method.lambda_ambiguous,
+            by_pseudo_captions=self.method.ambiguous_captions == "pseudo",
+        )
+        return [clean, replace(refinable, name="refinable", rows=noisy[consistent]), ambiguous]
 
     def _warm_up_loss(self, peer: int, _: Rows, pairs: Encoded) -> Float[Tensor, ""]:
         """InfoNCE alone: the pseudo-classifier does not learn yet."""

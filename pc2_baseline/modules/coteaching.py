@@ -72,9 +72,9 @@ class PairStatistics(DividedPairs):
 
 def read_statistics(kind: type[Divided], state: Mapping[str, Tensor]) -> Divided:
     """Read back, as a class of statistics, what their ``to_tensors`` returned."""
-    values = {name: value.numpy() for name, value in state.items()}
-    division = Division(values.pop("clean_prob"), values.pop("is_clean"))
-    return kind(division=division, **values)
+    names = {field.name for field in fields(kind)} - {"division"}
+    division = Division(state["clean_prob"].numpy(), state["is_clean"].numpy())
+    return kind(division=division, **{name: state[name].numpy() for name in names})
 
 
 @dataclass(frozen=True)

@@ -13,13 +13,15 @@ from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.io import write_text
 from now_builder.formats.noise import own_images, read_noise
 from now_builder.formats.release import Pair, check_split, is_ours, read_pairs
-from now_builder.formats.screenshots import Screenshot, screenshots_there
+from now_builder.formats.screenshots import Screenshot, some_screenshots
 from now_builder.formats.shard import open_screenshot
 from now_builder.formats.split import Split
 from now_builder.html import template_environment
+from pc2_baseline.analysis.explained import ExplainedPairs, explain_sample
 from pc2_baseline.analysis.judged import Surest, read_surest
-from pc2_baseline.analysis.truth import find_truth
+from pc2_baseline.analysis.truth import Truth, find_truth
 from pc2_baseline.runs.open_run import OpenRun, mean_similarity, open_run
+from pc2_baseline.training.method import Explaining
 from pc2_baseline.training.run_folder import refuse_round
 
 NEAREST = 5
@@ -51,10 +53,11 @@ class Choice:
     Attributes:
         split: ``dev`` or ``test``.
         query: Key of the one page to show; ``None``: a sample.
-        count: Examples of each direction, and pairs at each end of the division.
-        seed: Seed of the sample.
+        count: Examples of each direction, pairs at each end of the division, and pairs of either
+            side of it that are explained.
+        seed: Seed of the samples.
         truth: Which training pairs are matched, as for ``pc2-baseline division``; ``None``: as
-            the run's noise file says, if it has one.
+            the run's ``data.truth``, or else its noise file says, if it has one.
     """
 
     split: str = "test"
@@ -75,6 +78,7 @@ class Shown:
         train: Pairs of the training split, by row.
         image_of: Row of the image that each training caption was given.
         surest: Pairs that the division is surest about; ``None`` if there is no division.
+        explained: How the method trains with some pairs; ``None`` if it does not tell.
     """
 
     pairs: Sequence[Pair]
@@ -83,13 +87,15 @@ class Shown:
     train: Sequence[Pair]
     image_of: Int[np.ndarray, " train"]
     surest: Surest | None
+    explained: ExplainedPairs | None
 
     def pages(self) -> list[Pair]:
         """Return the pages whose pictures are shown."""
         rows = {found.query for found in self.to_captions + self.to_pages}
         rows |= {row for found in self.to_pages for row, _ in found.nearest}
-        judged = [*self.surest.mismatched, *self.surest.matched] if self.surest else []
-        images = {int(self.image_of[one.row]) for one in judged}
+        told = {one.row for one in self.surest.every()} if self.surest else set()
+        told |= {one.row for one in self.explained.every()} if self.explained else set()
+        images = {int(self.image_of[row]) for row in told}
         return [self.pairs[row] for row in sorted(rows)] + [
             self.train[row] for row in sorted(images)
         ]
@@ -170,7 +176,8 @@ def _find(opened: OpenRun, split: Split, choice: Choice) -> Shown:
     rows = [row for row, pair in enumerate(pairs) if choice.query in (None, pair.key)]
     if not rows:
         raise ConfigError(f"--query {choice.query}: no page of the {split} split has this key")
-    is_known = choice.truth or opened.record.settings.data.noise_file
+    data = opened.record.settings.data
+    is_known = choice.truth or data.truth or data.noise_file
     known = find_truth(opened.record, opened.release, choice.truth) if is_known else None
     similarity, _ = mean_similarity([opened], split, whole=True)
     by_page = [neighbours(similarity[row], row) for row in rows]
@@ -183,7 +190,16 @@ def _find(opened: OpenRun, split: Split, choice: Choice) -> Shown:
         train,
         _image_of(opened, len(train)),
         read_surest(opened.folder, opened.release, known, choice.count),
+        _explain(opened, known, choice),
     )
+
+
+def _explain(opened: OpenRun, known: Truth | None, choice: Choice) -> ExplainedPairs | None:
+    """Ask the run's method how it trains with a sample of pairs, if it can tell."""
+    if not isinstance(opened.method, Explaining):
+        return None
+    with opened.open("train", from_disk=True) as train:
+        return explain_sample(opened.folder, opened.method, train, known, choice.count, choice.seed)
 
 
 def _image_of(opened: OpenRun, pairs: int) -> Int[np.ndarray, " train"]:
@@ -194,14 +210,7 @@ def _image_of(opened: OpenRun, pairs: int) -> Int[np.ndarray, " train"]:
 
 def _pictures(captures: Path, pages: Iterable[Pair]) -> dict[str, str]:
     """Return those screenshots that are there, as data URLs by key."""
-    wanted = list(pages)
-    found = screenshots_there(captures, wanted)
-    if not found:
-        raise FormatError(
-            captures,
-            f"no screenshot of any of the {len(wanted)} pages shown: not the captures that the "
-            "release was packaged from?",
-        )
+    found = some_screenshots(captures, pages)
     return {key: _data_url(screenshot, key) for key, screenshot in found.items()}
 
 

@@ -51,12 +51,15 @@ class OpenRun:
     parameters: int
 
     @contextmanager
-    def open(self, split: Split, *, whole: bool = False) -> Iterator[PairSet]:
+    def open(
+        self, split: Split, *, whole: bool = False, from_disk: bool = False
+    ) -> Iterator[PairSet]:
         """Open a split for scoring.
 
         Args:
             split: Which one.
             whole: Take all images of dev, whatever ``data.dev_images`` says.
+            from_disk: Hold no regions in memory: for a few pairs of many.
 
         Raises:
             FormatError: If the split cannot be read, or is neither the run's own nor a blind
@@ -64,7 +67,9 @@ class OpenRun:
         """
         settings = self.record.settings
         data = settings.data
-        data = data.model_copy(update={"dev_images": 0}) if whole else data
+        changed: dict[str, int] = {"dev_images": 0} if whole else {}
+        changed |= {"memory_gb": 0, "device_gb": 0} if from_disk else {}
+        data = data.model_copy(update=changed)
         with (
             fast_float32(settings.model.embed_dim),
             open_pairs(self.release, split, data, self.device) as pairs,

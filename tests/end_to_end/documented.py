@@ -30,6 +30,7 @@ ONLY_PARSED = {
     r"hf:|google/": "downloads a model; tests/pc2_baseline/runs/test_zero_shot.py has a small one",
     r"detectron2:": "detectron2 is on no registry: make test-detectron2",
     r"https://|export NOW_": "needs a board on the network: tests/leaderboard/service",
+    r"search .*--(serve|image)": "a page, a picture: tests/pc2_baseline/runs/test_search_page.py",
     r"leaderboard serve": "serves until it is stopped: tests/leaderboard/service",
     r"token revoke": "needs a token's own name: tests/leaderboard/service/test_admin.py",
     r"now-builder doctor": "looks at the whole machine: tests/now_builder/test_doctor.py",

@@ -4,15 +4,19 @@ The tutorial's, and those that visit pages, run in test_tutorial.py; which optio
 tested in test_readme.py.
 """
 
+import io
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from now_builder.formats.features import open_features
-from now_builder.formats.release import DATA_FOLDER
+from now_builder.formats.release import DATA_FOLDER, read_pairs, write_pairs
+from now_builder.formats.shard import HEIGHT, WIDTH, Capture, CaptureRow, write_shard
 from pc2_baseline.config import Plan
 from pc2_baseline.data.planted import plant
 from tests.end_to_end.documented import DOCS, run, runnable
@@ -97,9 +101,34 @@ def run_page(name: str) -> None:
         run(line, SMALLER)
 
 
+def write_captures(release: Path, captures: Path) -> None:
+    """Write captures of a release's test pages, which are given keys as those of a crawl."""
+    pairs = [
+        replace(pair, key=f"00000_{pair.pair_index:04d}") if pair.split == "test" else pair
+        for pair in read_pairs(release)
+    ]
+    write_pairs(release / "pairs.parquet", pairs)
+    file = io.BytesIO()
+    Image.new("RGB", (WIDTH, HEIGHT), "white").save(file, "PNG", compress_level=1)
+    pages = [pair for pair in pairs if pair.split == "test"]
+    rows = [CaptureRow(page.key, page.url, page.url, page.site, "ok") for page in pages]
+    captures.mkdir()
+    shots = [Capture(page.key, file.getvalue(), b"<html>", []) for page in pages]
+    write_shard(captures, 0, rows, shots)
+
+
+def rename_word(release: Path, old: str, new: str) -> None:
+    """Rename a token of the Jieba vocabulary."""
+    [path] = (release / "vocab").glob("*jieba.json")
+    path.write_text(path.read_text().replace(f'"{old}"', f'"{new}"'))
+
+
 @pytest.mark.slow
 def test_train_and_compare(folder):
+    write_captures(folder / "out/release", folder / "captures")
+    rename_word(folder / "out/release", "w0", "birthday")
     run_page("how-to/train")
+    assert "data:image/jpeg" in (folder / "page.html").read_text()
     assert (folder / "both.zip").exists()
     assert (folder / "runs/bf16/seed-1/log.jsonl").exists()
 

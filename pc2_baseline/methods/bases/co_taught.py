@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -17,15 +17,17 @@ from pc2_baseline.methods.bases.two_peers import TakeStep, TwoPeers
 from pc2_baseline.methods.networks import make_network
 from pc2_baseline.modules.bank import PredictionBank, oscillation
 from pc2_baseline.modules.coteaching import (
+    DIVISIONS,
     PEERS,
     PairStatistics,
     PeerEpoch,
     Rows,
     Triplet,
     dividing_batches,
+    read_statistics,
 )
-from pc2_baseline.modules.division import clean_posterior, divide
-from pc2_baseline.modules.learner import Step
+from pc2_baseline.modules.division import Division, clean_posterior, divide
+from pc2_baseline.modules.learner import Step, under
 from pc2_baseline.modules.losses import (
     MarginAxis,
     likeliest,
@@ -33,6 +35,7 @@ from pc2_baseline.modules.losses import (
     pseudo_class_loss,
     relatively_likeliest,
     soft_margin,
+    triplet_hardest,
     triplet_mean,
 )
 from pc2_baseline.modules.pc2_network import Encoded, Pc2Network, pooled
@@ -42,10 +45,27 @@ from pc2_baseline.networks.codes import CaptionCodes, ImageCodes
 from pc2_baseline.networks.network import MatchingNetwork
 from pc2_baseline.process_groups import ProcessGroup
 from pc2_baseline.progress import bar
-from pc2_baseline.training.method import Sizes, State
+from pc2_baseline.training.method import EpochOutputs, PairTraining, Sizes, State
 
 ClassLoss = Callable[[Tensor, Tensor], Tensor]
 """Loss of the images' pseudo-class logits, given the classes of their captions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """Pairs that a peer learns alike.
+
+    Attributes:
+        name: Such as ``clean``.
+        rows: The pairs.
+        weight: Factor of their triplet loss; 0: they are left out.
+        by_pseudo_captions: Whether their images learn from pseudo-captions.
+    """
+
+    name: str
+    rows: Rows
+    weight: float
+    by_pseudo_captions: bool
 
 
 class CoTaught(TwoPeers[Pc2Network, PairStatistics]):
@@ -170,9 +190,21 @@ class CoTaught(TwoPeers[Pc2Network, PairStatistics]):
         self, own: PeerEpoch, noisy: ImageCodes, pairs: Encoded
     ) -> tuple[PseudoCaptions, CaptionCodes]:
         """Find a caption of the clean batch for each noisy image; return those that were chosen."""
-        describe = own.net.predict if self.method.search_by == "prediction" else pooled
-        found = find_pseudo_captions(describe(noisy).detach(), describe(pairs.images).detach())
+        found = self.find_in_batch(own.net, noisy, pairs)
         return found, pairs.captions[torch.unique(found.chosen)]
+
+    def find_in_batch(self, net: Pc2Network, noisy: ImageCodes, pairs: Encoded) -> PseudoCaptions:
+        """Choose a pair of the clean batch for each noisy image."""
+        describe = net.predict if self.method.search_by == "prediction" else pooled
+        return find_pseudo_captions(describe(noisy).detach(), describe(pairs.images).detach())
+
+    def noisy_margins(self, found: PseudoCaptions) -> Float[Tensor, " noisy"]:
+        """Return the margins of noisy pairs, by the cosines of their pseudo-captions."""
+        return soft_margin(found.correspondence, self.method.margin, self.method.margin_base)
+
+    def is_counted(self, found: PseudoCaptions) -> Bool[Tensor, " noisy"]:
+        """Return which noisy pairs are similar enough to their pseudo-captions to be learned."""
+        return found.correspondence >= self.method.mismatch_threshold
 
     def pseudo_caption_loss(
         self, own: PeerEpoch, noisy: ImageCodes, found: PseudoCaptions, captions: CaptionCodes
@@ -186,10 +218,61 @@ class CoTaught(TwoPeers[Pc2Network, PairStatistics]):
             captions: The captions that were chosen, each once, in their order.
         """
         similarity = own.net.matching.score(noisy, captions)
-        margins = soft_margin(found.correspondence, self.method.margin, self.method.margin_base)
         _, back = torch.unique(found.chosen, return_inverse=True)
-        costs = own.triplet(similarity[:, back], margins, found.negatives)
-        return costs[found.correspondence >= self.method.mismatch_threshold].sum()
+        costs = own.triplet(similarity[:, back], self.noisy_margins(found), found.negatives)
+        return costs[self.is_counted(found)].sum()
+
+    def kinds(
+        self,
+        peer: int,  # noqa: ARG002 - some methods tell more kinds apart, by peer and outputs
+        division: Division,
+        kept: Mapping[str, Tensor],  # noqa: ARG002 - the same
+    ) -> list[Kind]:
+        """Say how a peer learns which pairs, once noisy ones are learned, too.
+
+        Args:
+            peer: The peer that learns.
+            division: The division that teaches it.
+            kept: The epoch's statistics as in ``divisions/``.
+        """
+        noisy = self.method.lambda_noisy if self.with_noisy else 0.0
+        return [
+            Kind("clean", division.clean, 1.0, by_pseudo_captions=False),
+            Kind("noisy", division.noisy, noisy, by_pseudo_captions=self.with_noisy),
+        ]
+
+    @torch.no_grad()
+    def explain_pairs(
+        self, train: PairSet, rows: Rows, outputs: EpochOutputs
+    ) -> list[PairTraining]:
+        """Tell how each peer would train with some pairs in an epoch after the warm-up.
+
+        Pseudo-captions are searched in the first clean batch of such an epoch, or where the
+        method searches else, by the networks in evaluation mode.
+
+        Args:
+            train: The training split.
+            rows: The pairs.
+            outputs: What :meth:`epoch_outputs` returned; statistics are these from then on.
+        """
+        kept = outputs[DIVISIONS]
+        self.statistics = [read_statistics(self.divided, under(kept, name)) for name in PEERS]
+        found = []
+        for peer in range(len(PEERS)):
+            own = self.peer_epoch(train, peer, triplet_hardest)
+            own.net.eval()
+            for kind in self.kinds(peer, own.division, kept):
+                asked = replace(kind, rows=rows[np.isin(rows, kind.rows)])
+                if len(asked.rows):
+                    explain = self._explain_noisy if kind.by_pseudo_captions else self._explain
+                    found += explain(own, peer, asked)
+        return found
+
+    def searched_pairs(
+        self, own: PeerEpoch, noisy: ImageCodes, clean: Rows, pairs: Encoded
+    ) -> tuple[PseudoCaptions, Rows]:
+        """Find pseudo-captions; return them and the pairs among which they were searched."""
+        return self.find_in_batch(own.net, noisy, pairs), clean
 
     def warm_up_loss(self, train: PairSet, peer: int, rows: Rows) -> Float[Tensor, ""]:
         """Compute the loss of a batch of the warm-up."""
@@ -227,10 +310,40 @@ class CoTaught(TwoPeers[Pc2Network, PairStatistics]):
 
     def _matching_loss(self, own: PeerEpoch, pairs: Encoded, rows: Rows) -> Float[Tensor, ""]:
         """Triplet loss of pairs with soft margins by their correspondence."""
-        correspondence = torch.from_numpy(own.correspondence[rows]).float().to(self.device)
-        margins = soft_margin(correspondence, self.method.margin, self.method.margin_base)
         similarity = own.net.matching.score(pairs.images, pairs.captions)
-        return own.triplet(similarity, margins, None, self.clean_axis).sum()
+        return own.triplet(similarity, self._margins(own, rows), None, self.clean_axis).sum()
+
+    def _margins(self, own: PeerEpoch, rows: Rows) -> Float[Tensor, " rows"]:
+        """Return the soft margins of pairs by their correspondence."""
+        correspondence = torch.from_numpy(own.correspondence[rows]).float().to(self.device)
+        return soft_margin(correspondence, self.method.margin, self.method.margin_base)
+
+    def _explain(self, own: PeerEpoch, peer: int, kind: Kind) -> list[PairTraining]:
+        """Tell how pairs with their own captions are learned."""
+        margins = self._margins(own, kind.rows).tolist()
+        return [
+            PairTraining(
+                int(row), PEERS[peer], kind.name, float(own.division.clean_prob[row]),
+                kind.weight, margin, float(own.correspondence[row]),
+            )
+            for row, margin in zip(kind.rows, margins, strict=True)
+        ]  # fmt: skip
+
+    def _explain_noisy(self, own: PeerEpoch, peer: int, kind: Kind) -> list[PairTraining]:
+        """Tell how pairs with pseudo-captions are learned."""
+        clean, *_ = self._batches(own.division, self.train.warmup_epochs, peer)[0]
+        pairs, images, _ = own.net.encode_split(own.train, clean, kind.rows)
+        found, searched = self.searched_pairs(own, images, clean, pairs)
+        margins, counted = self.noisy_margins(found), self.is_counted(found)
+        columns = margins, found.correspondence, found.chosen, counted
+        lists = (column.tolist() for column in columns)
+        return [
+            PairTraining(
+                int(row), PEERS[peer], kind.name, float(own.division.clean_prob[row]),
+                kind.weight if is_counted else 0.0, margin, cosine, int(searched[chosen]),
+            )
+            for row, margin, cosine, chosen, is_counted in zip(kind.rows, *lists, strict=True)
+        ]  # fmt: skip
 
     def _class_terms(
         self, net: Pc2Network, pairs: Encoded, class_loss: ClassLoss = pseudo_class_loss

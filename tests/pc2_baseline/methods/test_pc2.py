@@ -240,3 +240,77 @@ def test_the_noisy_loss_counts_by_its_weight(divided, steps, preset, which):
     noisy = found[1.0] - found[0.0]
     assert noisy > 0.01
     assert found[0.25] == pytest.approx(found[0.0] + 0.25 * noisy, rel=1e-5)
+
+
+NO_DROPOUT = ["model.dropout=0", "model.feature_dropout=0"]
+
+
+@pytest.mark.parametrize(
+    "variant",
+    [
+        ("pc2-paper", 'method.search_in="batch"', None),
+        ("pc2-paper", 'method.search_in="clean_set"', "mismatch_threshold"),
+        ("pc2-released", 'method.steps="summed"', "zero_below"),
+    ],
+)
+@pytest.mark.parametrize("peer", [0, 1])
+def test_pairs_are_explained_as_they_are_then_trained_with(
+    divided, steps, monkeypatch, variant, peer
+):
+    """Margins are those that the loss is given; a pseudo-caption is the nearest clean pair's.
+
+    Some cosines are below the threshold, and some above it.
+    """
+    preset, override, threshold = variant
+    sets = ["method.noisy_from_epoch=0", "method.lambda_noisy=0.25", *NO_DROPOUT, override]
+    method, pairs = divided(preset, *sets)
+    method.banks[peer].predictions[:] = 0  # as where the best epoch's checkpoint was loaded
+
+    def explain():
+        told = method.explain_pairs(pairs, np.arange(24), method.epoch_outputs())
+        return {one.row: one for one in told if one.peer == "ab"[peer]}
+
+    if threshold:
+        cosines = np.sort([one.correspondence for one in explain().values() if one.pseudo_caption])
+        gap = int(np.diff(cosines).argmax())
+        between = float(cosines[gap : gap + 2].mean())
+        method.method = method.method.model_copy(update={threshold: between})
+    own = explain()
+    division = method.statistics[1 - peer].division
+    assert sorted(row for row, one in own.items() if one.kind == "clean") == list(division.clean)
+    seen = []
+    for name in ("triplet_mean", "triplet_hardest"):
+        real = getattr(two_peers, name)
+        monkeypatch.setattr(
+            two_peers,
+            name,
+            lambda similarity, margins, *more, real=real: (
+                seen.append(margins), real(similarity, margins, *more)
+            )[1],
+        )  # fmt: skip
+    with torch.no_grad():
+        net = method.nets[peer].eval()
+        found = net.predict(net.matching.encode_images(pairs.batch(np.arange(24)).regions))
+    steps.clear()
+    method._learn(pairs, 1, peer)
+    rows, margins = steps[0][1].pair_index, torch.cat(seen[:2]).tolist()
+    assert [own[row].margin for row in rows] == pytest.approx(margins, abs=1e-6)
+    for row in division.noisy:
+        one, near = own[row], torch.cosine_similarity(found[[row]], found[division.clean])
+        assert one.pseudo_caption == division.clean[int(near.argmax())]
+        assert one.correspondence == pytest.approx(float(near.max()), abs=1e-5)
+        assert one.weight == (0.25 if one.correspondence >= method.method.mismatch_threshold else 0)
+    if threshold == "mismatch_threshold":
+        assert {own[row].weight for row in division.noisy} == {0.0, 0.25}
+    if threshold == "zero_below":
+        zero = [row for row in division.noisy if own[row].correspondence < between]
+        assert zero == [row for row in division.noisy if own[row].margin == 0] != []
+    assert all(own[row].pseudo_caption is None for row in division.clean)
+
+
+def test_without_pseudo_captions_noisy_pairs_are_told_to_be_left_out(divided):
+    method, pairs = divided("pc2-paper", "method.pseudo_captions=false")
+    told = method.explain_pairs(pairs, np.arange(24), method.epoch_outputs())
+    noisy = [one for one in told if one.kind == "noisy"]
+    assert len(noisy) == 16
+    assert {(one.weight, one.pseudo_caption) for one in noisy} == {(0.0, None)}

@@ -15,7 +15,7 @@ from now_builder.formats.release import (
 from pc2_baseline.cli import main
 from pc2_baseline.config import read_settings
 from pc2_baseline.runs.open_run import similarity
-from pc2_baseline.runs.search import search
+from pc2_baseline.runs.search.searcher import open_search
 from pc2_baseline.runs.train import train
 
 QUICK = [
@@ -30,6 +30,19 @@ def run(request, tiny, tmp_path_factory):
     own = ["method.dim=4"] if request.param == "ridge" else []
     train(tiny, folder, read_settings(request.param, [*QUICK, *own]))
     return folder
+
+
+def search(run, words, count=10):
+    with open_search(run) as searcher:
+        return searcher.by_words(words, count)
+
+
+def program(monkeypatch, capsys, *line):
+    """Run a command line; return its exit code, and what it printed."""
+    monkeypatch.setattr(sys, "argv", ["pc2-baseline", *map(str, line)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    return ended.value.code, *capsys.readouterr()
 
 
 def test_the_words_of_a_caption_find_what_the_caption_finds(run, tiny):
@@ -55,14 +68,23 @@ def test_words_that_the_vocabulary_lacks_are_told(run):
 
 
 def test_the_command_prints_a_line_a_page_or_json(run, monkeypatch, capsys):
-    line = ["pc2-baseline", "search", str(run), "w0 w9", "--split", "train", "--n", "2"]
-    monkeypatch.setattr(sys, "argv", line)
-    with pytest.raises(SystemExit):
-        main()
-    head, *hits = capsys.readouterr().out.splitlines()
+    line = ["search", run, "w0 w9", "--split", "train", "--n", "2"]
+    _, out, _ = program(monkeypatch, capsys, *line)
+    head, *hits = out.splitlines()
     assert head == "w0 | w9: 2 of 24 pages of train"
-    monkeypatch.setattr(sys, "argv", [*line, "--json"])
-    with pytest.raises(SystemExit):
-        main()
-    found = json.loads(capsys.readouterr().out)
-    assert [hit["key"] for hit in found["hits"]] == [hit.split()[2] for hit in hits]
+    _, out, _ = program(monkeypatch, capsys, *line, "--json")
+    assert [hit["key"] for hit in json.loads(out)["hits"]] == [hit.split()[2] for hit in hits]
+
+
+def test_there_is_one_query(run, monkeypatch, capsys):
+    for line in ([], ["w0", "--serve"], ["w0", "--image", "x.png"]):
+        code, _, told = program(monkeypatch, capsys, "search", run, *line)
+        assert (code, told) == (1, "error: expected one of WORDS, --image FILE and --serve\n")
+
+
+def test_a_release_of_another_detector_is_not_searched_by_a_picture(run, monkeypatch, capsys):
+    code, _, told = program(monkeypatch, capsys, "search", run, "--image", __file__)
+    assert code == 1
+    assert "come from the detector 'planted', expected 'apt-style'" in told
+    code, _, told = program(monkeypatch, capsys, "search", run, "--image", "gone.png")
+    assert (code, told) == (1, "error: gone.png: cannot be read (No such file or directory)\n")

@@ -1,0 +1,193 @@
+"""Pages that a run finds for words, or for a picture."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from jaxtyping import Float
+
+from now_builder.encode import encode
+from now_builder.errors import ConfigError, FormatError
+from now_builder.formats.captions import UNK
+from now_builder.formats.features import open_features
+from now_builder.formats.release import (
+    Captions,
+    Pair,
+    check_split,
+    data_folder,
+    is_ours,
+    read_pairs,
+)
+from pc2_baseline.data.pairs import PairSet, frame, read_vocabulary
+from pc2_baseline.runs.open_run import OpenRun, open_run
+from pc2_baseline.training.run_folder import refuse_round
+
+if TYPE_CHECKING:
+    from now_builder.describe import Describer
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """A page that was found.
+
+    Attributes:
+        rank: From 1.
+        score: Similarity of the page, or its caption, and the query.
+        key: Its key.
+        url: Its URL.
+        caption: Its own caption.
+    """
+
+    rank: int
+    score: float
+    key: str
+    url: str
+    caption: str
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Output of ``pc2-baseline search``.
+
+    Attributes:
+        words: What was searched for; the name of the file for a picture.
+        tokens: Its tokens; ``<unk>`` for those that the vocabulary lacks. None for a picture.
+        split: Where.
+        pages: Pages of the split.
+        hits: The nearest pages, best first; of a picture those with the nearest captions.
+    """
+
+    words: str
+    tokens: list[str]
+    split: str
+    pages: int
+    hits: list[Hit]
+
+
+class Searcher:
+    """A run, open to search a split of its release. Made by :func:`open_search`.
+
+    Attributes:
+        pages: Pages of the split, by row.
+    """
+
+    def __init__(
+        self, opened: OpenRun, pairs: PairSet, pages: list[Pair], weights: Path | None
+    ) -> None:
+        self.pages = pages
+        self._opened, self._pairs, self._weights = opened, pairs, weights
+
+    def by_words(self, words: str, count: int) -> Found:
+        """Find the pages whose screenshots are nearest to words.
+
+        Args:
+            words: Cut as the release's captions were, see :func:`~now_builder.encode.encode`.
+            count: Most pages to return; of equal similarities the lower row goes first.
+
+        Raises:
+            FormatError: If the release lacks the tokenizer.
+            ConfigError: If none of the words is in the vocabulary.
+        """
+        release, data = self._opened.release, self._opened.record.settings.data
+        vocabulary = read_vocabulary(release, data)
+        ids = encode(release, data.tokenizer, vocabulary, words)
+        if all(found == UNK for found in ids):
+            raise ConfigError(f"{words!r}: no token of it is in the {data.tokenizer} vocabulary")
+        query = frame(self._opened.folder, Captions([words], [ids]), vocabulary, data.max_tokens)
+        asked = replace(self._pairs, captions=query, image_of=np.zeros(1, int))
+        scores = self._opened.method.similarity(asked)[:, 0]
+        return self._found(words, [vocabulary.idx2word[str(id_)] for id_ in ids], scores, count)
+
+    def by_picture(self, content: bytes, name: str, count: int) -> Found:
+        """Find the pages whose captions are nearest to a picture.
+
+        Args:
+            content: A PNG, JPEG or WebP file, as :class:`~now_builder.describe.Describer` takes it.
+            name: What messages call it.
+            count: Most pages to return; of equal similarities the lower row goes first.
+
+        Raises:
+            FormatError: If it is no such picture.
+            ConfigError: If the release's features come from other weights.
+        """
+        regions = self.describe(content, name)[None]
+        pairs = len(self._pairs)
+        asked = replace(self._pairs, regions=regions, image_of=np.zeros(pairs, int))
+        return self._found(name, [], self._opened.method.similarity(asked)[0], count)
+
+    @cached_property
+    def describe(self) -> "Describer":
+        """The detector that described the pages of the split."""
+        from now_builder.describe import Describer  # noqa: PLC0415 - words need no detector
+
+        path = data_folder(self._opened.release) / f"{self._split}.h5"
+        if not path.is_file():
+            raise FormatError(path, "no such file, without which no picture can be described alike")
+        with open_features(path) as features:
+            attributes = dict(features.attributes)
+        return Describer(attributes, self._weights, str(self._opened.device))
+
+    @property
+    def _split(self) -> str:
+        return self.pages[0].split
+
+    def _found(
+        self, words: str, tokens: list[str], scores: Float[np.ndarray, " pages"], count: int
+    ) -> Found:
+        order = [int(row) for row in np.argsort(-scores, kind="stable")[:count]]
+        hits = [
+            Hit(rank, float(scores[row]), page.key, page.url, page.caption)
+            for rank, row in enumerate(order, 1)
+            for page in [self.pages[row]]
+        ]
+        return Found(words, tokens, self._split, len(self.pages), hits)
+
+
+@contextmanager
+def open_search(
+    run: Path,
+    split: str = "test",
+    *,
+    release: Path | None = None,
+    device_name: str | None = None,
+    weights: Path | None = None,
+) -> Iterator[Searcher]:
+    """Open a run's best epoch to search a split.
+
+    Args:
+        run: The run folder.
+        split: ``train``, ``dev`` or ``test``.
+        release: Where the release lies; default: where it was at training.
+        device_name: Default: as set for the run.
+        weights: Weights of the detector that describes a picture; default: those that come with
+            the package.
+
+    Raises:
+        FormatError: If run or release cannot be read, or the release has no ``pairs.parquet``.
+    """
+    name = check_split(split)
+    opened = open_run(run, release=release, device=device_name)
+    if not is_ours(opened.release):
+        raise FormatError(
+            opened.release, "no pairs.parquet, expected a release of now-builder package"
+        )
+    refuse_round(opened.release, name)
+    pages = [pair for pair in read_pairs(opened.release) if pair.split == name]
+    pages.sort(key=lambda pair: pair.pair_index)
+    with opened.open(name, whole=True) as pairs:
+        yield Searcher(opened, pairs, pages, weights)
+
+
+def in_words(found: Found) -> str:
+    """Write what was found for people: a line a page."""
+    query = " | ".join(found.tokens) or found.words
+    head = f"{query}: {len(found.hits)} of {found.pages} pages of {found.split}"
+    return "\n".join([head, *(_line(hit) for hit in found.hits)])
+
+
+def _line(hit: Hit) -> str:
+    return f"{hit.rank:>3} {hit.score:>7.3f}  {hit.key}  {hit.url:.60}  {hit.caption:.100}"

@@ -1,0 +1,39 @@
+"""The server behind pages for one person."""
+
+import http.client
+from urllib.parse import urlsplit
+
+import pytest
+
+from now_builder.errors import ConfigError
+from now_builder.loopback import LoopbackHandler, listening
+
+
+class Broken(LoopbackHandler):
+    """A handler that fails as it is told to."""
+
+    error = OSError
+
+    def do_GET(self):  # noqa: N802 - the base's name
+        """Fail."""
+        raise self.error("while answering")
+
+
+@pytest.mark.parametrize(("error", "told"), [(BrokenPipeError, False), (ValueError, True)])
+def test_a_browser_that_hangs_up_leaves_no_word_on_the_terminal(error, told, capfd):
+    with listening(Broken, 0, error=error) as url:
+        parts = urlsplit(url)
+        connection = http.client.HTTPConnection(parts.netloc, timeout=10)
+        connection.request("GET", parts.path)
+        with pytest.raises(http.client.RemoteDisconnected):
+            connection.getresponse()
+        connection.close()
+    assert ("while answering" in capfd.readouterr().err) == told
+
+
+def test_a_port_that_is_taken_is_told():
+    with listening(Broken, 0) as url:
+        port = urlsplit(url).port
+        taken = pytest.raises(ConfigError, match=f"--port {port}: .*another, or 0 for any")
+        with taken, listening(Broken, port):
+            pass
