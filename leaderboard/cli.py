@@ -13,7 +13,6 @@ app = Program(
     name="now-leaderboard",
     help="Judge a similarity matrix (images x captions) on a Noise-of-Web release: recalls both "
     "ways, rSum with its interval, and a board that shows it beside the paper's rows.",
-    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 COMMANDS: dict[str, dict[str, Callable[..., None]]] = {

@@ -26,7 +26,6 @@ app = Program(
     name="now-builder",
     help="Build a Noise-of-Web dataset: URL list -> captures -> region features and token ids -> "
     "release. Every stage may be killed and run again; --force starts it over.",
-    context_settings={"help_option_names": ["-h", "--help"]},
 )
 simweb = Program(
     name="now-builder simweb",

@@ -51,20 +51,18 @@ class Program(typer.Typer):
     Args:
         name: What messages call it.
         help: What it is for.
-        context_settings: As for ``typer.Typer``.
     """
 
     def __init__(
         self,
         name: str,
         help: str,  # noqa: A002 - Typer's word
-        context_settings: dict[str, Any] | None = None,
     ) -> None:
         super().__init__(
             name=name,
             help=help,
             cls=_Group,
-            context_settings={"max_content_width": 100, **(context_settings or {})},
+            context_settings={"max_content_width": 100, "help_option_names": ["-h", "--help"]},
             no_args_is_help=True,
             pretty_exceptions_enable=False,
             rich_markup_mode=None,

@@ -144,6 +144,12 @@ def test_a_settings_class_becomes_options():
     assert CliRunner().invoke(app, ["measure", "it"]).exit_code == 2, "a name is required"
 
 
+@pytest.mark.parametrize("words", [[], ["measure"]])
+def test_help_has_a_short_name_in_every_program(words):
+    asked = [CliRunner().invoke(app, [*words, name]).output for name in ("-h", "--help")]
+    assert asked[0] == asked[1] != ""
+
+
 def test_a_setting_out_of_range_is_named_with_its_command():
     done = CliRunner().invoke(app, ["measure", "it", "-n", "x", "--width", "0"])
     assert isinstance(done.exception, ConfigError)
