@@ -324,7 +324,10 @@ def test_a_run_without_noise_needs_a_truth_file(tiny, tmp_path, call, small_sett
     settings += ["train.warmup_epochs=1", "train.epochs=0"]
     train(tiny, tmp_path / "run", read_settings("sgr", settings))
     assert read_run(tmp_path / "run").release.noise is None
-    failed(call("division", tmp_path / "run"), "--truth: the run has no noise file")
+    failed(
+        call("division", tmp_path / "run"),
+        "--truth: the run has neither data.truth nor a noise file",
+    )
     code, out, _ = call("evaluate", tmp_path / "run", "--json")
     assert (code, json.loads(out)["captions"]) == (0, 8), "NoW can be evaluated too"
 

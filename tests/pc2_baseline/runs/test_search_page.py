@@ -284,12 +284,13 @@ def test_a_browser_searches_by_words_and_by_a_picture(world, served, tmp_path):
         page.goto(served)
         page.get_by_label("Words").fill("w0 w1")
         page.get_by_role("button", name="Search words").click()
-        assert page.locator("li").count() == 5
+        driver.expect(page.locator("li")).to_have_count(5)
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
         page.get_by_label("Picture").set_input_files(shot)
         page.get_by_role("button", name="Search picture").click()
-        assert page.locator("h2").inner_text() == "Captions nearest to größe.png"
-        assert page.evaluate("[...document.images].every(i => i.complete && i.naturalWidth > 0)")
+        driver.expect(page.locator("h2")).to_have_text("Captions nearest to größe.png")
+        every = "document.images.length > 1 && [...document.images].every(i => i.naturalWidth > 0)"
+        page.wait_for_function(every)
         assert page.title() == "Search 8 pages"
         assert messages == []
         browser.close()
