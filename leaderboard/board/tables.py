@@ -200,7 +200,7 @@ def make_board(
     for entry in own:
         if entry.withdrawal is None:
             found = entry.result.flags + flags.get(entry.name, ())
-            row = replace(_scored(entry, name), flags=found)
+            row = _scored(entry, name, found)
             groups[_kind(row, entry.result, name)].append(row)
     left: dict[NoiseCondition, list[ReportedRow]] = defaultdict(list)
     for reported in read_reported(name):
@@ -330,13 +330,13 @@ def _section(
         kind=kind,
         with_reported=bool(reported),
         published=published,
-        rows=_placed(_with_places(rows, kind, kept)) if placed else _unplaced(rows),
+        rows=_placed(rows, kind, kept) if placed else tuple(_ordered(rows)),
         axis=axis,
         base=_base_of(min(row.low for row in rows if row.evidence != "reference"), axis),
     )
 
 
-def _scored(entry: Entry, board: BoardName) -> Row:
+def _scored(entry: Entry, board: BoardName, flags: tuple[Flag, ...]) -> Row:
     result = entry.result
     folds = result.folds if board == "coco-1k" else None
     part: Result | Folds = folds or result
@@ -356,6 +356,7 @@ def _scored(entry: Entry, board: BoardName) -> Row:
         recalls=part.i2t.values() + part.t2i.values(),
         ranked=result.ranked,
         entry=entry,
+        flags=flags,
         resampled=folds is None or folds.rsum_interval is not None,
     )
 
@@ -410,46 +411,61 @@ def _ranks(row: Row, kind: Kind) -> RankRecord | None:
     return result.ranks
 
 
-def _with_places(rows: list[Row], kind: Kind, kept: Kept) -> list[Row]:
-    """Add place intervals, and whether it is tied with the best, to each row with ranks.
+def _places(rows: list[Row], kind: Kind, kept: Kept) -> dict[int, tuple[tuple[int, int], bool]]:
+    """Find place intervals of rows with ranks, and whether they are tied with the best.
 
     Place intervals are those among rows with ranks, shifted by the other rows whose interval lies
     above the whole of a row's own (for the first place) or overlaps it (for the last).
+
+    Returns:
+        Both by the row's index.
     """
-    known = [(row, record) for row in rows if _competes(row) and (record := _ranks(row, kind))]
+    known = [
+        (at, row, record)
+        for at, row in enumerate(rows)
+        if _competes(row) and (record := _ranks(row, kind))
+    ]
     if not known:
-        return rows
-    hits = kept.hits({(row.entry and row.entry.name, kind.folds): ranks for row, ranks in known})
+        return {}
+    records = {(row.entry and row.entry.name, kind.folds): ranks for _, row, ranks in known}
+    hits = kept.hits(records)
     intervals = intervals_of(np.stack([one.drawn for one in hits]))
     tied = tied_with_first(np.stack([one.per_image for one in hits]))
-    others = [row for row in rows if not _competes(row) or _ranks(row, kind) is None]
-    rivals = [row for row in others if _competes(row)]
-    placed = []
-    for (row, _), (first, last), even in zip(known, intervals.tolist(), tied.tolist(), strict=True):
+    rivals = [row for row in rows if _competes(row) and _ranks(row, kind) is None]
+    found = {}
+    for (at, row, _), (first, last), even in zip(
+        known, intervals.tolist(), tied.tolist(), strict=True
+    ):
         above = sum(rival.low > row.high for rival in rivals)
         perhaps = sum(rival.high >= row.low for rival in rivals)
-        placed.append(replace(row, places=(first + above, last + perhaps), tied=even))
-    return placed + others
+        found[at] = (first + above, last + perhaps), even
+    return found
 
 
 def _competes(row: Row) -> bool:
     return row.ranked and not row.flags and row.evidence != "reference"
 
 
-def _unplaced(rows: list[Row]) -> tuple[Row, ...]:
-    """Sort by rSum, without places: rows under noise that only their submitters state."""
-    return tuple(replace(row, place=None) for row in _placed(rows))
-
-
-def _placed(rows: list[Row]) -> tuple[Row, ...]:
-    """Number the ranked by rSum, 1, 2, 2, 4; then put proof first, flagged and unranked last."""
+def _placed(rows: list[Row], kind: Kind, kept: Kept) -> tuple[Row, ...]:
+    """Number the ranked by rSum, 1, 2, 2, 4, add place intervals, and sort."""
     scores = sorted(-row.rsum for row in rows if _competes(row))
+    places = _places(rows, kind, kept)
+
+    def placed(at: int, row: Row) -> Row:
+        interval, tied = places.get(at, (row.places, row.tied))
+        place = bisect_left(scores, -row.rsum) + 1
+        return replace(row, place=place, places=interval, tied=tied)
+
+    return tuple(
+        _ordered(placed(at, row) if _competes(row) else row for at, row in enumerate(rows))
+    )
+
+
+def _ordered(rows: Iterable[Row]) -> list[Row]:
+    """Sort by rSum: proof first, flagged and unranked last."""
 
     def order(row: Row) -> tuple[object, ...]:
         name = row.entry.name if row.entry else ""
         return not row.ranked, bool(row.flags), not row.proof, -row.rsum, row.method, name
 
-    return tuple(
-        replace(row, place=bisect_left(scores, -row.rsum) + 1) if _competes(row) else row
-        for row in sorted(rows, key=order)
-    )
+    return sorted(rows, key=order)

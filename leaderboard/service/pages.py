@@ -65,6 +65,9 @@ class Pages:
         snapshot = self.snapshot()
         with self._rendering:
             if self._site is None or self._site[0] is not snapshot:
+                if self._site is not None and self._site[0].entries.keys() - snapshot.entries:
+                    self._kept = Kept()  # what was kept of entries that are gone is forgotten
+                self._page.cache_clear()
                 today, reports = datetime.now(UTC).date(), read_reports(self._store)
                 entries = snapshot.entries.values()
                 self._site = snapshot, Site(entries, today, reports, snapshot.key, kept=self._kept)

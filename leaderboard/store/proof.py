@@ -64,17 +64,19 @@ def prove(
         proof = proof_of(said.get(entry.name, []))
         if not proof.scored and entry.name not in known:
             _refuse_changed(store, entry)
-        proved = replace(entry, proof=proof)
-        found.append(_only_signed(proved, signed) if chain.keys else proved)
+        found.append(
+            _only_signed(entry, proof, signed) if chain.keys else replace(entry, proof=proof)
+        )
     return found
 
 
-def _only_signed(entry: Entry, signed: Mapping[str, Statement]) -> Entry:
+def _only_signed(entry: Entry, proof: Proof, signed: Mapping[str, Statement]) -> Entry:
     """Leave out what only the judge may say and did not sign."""
     name, runs = entry.name, entry.reproductions
-    file = signed.get(f"filings/{name}.json") or entry.proof.arrival is None
+    file = signed.get(f"filings/{name}.json") or proof.arrival is None
     return replace(
         entry,
+        proof=proof,
         filing=entry.filing if file else None,
         withdrawal=entry.withdrawal if f"withdrawals/{name}.json" in signed else None,
         reproductions=tuple(run for run in runs if reproduction_path(run) in signed),

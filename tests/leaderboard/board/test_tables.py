@@ -201,8 +201,8 @@ def test_places_in_folds_are_those_of_resampling_the_ranks_within_the_folds():
         for name, one in zip("ab", folds, strict=True)
     ]
     kind = Kind("test", "0" * 64, "field", NoiseCondition(protocol="unstated"), 4, 4, folds=2)
-    rows = [tables._scored(entry, "coco-1k") for entry in entries]
-    found = tables._with_places(rows, kind, Kept())
+    rows = [tables._scored(entry, "coco-1k", ()) for entry in entries]
+    found = tables._placed(rows, kind, Kept())
     assert [row.places for row in found] == [(1, 2), (1, 2)]
     assert all(row.resampled for row in found)
     assert found[1].low == 400.0
