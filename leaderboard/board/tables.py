@@ -10,7 +10,7 @@ from typing import Literal
 
 import numpy as np
 
-from leaderboard.board.kept import Kept
+from leaderboard.board.kept import Kept, Key
 from leaderboard.board.reported import NoiseCondition, ReportedRow, read_reported
 from leaderboard.core.tracks import Origin
 from leaderboard.core.uncertainty import intervals_of, sum_deviation, tied_with_first
@@ -427,7 +427,9 @@ def _places(rows: list[Row], kind: Kind, kept: Kept) -> dict[int, tuple[tuple[in
     ]
     if not known:
         return {}
-    records = {(row.entry and row.entry.name, kind.folds): ranks for _, row, ranks in known}
+    records: dict[Key, RankRecord] = {
+        (row.entry and row.entry.name, kind.folds): ranks for _, row, ranks in known
+    }
     hits = kept.hits(records)
     intervals = intervals_of(np.stack([one.drawn for one in hits]))
     tied = tied_with_first(np.stack([one.per_image for one in hits]))

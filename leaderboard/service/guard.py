@@ -9,15 +9,18 @@ import time
 import traceback
 from datetime import UTC, datetime
 
+import h11
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from leaderboard.service.metering import Meters
 from leaderboard.service.problems import Refusal, problem_response
 from leaderboard.site.pages import policy
 
 LOG = logging.getLogger("leaderboard.http")
+HEAD_SECONDS = 20.0
 BODY_SECONDS = 120.0
 MAX_SMALL = 2**16
 # A refused body of this announced size or less is read and dropped by uvicorn.
@@ -26,6 +29,42 @@ _MAX_DRAINED, _DRAIN_SECONDS = 2**22, 1.0
 _BODY = "now_leaderboard.body"
 _METHODS = {"GET", "HEAD", "PUT", "POST", "DELETE"}
 _PAGES = "/{path:path}"
+
+
+class Connection(H11Protocol):
+    """A connection on which the head of a request has to come in time.
+
+    Else whoever opens all connections that the service takes, and sends a letter now and then,
+    keeps everybody else out.
+    """
+
+    _late: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Wait for the first head."""
+        super().connection_made(transport)
+        self._wait_for_head()
+
+    def data_received(self, data: bytes) -> None:
+        """Wait on, or begin to wait, for as long as a head is incomplete."""
+        super().data_received(data)
+        self._wait_for_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Wait no longer."""
+        super().connection_lost(exc)
+        self._stop_waiting()
+
+    def _wait_for_head(self) -> None:
+        if self.conn.their_state is not h11.IDLE:
+            self._stop_waiting()
+        elif self._late is None:
+            self._late = self.loop.call_later(HEAD_SECONDS, self.transport.close)
+
+    def _stop_waiting(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
 
 
 class Body:

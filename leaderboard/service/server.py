@@ -13,7 +13,7 @@ from starlette.responses import Response
 from leaderboard.service.access import check_routes
 from leaderboard.service.admin_api import admin
 from leaderboard.service.api import api, root
-from leaderboard.service.guard import LOG, Guard
+from leaderboard.service.guard import LOG, Connection, Guard
 from leaderboard.service.problems import handle_errors, problem_response
 from leaderboard.service.running import Service, Settings
 from now_builder import __version__
@@ -81,6 +81,7 @@ def serve(settings: Settings, host: str, port: int) -> None:
         app,
         host=host,
         port=port,
+        http=Connection,
         log_level="warning",
         access_log=False,
         limit_concurrency=CONNECTIONS,

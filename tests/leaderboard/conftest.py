@@ -35,6 +35,7 @@ from leaderboard.scoring.result import Flag, Release
 from leaderboard.service.access import make_operator
 from leaderboard.service.accounts import create_token, create_user
 from leaderboard.service.database import open_database
+from leaderboard.service.guard import Connection
 from leaderboard.service.quotas import Quotas
 from leaderboard.service.running import Settings, make_judge
 from leaderboard.service.server import make_app
@@ -471,7 +472,9 @@ class _QuickServer(uvicorn.Server):
 @contextmanager
 def _served(app):
     listener = socket.create_server(("127.0.0.1", 0))
-    config = uvicorn.Config(app, log_level="error", access_log=False, server_header=False)
+    config = uvicorn.Config(
+        app, http=Connection, log_level="error", access_log=False, server_header=False
+    )
     server = _QuickServer(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()

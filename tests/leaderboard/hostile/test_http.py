@@ -6,6 +6,7 @@ import socket
 import sys
 import threading
 import time
+from contextlib import suppress
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -17,7 +18,7 @@ from fastapi.routing import APIRoute
 
 from leaderboard.service import guard
 from leaderboard.service.access import Access, Public, check_routes, rule_of
-from leaderboard.service.guard import BODY_SECONDS, LOG
+from leaderboard.service.guard import BODY_SECONDS, HEAD_SECONDS, LOG
 from leaderboard.store.entries import read_results
 
 OPERATOR = "a-token-for-the-tests-only"
@@ -240,6 +241,43 @@ def test_a_slow_body_is_cut_off(plain, monkeypatch):
     assert _talk(plain, drip(), pause=0.1).startswith(b"HTTP/1.1 408")
     head = _head(plain, "Content-Length: 50").replace(b"PUT /v1/sub", b"POST /v1/admin/users?")
     assert _talk(plain, [head, b"{"]).startswith(b"HTTP/1.1 408")
+    assert _left(plain) == []
+
+
+@pytest.mark.parametrize("start", [b"", b"GET / HT", b"GET / HTTP/1.1\r\nX: "])
+def test_a_slow_head_is_cut_off_on_new_connections_and_later(plain, monkeypatch, start):
+    assert HEAD_SECONDS > 10
+    monkeypatch.setattr(guard, "HEAD_SECONDS", 0.3)
+    drops = [start, b"x", b"x", b"x"] if start else []
+    assert _cut_off(plain, drops) == b""
+    whole = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+    assert _cut_off(plain, [whole, *drops]).startswith(b"HTTP/1.1 200")
+
+
+def _cut_off(board, pieces):
+    """Send pieces with pauses and wait for the end; give what came back."""
+    parts = urlsplit(board.url)
+    with socket.create_connection((parts.hostname, parts.port), timeout=10) as line:
+        with suppress(OSError):
+            for piece in pieces:
+                line.sendall(piece)
+                time.sleep(0.15)
+        answer = b""
+        with suppress(ConnectionResetError):
+            while piece := line.recv(65536):
+                answer += piece
+        return answer
+
+
+@pytest.mark.parametrize("before", [b"", b"3\r\nabc\r\n"])
+@pytest.mark.parametrize(
+    "line", [b"3;x=%b\r\nabc\r\n0\r\n\r\n", b"3;x=%b", b"0%b3\r\nabc\r\n0\r\n\r\n"]
+)
+@pytest.mark.parametrize("size", [70_000, 1_000_000])
+def test_chunks_with_long_lines_are_refused_at_once(plain, line, before, size):
+    head = _head(plain, "Transfer-Encoding: chunked", "Connection: close")
+    answer = _cut_off(plain, [head + before + line % (size * b"0")])
+    assert answer[9:12] in {b"400", b"422", b""}
     assert _left(plain) == []
 
 
