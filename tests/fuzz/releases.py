@@ -91,7 +91,7 @@ def _write_all(folder: Path) -> None:
     np.save(folder / "noise.npy", np.array([1, 0]))
     archive = folder / "archive"
     archive.mkdir()
-    np.save(archive / "test_ims.npy", np.zeros((1, 2, 2), np.float32))
+    np.save(archive / "test_ims.npy", np.zeros((1, 36, 1), np.float32))
     (archive / "test_caps_bert.txt").write_text("4,5,\n")
 
 
