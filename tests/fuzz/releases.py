@@ -68,7 +68,9 @@ def _write_all(folder: Path) -> None:
     Image.new("RGB", (2, 2)).save(picture, "PNG")
     urls = {"url": "http://a.test/", "url_canonical": "http://a.test/", "site": "a.test"}
     row = CaptureRow("00000_0000", **urls, status="ok", caption="a b", redirects=["x"])
-    capture = Capture(row.key, picture.getvalue(), b"<p>", [Element((0.0, 0.0, 1.0, 1.0), "p", text="t")])
+    capture = Capture(
+        row.key, picture.getvalue(), b"<p>", [Element((0.0, 0.0, 1.0, 1.0), "p", text="t")]
+    )
     write_plan(folder, [Planned(row.key, 0, **urls)])
     write_shard(folder, 0, [row], [capture])
     write_split(folder / "split.toml", _PLAN)
