@@ -33,7 +33,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such settings file") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+    except (ValueError, RecursionError, OSError) as error:  # tomllib's own, and of long numbers
         raise ConfigError(f"{path}: not a readable TOML file ({error})") from None
 
 
@@ -65,7 +65,7 @@ def with_overrides(tree: dict[str, Any], overrides: Iterable[str]) -> dict[str, 
 def _value(text: str) -> Any:
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return text
 
 

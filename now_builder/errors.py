@@ -5,7 +5,20 @@ from pathlib import Path
 
 
 class NowError(Exception):
-    """A mistake that the user can mend; its message says what was found and what was expected."""
+    """A mistake that the user can mend; its message says what was found and what was expected.
+
+    The message is one line that can be printed, whatever a file or a library put into it.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__("".join(map(_printable, message.strip())))
+
+
+def _printable(sign: str) -> str:
+    """Return a character as it can stand in a line: as it is, as a space, or escaped."""
+    if sign.isprintable():
+        return sign
+    return " " if sign.isspace() else ascii(sign)[1:-1]
 
 
 class ConfigError(NowError):

@@ -6,8 +6,6 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-import pyarrow.parquet as pq
-
 from now_builder.crawl.engines.local import crawl_shards, make_resolver, write_errors_explained
 from now_builder.crawl.plan.host_groups import host_groups
 from now_builder.crawl.plan.planning import make_plan
@@ -18,7 +16,7 @@ from now_builder.crawl.storage.own_files import start_over
 from now_builder.crawl.storage.shard_storage import local_rows, open_storage
 from now_builder.distribution import read_share
 from now_builder.errors import ConfigError
-from now_builder.formats.shard import complete_shards, rows_path
+from now_builder.formats.shard import complete_shards, read_columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +89,7 @@ def _summary(captures: Path, shards: Collection[int], visited: int, seconds: flo
     errors: Counter[str] = Counter()
     for shard in complete_shards(captures):
         if shard in shards:
-            table = pq.read_table(rows_path(captures, shard), columns=["status", "error"])
-            for row in table.to_pylist():
+            for row in read_columns(captures, shard, ("status", "error")):
                 statuses[row["status"]] += 1
                 if row["error"] is not None and row["status"] != "duplicate":
                     errors[row["error"]] += 1

@@ -8,13 +8,11 @@ from heapq import nlargest
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
-
 from now_builder.crawl.storage.locks import is_locked
 from now_builder.crawl.storage.shard_storage import local_rows
 from now_builder.crawl.storage.shard_writer import rows_so_far
 from now_builder.crawl.timings import read_timings
-from now_builder.formats.shard import read_plan, rows_path
+from now_builder.formats.shard import read_columns, read_plan, rows_path
 
 _LATEST, _RECENT = 1000, timedelta(minutes=10)
 
@@ -83,7 +81,7 @@ def crawl_status(captures: Path | str) -> CrawlStatus:
     """Count what a captures folder holds, without changing it; by URL only its finished shards.
 
     Raises:
-        FormatError: If it holds no crawl.
+        FormatError: If it holds no crawl, or a finished shard is torn.
     """
     with local_rows(captures) as folder:
         plan = read_plan(folder)
@@ -97,10 +95,9 @@ def crawl_status(captures: Path | str) -> CrawlStatus:
         for number in shards:
             # In this order: a shard finished meanwhile has its rows before its journal goes.
             rows = [asdict(row) for row in rows_so_far(folder, number)]
-            path = rows_path(folder, number)
-            if path.exists():
+            if rows_path(folder, number).exists():
                 status.finished += 1
-                rows = pq.ParquetFile(path).read(wanted).to_pylist()
+                rows = read_columns(folder, number, wanted)
             for row in rows:
                 _count(status, row)
             times = (row["fetched_at"] for row in rows if row["fetched_at"] is not None)

@@ -52,7 +52,7 @@ def _division_file(run: Path, release: Path) -> Path:
         trained_on = record["release"]["fingerprints"]["train"]
     except FileNotFoundError:
         raise FormatError(path, "no such file; `pc2-baseline train` writes it") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
+    except (ValueError, RecursionError, KeyError, TypeError) as error:
         raise FormatError(path, f"not the settings of a run ({error!r:.100})") from None
     if found != _RUN:
         raise FormatError(path, f"format is {found!r:.40}, expected {_RUN!r}")

@@ -229,7 +229,7 @@ def open_features(path: Path) -> Iterator[Features]:
 
     Raises:
         FormatError: If it is missing, torn, incomplete, of another format or shape, or holds
-            links, external storage, virtual datasets, unusual filters, types or attributes, or
+            links, external storage, virtual datasets, filters, unusual types or attributes, or
             claims more than it stores.
     """
     if not path.is_file():
@@ -267,11 +267,8 @@ _HOSTILE = (
 
 _PAGES, _PIECES, _ATTRIBUTES, _KEY = 2**24, 64, 256, 1024
 """At most: pages, chunks a page, attributes, bytes of a key."""
-_CHUNK, _PACKED = 64 * 2**20, 2**20
-"""Bytes of a chunk at most; where it is packed, HDF5 unpacks whatever is in it, a thousandfold."""
-_DEFLATE, _SHUFFLE, _FLETCHER32 = 1, 2, 3
-_GAIN = 1100
-"""More than deflate can ever gain: what claims more is not stored, it is filled in."""
+_CHUNK = 64 * 2**20
+"""Bytes of a chunk at most."""
 _REFERENCE = 16
 """Bytes that stand for a text of any length: length, address and number in a heap."""
 
@@ -317,8 +314,6 @@ def _keys(path: Path, file: h5py.File) -> list[str]:
 
 def _check_lengths(path: Path, file: h5py.File, data: h5py.Dataset) -> None:
     """Refuse long texts before they are read: many keys can refer to one huge text in the file."""
-    if data.id.get_create_plist().get_nfilters():
-        raise FormatError(path, "/keys: packed, expected texts of any length without filters")
     count, handle = data.shape[0], file.id.get_vfd_handle()
     if data.chunks is None:
         offset = data.id.get_offset()
@@ -335,7 +330,7 @@ def _check_lengths(path: Path, file: h5py.File, data: h5py.Dataset) -> None:
 
 
 def _dataset(path: Path, file: h5py.File, name: str) -> h5py.Dataset:
-    """Take a dataset by a hard link only, stored inside the file, with plain types and filters."""
+    """Take a dataset by a hard link only, stored inside the file, of a plain type."""
     if not isinstance(file.get(name, getlink=True), h5py.HardLink):
         raise FormatError(path, f"/{name}: missing, or a soft or external link")
     data = file[name]
@@ -346,6 +341,8 @@ def _dataset(path: Path, file: h5py.File, name: str) -> h5py.Dataset:
     found = _CLASSES.get(kind.get_class(), "of an unusual type")
     if found != wanted:
         raise FormatError(path, f"/{name}: values are {found}, expected {wanted}")
+    if wanted != "strings" and h5py.h5t.py_create(data.dtype) != kind:
+        raise FormatError(path, f"/{name}: values are {wanted} that are stored in an unusual way")
     variable = wanted == "strings" and kind.is_variable_str()
     _check_storage(path, file, data, _REFERENCE if variable else kind.get_size())
     return data
@@ -357,17 +354,16 @@ _WANTED = {"f": "floats", "i": "integers"}
 def _check_storage(path: Path, file: h5py.File, data: h5py.Dataset, item: int) -> None:
     """Refuse what would take more memory or time to read than the file is worth."""
     created = data.id.get_create_plist()
-    filters = [created.get_filter(number)[0] for number in range(created.get_nfilters())]
-    if not {*filters} <= {_DEFLATE, _SHUFFLE, _FLETCHER32} or len({*filters}) != len(filters):
-        raise FormatError(path, f"{data.name}: filters {sorted(filters)}, expected gzip at most")
+    if created.get_nfilters():
+        raise FormatError(
+            path, f"{data.name}: packed, expected plain values; h5repack -f NONE unpacks them"
+        )
     if data.shape is None or created.get_layout() == h5py.h5d.COMPACT:
         raise FormatError(path, f"{data.name}: no shape, or a compact layout")
-    packed = _DEFLATE in filters
-    limit = _PACKED if packed else _CHUNK
     chunk = math.prod(data.chunks or (1,)) * item
-    if chunk > limit:
+    if chunk > _CHUNK:
         raise FormatError(
-            path, f"{data.name}: chunks of {chunk} bytes, expected at most {limit // 2**20} MiB"
+            path, f"{data.name}: chunks of {chunk} bytes, expected at most {_CHUNK // 2**20} MiB"
         )
     sides = zip(data.shape, data.chunks or data.shape, strict=True)
     pieces = math.prod(-(-side // part) if part else 0 for side, part in sides)
@@ -375,15 +371,16 @@ def _check_storage(path: Path, file: h5py.File, data: h5py.Dataset, item: int) -
         raise FormatError(path, f"{data.name}: {pieces} chunks, expected at most {_PIECES} a page")
     claimed, stored = math.prod(data.shape) * item, data.id.get_storage_size()
     size = os.fstat(file.id.get_vfd_handle()).st_size
-    if claimed > stored * (_GAIN if packed else 1) or stored > size:
+    if claimed > stored or stored > size:
         raise FormatError(
             path, f"{data.name}: shape {data.shape}, but only {min(stored, size)} bytes are stored"
         )
-    sizes = [0]
-    if packed:
-        data.id.chunk_iter(lambda part: sizes.append(part.size))
-    if max(sizes) > chunk + 1024:
-        raise FormatError(path, f"{data.name}: {max(sizes)} bytes packed, for chunks of {chunk}")
+    sizes = {chunk}
+    if data.chunks:  # of a shorter one HDF5 reads what is behind it in memory, as values
+        data.id.chunk_iter(lambda part: sizes.add(part.size))
+    if len(sizes) > 1:
+        found = ", ".join(map(str, sorted(sizes - {chunk})[:3]))
+        raise FormatError(path, f"{data.name}: chunks of {found} bytes, expected {chunk}")
 
 
 def _mapped(file: h5py.File, data: h5py.Dataset) -> Any:

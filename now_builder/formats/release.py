@@ -294,8 +294,15 @@ def map_array(path: Path, missing: str) -> Any:
         return np.lib.format.open_memmap(path, mode="r")
     except FileNotFoundError:
         raise FormatError(path, missing) from None
-    except (ValueError, OSError, EOFError, SyntaxError, TokenError, MemoryError) as error:
+    except _NO_ARRAY as error:
         raise FormatError(path, f"not a readable .npy array ({error!r:.200})") from None
+
+
+_NO_ARRAY = (
+    OSError, EOFError, SyntaxError, TokenError, ValueError, TypeError, LookupError, ArithmeticError,
+    RecursionError, MemoryError,
+)  # fmt: skip
+"""Errors of numpy, and of the parser behind it, on a file that is no array of plain numbers."""
 
 
 @contextmanager

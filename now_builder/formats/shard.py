@@ -4,6 +4,7 @@ import gzip
 import io
 import json
 import re
+import struct
 import tarfile
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
 from now_builder.errors import FormatError
 from now_builder.formats.io import replacing
@@ -319,7 +320,19 @@ def read_rows(captures: Path, shard: int | None = None) -> list[CaptureRow]:
 def read_texts(captures: Path, shard: int) -> list[tuple[str, str, str]]:
     """Read key, site and caption of the pages of one shard that were captured and have a caption.
 
-    Of the table only the columns needed are read: :func:`read_rows` takes ten times as long.
+    Raises:
+        FormatError: If the shard is missing or torn.
+    """
+    rows = read_columns(captures, shard, ("key", "site", "status", "caption"))
+    return [
+        (row["key"], row["site"], row["caption"])
+        for row in rows
+        if row["status"] == "ok" and row["caption"]
+    ]
+
+
+def read_columns(captures: Path, shard: int, names: Sequence[str]) -> list[dict[str, Any]]:
+    """Read some columns of one shard's rows: :func:`read_rows` takes ten times as long.
 
     Raises:
         FormatError: If the shard is missing or torn.
@@ -327,14 +340,8 @@ def read_texts(captures: Path, shard: int) -> list[tuple[str, str, str]]:
     import pyarrow as pa  # noqa: PLC0415 - see formats.tables
 
     whole = schema_of(CaptureRow, _CAPTURES)
-    columns = [whole.field(name) for name in ("key", "site", "status", "caption")]
-    schema = pa.schema(columns, metadata=whole.metadata)
-    rows = read_table(rows_path(captures, shard), schema, _LATER, _REQUIRED)
-    return [
-        (row["key"], row["site"], row["caption"])
-        for row in rows
-        if row["status"] == "ok" and row["caption"]
-    ]
+    schema = pa.schema([whole.field(name) for name in names], metadata=whole.metadata)
+    return read_table(rows_path(captures, shard), schema, _LATER, _REQUIRED)
 
 
 def read_captures(
@@ -450,7 +457,9 @@ def from_members(path: Path, key: str, parts: dict[str, bytes]) -> Capture:
         tree = json.loads(parts["elements.json"])
         version = tree["format"]
         elements = [read_element(item) for item in tree["elements"]]
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (
+        ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError,
+    ) as error:  # fmt: skip
         raise FormatError(path, f"{key}.elements.json: not elements ({error!r:.200})") from None
     if version != _ELEMENTS_FORMAT:
         found = f"{key}.elements.json: format {version!r:.40}"
@@ -494,5 +503,12 @@ def open_screenshot(content: bytes, name: str) -> Image.Image:
     try:
         with Image.open(io.BytesIO(content)) as image:
             return image.convert("RGB")
-    except (UnidentifiedImageError, OSError, ValueError, Image.DecompressionBombError) as error:
-        raise FormatError(name, f"not a readable screenshot ({error})") from None
+    except _NO_PICTURE as error:
+        raise FormatError(name, f"not a readable screenshot ({error!s:.200})") from None
+
+
+_NO_PICTURE = (
+    OSError, EOFError, SyntaxError, ValueError, TypeError, LookupError, ArithmeticError,
+    struct.error, zlib.error, Image.DecompressionBombError,
+)  # fmt: skip
+"""Errors of Pillow on bytes that are no picture; what it cannot identify is an ``OSError``."""

@@ -57,10 +57,10 @@ def read_rows(
     with _readable(path), pq.ParquetFile(path) as file:
         there = [name for name in schema.names if name in file.schema_arrow.names]
         table = file.read(columns=there)
-    found, expected = (table.schema.metadata or {}).get(b"format"), schema.metadata[b"format"]
-    if found != expected:
-        raise FormatError(path, f"format {found!r}, expected {expected.decode()!r}")
-    rows: list[dict[str, Any]] = upgrade(path, table, schema, later, required).to_pylist()
+        found, expected = (table.schema.metadata or {}).get(b"format"), schema.metadata[b"format"]
+        if found != expected:
+            raise FormatError(path, f"format {found!r:.60}, expected {expected.decode()!r}")
+        rows: list[dict[str, Any]] = upgrade(path, table, schema, later, required).to_pylist()
     return rows
 
 
@@ -110,8 +110,8 @@ def upgrade(
             table = table.append_column(field.name, cells)
     try:
         table = table.select(schema.names).cast(schema)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
-        raise FormatError(path, f"columns of another type ({error})") from None
+    except (pa.ArrowException, ValueError, KeyError) as error:  # a name twice is a KeyError
+        raise FormatError(path, f"columns of another type ({error!s:.200})") from None
     for name in schema.names:
         if name in required and table[name].null_count:
             raise FormatError(path, f"column {name} has {table[name].null_count} empty cells")
@@ -132,5 +132,5 @@ def _readable(path: Path) -> Iterator[None]:
         yield
     except FileNotFoundError:
         raise FormatError(path, "no such file") from None
-    except (pa.ArrowInvalid, OSError) as error:
-        raise FormatError(path, f"not a readable parquet file ({error})") from None
+    except (pa.ArrowException, ValueError, OSError) as error:  # a text that is not UTF-8
+        raise FormatError(path, f"not a readable parquet file ({error!s:.200})") from None

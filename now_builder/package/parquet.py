@@ -178,7 +178,7 @@ def _make_room(out: Path, files: Sequence[_File], digest: str, *, force: bool) -
 def _digest_of(path: Path) -> bytes | None:
     try:
         return (pq.read_schema(path).metadata or {}).get(_DIGEST)
-    except (pa.ArrowInvalid, OSError):
+    except (pa.ArrowException, ValueError, OSError):
         return None
 
 

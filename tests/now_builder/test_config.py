@@ -6,7 +6,7 @@ import pytest
 from pydantic import Field
 
 from now_builder.config import Strict, build, read_toml, to_toml, with_overrides
-from now_builder.errors import ConfigError
+from now_builder.errors import ConfigError, FormatError, NowError
 
 
 class Inner(Strict):
@@ -27,7 +27,8 @@ def test_an_override_sets_one_value_and_leaves_the_tree_it_was_given_alone() -> 
 
 
 def test_an_override_that_is_not_toml_is_text() -> None:
-    assert with_overrides({}, ["data.tokenizer=bpe"]) == {"data": {"tokenizer": "bpe"}}
+    for text in ("bpe", "9" * 4301, "[" * 2000):
+        assert with_overrides({}, [f"data.tokenizer={text}"]) == {"data": {"tokenizer": text}}
 
 
 @pytest.mark.parametrize("override", ["no-equals", "=1", "seed.deeper=1"])
@@ -53,10 +54,19 @@ def test_settings_survive_a_round_trip_through_toml(tmp_path: Path) -> None:
     assert build(Outer, read_toml(path), "run.toml") == settings
 
 
-@pytest.mark.parametrize("content", [None, b"a = ", b"\xff\xfe"])
+@pytest.mark.parametrize(
+    "content", [None, b"a = ", b"\xff\xfe", b"a = " + b"9" * 4301, b"a = " + b"[" * 2000]
+)
 def test_a_missing_or_broken_file_is_a_config_error(tmp_path: Path, content: bytes | None) -> None:
     path = tmp_path / "broken.toml"
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(ConfigError, match=r"broken\.toml"):
         read_toml(path)
+
+
+def test_an_error_is_one_line_that_can_be_printed_whatever_is_in_a_file() -> None:
+    assert str(FormatError("网站.h5", "a\nb\x1b[2J \ud800\n")) == "网站.h5: a b\\x1b[2J \\ud800"
+    with pytest.raises(NowError) as caught:
+        build(Outer, {"\n\u202e": 1}, "x.toml")
+    assert str(caught.value) == "x.toml:  \\u202e: expected no field of this name (found 1)"

@@ -4,6 +4,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +21,10 @@ _INERT = frozenset(
 )  # fmt: skip
 """What stands in these is text or is inert for a browser that runs scripts: no description."""
 _WATCHED = _INERT | {"svg"}
-_PIECE = 1 << 20
+_PIECE = 1 << 16
+_DEEPEST = 6000
+"""Elements that are open at once, at most; Chromium nests 512. For each end tag that closes none
+libxml2 looks through all that are open, so that a page of 2 MB took minutes."""
 
 _BY_NAME = {
     "description": "name",
@@ -69,13 +73,11 @@ def describe(content: bytes, content_type: str | None, *, fallback: bool = True)
     """
     decoded = decode(content, content_type)
     page = _read(decoded.text)
-    candidates: dict[str, list[str]] = {}
+    found: dict[str, dict[str, None]] = {}  # without repeats, in order
     for origin, text in _found(page):
-        texts = candidates.setdefault(origin, [])
-        cleaned = clean(text)
-        if cleaned and cleaned not in texts:
-            texts.append(cleaned)
-    candidates = {origin: texts for origin, texts in candidates.items() if texts}
+        if cleaned := clean(text):
+            found.setdefault(origin, {})[cleaned] = None
+    candidates = {origin: list(texts) for origin, texts in found.items()}
     caption, source = choose(candidates, fallback=fallback)
     return Description(
         caption=caption,
@@ -112,6 +114,10 @@ def choose(
     return None, None
 
 
+class _TooDeepError(Exception):
+    """More elements are open than a page needs."""
+
+
 class _Reader:
     """Collects parser events; no tree is built, so memory is that of the source."""
 
@@ -120,10 +126,14 @@ class _Reader:
         self.lang = ""
         self.title: list[str] | None = None
         self.json_ld: list[list[str]] = []
+        self._depth = 0
         self._open: Counter[str] = Counter()
         self._text: list[str] | None = None
 
     def start(self, tag: str, attributes: Mapping[str, str], _prefixes: object) -> None:
+        self._depth += 1
+        if self._depth > _DEEPEST:
+            raise _TooDeepError
         if tag == "meta":
             self.metas.append((dict(attributes), any(self._open[name] for name in _INERT)))
         elif tag == "html":
@@ -137,6 +147,7 @@ class _Reader:
             self._open[tag] += 1
 
     def end(self, tag: str) -> None:
+        self._depth -= 1
         if tag in _WATCHED:
             self._open[tag] -= 1
             self._text = None
@@ -150,14 +161,18 @@ class _Reader:
 
 
 def _read(text: str) -> _Reader:
-    """Read HTML, served as XHTML or not; libxml2 cuts it into tags as HTML5 says."""
+    """Read HTML, served as XHTML or not; libxml2 cuts it into tags as HTML5 says.
+
+    What follows once more than 6,000 elements are open is not read.
+    """
     reader = _Reader()
     parser = etree.HTMLParser(target=reader, recover=True, huge_tree=True)
     text = _XML_DECLARATION.sub("", text.replace("\0", "\ufffd"))
-    for start in range(0, len(text), _PIECE):
-        parser.feed(text[start : start + _PIECE])
-    parser.feed("\n")  # no document is empty
-    parser.close()
+    with suppress(_TooDeepError):
+        for start in range(0, len(text), _PIECE):
+            parser.feed(text[start : start + _PIECE])
+        parser.feed("\n")  # no document is empty
+        parser.close()
     return reader
 
 

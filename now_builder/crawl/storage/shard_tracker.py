@@ -4,8 +4,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import count
 
-import pyarrow.parquet as pq
-
 from now_builder.crawl.storage.shard_storage import ShardStorage
 from now_builder.crawl.storage.shard_writer import OpenShard, open_shards
 from now_builder.formats.shard import (
@@ -13,8 +11,8 @@ from now_builder.formats.shard import (
     CaptureRow,
     Planned,
     complete_shards,
+    read_columns,
     read_rows,
-    rows_path,
 )
 
 _COPIED = (
@@ -130,8 +128,8 @@ class ShardTracker:
         """Find the finished shards that hold failures, or duplicates of failures elsewhere."""
         failed = set()
         for number in complete & self._lines.keys():
-            table = pq.read_table(rows_path(self._captures, number), columns=["key", "status"])
-            failed |= {row["key"] for row in table.to_pylist() if row["status"] == "failed"}
+            rows = read_columns(self._captures, number, ("key", "status"))
+            failed |= {row["key"] for row in rows if row["status"] == "failed"}
         failed |= {key for key, first in self._duplicate_of.items() if first in failed}
         return {int(key[:5]) for key in failed} & complete
 

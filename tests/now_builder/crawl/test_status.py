@@ -8,7 +8,8 @@ import pytest
 from now_builder.crawl.status import crawl_status
 from now_builder.crawl.storage.locks import lock_shards
 from now_builder.crawl.storage.shard_writer import OpenShard
-from now_builder.formats.shard import CaptureRow, Planned, write_plan
+from now_builder.errors import FormatError
+from now_builder.formats.shard import CaptureRow, Planned, rows_path, write_plan
 
 BEGUN = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -44,3 +45,10 @@ def test_the_rate_of_too_few_visits_is_not_known(tmp_path: Path, seconds: list[f
         status = crawl_status(tmp_path)
     assert (status.pages_per_s, status.left_s) == (None, None)
     assert "time left      not known" in str(status)
+
+
+def test_a_torn_shard_is_named(tmp_path: Path) -> None:
+    visit(tmp_path, [], 1)
+    rows_path(tmp_path, 0).write_bytes(b"PAR1")
+    with pytest.raises(FormatError, match=r"00000\.parquet"):
+        crawl_status(tmp_path)

@@ -345,30 +345,6 @@ def test_a_huge_chunk_is_refused(path: Path) -> None:
     refused(path, "/regions", "64 MiB")
 
 
-def test_an_unusual_filter_is_refused(path: Path) -> None:
-    replaced(
-        path,
-        "regions",
-        lambda file: file.create_dataset(
-            "regions", data=np.ones((15, 36, 768), "f4"), chunks=(1, 36, 768), compression="lzf"
-        ),
-    )
-    refused(path, "/regions", "filters")
-
-
-def test_gzip_is_taken(path: Path) -> None:
-    values = np.ones((15, 36, 768), "f4")
-    replaced(
-        path,
-        "regions",
-        lambda file: file.create_dataset(
-            "regions", data=values, chunks=(4, 36, 768), compression="gzip", shuffle=True
-        ),
-    )
-    with open_features(path) as features:
-        assert np.array_equal(features.read(slice(None)).regions, values)
-
-
 @pytest.mark.parametrize("keys", [["a"] * 15, [f"{i}\n" for i in range(15)], [""] + ["b"] * 14])
 def test_keys_that_would_break_a_release_are_refused(path: Path, keys: list[str]) -> None:
     replaced(path, "keys", lambda file: file.create_dataset("keys", data=keys))

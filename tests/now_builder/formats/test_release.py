@@ -132,6 +132,9 @@ def zipped() -> bytes:
         npy(np.zeros((4, 2), [("a", "f4")])),
         npy(np.zeros((3, 36, 768), "f4")),
         npy(np.zeros(1, "f4")).replace(b"(1,)", b"(10**9, 36, 768)"),
+        npy(np.zeros(1, "f4"))
+        .replace(b"(1,)", b"(" + b"9" * 20 + b",)")
+        .replace(b" " * 19, b"", 1),
         b"\x93NUMPY\x01\x00\x10\x00(((((((((((((((((((((",
     ],
 )
@@ -204,3 +207,15 @@ def test_damaged_tables_are_one_line(tmp_path: Path, columns: dict[str, list]) -
     one_line(tmp_path / "pairs.parquet", lambda: read_pairs(tmp_path))
     (tmp_path / "pairs.parquet").write_bytes(b"PAR1 torn")
     one_line(tmp_path / "pairs.parquet", lambda: read_pairs(tmp_path))
+
+
+def test_odd_tables_are_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "pairs.parquet"
+    write_pairs(path, [Pair("a", "dev", 0, "u", "s", "c", None, None, None, "f")])
+    whole, table = path.read_bytes(), pq.read_table(path)
+    path.write_bytes(whole.replace(b"lang", b"lan\xff"))  # a name that is not UTF-8
+    one_line(path, lambda: read_pairs(tmp_path))
+    path.write_bytes(whole[:-8] + b"\xff" * 4 + whole[-4:])  # Arrow's message has two lines
+    one_line(path, lambda: read_pairs(tmp_path))
+    pq.write_table(table.append_column("lang", table["lang"]), path)
+    one_line(path, lambda: read_pairs(tmp_path))

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
 from now_builder.errors import FormatError
 from now_builder.formats.shard import (
@@ -21,6 +22,7 @@ from now_builder.formats.shard import (
     Planned,
     complete_shards,
     members_path,
+    open_screenshot,
     plan_path,
     read_captures,
     read_members,
@@ -236,11 +238,21 @@ def members_of(**changes: bytes) -> list[tuple[tarfile.TarInfo, bytes]]:
           b'[{"box": [1, 2], "tag": "a"}]}'}, "elements.json"),
         ({"elements_json": b'{"format": "now-elements/1", "elements": '
           b'[{"box": [1, 2, 3, 4], "tag": "a", "surprise": 1}]}'}, "elements.json"),
+        ({"elements_json": b'{"format": "now-elements/1", "elements": '
+          b'[{"box": [1, 2, 3, 1%s], "tag": "a"}]}' % (b"0" * 400)}, "elements.json"),
     ],
 )  # fmt: skip
 def test_damaged_members_are_one_line(tmp_path: Path, changes: dict[str, bytes], word: str) -> None:
     tar = tar_with(tmp_path / "00000.tar", members_of(**changes))
     refused(lambda: read_members(tar), tar, word)
+
+
+def test_a_picture_that_breaks_while_it_is_decoded_is_one_line() -> None:
+    file = io.BytesIO()
+    Image.new("L", (1, 1)).save(file, "PNG")
+    torn = file.getvalue()[:33] + b"\0\0\0\0IDAT\x35\xaf\x06\x1e" + bytes(12)  # without data
+    with pytest.raises(FormatError, match=r"^a\.png: not a readable screenshot"):
+        open_screenshot(torn, "a.png")
 
 
 def test_a_page_that_unpacks_without_end_is_refused(

@@ -3,6 +3,7 @@
 import codecs
 import json
 import string
+import time
 
 import pytest
 from hypothesis import given, settings
@@ -251,3 +252,18 @@ def test_rare_characters_of_gbk_pages_are_read() -> None:
     assert describe(
         html_of("镕基喆㙍𠀀").encode("gb18030"), "text/html; charset=gb2312"
     ).caption == ("镕基喆㙍𠀀")
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        b"<b></i>" * 150_000,
+        b"".join(b"<meta name=og:description content=%d>" % n for n in range(25_000)),
+    ],
+    ids=["end tags of nothing", "descriptions"],
+)
+def test_the_time_of_a_page_grows_as_its_length(page: bytes) -> None:
+    started = time.process_time()
+    found = describe(b"<meta name=description content=x>" + page, UTF8)
+    assert found.caption == "x"
+    assert time.process_time() - started < 3  # it was 33 and 4 seconds

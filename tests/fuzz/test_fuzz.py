@@ -1,0 +1,20 @@
+"""The fuzzed readers read what nobody mutated."""
+
+import importlib
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("atheris")
+
+
+@pytest.mark.parametrize("name", ["pages", "submissions", "feature_files", "releases"])
+def test_every_seed_is_read(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    reader = importlib.import_module(name)
+    try:
+        for seed in reader.seeds():
+            reader.read(seed)
+    finally:
+        del sys.modules[name]
