@@ -17,10 +17,10 @@ from now_builder.detect.pixels import to_batch, to_pixels
 from now_builder.detect.regions.loading import attributes_of, load, resolve_settings
 from now_builder.detect.settings import DetectSettings
 from now_builder.errors import ConfigError, FormatError
+from now_builder.formats.shard import PICTURES
 
 MOST_PIXELS = 50_000_000
 """Pixels of a picture at most; a screenshot has one million."""
-_KINDS = ("PNG", "JPEG", "WEBP")
 _IDENTIFYING = ("weights_sha256", "embed_sha256", "regions_sha256")
 
 
@@ -85,7 +85,7 @@ def open_picture(content: bytes, name: str) -> Image.Image:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # a limit of its own
-            with Image.open(io.BytesIO(content), formats=_KINDS) as image:
+            with Image.open(io.BytesIO(content), formats=PICTURES) as image:
                 if image.width * image.height > MOST_PIXELS:
                     raise FormatError(
                         name,

@@ -495,17 +495,20 @@ def _read(path: Path, kind: type, version: str) -> list[dict[str, Any]]:
 
 
 def open_screenshot(content: bytes, name: str) -> Image.Image:
-    """Decode a stored screenshot, or any picture that Pillow knows, to RGB.
+    """Decode a stored screenshot, or another picture of :data:`PICTURES`, to RGB.
 
     Raises:
-        FormatError: If the bytes are not a picture.
+        FormatError: If the bytes are not such a picture.
     """
     try:
-        with Image.open(io.BytesIO(content)) as image:
+        with Image.open(io.BytesIO(content), formats=PICTURES) as image:
             return image.convert("RGB")
     except _NO_PICTURE as error:
         raise FormatError(name, f"not a readable screenshot ({error!s:.200})") from None
 
+
+PICTURES = ("PNG", "WEBP", "JPEG")
+"""Formats of pictures that are read, as Pillow names them: for others it may start programs."""
 
 _NO_PICTURE = (
     OSError, EOFError, SyntaxError, ValueError, TypeError, LookupError, ArithmeticError,

@@ -23,6 +23,7 @@ from now_builder.detect.training.losses import Targets
 from now_builder.errors import FormatError, TrainingError
 from now_builder.formats.shard import (
     HEIGHT,
+    PICTURES,
     WIDTH,
     Box,
     Capture,
@@ -174,7 +175,7 @@ def read_coco_pages(
 def _image(folder: Path, page: CocoPage) -> TrainPage:
     path = folder / page.file_name
     try:
-        with Image.open(path) as image:
+        with Image.open(path, formats=PICTURES) as image:
             size = image.size
         place = Place(path, 0, path.stat().st_size)
     except (UnidentifiedImageError, OSError, ValueError, Image.DecompressionBombError) as error:

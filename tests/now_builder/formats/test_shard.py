@@ -255,6 +255,19 @@ def test_a_picture_that_breaks_while_it_is_decoded_is_one_line() -> None:
         open_screenshot(torn, "a.png")
 
 
+@pytest.mark.parametrize(("kind", "is_read"), [("WEBP", True), ("BMP", False), ("GIF", False)])
+def test_pictures_of_other_formats_than_screenshots_have_are_not_opened(
+    kind: str, *, is_read: bool
+) -> None:
+    file = io.BytesIO()
+    Image.new("RGB", (2, 3)).save(file, kind)
+    if is_read:
+        assert open_screenshot(file.getvalue(), "a").size == (2, 3)
+    else:
+        with pytest.raises(FormatError, match="not a readable screenshot"):
+            open_screenshot(file.getvalue(), "a")
+
+
 def test_a_page_that_unpacks_without_end_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
