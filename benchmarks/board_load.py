@@ -86,7 +86,7 @@ class Ledger:
 
     Attributes:
         acknowledged: User and entry by sha256 of the file.
-        seconds: Of each 201, and whether the first try was answered.
+        seconds: Time to each response 201, and whether the first try was answered.
     """
 
     acknowledged: dict[str, tuple[int, str]] = field(default_factory=dict)
@@ -149,7 +149,7 @@ class Files:
         self._meta = meta.model_copy(update={"image_ids": None, "caption_ids": None})
 
     def make(self, name: str) -> bytes:
-        """Give the bytes of a zip that no other call gives."""
+        """Return the bytes of a zip that no other call gives."""
         rows = self._random.integers(0, len(self._matrix), 5)
         self._matrix[rows] += self._random.standard_normal(5, dtype=np.float32)[:, None] / 10
         method = self._meta.method.model_copy(update={"name": name})
@@ -210,7 +210,7 @@ class Service:
         self._process.wait(120)
 
     def faults(self) -> list[str]:
-        """Give the lines of its log that tell of a fault."""
+        """Return the lines of its log that tell of a fault."""
         lines = self._log.read_text().splitlines()
         return [line for line in lines if "fault" in line or "Traceback" in line]
 
@@ -233,7 +233,7 @@ class Load:
     """The submitters.
 
     Args:
-        url: Of the service.
+        url: Address of the service.
         tokens: One for each of them.
         files: Makes what they send.
     """

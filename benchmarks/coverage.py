@@ -29,17 +29,17 @@ class Entry:
     """What one method would score on every pair of the population.
 
     Attributes:
-        ranks: Of images as queries and of captions, from 0.
+        ranks: Ranks with images as queries and with captions as queries, from 0.
     """
 
     ranks: np.ndarray
 
     def hits(self) -> np.ndarray:
-        """Give the six hits of each pair."""
+        """Return the six hits of each pair."""
         return np.concatenate([self.ranks < cutoff for cutoff in CUTOFFS])[[0, 2, 4, 1, 3, 5]]
 
     def draw(self, chosen: np.ndarray) -> tuple[Ranks, Ranks]:
-        """Give the ranks of chosen pairs."""
+        """Return the ranks of chosen pairs."""
         none, one = np.zeros(len(chosen), np.int64), np.ones(len(chosen), np.int64)
         i2t, t2i = (Ranks(way[chosen], none, none, one) for way in self.ranks)
         return i2t, t2i
@@ -50,7 +50,7 @@ def enter(draw: np.random.Generator, hardness: np.ndarray, skill: float) -> Entr
 
     Args:
         draw: Random numbers.
-        hardness: Of each pair, standard normal, shared with other entries.
+        hardness: Difficulty of each pair, standard normal, shared with other entries.
         skill: Mean similarity of own pairs, in deviations of the wrong ones.
     """
     own = 0.8 * hardness + 0.3 * draw.normal(size=len(hardness))
@@ -59,7 +59,7 @@ def enter(draw: np.random.Generator, hardness: np.ndarray, skill: float) -> Entr
 
 
 def above(values: np.ndarray) -> np.ndarray:
-    """Give the share of a standard normal above each value, to about 1e-4."""
+    """Return the share of a standard normal above each value, to about 1e-4."""
     grid = np.linspace(-8, 8, 4001)
     density = np.exp(-(grid**2) / 2)
     below = np.cumsum(density) / density.sum()
@@ -74,7 +74,7 @@ def exchanged(first: Entry, second: Entry) -> tuple[Entry, Entry]:
 
 
 def coverage(entry: Entry, n_pairs: int, sets: int, seed: int) -> dict[str, float]:
-    """Give how often the interval of each recall and of rSum holds the population's value."""
+    """Return how often the interval of each recall and of rSum holds the population's value."""
     draw, hits = np.random.default_rng(seed), entry.hits()
     truth, held = 100 * hits.mean(axis=1), np.zeros(7)
     for _ in range(sets):
@@ -89,7 +89,7 @@ def coverage(entry: Entry, n_pairs: int, sets: int, seed: int) -> dict[str, floa
 
 
 def finds(first: Entry, second: Entry, n_pairs: int, sets: int, seed: int) -> dict[str, float]:
-    """Give how often each test finds a difference at 5 %, and the interval holds the true one."""
+    """Return how often each test finds a difference at 5 %, and the interval holds the true one."""
     draw = np.random.default_rng(seed)
     hits = np.stack([first.hits(), second.hits()])
     truth = float(100 * (hits[0].mean(axis=1) - hits[1].mean(axis=1)).sum())
@@ -109,12 +109,12 @@ def finds(first: Entry, second: Entry, n_pairs: int, sets: int, seed: int) -> di
 
 
 def redrawn(n_pairs: int, sets: int, noise: float) -> dict[str, float]:
-    """Give how often the interval of rSum holds its mean over test sets drawn anew, and its width.
+    """Return how often rSum's interval holds its mean over new test sets, and its width.
 
     Args:
-        n_pairs: Of a test set, queries and gallery alike.
+        n_pairs: Pairs of a test set, queries and gallery alike.
         sets: Test sets.
-        noise: Of both embeddings about their common meaning.
+        noise: Deviation of both embeddings about their common meaning.
     """
     draw = np.random.default_rng(5)
     values, ends, deviations = [], [], []

@@ -140,7 +140,7 @@ def measure(name: str, size: int, repeat: int, pipe: Connection) -> None:
 
 
 def peak() -> float:
-    """Give the most memory held so far, in MiB."""
+    """Return the most memory held so far, in MiB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 

@@ -60,7 +60,7 @@ class Plain:
 
     @torch.inference_mode()
     def __call__(self, capture: Capture) -> np.ndarray:
-        """Give the 36 boxes of a page, in input px; its features are made and thrown away."""
+        """Return the 36 boxes of a page, in input px; its features are made and thrown away."""
         model = self.model
         image = to_batch([decode_screenshot(capture.screenshot, self.size, capture.key)])
         image = image.to(model.centre.device)
@@ -175,7 +175,7 @@ def draw_model(config: ModelConfig, device: torch.device) -> AptDetector:
 
 
 def overlap(plain: np.ndarray, ours: np.ndarray) -> tuple[float, float]:
-    """Give the share of the plain loop's boxes that ours holds at IoU 0.9, and at 0.5."""
+    """Return the share of the plain loop's boxes that ours holds at IoU 0.9, and at 0.5."""
     best = box_iou(torch.from_numpy(plain), torch.from_numpy(ours)).amax(dim=1)
     return float((best >= 0.9).float().mean()), float((best >= 0.5).float().mean())
 
@@ -197,7 +197,7 @@ class Ours:
         self.factors = np.array([*model.config.input_size] * 2) / ([WIDTH, HEIGHT] * 2)
 
     def __call__(self, captures: Sequence[Capture]) -> tuple[float, dict[str, np.ndarray]]:
-        """Give the seconds from bytes to parts on disk, and the boxes by key in input px."""
+        """Return the seconds from bytes to parts on disk, and the boxes by key in input px."""
         with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stderr(io.StringIO()):
             features = Path(folder) / "f.h5"
             start = time.perf_counter()
@@ -228,7 +228,7 @@ def flops_of(ours: Ours, capture: Capture) -> float:
 
 
 def profiled(ours: Ours, captures: Sequence[Capture], device: torch.device) -> str:
-    """Give the table of where the time of a batch goes."""
+    """Return the table of where the time of a batch goes."""
     kinds = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device.type == "cuda" else [])]
     with profile(activities=kinds) as recorded:
         ours.once(captures)

@@ -60,7 +60,7 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 def turn(folder: Path, batches: Sequence[FeatureBatch], *, half: bool) -> list[float]:
-    """Give the seconds of raw parts, parts, a raw file and the merge."""
+    """Return the seconds of raw parts, parts, a raw file and the merge."""
     kind = np.float16 if half else np.float32
     pieces = [batch.regions.astype(kind) for batch in batches]
     raw, features = folder / "raw", folder / "features.h5"

@@ -66,7 +66,7 @@ class Windows:
     kind = "grid"
 
     def propose(self, batch: PageBatch) -> list[Proposals]:
-        """Give the same windows for each page."""
+        """Return the same windows for each page."""
         windows = geometry.windows(batch.size).to(batch.screenshots.device)
         return [Proposals(windows, windows.new_ones(len(windows))) for _ in batch.pages]
 
@@ -152,7 +152,7 @@ def labels(folder: Path, kind: str) -> pd.DataFrame:
 
 
 def topics(folder: Path) -> pd.DataFrame:
-    """Give key, pool and topic of every plain page."""
+    """Return key, pool and topic of every plain page."""
     truth = pd.read_parquet(folder / "truth.parquet").set_index("url")
     plan = read_split(folder / "captures" / "split.toml")
     rows = [

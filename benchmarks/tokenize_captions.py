@@ -121,19 +121,19 @@ class Bench:
     processes: int
 
     def train(self) -> TrainCaptions:
-        """Give the captions that vocabularies are learned on."""
+        """Return the captions that vocabularies are learned on."""
         total = sum(pool == "train" for _, _, pool in self.corpus)
         return TrainCaptions(self.corpus, total, 100_000)
 
     def loop(self, cut: Callable[[str], object], texts: Sequence[str]) -> float:
-        """Give texts a second."""
+        """Measure texts a second."""
         start = time.perf_counter()
         for text in texts:
             cut(text)
         return len(texts) / (time.perf_counter() - start)
 
     def stream(self, tokenizer: CaptionTokenizer) -> float:
-        """Give captions a second in this process, kept nowhere."""
+        """Measure captions a second in this process, without keeping the ids."""
         start = time.perf_counter()
         for _ in tokenizer.cut(self.captions):
             pass

@@ -80,7 +80,7 @@ class Result(Strict):
 
 
 def settings_of(cell: Cell, row: str, seed: int) -> Settings:
-    """Give the settings of a row: those of PC2 with parts off, or SGR's with all else equal."""
+    """Return the settings of a row: those of PC2 with parts off, or SGR's with all else equal."""
     settings = read_settings(
         PRESET, [*cell.sets, *ROWS.get(row, []), f"train.seed={seed}", "train.device=cpu"]
     )

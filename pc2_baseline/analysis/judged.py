@@ -75,7 +75,7 @@ def ends(
     """Take the pairs with the lowest and with the highest clean probability.
 
     Args:
-        clean_prob: Of equal ones the lower row counts as the lower.
+        clean_prob: Clean probability of each pair; of equal ones the lower row counts as the lower.
         truth: What is known of the pairs.
         count: Pairs at each end, at most half of all.
     """

@@ -58,7 +58,7 @@ class Measured(Strict):
         rsum: rSum on the test split.
         networks: Number of networks whose similarities are averaged.
         scored: Endings of the files that were scored, of :data:`WHOLE`, :data:`ONE`, :data:`TWO`.
-        seconds: Of all epochs, choosing the best one on dev included.
+        seconds: Time of all epochs, choosing the best one on dev included.
         memory_gb: Largest resident size of the process that ended the training, in GiB; ``None`` if
             it was ended before it could say.
         gpu_memory_gb: Largest size of its tensors on the GPU, in GiB; ``None`` without a GPU.

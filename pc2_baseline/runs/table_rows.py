@@ -43,7 +43,8 @@ class Line:
         seeds: Seeds that were scored.
         figures: Figures by name, see :data:`FIGURES`; those that are not known are left out.
         behind: rSum points below the best line of the section.
-        p: Of that difference, adjusted by Holm over the lines of the section; 1 for the best.
+        p: p-value of that difference, adjusted by Holm over the lines of the section; 1 for the
+            best.
         notes: What a reader must know, such as why a run failed, or the source.
     """
 

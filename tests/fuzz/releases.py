@@ -187,7 +187,7 @@ _ODD = [
 
 
 def _change_table(chance: random.Random, content: bytes) -> bytes:
-    """Give a column of a table another value or type, or drop or double it."""
+    """Change the value or type of a column of a table, or drop or duplicate the column."""
     try:
         table = pq.read_table(pa.BufferReader(content))
         at = chance.randrange(table.num_columns)

@@ -426,7 +426,7 @@ class RunningBoard:
 
     @property
     def service(self):
-        """Give what the app holds."""
+        """Return what the app holds."""
         return self.app.state.service
 
     def token(self, handle, *scopes, seconds=None):

@@ -15,7 +15,7 @@ class Field:
     """What is made.
 
     Attributes:
-        name: Of the data set and its folder.
+        name: Name of the data set and its folder.
         train, dev, test: Images.
         each: Captions an image.
         repeated: Whether dev and test store each image once a caption.

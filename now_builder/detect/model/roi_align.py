@@ -19,7 +19,7 @@ def align(
     """Read regions of maps, bilinearly, averaged over ``points`` x ``points`` points a cell.
 
     Args:
-        maps: Of the pages.
+        maps: Feature maps, one of each page.
         regions: Boxes of each page, in px.
         cells: A side of each region.
         scale: Map cells per px.

@@ -106,7 +106,7 @@ def test_drawing_in_parts_gives_the_same_interval(monkeypatch):
 
 
 def _enumerated(differences):
-    """Give the exact p over all 2^n exchanges."""
+    """Return the exact p over all 2^n exchanges."""
     observed = abs(sum(differences))
     sums = [
         abs(sum(sign * size for sign, size in zip(signs, differences, strict=True)))

@@ -179,7 +179,7 @@ def repeats(draw, size):
 
 
 def with_repeats(similarity, labels):
-    """Give captions of one label the scores of the first of them."""
+    """Copy the scores of the first caption of each label to its other captions."""
     _, first, which = np.unique(labels, return_index=True, return_inverse=True)
     return similarity[:, first[which]]
 

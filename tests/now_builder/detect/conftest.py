@@ -340,7 +340,7 @@ def pictured(captured, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def draw():
-    """Give the function that writes drawn captures."""
+    """Return the function that writes drawn captures."""
     return draw_captures
 
 

@@ -135,7 +135,7 @@ def test_stable_pairs_are_rectified_and_others_are_not():
     assert found == pytest.approx([0.9, 0.6])
 
 
-def test_each_noisy_image_takes_the_likest_clean_caption():
+def test_each_noisy_image_takes_the_most_similar_clean_caption():
     clean = torch.tensor([[0.9, 0.1], [0.1, 0.9]])
     noisy = torch.tensor([[0.2, 0.8], [0.9, 0.1], [0.3, 0.7]])
     found = find_pseudo_captions(noisy, clean)

@@ -284,7 +284,7 @@ def record(epoch, rsum):
 
 
 def ends(settings, rsums):
-    """Give the best epoch and the last one of a training with such dev rSums."""
+    """Return the best epoch and the last one of a training with such dev rSums."""
     state = None
     for epoch, rsum in enumerate(rsums):
         state = next_state(state, record(epoch, float(rsum)), settings)

@@ -107,7 +107,7 @@ KINDS = (d_fine, rt_detr_v2, rf_detr, detr, deformable_detr)
 
 @pytest.fixture(scope="module")
 def save(tmp_path_factory):
-    """Give the function that writes a model of a kind into a folder, once."""
+    """Return the function that writes a model of a kind into a folder, once."""
     root = tmp_path_factory.mktemp("external")
 
     def saved(kind):
