@@ -1,7 +1,5 @@
 """A new picture as the regions of a release, found by the detector that described its pages."""
 
-import io
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,18 +7,14 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from numpy import ndarray
-from PIL import Image, UnidentifiedImageError
 
 from now_builder.detect.base import Page
 from now_builder.detect.model.weights import SHIPPED
-from now_builder.detect.pixels import to_batch, to_pixels
+from now_builder.detect.pixels import decode_screenshot, to_batch
 from now_builder.detect.regions.loading import attributes_of, load, resolve_settings
 from now_builder.detect.settings import DetectSettings
-from now_builder.errors import ConfigError, FormatError
-from now_builder.formats.shard import PICTURES
+from now_builder.errors import ConfigError
 
-MOST_PIXELS = 50_000_000
-"""Pixels of a picture at most; a screenshot has one million."""
 _IDENTIFYING = ("weights_sha256", "embed_sha256", "regions_sha256")
 
 
@@ -63,40 +57,12 @@ class Describer:
             name: What messages call it.
 
         Raises:
-            FormatError: If it is not such a picture, or larger than :data:`MOST_PIXELS`.
+            FormatError: If it is not such a picture, or has too many pixels.
         """
-        picture = open_picture(content, name)
-        pixels = to_batch([to_pixels(picture, self._detector.input_size)])
+        pixels = to_batch([decode_screenshot(content, self._detector.input_size, name)])
         found = self._detector.extract([Page(name)], pixels)
         regions: Float[ndarray, "36 768"] = found.regions[0]
         return regions
-
-
-def open_picture(content: bytes, name: str) -> Image.Image:
-    """Decode a picture from anywhere to RGB.
-
-    Args:
-        content: A PNG, JPEG or WebP file.
-        name: What messages call it.
-
-    Raises:
-        FormatError: If it is not such a picture, or larger than :data:`MOST_PIXELS`.
-    """
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # a limit of its own
-            with Image.open(io.BytesIO(content), formats=PICTURES) as image:
-                if image.width * image.height > MOST_PIXELS:
-                    raise FormatError(
-                        name,
-                        f"{image.width} x {image.height} pixels, expected at most "
-                        f"{MOST_PIXELS // 10**6} million",
-                    )
-                return image.convert("RGB")
-    except UnidentifiedImageError:
-        raise FormatError(name, "not a picture, expected PNG, JPEG or WebP") from None
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise FormatError(name, f"not a readable picture ({error!s:.200})") from None
 
 
 def _settings(attributes: Mapping[str, Any], weights: Path | None, device: str) -> DetectSettings:

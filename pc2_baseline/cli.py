@@ -36,6 +36,13 @@ Device = Annotated[
 Release = Annotated[
     Path | None, typer.Option(help="Where the release lies now; default: where it was at training.")
 ]
+Truth = Annotated[
+    Path | None,
+    typer.Option(
+        help="CSV or Parquet with url or key, and matched (true or false), for training pairs; "
+        "default: the run's data.truth, or else its noise file."
+    ),
+]
 Config = Annotated[
     str | None,
     typer.Option(
@@ -239,13 +246,7 @@ def examples(
     ] = None,
     count: Annotated[int, typer.Option("--n", min=1, help="Examples of each kind.")] = 12,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the sample.")] = 0,
-    truth: Annotated[
-        Path | None,
-        typer.Option(
-            help="CSV or Parquet with url or key, and matched (true or false), to mark training "
-            "pairs by; default: the run's data.truth, or else its noise file, if it has one."
-        ),
-    ] = None,
+    truth: Truth = None,
     release: Release = None,
     device: Device = None,
 ) -> None:
@@ -307,10 +308,14 @@ def search(
     Or, with --image, the pages whose captions are nearest to a picture; the detector that described
     the release's pages describes it. --serve asks for both on a page of your own browser.
     """
-    from pc2_baseline.runs.search.searcher import in_words, open_search  # noqa: PLC0415 - torch is heavy
-
     if (words is not None) + (image is not None) + serve != 1:
         raise ConfigError("expected one of WORDS, --image FILE and --serve")
+    if words is not None and weights:
+        raise ConfigError("--weights: words need no detector, expected --image or --serve with it")
+    if not serve and (captures or port):
+        raise ConfigError("--captures, --port: expected with --serve")
+    from pc2_baseline.runs.search.searcher import in_words, open_search  # noqa: PLC0415 - torch is heavy
+
     content = _read_picture(image) if image else b""
     with open_search(run, split, release=release, device_name=device, weights=weights) as searcher:
         if serve:
@@ -365,13 +370,7 @@ def make_noise(
 )
 def division(
     run: RunFolder,
-    truth: Annotated[
-        Path | None,
-        typer.Option(
-            help="CSV or Parquet with url or key, and matched (true or false); default: the "
-            "run's data.truth, or else its noise file."
-        ),
-    ] = None,
+    truth: Truth = None,
     release: Release = None,
     every_epoch: EveryEpoch = False,
     picture: Annotated[

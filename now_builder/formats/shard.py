@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 from now_builder.errors import FormatError
 from now_builder.formats.io import replacing
@@ -497,18 +497,32 @@ def _read(path: Path, kind: type, version: str) -> list[dict[str, Any]]:
 def open_screenshot(content: bytes, name: str) -> Image.Image:
     """Decode a stored screenshot, or another picture of :data:`PICTURES`, to RGB.
 
+    Args:
+        content: The file's bytes.
+        name: What messages call it.
+
     Raises:
-        FormatError: If the bytes are not such a picture.
+        FormatError: If the bytes are not such a picture, or it has more than :data:`MOST_PIXELS`.
     """
     try:
         with Image.open(io.BytesIO(content), formats=PICTURES) as image:
+            if image.width * image.height > MOST_PIXELS:
+                raise FormatError(
+                    name,
+                    f"{image.width} x {image.height} pixels, expected at most "
+                    f"{MOST_PIXELS // 10**6} million",
+                )
             return image.convert("RGB")
+    except UnidentifiedImageError:
+        raise FormatError(name, "not a picture, expected PNG, WebP or JPEG") from None
     except _NO_PICTURE as error:
-        raise FormatError(name, f"not a readable screenshot ({error!s:.200})") from None
+        raise FormatError(name, f"not a readable picture ({error!s:.200})") from None
 
 
 PICTURES = ("PNG", "WEBP", "JPEG")
 """Formats of pictures that are read, as Pillow names them: for others it may start programs."""
+MOST_PIXELS = 50_000_000
+"""Pixels of a picture at most; a screenshot has one million."""
 
 _NO_PICTURE = (
     OSError, EOFError, SyntaxError, ValueError, TypeError, LookupError, ArithmeticError,

@@ -150,7 +150,7 @@ def _callbacks(run: Path, record: RunRecord, truth: Truth | None) -> list[Callba
     train, pairs = record.settings.train, record.release.pairs
     callbacks: list[Callback] = []
     if train.tensorboard:
-        callbacks.append(TensorBoardCallback(run / TENSORBOARD, pairs, train))
+        callbacks.append(TensorBoardCallback(run / TENSORBOARD, pairs))
     if train.pictures:
         callbacks.append(PictureCallback(run, pairs, train.warmup_epochs, truth))
     return callbacks

@@ -5,8 +5,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from pc2_baseline.config import TrainSettings
-from pc2_baseline.modules.learner import rate
 from pc2_baseline.training.checkpoint import CheckpointState
 from pc2_baseline.training.method import EpochOutputs
 
@@ -30,30 +28,26 @@ def open_writer(folder: Path, first: int) -> Any:
 
 
 class TensorBoardCallback:
-    """Write recalls, figures, learning rate and speed of each epoch.
+    """Write recalls, figures and speed of each epoch.
 
     Args:
         folder: Folder of the event files; made at the first epoch.
         pairs: Pairs of the training split.
-        train: Settings from which the learning rate of an epoch follows.
     """
 
-    def __init__(self, folder: Path, pairs: int, train: TrainSettings) -> None:
+    def __init__(self, folder: Path, pairs: int) -> None:
         self.name = str(folder)
         self._folder = folder
         self._pairs = pairs
-        self._train = train
         self._writer: Any = None
 
     def on_epoch_end(self, state: CheckpointState, _: EpochOutputs) -> None:
         """Write the scalars of the epoch that just ended."""
-        record, train = state.history[-1], self._train
+        record = state.history[-1]
         self._writer = self._writer or open_writer(self._folder, record.epoch)
-        factor = rate(record.epoch, train.warmup_epochs, train.lr_drop_epoch)
         scalars = {
             **{f"dev/{name}": value for name, value in record.dev.items()},
             **{f"figures/{name}": value for name, value in record.figures.items()},
-            "train/learning_rate": train.lr * factor,
             "train/pairs_per_second": self._pairs / record.seconds,
         }
         for tag, value in scalars.items():

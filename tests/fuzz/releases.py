@@ -201,7 +201,7 @@ def _change_table(chance: random.Random, content: bytes) -> bytes:
         elif how == 3:
             table = pa.concat_tables([table] * 3)
         else:
-            odd = pa.concat_arrays([chance.choice(_ODD)] * 1)
+            odd = chance.choice(_ODD)
             cells = pa.concat_arrays([odd] * len(table)) if len(table) else odd[:0]
             table = table.set_column(at, name, cells)
         file = io.BytesIO()

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("atheris")
-
 
 @pytest.mark.parametrize("name", ["pages", "submissions", "feature_files", "releases"])
 def test_every_seed_is_read(monkeypatch: pytest.MonkeyPatch, name: str) -> None:

@@ -16,7 +16,7 @@ from urllib.parse import parse_qs
 
 from now_builder.errors import NowError
 from now_builder.formats.screenshots import Screenshot, some_screenshots
-from now_builder.formats.shard import image_kind
+from now_builder.formats.shard import image_kind, open_screenshot
 from now_builder.html import template_environment
 from now_builder.loopback import LoopbackHandler, listening
 from now_builder.missing_package import describe_missing
@@ -214,9 +214,7 @@ def _head(lines: bytes) -> Message:
 
 def _small(content: bytes, name: str) -> str:
     """Return a picture, scaled down, as a data URL."""
-    from now_builder.describe import open_picture  # noqa: PLC0415 - words need no detector
-
-    picture = open_picture(content, name)
+    picture = open_screenshot(content, name)
     picture.thumbnail(_SHOWN)
     file = io.BytesIO()
     picture.save(file, "JPEG", quality=70)

@@ -251,7 +251,7 @@ def test_a_picture_that_breaks_while_it_is_decoded_is_one_line() -> None:
     file = io.BytesIO()
     Image.new("L", (1, 1)).save(file, "PNG")
     torn = file.getvalue()[:33] + b"\0\0\0\0IDAT\x35\xaf\x06\x1e" + bytes(12)  # without data
-    with pytest.raises(FormatError, match=r"^a\.png: not a readable screenshot"):
+    with pytest.raises(FormatError, match=r"^a\.png: not a readable picture"):
         open_screenshot(torn, "a.png")
 
 
@@ -264,7 +264,7 @@ def test_pictures_of_other_formats_than_screenshots_have_are_not_opened(
     if is_read:
         assert open_screenshot(file.getvalue(), "a").size == (2, 3)
     else:
-        with pytest.raises(FormatError, match="not a readable screenshot"):
+        with pytest.raises(FormatError, match="not a picture, expected PNG, WebP or JPEG"):
             open_screenshot(file.getvalue(), "a")
 
 

@@ -264,7 +264,7 @@ def test_pictures_shrink_to_their_budget(world, tmp_path):
     sizes = [len(data_uri("a", png, budget)) for budget in budgets]
     assert sizes == sorted(sizes, reverse=True)
     assert all(size < budget + 30 for size, budget in zip(sizes, budgets, strict=True))
-    with pytest.raises(FormatError, match="not a readable screenshot"):
+    with pytest.raises(FormatError, match="not a readable picture"):
         data_uri("a", png[:5000], 1e6)
 
 

@@ -105,5 +105,5 @@ def test_alike_is_what_comparing_all_gives(later: list, earlier: list, bits: int
 
 
 def test_a_screenshot_that_is_none_is_named() -> None:
-    with pytest.raises(FormatError, match="00000_0001: not a readable screenshot"):
+    with pytest.raises(FormatError, match="00000_0001: not a picture"):
         is_blank(b"no picture", "00000_0001")

@@ -82,6 +82,16 @@ def test_there_is_one_query(run, monkeypatch, capsys):
         assert (code, told) == (1, "error: expected one of WORDS, --image FILE and --serve\n")
 
 
+def test_options_that_would_do_nothing_are_refused(run, monkeypatch, capsys):
+    for option, told in {
+        "--weights": "--weights: words need no detector, expected --image or --serve with it",
+        "--captures": "--captures, --port: expected with --serve",
+        "--port": "--captures, --port: expected with --serve",
+    }.items():
+        line = ["search", run, "w0", option, "7"]
+        assert program(monkeypatch, capsys, *line) == (1, "", f"error: {told}\n")
+
+
 def test_a_release_of_another_detector_is_not_searched_by_a_picture(run, monkeypatch, capsys):
     code, _, told = program(monkeypatch, capsys, "search", run, "--image", __file__)
     assert code == 1

@@ -166,8 +166,8 @@ def _png(size):
 def test_what_is_no_picture_is_refused_and_named(world):
     shot = world.screenshots[world.pages[0].key]
     bad = {
-        b"GIF89a": "not a picture, expected PNG, JPEG or WebP",
-        b"%!PS-Adobe-3.0 EPSF-3.0\n": "not a picture, expected PNG, JPEG or WebP",
+        b"GIF89a": "not a picture, expected PNG, WebP or JPEG",
+        b"%!PS-Adobe-3.0 EPSF-3.0\n": "not a picture, expected PNG, WebP or JPEG",
         shot[:2000]: "not a readable picture",
         _png((10_000, 6_000)): "10000 x 6000 pixels, expected at most 50 million",
         _png((20_000, 20_000)): "20000 x 20000 pixels|not a readable picture",
