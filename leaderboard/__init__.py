@@ -12,13 +12,16 @@ A submission to the test split of a release (here with 24 pairs) is a matrix of 
 images x captions, with a description:
 
 >>> description = leaderboard.new_submission(release, "jieba", "test", method="Ours")
->>> leaderboard.pack(folder / "x.zip", np.eye(24, dtype=np.float32), description)
->>> with leaderboard.open_submission(folder / "x.zip") as submission:
+>>> leaderboard.pack(f"{folder}/x.zip", np.eye(24, dtype=np.float32), description)
+>>> with leaderboard.open_submission(f"{folder}/x.zip") as submission:
 ...     submission.meta.method.name
 'Ours'
->>> result = leaderboard.score(folder / "x.zip", release)
+>>> result = leaderboard.score(f"{folder}/x.zip", release)
 >>> result.rsum, result.ranked
 (600.0, True)
+>>> leaderboard.write_result(f"{folder}/x.json", result)
+>>> leaderboard.read_result(f"{folder}/x.json") == result
+True
 """
 
 from importlib import import_module

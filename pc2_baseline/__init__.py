@@ -2,16 +2,15 @@
 
 What a user imports, here on a release of random pages::
 
-    from pathlib import Path
+    from pc2_baseline import Plan, load_run, plant, predict, read_settings, similarity, train
 
-    from pc2_baseline import Plan, load_run, plant, read_settings, similarity, train
-
-    release = plant(Path("release"), Plan(train=32, dev=8, test=8))
+    release = plant("release", Plan(train=32, dev=8, test=8))
     small = ["model.embed_dim=16", "model.similarity_dim=16", "train.warmup_epochs=1"]
-    train(release, Path("run"), read_settings("sgr", [*small, "train.epochs=1"]))
-    matrix = similarity(Path("run"), "test")  # (images, captions), float32
+    train(release, "run", read_settings("sgr", [*small, "train.epochs=1"]))
+    matrix = similarity("run", "test")  # (images, captions), float32
+    predict("run", "test", "ours.zip")  # the same as a submission to the board
 
-    run = load_run(Path("run"))  # to score several splits, or to look at the networks
+    run = load_run("run")  # to score several splits, or to look at the networks
     with run.open("dev") as pairs:
         matrix = run.method.similarity(pairs)
 

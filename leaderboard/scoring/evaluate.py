@@ -89,9 +89,9 @@ def read_standard(
 
 
 def score(
-    path: Path,
-    release: Path,
-    attributes: Path | None = None,
+    path: Path | str,
+    release: Path | str,
+    attributes: Path | str | None = None,
     *,
     name: str | None = None,
     standard: Callable[[Path, ScoredSplit, Track, Path | None], Standard] = read_standard,
@@ -113,8 +113,9 @@ def score(
     """
     with open_submission(path, name) as submission:
         meta = submission.meta
-        against = standard(release, meta.split, meta.track, attributes)
-        scored = _read(submission, against.gallery, release)
+        folder, known = Path(release), Path(attributes) if attributes else None
+        against = standard(folder, meta.split, meta.track, known)
+        scored = _read(submission, against.gallery, folder)
         return _result(submission, scored, against.gallery, against.references)
 
 

@@ -174,9 +174,9 @@ def entry_of(result: Result) -> Entry:
     return Entry(hashlib.sha256(result.to_json().encode()).hexdigest()[:12], result)
 
 
-def write_result(path: Path, result: Result) -> None:
+def write_result(path: Path | str, result: Result) -> None:
     """Write a result file atomically."""
-    write_text(path, result.to_json())
+    write_text(Path(path), result.to_json())
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,13 +297,13 @@ def find_result(store: Path, name: str) -> Path:
     return found[0]
 
 
-def read_result(path: Path) -> Result:
+def read_result(path: Path | str) -> Result:
     """Read a result file.
 
     Raises:
         FormatError: If it is missing or not a result.
     """
-    return read_record(path, Result)
+    return read_record(Path(path), Result)
 
 
 def read_record(path: Path, kind: type[Record]) -> Record:

@@ -190,7 +190,7 @@ class Submission(Description):
 
 
 def new_submission(
-    release: Path,
+    release: Path | str,
     track: str,
     split: str,
     method: str | Method,
@@ -210,7 +210,8 @@ def new_submission(
         ConfigError: If there is no such split or track.
         SubmissionError: If a field violates the schema.
     """
-    gallery = read_gallery(release, check_scored_split(split), check_track(track), unpaired=True)
+    wanted = check_scored_split(split), check_track(track)
+    gallery = read_gallery(Path(release), *wanted, unpaired=True)
     installed = Environment(
         toolkit=__version__,
         python=platform.python_version(),
@@ -282,9 +283,11 @@ def refusing_fields(name: str) -> Iterator[None]:
         ) from None
 
 
-def pack(path: Path, similarity: Float[np.ndarray, "images captions"], meta: Submission) -> None:
+def pack(
+    path: Path | str, similarity: Float[np.ndarray, "images captions"], meta: Submission
+) -> None:
     """Write a submission of one matrix; see :func:`pack_arrays`."""
-    pack_arrays(path, (similarity,), meta.model_copy(update={"payload": "matrix"}))
+    pack_arrays(Path(path), (similarity,), meta.model_copy(update={"payload": "matrix"}))
 
 
 def pack_arrays(path: Path, arrays: Sequence[Shaped[np.ndarray, "_ _"]], meta: Submission) -> None:
@@ -443,7 +446,7 @@ def ranks_of_right(right: Bool[np.ndarray, "queries depth"]) -> Ranks:
 
 
 @contextmanager
-def open_submission(path: Path, name: str | None = None) -> Iterator[OpenSubmission]:
+def open_submission(path: Path | str, name: str | None = None) -> Iterator[OpenSubmission]:
     """Open an untrusted submission. Pickle, HDF5 and torch files are never opened.
 
     Args:
@@ -454,6 +457,7 @@ def open_submission(path: Path, name: str | None = None) -> Iterator[OpenSubmiss
         FormatError: If there is no such file.
         SubmissionError: With all problems: field, value found, value expected.
     """
+    path = Path(path)
     allowed = (META, *(member for members in PAYLOADS.values() for member in members))
     with opened(path, name) as file:
         yield OpenSubmission(path, Archive(file, allowed))

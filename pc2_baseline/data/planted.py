@@ -53,7 +53,7 @@ class Pages:
         return np.asarray(self.caption_of == np.arange(len(self.caption_of)))
 
 
-def plant(folder: Path, plan: Plan) -> Path:
+def plant(folder: Path | str, plan: Plan) -> Path:
     """Write a release, and ``truth.csv`` and ``planted.toml`` beside its manifest.
 
     Args:
@@ -66,6 +66,7 @@ def plant(folder: Path, plan: Plan) -> Path:
     Raises:
         ConfigError: If the folder holds something else.
     """
+    folder = Path(folder)
     _claim(folder, plan)
     draw = np.random.default_rng(plan.seed)
     pictures = draw.standard_normal((plan.concepts, DIMENSION), dtype=np.float32)

@@ -1,5 +1,6 @@
 """A split of a release as a torch dataset, for training loops other than ours."""
 
+import weakref
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -41,11 +42,12 @@ class ReleaseDataset(Dataset[dict[str, Tensor]]):
 
     def __init__(
         self,
-        release: Path,
+        release: Path | str,
         split: Split,
         tokenizer: Tokenizer = "jieba",
         dtype: torch.dtype | None = None,
     ) -> None:
+        release = Path(release)
         captions = read_split_captions(release, split, tokenizer)
         path = data_folder(release) / f"{split}_caps_{tokenizer}.txt"
         vocabulary = read_vocabulary(release, DataSettings(tokenizer=tokenizer))
@@ -83,18 +85,24 @@ class ReleaseDataset(Dataset[dict[str, Tensor]]):
 
     def _read(self, rows: np.ndarray) -> np.ndarray:
         if self._open is None:
-            self._open = ExitStack()
-            self._regions = self._open.enter_context(open_regions(*self._place))
-            if self._regions.shape[0] != len(self):
-                raise FormatError(
-                    data_folder(self._place[0]) / self._place[1],
-                    f"{self._regions.shape[0]} images for {len(self)} captions, expected as many",
-                )
+            self._regions, self._open = self._open_regions()
+            # At the end of a script, too, where HDF5 must be closed before modules are taken apart.
+            weakref.finalize(self, self._open.close)
         if isinstance(self._regions, np.memmap):
             taken: np.ndarray = np.asarray(self._regions)[rows]
             return taken
         order, back = np.unique(rows, return_inverse=True)
         return np.asarray(self._regions[order])[back]
+
+    def _open_regions(self) -> tuple[Any, ExitStack]:
+        with ExitStack() as stack:
+            regions = stack.enter_context(open_regions(*self._place))
+            if regions.shape[0] != len(self):
+                raise FormatError(
+                    data_folder(self._place[0]) / self._place[1],
+                    f"{regions.shape[0]} images for {len(self)} captions, expected as many",
+                )
+            return regions, stack.pop_all()
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the open file: a worker opens its own."""

@@ -37,12 +37,12 @@ class Evaluation:
 
 
 def evaluate(
-    run: Path | Sequence[Path],
+    run: Path | str | Sequence[Path | str],
     split: str,
     *,
-    release: Path | None = None,
+    release: Path | str | None = None,
     device_name: str | None = None,
-    matrix: Path | None = None,
+    matrix: Path | str | None = None,
     fold: int | None = None,
 ) -> Evaluation:
     """Score a split with a run's best epoch.
@@ -75,7 +75,7 @@ def evaluate(
     ):
         fold = None if images % FOLD else FOLD
     if matrix is not None:
-        with replacing(matrix) as temporary, temporary.open("wb") as file:
+        with replacing(Path(matrix)) as temporary, temporary.open("wb") as file:
             np.lib.format.write_array(file, similarity, allow_pickle=False)
     folds = None if fold is None else fold_scores(similarity, owner, fold)
     return Evaluation(name, images, captions, scores(similarity, owner), fold, folds)

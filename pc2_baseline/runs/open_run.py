@@ -81,7 +81,9 @@ class OpenRun:
             yield pairs
 
 
-def open_run(run: Path, *, release: Path | None = None, device: str | None = None) -> OpenRun:
+def open_run(
+    run: Path | str, *, release: Path | str | None = None, device: str | None = None
+) -> OpenRun:
     """Open a trained run and load its best epoch.
 
     Args:
@@ -93,8 +95,9 @@ def open_run(run: Path, *, release: Path | None = None, device: str | None = Non
         FormatError: If the run or its checkpoint cannot be read, or the release is not there.
         ConfigError: If there is no such device.
     """
+    run = Path(run)
     record = read_run(run)
-    folder = locate_release(run, record, release)
+    folder = locate_release(run, record, Path(release) if release else None)
     where = pick_device(device or record.settings.train.device)
     method = make_method(record.settings, record.release.sizes, where)
     tensors = read_tensors(run / BEST, {NETWORKS})
@@ -108,7 +111,10 @@ def open_run(run: Path, *, release: Path | None = None, device: str | None = Non
 
 
 def open_runs(
-    runs: Path | Sequence[Path], *, release: Path | None = None, device: str | None = None
+    runs: Path | str | Sequence[Path | str],
+    *,
+    release: Path | str | None = None,
+    device: str | None = None,
 ) -> list[OpenRun]:
     """Open one run, or several whose similarities are to be averaged.
 
@@ -122,7 +128,7 @@ def open_runs(
         ConfigError: If there is no run, one is there twice, or they were not trained on the same
             data: release, track, images of dev and noise.
     """
-    folders = [runs] if isinstance(runs, Path) else list(runs)
+    folders = [Path(run) for run in ([runs] if isinstance(runs, Path | str) else runs)]
     if not folders:
         raise ConfigError("no run, expected one or more")
     if len({folder.resolve() for folder in folders}) < len(folders):
@@ -186,10 +192,10 @@ def mean_similarity(
 
 
 def similarity(
-    run: Path | Sequence[Path],
+    run: Path | str | Sequence[Path | str],
     split: str = "test",
     *,
-    release: Path | None = None,
+    release: Path | str | None = None,
     device: str | None = None,
 ) -> Float[np.ndarray, "images captions"]:
     """Score every image of a split against every caption with a run's best epoch.

@@ -27,11 +27,11 @@ _TITLES = {
 
 
 def predict(
-    run: Path | Sequence[Path],
+    run: Path | str | Sequence[Path | str],
     split: str,
-    output: Path,
+    output: Path | str,
     *,
-    release: Path | None = None,
+    release: Path | str | None = None,
     device_name: str | None = None,
 ) -> None:
     """Score a split with a run's best epoch and pack the matrix.
@@ -49,6 +49,7 @@ def predict(
         ConfigError: If ``output`` is no ``.zip``, the board has no track for the data set, or
             several runs are not of the same data.
     """
+    output = Path(output)
     if output.suffix != ".zip":
         raise ConfigError(f"-o {output}: expected the name of a .zip file")
     name = check_split(split)

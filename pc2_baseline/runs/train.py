@@ -40,7 +40,9 @@ from pc2_baseline.training.trainer import Trained, Trainer, follow, locked
 FEWEST_PAIRS = 4
 
 
-def train(release: Path, run: Path, settings: Settings, *, force: bool = False) -> Trained:
+def train(
+    release: Path | str, run: Path | str, settings: Settings, *, force: bool = False
+) -> Trained:
     """Train a method on a release, or go on where an earlier call was stopped.
 
     A finished run is left as it is, and its features are not even opened.
@@ -57,6 +59,7 @@ def train(release: Path, run: Path, settings: Settings, *, force: bool = False) 
         FormatError: If the release cannot be read.
         TrainingError: If there are too few pairs, or the training breaks down.
     """
+    release, run = Path(release), Path(run)
     process_groups.start(settings.train.device)
     device = pick_device(settings.train.device)
     reader = ReleaseReader(release, settings.data)

@@ -66,7 +66,7 @@ class ZeroShot:
         )
 
 
-def zero_shot(release: Path, output: Path, settings: ZeroShotSettings) -> ZeroShot:
+def zero_shot(release: Path | str, output: Path | str, settings: ZeroShotSettings) -> ZeroShot:
     """Score a split's screenshots against its caption texts by a pre-trained dual encoder.
 
     Features of finished batches wait in ``OUTPUT.parts/`` until the submission is written: the
@@ -83,6 +83,7 @@ def zero_shot(release: Path, output: Path, settings: ZeroShotSettings) -> ZeroSh
         FormatError: If the release has no caption texts, as the authors' archive and blind rounds
             have not, or the captures lack a screenshot of it or are another crawl's.
     """
+    release, output = Path(release), Path(output)
     if output.suffix != ".zip":
         raise ConfigError(f"-o {output}: expected the name of a .zip file")
     pairs = _read_pairs(release, settings.split)

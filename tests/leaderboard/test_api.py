@@ -10,7 +10,7 @@ import leaderboard
 
 
 def test_the_example_works(release, tmp_path):
-    names = {"release": release, "folder": tmp_path}
+    names = {"release": str(release), "folder": tmp_path}  # as text, paths are taken as well
     (example,) = doctest.DocTestFinder(recurse=False).find(leaderboard, extraglobs=names)
     found = doctest.DocTestRunner().run(example)
     assert found.attempted > 7

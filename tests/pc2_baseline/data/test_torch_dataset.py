@@ -2,6 +2,8 @@
 
 import pickle
 import shutil
+import subprocess
+import sys
 
 import h5py
 import numpy as np
@@ -80,6 +82,22 @@ def test_a_file_in_chunks_is_read_too(tiny, data, tmp_path):
         file.create_dataset("regions", data=values, chunks=(4, *values.shape[1:]))
     found = ReleaseDataset(copy, "train").__getitems__([5, 2, 5])
     assert torch.equal(found["regions"], data.__getitems__([5, 2, 5])["regions"])
+
+
+SCRIPT = """
+import sys
+from pc2_baseline import ReleaseDataset
+data = ReleaseDataset(sys.argv[1], "train")
+data[0]
+"""
+
+
+def test_a_script_ends_in_silence(tiny):
+    """Its dataset is closed before the interpreter takes the modules apart."""
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, tiny], capture_output=True, text=True, check=True
+    )
+    assert (done.stdout, done.stderr) == ("", "")
 
 
 def test_files_that_disagree_are_refused(tiny, tmp_path):
