@@ -1,6 +1,7 @@
 """TensorBoard: the figures of a run by epoch, in ``RUN/tensorboard``."""
 
 import sys
+import time
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -24,6 +25,9 @@ def open_writer(folder: Path, first: int) -> Any:
     sys.modules.setdefault("tensorboard.compat.notf", ModuleType("tensorboard.compat.notf"))
     from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415 - seconds
 
+    # Readers take files by name, which begins with the second: two of one second may change places
+    while any(folder.glob(f"*.{int(time.time()):010d}.*")):
+        time.sleep(0.05)
     return SummaryWriter(str(folder), purge_step=first)
 
 

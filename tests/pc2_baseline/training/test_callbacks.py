@@ -81,6 +81,13 @@ def test_tensorboard_has_every_epoch_once_with_what_the_log_says(run):
     assert list(found["figures/loss_noisy_a"]) == [1, 2]
 
 
+def test_no_two_files_are_of_one_second(tmp_path):
+    """TensorBoard reads them by name, so that those of one second may change places."""
+    for first in range(3):
+        open_writer(tmp_path, first).close()
+    assert len({path.name.split(".")[3] for path in tmp_path.iterdir()}) == 3
+
+
 def test_an_epoch_that_was_written_but_never_counted_stands_once(
     tiny, tmp_path, small_settings, monkeypatch
 ):
