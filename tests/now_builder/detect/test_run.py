@@ -322,5 +322,5 @@ def test_a_torn_tar_and_a_torn_screenshot_name_the_file(drawn, settings, tmp_pat
             (captures / path.name).write_bytes(path.read_bytes())
         tar = members_path(captures, 0)
         tar.write_bytes(spoil(tar.read_bytes()))
-        with pytest.raises(FormatError, match=r"readable|members"):
+        with pytest.raises(FormatError, match=r"readable|members|not a picture"):
             detect(captures, tmp_path / f"{name}.h5", settings)
