@@ -52,6 +52,13 @@ def _check_types(what: object = None, *, typechecker: Callable) -> object:
 jaxtyping.jaxtyped = _check_types  # what the hook calls
 jaxtyping.install_import_hook(["now_builder", "leaderboard", "pc2_baseline"], "beartype.beartype")
 
+if importlib.util.find_spec("hypothesis"):  # not where only tests for a GPU run
+    from hypothesis import HealthCheck, settings
+
+    slow = [HealthCheck.too_slow]  # nor drawing examples slowly: a busy machine fails no test
+    settings.register_profile("any load", deadline=None, suppress_health_check=slow)
+    settings.load_profile("any load")
+
 ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT))  # for benchmarks; installed packages go first
 LONG = ("tests/benchmarks/", "tests/now_builder/detect/", "tests/pc2_baseline/")

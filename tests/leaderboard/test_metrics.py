@@ -62,7 +62,7 @@ def test_a_matrix_worked_by_hand():
     assert found.i2t.mrr == pytest.approx((1 + 1 / 2 + (1 + 1 / 2) / 2) / 3)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(tied_matrices())
 def test_ties_count_as_the_mean_over_all_their_orders(similarity):
     found = recalls(similarity)
@@ -72,7 +72,7 @@ def test_ties_count_as_the_mean_over_all_their_orders(similarity):
             assert way.hits[cutoff] == slow
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.data())
 def test_duplicates_count_as_right_as_the_slow_way_says(data):
     similarity = data.draw(tied_matrices(5))
@@ -92,7 +92,7 @@ def test_duplicates_count_as_right_as_the_slow_way_says(data):
             assert way.hits[cutoff] == slow
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(tied_matrices(12))
 def test_the_counts_are_those_of_the_obvious_loop(similarity):
     for ranks, matrix in zip(count_ranks(similarity), (similarity, similarity.T), strict=True):
@@ -103,7 +103,7 @@ def test_the_counts_are_those_of_the_obvious_loop(similarity):
             assert ranks.greater[row] + ranks.later[row] == np.flatnonzero(order == row)[0]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.data())
 def test_ties_between_identical_captions_and_images_are_told_apart(data):
     similarity = data.draw(tied_matrices(8))
@@ -279,7 +279,7 @@ def owned_matrices(draw):
 
 
 @given(owned_matrices())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_several_captions_an_image_equal_the_mean_over_all_orders_of_the_tied(drawn):
     similarity, owner = drawn
     images, captions = similarity.shape
@@ -344,7 +344,7 @@ def test_a_value_that_is_not_finite_is_refused_with_several_captions():
 
 
 @given(st.data())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_duplicates_of_several_captions_count_as_the_slow_way_says(data):
     similarity, owner = data.draw(owned_matrices())
     images, captions = (
@@ -380,7 +380,7 @@ def test_duplicates_of_several_captions_count_as_the_slow_way_says(data):
 
 
 @given(owned_matrices())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_the_mean_reciprocal_rank_is_the_mean_over_all_orders(drawn):
     similarity, owner = drawn
     found = recalls(similarity, owner)
@@ -399,7 +399,7 @@ def test_the_mean_reciprocal_rank_is_the_mean_over_all_orders(drawn):
 
 
 @given(owned_matrices())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_the_argsort_value_is_the_fields_with_several_captions(drawn):
     """The field takes the best place of an image's captions after a stable argsort, reversed."""
     similarity, owner = drawn

@@ -80,7 +80,7 @@ def test_all_figures_are_those_of_the_loop_of_the_field(seed):
 
 
 @given(st.data())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_every_figure_is_the_mean_over_all_orders_of_the_tied(data):
     """Each order of up to five candidates is a way to break all ties; their mean is the value."""
     size = data.draw(st.integers(1, 5))

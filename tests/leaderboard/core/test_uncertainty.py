@@ -115,7 +115,7 @@ def _enumerated(differences):
     return np.mean([found >= observed - 1e-9 for found in sums])
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.sampled_from([-6, -3, -1.5, -1, -1 / 3, 0, 1 / 3, 1, 1.5, 2, 5]), max_size=9))
 def test_the_sign_flip_p_is_that_of_all_exchanges(differences):
     """Four standard errors of 10,000 flips, and the observed order counted in."""

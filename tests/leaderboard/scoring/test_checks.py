@@ -280,7 +280,7 @@ CHANGES = {
 }
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=25, derandomize=True)
 @given(strategies.data())
 def test_no_degenerate_matrix_is_too_much_for_the_checks(data):
     """Constant, tied, huge, tiny, one-hot and patterned ones, float16 to 64, from n = 2."""

@@ -331,13 +331,13 @@ def _tries(path, content):
     assert np.isfinite(similarity).all()
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(st.binary(max_size=400))
 def test_no_bytes_do_more_than_be_refused(tmp_path_factory, content):
     _tries(tmp_path_factory.getbasetemp() / "fuzz.zip", content)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     st.lists(st.tuples(st.integers(0, 10**4), st.integers(0, 255)), min_size=1, max_size=6),
     st.booleans(),
@@ -350,7 +350,7 @@ def test_no_damaged_submission_does_more_than_be_refused(tmp_path_factory, chang
     _tries(tmp_path_factory.getbasetemp() / "fuzz.zip", bytes(content))
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(st.binary(max_size=200), st.integers(0, 128))
 def test_no_matrix_bytes_do_more_than_be_refused(tmp_path_factory, tail, kept):
     matrix = _npy(_similarity())[:kept] + tail
@@ -366,7 +366,7 @@ _JSON = st.recursive(
 )
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.dictionaries(st.sampled_from(list(Submission.model_fields)), _JSON, max_size=5))
 def test_no_description_does_more_than_be_refused(tmp_path_factory, changes):
     _tries(tmp_path_factory.getbasetemp() / "fuzz.zip", _with(**changes))

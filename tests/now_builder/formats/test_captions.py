@@ -23,7 +23,7 @@ KEYS = st.text(st.characters(exclude_categories=["Cc", "Cs", "Zl", "Zp"]), min_s
 IDS = st.lists(st.integers(0, 10**6), max_size=30)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(captions=st.dictionaries(KEYS, IDS, max_size=8))
 def test_what_is_written_is_read(
     tmp_path_factory: pytest.TempPathFactory, captions: dict[str, list[int]]
@@ -33,7 +33,7 @@ def test_what_is_written_is_read(
     assert read_captions(path) == captions
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(tokens=st.lists(st.text(max_size=8), max_size=30))
 def test_a_vocabulary_survives_its_file(
     tmp_path_factory: pytest.TempPathFactory, tokens: list[str]

@@ -49,7 +49,7 @@ def path(tmp_path: Path) -> Path:
     return path
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(sizes=st.lists(st.integers(0, 5), max_size=4), half=st.booleans())
 def test_what_is_written_is_read(
     tmp_path_factory: pytest.TempPathFactory, sizes: list[int], *, half: bool
@@ -71,7 +71,7 @@ def test_what_is_written_is_read(
                 assert same(found, expected)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(rows=st.lists(st.integers(0, 14), max_size=20))
 def test_rows_come_in_the_order_asked_for(
     tmp_path_factory: pytest.TempPathFactory, rows: list[int]

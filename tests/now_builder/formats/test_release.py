@@ -173,7 +173,7 @@ def test_missing_things_are_named(tmp_path: Path) -> None:
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(caption=TEXT, url=TEXT, lang=st.none() | TEXT, index=st.integers(0, 10**6))
 def test_pairs_and_rejects_survive_their_files(tmp_path_factory, caption, url, lang, index) -> None:
     release = tmp_path_factory.mktemp("tables")

@@ -83,7 +83,7 @@ def write(captures: Path, keys: list[str]) -> Path:
     return members_path(captures, 0)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     caption=st.none() | TEXT,
     url=TEXT,
@@ -100,7 +100,7 @@ def test_a_row_survives_its_parquet(tmp_path_factory, **drawn) -> None:
     assert read_rows(captures) == [expected]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     html=st.binary(max_size=60),
     texts=st.lists(TEXT, max_size=4),

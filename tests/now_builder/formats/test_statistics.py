@@ -28,7 +28,7 @@ def brute_force(images: list[str], captions: list[tuple[int, ...]]) -> float:
     return 100 * total / len(images)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     pairs=st.lists(
         st.tuples(st.sampled_from("abcd"), st.sampled_from([(1,), (2,), (3, 1), (4,)])),

@@ -39,7 +39,7 @@ def pages(count: int, **changes) -> Pages:
     return Pages(**found)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(count=st.integers(0, 60), dev=st.integers(1, 9), test=st.integers(1, 9))
 def test_pairs_and_rejects_are_the_plan(count: int, dev: int, test: int) -> None:
     found = select(pages(count), SPLIT, chosen(train=20, dev=dev, test=test))
@@ -176,7 +176,7 @@ def test_a_duplicate_of_a_page_that_is_no_pair_is_none() -> None:
     }  # fmt: skip
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(data=st.data())
 def test_filters_reject_and_never_lose(data: st.DataObject) -> None:
     count = data.draw(st.integers(0, 40))

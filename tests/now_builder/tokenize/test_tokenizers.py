@@ -100,7 +100,7 @@ def test_jieba_leaves_no_cache_in_a_shared_folder(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(text=TEXT | st.text(max_size=30))
 def test_bpe_loses_nothing(bpe: LibraryTokenizer, text: str) -> None:
     text = text.encode("utf-8", "ignore").decode()
@@ -133,7 +133,7 @@ def test_bpe_splits_at_spaces_punctuation_and_script_changes() -> None:
     assert found == ["用户", "abc", "123", "年", "，", "好", " ok", "!"]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(text=TEXT)
 def test_wordpiece_gives_what_the_slow_reference_gives(
     wordpiece: tuple[LibraryTokenizer, Path], text: str

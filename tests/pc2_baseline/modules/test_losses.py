@@ -53,7 +53,7 @@ def loop_hardest(similarity, margins, negatives):
     return torch.tensor(costs)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(size=st.integers(1, 6), seed=st.integers(0, 10_000))
 def test_hardest_negatives_take_the_margin_of_the_query_both_ways(size, seed):
     generator = torch.Generator().manual_seed(seed)

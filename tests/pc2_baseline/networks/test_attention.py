@@ -102,7 +102,7 @@ KINDS["imram"] = (lambda budget=WHOLE: imram(budget=budget), imram_score)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=4)
 @given(
     lengths=st.lists(st.integers(1, 60), min_size=1, max_size=4),
     seed=st.integers(0, 99),

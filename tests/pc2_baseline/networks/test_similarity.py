@@ -78,7 +78,7 @@ def inputs(lengths, images=5, seed=1):
     return regions, tokens, lengths
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     lengths=st.lists(st.integers(1, 60), min_size=1, max_size=7),
     seed=st.integers(0, 99),

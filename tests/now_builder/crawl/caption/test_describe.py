@@ -6,7 +6,7 @@ import string
 import time
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from playwright.sync_api import sync_playwright
 
@@ -130,7 +130,6 @@ def test_what_is_hardly_a_page_has_no_description(content: bytes) -> None:
     assert describe(content, None).caption is None
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=300), st.sampled_from([None, UTF8, "text/html; charset=shift_jis"]))
 def test_any_bytes_can_be_described(content: bytes, kind: str | None) -> None:
     caption = describe(content, kind).caption

@@ -97,7 +97,7 @@ def mutated(draw: st.DrawFn) -> bytes:
     return content
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(
     content=st.binary(max_size=400) | st.lists(PIECES, max_size=40).map(b"".join) | mutated(),
     header=HEADERS,

@@ -20,7 +20,7 @@ def hosts(plan: list[Planned], shards: set[int]) -> set[str]:
     return {line.site for line in plan if line.shard in shards}
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(URLS, st.integers(1, 40))
 def test_two_host_groups_share_no_host_and_every_shard_is_in_one(
     urls: list[str], size: int
@@ -34,7 +34,7 @@ def test_two_host_groups_share_no_host_and_every_shard_is_in_one(
     assert sum(map(len, sites)) == len(set().union(*sites))
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(URLS, URLS, st.randoms())
 def test_host_groups_of_an_extended_plan_keep_hosts_of_unfinished_shards_together(
     urls: list[str], later: list[str], rng

@@ -66,7 +66,6 @@ def test_what_is_no_web_address_has_none(url: str) -> None:
     assert canonical(url) is None
 
 
-@settings(deadline=None)
 @given(st.text(max_size=40))
 def test_a_canonical_form_is_its_own(text: str) -> None:
     found = canonical("http://example.com/" + text)
@@ -133,7 +132,7 @@ def test_a_short_list_gets_several_shards_and_sites_stay_together() -> None:
     assert all(len(numbers) <= 2 for numbers in shards.values())
 
 
-@settings(deadline=None, max_examples=10)
+@settings(max_examples=10)
 @given(st.integers(1, 99), st.randoms())
 def test_keys_are_for_life_whatever_is_added_or_taken_away(cut: int, random) -> None:
     first = extend_plan([], URLS[:cut], 16)

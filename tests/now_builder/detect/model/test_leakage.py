@@ -83,7 +83,6 @@ def bare(request):
 
 @settings(
     max_examples=3,
-    deadline=None,
     derandomize=True,
     phases=[Phase.generate],  # to shrink a failure would take minutes
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
