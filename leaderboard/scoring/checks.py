@@ -44,7 +44,7 @@ OF_LISTS = (
 LEAST_QUERIES = 50
 """Number of images below which nothing is checked: chance alone could raise any flag."""
 
-IDENTITY_GAP = 8.0
+IDENTITY_GAP = 8.5
 """``identity-like``: how far own pairs may lie above the best wrong ones of a typical row, in
 units of those above the middle of the row."""
 
@@ -79,8 +79,9 @@ EVEN_SUMS = 0.3
 """``normalised-rows``, ``-columns``: spread of the sums, in units of what unrelated values would
 give. Both ways the limit depends on size and dimensions: :func:`even_limit`."""
 
-UNIT_NORM = 3e-3
-"""``normalised-both-ways``: distance from 1 of the largest singular value of the square roots."""
+UNIT_NORM = 3e-4
+"""``normalised-both-ways``: distance from 1 of the largest singular value of the square roots; ten
+times as much of a matrix stored as float16, whose roundings move it."""
 
 DISTINCT_VALUES = 0.5
 """``low-precision``: share of distinct values in a sample of at most 2^16."""
@@ -103,7 +104,8 @@ GAP_Z = 4.0
 _SAMPLE = 2**16
 _BLOCKS = 20
 _ROUNDS = 30
-_POWERS = 12
+_LANCZOS_STEPS = 40
+_ROUNDING = 1e-5
 _TINY = 1e-300
 _HUGE = 2.0**300
 _STEPS_APART = 16
@@ -175,13 +177,14 @@ def check_matrix(
     if len(similarity) < LEAST_QUERIES:
         return ()
     half = similarity.dtype.itemsize == 2
-    similarity, owner = _scaled(similarity), known.owner
+    similarity = _scaled(similarity)
     views = [_view(similarity, known, first) for first in window_starts(len(similarity))]
     flags = [flag for view in views for flag in view.flags]
     flags.append(duplicates_apart(lambda rows, captions: similarity[rows, captions], known))
     if known.declared != "transductive":
         flags.append(one_to_one(tuple(similarity.argmax(axis=axis) for axis in (1, 0)), hits_at_1))
-        flags.append(_normalised(similarity, owner, views[0], known.declared))
+        unit = UNIT_NORM * (10 if half else 1)
+        flags.append(_normalised(similarity, known, views[0], unit))
     if not half:
         flags += [_low_precision(similarity, known), _many_ties(similarity, known)]
     return first_of_each(flags)
@@ -540,18 +543,18 @@ def even_limit(rows: int, content: Content | None) -> float:
     return max(0.06, min(0.75, 1 - 4 * sqrt(inverse / 2)))
 
 
-def _normalised(similarity: Matrix, owner: Labels, view: _View, declared: Declared) -> Flag | None:
+def _normalised(similarity: Matrix, known: Known, view: _View, unit: float) -> Flag | None:
     if not view.spread:
         return None
     content = view.content
     rows, columns = _evenness(similarity, view)
-    norm = _norm_of_roots(similarity)
+    norm = _norm_of_roots(similarity, unit)
     limit = even_limit(len(similarity), content)
-    power = even_power(similarity, owner, view.spread)
+    power = even_power(similarity, known.owner, view.spread)
     if (
         max(rows, columns) < limit
         or power < even_limit(min(len(similarity), 192), content)
-        or (norm is not None and abs(norm - 1) < UNIT_NORM)
+        or (norm is not None and abs(norm - 1) < unit)
     ):
         return make_flag(
             "normalised-both-ways",
@@ -561,7 +564,7 @@ def _normalised(similarity: Matrix, owner: Labels, view: _View, declared: Declar
             f" {limit:.2g} at least" + (f"; norm of their roots {norm:.4f}, not 1" if norm else ""),
         )
     limit = min(limit, EVEN_SUMS)
-    if declared == "per_query" or min(rows, columns) >= limit:
+    if known.declared == "per_query" or min(rows, columns) >= limit:
         return None
     over, found = ("row", rows) if rows < columns else ("column", columns)
     return make_flag(
@@ -582,24 +585,29 @@ def _evenness(similarity: Matrix, view: _View) -> tuple[float, float]:
     return found[0], found[1]
 
 
-def _norm_of_roots(values: Matrix) -> float | None:
-    r"""Return the largest singular value of the square roots; None if a value is outside [0, 1].
+def _norm_of_roots(values: Matrix, unit: float) -> float | None:
+    r"""Return the largest singular value of the square roots, by Lanczos' method.
 
     A dual softmax is :math:`p_{ij} = e^{2 x_{ij}} / (r_i c_j)` with the row sums r and the column
     sums c of :math:`e^x`, so that :math:`\sum_j \sqrt{p_{ij}} \sqrt{c_j} = \sqrt{r_i}` and the
-    same along columns: a pair of positive singular vectors, whose value is 1.
+    same along columns: a pair of positive singular vectors, whose value is 1. It has no sum of a
+    row or column above 1, nor a negative value: then None is returned.
     """
-    if values.min() < 0 or values.max() > 1 + UNIT_NORM:
+    if values.min() < 0 or max(values.sum(axis).max() for axis in (0, 1)) > 1 + unit:
         return None
     roots = np.sqrt(values)
-    vector = np.ones(values.shape[1], values.dtype)
-    powers = []
-    for _ in range(_POWERS):
-        vector /= np.linalg.norm(vector) or 1
-        powers.append(vector)
-        vector = roots.T @ (roots @ vector)
-    basis, _ = np.linalg.qr(np.stack(powers, axis=1).astype(np.float64))
-    return float(np.linalg.norm(roots @ basis.astype(values.dtype), ord=2))
+    vector, scale = np.ones(values.shape[1]), 0.0
+    basis = np.zeros((0, values.shape[1]))
+    for _ in range(min(_LANCZOS_STEPS, *values.shape)):
+        for _ in range(2):
+            vector -= basis.T @ (basis @ vector)
+        length = float(np.linalg.norm(vector))
+        if length <= _ROUNDING * scale:
+            break
+        basis = np.vstack([basis, vector / length])
+        vector = (roots.T @ (roots @ basis[-1].astype(values.dtype))).astype(np.float64)
+        scale = float(np.linalg.norm(vector))
+    return float(np.linalg.norm(roots @ basis.T.astype(values.dtype), ord=2))
 
 
 def _low_precision(similarity: Matrix, known: Known) -> Flag | None:

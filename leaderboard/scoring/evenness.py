@@ -72,7 +72,10 @@ def _of_rows(
     raised = np.exp(power * (values - values.max()).astype(np.float64))
     others = np.where(own, 0.0, raised)
     count = own.shape[1] - np.count_nonzero(own, axis=1)
-    mean = others.sum(axis=1) / count
-    within = float(np.mean(np.square(others).sum(axis=1) / count - mean**2))
-    unrelated = np.sqrt(max(within, 0.0) / values.shape[1])
-    return float(raised.mean(axis=1).std() / unrelated) if unrelated else 1.0
+    total = others.sum(axis=1)
+    # Own pairs can be all equal, and larger by more than a float holds: each part is centred alone.
+    sums = [np.where(own, raised, 0.0).sum(axis=1), total]
+    even = sum(part - part.mean() for part in sums) / values.shape[1]
+    apart = np.where(own, 0.0, raised - (total / count)[:, None])
+    unrelated = np.sqrt(float(np.mean(np.square(apart).sum(axis=1) / count)) / values.shape[1])
+    return float(np.std(even) / unrelated) if unrelated else 1.0

@@ -338,6 +338,54 @@ def test_a_classifier_that_knows_repeated_captions_is_not_flagged():
     assert _codes(with_repeats(sure, labels), captions=labels) == []
 
 
+@pytest.mark.parametrize(
+    ("kind", "seed", "size", "repeated"),
+    [
+        ("classified", 300_058, 600, False),  # own pairs all 1: powers leave nothing of the others
+        ("classified", 300_017, 300, True),  # largest singular value of the roots 0.9984
+        ("products", 300_015, 100, True),  # own pairs 8.03 times as far above the best wrong ones
+    ],
+)
+def test_honest_draws_that_were_flagged_once_are_not(kind, seed, size, repeated):
+    draw = np.random.default_rng(seed)
+    similarity = HONEST[kind](draw, size).astype(np.float32)
+    labels = repeats(draw, size)
+    if repeated:
+        assert _codes(with_repeats(similarity, labels), captions=labels) == []
+    else:
+        assert _codes(similarity) == []
+
+
+@pytest.mark.parametrize("temperature", [0.005, 0.03, 0.1, 1.0])
+def test_the_roots_of_a_dual_softmax_have_a_largest_singular_value_of_one(temperature):
+    """At low temperatures many singular values are near 1, and Lanczos' method takes its steps."""
+    for size in (60, 300):
+        values = dual_softmax(mild(np.random.default_rng(1), size), temperature)
+        found = checks._norm_of_roots(values.astype(np.float32), checks.UNIT_NORM)
+        assert found == pytest.approx(1, abs=checks.UNIT_NORM / 2)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        np.zeros((60, 50)),
+        np.full((60, 50), 0.01),
+        np.eye(60),
+        np.outer(np.arange(60), np.ones(50)) / 4000,
+        np.random.default_rng(0).random((80, 60)) / 90,
+    ],
+    ids=["zeros", "constant", "identity", "of one rank", "random"],
+)
+def test_lanczos_method_agrees_with_the_decomposition(values):
+    found = checks._norm_of_roots(values.astype(np.float32), checks.UNIT_NORM)
+    assert found == pytest.approx(np.linalg.norm(np.sqrt(values), ord=2), rel=1e-5)
+
+
+def test_sums_above_one_and_negative_values_are_of_no_dual_softmax():
+    assert checks._norm_of_roots(np.full((60, 50), 0.03, np.float32), checks.UNIT_NORM) is None
+    assert checks._norm_of_roots(-np.eye(60, dtype=np.float32), checks.UNIT_NORM) is None
+
+
 def test_pages_of_sites_side_by_side_whose_images_share_little_are_not_flagged():
     draw = np.random.default_rng(10_014)
     assert _codes(HONEST["sites of all sizes"](draw, 1000)) == []
