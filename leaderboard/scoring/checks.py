@@ -44,9 +44,9 @@ OF_LISTS = (
 LEAST_QUERIES = 50
 """Number of images below which nothing is checked: chance alone could raise any flag."""
 
-IDENTITY_GAP = 8.5
+IDENTITY_GAP = 8.0
 """``identity-like``: how far own pairs may lie above the best wrong ones of a typical row, in
-units of those above the middle of the row."""
+units of those above the middle of the row, in a large matrix: :func:`identity_limit`."""
 
 DIMENSIONS = 600.0
 """``unexplained-pairs``: effective dimensions of honest embeddings, at the most."""
@@ -326,15 +326,20 @@ def _right(owner: Labels, texts: Labels | None) -> Bool[np.ndarray, "images capt
 
 def _identity_like(part: _Part) -> Flag | None:
     """Compare own pairs with the best wrong one of a typical image."""
-    gap = _own_gap(part)
-    if gap <= IDENTITY_GAP:
+    gap, limit = _own_gap(part), identity_limit(len(part.rest))
+    if gap <= limit:
         return None
     figure = "infinitely" if gap == float("inf") else f"{gap:.0f} times"
     return make_flag(
         "identity-like",
         f"own pairs are {figure} as far above the best wrong ones as those above the rest,"
-        f" expected {IDENTITY_GAP:g} times at most: the rest is nearly constant",
+        f" expected {limit:.1f} times at most: the rest is nearly constant",
     )
+
+
+def identity_limit(rows: int) -> float:
+    """Return the gap from which own pairs are flagged: the best of few wrong ones is not far up."""
+    return IDENTITY_GAP + 100 / rows
 
 
 def _own_gap(part: _Part) -> float:
@@ -342,18 +347,35 @@ def _own_gap(part: _Part) -> float:
 
     An exponential's or a sigmoid's values lie far apart by nature. Where logarithms (log odds if
     they end at 1) spread the rest about evenly to both sides, the gap of those counts if lesser.
+    So does that of vectors scaled to one length: few long ones make few large products.
     """
-    some = part.rest[:, _some(part.rest.shape[1], 64)]
+    chosen = _some(part.rest.shape[1], 64)
+    some = part.rest[:, chosen]
     middle, best = float(np.median(some)), float(np.median(part.rest.max(axis=1)))
     own = float(np.percentile(part.own, 90))
+    rest, own_even = _of_equal_lengths(part)
+    even = (np.median(rest[:, chosen]), np.median(rest.max(axis=1)), np.percentile(own_even, 90))
+    gap = min(_ratio(middle, best, own), _ratio(*map(float, even)))
     positive = some[some > 0]
     if best > 0 and part.ends[0] >= 0 and len(positive):
         odds = bool(part.ends[1] <= 1)
         least, half = np.quantile(positive, [1 / part.rest.shape[1], 0.5]).tolist()
         low, centre, high = (_log(value, odds=odds) for value in (least, half, best))
         if high - centre > (centre - low) / 2:
-            return min(_ratio(middle, best, own), _ratio(centre, high, _log(own, odds=odds)))
-    return _ratio(middle, best, own)
+            return min(gap, _ratio(centre, high, _log(own, odds=odds)))
+    return gap
+
+
+def _of_equal_lengths(
+    part: _Part,
+) -> tuple[Float[np.ndarray, "images captions"], Float[np.ndarray, " captions"]]:
+    """Divide centred similarities, the rest and own pairs, by the size of their row and column."""
+    middle = part.rest.mean(dtype=np.float64).astype(part.rest.dtype)
+    rest = part.rest - middle
+    rows, columns = (np.sqrt(np.square(rest).mean(axis=axis)) for axis in (1, 0))
+    rows[rows == 0], columns[columns == 0] = 1, 1
+    own = (part.own - middle) / (rows[part.owner] * columns)
+    return rest / (rows[:, None] * columns), own
 
 
 def _some(count: int, most: int) -> Labels:

@@ -344,6 +344,7 @@ def test_a_classifier_that_knows_repeated_captions_is_not_flagged():
         ("classified", 300_058, 600, False),  # own pairs all 1: powers leave nothing of the others
         ("classified", 300_017, 300, True),  # largest singular value of the roots 0.9984
         ("products", 300_015, 100, True),  # own pairs 8.03 times as far above the best wrong ones
+        ("products", 400_005, 100, False),  # 11.2 times, by vectors of very different lengths
     ],
 )
 def test_honest_draws_that_were_flagged_once_are_not(kind, seed, size, repeated):
