@@ -202,7 +202,7 @@ class _LocalNodes(Function):
             difference = _difference(fast_weights, fast[block], flat)
             of_difference = (fast_inner @ fast_weight).mul_(difference).mul_(2)
             of_weight += fast_inner.flatten(0, 1).T @ difference.square_().flatten(0, 1)
-            of_words -= of_difference.sum(0, dtype=words.dtype).view_as(words)
+            of_words -= of_difference.sum(0).view_as(words)
             of_regions[block] += fast_weights @ of_difference
             of_weights = (fast[block] @ of_difference.transpose(1, 2)).to(words.dtype)
             small = torch.autograd.grad(weights, (own_regions, own_words), of_weights)
@@ -248,7 +248,7 @@ class _Reason(Function):
         kind = nodes.dtype
         inner = gradient * (updated > 0)
         of_mix = inner.flatten(0, 1).T @ (attention @ nodes).flatten(0, 1)
-        of_mix_bias = inner.sum((0, 1), dtype=mix.dtype)
+        of_mix_bias = inner.sum((0, 1)).to(mix.dtype)
         of_mixed = inner @ mix.to(kind)
         of_scores = _softmax_backward(of_mixed @ nodes.transpose(1, 2), attention)
         asking = functional.linear(nodes, query.to(kind), query_bias.to(kind))
@@ -256,7 +256,7 @@ class _Reason(Function):
         of_nodes.baddbmm_(of_scores.transpose(1, 2), asking)
         of_asking = of_scores @ nodes
         of_query = of_asking.flatten(0, 1).T @ nodes.flatten(0, 1)
-        of_query_bias = of_asking.sum((0, 1), dtype=query.dtype)
+        of_query_bias = of_asking.sum((0, 1)).to(query.dtype)
         of_nodes.flatten(0, 1).addmm_(of_asking.flatten(0, 1), query.to(kind))
         wide = (of_query.to(query.dtype), of_query_bias, of_mix.to(mix.dtype), of_mix_bias)
         return of_nodes, None, *wide

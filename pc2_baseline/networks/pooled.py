@@ -8,7 +8,8 @@ from torch import Tensor, nn
 
 from pc2_baseline.networks.codes import CaptionCodes, ImageCodes, word_mask, xavier
 from pc2_baseline.networks.fused import unit
-from pc2_baseline.networks.text import read_words, with_blanks
+from pc2_baseline.networks.recurrent import read_words
+from pc2_baseline.networks.text import with_blanks
 
 PLACE_DIM = 32
 SHARPNESS = 0.1

@@ -3,10 +3,10 @@
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from pc2_baseline.networks.codes import CaptionCodes, word_mask, xavier
 from pc2_baseline.networks.fused import unit
+from pc2_baseline.networks.recurrent import read_words
 
 
 class CaptionPooling(nn.Module):
@@ -132,24 +132,3 @@ def with_blanks(
         return embedded
     blank = torch.rand(embedded.shape[:2], device=embedded.device) < share
     return embedded.masked_fill(blank[..., None], 0.0)
-
-
-def read_words(
-    gru: nn.GRU, embedded: Float[Tensor, "captions words word"], lengths: Int[Tensor, " captions"]
-) -> Float[Tensor, "captions words dim"]:
-    """Read captions by a GRU, the mean of both directions if it has two; zeros after the end.
-
-    Args:
-        gru: Takes the batch first.
-        embedded: Padded with anything.
-        lengths: Words of each caption, on the CPU.
-    """
-    packed = pack_padded_sequence(embedded, lengths, batch_first=True, enforce_sorted=False)
-    states, _ = pad_packed_sequence(
-        gru(packed)[0], batch_first=True, total_length=embedded.shape[1]
-    )
-    if not gru.bidirectional:
-        return states
-    forward, backward = states.chunk(2, dim=-1)
-    averaged: Tensor = (forward + backward) / 2
-    return averaged
