@@ -122,11 +122,12 @@ def squared_difference(
     return projected
 
 
-def _unit_backward_(gradient: Tensor, scaled: Tensor, length: Tensor) -> Tensor:
-    """Turn the gradient of unit vectors into that of the vectors, in place."""
-    along = torch.linalg.vecdot(gradient, scaled).unsqueeze(-1)
-    along = along * ((length + EPSILON) / length).masked_fill(length == 0, 0.0)
-    return gradient.addcmul_(scaled, along, value=-1).div_(length + EPSILON)
+def _unit_backward(gradient: Tensor, scaled: Tensor, length: Tensor) -> Tensor:
+    """Turn the gradient of unit vectors into that of the vectors."""
+    grown = ((length + EPSILON) / length).masked_fill(length == 0, 0.0).to(gradient.dtype)
+    along = torch.linalg.vecdot(gradient, scaled).unsqueeze(-1).mul_(grown)
+    across = torch.addcmul(gradient, scaled, along, value=-1)
+    return across.mul_((length + EPSILON).reciprocal_().to(gradient.dtype))
 
 
 class _Unit(Function):
@@ -139,7 +140,7 @@ class _Unit(Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        return _unit_backward_(gradient.clone(), *ctx.saved_tensors)
+        return _unit_backward(gradient, *ctx.saved_tensors)
 
 
 def _blocks(images: int, rows: int, cells: int) -> list[slice]:
@@ -174,9 +175,12 @@ class _LocalNodes(Function):
             weights = attend(regions[block], words, *attention).to(kind)
             squares = _difference(weights, fast[block], flat).square_()
             local = functional.linear(squares, weight.to(kind), bias.to(kind))
-            local = local.to(words.dtype).view(-1, captions, longest, len(weight))
-            torch.linalg.vector_norm(local, dim=-1, keepdim=True, out=lengths[block])
-            nodes[block, :, 1:] = local / (lengths[block] + EPSILON)
+            local = local.view(-1, captions, longest, len(weight))
+            lengths[block] = torch.linalg.vector_norm(
+                local, dim=-1, keepdim=True, dtype=words.dtype
+            )
+            scale = (lengths[block] + EPSILON).reciprocal_().to(kind)
+            torch.mul(local, scale, out=nodes[block, :, 1:])
         ctx.save_for_backward(regions, words, weight, nodes, lengths)
         ctx.attention, ctx.settings = attention, settings
         return nodes
@@ -189,19 +193,17 @@ class _LocalNodes(Function):
         of_regions, of_words = torch.zeros_like(regions), torch.zeros_like(words)
         of_weight, of_bias = torch.zeros_like(weight), weight.new_zeros(len(weight))
         for block in _blocks(len(regions), len(flat), cells):
-            inner = gradient[block, :, 1:].to(words.dtype, copy=True)
-            inner = _unit_backward_(inner, nodes[block, :, 1:].to(words.dtype), lengths[block])
-            flat_inner = inner.flatten(1, 2)
-            of_bias += flat_inner.sum((0, 1))
-            fast_inner = flat_inner.to(kind)
+            inner = _unit_backward(gradient[block, :, 1:], nodes[block, :, 1:], lengths[block])
+            inner = inner.flatten(1, 2)
+            of_bias += inner.sum((0, 1))
             with torch.enable_grad():
                 own_regions = regions[block].detach().requires_grad_()
                 own_words = words.detach().requires_grad_()
                 weights = attend(own_regions, own_words, *ctx.attention)
             fast_weights = weights.detach().to(kind)
             difference = _difference(fast_weights, fast[block], flat)
-            of_difference = (fast_inner @ fast_weight).mul_(difference).mul_(2)
-            of_weight += fast_inner.flatten(0, 1).T @ difference.square_().flatten(0, 1)
+            of_difference = (inner @ (2 * fast_weight)).mul_(difference)
+            of_weight += inner.flatten(0, 1).T @ difference.square_().flatten(0, 1)
             of_words -= of_difference.sum(0).view_as(words)
             of_regions[block] += fast_weights @ of_difference
             of_weights = (fast[block] @ of_difference.transpose(1, 2)).to(words.dtype)
@@ -219,8 +221,9 @@ def _softmax(scores: Tensor, padding: Tensor) -> Tensor:
 
 
 def _softmax_backward(gradient: Tensor, attention: Tensor) -> Tensor:
-    along = torch.linalg.vecdot(gradient, attention).unsqueeze(-1)
-    inner: Tensor = (gradient - along).mul_(attention)
+    inner: Tensor = torch.ops.aten._softmax_backward_data(  # noqa: SLF001
+        gradient, attention, -1, attention.dtype
+    )
     return inner
 
 
@@ -246,7 +249,7 @@ class _Reason(Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         nodes, attention, updated, query, query_bias, mix = ctx.saved_tensors
         kind = nodes.dtype
-        inner = gradient * (updated > 0)
+        inner = torch.ops.aten.threshold_backward(gradient, updated, 0)
         of_mix = inner.flatten(0, 1).T @ (attention @ nodes).flatten(0, 1)
         of_mix_bias = inner.sum((0, 1)).to(mix.dtype)
         of_mixed = inner @ mix.to(kind)
@@ -289,6 +292,6 @@ class _SquaredDifference(Function):
         images, captions, weight = ctx.saved_tensors
         flat = gradient.flatten(0, 1)
         difference = images[:, None] - captions
-        inner = (gradient @ weight).mul_(difference).mul_(2)
+        inner = (gradient @ (2 * weight)).mul_(difference)
         of_weight = flat.T @ difference.square_().flatten(0, 1)
         return inner.sum(1), -inner.sum(0), of_weight, flat.sum(0)
