@@ -1,0 +1,133 @@
+"""The whole road on a large simulated web, default settings, each stage killed once on the way.
+
+A stage's process and all that it started are killed by SIGKILL after a share of the time that it
+should take; the same command then goes on to the end. Printed by stage: seconds of both parts, the
+most memory that its processes held for themselves (resident less shared), and what it wrote; then
+the same for 100,000 pages, were every stage in proportion. Finished stages are not run again, so a
+rehearsal that was stopped goes on.
+
+    python -m benchmarks.rehearsal --pages 10000 --folder /where/there/are/10/GB
+"""
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+from benchmarks.soak import served
+from benchmarks.stages import Cost, megabytes_of
+from now_builder.formats.shard import read_rows
+from now_builder.simweb.make import make
+from now_builder.simweb.settings import SimwebSettings
+
+PACKAGES = {"now-builder": "now_builder", "pc2-baseline": "pc2_baseline"}
+FULL = 100_000
+KILLED = {
+    "crawl": 70.0, "detect": 30.0, "tokenize": 1.5, "package": 1.0, "verify": 0.5, "report": 1.0,
+    "train": 15.0, "predict": 2.0, "score": 1.0,
+}  # fmt: skip
+"""Seconds, a thousand pages, after which a stage is killed; a short one may have ended by then."""
+
+
+def held(root: psutil.Process) -> tuple[float, float]:
+    """Return MiB that a process and its children hold for themselves, and their CPU seconds."""
+    memory, cpu = 0.0, 0.0
+    with suppress(psutil.Error):
+        for one in [root, *root.children(recursive=True)]:
+            with suppress(psutil.Error):
+                now = one.memory_info()
+                memory += (now.rss - now.shared) / 2**20
+        times = root.cpu_times()
+        cpu = times.user + times.system + times.children_user + times.children_system
+    return memory, cpu
+
+
+def run(command: Sequence[str | Path], kill_after: float | None) -> tuple[float, float, float]:
+    """Run a command to its end, or kill it and all its processes.
+
+    Returns:
+        Seconds, CPU seconds of what had ended or was its own, and MiB at most.
+    """
+    start, most, cpu = time.perf_counter(), 0.0, 0.0
+    program, *words = map(str, command)
+    module = PACKAGES.get(program, "leaderboard")
+    line = [sys.executable, "-c", f"from {module}.cli import main; main()", *words]
+    process = subprocess.Popen(line, stdout=subprocess.DEVNULL, start_new_session=True)
+    root = psutil.Process(process.pid)
+    while process.poll() is None:
+        memory, used = held(root)
+        most, cpu = max(most, memory), max(cpu, used)
+        if kill_after is not None and time.perf_counter() - start > kill_after:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            return time.perf_counter() - start, cpu, most
+        time.sleep(0.2)
+    if process.returncode:
+        sys.exit(f"{' '.join(line[2:])}: exit status {process.returncode}")
+    return time.perf_counter() - start, cpu, most
+
+
+def twice(name: str, command: Sequence[str | Path], written: Path, pages: int) -> Cost:
+    """Run a stage, killed once."""
+    first = run(command, KILLED[name] * pages / 1000)
+    second = run(command, None)
+    seconds, cpu = first[0] + second[0], first[1] + second[1]
+    return Cost(seconds, cpu, max(first[2], second[2]), megabytes_of(written))
+
+
+def commands(folder: Path, address: str) -> Iterator[tuple[str, list[str | Path], Path]]:
+    """List the stages: name, command, what it writes."""
+    captures, features, tokens = folder / "captures", folder / "features.h5", folder / "captions"
+    release, trained, report = folder / "release", folder / "run", folder / "report.html"
+    packed, result = folder / "submission.zip", folder / "result.json"
+    yield "crawl", [
+        "now-builder", "crawl", folder / "urls.txt", captures, "--allow-private",
+        "--resolve", f"*.test:{address}",
+    ], captures  # fmt: skip
+    yield "detect", ["now-builder", "detect", captures, features], features
+    yield "tokenize", ["now-builder", "tokenize", captures, tokens, "--bert", "learn"], tokens
+    package = ["now-builder", "package", captures, features, tokens, release]
+    yield "package", [*package, "--matched", folder / "truth.parquet"], release
+    yield "verify", ["now-builder", "verify", release], folder / "none"
+    yield "report", ["now-builder", "report", release, "--captures", captures, "-o", report], report
+    yield "train", ["pc2-baseline", "train", release, trained], trained
+    yield "predict", ["pc2-baseline", "predict", trained, "--split", "test", "-o", packed], packed
+    yield "score", ["now-leaderboard", "score", packed, "--release", release, "-o", result], result
+
+
+def main() -> None:
+    """Take the options, run the stages that are not done, and print the table."""
+    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    options.add_argument("--pages", type=int, default=10_000)
+    options.add_argument("--folder", type=Path, required=True)
+    chosen = options.parse_args()
+    folder = chosen.folder
+    make(folder, SimwebSettings(pages=chosen.pages))
+    noted = folder / "costs.json"
+    costs = json.loads(noted.read_text("utf-8")) if noted.exists() else {}
+    print("| stage | seconds | CPU s | MiB | MB written | 100,000: hours | GB |")
+    print("|---|--:|--:|--:|--:|--:|--:|")
+    with served(folder) as address:
+        for name, command, written in commands(folder, address):
+            if name not in costs:
+                costs[name] = twice(name, command, written, chosen.pages)
+                noted.write_text(json.dumps(costs), encoding="utf-8")
+            cost = Cost(*costs[name])
+            figures = " | ".join(f"{figure:,.0f}" for figure in cost)
+            hours, size = (figure * FULL / chosen.pages for figure in (cost.seconds, cost.disk))
+            print(f"| {name} | {figures} | {hours / 3600:.1f} | {size / 1000:.1f} |", flush=True)
+    rows = read_rows(folder / "captures")
+    status = [row.status for row in rows]
+    print(f"{len(rows)} rows of {chosen.pages}, {status.count('ok')} captured")
+
+
+if __name__ == "__main__":
+    main()
