@@ -1,6 +1,7 @@
 """Tokenised captions: one text file of ids and one vocabulary per tokenizer."""
 
 from collections.abc import Iterable
+from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
@@ -113,6 +114,10 @@ def read_captions(path: Path) -> dict[str, list[int]]:
     return captions
 
 
+# An id is one object however often it occurs: a quarter of the memory, and less time.
+_number = lru_cache(maxsize=2**17)(int)
+
+
 def to_line(ids: Iterable[int]) -> str:
     """Join ids by commas."""
     return ",".join(map(str, ids))
@@ -125,7 +130,7 @@ def from_line(path: Path, number: int, line: str) -> list[int]:
         FormatError: Naming the line with a field that is not a number from 0.
     """
     try:
-        ids = [int(field) for field in line.split(",") if field.strip()]
+        ids = [_number(field) for field in line.split(",") if field.strip()]
     except ValueError:
         raise FormatError(path, f"line {number}: {line[:60]!r}, expected 1,2,3") from None
     if ids and min(ids) < 0:
