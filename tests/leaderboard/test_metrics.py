@@ -16,6 +16,7 @@ from leaderboard.metrics import (
     count_ranks,
     expected_hits,
     explained_ties,
+    fold_recalls,
     recalls,
     summarise,
     tie_width,
@@ -209,6 +210,54 @@ def test_the_height_of_a_block_leaves_the_counts(monkeypatch, rows):
         expected.t2i,
         expected.rsum_argsort,
     )
+
+
+def test_the_height_of_a_block_leaves_duplicates_and_their_ties(monkeypatch):
+    """Five blocks of eight rows: what is summed over rows is summed over all of them."""
+    draw = np.random.default_rng(0)
+    similarity = draw.integers(0, 4, (40, 40)) / 4
+    labels = draw.integers(0, 12, 40), draw.integers(0, 12, 40), np.arange(40)
+    ranks = summarise(*count_duplicate_aware(similarity, *labels))
+    ties = explained_ties(similarity, *labels)
+    monkeypatch.setattr(metrics, "_BLOCK_BYTES", 0)
+    in_blocks = summarise(*count_duplicate_aware(similarity, *labels))
+    assert (in_blocks.i2t, in_blocks.t2i) == (ranks.i2t, ranks.t2i)
+    for whole, parts in zip(ties, explained_ties(similarity, *labels), strict=True):
+        assert whole.any()
+        np.testing.assert_array_equal(parts, whole)
+
+
+def test_ranks_below_the_end_of_lists_are_not_averaged():
+    """Lists of three of four candidates: image 3 and caption 0 are not on theirs."""
+    zeros = np.zeros(4, np.int64)
+    i2t = metrics.Ranks(np.array([0, 1, 2, 3]), zeros, zeros, zeros + 1)
+    t2i = metrics.Ranks(np.array([3, 0, 0, 0]), zeros, zeros, zeros + 1)
+    known, cut = summarise(i2t, t2i), summarise(i2t, t2i, depth=3)
+    assert (known.i2t.mean_rank, known.t2i.mean_rank) == (2.5, 1.75)
+    for way in (cut.i2t, cut.t2i):
+        assert way.mean_rank is None
+        assert way.mrr is None
+    assert (cut.i2t.median_rank, cut.t2i.median_rank) == (2, 1)
+    assert cut.rsum == known.rsum
+    assert summarise(i2t, t2i, depth=4).i2t == known.i2t
+
+
+def test_an_unknown_median_is_not_given():
+    zeros = np.zeros(4, np.int64)
+    ranks = metrics.Ranks(np.array([0, 3, 3, 3]), zeros, zeros, zeros + 1)
+    found = summarise(ranks, ranks, depth=3)
+    assert (found.i2t.median_rank, found.t2i.median_rank) == (None, None)
+
+
+def test_folds_are_the_scores_of_their_own_pairs():
+    """Five images of two captions each, by two: two folds, and a fifth image that is left out."""
+    similarity = np.random.default_rng(3).random((5, 10))
+    owner = np.array([4, 3, 2, 1, 0, 0, 1, 2, 3, 4])
+    found = fold_recalls(similarity, owner, 2)
+    first = recalls(similarity[:2][:, [3, 4, 5, 6]], np.array([1, 0, 0, 1]))
+    second = recalls(similarity[2:4][:, [1, 2, 7, 8]], np.array([1, 0, 0, 1]))
+    assert [fold.i2t for fold in found] == [first.i2t, second.i2t]
+    assert [fold.t2i for fold in found] == [first.t2i, second.t2i]
 
 
 def test_a_column_of_many_greater_values_does_not_overflow():
