@@ -1,11 +1,14 @@
 """The mixture, its guard rails, the bank and the rectified correspondence."""
 
 import multiprocessing
+import warnings
 from concurrent.futures import ProcessPoolExecutor
 
 import numpy as np
 import pytest
 import torch
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.mixture import GaussianMixture
 
 from now_builder.errors import TrainingError
 from pc2_baseline.modules.bank import PredictionBank, oscillation
@@ -67,6 +70,46 @@ def test_a_division_does_not_hang_on_the_start_of_its_mixture(monkeypatch):
     monkeypatch.setattr("pc2_baseline.modules.division.STARTS", 1)
     lone = [len(divide(losses, seed).clean) for seed in range(6)]
     assert max(lone) - min(lone) > 300, "from one start it does"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_mixture_is_the_papers(seed):
+    """Tolerance 0.01 and a variance floor of 5e-4 each decide here; ten iterations are enough."""
+    losses = np.random.default_rng(seed).normal(size=300)
+    scale = losses.max() - losses.min()
+    values = ((losses - losses.min()) / scale)[:, None]
+    found = []
+    for change in ({}, {"tol": 1e-3}, {"tol": 1.0}, {"reg_covar": 1e-6}):
+        own = {"max_iter": 10, "tol": 1e-2, "reg_covar": 5e-4} | change
+        mixture = GaussianMixture(2, n_init=10, random_state=seed, **own)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            chances = mixture.fit(values).predict_proba(values)
+        found.append(chances[:, mixture.means_.argmin()])
+    posterior = clean_posterior(losses, seed)
+    assert np.array_equal(posterior, found[0])
+    assert not any(np.allclose(posterior, other, atol=1e-9) for other in found[1:])
+
+
+def test_an_even_chance_is_not_clean():
+    clean_prob = np.array([0.9, 0.5, 0.6])
+    assert by_posterior(clean_prob, np.arange(3.0)).is_clean.tolist() == [True, False, True]
+
+
+def test_two_clean_pairs_are_enough_to_train_on():
+    require_clean(Division(np.zeros(9), np.arange(9) < 2))
+
+
+def test_a_statistic_is_scaled_to_its_extremes():
+    assert scaled(np.array([3.0, 5.0, 4.0])).tolist() == [0, 1, 0.5]
+
+
+@pytest.mark.parametrize(("low", "high"), [(1e6, 1e6 + 5e-7), (1.0, 1.0 + 9e-13), (0.0, 1e-12)])
+def test_a_spread_of_rounding_is_none(low, high):
+    """A part in 10^12 of the values, or of one where they are smaller."""
+    with pytest.raises(TrainingError, match="the network tells none apart"):
+        scaled(np.array([low, high]))
+    scaled(np.array([low, low + 3 * (high - low)]))
 
 
 def test_a_division_is_the_same_in_another_process():

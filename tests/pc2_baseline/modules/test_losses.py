@@ -10,10 +10,13 @@ from hypothesis import strategies as st
 from pc2_baseline.modules.losses import (
     batch_entropy,
     likeliest,
+    mean_entropy,
+    own_entropy,
     pseudo_class_loss,
     relatively_likeliest,
     robust_class_loss,
     soft_margin,
+    triplet_costs,
     triplet_hardest,
     triplet_mean,
     triplet_top,
@@ -24,6 +27,11 @@ def test_soft_margin_by_hand():
     """m(.5) = .2 (√10 − 1)/9 = .0481; m(.8) = .2 (10^.8 − 1)/9 = .1180."""
     found = soft_margin(torch.tensor([0.0, 0.5, 0.8, 1.0]), 0.2)
     assert torch.allclose(found, torch.tensor([0.0, 0.0481, 0.1180, 0.2]), atol=1e-4)
+
+
+def test_soft_margin_with_a_base_below_two():
+    """m(1/2) = .2 (√1.5 − 1)/.5 = .0899."""
+    assert soft_margin(torch.tensor([0.5]), 0.2, 1.5).item() == pytest.approx(0.0899, abs=1e-4)
 
 
 def test_a_base_of_one_is_a_programmers_mistake():
@@ -72,6 +80,29 @@ def test_mean_negatives_by_hand():
     assert costs.tolist() == pytest.approx([0.2, 0.0])
 
 
+@pytest.mark.parametrize(
+    ("axis", "i2t", "t2i"),
+    [("query", 0.1, 0.3), ("image", 0.1, 0.1), ("caption", 0.3, 0.3)],
+)
+def test_the_margin_of_a_cell_is_that_of_the_query_the_image_or_the_caption(axis, i2t, t2i):
+    """Cell of image 0 and caption 1, both pairs scored alike: the cost is the margin itself."""
+    similarity, margins = torch.full((2, 2), 0.5), torch.tensor([0.1, 0.3])
+    costs = triplet_costs(similarity, margins, axis=axis)
+    assert [found[0, 1].item() for found in costs] == pytest.approx([i2t, t2i])
+    assert [found.diagonal().sum().item() for found in costs] == [0, 0]
+    for loss, share in ((triplet_hardest, 1.0), (triplet_mean, 0.5)):
+        whole = sum(float(found.sum()) for found in costs)
+        assert loss(similarity, margins, axis=axis).sum().item() == pytest.approx(share * whole)
+
+
+def test_the_mean_is_over_the_negatives_that_are_given():
+    """Caption 1 is no negative of image 0: pair 0 costs its column alone, pair 1 its row."""
+    similarity, margins = torch.tensor([[0.5, 0.4], [0.6, 0.9]]), torch.tensor([0.2, 0.6])
+    negatives = torch.tensor([[False, False], [True, False]])
+    found = triplet_mean(similarity, margins, negatives)
+    assert found.tolist() == pytest.approx([0.15, 0.15])
+
+
 def test_a_single_pair_has_no_negatives_and_costs_nothing():
     assert triplet_hardest(torch.tensor([[0.5]]), torch.tensor([0.2])).item() == 0
 
@@ -89,6 +120,19 @@ def test_the_entropy_term_rewards_spreading_over_classes():
 
 def test_the_entropy_of_128_even_classes_is_4_852():
     assert batch_entropy(torch.eye(128)).item() == pytest.approx(4.852, abs=1e-3)
+
+
+def test_the_mean_entropy_is_that_of_images_and_captions():
+    """Images spread over two classes (log 2), captions all in one (0)."""
+    images, captions = 60 * torch.eye(2), 60 * torch.eye(2)[[0, 0]]
+    assert mean_entropy(images, captions).item() == pytest.approx(math.log(2) / 2)
+    assert mean_entropy(captions, images).item() == pytest.approx(math.log(2) / 2)
+
+
+def test_the_own_entropy_is_averaged_over_predictions():
+    """One even prediction over four classes (log 4), one sure (0): their mean, not its entropy."""
+    logits = torch.tensor([[0.0, 0, 0, 0], [60.0, 0, 0, 0]])
+    assert own_entropy(logits).item() == pytest.approx(math.log(4) / 2)
 
 
 def test_only_the_image_learns_from_the_captions_class():
