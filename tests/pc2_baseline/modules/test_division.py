@@ -92,8 +92,8 @@ def test_the_mixture_is_the_papers(seed):
 
 
 def test_an_even_chance_is_not_clean():
-    clean_prob = np.array([0.9, 0.5, 0.6])
-    assert by_posterior(clean_prob, np.arange(3.0)).is_clean.tolist() == [True, False, True]
+    clean_prob = np.array([0.9, 0.5, 0.6, 0.1])
+    assert by_posterior(clean_prob, np.arange(4.0)).clean.tolist() == [0, 2]
 
 
 def test_two_clean_pairs_are_enough_to_train_on():
@@ -109,7 +109,10 @@ def test_a_spread_of_rounding_is_none(low, high):
     """A part in 10^12 of the values, or of one where they are smaller."""
     with pytest.raises(TrainingError, match="the network tells none apart"):
         scaled(np.array([low, high]))
-    scaled(np.array([low, low + 3 * (high - low)]))
+
+
+def test_a_small_spread_is_one_too():
+    assert scaled(np.array([0.0, 1.5e-12])).tolist() == [0, 1]
 
 
 def test_a_division_is_the_same_in_another_process():
