@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -78,6 +79,22 @@ def test_by_domain_keeps_the_hosts_of_a_domain_together_and_by_site_does_not() -
     assert len({SplitPlan(by="site", shares=SHARES).pool_of(host, "k") for host in hosts}) == 3
 
 
+def test_by_page_each_key_is_drawn_for_itself() -> None:
+    plan = SplitPlan(seed=4, by="page", shares=SHARES)
+    for number in range(40):
+        assert plan.pool_of("a.test", f"k{number}") == pool(f"k{number}", 4, SHARES)
+
+
+def test_a_plan_by_domain_without_a_list_of_suffixes_is_read(tmp_path: Path) -> None:
+    plan = SplitPlan(by="domain", shares=SHARES)
+    write_split(tmp_path / "split.toml", plan)
+    assert read_split(tmp_path / "split.toml") == plan
+
+
+def test_a_list_of_suffixes_has_a_name_of_version_and_hash() -> None:
+    assert re.fullmatch(r"tldextract==[\d.]+ sha256:[0-9a-f]{16}", suffix_list())
+
+
 def test_a_plan_from_before_domains_keeps_its_assignment(tmp_path: Path) -> None:
     """Its file has no suffixes, and perhaps no by: hosts are hashed as they were."""
     path = tmp_path / "split.toml"
@@ -146,6 +163,13 @@ def test_default_shares_add_up(pages: int) -> None:
     shares = default_shares(pages)
     assert shares.train > 0.6
     assert shares.dev == shares.test > 0
+
+
+@pytest.mark.parametrize(
+    ("pages", "part"), [(0, 0.15), (20_000, 0.15), (50_000, 0.08), (100_000, 0.04), (10**6, 0.02)]
+)
+def test_default_shares_want_four_thousand_pages_within_bounds(pages: int, part: float) -> None:
+    assert default_shares(pages) == Shares(train=1 - 2 * part, dev=part, test=part)
 
 
 def test_a_plan_survives_its_file(tmp_path: Path) -> None:

@@ -122,7 +122,7 @@ def test_the_file_itself_may_always_be_asked_for() -> None:
         ("Allow: /a/b\nDisallow: /a", ["/", "/a/b", "/a/bc"], ["/a", "/ab", "/a/"]),
         ("Disallow: /a\nAllow: /a", ["/a"], []),
         ("Disallow: /\nAllow: /$", ["", "/", "/#top"], ["/a", "/?a"]),
-        ("Disallow: /*.gif$", ["/gif", "/a.gif?b", "/a.gifs", "/a.GIF"], ["/.gif", "/a/b.gif"]),
+        ("Disallow: /*.gif$", ["/gif", "/a.gif?b", "/a.gifs", "/a.GIF"], ["/.gif", "/a.gif.gif"]),
         ("Disallow: /*?", ["/a"], ["/?", "/a?b=c", "/a/?"]),
         ("Disallow: /a*b*c", ["/ab", "/acb"], ["/abc", "/axbxcx", "/a/b/c?d"]),
         ("Disallow: /a*a$", ["/a", "/ab"], ["/aa", "/aba"]),
@@ -133,6 +133,8 @@ def test_the_file_itself_may_always_be_asked_for() -> None:
         ("Disallow: /a%2Ab", ["/axb"], ["/a*b", "/a%2ab"]),
         ("Allow: /page\nDisallow: /*.htm", ["/page", "/pages"], ["/page.htm"]),
         ("Disallow: /\nAllow: /d/index.html", ["/d/", "/d/index.html"], ["/d", "/d/index.htm"]),
+        ("Disallow: /\nAllow: /d/index.htm", ["/d/", "/d/index.htm"], ["/d", "/d/index.xhtml"]),
+        ("Disallow: /?q", ["?p", "/q"], ["?q", "/?q"]),
         ("Disallow: /a b", ["/a"], ["/a%20b", "/a b"]),
         ("Disallow: //a", ["/a"], ["//a/b"]),
         ("Disallow: /a;b", ["/a"], ["/a;b", "/a;bc?d"]),
@@ -184,6 +186,8 @@ def test_the_delay_is_that_of_our_groups_and_the_longest_of_several() -> None:
     assert parse_robots((both + US + "crawl delay: 4.5\n").encode(), PRODUCT).delay_s == 4.5
     shared = f"{US}Crawl-delay: 3\nUser-agent: other\nDisallow: /x\n"
     assert parse_robots(shared.encode(), "other").delay_s == 3
+    assert parse_robots(f"{US}Crawl-delay: 0.5\n".encode(), PRODUCT).delay_s == 0.5
+    assert parse_robots(b"", PRODUCT).delay_s == 0
 
 
 @pytest.mark.parametrize("delay", ["", "x", "-1", "nan", "inf", "1e999", "5 s"])
