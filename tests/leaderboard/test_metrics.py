@@ -1,7 +1,7 @@
 """Recalls: hand-worked values, the slow obvious way, and what must not change a score."""
 
 from fractions import Fraction
-from itertools import permutations
+from itertools import permutations, product
 
 import numpy as np
 import pytest
@@ -21,6 +21,8 @@ from leaderboard.metrics import (
     summarise,
     tie_width,
 )
+
+RANKS = ("greater", "equal", "later", "right")
 
 
 def _matrix(draw_values, size):
@@ -227,6 +229,39 @@ def test_the_height_of_a_block_leaves_duplicates_and_their_ties(monkeypatch):
         np.testing.assert_array_equal(parts, whole)
 
 
+def test_ties_over_several_blocks_are_counted_in_all_of_them(monkeypatch):
+    similarity = np.random.default_rng(1).integers(0, 3, (40, 40)).astype(np.float32)
+    whole = count_ranks(similarity)
+    monkeypatch.setattr(metrics, "_BLOCK_BYTES", 0)
+    for ways, name in product(zip(count_ranks(similarity), whole, strict=True), RANKS):
+        parts, expected = (getattr(way, name) for way in ways)
+        assert expected.any()
+        np.testing.assert_array_equal(parts, expected, err_msg=name)
+
+
+def test_values_that_only_float64_tells_apart_are_no_ties():
+    similarity = np.array([[1.0, 1.0 - 1e-12], [1.0 + 1e-12, 1.0]])
+    assert [way.equal.any() for way in count_ranks(similarity)] == [False, False]
+    assert (recalls(similarity).i2t.recall(1), recalls(similarity).t2i.recall(1)) == (50, 50)
+
+
+@pytest.mark.parametrize(
+    ("line", "owner", "mean"),
+    [
+        # Two right of four that tie: 1/2 to be first, 1/3 second, 1/6 third.
+        ([1, 1, 1, 1], [0, 0, 1, 1], 1 / 2 + 1 / 3 / 2 + 1 / 6 / 3),
+        # Two right of three, behind a wrong one: 2/3 second, 1/3 third.
+        ([1, 1, 2, 1], [0, 0, 1, 1], 2 / 3 / 2 + 1 / 3 / 3),
+        # Three right of five: 3/5, 3/10, 1/10.
+        ([1, 1, 1, 1, 1], [0, 0, 0, 1, 1], 3 / 5 + 3 / 10 / 2 + 1 / 10 / 3),
+    ],
+)
+def test_the_reciprocal_rank_of_several_right_ones_by_hand(line, owner, mean):
+    second = np.where(np.array(owner) == 1, 3, 0)  # its own come first: reciprocal rank 1
+    similarity = np.array([line, second], np.float64)
+    assert recalls(similarity, np.array(owner)).i2t.mrr == pytest.approx((mean + 1) / 2)
+
+
 def test_ranks_below_the_end_of_lists_are_not_averaged():
     """Lists of three of four candidates: image 3 and caption 0 are not on theirs."""
     zeros = np.zeros(4, np.int64)
@@ -388,7 +423,7 @@ def test_owners_that_do_not_fit_the_matrix_are_refused(owner):
 def test_a_value_that_is_not_finite_is_refused_with_several_captions():
     similarity = np.zeros((2, 4))
     similarity[1, 2] = np.nan
-    with pytest.raises(ValueError, match="not finite"):
+    with pytest.raises(ValueError, match="rows 0 to 1 hold a value that is not finite"):
         recalls(similarity, np.array([0, 0, 1, 1]))
 
 
