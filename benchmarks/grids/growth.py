@@ -56,7 +56,7 @@ def draw(tables: dict[int, Path], out: Path) -> None:
     methods = [line["method"] for line in next(iter(rows.values())) if line["networks"]]
     figure = Figure(figsize=(11, 4.5), layout="constrained")
     for axes, (name, title) in zip(figure.subplots(1, 2), PANELS, strict=True):
-        for method in methods:
+        for number, method in enumerate(methods):
             points = [
                 (size, float(line[name]), float(line[f"{name}_sd"] or 0))
                 for size, lines in rows.items()
@@ -65,7 +65,8 @@ def draw(tables: dict[int, Path], out: Path) -> None:
             ]
             if points:
                 sizes, values, deviations = zip(*points, strict=True)
-                axes.errorbar(sizes, values, deviations, marker="o", capsize=3, label=method)
+                style = {"marker": "o", "capsize": 3, "color": f"C{number}"}
+                axes.errorbar(sizes, values, deviations, label=method, **style)
         axes.set_xscale("log")
         axes.set_xticks(list(rows), labels=[f"{size:,}" for size in rows], minor=False)
         axes.minorticks_off()
