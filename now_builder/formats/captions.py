@@ -114,7 +114,7 @@ def read_captions(path: Path) -> dict[str, list[int]]:
     return captions
 
 
-# An id is one object however often it occurs: a quarter of the memory, and less time.
+# An id is one object however often it occurs: a quarter of the memory.
 _number = lru_cache(maxsize=2**17)(int)
 
 

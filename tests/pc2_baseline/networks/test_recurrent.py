@@ -70,7 +70,7 @@ def test_training_and_scoring_read_alike():
     torch.testing.assert_close(trained, scored, rtol=1e-5, atol=1e-6)
 
 
-def test_frozen_words_and_frozen_weights_are_left_alone():
+def test_frozen_words_take_no_gradient():
     """Word vectors that do not learn take no gradient; the layer's weights still do."""
     gru, counts = layer(both_ways=True), torch.tensor([3, 2])
     embedded = padded([3, 2]).detach()
