@@ -11,19 +11,12 @@ rehearsal that was stopped goes on.
 
 import argparse
 import json
-import os
-import signal
-import subprocess
 import sys
-import time
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 
-import psutil
-
 from benchmarks.soak import served
-from benchmarks.stages import Cost, megabytes_of
+from benchmarks.stages import Cost, measure
 from now_builder.formats.shard import read_rows
 from now_builder.simweb.make import make
 from now_builder.simweb.settings import SimwebSettings
@@ -37,50 +30,15 @@ KILLED = {
 """Seconds, a thousand pages, after which a stage is killed; a short one may have ended by then."""
 
 
-def held(root: psutil.Process) -> tuple[float, float]:
-    """Return MiB that a process and its children hold for themselves, and their CPU seconds."""
-    memory, cpu = 0.0, 0.0
-    with suppress(psutil.Error):
-        for one in [root, *root.children(recursive=True)]:
-            with suppress(psutil.Error):
-                now = one.memory_info()
-                memory += (now.rss - now.shared) / 2**20
-        times = root.cpu_times()
-        cpu = times.user + times.system + times.children_user + times.children_system
-    return memory, cpu
-
-
-def run(command: Sequence[str | Path], kill_after: float | None) -> tuple[float, float, float]:
-    """Run a command to its end, or kill it and all its processes.
-
-    Returns:
-        Seconds, CPU seconds of what had ended or was its own, and MiB at most.
-    """
-    start, most, cpu = time.perf_counter(), 0.0, 0.0
+def twice(name: str, command: Sequence[str | Path], written: Path, pages: int) -> Cost:
+    """Run a stage, killed once."""
     program, *words = map(str, command)
     module = PACKAGES.get(program, "leaderboard")
     line = [sys.executable, "-c", f"from {module}.cli import main; main()", *words]
-    process = subprocess.Popen(line, stdout=subprocess.DEVNULL, start_new_session=True)
-    root = psutil.Process(process.pid)
-    while process.poll() is None:
-        memory, used = held(root)
-        most, cpu = max(most, memory), max(cpu, used)
-        if kill_after is not None and time.perf_counter() - start > kill_after:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-            return time.perf_counter() - start, cpu, most
-        time.sleep(0.2)
-    if process.returncode:
-        sys.exit(f"{' '.join(line[2:])}: exit status {process.returncode}")
-    return time.perf_counter() - start, cpu, most
-
-
-def twice(name: str, command: Sequence[str | Path], written: Path, pages: int) -> Cost:
-    """Run a stage, killed once."""
-    first = run(command, KILLED[name] * pages / 1000)
-    second = run(command, None)
-    seconds, cpu = first[0] + second[0], first[1] + second[1]
-    return Cost(seconds, cpu, max(first[2], second[2]), megabytes_of(written))
+    first = measure(line, written, KILLED[name] * pages / 1000)
+    second = measure(line, written)
+    seconds, cpu = first.seconds + second.seconds, first.cpu + second.cpu
+    return Cost(seconds, cpu, max(first.memory, second.memory), second.disk)
 
 
 def commands(folder: Path, address: str) -> Iterator[tuple[str, list[str | Path], Path]]:

@@ -46,16 +46,19 @@ class Look(NamedTuple):
 def served(folder: Path) -> Iterator[str]:
     """A server of its own, which writes down each request."""
     ready = folder / "address"
+    ready.unlink(missing_ok=True)  # of a server before this one
     server = subprocess.Popen(
         [sys.executable, "-c", MAIN, "simweb", "serve", str(folder), "--port", "0",
          "--ready-file", str(ready), "--access-log", str(folder / "requests.txt")],
         stdout=subprocess.DEVNULL,
     )  # fmt: skip
-    while not ready.exists():
-        time.sleep(0.05)
-    yield ready.read_text("utf-8").strip()
-    server.terminate()
-    server.wait()
+    try:
+        while not ready.exists():
+            time.sleep(0.05)
+        yield ready.read_text("utf-8").strip()
+    finally:
+        server.terminate()
+        server.wait()
 
 
 def start(folder: Path, address: str, captures: Path) -> subprocess.Popen[bytes]:

@@ -10,6 +10,8 @@ themselves (resident less shared); ratios are those of the last size to the firs
 
 import argparse
 import io
+import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -126,24 +128,45 @@ def batches(keys: Sequence[str]) -> Iterator[FeatureBatch]:
         )
 
 
-def measure(command: Sequence[str | Path], written: Path) -> Cost:
-    """Run a command and watch it and its processes."""
-    start, most, cpu = time.perf_counter(), 0, 0.0
-    with subprocess.Popen(list(map(str, command)), stdout=subprocess.DEVNULL) as process:
-        watched = psutil.Process(process.pid)
-        while process.poll() is None:
-            held = 0
+def held_by(root: psutil.Process) -> tuple[float, float]:
+    """Return MiB that a process and its children hold for themselves, and their CPU seconds."""
+    memory, cpu = 0.0, 0.0
+    with suppress(psutil.Error):
+        for one in [root, *root.children(recursive=True)]:
             with suppress(psutil.Error):
-                for one in [watched, *watched.children(recursive=True)]:
-                    memory = one.memory_info()
-                    held += memory.rss - memory.shared
-                times = watched.cpu_times()
-                cpu = max(cpu, times.user + times.system + times.children_user)
-            most = max(most, held)
+                now = one.memory_info()
+                memory += (now.rss - now.shared) / 2**20
+        times = root.cpu_times()
+        cpu = times.user + times.system + times.children_user + times.children_system
+    return memory, cpu
+
+
+def measure(command: Sequence[str | Path], written: Path, kill_after: float | None = None) -> Cost:
+    """Run a command and watch it and its processes.
+
+    Args:
+        command: What to run.
+        written: File or folder whose size is taken at the end.
+        kill_after: Seconds after which all its processes are killed; without it, it must succeed.
+
+    Returns:
+        Its cost; CPU seconds are its own and of what had ended.
+    """
+    start, most, cpu = time.perf_counter(), 0.0, 0.0
+    line = list(map(str, command))
+    with subprocess.Popen(line, stdout=subprocess.DEVNULL, start_new_session=True) as process:
+        root, killed = psutil.Process(process.pid), False
+        while process.poll() is None:
+            memory, used = held_by(root)
+            most, cpu = max(most, memory), max(cpu, used)
+            if kill_after is not None and time.perf_counter() - start > kill_after:
+                os.killpg(process.pid, signal.SIGKILL)
+                killed = True
+                break
             time.sleep(0.1)
-    if process.returncode:
-        sys.exit(f"{' '.join(map(str, command))}: exit status {process.returncode}")
-    return Cost(time.perf_counter() - start, cpu, most / 2**20, megabytes_of(written))
+    if process.returncode and not killed:
+        sys.exit(f"{' '.join(line)}: exit status {process.returncode}")
+    return Cost(time.perf_counter() - start, cpu, most, megabytes_of(written))
 
 
 def megabytes_of(written: Path) -> float:

@@ -90,8 +90,8 @@ def read_vocabulary(path: Path) -> Vocabulary:
     return vocabulary
 
 
-def write_captions(path: Path, captions: Iterable[tuple[str, Iterable[int]]]) -> None:
-    """Write ``key<TAB>1,2,3`` lines atomically: content ids only; streamed."""
+def write_captions(path: Path, captions: Iterable[tuple[str, Iterable[int | str]]]) -> None:
+    """Write ``key<TAB>1,2,3`` lines atomically: content ids only, or their text; streamed."""
     with replacing(path) as temporary, temporary.open("w", encoding="utf-8") as file:
         for key, ids in captions:
             file.write(f"{key}\t{to_line(ids)}\n")
@@ -118,8 +118,8 @@ def read_captions(path: Path) -> dict[str, list[int]]:
 _number = lru_cache(maxsize=2**17)(int)
 
 
-def to_line(ids: Iterable[int]) -> str:
-    """Join ids by commas."""
+def to_line(ids: Iterable[int | str]) -> str:
+    """Join ids, or their text, by commas."""
     return ",".join(map(str, ids))
 
 

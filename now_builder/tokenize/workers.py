@@ -92,14 +92,16 @@ class ShardCutter:
         return len(captions), train
 
 
-def renumbered(parts: Path, word2idx: Mapping[str, int]) -> Iterator[tuple[str, list[int]]]:
-    """Read the files of all shards in order; yield key and ids of each caption."""
+def renumbered(parts: Path, word2idx: Mapping[str, int]) -> Iterator[tuple[str, list[str]]]:
+    """Read the files of all shards in order; yield key and ids of each caption, ids as text."""
     for part in sorted(parts.iterdir()):
         with part.open(encoding="utf-8") as lines:
-            ids = [word2idx.get(token, UNK) for token in json.loads(next(lines))]
+            tokens = json.loads(next(lines))
+            ids = {str(place): str(word2idx.get(token, UNK)) for place, token in enumerate(tokens)}
+            ids[""] = ""
             for line in lines:
                 key, _, places = line.rstrip("\n").partition("\t")
-                yield key, [ids[int(place)] for place in places.split(",") if place]
+                yield key, [ids[place] for place in places.split(",")]
 
 
 _joined: list[ShardCutter] = []
