@@ -15,7 +15,12 @@ from now_builder.errors import FormatError, NowError
 
 if TYPE_CHECKING:
     from now_builder.crawl.settings import CrawlSettings
-    from now_builder.detect.settings import DetectSettings, LabelSettings, TrainDetectorSettings
+    from now_builder.detect.settings import (
+        DetectSettings,
+        LabelSettings,
+        TrainDetectorSettings,
+        TrainWordsSettings,
+    )
     from now_builder.hub.settings import FetchSettings, PublishSettings
     from now_builder.inspect.settings import AuditSettings, ReportSettings
     from now_builder.package.settings import PackageSettings, ParquetSettings
@@ -142,6 +147,27 @@ def _train_detector(
     from now_builder.detect.training.run import train_detector
 
     typer.echo(train_detector(captures, weights, settings, force))
+
+
+@app.command("train-words", kept="the last checkpoint is kept")
+def _train_words(
+    weights: Annotated[
+        Path,
+        typer.Argument(
+            metavar="WEIGHTS",
+            help="File to write (.safetensors): the detector of --from with its reader; beside it "
+            "appears its .json.",
+        ),
+    ],
+    settings: Annotated[
+        "TrainWordsSettings", Fields("now_builder.detect.settings:TrainWordsSettings")
+    ],
+    force: Force = False,
+) -> None:
+    """Teach a detector to read: words of 200 languages, drawn in the fonts of this machine."""
+    from now_builder.detect.training.words.run import train_words
+
+    typer.echo(train_words(weights, settings, force))
 
 
 @app.command("measure-detector")

@@ -123,6 +123,32 @@ class TrainDetectorSettings(Strict):
     )
 
 
+class TrainWordsSettings(Strict):
+    """Settings of ``train-words``."""
+
+    from_: Path | None = Field(
+        None,
+        description="Weights of the detector that learns to read: a .safetensors of the size tiny, "
+        "or tiny-web, which come with the package and are the default.",
+    )
+    steps: int = Field(12_000, ge=1, description="Steps of 16 drawn canvases of 320 x 96 px.")
+    lr: float = Field(2e-3, gt=0, description="Highest learning rate.")
+    seed: int = Field(0, ge=0, description="Changes the initial weights and every draw.")
+    fonts: list[Path] = Field(
+        default_factory=list,
+        description="One more folder of fonts, besides the system's. May be repeated.",
+    )
+    threads: int = Field(0, ge=0, description="CPU threads; 0 takes all cores.")
+    precision: Literal["fp32", "bf16"] = Field(
+        "fp32", description="Of the network; parameters and losses stay fp32."
+    )
+    half: bool = Field(
+        default=False,
+        description="Write the weights as float16, half as large; figures are of them.",
+    )
+    checkpoint_every: int = Field(200, ge=1, description="Steps between checkpoints.")
+
+
 class _SettingsOfOneMachine(Strict):
     """Settings of ``detect`` that hold for each of its machines."""
 
@@ -166,6 +192,11 @@ class _SettingsOfOneMachine(Strict):
         description="Describe each region by the picture tower of a dual encoder of transformers "
         "(CLIP, SigLIP, SigLIP 2 …), a hub name or folder, instead of by the detector, which "
         "still finds them. 36 pictures a page: wants a GPU.",
+    )
+    words: bool = Field(
+        default=True,
+        description="Store what the detector's word reader sees, if it has one, in columns 512 to "
+        "767; without, they are zero.",
     )
     text_source: Literal["dom", "ocr", "none"] = Field(
         "dom",

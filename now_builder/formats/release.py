@@ -322,6 +322,21 @@ def open_regions(release: Path, split: Split) -> Iterator[Any]:
         yield read_published_regions(folder / f"{split}_ims.npy")
 
 
+def region_attributes(release: Path, split: Split) -> dict[str, str]:
+    """Return what the feature file of a split says of its detector; nothing of the authors' arrays.
+
+    Raises:
+        FormatError: If it cannot be read.
+    """
+    path = data_folder(release) / f"{split}.h5"
+    if not path.exists():
+        return {}
+    from now_builder.formats.features import open_features  # noqa: PLC0415 - h5py is heavy
+
+    with open_features(path) as features:
+        return {name: str(value) for name, value in features.attributes.items()}
+
+
 def read_release_vocabulary(release: Path, tokenizer: str, path: Path | None = None) -> Vocabulary:
     """Read the vocabulary of a tokenizer from ``RELEASE/vocab`` (or ``path``).
 

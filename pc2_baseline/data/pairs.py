@@ -13,6 +13,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from now_builder.errors import ConfigError, FormatError
+from now_builder.formats import word_vectors
 from now_builder.formats.benchmarks import PRECOMP
 from now_builder.formats.captions import Vocabulary
 from now_builder.formats.features import REGIONS
@@ -26,10 +27,12 @@ from now_builder.formats.release import (
     read_pairs,
     read_release_vocabulary,
     read_split_captions,
+    region_attributes,
 )
 from now_builder.formats.split import SPLITS, Split
 from pc2_baseline.config import DataSettings
 from pc2_baseline.data import precomp
+from pc2_baseline.data.seen_words import SeenWords
 
 _SCAN = 512
 
@@ -67,6 +70,8 @@ class PairSet:
         image_of: Row of ``regions`` of each pair.
         matched: Whether each pair is matched, if a noise file says so, or a truth that the
             training asks for.
+        words: Which columns of a region hold the words that its detector read, and the same of
+            the captions; ``None`` where the detector does not read.
     """
 
     regions: Any
@@ -75,6 +80,7 @@ class PairSet:
     device: torch.device
     image_of: Int[np.ndarray, " pairs"]
     matched: Bool[np.ndarray, " pairs"] | None = None
+    words: SeenWords | None = None
 
     def __len__(self) -> int:
         return len(self.captions)
@@ -292,7 +298,15 @@ class ReleaseReader:
                 truth = matched(image_of, images)
             prints = self.fingerprint(split)
             self._captions.pop(split, None)
-            yield PairSet(regions, captions, prints, device, image_of, truth)
+            words = None if precomp.is_precomp(data) else self._words(split, captions)
+            yield PairSet(regions, captions, prints, device, image_of, truth, words)
+
+    def _words(self, split: Split, captions: Sequence[Int[np.ndarray, " _"]]) -> SeenWords | None:
+        """Return the words of a split, where the detector of its features reads."""
+        columns = word_vectors.read_columns(region_attributes(self.release, split))
+        if columns is None:
+            return None
+        return SeenWords(columns, captions, self.vocabulary.idx2word, self.data.tokenizer)
 
     def _path(self, split: Split) -> Path:
         """Return the caption file of a split."""

@@ -12,6 +12,11 @@ class RidgeSettings(Strict):
 
     name: Literal["ridge"] = "ridge"
     dim: PositiveInt = Field(64, description="Width of a caption's vector (LSA).")
+    words: bool = Field(
+        default=False,
+        description="Begin with the words that the detector read, and compare letters instead of "
+        "LSA vectors; needs the features of a detector that reads.",
+    )
     penalty_from: PositiveFloat = Field(
         0.1,
         description="Penalty of the first epoch, in units of a feature's variance; dev chooses.",

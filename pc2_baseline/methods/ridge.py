@@ -9,8 +9,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from now_builder.errors import ConfigError
 from pc2_baseline.config import Settings
 from pc2_baseline.data.pairs import PairSet, cut
+from pc2_baseline.data.seen_words import SeenWords
 from pc2_baseline.method_settings.ridge import RidgeSettings
 from pc2_baseline.modules.coteaching import DIVISIONS
 from pc2_baseline.modules.division import divide
@@ -31,24 +33,29 @@ class Problem:
         pages: Standardised features of each pair's page.
         captions: Vector of each pair's caption.
         fold: Fold of each pair.
+        read: What is known of the caption's vector before anything is learned; zeros, or what the
+            detector has read.
     """
 
     pages: Float[Tensor, "pairs features"]
     captions: Float[Tensor, "pairs dim"]
     fold: Int[np.ndarray, " pairs"]
+    read: Float[Tensor, "pairs dim"]
 
     @cached_property
     def moments(self) -> list[tuple[Tensor, Tensor, int]]:
-        """Products of the pages with themselves and with the captions, and pairs, of each fold."""
-        found = []
+        """Products of the pages with themselves and with what is to be learned, by fold; pairs."""
+        found, unknown = [], self.captions - self.read
         for number in bar(range(int(self.fold.max()) + 1), "moments", int(self.fold.max()) + 1):
             own = torch.from_numpy(self.fold == number)
             pages = self.pages[own]
-            found.append((pages.T @ pages, pages.T @ self.captions[own], len(pages)))
+            found.append((pages.T @ pages, pages.T @ unknown[own], len(pages)))
         return found
 
     def solve(self, penalty: float, without: int | None = None) -> Float[Tensor, "features dim"]:
-        r"""Return the weights :math:`(X^\top X + \lambda n I)^{-1} X^\top Y`.
+        r"""Return the weights :math:`(X^\top X + \lambda n I)^{-1} X^\top (Y - R)`.
+
+        :math:`X` are the pages, :math:`Y` the captions, :math:`R` what is known without learning.
 
         Args:
             penalty: :math:`\lambda`.
@@ -64,7 +71,7 @@ class Problem:
         cosines = self.pages.new_zeros(len(self.pages))
         for number in range(len(self.moments)):
             own = torch.from_numpy(self.fold == number)
-            predicted = unit(self.pages[own] @ self.solve(penalty, number))
+            predicted = unit(self.read[own] + self.pages[own] @ self.solve(penalty, number))
             cosines[own] = (predicted * unit(self.captions[own])).sum(1)
         return cosines
 
@@ -73,8 +80,11 @@ class Ridge:
     """Linear regression from a page's mean region to its caption's vector, by the ridge formula.
 
     A page is the mean of its regions, standardised; a caption its LSA vector, learned from the
-    training captions. The similarity is the cosine of the predicted vector and the caption's. An
-    epoch is one penalty: they grow from ``penalty_from`` to ``penalty_to`` by equal factors, and
+    training captions. With ``method.words`` a caption is the sum of its letters' vectors instead,
+    and what the detector read on the page, times one factor, is the first guess at it: ridge
+    regression learns what is missing, and less of it the higher the penalty. The similarity is the
+    cosine of the predicted vector and the caption's. An epoch is one penalty: they grow from
+    ``penalty_from`` to ``penalty_to`` by equal factors, and
     dev selects one as it selects an epoch. Everything is float64 on the CPU, whatever the device.
 
     Each epoch also divides the pairs: a pair's statistic is 1 less the cosine that a fit to the
@@ -134,8 +144,13 @@ class Ridge:
         """Score every image of a split against every caption."""
         own = self.fitted
         pages = (_mean_regions(split) - own["page_mean"]) / own["page_scale"]
-        captions = Lsa(own["idf"], own["tokens"], own["caption_mean"]).vectors(split.captions)
-        cosines = unit(pages @ own["weights"]) @ unit(captions).T
+        predicted = pages @ own["weights"]
+        if self.method.words:
+            predicted += self._read(split, pages)
+            captions = self._words(split).vectors - own["caption_mean"]
+        else:
+            captions = Lsa(own["idf"], own["tokens"], own["caption_mean"]).vectors(split.captions)
+        cosines = unit(predicted) @ unit(captions).T
         return np.asarray(cosines.numpy(), dtype=np.float32)
 
     def state_dict(self) -> State:
@@ -158,14 +173,37 @@ class Ridge:
         pages = _mean_regions(train)
         mean, spread = pages.mean(0), pages.std(0, correction=0)
         scale = torch.where(spread > 0, spread, torch.ones_like(spread))
-        lsa = fit_lsa(train.captions, self.vocabulary, self.method.dim, self.seed)
-        self.fitted = {
-            "page_mean": mean, "page_scale": scale,
-            "idf": lsa.idf, "tokens": lsa.tokens, "caption_mean": lsa.mean,
-        }  # fmt: skip
-        standardised = ((pages - mean) / scale)[torch.from_numpy(train.image_of)]
+        self.fitted = {"page_mean": mean, "page_scale": scale}
+        pages = (pages - mean) / scale
+        own = torch.from_numpy(train.image_of)
         fold = assign_folds(train.image_of, train.captions, self.method.folds, self.seed)
-        return Problem(standardised, lsa.vectors(train.captions), fold)
+        if self.method.words:
+            captions = self._words(train).vectors
+            self.fitted |= {"caption_mean": captions.mean(0), "factor": captions.new_ones(1)}
+            captions = captions - captions.mean(0)
+            read = self._read(train, pages)[own]
+            factor = (read * captions).sum() / read.square().sum().clamp(min=1e-12)
+            self.fitted["factor"] *= factor.clamp(min=0)
+            return Problem(pages[own], captions, fold, factor.clamp(min=0) * read)
+        lsa = fit_lsa(train.captions, self.vocabulary, self.method.dim, self.seed)
+        self.fitted |= {"idf": lsa.idf, "tokens": lsa.tokens, "caption_mean": lsa.mean}
+        captions = lsa.vectors(train.captions)
+        return Problem(pages[own], captions, fold, torch.zeros_like(captions))
+
+    def _read(
+        self, split: PairSet, pages: Float[Tensor, "images features"]
+    ) -> Float[Tensor, "images dim"]:
+        """Return what was read on standardised pages, in the unit that the captions have."""
+        columns = self._words(split).columns
+        return self.fitted["factor"] * pages[:, columns] * self.fitted["page_scale"][columns]
+
+    def _words(self, split: PairSet) -> SeenWords:
+        if split.words is None:
+            raise ConfigError(
+                "method.words: the features of this release hold no words; expected those of a "
+                "detector that reads, such as tiny-web"
+            )
+        return split.words
 
 
 def _mean_regions(split: PairSet) -> Float[Tensor, "images features"]:

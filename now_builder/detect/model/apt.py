@@ -37,6 +37,7 @@ class ModelConfig(Strict):
         proposals: Boxes kept after suppression in training.
         temperature: Divisor of the cosines.
         patches: Whether stored features have :class:`PatchFeatures` beside the embedding.
+        words: Whether these have the words that a reader sees.
         mode: How prompts are tuned.
     """
 
@@ -54,6 +55,7 @@ class ModelConfig(Strict):
     proposals: int
     temperature: float = 0.01
     patches: bool = False
+    words: bool = False
     mode: Literal["shift", "film", "attn"] = "shift"
 
 
@@ -209,7 +211,7 @@ class AptDetector(nn.Module):
         self.register_buffer("prompts", prompts.clone())
         self.register_buffer("centre", torch.zeros(DIMENSION))
         self.register_buffer("whiten", torch.eye(DIMENSION))
-        self.patches = PatchFeatures() if config.patches else None
+        self.patches = PatchFeatures(words=config.words) if config.patches else None
 
     def maps(self, pixels: Float[Tensor, "n 3 h w"] | UInt8[Tensor, "n 3 h w"]) -> PageMaps:
         """Compute the maps of screenshots of the input size: bytes, or values in [0, 1]."""

@@ -52,7 +52,9 @@ def to_inference(model: AptDetector, precision: str) -> AptDetector:
     In place: such a model cannot be trained or saved any more. The heads that compute classes,
     boxes and the stored embedding of a pooled region stay in float32; they cost little.
     """
-    for part in (model.visual, model.neck, model.rpn):
+    reader = model.patches.words if model.patches is not None else None
+    parts = [model.visual, model.neck, model.rpn]
+    for part in parts if reader is None else [*parts, reader.trunk, reader.gate]:
         _fold(part.eval())
         for parameter in part.parameters():  # not buffers: pixel statistics and anchors stay exact
             parameter.requires_grad = False

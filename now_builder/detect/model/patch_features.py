@@ -1,4 +1,4 @@
-"""Patch features: which small patterns the strokes and the shapes of a region are made of."""
+"""Patch features: the small patterns that a region is made of, and the words that it shows."""
 
 from collections.abc import Iterable, Sequence
 
@@ -8,6 +8,8 @@ from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor, nn
 
 from now_builder.detect.model.text_encoder import DIMENSION
+from now_builder.detect.model.word_reader import WordReader
+from now_builder.formats import word_vectors
 
 SIDE = 8
 """Side of a pattern, px: about half a character of body text at 360 px a screen."""
@@ -16,9 +18,17 @@ PATTERNS = 256
 """Number of patterns of each kind."""
 SHARES = (DIMENSION - 2 * PATTERNS, PATTERNS, PATTERNS)
 """How the 768 stored numbers are divided: embedding, strokes, shapes."""
+SHARES_WITH_WORDS = (128, 192, 192)
+"""The same where words follow, which take the rest."""
 WEIGHTS = (1.0, 4.0, 4.0)
 """Lengths of the three: the embedding of a network trained for minutes holds more of a site's style
 than of what its pages show."""
+WORDS = slice(DIMENSION - word_vectors.WIDTH, DIMENSION)
+"""Columns of the words among the stored numbers."""
+WORDS_LENGTH = 4.0
+"""Length of the words of a region that shows many letters."""
+_LETTERS = 24.0
+"""Length of a sum of letters' vectors at which the stored one is half as long as it can be."""
 
 _FLAT = 0.1
 """Root mean square contrast, of pixel values in [0, 1], below which patches are left out."""
@@ -151,23 +161,28 @@ class PatchFeatures(nn.Module):
     A network of some hundred thousand parameters, trained for minutes on a few hundred pages,
     forgets what its losses do not ask for. Grey patterns of the screenshot keep the strokes of the
     writing, and so its script; colour patterns of one half as large keep the shapes of what is
-    drawn.
+    drawn; and a reader (:class:`WordReader`), if there is one, keeps the words.
+
+    Args:
+        words: Whether there is a reader.
 
     Differs:
         APT has nothing of the kind: its backbone is pre-trained by CLIP. The paper size goes
         without.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, words: bool = False) -> None:
         super().__init__()
+        self.shares = SHARES_WITH_WORDS if words else SHARES
         self.strokes, self.shapes = Patterns(1), Patterns(3)
-        self.of_network = Block(DIMENSION, SHARES[0])
-        self.of_strokes = Block(PATTERNS, SHARES[1])
-        self.of_shapes = Block(PATTERNS, SHARES[2])
+        self.of_network = Block(DIMENSION, self.shares[0])
+        self.of_strokes = Block(PATTERNS, self.shares[1])
+        self.of_shapes = Block(PATTERNS, self.shares[2])
+        self.words = WordReader() if words else None
 
     @property
     def blocks(self) -> tuple[Block, Block, Block]:
-        """The maps of the three kinds of features."""
+        """The maps of the three kinds of features that are fitted."""
         return self.of_network, self.of_strokes, self.of_shapes
 
     def forward(
@@ -176,7 +191,9 @@ class PatchFeatures(nn.Module):
         screenshots: UInt8[Tensor, "n 3 h w"],
         regions: Sequence[Float[Tensor, "_ 4"]],
     ) -> Float[Tensor, "all 768"]:
-        """Join the three kinds of features of each region; rows have a mean square of 1 per number.
+        """Join the kinds of features of each region.
+
+        Without words, rows have a mean square of 1 per number; those add to it.
 
         Args:
             embedded: Embeddings by the network of all pages' regions in a row.
@@ -184,13 +201,15 @@ class PatchFeatures(nn.Module):
             regions: Boxes of each page, in their px.
         """
         described = self.describe(embedded, screenshots, regions)
-        unit = [
+        parts = [
             weight * block(rows)
             for weight, block, rows in zip(WEIGHTS, self.blocks, described, strict=True)
         ]
+        if self.words is not None:
+            parts.append(WORDS_LENGTH * saturated(self.words(screenshots, regions)))
         energy = sum(weight**2 for weight in WEIGHTS)
-        joined: Tensor = torch.cat(unit, dim=1) * (DIMENSION / energy) ** 0.5
-        return joined
+        joined = torch.cat(parts, dim=1) * (DIMENSION / energy) ** 0.5
+        return F.pad(joined, (0, DIMENSION - joined.shape[1]))  # where words are left out
 
     def describe(
         self,
@@ -202,6 +221,17 @@ class PatchFeatures(nn.Module):
         large, small = _scales(screenshots)
         shapes = self.shapes(small, [boxes / _HALF for boxes in regions])
         return embedded, self.strokes(large, regions), shapes
+
+    def with_words(self, reader: WordReader) -> "PatchFeatures":
+        """Return features that have the words of a reader too; of the others the narrowest go."""
+        wider = PatchFeatures(words=True)
+        state = self.state_dict()
+        for name, share in zip(("network", "strokes", "shapes"), wider.shares, strict=True):
+            state[f"of_{name}.matrix"] = state[f"of_{name}.matrix"][:, :share].clone()
+        others = {name: value for name, value in state.items() if not name.startswith("words.")}
+        read = {f"words.{name}": value for name, value in reader.state_dict().items()}
+        wider.load_state_dict(others | read)
+        return wider
 
     def fit_patterns(self, pages: Sequence[UInt8[Tensor, "3 h w"]], seed: int) -> None:
         """Learn both kinds of pattern from screenshots."""
@@ -216,6 +246,12 @@ class PatchFeatures(nn.Module):
         """
         for block, rows in zip(self.blocks, described, strict=True):
             block.fit(rows)
+
+
+def saturated(sums: Float[Tensor, "all 256"]) -> Float[Tensor, "all 256"]:
+    """Shorten sums of letters' vectors: their length grows with the text, to 1 at most."""
+    shortened: Tensor = sums / (sums.norm(dim=1, keepdim=True) + _LETTERS)
+    return shortened
 
 
 def _scales(

@@ -36,6 +36,7 @@ class DetectorCard(Strict):
         trained_on: Pages, sites, steps, fingerprint of the pages.
         measured: Figures on the held-out part of the train pool.
         measured_by_class: The same of each class.
+        words: How the word reader was trained, on what, and figures; empty: not at all.
     """
 
     format: str = FORMAT
@@ -49,6 +50,7 @@ class DetectorCard(Strict):
     trained_on: dict[str, Any] = Field(default_factory=dict)
     measured: dict[str, float] = Field(default_factory=dict)
     measured_by_class: dict[str, dict[str, float]] = Field(default_factory=dict)
+    words: dict[str, Any] = Field(default_factory=dict)
 
 
 def find_weights(named: Path | None) -> Path:

@@ -8,6 +8,7 @@ import torch
 
 from now_builder.detect.base import Detector
 from now_builder.detect.model.inference import Computed, choose_precision, to_inference
+from now_builder.detect.model.patch_features import WORDS
 from now_builder.detect.model.text_encoder import make_text_encoder
 from now_builder.detect.model.weights import (
     DetectorCard,
@@ -24,6 +25,7 @@ from now_builder.detect.regions.extraction import AptExtractor
 from now_builder.detect.settings import DetectSettings
 from now_builder.dual_encoder import DualEncoder
 from now_builder.errors import ConfigError
+from now_builder.formats.word_vectors import columns_attribute
 
 
 def resolve_settings(settings: DetectSettings) -> DetectSettings:
@@ -74,6 +76,7 @@ def attributes_of(settings: DetectSettings) -> dict[str, str]:
         "input_size": f"{width}x{height}",
         "apt_mode": card.model.mode,
         "proposals": str(settings.proposals),
+        **({"words": columns_attribute(WORDS)} if _reads(settings, card) else {}),
         **source_attributes(settings.regions, settings.region_score),
         **shared,
     }
@@ -106,6 +109,8 @@ def _load_detector(
         network = detectron.Network(detectron.read_model_spec(settings.regions), device)
         return detectron.Detectron2Detector(network, attributes, autocast=precision != "fp32")
     model, card = load_detector(find_weights(settings.weights), device)
+    if model.patches is not None and not _reads(settings, card):
+        model.patches.words = None
     model = to_inference(model, precision)
     encoder = make_text_encoder(card.text_encoder, device)
     source = make_source(settings.regions, model, settings.region_score)
@@ -116,6 +121,11 @@ def threads_of(settings: DetectSettings) -> int:
     """Return the CPU threads of this process: its share of the machine's, unless set."""
     processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))  # torchrun's, on this machine
     return settings.threads or max(1, (os.cpu_count() or 1) // processes)
+
+
+def _reads(settings: DetectSettings, card: DetectorCard) -> bool:
+    """Return whether the words that a detector reads are stored."""
+    return card.model.words and settings.words and not settings.embed
 
 
 def _by_detectron2(settings: DetectSettings) -> bool:

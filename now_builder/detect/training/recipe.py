@@ -52,9 +52,10 @@ def resolve_recipe(settings: TrainDetectorSettings, pages: int, epoch_length: in
     epochs = settings.epochs or recipe.epochs
     fewest = 1 if settings.epochs else recipe.fewest
     step_pages = batch * settings.accumulate
+    reads = settings.from_ is not None and read_card(find_weights(settings.from_)).model.words
     return replace(
         recipe,
-        model=recipe.model.model_copy(update={"mode": settings.mode}),
+        model=recipe.model.model_copy(update={"mode": settings.mode, "words": reads}),
         text_encoder=settings.text_encoder or recipe.text_encoder,
         batch=batch,
         epochs=epochs,

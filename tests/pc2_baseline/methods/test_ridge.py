@@ -9,9 +9,12 @@ import torch
 from sklearn.metrics import roc_auc_score
 
 from leaderboard.metrics import recalls
+from now_builder.errors import ConfigError
+from now_builder.formats.word_vectors import count_units, unit_vector
 from pc2_baseline.analysis.truth import read_truth
 from pc2_baseline.config import read_settings
-from pc2_baseline.data.pairs import open_pairs, pair_names, read_vocabulary
+from pc2_baseline.data.pairs import PairSet, open_pairs, pair_names, read_vocabulary
+from pc2_baseline.data.seen_words import SeenWords
 from pc2_baseline.methods.ridge import Problem, Ridge
 from pc2_baseline.modules.division import divide
 from pc2_baseline.modules.folds import assign_folds
@@ -91,7 +94,8 @@ def problem(pairs=40, features=7):
     generator = np.random.default_rng(1)
     pages = torch.from_numpy(generator.normal(size=(pairs, features)))
     fold = generator.permutation(np.arange(pairs) % 3)
-    return Problem(pages, torch.from_numpy(generator.normal(size=(pairs, 4))), fold)
+    captions = torch.from_numpy(generator.normal(size=(pairs, 4)))
+    return Problem(pages, captions, fold, torch.zeros_like(captions))
 
 
 def least_squares(pages, captions, penalty):
@@ -114,7 +118,8 @@ def test_weights_are_those_of_least_squares_with_penalty_rows(penalty):
 
 def test_by_hand():
     pages = torch.tensor([[1.0], [-1.0]]).double()
-    given = Problem(pages, torch.tensor([[3.0], [-1.0]]).double(), np.array([0, 1]))
+    captions = torch.tensor([[3.0], [-1.0]]).double()
+    given = Problem(pages, captions, np.array([0, 1]), torch.zeros_like(captions))
     assert given.solve(1.0).item() == pytest.approx(4 / (2 + 2))
     assert given.solve(1.0, without=0).item() == pytest.approx(1 / (1 + 1))
 
@@ -234,3 +239,102 @@ def test_a_method_of_other_settings_is_refused(tiny):
     settings = read_settings("sgr", SMALL[:1])
     with pytest.raises(TypeError, match="settings of triplet, expected those of ridge"):
         Ridge(settings, Sizes(24, 768, 28), CPU)
+
+
+READ = slice(3, 259)
+"""Columns of the words in the drawn releases below, behind three that say nothing."""
+
+
+def reading_pairs(texts, noise, seed):
+    """Draw a split whose pages show the words of their captions, in vectors with some noise."""
+    generator = np.random.default_rng(seed)
+    words = sorted({word for text in texts for word in text.split()})
+    tokens = {str(number + 4): word for number, word in enumerate(words)}
+    ids = {word: int(number) for number, word in tokens.items()}
+    captions = [np.array([2, *(ids[word] for word in text.split()), 3]) for text in texts]
+    seen = SeenWords(READ, captions, {"2": "<start>", "3": "<end>", **tokens}, "jieba")
+    read = seen.vectors.numpy()[:, None] + noise * generator.normal(size=(len(texts), 36, 256))
+    other = generator.normal(size=(len(texts), 36, 3))
+    regions = np.concatenate([other, read], 2).astype(np.float32)
+    return PairSet(regions, captions, "", CPU, np.arange(len(texts)), None, seen)
+
+
+def texts(letters, count, seed):
+    generator = np.random.default_rng(seed)
+    words = ["".join(generator.choice(list(letters), 6)) for _ in range(4 * count)]
+    return [" ".join(generator.choice(words, 5)) for _ in range(count)]
+
+
+def reading(**changes):
+    return read_settings("reading", [f"{name}={value}" for name, value in changes.items()])
+
+
+def fitted(method, pairs, epoch):
+    method.fit_epoch(pairs, epoch)
+    return method
+
+
+def test_a_captions_words_are_the_sum_of_its_letters_whatever_frames_it():
+    pairs = reading_pairs(["alpha beta", "beta gamma beta"], 0.0, 0)
+    slow = sum(n * unit_vector(u) for u, n in count_units("beta gamma beta").items())
+    np.testing.assert_allclose(pairs.words.vectors[1], lines(slow), atol=1e-6)
+
+
+def test_what_is_read_finds_captions_of_words_that_training_never_saw():
+    learned, unseen = texts("abcdef", 80, 0), texts("mnopqr", 60, 1)
+    settings = reading()
+    train_pairs, test_pairs = reading_pairs(learned, 0.3, 2), reading_pairs(unseen, 0.3, 3)
+    method = fitted(Ridge(settings, Sizes(80, 259, 900), CPU), train_pairs, 11)
+    found = recalls(method.similarity(test_pairs), np.arange(60)).rsum
+    plain = reading(**{"method.words": "false"})
+    without = fitted(Ridge(plain, Sizes(80, 259, 900), CPU), train_pairs, 6)
+    assert found > 400
+    assert recalls(without.similarity(test_pairs), np.arange(60)).rsum < 150
+
+
+def test_the_highest_penalty_compares_what_was_read_with_what_is_written():
+    pairs = reading_pairs(texts("abcdef", 40, 0), 0.5, 1)
+    settings = reading(**{"method.penalty_to": "1e12"})
+    found = fitted(Ridge(settings, Sizes(40, 259, 900), CPU), pairs, 11).similarity(pairs)
+    page = pairs.regions.mean(1)[:, READ]
+    caption = pairs.words.vectors.numpy()
+    slow = lines(page - page.mean(0)) @ lines(caption - caption.mean(0)).T
+    np.testing.assert_allclose(found, slow, atol=1e-4)
+
+
+def test_below_it_the_fit_is_least_squares_of_what_is_missing():
+    """On scaled pages, with the factor of the least squares of captions on what was read."""
+    pairs = reading_pairs(texts("abcdef", 40, 0), 0.5, 1)
+    method = fitted(Ridge(reading(), Sizes(40, 259, 900), CPU), pairs, 3)
+    raw = pairs.regions.mean(1, dtype=np.float64)
+    page = (raw - raw.mean(0)) / raw.std(0)
+    caption = pairs.words.vectors.numpy() - pairs.words.vectors.numpy().mean(0)
+    read = (raw - raw.mean(0))[:, READ]
+    factor = (read * caption).sum() / np.square(read).sum()
+    penalty = method.penalties[3] * 40
+    weights = np.linalg.solve(
+        page.T @ page + penalty * np.eye(259), page.T @ (caption - factor * read)
+    )
+    slow = lines(page @ weights + factor * read) @ lines(caption).T
+    np.testing.assert_allclose(method.similarity(pairs), slow, atol=1e-5)
+
+
+def test_what_was_read_tells_shuffled_captions_by_pages_that_the_fit_left_out():
+    drawn = texts("abcdefgh", 90, 0)
+    pairs = reading_pairs(drawn, 1.0, 1)
+    wrong = np.arange(90) < 30
+    shuffled = dataclasses.replace(
+        pairs, image_of=np.where(wrong, (np.arange(90) + 7) % 30, np.arange(90))
+    )
+    method = fitted(Ridge(reading(), Sizes(90, 259, 900), CPU), shuffled, 8)
+    clean = method.statistics["clean_prob"].numpy()
+    assert roc_auc_score(~wrong, clean) > 0.95
+
+
+def test_a_release_without_words_is_refused(tiny):
+    settings = read_settings("reading", SMALL)
+    with open_pairs(tiny, "train", settings.data, CPU) as pairs:
+        assert pairs.words is None
+        method = make(settings, pairs)
+        with pytest.raises(ConfigError, match=r"method.words.*hold no words"):
+            method.fit_epoch(pairs, 0)

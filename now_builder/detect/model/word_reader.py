@@ -1,0 +1,177 @@
+"""Read the words on a screenshot: vectors of the letters that a small network sees, by region."""
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - the name that PyTorch's own documentation uses
+from jaxtyping import Bool, Float, Int64, UInt8
+from torch import Tensor, nn
+
+from now_builder.formats import word_vectors
+
+DOWN, ACROSS = 8, 2
+"""Pixels of a map's cell, from the top and from the left."""
+TAPS = (-14, -11, -8, -6, -4, -2, -1, 0, 1, 2, 4, 6, 8, 11, 14)
+"""Cells of its row that a letter is read from, seen from its own."""
+
+_WIDTHS = (24, 40, 56, 112)
+_HIDDEN = 512
+_CONTRAST = 25
+"""Side of the window, in px, by whose mean and deviation a pixel is seen."""
+_FLOOR = 0.03
+"""Added to deviations, of values in [0, 1], so that flat areas stay flat."""
+_SCALES = (1, 2)
+"""How many times pages are shrunk: fonts of 10 to 20 px are read at each scale."""
+_EVERY = 2
+"""Of so many cells of a row one is read: a letter covers several."""
+_CHUNK = 4096
+
+
+class WordReader(nn.Module):
+    """A map of where letters are, and vectors of which letters these are.
+
+    A page is seen by its local contrast. Convolutions make a map with a cell for each 8 × 2 px; a
+    letter is where a cell's logit is positive, and two further layers turn such a cell and its
+    neighbours in the row into the vector of the letter there
+    (:func:`~now_builder.formats.word_vectors.unit_vector`).
+
+    Source:
+        Words embedded by their letters from pixels: PHOCNet (Sudholt and Fink, ICFHR 2016);
+        regions near the text that they show: RegionCLIP (Zhong et al., CVPR 2022).
+
+    Differs:
+        APT reads nothing: its text comes from an OCR engine and tunes the prompts alone.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        first, second, third, width = _WIDTHS
+        self.trunk = nn.Sequential(
+            *_convolution(1, first, 5, (2, 2), 2),
+            *_convolution(first, second, 3, (2, 1), 1),
+            *_convolution(second, third, 3, (1, 1), 1),
+            *_convolution(third, width, (4, 3), (2, 1), 1),
+            *_convolution(width, width, (1, 3), (1, 1), (0, 1)),
+        )
+        self.gate = nn.Conv2d(width, 1, (3, 5), padding=(1, 2))
+        self.enter = nn.Sequential(
+            nn.Linear(width * len(TAPS), _HIDDEN), nn.LayerNorm(_HIDDEN), nn.ReLU()
+        )
+        self.think = nn.Sequential(nn.Linear(_HIDDEN, _HIDDEN), nn.LayerNorm(_HIDDEN), nn.ReLU())
+        self.say = nn.Linear(_HIDDEN, word_vectors.WIDTH)
+
+    def maps(
+        self, pages: Float[Tensor, "n 1 height width"]
+    ) -> tuple[Float[Tensor, "n channels rows columns"], Float[Tensor, "n rows columns"]]:
+        """Compute the map of each page, and the logit of a letter in each cell.
+
+        Args:
+            pages: Grey values in [0, 1]; sides are multiples of 8 px.
+        """
+        seen = local_contrast(pages).contiguous(memory_format=torch.channels_last)
+        maps = self.trunk(seen.to(self.gate.weight.dtype))
+        return maps, self.gate(maps)[:, 0]
+
+    def read(
+        self,
+        maps: Float[Tensor, "n channels rows columns"],
+        cells: tuple[Int64[Tensor, " cells"], Int64[Tensor, " cells"], Int64[Tensor, " cells"]],
+    ) -> Float[Tensor, "cells 256"]:
+        """Return the unit vector of the letter in each of some cells.
+
+        Args:
+            maps: As :meth:`maps` returns them.
+            cells: Page, row and column of each.
+        """
+        page, row, column = cells
+        flat = maps.permute(0, 2, 3, 1).flatten(0, 2)
+        across = column[:, None] + torch.tensor(TAPS, device=maps.device)
+        there = (across >= 0) & (across < maps.shape[3])
+        line = (page * maps.shape[2] + row)[:, None] * maps.shape[3]
+        places = line + across.clamp(0, maps.shape[3] - 1)
+        around = flat.index_select(0, places.flatten()).reshape(*places.shape, -1)
+        entered = self.enter((around * there[..., None]).flatten(1).to(self.say.weight.dtype))
+        return F.normalize(self.say(entered + self.think(entered)), dim=1)
+
+    @torch.no_grad()
+    def forward(
+        self,
+        screenshots: UInt8[Tensor, "n 3 height width"],
+        regions: Sequence[Float[Tensor, "_ 4"]],
+    ) -> Float[Tensor, "all 256"]:
+        """Sum the vectors of the letters in each region; zero where there are none.
+
+        Args:
+            screenshots: RGB screenshots of the detector's input size.
+            regions: Boxes of each page, in their px.
+        """
+        grey = screenshots.float().mean(dim=1, keepdim=True) / 255
+        sums = [boxes.new_zeros(len(boxes), word_vectors.WIDTH) for boxes in regions]
+        for scale in _SCALES:
+            maps, logits = self.maps(_shrink(grey, scale))
+            for number, boxes in enumerate(regions):
+                row, column = letters(logits[number])
+                inside = _within(boxes, row * DOWN * scale, column * ACROSS * scale, scale)
+                wanted = inside.any(dim=0)
+                row, column, inside = row[wanted], column[wanted], inside[:, wanted]
+                page = torch.full_like(row, number)
+                for start in range(0, len(row), _CHUNK):
+                    part = slice(start, start + _CHUNK)
+                    vectors = self.read(maps, (page[part], row[part], column[part]))
+                    sums[number] += inside[:, part].to(vectors.dtype) @ vectors
+        return torch.cat(sums)
+
+
+def letters(
+    logits: Float[Tensor, "rows columns"],
+) -> tuple[Int64[Tensor, " cells"], Int64[Tensor, " cells"]]:
+    """Return row and column of the cells to read: every second one of those that show a letter."""
+    row, column = torch.nonzero(logits[:, ::_EVERY] > 0, as_tuple=True)
+    return row, column * _EVERY
+
+
+def local_contrast(pages: Float[Tensor, "n 1 h w"]) -> Float[Tensor, "n 1 h w"]:
+    """Return how many deviations each pixel is from the mean of its surroundings."""
+    centred = pages - _box_mean(pages)
+    return centred / (_box_mean(centred.square()).clamp(min=0).sqrt() + _FLOOR)
+
+
+def _box_mean(values: Float[Tensor, "n 1 h w"]) -> Float[Tensor, "n 1 h w"]:
+    """Average over windows around each pixel, edges repeated: two running sums."""
+    half = _CONTRAST // 2
+    for dim, padding in ((2, (0, 0, half + 1, half)), (3, (half + 1, half, 0, 0))):
+        length = values.shape[dim]
+        sums = F.pad(values, padding, mode="replicate").cumsum(dim)
+        values = (sums.narrow(dim, _CONTRAST, length) - sums.narrow(dim, 0, length)) / _CONTRAST
+    return values
+
+
+def _shrink(pages: Float[Tensor, "n 1 h w"], scale: int) -> Float[Tensor, "n 1 i j"]:
+    """Shrink pages, then cut or fill what is no whole number of cells at the bottom and right."""
+    shrunk = pages if scale == 1 else F.avg_pool2d(pages, scale)
+    down, across = -shrunk.shape[2] % DOWN, -shrunk.shape[3] % ACROSS
+    return F.pad(shrunk, (0, across, 0, down), mode="replicate") if down or across else shrunk
+
+
+def _within(
+    boxes: Float[Tensor, "boxes 4"],
+    top: Int64[Tensor, " cells"],
+    left: Int64[Tensor, " cells"],
+    scale: int,
+) -> Bool[Tensor, "boxes cells"]:
+    """Return which cells have their centre in which boxes."""
+    down, across = top + DOWN * scale / 2, left + ACROSS * scale / 2
+    begin, end = boxes[:, :2, None], boxes[:, 2:, None]
+    centre = torch.stack([across, down])
+    return ((centre >= begin) & (centre < end)).all(dim=1)
+
+
+def _convolution(
+    inputs: int,
+    outputs: int,
+    side: int | tuple[int, int],
+    stride: tuple[int, int],
+    padding: int | tuple[int, int],
+) -> tuple[nn.Module, ...]:
+    convolution = nn.Conv2d(inputs, outputs, side, stride, padding, bias=False)
+    return convolution, nn.BatchNorm2d(outputs), nn.ReLU(inplace=True)

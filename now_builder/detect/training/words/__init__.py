@@ -1,0 +1,1 @@
+"""Teach the detector to read: words drawn in the machine's fonts, and their vectors."""

@@ -1,0 +1,129 @@
+"""The word reader: contrast, which letters count for which region, what the shipped one reads."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image, ImageDraw, ImageFont
+from torch.nn import functional
+
+from now_builder.detect.model.inference import to_inference
+from now_builder.detect.model.patch_features import WORDS
+from now_builder.detect.model.weights import find_weights, load_detector
+from now_builder.detect.model.word_reader import (
+    ACROSS,
+    DOWN,
+    WordReader,
+    letters,
+    local_contrast,
+)
+from now_builder.formats.word_vectors import count_units, unit_vector
+
+PAGE = (360, 640)
+WHOLE = torch.tensor([[0.0, 0.0, 360.0, 640.0]])
+
+
+@pytest.fixture(scope="module")
+def reader():
+    torch.manual_seed(0)
+    return WordReader().eval()
+
+
+@pytest.fixture(scope="module")
+def shipped():
+    model, card = load_detector(find_weights(None), torch.device("cpu"))
+    assert card.model.words
+    return to_inference(model, "fp32").patches.words
+
+
+def write(*lines, size=16, ink=0, back=255):
+    """Draw lines of text at twice the size, then shrink them, as a phone's screenshot is."""
+    image = Image.new("RGB", (720, 1280), (back,) * 3)
+    pen = ImageDraw.Draw(image)
+    font = ImageFont.truetype("DejaVuSans.ttf", 2 * size)
+    for number, line in enumerate(lines):
+        pen.text((40, 80 + number * 6 * size), line, font=font, fill=(ink,) * 3)
+    return torch.from_numpy(np.array(image.reduce(2)).transpose(2, 0, 1))[None]
+
+
+def vector(text):
+    total = sum(count * unit_vector(unit) for unit, count in count_units(text).items())
+    return functional.normalize(torch.from_numpy(total), dim=0)
+
+
+def test_contrast_is_the_distance_from_the_mean_in_deviations():
+    page = torch.rand(1, 1, 40, 50, generator=torch.Generator().manual_seed(0))
+    padded = functional.pad(page, (12, 12, 12, 12), mode="replicate")
+    slow = torch.zeros(40, 50)
+    centred = page - functional.avg_pool2d(padded, 25, 1)
+    squares = functional.pad(centred.square(), (12, 12, 12, 12), mode="replicate")[0, 0]
+    for row in range(40):
+        for column in range(50):
+            window = squares[row : row + 25, column : column + 25]
+            slow[row, column] = centred[0, 0, row, column] / (window.mean().sqrt() + 0.03)
+    assert torch.allclose(local_contrast(page)[0, 0], slow, atol=1e-4)
+
+
+def test_of_the_cells_that_show_a_letter_every_second_is_read():
+    logits = torch.full((3, 8), -1.0)
+    logits[1, 2:7] = 1.0
+    row, column = letters(logits)
+    assert row.tolist() == [1, 1, 1]
+    assert column.tolist() == [2, 4, 6]
+
+
+def test_a_region_sums_the_letters_whose_cells_it_contains(reader):
+    """Against a loop over the cells, at both scales."""
+    generator = torch.Generator().manual_seed(1)
+    page = torch.randint(0, 256, (1, 3, 640, 360), dtype=torch.uint8, generator=generator)
+    boxes = torch.tensor([[0.0, 0.0, 360.0, 640.0], [33.0, 50.0, 120.0, 90.0], [5.0, 5, 6, 6]])
+    with torch.inference_mode():
+        found = reader(page, [boxes])
+        slow = torch.zeros(3, 256)
+        grey = page.float().mean(1, keepdim=True) / 255
+        for scale in (1, 2):
+            maps, logits = reader.maps(functional.avg_pool2d(grey, scale))
+            for row, column in torch.stack(letters(logits[0]), 1).tolist():
+                place = [torch.tensor([each]) for each in (0, row, column)]
+                across, down = (column + 0.5) * ACROSS * scale, (row + 0.5) * DOWN * scale
+                for number, (left, top, right, bottom) in enumerate(boxes.tolist()):
+                    if left <= across < right and top <= down < bottom:
+                        slow[number] += reader.read(maps, tuple(place))[0]
+    assert torch.allclose(found, slow, atol=1e-3)
+    assert not found[2].any()
+
+
+def test_pages_do_not_see_each_other(reader):
+    pages = torch.cat([write("One page"), write("Another page", "of two lines")])
+    with torch.inference_mode():
+        both = reader(pages, [WHOLE, WHOLE])
+        alone = torch.cat([reader(page[None], [WHOLE]) for page in pages])
+    assert torch.allclose(both, alone, atol=1e-4)
+
+
+def test_a_page_whose_sides_are_no_whole_number_of_cells_is_read(reader):
+    page = torch.zeros(1, 3, 321, 203, dtype=torch.uint8)
+    assert reader(page, [torch.tensor([[0.0, 0.0, 203.0, 321.0]])]).shape == (1, 256)
+
+
+def test_the_shipped_reader_sees_nothing_on_an_empty_page(shipped):
+    blank = torch.full((1, 3, 640, 360), 200, dtype=torch.uint8)
+    assert not shipped(blank, [WHOLE]).any()
+
+
+@pytest.mark.parametrize(
+    ("size", "ink", "back"), [(14, 0, 255), (18, 255, 30), (32, 40, 230)], ids=str
+)
+def test_the_shipped_reader_tells_lines_apart(shipped, size, ink, back):
+    """Each line is nearest to its own text, among texts of one language, at both scales."""
+    lines = ["Bakery and coffee", "Hiking in Norway", "Guitar lessons", "Tax advisers",
+             "Used cars for sale"]  # fmt: skip
+    pages = [write(line, size=size, ink=ink, back=back) for line in lines]
+    with torch.inference_mode():
+        read = functional.normalize(torch.cat([shipped(page, [WHOLE]) for page in pages]), dim=1)
+    cosines = read @ torch.stack([vector(line) for line in lines]).T
+    assert cosines.argmax(1).tolist() == [0, 1, 2, 3, 4]
+    assert cosines.diagonal().min() > 0.3
+
+
+def test_words_stand_in_the_last_columns():
+    assert (WORDS.start, WORDS.stop) == (512, 768)
