@@ -9,15 +9,14 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from now_builder.errors import ConfigError
 from pc2_baseline.config import Settings
 from pc2_baseline.data.pairs import PairSet, cut
-from pc2_baseline.data.seen_words import SeenWords
 from pc2_baseline.method_settings.ridge import RidgeSettings
 from pc2_baseline.modules.coteaching import DIVISIONS
 from pc2_baseline.modules.division import divide
 from pc2_baseline.modules.folds import assign_folds
 from pc2_baseline.modules.lsa import Lsa, fit_lsa
+from pc2_baseline.modules.reading import Reading, fit_reading
 from pc2_baseline.networks.fused import unit
 from pc2_baseline.progress import bar
 from pc2_baseline.training.method import EpochOutputs, Sizes, State
@@ -35,12 +34,14 @@ class Problem:
         fold: Fold of each pair.
         read: What is known of the caption's vector before anything is learned; zeros, or what the
             detector has read.
+        nearest: What is added to each pair's similarity, whatever is learned.
     """
 
     pages: Float[Tensor, "pairs features"]
     captions: Float[Tensor, "pairs dim"]
     fold: Int[np.ndarray, " pairs"]
     read: Float[Tensor, "pairs dim"]
+    nearest: Float[Tensor, " pairs"]
 
     @cached_property
     def moments(self) -> list[tuple[Tensor, Tensor, int]]:
@@ -67,25 +68,27 @@ class Problem:
         return torch.cholesky_solve(products, torch.linalg.cholesky(squares)).contiguous()
 
     def held_out(self, penalty: float) -> Float[Tensor, " pairs"]:
-        """Return each pair's cosine of prediction and caption by a fit to the other folds."""
+        """Return each pair's similarity by a fit to the other folds."""
         cosines = self.pages.new_zeros(len(self.pages))
         for number in range(len(self.moments)):
             own = torch.from_numpy(self.fold == number)
             predicted = unit(self.read[own] + self.pages[own] @ self.solve(penalty, number))
             cosines[own] = (predicted * unit(self.captions[own])).sum(1)
-        return cosines
+        return cosines + self.nearest
 
 
 class Ridge:
     """Linear regression from a page's mean region to its caption's vector, by the ridge formula.
 
     A page is the mean of its regions, standardised; a caption its LSA vector, learned from the
-    training captions. With ``method.words`` a caption is the sum of its letters' vectors instead,
-    and what the detector read on the page, times one factor, is the first guess at it: ridge
-    regression learns what is missing, and less of it the higher the penalty. The similarity is the
-    cosine of the predicted vector and the caption's. An epoch is one penalty: they grow from
-    ``penalty_from`` to ``penalty_to`` by equal factors, and
+    training captions. The similarity is the cosine of the predicted vector and the caption's. An
+    epoch is one penalty: they grow from ``penalty_from`` to ``penalty_to`` by equal factors, and
     dev selects one as it selects an epoch. Everything is float64 on the CPU, whatever the device.
+
+    With ``method.words`` a caption's vector is the evened-out sum of its letters' vectors, and what
+    the detector read on the page, times one factor, is the first guess at it: ridge regression
+    learns what is missing, less of it the higher the penalty. The cosine of the caption with the
+    region whose words are nearest to it is added (:class:`~pc2_baseline.modules.reading.Reading`).
 
     Each epoch also divides the pairs: a pair's statistic is 1 less the cosine that a fit to the
     other folds gives it. All folds have the same features and vectors, and so one scale and one
@@ -146,11 +149,13 @@ class Ridge:
         pages = (_mean_regions(split) - own["page_mean"]) / own["page_scale"]
         predicted = pages @ own["weights"]
         if self.method.words:
-            predicted += self._read(split, pages)
-            captions = self._words(split).vectors - own["caption_mean"]
+            reading = Reading.from_state(own)
+            captions = reading.caption_vectors(split)
+            predicted += own["factor"] * reading.page_vectors(split)
+            cosines = unit(predicted) @ captions.T + reading.best_regions(split, captions)
         else:
             captions = Lsa(own["idf"], own["tokens"], own["caption_mean"]).vectors(split.captions)
-        cosines = unit(predicted) @ unit(captions).T
+            cosines = unit(predicted) @ unit(captions).T
         return np.asarray(cosines.numpy(), dtype=np.float32)
 
     def state_dict(self) -> State:
@@ -178,32 +183,17 @@ class Ridge:
         own = torch.from_numpy(train.image_of)
         fold = assign_folds(train.image_of, train.captions, self.method.folds, self.seed)
         if self.method.words:
-            captions = self._words(train).vectors
-            self.fitted |= {"caption_mean": captions.mean(0), "factor": captions.new_ones(1)}
-            captions = captions - captions.mean(0)
-            read = self._read(train, pages)[own]
-            factor = (read * captions).sum() / read.square().sum().clamp(min=1e-12)
-            self.fitted["factor"] *= factor.clamp(min=0)
-            return Problem(pages[own], captions, fold, factor.clamp(min=0) * read)
+            reading = fit_reading(train)
+            captions, read = reading.caption_vectors(train), reading.page_vectors(train)[own]
+            factor = (read * captions).sum(1).mean().clamp(min=0)  # least squares, of unit vectors
+            self.fitted |= {**reading.state(), "factor": factor[None]}
+            nearest = reading.own_best_regions(train, captions)
+            return Problem(pages[own], captions, fold, factor * read, nearest)
         lsa = fit_lsa(train.captions, self.vocabulary, self.method.dim, self.seed)
         self.fitted |= {"idf": lsa.idf, "tokens": lsa.tokens, "caption_mean": lsa.mean}
         captions = lsa.vectors(train.captions)
-        return Problem(pages[own], captions, fold, torch.zeros_like(captions))
-
-    def _read(
-        self, split: PairSet, pages: Float[Tensor, "images features"]
-    ) -> Float[Tensor, "images dim"]:
-        """Return what was read on standardised pages, in the unit that the captions have."""
-        columns = self._words(split).columns
-        return self.fitted["factor"] * pages[:, columns] * self.fitted["page_scale"][columns]
-
-    def _words(self, split: PairSet) -> SeenWords:
-        if split.words is None:
-            raise ConfigError(
-                "method.words: the features of this release hold no words; expected those of a "
-                "detector that reads, such as tiny-web"
-            )
-        return split.words
+        nothing = torch.zeros_like(captions)
+        return Problem(pages[own], captions, fold, nothing, nothing[:, 0])
 
 
 def _mean_regions(split: PairSet) -> Float[Tensor, "images features"]:

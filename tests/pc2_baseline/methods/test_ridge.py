@@ -19,6 +19,7 @@ from pc2_baseline.methods.ridge import Problem, Ridge
 from pc2_baseline.modules.division import divide
 from pc2_baseline.modules.folds import assign_folds
 from pc2_baseline.modules.lsa import fit_lsa
+from pc2_baseline.modules.reading import fit_reading
 from pc2_baseline.runs.evaluate import evaluate
 from pc2_baseline.runs.predict import predict
 from pc2_baseline.runs.train import train
@@ -95,7 +96,7 @@ def problem(pairs=40, features=7):
     pages = torch.from_numpy(generator.normal(size=(pairs, features)))
     fold = generator.permutation(np.arange(pairs) % 3)
     captions = torch.from_numpy(generator.normal(size=(pairs, 4)))
-    return Problem(pages, captions, fold, torch.zeros_like(captions))
+    return Problem(pages, captions, fold, torch.zeros_like(captions), captions.new_zeros(pairs))
 
 
 def least_squares(pages, captions, penalty):
@@ -119,7 +120,9 @@ def test_weights_are_those_of_least_squares_with_penalty_rows(penalty):
 def test_by_hand():
     pages = torch.tensor([[1.0], [-1.0]]).double()
     captions = torch.tensor([[3.0], [-1.0]]).double()
-    given = Problem(pages, captions, np.array([0, 1]), torch.zeros_like(captions))
+    given = Problem(
+        pages, captions, np.array([0, 1]), torch.zeros_like(captions), captions.new_zeros(2)
+    )
     assert given.solve(1.0).item() == pytest.approx(4 / (2 + 2))
     assert given.solve(1.0, without=0).item() == pytest.approx(1 / (1 + 1))
 
@@ -292,31 +295,65 @@ def test_what_is_read_finds_captions_of_words_that_training_never_saw():
     assert recalls(without.similarity(test_pairs), np.arange(60)).rsum < 150
 
 
+def even_out(fitted, rows):
+    """Centre rows, divide their spreads by their 0.8th power, and scale them to unit length."""
+    covariance = np.cov(fitted.T, ddof=0)
+    spread, axes = np.linalg.eigh(covariance)
+    scale = (np.maximum(spread, 0) + 0.02 * spread.max() + 1e-12) ** -0.4
+    return lines((rows - fitted.mean(0)) @ axes @ np.diag(scale) @ axes.T)
+
+
+def slow_reading(pairs):
+    """Return evened-out vectors of pages, of their regions, and of captions."""
+    regions = pairs.regions[:, :, READ].astype(np.float64)
+    page, caption = regions.mean(1), pairs.words.vectors.numpy()
+    single = lines(regions).reshape(-1, 256)
+    return (
+        even_out(page, page),
+        even_out(single, single).reshape(regions.shape),
+        even_out(caption, caption),
+    )
+
+
 def test_the_highest_penalty_compares_what_was_read_with_what_is_written():
-    pairs = reading_pairs(texts("abcdef", 40, 0), 0.5, 1)
+    pairs = reading_pairs(texts("abcdef", 300, 0), 0.5, 1)
     settings = reading(**{"method.penalty_to": "1e12"})
-    found = fitted(Ridge(settings, Sizes(40, 259, 900), CPU), pairs, 11).similarity(pairs)
-    page = pairs.regions.mean(1)[:, READ]
-    caption = pairs.words.vectors.numpy()
-    slow = lines(page - page.mean(0)) @ lines(caption - caption.mean(0)).T
+    found = fitted(Ridge(settings, Sizes(300, 259, 3000), CPU), pairs, 11).similarity(pairs)
+    page, regions, caption = slow_reading(pairs)
+    slow = page @ caption.T + np.stack([(one @ caption.T).max(0) for one in regions])
     np.testing.assert_allclose(found, slow, atol=1e-4)
 
 
 def test_below_it_the_fit_is_least_squares_of_what_is_missing():
     """On scaled pages, with the factor of the least squares of captions on what was read."""
-    pairs = reading_pairs(texts("abcdef", 40, 0), 0.5, 1)
-    method = fitted(Ridge(reading(), Sizes(40, 259, 900), CPU), pairs, 3)
+    pairs = reading_pairs(texts("abcdef", 300, 0), 0.5, 1)
+    method = fitted(Ridge(reading(), Sizes(300, 259, 3000), CPU), pairs, 3)
     raw = pairs.regions.mean(1, dtype=np.float64)
-    page = (raw - raw.mean(0)) / raw.std(0)
-    caption = pairs.words.vectors.numpy() - pairs.words.vectors.numpy().mean(0)
-    read = (raw - raw.mean(0))[:, READ]
-    factor = (read * caption).sum() / np.square(read).sum()
-    penalty = method.penalties[3] * 40
+    scaled = (raw - raw.mean(0)) / raw.std(0)
+    page, regions, caption = slow_reading(pairs)
+    factor = (page * caption).sum() / np.square(page).sum()
     weights = np.linalg.solve(
-        page.T @ page + penalty * np.eye(259), page.T @ (caption - factor * read)
+        scaled.T @ scaled + method.penalties[3] * 300 * np.eye(259),
+        scaled.T @ (caption - factor * page),
     )
-    slow = lines(page @ weights + factor * read) @ lines(caption).T
-    np.testing.assert_allclose(method.similarity(pairs), slow, atol=1e-5)
+    best = np.stack([(one @ caption.T).max(0) for one in regions])
+    slow = lines(scaled @ weights + factor * page) @ caption.T + best
+    np.testing.assert_allclose(method.similarity(pairs), slow, atol=1e-4)
+    held_out = method.problem.nearest.numpy()
+    np.testing.assert_allclose(held_out, best.diagonal(), atol=1e-6)
+
+
+def test_a_region_without_words_is_near_no_caption():
+    pairs = reading_pairs(texts("abcdef", 60, 0), 0.2, 1)
+    pairs.regions[:, 5:, READ] = 0
+    own = fit_reading(pairs)
+    captions = own.caption_vectors(pairs)
+    found = own.best_regions(pairs, captions)
+    shown = lines(pairs.regions[:, :5, READ].astype(np.float64)).reshape(-1, 256)
+    regions = even_out(shown, shown).reshape(60, 5, 256)
+    slow = np.stack([(one @ captions.numpy().T).max(0).clip(0) for one in regions])
+    np.testing.assert_allclose(found, slow, atol=1e-5)
+    assert torch.allclose(found.diagonal(), own.own_best_regions(pairs, captions), atol=1e-9)
 
 
 def test_what_was_read_tells_shuffled_captions_by_pages_that_the_fit_left_out():

@@ -6,13 +6,17 @@ import torch
 from now_builder.detect.model.patch_features import (
     PATTERNS,
     SHARES,
+    SHARES_WITH_WORDS,
     SIDE,
     STRIDE,
     WEIGHTS,
+    WORDS,
+    WORDS_LENGTH,
     Block,
     PatchFeatures,
     Patterns,
 )
+from now_builder.detect.model.word_reader import WordReader
 
 
 def striped(period: int, *, upright: bool, size: int = 96) -> torch.Tensor:
@@ -151,3 +155,35 @@ def test_a_block_evens_out_directions_and_keeps_the_widest() -> None:
     assert torch.allclose(mapped.mean(dim=0), torch.zeros(3), atol=1e-3)
     assert spread[0] / spread[2] == pytest.approx(2.0, rel=0.1)  # the root of 8 / 2
     assert torch.allclose(block(rows).norm(dim=1), torch.ones(4000), atol=1e-4)
+
+
+def test_a_reader_takes_the_last_columns_and_the_widest_of_the_others_stay(
+    features: PatchFeatures,
+) -> None:
+    torch.manual_seed(0)
+    reads = features.with_words(WordReader()).eval()
+    assert reads.words is not None
+    shots, boxes = pages(2), [torch.tensor([[0.0, 0, 30, 30], [4, 4, 44, 44]])] * 2
+    embedded = torch.randn(4, 768)
+    plain, found = features(embedded, shots, boxes), reads(embedded, shots, boxes)
+    before, after, start = plain.split(SHARES, dim=1), [], 0
+    for share in SHARES_WITH_WORDS:
+        after.append(found[:, start : start + share])
+        start += share
+    for kept, whole in zip(after, before, strict=True):
+        cut = whole[:, : kept.shape[1]]
+        cosines = torch.cosine_similarity(kept, cut, dim=1)
+        assert torch.allclose(cosines, torch.ones(4), atol=1e-4)
+    sums = reads.words(shots, boxes)
+    slow = WORDS_LENGTH * sums / (sums.norm(dim=1, keepdim=True) + 24)
+    energy = sum(weight**2 for weight in WEIGHTS)
+    assert torch.allclose(found[:, WORDS], slow * (768 / energy) ** 0.5, atol=1e-4)
+
+
+def test_where_words_are_left_out_their_columns_are_zero(features: PatchFeatures) -> None:
+    reads = features.with_words(WordReader())
+    reads.words = None
+    found = reads(torch.randn(1, 768), pages(1), [torch.tensor([[0.0, 0, 30, 30]])])
+    assert found.shape == (1, 768)
+    assert not found[:, WORDS].any()
+    assert found[:, : WORDS.start].any()

