@@ -111,8 +111,8 @@ class Reading:
     def _regions(self, words: Float[Tensor, "n 36 256"]) -> Float[Tensor, "n 36 256"]:
         """Return unit vectors of regions; zero where there are no words."""
         shown = words.norm(dim=2, keepdim=True) > _FEWEST
-        vectors: Tensor = self.regions(unit(words))
-        return vectors * shown
+        vectors: Tensor = self.regions(unit(words)) * shown
+        return vectors
 
     def state(self) -> dict[str, Tensor]:
         """Return its tensors by name."""
