@@ -22,15 +22,16 @@ from now_builder.errors import ConfigError, NowError
 from now_builder.stopping import stoppable
 
 PROGRAMS = {
-    "now_builder": "crawl status label train-detector measure-detector detect tokenize package "
-    "export-parquet publish fetch-now build verify report audit audit-stats doctor simweb",
+    "now_builder": "crawl status label train-detector train-words measure-detector detect tokenize "
+    "package export-parquet publish fetch-now build verify report audit audit-stats doctor simweb",
     "leaderboard": "pack validate score recall compare verify schema submit reproduce check-store "
     "dataset-report export export-site blind keys serve status withdraw quota rebuild-db admin",
     "pc2_baseline": "train predict zero-shot evaluate examples search make-noise division ablate "
     "table presets plant",
 }
 SETTINGS = {
-    "crawl": "crawl", "label": "detect", "train-detector": "detect", "detect": "detect",
+    "crawl": "crawl", "label": "detect", "train-detector": "detect", "train-words": "detect",
+    "detect": "detect",
     "tokenize": "tokenize", "package": "package", "export-parquet": "package",
     "publish": "hub", "fetch-now": "hub", "report": "inspect", "audit": "inspect",
     "simweb make": "simweb",
