@@ -137,17 +137,20 @@ def _join_bytes(tokens: Sequence[str]) -> str:
     return joined.decode(errors="replace")
 
 
+_COLUMNS = re.compile(rf"{re.escape(FORMAT)} ([0-9]{{1,4}}):([0-9]{{1,4}})")
+
+
 def read_columns(attributes: Mapping[str, str]) -> slice | None:
     """Return which columns of a feature file's regions hold words in these vectors, if any do.
 
     Args:
         attributes: Root attributes of the file; ``words`` is such as ``now-words/1 512:768``.
     """
-    name, _, columns = str(attributes.get("words", "")).partition(" ")
-    if name != FORMAT:
+    found = _COLUMNS.fullmatch(str(attributes.get("words", "")))
+    if found is None:
         return None
-    start, _, stop = columns.partition(":")
-    return slice(int(start), int(stop))
+    columns = slice(int(found[1]), int(found[2]))
+    return columns if columns.stop - columns.start == WIDTH else None
 
 
 def columns_attribute(columns: slice) -> str:

@@ -111,4 +111,5 @@ def test_tokens_of_other_tracks_are_words():
 def test_files_say_which_columns_hold_words():
     assert read_columns({"words": columns_attribute(slice(512, 768))}) == slice(512, 768)
     assert read_columns({}) is None
-    assert read_columns({"words": "now-words/9 0:5"}) is None
+    for other in ("now-words/9 0:256", "now-words/1 a:b", "now-words/1 0:5", "now-words/1"):
+        assert read_columns({"words": other}) is None
