@@ -77,20 +77,25 @@ class ModelSettings(Strict):
 
     embed_dim: PositiveInt = Field(2048, description="Width of regions and words.")
     word_dim: PositiveInt = Field(300, description="Width of a token's embedding.")
-    similarity: Literal["sgr", "saf", "scan_t2i", "scan_i2t", "imram", "vsrn", "pooled"] = Field(
+    similarity: Literal[
+        "sgr", "saf", "scan_t2i", "scan_i2t", "imram", "vsrn", "pooled", "reading"
+    ] = Field(
         "sgr",
         description="Network: SGRAF's graph reasoning (sgr) or attention filtration (saf); SCAN, "
         "words attending to regions (scan_t2i) or regions to words (scan_i2t); IMRAM; VSRN; or the "
-        "cosine of one vector a screenshot and one a caption (pooled), hundreds of times faster.",
+        "cosine of one vector a screenshot and one a caption (pooled), hundreds of times faster; or "
+        "that beside the words read on the page against the caption's letters (reading), for "
+        "features of a detector that reads, such as tiny-web.",
     )
     image_pooling: Literal["mean", "gpo"] = Field(
         "mean",
-        description="Of pooled: the regions' mean, or their values sorted by size in each "
-        "dimension and weighed by learned weights (VSE-infinity's generalized pooling).",
+        description="Of pooled and reading: the regions' mean, or their values sorted by size in "
+        "each dimension and weighed by learned weights (VSE-infinity's generalized pooling).",
     )
     caption_encoder: Literal["words", "gru"] = Field(
         "words",
-        description="Of pooled: the mean of the words' embeddings, or of a GRU's outputs.",
+        description="Of pooled and reading: the mean of the words' embeddings, or of a GRU's "
+        "outputs.",
     )
     similarity_dim: PositiveInt = Field(256, description="Width of a similarity node.")
     graph_layers: PositiveInt = Field(
@@ -197,13 +202,13 @@ class Settings(Strict):
 
     @model_validator(mode="after")
     def _the_network_has_what_the_method_needs(self) -> "Settings":
-        if self.model.similarity == "pooled":
+        if self.model.similarity in {"pooled", "reading"}:
             for name, needed in _OF_ONE_VECTOR.items():
                 found = getattr(self.method, name, needed)
                 if found != needed:
                     raise ValueError(
                         f'method.{name} = "{found}" needs regions and words, but model.similarity '
-                        f'= "pooled" has one vector each; expected "{needed}"'
+                        f'= "{self.model.similarity}" has one vector each; expected "{needed}"'
                     )
         return self
 

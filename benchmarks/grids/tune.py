@@ -1,11 +1,12 @@
 """Tune the small presets on pooled networks: each choice alone, then those that helped together.
 
 Every method gets as many runs: its preset, five variants, and the variants that raised the dev rSum
-by more than :data:`NOISE` put together. Test is never scored. Tune with a seed and a draw of noise
-that no table uses. Finished runs are kept, and what is there is not done again.
+by more than :data:`NOISE` put together. What counts is the mean over all releases given. Test is
+never scored. Tune with a seed and a draw of noise that no table uses. Finished runs are kept, and
+what is there is not done again.
 
     pc2-baseline make-noise RELEASE noise-100.npy --mismatch 0.4 --protocol captions --seed 100
-    python benchmarks/grids/tune.py OUT RELEASE --noise noise-100.npy --seed 100
+    python benchmarks/grids/tune.py OUT --on RELEASE noise-100.npy --on DEMO_RELEASE --seed 100
 """
 
 import argparse
@@ -16,7 +17,7 @@ import torch
 
 from now_builder.config import Strict
 from now_builder.formats.io import write_json
-from pc2_baseline.config import read_settings
+from pc2_baseline.config import Settings, read_settings
 from pc2_baseline.runs.train import train
 
 NOISE = 3.0
@@ -40,34 +41,53 @@ VARIANTS = {
     "cream-demo": [SHORT, SLOW, "train.batch=64", *SOFT],
     "gsc-demo": [SLOW, "train.batch=64", "train.epochs=8", *SOFT],
     "pcsr-demo": [SHORT, SLOW, "train.batch=64", *SOFT],
+    "crossfit-pooled-demo": [SLOW, "train.batch=64", "train.epochs=12", "method.temperature=0.1",
+                             "method.temperature=0.4"],
     "contrastive-demo": [SLOW, "train.batch=64", "train.epochs=12", "method.temperature=0.1",
                          "method.temperature=0.4"],
 }  # fmt: skip
 
 
 class Tried(Strict):
-    """What one variant came to on dev, at its best epoch."""
+    """What one variant came to on the dev of each release, at its best epoch."""
 
     changes: list[str]
-    dev: float
-    epoch: int
+    dev: list[float]
+    epoch: list[int]
+
+    @property
+    def mean(self) -> float:
+        """Mean dev rSum of the releases."""
+        return sum(self.dev) / len(self.dev)
 
 
 def attempt(options: argparse.Namespace, preset: str, changes: list[str], folder: Path) -> Tried:
-    """Train one variant, unless it was before."""
+    """Train one variant on each release, unless it was before."""
     noted = folder / "tried.json"
     if noted.exists():
         tried = Tried.model_validate_json(noted.read_bytes())
-        if tried.changes == changes:
+        if tried.changes == changes and len(tried.dev) == len(options.on):
             return tried
-    run = [f"train.seed={options.seed}", "train.device=cpu"]
-    if options.noise is not None:
-        run.append(f"data.noise_file={options.noise.absolute()}")
-    settings = read_settings(preset, [*NETWORKS, *changes, *run])
-    done = train(options.release, folder, settings)
-    tried = Tried(changes=changes, dev=done.best_rsum, epoch=done.best_epoch)
+    runs = [
+        train(release, folder / str(number), _settings(options, preset, changes, *noise))
+        for number, (release, *noise) in enumerate(options.on)
+    ]
+    tried = Tried(
+        changes=changes,
+        dev=[run.best_rsum for run in runs],
+        epoch=[run.best_epoch for run in runs],
+    )
     write_json(noted, tried.model_dump())
     return tried
+
+
+def _settings(
+    options: argparse.Namespace, preset: str, changes: list[str], noise: Path | None = None
+) -> Settings:
+    run = [f"train.seed={options.seed}", "train.device=cpu", "train.pictures=false"]
+    if noise is not None:
+        run.append(f"data.noise_file={noise.absolute()}")
+    return read_settings(preset, [*NETWORKS, *changes, *run])
 
 
 def tune(options: argparse.Namespace, preset: str) -> list[Tried]:
@@ -78,8 +98,8 @@ def tune(options: argparse.Namespace, preset: str) -> list[Tried]:
         for number, changes in enumerate([[], *([variant] for variant in variants)])
     ]
     helped: dict[str, Tried] = {}
-    for tried in sorted(tries[1:], key=lambda each: each.dev):
-        if tried.dev > tries[0].dev + NOISE:
+    for tried in sorted(tries[1:], key=lambda each: each.mean):
+        if tried.mean > tries[0].mean + NOISE:
             helped[tried.changes[0].partition("=")[0]] = tried
     if len(helped) > 1:
         together = sorted(change for tried in helped.values() for change in tried.changes)
@@ -93,20 +113,29 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("out", type=Path, help="folder of the runs")
-    parser.add_argument("release", type=Path)
-    parser.add_argument("--noise", type=Path, help="noise file of make-noise")
+    parser.add_argument(
+        "--on",
+        type=Path,
+        nargs="+",
+        action="append",
+        required=True,
+        metavar="RELEASE [NOISE]",
+        help="a release, and a noise file of make-noise",
+    )
     parser.add_argument("--seed", type=int, default=100, help="of the training")
     parser.add_argument("--presets", nargs="+", default=list(VARIANTS), choices=list(VARIANTS))
     options = parser.parse_args()
     torch.set_num_threads(1)  # so small a network gains nothing from more
-    print("| preset | change | dev rSum | epoch |\n|---|---|--:|--:|")
+    print("| preset | change | mean dev rSum | dev rSum of each | epochs |\n|---|---|--:|--:|--:|")
     for preset in options.presets:
         tries = tune(options, preset)
-        best = max(tries, key=lambda tried: tried.dev)
+        best = max(tries, key=lambda tried: tried.mean)
         for tried in tries:
             changes = ", ".join(tried.changes) or "as it is"
-            figure = f"**{tried.dev:.1f}**" if tried is best else f"{tried.dev:.1f}"
-            print(f"| {preset} | {changes} | {figure} | {tried.epoch} |", flush=True)
+            figure = f"**{tried.mean:.1f}**" if tried is best else f"{tried.mean:.1f}"
+            each = ", ".join(f"{dev:.1f}" for dev in tried.dev)
+            epochs = ", ".join(map(str, tried.epoch))
+            print(f"| {preset} | {changes} | {figure} | {each} | {epochs} |", flush=True)
     sys.stdout.flush()
 
 

@@ -39,9 +39,20 @@ class SeenWords:
         rows = torch.from_numpy(np.stack([known[caption.tobytes()] for caption in self.captions]))
         return torch.nn.functional.normalize(rows.double(), dim=1)
 
+    def letters(self, vocabulary: int) -> Float[Tensor, "vocabulary 256"]:
+        """Return the sum of the vectors of each token's letters, each token a text of its own.
+
+        Args:
+            vocabulary: Number of tokens.
+        """
+        rows = [self._letters([self.tokens[str(token)]]) for token in range(vocabulary)]
+        return torch.from_numpy(np.stack(rows)).double()
+
     def _vector(self, caption: Int[np.ndarray, " _"]) -> Float[np.ndarray, " 256"]:
-        found = (self.tokens[str(token)] for token in caption)
-        text = text_of_tokens([one for one in found if one not in SPECIALS], self.tokenizer)
+        return self._letters([self.tokens[str(token)] for token in caption])
+
+    def _letters(self, tokens: Sequence[str]) -> Float[np.ndarray, " 256"]:
+        text = text_of_tokens([one for one in tokens if one not in SPECIALS], self.tokenizer)
         total = np.zeros(WIDTH, dtype=np.float32)
         for unit, count in count_units(text).items():
             total += count * unit_vector(unit)

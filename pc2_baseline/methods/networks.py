@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
+from now_builder.formats.word_vectors import WIDTH
 from pc2_baseline.config import ModelSettings, TrainSettings
 from pc2_baseline.modules.learner import Learner
 from pc2_baseline.networks.attention import Direction, ImramSimilarity, ScanSimilarity
@@ -12,6 +13,12 @@ from pc2_baseline.networks.cosine import CosineSimilarity
 from pc2_baseline.networks.image import ImageEncoder, LocalImageEncoder
 from pc2_baseline.networks.network import MatchingNetwork
 from pc2_baseline.networks.pooled import PooledCaptionEncoder, PooledImageEncoder
+from pc2_baseline.networks.reading import (
+    ReadingCaptionEncoder,
+    ReadingImageEncoder,
+    ReadingSimilarity,
+    WordSides,
+)
 from pc2_baseline.networks.region_graph import RegionGraphEncoder
 from pc2_baseline.networks.similarity import (
     BlockSimilarity,
@@ -31,45 +38,59 @@ _SHARPNESS: dict[Direction, float] = {"t2i": 6.0, "i2t": 5.0}
 class Kind:
     """What a network of a kind is made of, in the order in which its weights are drawn."""
 
-    images: Callable[[ModelSettings, int], nn.Module]
-    captions: Callable[[ModelSettings, int], nn.Module]
+    images: Callable[[ModelSettings, Sizes], nn.Module]
+    captions: Callable[[ModelSettings, Sizes], nn.Module]
     similarity: Callable[[ModelSettings, MemoryBudget], BlockSimilarity]
 
 
-def _pooled_images(model: ModelSettings, features: int) -> ImageEncoder:
-    return ImageEncoder(features, model.embed_dim, model.dropout, model.feature_dropout)
+def _pooled_images(model: ModelSettings, sizes: Sizes) -> ImageEncoder:
+    return ImageEncoder(sizes.features, model.embed_dim, model.dropout, model.feature_dropout)
 
 
-def _local_images(model: ModelSettings, features: int) -> ImageEncoder:
-    return LocalImageEncoder(features, model.embed_dim, model.dropout, model.feature_dropout)
+def _local_images(model: ModelSettings, sizes: Sizes) -> ImageEncoder:
+    return LocalImageEncoder(sizes.features, model.embed_dim, model.dropout, model.feature_dropout)
 
 
-def _region_graph(model: ModelSettings, features: int) -> RegionGraphEncoder:
-    return RegionGraphEncoder(features, model.embed_dim, model.graph_layers, model.feature_dropout)
+def _region_graph(model: ModelSettings, sizes: Sizes) -> RegionGraphEncoder:
+    return RegionGraphEncoder(
+        sizes.features, model.embed_dim, model.graph_layers, model.feature_dropout
+    )
 
 
-def _one_vector(model: ModelSettings, features: int) -> PooledImageEncoder:
-    return PooledImageEncoder(features, model.embed_dim, model.image_pooling, model.feature_dropout)
+def _one_vector(model: ModelSettings, sizes: Sizes) -> PooledImageEncoder:
+    return PooledImageEncoder(
+        sizes.features, model.embed_dim, model.image_pooling, model.feature_dropout
+    )
 
 
-def _words(encoder: type[CaptionEncoder]) -> Callable[[ModelSettings, int], CaptionEncoder]:
-    def make(model: ModelSettings, vocabulary: int) -> CaptionEncoder:
+def _words(encoder: type[CaptionEncoder]) -> Callable[[ModelSettings, Sizes], CaptionEncoder]:
+    def make(model: ModelSettings, sizes: Sizes) -> CaptionEncoder:
         return encoder(
-            vocabulary, model.word_dim, model.embed_dim, model.dropout, model.word_dropout
+            sizes.vocabulary, model.word_dim, model.embed_dim, model.dropout, model.word_dropout
         )
 
     return make
 
 
-def _one_text_vector(model: ModelSettings, vocabulary: int) -> PooledCaptionEncoder:
+def _one_text_vector(model: ModelSettings, sizes: Sizes) -> PooledCaptionEncoder:
     return PooledCaptionEncoder(
-        vocabulary,
+        sizes.vocabulary,
         model.word_dim,
         model.embed_dim,
         model.caption_encoder,
         model.dropout,
         model.word_dropout,
     )
+
+
+def _read_images(model: ModelSettings, sizes: Sizes) -> ReadingImageEncoder:
+    words = sizes.words or WordSides.unknown(sizes.features, sizes.vocabulary)
+    return ReadingImageEncoder(sizes.features, words, model.feature_dropout)
+
+
+def _read_captions(model: ModelSettings, sizes: Sizes) -> ReadingCaptionEncoder:
+    words = sizes.words or WordSides.unknown(sizes.features, sizes.vocabulary)
+    return ReadingCaptionEncoder(words, model.word_dropout)
 
 
 def _scan(direction: Direction) -> Callable[[ModelSettings, MemoryBudget], BlockSimilarity]:
@@ -104,6 +125,7 @@ KINDS = {
     "imram": Kind(_local_images, _words(LocalCaptionEncoder), _imram),
     "vsrn": Kind(_region_graph, _words(OneWayCaptionEncoder), lambda *_: CosineSimilarity()),
     "pooled": Kind(_one_vector, _one_text_vector, lambda *_: CosineSimilarity()),
+    "reading": Kind(_read_images, _read_captions, lambda *_: ReadingSimilarity()),
 }
 """Networks, by ``model.similarity``."""
 
@@ -114,12 +136,17 @@ def make_network(
     """Build the network of a run's settings, freshly drawn, for the ranks that train it."""
     kind = KINDS[model.similarity]
     net = MatchingNetwork(
-        kind.images(model, sizes.features),
-        kind.captions(model, sizes.vocabulary),
+        kind.images(model, sizes),
+        kind.captions(model, sizes),
         kind.similarity(model, MemoryBudget(model.chunk_mb, model.keep_mb, model.precision)),
     )
     net.similarity.group = group
     return net
+
+
+def pooled_width(model: ModelSettings) -> int:
+    """Return the width of a pooled vector of the settings' network."""
+    return WIDTH if model.similarity == "reading" else model.embed_dim
 
 
 def make_learner(net: nn.Module, matching: MatchingNetwork, train: TrainSettings) -> Learner:

@@ -9,57 +9,15 @@ from jaxtyping import Float
 from torch import Tensor
 
 from now_builder.errors import ConfigError
-from pc2_baseline.data.pairs import PairSet, cut
+from pc2_baseline.data.pairs import PairSet, cut, pad
 from pc2_baseline.data.seen_words import SeenWords
 from pc2_baseline.networks.fused import unit
+from pc2_baseline.networks.reading import FEWEST, WordSides, letter_sums
+from pc2_baseline.networks.whitening import Whitening, fit_whitening
 
-POWER = 0.8
-"""How far spreads are evened out: 0 not at all, 1 wholly."""
-FLOOR = 0.02
-"""Share of the widest variance that is added to every variance."""
 _IMAGES = 128
-_FEWEST = 1e-3
-"""Length below which a region shows no words."""
-
-
-@dataclass(frozen=True, slots=True)
-class Whitening:
-    """A map that centres vectors and evens out how far they spread in each direction.
-
-    What all texts have, frequent letters and endings, counts less for it.
-
-    Attributes:
-        mean: Mean of the vectors that it was fitted to.
-        matrix: Symmetric.
-    """
-
-    mean: Float[Tensor, " dim"]
-    matrix: Float[Tensor, "dim dim"]
-
-    def __call__(self, rows: Float[Tensor, "*rows dim"]) -> Float[Tensor, "*rows dim"]:
-        """Return unit vectors."""
-        mapped: Tensor = unit((rows - self.mean) @ self.matrix)
-        return mapped
-
-
-def fit_whitening(blocks: Iterable[Float[Tensor, "_ dim"]]) -> Whitening:
-    r"""Fit :math:`(\Sigma + f\sigma_1 I)^{-p/2}` to vectors, with the widest variance sigma_1.
-
-    Args:
-        blocks: The vectors, in blocks.
-    """
-    count, total, products = 0, torch.zeros(()), torch.zeros(())
-    for block in blocks:
-        count, total, products = (
-            count + len(block),
-            total + block.sum(0),
-            products + block.T @ block,
-        )
-    mean = total / max(1, count)
-    spread, axes = torch.linalg.eigh(products / max(1, count) - mean.outer(mean))
-    spread = spread.clamp(min=0)
-    scale = (spread + FLOOR * spread[-1] + 1e-12).pow(-POWER / 2)
-    return Whitening(mean, (axes * scale) @ axes.T)
+WANTED_BY = "method.words or model.similarity=reading"
+"""Settings that need words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +68,7 @@ class Reading:
 
     def _regions(self, words: Float[Tensor, "n 36 256"]) -> Float[Tensor, "n 36 256"]:
         """Return unit vectors of regions; zero where there are no words."""
-        shown = words.norm(dim=2, keepdim=True) > _FEWEST
+        shown = words.norm(dim=2, keepdim=True) > FEWEST
         vectors: Tensor = self.regions(unit(words)) * shown
         return vectors
 
@@ -134,11 +92,37 @@ class Reading:
 
 def fit_reading(train: PairSet) -> Reading:
     """Fit the three maps to the pages and captions of the training split."""
+    return Reading(*_fit_pages(train), fit_whitening([words_of(train).vectors]))
+
+
+def fit_word_sides(train: PairSet, vocabulary: int) -> WordSides:
+    """Fit what a network that reads is built from to the training split.
+
+    Args:
+        train: The training split.
+        vocabulary: Number of tokens.
+    """
+    words = words_of(train)
+    letters = words.letters(vocabulary)
+    captions = [
+        letter_sums(letters, *pad([train.captions[row] for row in rows]))
+        for rows in cut(np.arange(len(train)), _IMAGES)
+    ]
+    pages = torch.cat([
+        train.image_batch(rows).mean(1, dtype=torch.float64).cpu()
+        for rows in cut(np.arange(train.images), _IMAGES)
+    ])  # fmt: skip
+    spread = pages.std(0, correction=0)
+    scale = torch.where(spread > 0, spread, torch.ones_like(spread))
+    fitted = fit_whitening(captions)
+    return WordSides(words.columns, letters, *_fit_pages(train), fitted, pages.mean(0), scale)
+
+
+def _fit_pages(train: PairSet) -> tuple[Whitening, Whitening]:
+    """Fit the maps of pages' mean words and of single regions' words."""
     pages = fit_whitening(block.mean(1) for block in read_blocks(train))
-    regions = fit_whitening(
-        unit(block[block.norm(dim=2) > _FEWEST]) for block in read_blocks(train)
-    )
-    return Reading(pages, regions, fit_whitening([words_of(train).vectors]))
+    regions = fit_whitening(unit(block[block.norm(dim=2) > FEWEST]) for block in read_blocks(train))
+    return pages, regions
 
 
 def read_blocks(
@@ -164,7 +148,7 @@ def words_of(split: PairSet) -> SeenWords:
     """
     if split.words is None:
         raise ConfigError(
-            "method.words: the features of this release hold no words; expected those of a "
+            f"{WANTED_BY}: the features of this release hold no words; expected those of a "
             "detector that reads, such as tiny-web"
         )
     return split.words

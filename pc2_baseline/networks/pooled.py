@@ -133,15 +133,28 @@ class PooledCaptionEncoder(nn.Module):
             tokens: Padded with any id.
             lengths: Tokens of each caption, on the CPU.
         """
-        embedded = self.dropout(self.embed(tokens))
-        if self.training:
-            embedded = with_blanks(embedded, self.word_dropout)
         if isinstance(self.read, nn.GRU):
+            embedded = with_blanks(self.dropout(self.embed(tokens)), self._blanks())
             vectors = _mean(read_words(self.read, embedded, lengths), lengths)
         else:
-            vectors = self.read(_mean(embedded, lengths))
+            vectors = self.read(self._mean_embedding(tokens, lengths))
         pooled = unit(vectors)
         return CaptionCodes(pooled[:, None], pooled, torch.ones_like(lengths))
+
+    def _blanks(self) -> float:
+        """Return the share of words that are blank now."""
+        return self.word_dropout if self.training else 0.0
+
+    def _mean_embedding(
+        self, tokens: Int[Tensor, "captions words"], lengths: Int[Tensor, " captions"]
+    ) -> Float[Tensor, "captions word_dim"]:
+        """Average the embeddings of each caption's words; padding costs nothing."""
+        there = word_mask(lengths, tokens.shape[1], tokens.device)
+        words = self.dropout(self.embed(tokens[there][None]))
+        words = with_blanks(words, self._blanks())[0]
+        caption = there.nonzero()[:, 0]
+        sums = words.new_zeros(len(tokens), words.shape[1]).index_add(0, caption, words)
+        return sums / lengths.to(words)[:, None]
 
 
 def _mean(

@@ -20,10 +20,12 @@ from pc2_baseline.data.pairs import PairSet, ReleaseReader, pair_names
 from pc2_baseline.method_settings import MethodSettings
 from pc2_baseline.method_settings.triplet import OneNetworkSettings
 from pc2_baseline.methods import make_method
+from pc2_baseline.modules.reading import fit_word_sides
 from pc2_baseline.networks.onednn_products import fast_float32
 from pc2_baseline.progress import say
 from pc2_baseline.training.callbacks import Callback
 from pc2_baseline.training.checkpoint import STATE, CheckpointState, read_state
+from pc2_baseline.training.method import Sizes
 from pc2_baseline.training.run_folder import (
     LAST,
     TENSORBOARD,
@@ -84,7 +86,7 @@ def train(
                 start_run(run, record, force=force)
                 _warn_small_split(len(pairs), settings.train.batch)
             process_groups.wait()
-            method = make_method(settings, record.release.sizes, device)
+            method = make_method(settings, _sizes(record, pairs), device)
             judge = partial(judge_division, truth) if truth else None
             trainer = Trainer(run, record, method, judge, _callbacks(run, record, truth))
             return trainer.fit(taught, dev)
@@ -122,6 +124,14 @@ def _describe_run(reader: ReleaseReader, pairs: PairSet, settings: Settings) -> 
         noise=noise_file and describe(noise_file, pairs.image_of, pairs.images),
     )
     return RunRecord(release=release, settings=settings)
+
+
+def _sizes(record: RunRecord, pairs: PairSet) -> Sizes:
+    """Return what a method is built from; of the words, what the training split says."""
+    sizes = record.release.sizes
+    if record.settings.model.similarity != "reading":
+        return sizes
+    return replace(sizes, words=fit_word_sides(pairs, sizes.vocabulary))
 
 
 def _truth(record: RunRecord, pairs: PairSet) -> Truth | None:

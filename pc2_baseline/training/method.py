@@ -9,6 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from pc2_baseline.data.pairs import PairSet
+from pc2_baseline.networks.reading import WordSides
 
 NETWORKS, TRAINING = "networks", "training"
 """Groups of a state: what prediction needs, and what only further training needs."""
@@ -22,11 +23,20 @@ EpochOutputs = Mapping[str, Mapping[str, Tensor]]
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Sizes that a method needs beforehand: training pairs, width of a region, tokens."""
+    """Sizes that a method needs beforehand.
+
+    Attributes:
+        pairs: Training pairs.
+        features: Width of a region.
+        vocabulary: Tokens.
+        words: What is known of the words, for a network that reads and is trained; one that is
+            loaded has it in its state.
+    """
 
     pairs: int
     features: int
     vocabulary: int
+    words: WordSides | None = None
 
 
 @runtime_checkable

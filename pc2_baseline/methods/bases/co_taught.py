@@ -14,7 +14,7 @@ from pc2_baseline.config import ModelSettings, Settings
 from pc2_baseline.data.pairs import PairSet
 from pc2_baseline.method_settings.pc2 import Pc2CommonSettings
 from pc2_baseline.methods.bases.two_peers import TakeStep, TwoPeers
-from pc2_baseline.methods.networks import make_network
+from pc2_baseline.methods.networks import make_network, pooled_width
 from pc2_baseline.modules.bank import PredictionBank, oscillation
 from pc2_baseline.modules.coteaching import (
     DIVISIONS,
@@ -135,7 +135,7 @@ class CoTaught(TwoPeers[Pc2Network, PairStatistics]):
     def make_net(self, model: ModelSettings, sizes: Sizes, group: ProcessGroup) -> Pc2Network:
         """Build the network of a peer: the pseudo-classifier is drawn first."""
         classify = CLASSIFIERS[self.method.class_input](
-            model.embed_dim, self.method.class_hidden, self.method.classes
+            pooled_width(model), self.method.class_hidden, self.method.classes
         )
         return Pc2Network(make_network(model, sizes, group), classify, self.method.classes)
 

@@ -1,0 +1,196 @@
+"""A network that begins with the words read on a page and the letters of a caption."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from now_builder.formats.word_vectors import WIDTH
+from pc2_baseline.networks.codes import CaptionCodes, ImageCodes, word_mask
+from pc2_baseline.networks.cosine import cosine_logits
+from pc2_baseline.networks.fused import unit
+from pc2_baseline.networks.similarity import BlockSimilarity
+from pc2_baseline.networks.whitening import Whitening
+
+FEWEST = 1e-3
+"""Length below which a region shows no words."""
+_BEGINNING = 0.005
+"""Standard deviation of the learned maps' weights at first."""
+
+
+@dataclass(frozen=True, slots=True)
+class WordSides:
+    """What is known of the words on both sides of a pair before a network learns.
+
+    Attributes:
+        columns: Columns of a region that hold the words on it.
+        letters: Sum of the vectors of each token's letters.
+        pages: Fitted to pages' mean words.
+        regions: Fitted to single regions' words.
+        captions: Fitted to captions' letters.
+        centre: Mean of the pages' mean regions.
+        scale: Their standard deviation; 1 where it is zero.
+    """
+
+    columns: slice
+    letters: Float[Tensor, "tokens 256"]
+    pages: Whitening
+    regions: Whitening
+    captions: Whitening
+    centre: Float[Tensor, " features"]
+    scale: Float[Tensor, " features"]
+
+    @classmethod
+    def unknown(cls, features: int, vocabulary: int) -> "WordSides":
+        """Return one of the right shapes, for a network whose state is loaded afterwards."""
+        nothing = Whitening(torch.zeros(WIDTH), torch.zeros(WIDTH, WIDTH))
+        letters = torch.zeros(vocabulary, WIDTH)
+        ones = torch.ones(features)
+        return cls(slice(0, WIDTH), letters, nothing, nothing, nothing, ones, ones)
+
+
+class Whiten(nn.Module):
+    """A fixed :class:`~pc2_baseline.networks.whitening.Whitening`, kept with the network's weights.
+
+    Args:
+        fitted: What to keep.
+    """
+
+    mean: Tensor
+    matrix: Tensor
+
+    def __init__(self, fitted: Whitening) -> None:
+        super().__init__()
+        self.register_buffer("mean", fitted.mean.float())
+        self.register_buffer("matrix", fitted.matrix.float())
+
+    def forward(self, rows: Float[Tensor, "*rows dim"]) -> Float[Tensor, "*rows dim"]:
+        """Return unit vectors."""
+        mapped: Tensor = unit((rows - self.mean) @ self.matrix)
+        return mapped
+
+
+class ReadingImageEncoder(nn.Module):
+    """Encode a screenshot by the words read on it, and what the regions' mean adds to them.
+
+    The pooled vector is that of the page's words plus a learned projection of the standardised
+    mean region, scaled to unit length; it adds next to nothing at first. The local vectors are
+    those of each region's words, zero where there are none.
+
+    Args:
+        feature_dim: Width of the release's features.
+        words: What is known of the words.
+        feature_dropout: Dropout of the features' values in the projection.
+    """
+
+    columns: Tensor
+    centre: Tensor
+    scale: Tensor
+
+    def __init__(self, feature_dim: int, words: WordSides, feature_dropout: float) -> None:
+        super().__init__()
+        self.register_buffer("centre", words.centre.float())
+        self.register_buffer("scale", words.scale.float())
+        self.drop = nn.Dropout(feature_dropout)
+        self.project = nn.Linear(feature_dim, WIDTH)
+        _begin_near_zero(self.project)
+        self.page, self.region = Whiten(words.pages), Whiten(words.regions)
+        columns = torch.arange(words.columns.start, words.columns.stop)
+        self.register_buffer("columns", columns)
+
+    def forward(self, regions: Float[Tensor, "images 36 features"]) -> ImageCodes:
+        """Encode the screenshots of a batch."""
+        words = regions.index_select(2, self.columns)
+        shown = words.norm(dim=2, keepdim=True) > FEWEST
+        seen = unit(self.drop((regions.mean(1) - self.centre) / self.scale))
+        pooled = self.page(words.mean(1)) + self.project(seen)
+        return ImageCodes(self.region(unit(words)) * shown, unit(pooled))
+
+
+class ReadingCaptionEncoder(nn.Module):
+    """Encode a caption by its letters, turned by a learned map that is nearly the identity at first.
+
+    The pooled vector is the turned one; the local vector, of which there is one, is not turned.
+
+    Args:
+        words: What is known of the words.
+        word_dropout: Share of words that are left out in training.
+
+    Differs:
+        A token's letters have the ends of the token for neighbours, also within a word that was
+        cut; :attr:`~pc2_baseline.data.seen_words.SeenWords.vectors` joins the tokens first.
+    """
+
+    letters: Tensor
+
+    def __init__(self, words: WordSides, word_dropout: float) -> None:
+        super().__init__()
+        self.word_dropout = word_dropout
+        self.register_buffer("letters", words.letters.half())
+        self.whiten = Whiten(words.captions)
+        self.turn = nn.Linear(WIDTH, WIDTH)
+        _begin_near_zero(self.turn)
+
+    def forward(
+        self, tokens: Int[Tensor, "captions words"], lengths: Int[Tensor, " captions"]
+    ) -> CaptionCodes:
+        """Encode the captions of a batch.
+
+        Args:
+            tokens: Padded with any id.
+            lengths: Tokens of each caption, on the CPU.
+        """
+        share = self.word_dropout if self.training else 0.0
+        letters = self.whiten(letter_sums(self.letters, tokens, lengths, share))
+        turned = unit(letters + self.turn(letters))
+        return CaptionCodes(letters[:, None], turned, torch.ones_like(lengths))
+
+
+def _begin_near_zero(layer: nn.Linear) -> None:
+    """Draw weights so small that what was read decides at first, yet two networks differ."""
+    nn.init.normal_(layer.weight, std=_BEGINNING)
+    nn.init.zeros_(layer.bias)
+
+
+def letter_sums(
+    letters: Float[Tensor, "tokens width"],
+    tokens: Int[Tensor, "captions words"],
+    lengths: Int[Tensor, " captions"],
+    blank: float = 0.0,
+) -> Float[Tensor, "captions width"]:
+    """Return the unit vector of the letters of each caption; zero where it has none.
+
+    Args:
+        letters: Sum of the vectors of each token's letters.
+        tokens: Padded with any id.
+        lengths: Tokens of each caption.
+        blank: Share of the tokens that are left out, drawn anew.
+    """
+    there = word_mask(lengths, tokens.shape[1], tokens.device)
+    if blank:
+        there = there & (torch.rand(there.shape, device=there.device) >= blank)
+    rows = letters[tokens[there]].to(torch.promote_types(letters.dtype, torch.float32))
+    sums = rows.new_zeros(len(tokens), letters.shape[1])
+    summed: Tensor = unit(sums.index_add(0, there.nonzero()[:, 0], rows))
+    return summed
+
+
+class ReadingSimilarity(BlockSimilarity):
+    """Score by the mean of two cosines: of the pooled vectors, and of the nearest region."""
+
+    def forward(
+        self, images: ImageCodes, captions: CaptionCodes, *, logits: bool = False
+    ) -> Float[Tensor, "images captions"]:
+        """Return the similarities of a block, in [-1, 1], or their logits."""
+        whole = images.pooled @ captions.pooled.T
+        similarity = (whole + nearest_regions(images, captions)) / 2
+        return cosine_logits(similarity) if logits else similarity
+
+
+def nearest_regions(images: ImageCodes, captions: CaptionCodes) -> Float[Tensor, "images captions"]:
+    """Return the largest cosine of a local vector of each image with one of each caption."""
+    regions, words = images.regions, captions.words
+    cosines = torch.einsum("iro,cwo->icrw", regions, words)
+    padding = ~word_mask(captions.lengths, words.shape[1], words.device)
+    return cosines.masked_fill(padding[None, :, None], -1.0).flatten(2).amax(2)
