@@ -109,7 +109,7 @@ class ReadingImageEncoder(nn.Module):
 
 
 class ReadingCaptionEncoder(nn.Module):
-    """Encode a caption by its letters, turned by a learned map that is nearly the identity at first.
+    """Encode a caption by its letters, turned by a learned map, at first nearly the identity.
 
     The pooled vector is the turned one; the local vector, of which there is one, is not turned.
 
