@@ -267,7 +267,9 @@ def main() -> None:
     model, encoder_name = load(options, device)
     encoder = make_text_encoder(encoder_name, device)
     plain = Plain(model, encoder, PLAIN_PROPOSALS)
-    precision = choose_precision(options.precision, device, model.config.size)
+    precision = choose_precision(
+        options.precision, device, model.config.size, reads=model.config.words
+    )
     threads = torch.get_num_threads()
     print(
         f"{model.config.size} {model.config.input_size}, {device}, {threads} threads, "

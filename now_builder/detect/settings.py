@@ -167,7 +167,8 @@ class _SettingsOfOneMachine(Strict):
     precision: Literal["auto", "fp32", "bf16", "fp16"] = Field(
         "auto",
         description="What to compute in; auto: bf16 where that is quicker (GPUs that have it; CPUs "
-        "that have it, at the paper's size), else fp32. A file holds pages of one precision.",
+        "that have it, at the paper's size or with words), else fp32. A file holds pages of one "
+        "precision.",
     )
     proposals: int = Field(
         100, ge=36, description="Proposals a page to embed, of which 36 are kept."

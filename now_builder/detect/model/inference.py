@@ -19,11 +19,19 @@ _CPU_HAS_BF16 = {"avx512_bf16", "amx_bf16", "bf16"}
 """Flags of CPUs that multiply in bfloat16; on all others it is slower than float32."""
 
 
-def choose_precision(name: Precision, device: torch.device, size: str) -> Computed:
+def choose_precision(
+    name: Precision, device: torch.device, size: str, *, reads: bool = False
+) -> Computed:
     """Turn ``auto`` into ``bf16`` where that is quicker, else into ``fp32``.
 
-    It is on GPUs that have it and, at the paper's size, on CPUs that have it; the tiny size is no
-    quicker in it on a CPU.
+    It is on GPUs that have it and, for a detector of the paper's size or one that reads, on CPUs
+    that have it; the tiny size by itself is hardly quicker in it on a CPU.
+
+    Args:
+        name: What is asked for.
+        device: Device of the detector.
+        size: Name of the detector's size.
+        reads: Whether it stores words.
 
     Raises:
         ConfigError: If the device cannot compute in what is asked for.
@@ -31,7 +39,7 @@ def choose_precision(name: Precision, device: torch.device, size: str) -> Comput
     if device.type == "cuda":
         native = torch.cuda.get_device_capability(device) >= (8, 0)
     else:
-        native = size == "paper" and not _CPU_HAS_BF16.isdisjoint(_cpu_flags())
+        native = (size == "paper" or reads) and not _CPU_HAS_BF16.isdisjoint(_cpu_flags())
         if name == "fp16":
             raise ConfigError(f"precision fp16: not on {device.type}; expected auto, fp32 or bf16")
     if name == "auto":
@@ -54,7 +62,7 @@ def to_inference(model: AptDetector, precision: str) -> AptDetector:
     """
     reader = model.patches.words if model.patches is not None else None
     parts = [model.visual, model.neck, model.rpn]
-    for part in parts if reader is None else [*parts, reader.trunk, reader.gate]:
+    for part in parts if reader is None else [*parts, reader]:
         _fold(part.eval())
         for parameter in part.parameters():  # not buffers: pixel statistics and anchors stay exact
             parameter.requires_grad = False

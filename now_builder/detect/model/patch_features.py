@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - the name that PyTorch's own documentation uses
-from jaxtyping import Bool, Float, Int, UInt8
+from jaxtyping import Float, Int, UInt8
 from torch import Tensor, nn
 
 from now_builder.detect.model.text_encoder import DIMENSION
@@ -117,9 +117,10 @@ class Patterns(nn.Module):
         generator = torch.Generator().manual_seed(seed)
         chosen = []
         for page in pages:
-            patches, _ = self._patches(page)
+            patches, *_ = self._patches(page)
             order = torch.randperm(len(patches), generator=generator)[:_SAMPLES]
-            chosen.append(F.normalize(patches[order.to(patches.device)], dim=1))
+            drawn = patches[order.to(patches.device)]
+            chosen.append(F.normalize(drawn - drawn.mean(dim=1, keepdim=True), dim=1))
         rows = torch.cat(chosen)
         if len(rows) < PATTERNS:
             return
@@ -134,25 +135,40 @@ class Patterns(nn.Module):
 
     def _nearest(self, page: Float[Tensor, "3 h w"]) -> Int[Tensor, "i j"]:
         """Return the nearest pattern at each place; one more number stands for flat patches."""
-        patches, flat = self._patches(page)
-        seen = torch.full_like(flat, PATTERNS, dtype=torch.int64)
-        seen[~flat] = (patches @ self.centres.T).argmax(dim=1)
-        return seen
+        patches, places, shape = self._patches(page)
+        seen = torch.full((shape[0] * shape[1],), PATTERNS, device=page.device)
+        # centred patches, or centred patterns: the products are the same
+        centred = self.centres - self.centres.mean(dim=1, keepdim=True)
+        seen[places] = (patches @ centred.T).argmax(dim=1)
+        return seen.view(shape)
 
     def _patches(
         self, page: Float[Tensor, "3 h w"]
-    ) -> tuple[Float[Tensor, "n values"], Bool[Tensor, "i j"]]:
-        """Cut a page into overlapping patches; return those not flat, centred, and which are flat.
+    ) -> tuple[Float[Tensor, "n values"], Int[Tensor, " n"], tuple[int, int]]:
+        """Cut a page into overlapping patches, those that are not flat.
 
         Most patches of most pages are flat, so their contrast is found before they are cut out.
+
+        Returns:
+            The patches, their places in a row, and how many places there are down and across.
         """
         seen = page.mean(dim=0, keepdim=True) if self.channels == 1 else page
         moments = torch.stack([seen.mean(dim=0), seen.square().mean(dim=0)])
-        mean, square = F.avg_pool2d(moments[None], SIDE, STRIDE)[0]
-        flat = square - mean.square() < _FLAT**2
-        places = seen.unfold(1, SIDE, STRIDE).unfold(2, SIDE, STRIDE).permute(1, 2, 0, 3, 4)
-        patches = places[~flat].flatten(1)
-        return patches - patches.mean(dim=1, keepdim=True), flat
+        halved = F.avg_pool2d(moments[None], STRIDE)  # the means of patches, in two steps
+        mean, square = F.avg_pool2d(halved, SIDE // STRIDE, 1)[0]
+        places = torch.nonzero((square - mean.square() >= _FLAT**2).flatten())[:, 0]
+        windows = _windows(seen)
+        patches = windows[places % mean.shape[1], places // mean.shape[1]].flatten(1)
+        return patches, places, (mean.shape[0], mean.shape[1])
+
+
+def _windows(page: Float[Tensor, "channels h w"]) -> Float[Tensor, "across down channels values"]:
+    """View a page as overlapping patches, each channel of a patch in one run of memory."""
+    channels, height, _ = page.shape
+    columns = page.unfold(2, SIDE, STRIDE).permute(2, 0, 1, 3).contiguous()
+    down = (height - SIDE) // STRIDE + 1
+    strides = (channels * height * SIDE, STRIDE * SIDE, height * SIDE, 1)
+    return columns.as_strided((len(columns), down, channels, SIDE**2), strides)
 
 
 class PatchFeatures(nn.Module):

@@ -22,8 +22,10 @@ _FLOOR = 0.03
 """Added to deviations, of values in [0, 1], so that flat areas stay flat."""
 _SCALES = (1, 2)
 """How many times pages are shrunk: fonts of 10 to 20 px are read at each scale."""
-_EVERY = 2
+_EVERY = 3
 """Of so many cells of a row one is read: a letter covers several."""
+_WEIGHT = _EVERY / 2
+"""Weight of a cell that is read, so that sums are those of every second one."""
 _CHUNK = 4096
 
 
@@ -91,7 +93,7 @@ class WordReader(nn.Module):
         places = line + across.clamp(0, maps.shape[3] - 1)
         around = flat.index_select(0, places.flatten()).reshape(*places.shape, -1)
         entered = self.enter((around * there[..., None]).flatten(1).to(self.say.weight.dtype))
-        return F.normalize(self.say(entered + self.think(entered)), dim=1)
+        return F.normalize(self.say(entered + self.think(entered)).float(), dim=1)
 
     @torch.no_grad()
     def forward(
@@ -119,13 +121,13 @@ class WordReader(nn.Module):
                     part = slice(start, start + _CHUNK)
                     vectors = self.read(maps, (page[part], row[part], column[part]))
                     sums[number] += inside[:, part].to(vectors.dtype) @ vectors
-        return torch.cat(sums)
+        return torch.cat(sums) * _WEIGHT
 
 
 def letters(
     logits: Float[Tensor, "rows columns"],
 ) -> tuple[Int64[Tensor, " cells"], Int64[Tensor, " cells"]]:
-    """Return row and column of the cells to read: every second one of those that show a letter."""
+    """Return row and column of the cells to read: every third one of those that show a letter."""
     row, column = torch.nonzero(logits[:, ::_EVERY] > 0, as_tuple=True)
     return row, column * _EVERY
 

@@ -34,18 +34,20 @@ def resolve_settings(settings: DetectSettings) -> DetectSettings:
     Raises:
         ConfigError: If the device or the precision on it cannot be had.
     """
-    size = "detectron2" if _by_detectron2(settings) else _card(settings).model.size
+    card = None if _by_detectron2(settings) else _card(settings)
+    size = card.model.size if card else "detectron2"
+    reads = card is not None and _reads(settings, card)
     if size == "detectron2" and settings.precision == "fp16":
         raise ConfigError("precision fp16: not of a detectron2 model; expected auto, fp32 or bf16")
     if settings.engine == "ray":  # the workers are elsewhere
         cpu = torch.device("cpu")
-        auto = "bf16" if settings.worker_gpus else choose_precision("auto", cpu, size)
+        auto = "bf16" if settings.worker_gpus else choose_precision("auto", cpu, size, reads=reads)
         precision = auto if settings.precision == "auto" else settings.precision
         return settings.model_copy(update={"precision": precision})
     device = choose_device(settings.device)
     if str(device) == "cuda":
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
-    precision = choose_precision(settings.precision, device, size)
+    precision = choose_precision(settings.precision, device, size, reads=reads)
     return settings.model_copy(update={"device": str(device), "precision": precision})
 
 
@@ -94,7 +96,10 @@ def load(settings: DetectSettings, attributes: tuple[tuple[str, str], ...]) -> D
     device = choose_device(settings.device)
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    precision = choose_precision(settings.precision, device, dict(attributes).get("size", ""))
+    found = dict(attributes)
+    precision = choose_precision(
+        settings.precision, device, found.get("size", ""), reads="words" in found
+    )
     detector = _load_detector(settings, dict(attributes), device, precision)
     if not settings.embed:
         return detector

@@ -76,9 +76,10 @@ def test_precision_follows_the_cpu_and_the_size(tmp_path, monkeypatch):
     flags(tmp_path, monkeypatch, "avx512f avx512_bf16")
     assert choose_precision("auto", CPU, "paper") == "bf16"
     assert choose_precision("auto", CPU, "tiny") == "fp32"
+    assert choose_precision("auto", CPU, "tiny", reads=True) == "bf16"
     assert choose_precision("fp32", CPU, "paper") == "fp32"
     flags(tmp_path, monkeypatch, "avx512f")
-    assert choose_precision("auto", CPU, "paper") == "fp32"
+    assert choose_precision("auto", CPU, "paper", reads=True) == "fp32"
     assert choose_precision("bf16", CPU, "paper") == "bf16"
     monkeypatch.setattr(inference, "_CPU_INFO", tmp_path / "none")
     assert choose_precision("auto", CPU, "paper") == "fp32"

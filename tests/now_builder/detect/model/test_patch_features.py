@@ -1,5 +1,6 @@
 """Features from a region's own pixels."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -58,7 +59,7 @@ def test_a_pattern_is_counted_where_it_is_and_not_elsewhere() -> None:
 
 @pytest.mark.parametrize("channels", [1, 3])
 def test_patches_are_those_of_the_loop_over_places(channels: int) -> None:
-    """A patch is flat where its deviation is under 0.1; all others are centred, row by row."""
+    """A patch is flat where its deviation is under 0.1; all others are cut, row by row."""
     page = pages(1)[0].float() / 255
     page[:, :, 40:70] = 0.5 + (page[:, :, 40:70] - 0.5) * torch.linspace(0, 1, 30)
     seen = page if channels == 3 else page.mean(dim=0, keepdim=True)
@@ -68,11 +69,18 @@ def test_patches_are_those_of_the_loop_over_places(channels: int) -> None:
             patch = seen[:, top : top + SIDE, left : left + SIDE].flatten()
             is_flat.append(bool(patch.std(correction=0) < 0.1))
             if not is_flat[-1]:
-                expected.append(patch - patch.mean())
-    patches, flat = Patterns(channels)._patches(page)
-    assert flat.flatten().tolist() == is_flat
-    assert 0.1 < flat.float().mean() < 0.9
-    assert torch.allclose(patches, torch.stack(expected), atol=1e-6)
+                expected.append(patch)
+    patterns = Patterns(channels)
+    patterns.centres.copy_(torch.rand(patterns.centres.shape))
+    patches, places, shape = patterns._patches(page)
+    assert shape == (45, 45)
+    assert places.tolist() == [place for place, flat in enumerate(is_flat) if not flat]
+    assert 0.1 < np.mean(is_flat) < 0.9
+    assert torch.equal(patches, torch.stack(expected))
+    centred = patches - patches.mean(dim=1, keepdim=True)
+    seen = torch.full((len(is_flat),), PATTERNS)
+    seen[places] = (centred @ patterns.centres.T).argmax(dim=1)
+    assert torch.equal(patterns._nearest(page).flatten(), seen), "centred patches are compared"
 
 
 def test_grey_patterns_ignore_colour_and_colour_patterns_do_not() -> None:
