@@ -192,7 +192,7 @@ class Ours:
         self.settings = settings
         size = model.config.size
         self.batch = settings.batch_size or choose_batch_size(settings.device, size)
-        self.extractor = AptExtractor(model, encoder, {}, proposals=settings.proposals)
+        self.extractor = AptExtractor(model, encoder, {"size": size}, proposals=settings.proposals)
         self.waited_s = self.wrote_s = 0.0
         self.factors = np.array([*model.config.input_size] * 2) / ([WIDTH, HEIGHT] * 2)
 
@@ -248,7 +248,8 @@ def main() -> None:
     parser.add_argument("--turn", type=int, default=0, help="pages at a turn; 0: a batch")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--threads", type=int, default=0)
-    parser.add_argument("--precision", default="auto", choices=["auto", "fp32", "bf16", "fp16"])
+    precisions = ["auto", "fp32", "mixed", "bf16", "fp16"]
+    parser.add_argument("--precision", default="auto", choices=precisions)
     parser.add_argument("--proposals", type=int, nargs="+", default=[100], help="of ours")
     parser.add_argument("--batch-size", type=int, default=0)
     parser.add_argument("--peak", type=float, default=0.0, help="of the device, TFLOP/s")

@@ -50,15 +50,22 @@ Result = TypeVar("Result")
 
 
 def ahead(work: Callable[[Item], Result], items: Iterable[Item], threads: int) -> Iterator[Result]:
-    """Map in some threads, in order, at most ``4 * threads`` items ahead of the consumer."""
+    """Map in some threads, in order, at most ``4 * threads`` items ahead of the consumer.
+
+    What has not begun when the consumer stops is never done.
+    """
+    waiting: deque[Future[Result]] = deque()
     with ThreadPoolExecutor(threads) as pool:
-        waiting: deque[Future[Result]] = deque()
-        for item in items:
-            waiting.append(pool.submit(work, item))
-            if len(waiting) >= 4 * threads:
+        try:
+            for item in items:
+                waiting.append(pool.submit(work, item))
+                if len(waiting) >= 4 * threads:
+                    yield waiting.popleft().result()
+            while waiting:
                 yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()
 
 
 _END: Any = object()

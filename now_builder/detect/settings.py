@@ -160,15 +160,15 @@ class _SettingsOfOneMachine(Strict):
     )
     device: str = Field("auto", description="auto, cpu, cuda or cuda:N.")
     batch_size: int = Field(
-        0, ge=0, description="Pages at a time; 0 takes 16, on a CPU 8, or 2 of the paper's size."
+        0, ge=0, description="Pages at a time; 0 takes 16, on a CPU 4, or 2 of the paper's size."
     )
     half: bool = Field(default=False, description="Store features as float16: half the space.")
     threads: int = Field(0, ge=0, description="CPU threads; 0 takes all cores.")
-    precision: Literal["auto", "fp32", "bf16", "fp16"] = Field(
+    precision: Literal["auto", "fp32", "mixed", "bf16", "fp16"] = Field(
         "auto",
-        description="What to compute in; auto: bf16 where that is quicker (GPUs that have it; CPUs "
-        "that have it, at the paper's size or with words), else fp32. A file holds pages of one "
-        "precision.",
+        description="What to compute in; mixed: words alone in bf16; auto: bf16 where that is "
+        "quicker (GPUs that have it; CPUs that have it, at the paper's size), mixed with words on "
+        "CPUs that have it, else fp32. A file holds pages of one precision.",
     )
     proposals: int = Field(
         100, ge=36, description="Proposals a page to embed, of which 36 are kept."

@@ -103,7 +103,8 @@ def load(settings: DetectSettings, attributes: tuple[tuple[str, str], ...]) -> D
     detector = _load_detector(settings, dict(attributes), device, precision)
     if not settings.embed:
         return detector
-    encoder = DualEncoder(settings.embed, device, precision)
+    tower = "fp32" if precision == "mixed" else precision  # there are no words here
+    encoder = DualEncoder(settings.embed, device, tower)
     return EmbeddedRegions(detector, encoder, dict(attributes))
 
 
@@ -112,7 +113,9 @@ def _load_detector(
 ) -> Detector:
     if _by_detectron2(settings):
         network = detectron.Network(detectron.read_model_spec(settings.regions), device)
-        return detectron.Detectron2Detector(network, attributes, autocast=precision != "fp32")
+        return detectron.Detectron2Detector(
+            network, attributes, autocast=precision in {"bf16", "fp16"}
+        )
     model, card = load_detector(find_weights(settings.weights), device)
     if model.patches is not None and not _reads(settings, card):
         model.patches.words = None

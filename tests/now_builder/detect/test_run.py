@@ -246,12 +246,13 @@ def test_shares_wait_for_nobody_and_the_last_writes_the_file(drawn, whole, setti
 
 def test_pages_of_two_precisions_are_not_mixed(drawn, whole, settings, tmp_path):
     with open_features(whole) as features:
-        assert features.attributes["precision"] == "fp32"
+        usual = features.attributes["precision"]
+        assert usual in {"fp32", "mixed"}, "which one is the processor's"
         assert features.attributes["proposals"] == "100"
     path = tmp_path / "f.h5"
     rough = settings.model_copy(update={"precision": "bf16"})
     detect_shards(drawn, path, rough, [0])
-    with pytest.raises(ConfigError, match=r"precision 'bf16', now 'fp32'.*--force"):
+    with pytest.raises(ConfigError, match=rf"precision 'bf16', now '{usual}'.*--force"):
         detect(drawn, path, settings)
     assert detect(drawn, path, rough).pages == 12
     with open_features(path) as features:

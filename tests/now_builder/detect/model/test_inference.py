@@ -1,5 +1,7 @@
 """The form in which the detector runs: the same numbers as the trained one, only quicker."""
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -12,6 +14,7 @@ from now_builder.detect.model.apt import TINY, AptDetector
 from now_builder.detect.model.inference import choose_precision, to_inference
 from now_builder.detect.model.roi_align import align
 from now_builder.detect.model.text_encoder import HashedNgrams
+from now_builder.detect.model.weights import find_weights, load_detector
 from now_builder.detect.regions.extraction import AptExtractor
 from now_builder.errors import ConfigError
 
@@ -66,6 +69,22 @@ def test_a_model_in_bfloat16_keeps_its_pixel_statistics_and_stays_close():
     assert np.isfinite(two.regions).all()
 
 
+def test_mixed_reads_in_bf16_and_leaves_the_regions_alone():
+    model, card = load_detector(find_weights(None), CPU)
+    assert card.model.words
+    pages = torch.randint(0, 256, (2, 3, 640, 360), dtype=torch.uint8)
+    boxes = [torch.tensor([[0.0, 0, 360, 320], [0, 320, 360, 640]])] * 2
+    with torch.inference_mode():
+        exact = to_inference(copy.deepcopy(model), "fp32")
+        mixed = to_inference(model, "mixed")
+        assert torch.equal(mixed.maps(pages).regions, exact.maps(pages).regions)
+        read, said = mixed.patches.words(pages, boxes), exact.patches.words(pages, boxes)
+    assert next(mixed.patches.words.parameters()).dtype == torch.bfloat16
+    assert read.dtype == torch.float32
+    assert (read - said).norm() < 0.1 * said.norm()
+    assert said.norm() > 1
+
+
 def flags(tmp_path, monkeypatch, text):
     path = tmp_path / "cpuinfo"
     path.write_text(f"flags : fpu avx2 {text}\n")
@@ -76,10 +95,12 @@ def test_precision_follows_the_cpu_and_the_size(tmp_path, monkeypatch):
     flags(tmp_path, monkeypatch, "avx512f avx512_bf16")
     assert choose_precision("auto", CPU, "paper") == "bf16"
     assert choose_precision("auto", CPU, "tiny") == "fp32"
-    assert choose_precision("auto", CPU, "tiny", reads=True) == "bf16"
+    assert choose_precision("auto", CPU, "tiny", reads=True) == "mixed"
+    assert choose_precision("mixed", CPU, "tiny") == "fp32", "there are no words"
+    assert choose_precision("fp32", CPU, "tiny", reads=True) == "fp32"
     assert choose_precision("fp32", CPU, "paper") == "fp32"
     flags(tmp_path, monkeypatch, "avx512f")
-    assert choose_precision("auto", CPU, "paper", reads=True) == "fp32"
+    assert choose_precision("auto", CPU, "tiny", reads=True) == "fp32"
     assert choose_precision("bf16", CPU, "paper") == "bf16"
     monkeypatch.setattr(inference, "_CPU_INFO", tmp_path / "none")
     assert choose_precision("auto", CPU, "paper") == "fp32"
