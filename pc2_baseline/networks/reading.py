@@ -177,15 +177,14 @@ def letter_sums(
 
 
 class ReadingSimilarity(BlockSimilarity):
-    """Score by the mean of two cosines: of the pooled vectors, and of the nearest region."""
+    """Score by the sum of two cosines: of the pooled vectors, and of the nearest region."""
 
     def forward(
         self, images: ImageCodes, captions: CaptionCodes, *, logits: bool = False
     ) -> Float[Tensor, "images captions"]:
-        """Return the similarities of a block, in [-1, 1], or their logits."""
-        whole = images.pooled @ captions.pooled.T
-        similarity = (whole + nearest_regions(images, captions)) / 2
-        return cosine_logits(similarity) if logits else similarity
+        """Return the similarities of a block, in [-2, 2], or their logits."""
+        similarity = images.pooled @ captions.pooled.T + nearest_regions(images, captions)
+        return cosine_logits(similarity, 2.0) if logits else similarity
 
 
 def nearest_regions(images: ImageCodes, captions: CaptionCodes) -> Float[Tensor, "images captions"]:
