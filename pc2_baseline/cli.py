@@ -116,7 +116,9 @@ def train(
         config, overrides = default_preset(release, overrides)
     settings = read_settings(config, overrides)
     if by_size and config != DEFAULT_PRESET:
-        say(f"{release}: preset {config}, by the size of the release; --config takes another")
+        begun = ", beginning with the words read on its pages"
+        words = begun if settings.model.similarity == "reading" else ""
+        say(f"{release}: preset {config}{words}, by the release; --config takes another")
     if resume:
         _check_started(run, "seed-*/run.toml" if seeds else "run.toml", force=force)
     if seeds:

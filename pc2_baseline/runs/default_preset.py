@@ -1,8 +1,9 @@
-"""The preset of a training for which no other is named: by the size of its release."""
+"""The preset of a training for which no other is named: by its release's size and features."""
 
 from pathlib import Path
 
-from now_builder.formats.release import read_manifest
+from now_builder.formats.release import read_manifest, region_attributes
+from now_builder.formats.word_vectors import read_columns
 from pc2_baseline.config import DEFAULT_PRESET
 
 SMALL_PRESET = "crossfit-pooled-demo"
@@ -13,7 +14,8 @@ FEW_PAIRS = 10_000
 def default_preset(release: Path, overrides: list[str]) -> tuple[str, list[str]]:
     """Choose a preset for a release, and the settings that make it fit.
 
-    Data sets without a manifest, the authors' archive among them, have the paper's.
+    Data sets without a manifest, the authors' archive among them, have the paper's. Where the
+    detector of a small release reads, its words are begun with.
 
     Args:
         release: Folder of the data set.
@@ -28,4 +30,6 @@ def default_preset(release: Path, overrides: list[str]) -> tuple[str, list[str]]
     if manifest.counts.get("train", 0) >= FEW_PAIRS:
         return DEFAULT_PRESET, overrides
     track = [] if "bert" in manifest.tracks else [f'data.tokenizer="{manifest.tracks[0]}"']
-    return SMALL_PRESET, [*track, *overrides]
+    reads = read_columns(region_attributes(release, "train")) is not None
+    network = ['model.similarity="reading"'] if reads else []
+    return SMALL_PRESET, [*track, *network, *overrides]

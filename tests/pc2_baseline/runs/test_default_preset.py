@@ -1,8 +1,10 @@
 """Without --config the size of the release decides on the preset, and the command says so."""
 
 import json
+import shutil
 from pathlib import Path
 
+import h5py
 import pytest
 from typer.testing import CliRunner
 
@@ -36,9 +38,20 @@ def test_a_large_one_and_what_has_no_manifest_get_the_papers(release, tmp_path, 
     assert default_preset(release, []) == ("pc2-paper", [])
 
 
+def test_where_the_detector_read_its_words_are_begun_with(release, tmp_path):
+    copy = shutil.copytree(release, tmp_path / "release")
+    for path in copy.rglob("*.h5"):
+        with h5py.File(path, "r+") as file:
+            file.attrs["words"] = "now-words/1 512:768"
+    assert read_settings(*default_preset(release, [])).model.similarity == "pooled"
+    assert read_settings(*default_preset(copy, [])).model.similarity == "reading"
+    chosen = read_settings(*default_preset(copy, ["model.similarity=pooled"]))
+    assert chosen.model.similarity == "pooled", "what the user asks for comes last"
+
+
 def test_training_says_which_it_took(release, tmp_path):
     quick = ["--set", "train.warmup_epochs=1", "--set", "train.epochs=1", "--set", "method.folds=2"]
     done = CliRunner().invoke(app, ["train", str(release), str(tmp_path / "run"), *quick])
     assert done.exit_code == 0, done.output
-    assert f"preset {SMALL_PRESET}, by the size of the release" in done.output + done.stderr
+    assert f"preset {SMALL_PRESET}, by the release" in done.output + done.stderr
     assert 'name = "crossfit"' in Path(tmp_path / "run" / "run.toml").read_text(encoding="utf-8")
