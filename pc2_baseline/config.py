@@ -89,13 +89,12 @@ class ModelSettings(Strict):
     )
     image_pooling: Literal["mean", "gpo"] = Field(
         "mean",
-        description="Of pooled and reading: the regions' mean, or their values sorted by size in "
-        "each dimension and weighed by learned weights (VSE-infinity's generalized pooling).",
+        description="Of pooled: the regions' mean, or their values sorted by size in each "
+        "dimension and weighed by learned weights (VSE-infinity's generalized pooling).",
     )
     caption_encoder: Literal["words", "gru"] = Field(
         "words",
-        description="Of pooled and reading: the mean of the words' embeddings, or of a GRU's "
-        "outputs.",
+        description="Of pooled: the mean of the words' embeddings, or of a GRU's outputs.",
     )
     similarity_dim: PositiveInt = Field(256, description="Width of a similarity node.")
     graph_layers: PositiveInt = Field(

@@ -55,6 +55,9 @@ _REPORT_EVERY_S = 30.0
 _OURS = ("proposals", "dom")
 """Sources of regions that several threads may ask at once."""
 
+_MOST_LANES = 16
+"""Batches in the model at once, at most: each takes some 200 MB."""
+
 _Batch = tuple[list[Page], Tensor]
 
 
@@ -328,9 +331,9 @@ class Pipeline:
         """
         tiny = self.detector.attributes.get("size") == "tiny" and not self.settings.embed
         alone = self.device.type != "cpu" or not tiny or self.settings.regions not in _OURS
-        lanes = 1 if alone else threads_of(self.settings)
         threads = torch.get_num_threads()
-        torch.set_num_threads(threads if alone else 1)
+        lanes = 1 if alone else min(threads_of(self.settings), _MOST_LANES)
+        torch.set_num_threads(max(1, threads // lanes))
         try:
             yield lanes
         finally:
