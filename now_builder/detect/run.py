@@ -314,13 +314,19 @@ class Pipeline:
             closing(_Progress(left, done)) as progress,
             calls_in_background(self._write, _UNWRITTEN) as write,
         ):
-            for found in ahead(lambda batch: self.detector.extract(*batch), batches, lanes):
+            for found in self._extracted(batches, lanes):
                 start = time.perf_counter()
                 write(found)
                 writing += time.perf_counter() - start
                 progress.add(len(found.keys))
             start = time.perf_counter()
         return self._waited, writing + time.perf_counter() - start
+
+    def _extracted(self, batches: Iterator[_Batch], lanes: int) -> Iterator[FeatureBatch]:
+        """Extract batches in order; one lane is this thread, whose device is the detector's."""
+        if lanes == 1:
+            return (self.detector.extract(*batch) for batch in batches)
+        return ahead(lambda batch: self.detector.extract(*batch), batches, lanes)
 
     @contextmanager
     def _lanes(self) -> Iterator[int]:

@@ -10,18 +10,17 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from pc2_baseline.config import Settings
-from pc2_baseline.data.pairs import PairSet, cut
+from pc2_baseline.data.pairs import PairSet
 from pc2_baseline.method_settings.ridge import RidgeSettings
 from pc2_baseline.modules.coteaching import DIVISIONS
 from pc2_baseline.modules.division import divide
 from pc2_baseline.modules.folds import assign_folds
 from pc2_baseline.modules.lsa import Lsa, fit_lsa
+from pc2_baseline.modules.page_means import centre_and_scale, mean_regions
 from pc2_baseline.modules.reading import Reading, fit_reading
 from pc2_baseline.networks.fused import unit
 from pc2_baseline.progress import bar
 from pc2_baseline.training.method import EpochOutputs, Sizes, State
-
-_IMAGES = 128
 
 
 @dataclass(frozen=True)
@@ -146,7 +145,7 @@ class Ridge:
     def similarity(self, split: PairSet) -> Float[np.ndarray, "images captions"]:
         """Score every image of a split against every caption."""
         own = self.fitted
-        pages = (_mean_regions(split) - own["page_mean"]) / own["page_scale"]
+        pages = (mean_regions(split) - own["page_mean"]) / own["page_scale"]
         predicted = pages @ own["weights"]
         if self.method.words:
             reading = Reading.from_state(own)
@@ -175,9 +174,8 @@ class Ridge:
 
     def _prepare(self, train: PairSet) -> Problem:
         """Standardise the pages and analyse the captions."""
-        pages = _mean_regions(train)
-        mean, spread = pages.mean(0), pages.std(0, correction=0)
-        scale = torch.where(spread > 0, spread, torch.ones_like(spread))
+        pages = mean_regions(train)
+        mean, scale = centre_and_scale(pages)
         self.fitted = {"page_mean": mean, "page_scale": scale}
         pages = (pages - mean) / scale
         own = torch.from_numpy(train.image_of)
@@ -194,10 +192,3 @@ class Ridge:
         captions = lsa.vectors(train.captions)
         nothing = torch.zeros_like(captions)
         return Problem(pages[own], captions, fold, nothing, nothing[:, 0])
-
-
-def _mean_regions(split: PairSet) -> Float[Tensor, "images features"]:
-    blocks = cut(np.arange(split.images), _IMAGES)
-    return torch.cat(
-        [split.image_batch(rows).mean(1, dtype=torch.float64).cpu() for rows in blocks]
-    )

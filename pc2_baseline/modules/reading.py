@@ -11,6 +11,7 @@ from torch import Tensor
 from now_builder.errors import ConfigError
 from pc2_baseline.data.pairs import PairSet, cut, pad
 from pc2_baseline.data.seen_words import SeenWords
+from pc2_baseline.modules.page_means import centre_and_scale, mean_regions
 from pc2_baseline.networks.fused import unit
 from pc2_baseline.networks.reading import FEWEST, WordSides, letter_sums
 from pc2_baseline.networks.whitening import Whitening, fit_whitening
@@ -108,14 +109,9 @@ def fit_word_sides(train: PairSet, vocabulary: int) -> WordSides:
         letter_sums(letters, *pad([train.captions[row] for row in rows]))
         for rows in cut(np.arange(len(train)), _IMAGES)
     ]
-    pages = torch.cat([
-        train.image_batch(rows).mean(1, dtype=torch.float64).cpu()
-        for rows in cut(np.arange(train.images), _IMAGES)
-    ])  # fmt: skip
-    spread = pages.std(0, correction=0)
-    scale = torch.where(spread > 0, spread, torch.ones_like(spread))
     fitted = fit_whitening(captions)
-    return WordSides(words.columns, letters, *_fit_pages(train), fitted, pages.mean(0), scale)
+    standard = centre_and_scale(mean_regions(train))
+    return WordSides(words.columns, letters, *_fit_pages(train), fitted, *standard)
 
 
 def _fit_pages(train: PairSet) -> tuple[Whitening, Whitening]:
