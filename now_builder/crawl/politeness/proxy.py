@@ -144,14 +144,14 @@ class Proxy:
         self, host: str, port: int
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         addresses, port = await self._resolver.resolve(host, port)
-        problem: object = None
+        problem = "no address"
         for address in addresses:
             try:
                 return await asyncio.wait_for(
                     asyncio.open_connection(str(address), port, limit=_HEAD), _DIAL_S
                 )
             except OSError as error:  # TimeoutError is one
-                problem = error or "timeout"
+                problem = str(error) or "timeout"
         raise Refused("net_error", f"{host}:{port}: {problem}")
 
     async def _relay(

@@ -177,5 +177,5 @@ async def _query(host: str) -> tuple[Address, ...]:
         # would; what comes back is checked, so none of them gets round the check.
         found = await asyncio.wait_for(loop.run_in_executor(_LOOK_UPS, look_up), _LOOK_UP_S)
     except (OSError, UnicodeError) as error:
-        raise Refused("dns_error", f"{host}: {error or 'timeout'}") from None
+        raise Refused("dns_error", f"{host}: {str(error) or 'timeout'}") from None
     return tuple(dict.fromkeys(ip_address(item[4][0].partition("%")[0]) for item in found))  # type: ignore[union-attr]

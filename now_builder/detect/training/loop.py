@@ -1,9 +1,7 @@
 """The steps and epochs of a training, and its checkpoints."""
 
 import os
-import pickle
 import sys
-import zipfile
 from pathlib import Path
 
 import torch
@@ -11,20 +9,20 @@ from tqdm import tqdm
 
 from now_builder.detect.settings import TrainDetectorSettings
 from now_builder.detect.training.callbacks import History, remove_history
+from now_builder.detect.training.checkpoints import (
+    checkpoint_path,
+    load_checkpoint,
+    report_resumed,
+    save_checkpoint,
+)
 from now_builder.detect.training.data import TrainPage, TrainPages
 from now_builder.detect.training.learner import Learner
 from now_builder.detect.training.recipe import identity, learning_rate, resolve_recipe
 from now_builder.detect.training.sampling import RepeatSampler, repeat_factors
-from now_builder.errors import ConfigError, FormatError
-from now_builder.formats.io import replacing
+from now_builder.errors import ConfigError
 
 _MEASUREMENTS = 12
 """Measurements during a training, where ``measure_every`` is not set."""
-
-
-def checkpoint_path(weights: Path) -> Path:
-    """Return the path of the checkpoint of an unfinished training."""
-    return weights.with_name(f".{weights.name}.checkpoint")
 
 
 class Training:
@@ -103,31 +101,22 @@ class Training:
         """Write a checkpoint."""
         state = {
             "step": self.step,
-            "identity": repr(identity(self.settings)),
             "pages": self.pages.fingerprint,
             **self.learner.state_dict(),
             "watch": self.history.state_dict(),
         }
-        with replacing(checkpoint_path(self.weights)) as temporary:
-            torch.save(state, temporary)
+        save_checkpoint(self.weights, state, identity(self.settings))
 
     def resume(self) -> None:
         """Restore the checkpoint, if there is one, or raise what :meth:`run` does."""
-        path = checkpoint_path(self.weights)
-        if not path.exists():
+        state = load_checkpoint(self.weights, identity(self.settings), self.learner.device)
+        if state is None:
             remove_history(self.weights)
             return
-        if not zipfile.is_zipfile(path):
-            raise FormatError(path, "not a readable checkpoint; --force starts over")
-        try:
-            state = torch.load(path, map_location=self.learner.device, weights_only=True)
-        except (RuntimeError, OSError, pickle.UnpicklingError) as error:
-            raise FormatError(path, f"not a readable checkpoint ({error})") from None
-        if state["identity"] != repr(identity(self.settings)):
-            raise ConfigError(f"{path}: begun with other settings; --force starts over")
         if state["pages"] != self.pages.fingerprint:
+            path = checkpoint_path(self.weights)
             raise ConfigError(f"{path}: begun on other pages; --force starts over")
         self.learner.load_state_dict(state)
         self.history.load_state_dict(state["watch"])
         self.step = int(state["step"])
-        sys.stderr.write(f"train-detector: goes on from step {self.step}\n")
+        report_resumed("train-detector", self.step)

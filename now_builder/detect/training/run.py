@@ -9,9 +9,10 @@ from now_builder.detect.labels.mapping import DEFAULT
 from now_builder.detect.model.weights import card_path, read_card
 from now_builder.detect.settings import TrainDetectorSettings
 from now_builder.detect.training.callbacks import remove_history
+from now_builder.detect.training.checkpoints import checkpoint_path
 from now_builder.detect.training.data import TrainPages, read_coco_pages, read_train_pages
 from now_builder.detect.training.finish import finish
-from now_builder.detect.training.loop import Training, checkpoint_path
+from now_builder.detect.training.loop import Training
 from now_builder.detect.training.measure import ClassMeasures, Measures
 from now_builder.detect.training.recipe import class_mapping, identity
 from now_builder.errors import ConfigError

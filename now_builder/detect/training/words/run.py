@@ -3,9 +3,7 @@
 import math
 import multiprocessing
 import os
-import pickle
 import sys
-import zipfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
@@ -30,12 +28,17 @@ from now_builder.detect.model.weights import (
 )
 from now_builder.detect.model.word_reader import WordReader
 from now_builder.detect.settings import TrainWordsSettings
+from now_builder.detect.training.checkpoints import (
+    checkpoint_path,
+    load_checkpoint,
+    report_resumed,
+    save_checkpoint,
+)
 from now_builder.detect.training.words.batch import Batch, make_batch
 from now_builder.detect.training.words.drawing import Canvas, Writer
 from now_builder.detect.training.words.fonts import Font, fonts_by_language
 from now_builder.detect.training.words.lexicon import Lexicon, describe_sources, read_lexicon
-from now_builder.errors import ConfigError, FormatError, TrainingError
-from now_builder.formats.io import replacing
+from now_builder.errors import ConfigError, TrainingError
 from now_builder.formats.word_vectors import Unit, is_unspaced, letter_vector, unit_vector
 
 BLOCK = 512
@@ -96,7 +99,7 @@ def train_words(
     if weights.suffix != ".safetensors":
         raise ConfigError(f"{weights}: weights must be named *.safetensors")
     if force:
-        for path in (weights, card_path(weights), _checkpoint_path(weights)):
+        for path in (weights, card_path(weights), checkpoint_path(weights)):
             path.unlink(missing_ok=True)
     if weights.exists():
         return _summarize(weights, settings)
@@ -262,31 +265,21 @@ class Training:
     def _save(self) -> None:
         state = {
             "step": self.step,
-            "identity": repr(_identity(self.settings)),
             "reader": self.reader.state_dict(),
             "scale": self.scale.detach(),
             "optimizer": self.optimizer.state_dict(),
         }
-        with replacing(_checkpoint_path(self.weights)) as temporary:
-            torch.save(state, temporary)
+        save_checkpoint(self.weights, state, _identity(self.settings))
 
     def _resume(self) -> None:
-        path = _checkpoint_path(self.weights)
-        if not path.exists():
+        state = load_checkpoint(self.weights, _identity(self.settings))
+        if state is None:
             return
-        if not zipfile.is_zipfile(path):
-            raise FormatError(path, "not a readable checkpoint; --force starts over")
-        try:
-            state = torch.load(path, weights_only=True)
-        except (RuntimeError, OSError, pickle.UnpicklingError) as error:
-            raise FormatError(path, f"not a readable checkpoint ({error})") from None
-        if state["identity"] != repr(_identity(self.settings)):
-            raise ConfigError(f"{path}: begun with other settings; --force starts over")
         self.reader.load_state_dict(state["reader"])
         self.scale.data.copy_(state["scale"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.step = int(state["step"])
-        sys.stderr.write(f"train-words: goes on from step {self.step}\n")
+        report_resumed("train-words", self.step)
 
 
 _writer: Writer
@@ -331,10 +324,6 @@ def _identity(settings: TrainWordsSettings) -> dict[str, Any]:
     return {**kept, "from_": start, "fonts": [folder.name for folder in settings.fonts]}
 
 
-def _checkpoint_path(weights: Path) -> Path:
-    return weights.with_name(f".{weights.name}.checkpoint")
-
-
 def _finish(training: Training, start: Path) -> WordsSummary:
     """Put the reader into the detector, measure it as it is stored, and write both."""
     settings = training.settings
@@ -358,7 +347,7 @@ def _finish(training: Training, start: Path) -> WordsSummary:
     model = card.model.model_copy(update={"words": True})
     new: DetectorCard = card.model_copy(update={"model": model, "words": about})
     write_weights(training.weights, dict(stored.state_dict()), new)
-    _checkpoint_path(training.weights).unlink(missing_ok=True)
+    checkpoint_path(training.weights).unlink(missing_ok=True)
     return WordsSummary(training.weights, settings.steps, figures)
 
 

@@ -10,11 +10,13 @@ import time
 from collections.abc import Awaitable, Callable
 from ipaddress import ip_address
 from pathlib import Path
+from typing import Self
 
 import httpx
 import pytest
 
 from now_builder.crawl.browser import pool
+from now_builder.crawl.politeness import proxy as proxy_module
 from now_builder.crawl.politeness import resolver
 from now_builder.crawl.politeness.proxy import Proxy
 from now_builder.crawl.politeness.resolver import Refused, Resolver, is_public, parse_mapping
@@ -322,3 +324,165 @@ def test_look_ups_and_connections_that_are_cancelled_are_not_reported(
     asyncio.run(stop())
     gc.collect()
     assert [record for record in caplog.records if record.name == "asyncio"] == []
+
+
+class _Server:
+    """Answers each connection with some bytes, and keeps the head that it was sent."""
+
+    def __init__(self, answer: bytes = b"", *, hold: bool = False) -> None:
+        self.answer, self.hold = answer, hold
+        self.heads: list[bytes] = []
+        self.port = 0
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if not self.hold:
+            self.heads.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(self.answer)
+        await writer.drain()
+        if self.hold:
+            while line := await reader.readline():  # an echo, until the other side goes
+                writer.write(line)
+                await writer.drain()
+        writer.close()
+
+
+async def _ask(proxy: Proxy, head: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    port = int(proxy.url.rpartition(":")[2])
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(head)
+    return reader, writer
+
+
+def test_the_next_address_is_dialled_where_the_first_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def answer(*_: object, **__: object) -> list[tuple[object, ...]]:
+        both = ("127.0.0.2", "127.0.0.1")
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (each, 0)) for each in both]
+
+    async def run() -> None:
+        async with (
+            _Server(b"HTTP/1.1 200 OK\r\n\r\nhere") as server,
+            Proxy(Resolver([], allow_private=True)) as proxy,
+        ):
+            proxy.begin(1000)
+            head = f"GET http://a.example:{server.port}/ HTTP/1.1\r\n\r\n".encode()
+            reader, writer = await _ask(proxy, head)
+            assert (await reader.read()).endswith(b"here")
+            writer.close()
+            assert proxy.refusal(f"http://a.example:{server.port}/") is None
+
+    monkeypatch.setattr(socket, "getaddrinfo", answer)
+    asyncio.run(run())
+
+
+def test_a_host_that_nobody_answers_for_is_named_with_its_port_until_the_page_ends() -> None:
+    async def work(proxy: Proxy, client: httpx.AsyncClient) -> None:
+        assert (await client.get("http://a.test/")).status_code == 502
+        refused = proxy.refusal("http://a.test/")
+        assert refused is not None
+        assert refused.reason == "net_error"
+        assert refused.detail.startswith("a.test:1: ")
+        assert (
+            "refused" in refused.detail.lower() or "connect call failed" in refused.detail.lower()
+        )
+        assert proxy.refusal("https://a.test/") is None  # another port
+        assert proxy.refusal("http://b.test/") is None
+        proxy.begin(1000)
+        assert proxy.refusal("http://a.test/") is None
+
+    _through(work, "a.test:127.0.0.1:1", allow_private=True)
+
+
+def test_a_host_that_takes_too_long_is_said_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def never(*_: object, **__: object) -> None:
+        await asyncio.sleep(30)
+
+    async def run() -> None:
+        async with Proxy(Resolver([], allow_private=True)) as proxy:
+            monkeypatch.setattr(asyncio, "open_connection", never)
+            with pytest.raises(Refused, match=r"net_error: 127\.0\.0\.9:80: timeout"):
+                await proxy._dial("127.0.0.9", 80)
+
+    monkeypatch.setattr(proxy_module, "_DIAL_S", 0.05)
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("target", "first"),
+    [("http://a.test:PORT/x?q=1", "/x?q=1"), ("http://a.test:PORT", "/"),
+     ("http://a.test:PORT?q=http://a.test:PORT/", "/?q=http://a.test:PORT/")],
+)  # fmt: skip
+def test_a_request_goes_on_without_what_is_the_proxys(target: str, first: str) -> None:
+    async def run() -> None:
+        names = Resolver([parse_mapping("a.test:127.0.0.1")], allow_private=True)
+        async with _Server(b"HTTP/1.1 204 No Content\r\n\r\n") as server, Proxy(names) as proxy:
+            proxy.begin(1000)
+            port = str(server.port)
+            head = (
+                f"GET {target.replace('PORT', port)} HTTP/1.1\r\nHost: a.test\r\n"
+                "Proxy-Connection: keep-alive\r\nPROXY-Authorization: Basic eDp5\r\n"
+                "Connection: keep-alive\r\nKeep-Alive: timeout=5\r\nX-Own: 1\r\n\r\n"
+            )
+            reader, writer = await _ask(proxy, head.encode())
+            assert (await reader.read()).startswith(b"HTTP/1.1 204")
+            writer.close()
+            lines = server.heads[0].decode().split("\r\n")
+            assert lines == [
+                f"GET {first.replace('PORT', port)} HTTP/1.1", "Host: a.test", "X-Own: 1",
+                "Connection: close", "", "",
+            ]  # fmt: skip
+
+    asyncio.run(run())
+
+
+def test_only_the_last_head_of_an_answer_says_that_the_connection_ends() -> None:
+    early = b"HTTP/1.1 103 Early Hints\r\nLink: </a>; rel=preload\r\n\r\n"
+    last = b"HTTP/1.1 200 OK\r\nConnection: keep-alive\r\nKeep-Alive: timeout=5\r\nX: y\r\n\r\n"
+    body = b"HTTP/1.1 in a body is no head\r\n\r\nConnection: stays\r\n\r\n"
+
+    async def run() -> None:
+        names = Resolver([parse_mapping("a.test:127.0.0.1")], allow_private=True)
+        async with _Server(early * 2 + last + body) as server, Proxy(names) as proxy:
+            proxy.begin(1000)
+            head = f"GET http://a.test:{server.port}/ HTTP/1.1\r\n\r\n".encode()
+            reader, writer = await _ask(proxy, head)
+            closing = b"HTTP/1.1 200 OK\r\nX: y\r\nConnection: close\r\n\r\n"
+            assert await reader.read() == early * 2 + closing + body
+            writer.close()
+            assert proxy.received >= len(early * 2 + closing + body)
+            assert not proxy.exhausted
+
+    asyncio.run(run())
+
+
+def test_a_host_is_cut_off_alone_and_a_new_page_cuts_off_all() -> None:
+    async def run() -> None:
+        names = Resolver([parse_mapping("*.test:127.0.0.1")], allow_private=True)
+        async with _Server(b"ready\n", hold=True) as server, Proxy(names) as proxy:
+            proxy.begin(1000)
+            opened = {}
+            for host in ("a.test", "b.test"):
+                head = f"CONNECT {host}:{server.port} HTTP/1.1\r\n\r\n".encode()
+                reader, writer = opened[host] = await _ask(proxy, head)
+                assert b" 200 " in await reader.readuntil(b"\r\n\r\n")
+                assert await reader.readline() == b"ready\n"
+            proxy.cut("a.test")
+            assert await asyncio.wait_for(opened["a.test"][0].read(), 5) == b""
+            reader, writer = opened["b.test"]
+            writer.write(b"still here\n")
+            assert await asyncio.wait_for(reader.readline(), 5) == b"still here\n"
+            proxy.begin(1000)
+            assert await asyncio.wait_for(reader.read(), 5) == b""
+            for _, writer in opened.values():
+                writer.close()
+
+    asyncio.run(run())

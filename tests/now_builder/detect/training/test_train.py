@@ -24,9 +24,10 @@ from now_builder.detect.regions.extraction import AptExtractor
 from now_builder.detect.settings import TrainDetectorSettings
 from now_builder.detect.training.augmentation import jitter, recolour
 from now_builder.detect.training.callbacks import history_path
+from now_builder.detect.training.checkpoints import checkpoint_path
 from now_builder.detect.training.data import Screenshots, read_train_pages
 from now_builder.detect.training.finish import fit_scale
-from now_builder.detect.training.loop import Training, checkpoint_path
+from now_builder.detect.training.loop import Training
 from now_builder.detect.training.measure import find, measure
 from now_builder.detect.training.run import train_detector
 from now_builder.errors import ConfigError, FormatError, TrainingError

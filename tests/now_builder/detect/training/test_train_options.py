@@ -18,6 +18,7 @@ from now_builder.detect.model.weights import load_detector, read_card
 from now_builder.detect.regions.extraction import AptExtractor
 from now_builder.detect.settings import LabelSettings, TrainDetectorSettings
 from now_builder.detect.training.callbacks import history_path, pictures_path
+from now_builder.detect.training.checkpoints import checkpoint_path
 from now_builder.detect.training.data import (
     Screenshots,
     _hold_out,
@@ -26,7 +27,7 @@ from now_builder.detect.training.data import (
 )
 from now_builder.detect.training.finish import finish
 from now_builder.detect.training.learner import make_average
-from now_builder.detect.training.loop import Training, checkpoint_path
+from now_builder.detect.training.loop import Training
 from now_builder.detect.training.measure import find, measure
 from now_builder.detect.training.recipe import resolve_recipe
 from now_builder.detect.training.run import train_detector

@@ -20,6 +20,7 @@ from now_builder.detect.model.weights import (
     write_weights,
 )
 from now_builder.detect.settings import TrainDetectorSettings, TrainWordsSettings
+from now_builder.detect.training.checkpoints import checkpoint_path
 from now_builder.detect.training.recipe import resolve_recipe
 from now_builder.detect.training.words import fonts, lexicon
 from now_builder.detect.training.words import run as words
@@ -170,7 +171,7 @@ def test_killed_and_run_again_it_ends_with_the_same_weights(quick, tmp_path, mon
     again = words.train_words(broken, settings)
     assert again.figures == whole.figures
     assert broken.read_bytes() == (tmp_path / "whole.safetensors").read_bytes()
-    assert not words._checkpoint_path(broken).exists()
+    assert not checkpoint_path(broken).exists()
 
 
 def test_the_detector_stays_as_it_was_and_says_how_it_learned_to_read(quick, tmp_path):
@@ -206,7 +207,7 @@ def test_complete_weights_stay_and_other_settings_are_refused(quick, tmp_path):
 
 def test_a_torn_or_foreign_checkpoint_is_one_line(quick, tmp_path):
     weights = tmp_path / "new.safetensors"
-    path = words._checkpoint_path(weights)
+    path = checkpoint_path(weights)
     path.write_bytes(b"torn")
     with pytest.raises(FormatError, match="not a readable checkpoint"):
         words.train_words(weights, TrainWordsSettings(**QUICK))
@@ -305,7 +306,7 @@ def test_the_command_is_killed_and_goes_on(tmp_path):
     command = [sys.executable, "-m", "now_builder", "train-words", weights, "--steps", "8",
                "--checkpoint-every", "2", "--threads", "1"]  # fmt: skip
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-    checkpoint = words._checkpoint_path(weights)
+    checkpoint = checkpoint_path(weights)
     deadline = time.monotonic() + 240
     while not checkpoint.exists() and time.monotonic() < deadline:
         time.sleep(0.1)

@@ -1,0 +1,57 @@
+"""Checkpoints of unfinished trainings, beside the weights to be."""
+
+import pickle
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from now_builder.errors import ConfigError, FormatError
+from now_builder.formats.io import replacing
+
+
+def checkpoint_path(weights: Path) -> Path:
+    """Return the path of the checkpoint of an unfinished training."""
+    return weights.with_name(f".{weights.name}.checkpoint")
+
+
+def save_checkpoint(weights: Path, state: dict[str, Any], identity: dict[str, Any]) -> None:
+    """Write a checkpoint, whole or not at all.
+
+    Args:
+        weights: Weights of the training.
+        state: What the training goes on from; ``step``, the number of steps taken, is in it.
+        identity: The settings that change the outcome.
+    """
+    with replacing(checkpoint_path(weights)) as temporary:
+        torch.save({**state, "identity": repr(identity)}, temporary)
+
+
+def load_checkpoint(
+    weights: Path, identity: dict[str, Any], device: str | torch.device = "cpu"
+) -> dict[str, Any] | None:
+    """Return the state that was saved; ``None`` if there is no checkpoint.
+
+    Raises:
+        ConfigError: If it is of other settings.
+        FormatError: If it is torn.
+    """
+    path = checkpoint_path(weights)
+    if not path.exists():
+        return None
+    if not zipfile.is_zipfile(path):
+        raise FormatError(path, "not a readable checkpoint; --force starts over")
+    try:
+        state: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
+    except (RuntimeError, OSError, pickle.UnpicklingError) as error:
+        raise FormatError(path, f"not a readable checkpoint ({error})") from None
+    if state["identity"] != repr(identity):
+        raise ConfigError(f"{path}: begun with other settings; --force starts over")
+    return state
+
+
+def report_resumed(command: str, step: int) -> None:
+    """Say on the terminal from which step a training goes on."""
+    sys.stderr.write(f"{command}: goes on from step {step}\n")

@@ -1,0 +1,144 @@
+"""Names and their addresses: looked up once for a while, barred, mapped, or not known."""
+
+import asyncio
+import socket
+import time
+
+import pytest
+
+from now_builder.crawl.politeness import resolver
+from now_builder.crawl.politeness.resolver import Refused, Resolver, parse_mapping
+
+
+def answering(monkeypatch: pytest.MonkeyPatch, *addresses: str) -> list[str]:
+    """Let every name resolve to some addresses; give the list of names that were asked for."""
+    asked = []
+
+    def answer(host: str, *_: object, **__: object) -> list[tuple[object, ...]]:
+        asked.append(host)
+        kinds = [socket.AF_INET6 if ":" in address else socket.AF_INET for address in addresses]
+        return [
+            (kind, socket.SOCK_STREAM, 6, "", (address, 0))
+            for kind, address in zip(kinds, addresses, strict=True)
+        ]
+
+    monkeypatch.setattr(socket, "getaddrinfo", answer)
+    return asked
+
+
+def refusal(names: Resolver, host: str) -> Refused:
+    with pytest.raises(Refused) as caught:
+        asyncio.run(names.resolve(host, 80))
+    return caught.value
+
+
+def test_a_host_of_the_list_is_never_contacted_nor_is_one_below_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = answering(monkeypatch, "93.184.216.34")
+    names = Resolver([], allow_private=True, never=frozenset({"barred.org", "a.b.net"}))
+    for host, listed in [
+        ("barred.org", "barred.org"), ("BARRED.org.", "barred.org"),
+        ("www.deep.barred.org", "barred.org"), ("x.a.b.net", "a.b.net"),
+    ]:  # fmt: skip
+        refused = refusal(names, host)
+        assert refused.reason == "never"
+        assert listed in refused.detail
+    assert asked == []
+    for host in ("notbarred.org", "b.net", "barred.org.example"):
+        asyncio.run(names.resolve(host, 80))
+    assert asked == ["notbarred.org", "b.net", "barred.org.example"]
+
+
+def test_a_name_is_looked_up_again_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = answering(monkeypatch, "93.184.216.34")
+    names = Resolver([], allow_private=False)
+
+    async def run() -> None:
+        await names.resolve("a.example", 80)
+        for _ in range(2):
+            at, found = names._known["a.example"]
+            names._known["a.example"] = (at - 299.0, found)
+            await names.resolve("a.example", 80)
+
+    asyncio.run(run())
+    assert asked == ["a.example", "a.example"]
+
+
+def test_the_addresses_of_a_name_keep_their_order_each_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answering(monkeypatch, "2606:4700::1", "93.184.216.34", "2606:4700::1%eth0", "93.184.216.35")
+    found, port = asyncio.run(Resolver([], allow_private=False).resolve("a.example", 8443))
+    assert [str(address) for address in found] == [
+        "2606:4700::1", "93.184.216.34", "93.184.216.35",
+    ]  # fmt: skip
+    assert port == 8443
+
+
+def test_a_mapping_gives_the_port_only_if_it_has_one() -> None:
+    names = Resolver(
+        [parse_mapping("A.test:127.0.0.1:8765"), parse_mapping("*.test:127.0.0.2")],
+        allow_private=True,
+    )
+    for host, address, port in [("a.test", "127.0.0.1", 8765), ("b.test", "127.0.0.2", 80)]:
+        found, to = asyncio.run(names.resolve(host, 80))
+        assert ([str(each) for each in found], to) == ([address], port)
+
+
+def test_what_a_name_that_is_unknown_or_slow_is_refused_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*_: object, **__: object) -> list[tuple[object, ...]]:
+        raise socket.gaierror(-2, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", fail)
+    names = Resolver([], allow_private=True)
+    refused = refusal(names, "nowhere.example")
+    assert (refused.reason, "nowhere.example" in refused.detail) == ("dns_error", True)
+    assert "not known" in refused.detail
+    assert refusal(names, "a" * 64 + ".example").reason == "dns_error"
+
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: time.sleep(0.5))
+    monkeypatch.setattr(resolver, "_LOOK_UP_S", 0.05)
+    refused = refusal(names, "slow.example")
+    assert (refused.reason, refused.detail) == ("dns_error", "slow.example: timeout")
+
+
+def test_a_failed_look_up_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = iter([OSError("no network"), None])
+
+    def answer(*_: object, **__: object) -> list[tuple[object, ...]]:
+        problem = next(answers)
+        if problem is not None:
+            raise problem
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("93.184.216.34", 0))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", answer)
+    names = Resolver([], allow_private=False)
+
+    async def run() -> None:
+        with pytest.raises(Refused, match="no network"):
+            await names.resolve("a.example", 80)
+        found, _ = await names.resolve("a.example", 80)
+        assert str(found[0]) == "93.184.216.34"
+
+    asyncio.run(run())
+
+
+def test_rate_limits_do_not_apply_to_what_is_mapped_or_private(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answering(monkeypatch, "10.0.0.7")
+    names = Resolver([parse_mapping("*.test:93.184.216.34")], allow_private=True)
+    hosts = {"A.test": True, "test": False, "10.1.2.3": True, "[::1]": True, "8.8.8.8": False}
+    assert {host: names.is_local(host) for host in hosts} == hosts
+    assert not names.is_local("intranet.example")  # not looked up yet
+    asyncio.run(names.resolve("intranet.example", 80))
+    assert names.is_local("Intranet.example")
+    answering(monkeypatch, "10.0.0.7", "93.184.216.34")
+    asyncio.run(names.resolve("both.example", 80))
+    assert names.is_local("both.example")
+    answering(monkeypatch, "93.184.216.34")
+    asyncio.run(names.resolve("public.example", 80))
+    assert not names.is_local("public.example")
