@@ -18,7 +18,13 @@ from now_builder.formats.features import REGIONS
 from pc2_baseline.networks.codes import CaptionCodes, ImageCodes, word_mask
 from pc2_baseline.networks.cosine import cosine_logits
 from pc2_baseline.networks.fused import EPSILON, unit
-from pc2_baseline.networks.similarity import DEFAULT_BUDGET, SLOPE, ChunkedSimilarity, MemoryBudget
+from pc2_baseline.networks.similarity import (
+    DEFAULT_BUDGET,
+    SLOPE,
+    BlockPlan,
+    ChunkedSimilarity,
+    MemoryBudget,
+)
 
 Direction = Literal["t2i", "i2t"]
 Pooling = Literal["lse", "mean"]
@@ -118,23 +124,24 @@ class ScanSimilarity(ChunkedSimilarity):
         self.sharpness = sharpness
         self.bound = 1.0 + (log(_MOST_WORDS) / sharpness if pooling == "lse" else 0.0)
 
-    def _kept(self, captions: CaptionCodes, images: ImageCodes, _: torch.dtype) -> int:
+    def _kept(self, captions: CaptionCodes, images: ImageCodes, _: torch.dtype) -> tuple[int, int]:
         """Return the bytes of affinities, scaled ones, weights and mixtures of a block."""
         words = int(captions.lengths.sum()) // self.group.parts
         wide = images.regions.dtype.itemsize
-        return 4 * wide * len(images.regions) * images.regions.shape[1] * words
+        kept = 4 * wide * len(images.regions) * images.regions.shape[1] * words
+        return kept, kept
 
     def _block(
-        self, images: ImageCodes, captions: CaptionCodes, kind: torch.dtype, *, logits: bool
+        self, images: ImageCodes, captions: CaptionCodes, plan: BlockPlan
     ) -> Float[Tensor, "rows captions"]:
         words, there = _unpadded(captions)
         if self.direction == "t2i":
-            cosines = self._cosines(images.regions, words, kind, None)
+            cosines = self._cosines(images.regions, words, plan.kind, None)
             similarity = self._pool(cosines, there)
         else:
-            cosines = self._cosines(words, images.regions, kind, there)
+            cosines = self._cosines(words, images.regions, plan.kind, there)
             similarity = self._pool(cosines, torch.ones_like(cosines[0], dtype=torch.bool)).T
-        return cosine_logits(similarity, self.bound) if logits else similarity
+        return cosine_logits(similarity, self.bound) if plan.logits else similarity
 
     def _cosines(
         self,
@@ -237,23 +244,26 @@ class ImramSimilarity(ChunkedSimilarity):
         self.words = Memory(dim)
         self.regions = Memory(dim)
 
-    def _kept(self, captions: CaptionCodes, images: ImageCodes, _: torch.dtype) -> int:
+    def _kept(self, captions: CaptionCodes, images: ImageCodes, _: torch.dtype) -> tuple[int, int]:
         """Return the bytes of queries, gates and what is written, of a block, in all steps."""
         images_, regions, dim = images.regions.shape
         queries = int(captions.lengths.sum()) + regions * len(captions.lengths)
         cells = images_ * queries // self.group.parts
         attended = 4 * self.steps * cells * regions
-        return images.regions.dtype.itemsize * (4 * (self.steps - 1) * dim * cells + attended)
+        kept = images.regions.dtype.itemsize * (4 * (self.steps - 1) * dim * cells + attended)
+        return kept, kept
 
     def _block(
-        self, images: ImageCodes, captions: CaptionCodes, kind: torch.dtype, *, logits: bool
+        self, images: ImageCodes, captions: CaptionCodes, plan: BlockPlan
     ) -> Float[Tensor, "rows captions"]:
         words, there = _unpadded(captions)
         all_regions = there.new_ones(images.regions.shape[:2])
-        by_words = self._match(images.regions, words, (all_regions, there), self.words, kind)
-        by_regions = self._match(words, images.regions, (there, all_regions), self.regions, kind)
+        by_words = self._match(images.regions, words, (all_regions, there), self.words, plan.kind)
+        by_regions = self._match(
+            words, images.regions, (there, all_regions), self.regions, plan.kind
+        )
         similarity = by_words + by_regions.T
-        return cosine_logits(similarity, self.bound) if logits else similarity
+        return cosine_logits(similarity, self.bound) if plan.logits else similarity
 
     def _match(
         self,

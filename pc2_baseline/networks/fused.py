@@ -12,6 +12,8 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.nn import functional
 
+from pc2_baseline.networks.onednn_products import linear
+
 EPSILON = 1e-8
 
 
@@ -88,6 +90,8 @@ def reason(
     padding: Bool[Tensor, "pairs 1 nodes"],
     query: tuple[Float[Tensor, "node node"], Float[Tensor, " node"]],
     mix: tuple[Float[Tensor, "node node"], Float[Tensor, " node"]],
+    *,
+    keep_queries: bool = False,
 ) -> Float[Tensor, "pairs nodes node"]:
     """Update all nodes from all nodes.
 
@@ -96,8 +100,11 @@ def reason(
         scores = linear(nodes, *query) @ nodes.transpose(1, 2)
         attention = scores.masked_fill(padding, -inf).softmax(-1)
         return relu(linear(attention @ nodes, *mix))
+
+    With ``keep_queries`` the projected nodes are kept for the backward pass, as large as the nodes
+    themselves; else they are computed again there.
     """
-    updated: Tensor = _Reason.apply(nodes, padding, *query, *mix)
+    updated: Tensor = _Reason.apply(nodes, padding, *query, *mix, keep_queries)
     return updated
 
 
@@ -174,7 +181,7 @@ class _LocalNodes(Function):
         for block in _blocks(len(regions), len(flat), cells):
             weights = attend(regions[block], words, *attention).to(kind)
             squares = _difference(weights, fast[block], flat).square_()
-            local = functional.linear(squares, weight.to(kind), bias.to(kind))
+            local = linear(squares, weight.to(kind), bias.to(kind))
             local = local.view(-1, captions, longest, len(weight))
             lengths[block] = torch.linalg.vector_norm(
                 local, dim=-1, keepdim=True, dtype=words.dtype
@@ -237,24 +244,27 @@ class _Reason(Function):
         query_bias: Tensor,
         mix: Tensor,
         mix_bias: Tensor,
+        keep_queries: bool,  # noqa: FBT001 - arguments of a Function have no names
     ) -> Tensor:
         kind = nodes.dtype
-        asking = functional.linear(nodes, query.to(kind), query_bias.to(kind))
+        asking = linear(nodes, query.to(kind), query_bias.to(kind))
         attention = _softmax(asking @ nodes.transpose(1, 2), padding)
-        updated = functional.linear(attention @ nodes, mix.to(kind), mix_bias.to(kind)).relu_()
-        ctx.save_for_backward(nodes, attention, updated, query, query_bias, mix)
+        updated = linear(attention @ nodes, mix.to(kind), mix_bias.to(kind), rectify=True)
+        kept = asking if keep_queries else None
+        ctx.save_for_backward(nodes, attention, updated, query, query_bias, mix, kept)
         return updated
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        nodes, attention, updated, query, query_bias, mix = ctx.saved_tensors
+        nodes, attention, updated, query, query_bias, mix, asking = ctx.saved_tensors
         kind = nodes.dtype
         inner = torch.ops.aten.threshold_backward(gradient, updated, 0)
         of_mix = inner.flatten(0, 1).T @ (attention @ nodes).flatten(0, 1)
         of_mix_bias = inner.sum((0, 1)).to(mix.dtype)
         of_mixed = inner @ mix.to(kind)
         of_scores = _softmax_backward(of_mixed @ nodes.transpose(1, 2), attention)
-        asking = functional.linear(nodes, query.to(kind), query_bias.to(kind))
+        if asking is None:
+            asking = linear(nodes, query.to(kind), query_bias.to(kind))
         of_nodes = torch.bmm(attention.transpose(1, 2), of_mixed)
         of_nodes.baddbmm_(of_scores.transpose(1, 2), asking)
         of_asking = of_scores @ nodes
@@ -262,7 +272,7 @@ class _Reason(Function):
         of_query_bias = of_asking.sum((0, 1)).to(query.dtype)
         of_nodes.flatten(0, 1).addmm_(of_asking.flatten(0, 1), query.to(kind))
         wide = (of_query.to(query.dtype), of_query_bias, of_mix.to(mix.dtype), of_mix_bias)
-        return of_nodes, None, *wide
+        return of_nodes, None, *wide, None
 
 
 class _Attend(Function):

@@ -41,6 +41,24 @@ class MemoryBudget:
 DEFAULT_BUDGET = MemoryBudget()
 
 
+@dataclass(frozen=True, slots=True)
+class BlockPlan:
+    """What the chunks of a block have in common.
+
+    Attributes:
+        kind: Type of the large products.
+        logits: Whether to return logits.
+        has_spare: Whether more may be kept for the backward pass than must be, so that less is
+            computed again.
+        products: Products of parameters alone, of each layer.
+    """
+
+    kind: torch.dtype
+    logits: bool = False
+    has_spare: bool = False
+    products: tuple[tuple[Float[Tensor, "dim dim"], Float[Tensor, " dim"]], ...] = ()
+
+
 class BlockSimilarity(nn.Module):
     """Score every image of a block against every caption; a subclass defines :meth:`forward`.
 
@@ -107,19 +125,18 @@ class ChunkedSimilarity(BlockSimilarity):
         captions = CaptionCodes(words, caption, captions.lengths)
         chunk = self._chunk_bytes(images.pooled.device)
         cells = chunk // (kind.itemsize * self.width)
-        kept = self._kept(captions, images, kind) if torch.is_grad_enabled() else 0
-        keep = kept <= _mib(self.budget.keep_mb, KEEP_MB, images.pooled.device)
-        block = partial(self._block, logits=logits)
+        kept, spared = self._kept(captions, images, kind) if torch.is_grad_enabled() else (0, 0)
+        most = _mib(self.budget.keep_mb, KEEP_MB, images.pooled.device)
+        keep = kept <= most
+        block = partial(self._block, plan=BlockPlan(kind, logits, spared <= most, self._products()))
         found = []
         lengths = captions.lengths[own].clamp(min=self.shortest).tolist()
         for start, stop in _runs(lengths, len(images.pooled), cells):
             part = captions[own[start:stop]]
             found.append(
-                block(images, part, kind)
+                block(images, part)
                 if keep
-                else checkpoint(
-                    block, images, part, kind, use_reentrant=False, preserve_rng_state=False
-                )
+                else checkpoint(block, images, part, use_reentrant=False, preserve_rng_state=False)
             )
         none = _nothing_of(images, captions, len(images.pooled) + self.extra)
         gathered = self.group.gather(torch.cat([none, *found], 1), len(order))
@@ -139,20 +156,25 @@ class ChunkedSimilarity(BlockSimilarity):
         """Return the size of the largest tensor in bytes."""
         return _mib(self.budget.chunk_mb, CHUNK_MB, device)
 
-    def _kept(self, captions: CaptionCodes, images: ImageCodes, kind: torch.dtype) -> int:
-        """Return the bytes kept for the backward pass of a block, on this rank."""
+    def _kept(
+        self, captions: CaptionCodes, images: ImageCodes, kind: torch.dtype
+    ) -> tuple[int, int]:
+        """Return the bytes of a rank that a block keeps for the backward pass, and at most may."""
         raise NotImplementedError
 
+    def _products(self) -> tuple[tuple[Float[Tensor, "dim dim"], Float[Tensor, " dim"]], ...]:
+        """Return the products of parameters alone that all chunks of a block need."""
+        return ()
+
     def _block(
-        self, images: ImageCodes, captions: CaptionCodes, kind: torch.dtype, *, logits: bool
+        self, images: ImageCodes, captions: CaptionCodes, plan: BlockPlan
     ) -> Float[Tensor, "rows captions"]:
         """Score a chunk of captions.
 
         Args:
             images: Images of the block.
             captions: Captions of the chunk.
-            kind: Type of the large products.
-            logits: Whether to return logits.
+            plan: What the chunks of the block have in common.
 
         Returns:
             A row an image, then :attr:`extra` rows of figures for :meth:`note`.
@@ -190,28 +212,33 @@ class Similarity(ChunkedSimilarity):
         self,
         nodes: Float[Tensor, "images captions nodes node"],
         there: Bool[Tensor, "captions nodes"],
+        plan: BlockPlan,
     ) -> tuple[Float[Tensor, "images captions node"], Float[Tensor, "extra captions"]]:
         """Turn the nodes of each pair into one vector.
 
         Args:
             nodes: The global one first, then one a word.
             there: Nodes that are not padding.
+            plan: What the chunks of the block have in common.
 
         Returns:
             The vector of each pair, and figures of each caption for :meth:`note`.
         """
         raise NotImplementedError
 
-    def _kept(self, captions: CaptionCodes, images: ImageCodes, kind: torch.dtype) -> int:
-        """Return the bytes kept for the backward pass of a block: nodes, and attention by layer."""
+    def _kept(
+        self, captions: CaptionCodes, images: ImageCodes, kind: torch.dtype
+    ) -> tuple[int, int]:
+        """Return the bytes of nodes and attention by layer; with queries of all layers but one."""
         lengths = captions.lengths + 1
         nodes = int(lengths.sum()) * self.local.out_features
         attention = int(lengths.square().sum())
-        cells = len(images.pooled) * (nodes + attention) // self.group.parts
-        return kind.itemsize * self.kept_layers * cells
+        cell = kind.itemsize * len(images.pooled)
+        kept = cell * self.kept_layers * (nodes + attention) // self.group.parts
+        return kept, kept + cell * (self.kept_layers - 1) * nodes // self.group.parts
 
     def _block(
-        self, images: ImageCodes, captions: CaptionCodes, kind: torch.dtype, *, logits: bool
+        self, images: ImageCodes, captions: CaptionCodes, plan: BlockPlan
     ) -> Float[Tensor, "rows captions"]:
         longest = int(captions.lengths.max())
         words = captions.words[:, :longest]
@@ -219,7 +246,7 @@ class Similarity(ChunkedSimilarity):
         whole = squared_difference(
             images.pooled, captions.pooled, self.whole.weight, self.whole.bias
         )
-        cells = self._chunk_bytes(words.device) // (kind.itemsize * words.shape[2])
+        cells = self._chunk_bytes(words.device) // (plan.kind.itemsize * words.shape[2])
         nodes = local_nodes(
             unit(whole),
             images.regions,
@@ -227,11 +254,12 @@ class Similarity(ChunkedSimilarity):
             self.local.weight,
             self.local.bias,
             (TEMPERATURE, SLOPE),
-            (kind, cells),
+            (plan.kind, cells),
         )
-        concluded, figures = self.conclude(nodes, functional.pad(mask, (1, 0), value=True))
+        there = functional.pad(mask, (1, 0), value=True)
+        concluded, figures = self.conclude(nodes, there, plan)
         scores = self.evaluate(concluded).squeeze(-1)
-        return torch.cat([scores if logits else torch.sigmoid(scores), figures])
+        return torch.cat([scores if plan.logits else torch.sigmoid(scores), figures])
 
 
 class GraphLayer(nn.Module):
@@ -258,25 +286,37 @@ class GraphLayer(nn.Module):
         xavier(self)
 
     def forward(
-        self, nodes: Float[Tensor, "pairs nodes dim"], padding: Bool[Tensor, "pairs 1 nodes"]
+        self,
+        nodes: Float[Tensor, "pairs nodes dim"],
+        padding: Bool[Tensor, "pairs 1 nodes"],
+        folded: tuple[Float[Tensor, "dim dim"], Float[Tensor, " dim"]],
+        *,
+        keep_queries: bool = False,
     ) -> Float[Tensor, "pairs nodes dim"]:
         """Update all nodes from all nodes.
 
         Args:
             nodes: Nodes that attend and are attended to.
             padding: Nodes that are padding.
+            folded: What :meth:`folded` returns.
+            keep_queries: Whether to keep the projected nodes for the backward pass.
         """
-        return reason(nodes, padding, self._folded(), (self.mix.weight, self.mix.bias))
+        mix = self.mix.weight, self.mix.bias
+        return reason(nodes, padding, folded, mix, keep_queries=keep_queries)
 
     def first(
-        self, nodes: Float[Tensor, "pairs nodes dim"], padding: Bool[Tensor, "pairs 1 nodes"]
+        self,
+        nodes: Float[Tensor, "pairs nodes dim"],
+        padding: Bool[Tensor, "pairs 1 nodes"],
+        folded: tuple[Float[Tensor, "dim dim"], Float[Tensor, " dim"]],
     ) -> Float[Tensor, "pairs dim"]:
         """Update the first node alone, in full precision from the attention on."""
-        weight, bias = self._folded()
+        weight, bias = folded
         mixed = conclude(nodes, padding, (weight.to(nodes.dtype), bias.to(nodes.dtype)))
         return functional.relu(self.mix(mixed.to(weight.dtype)))
 
-    def _folded(self) -> tuple[Float[Tensor, "dim dim"], Float[Tensor, " dim"]]:
+    def folded(self) -> tuple[Float[Tensor, "dim dim"], Float[Tensor, " dim"]]:
+        """Return the product of query and key projection, and of the query's bias with the key."""
         return self.key.weight.T @ self.query.weight, self.query.bias @ self.key.weight
 
 
@@ -303,19 +343,25 @@ class SgrSimilarity(Similarity):
         self.layers = nn.ModuleList(GraphLayer(node_dim) for _ in range(layers))
         self.kept_layers = layers
 
+    def _products(self) -> tuple[tuple[Float[Tensor, "dim dim"], Float[Tensor, " dim"]], ...]:
+        """Return the folded projections of each layer."""
+        return tuple(layer.folded() for layer in self.layers)  # type: ignore[operator]
+
     def conclude(
         self,
         nodes: Float[Tensor, "images captions nodes node"],
         there: Bool[Tensor, "captions nodes"],
+        plan: BlockPlan,
     ) -> tuple[Float[Tensor, "images captions node"], Float[Tensor, "extra captions"]]:
         """Reason over the graph of each pair's nodes and return the global one."""
         images, captions = nodes.shape[:2]
         padding = ~there.expand(images, -1, -1).reshape(images * captions, 1, -1)
         flat = nodes.flatten(0, 1)
-        *inner, last = self.layers
-        for layer in inner:
-            flat = layer(flat, padding)
-        reasoned: Tensor = last.first(flat, padding)  # type: ignore[operator]
+        *inner, last = zip(self.layers, plan.products, strict=True)
+        for layer, folded in inner:
+            flat = layer(flat, padding, folded, keep_queries=plan.has_spare)
+        layer, folded = last
+        reasoned: Tensor = layer.first(flat, padding, folded)  # type: ignore[operator]
         return reasoned.view(images, captions, -1), reasoned.new_zeros(0, captions)
 
 
@@ -347,6 +393,7 @@ class SafSimilarity(Similarity):
         self,
         nodes: Float[Tensor, "images captions nodes node"],
         there: Bool[Tensor, "captions nodes"],
+        plan: BlockPlan,  # noqa: ARG002 - has no layers
     ) -> tuple[Float[Tensor, "images captions node"], Float[Tensor, "extra captions"]]:
         """Sum each pair's nodes by normalised weights; add the statistics of each caption."""
         kind, wide = nodes.dtype, self.weigh.weight.dtype
