@@ -15,6 +15,7 @@ class _Host:
     name: str
     pages: deque[Planned] = field(default_factory=deque)
     in_flight: int = 0
+    visited: float = float("-inf")
     not_before: float = 0.0
     delay_s: float = 0.0
     queued: bool = False
@@ -80,19 +81,26 @@ class Scheduler:
         host.in_flight -= 1
         host.pages.appendleft(page)
         self._left += 1
-        host.not_before = max(host.not_before, time.monotonic() + pause_s)
+        self._put_off(host, time.monotonic() + pause_s)
+
+    def slow_down(self, site: str, delay_s: float) -> None:
+        """Raise the delay between visits to what a host asks for, from the last visit on."""
+        host = self._hosts[site]
+        if delay_s > host.delay_s:
+            host.delay_s = delay_s
+            if not self.is_local(site):
+                self._put_off(host, host.visited + delay_s)
+
+    def _put_off(self, host: _Host, due: float) -> None:
+        """Let a host wait until some time at least, also if its next page is queued already."""
+        host.not_before = max(host.not_before, due)
         self._ready = [(key, name) for key, name in self._ready if name != host.name]
-        self._waiting = [(due, name) for due, name in self._waiting if name != host.name]
+        self._waiting = [(at, name) for at, name in self._waiting if name != host.name]
         heapq.heapify(self._ready)
         heapq.heapify(self._waiting)
         host.queued = False
         self._queue(host)
         self._changed.set()
-
-    def slow_down(self, site: str, delay_s: float) -> None:
-        """Raise the delay between visits to what a host asks for."""
-        host = self._hosts[site]
-        host.delay_s = max(host.delay_s, delay_s)
 
     def _pop(self) -> Planned:
         _, name = heapq.heappop(self._ready)
@@ -101,8 +109,9 @@ class Scheduler:
         page = host.pages.popleft()
         host.in_flight += 1
         self._left -= 1
+        host.visited = time.monotonic()
         if not self.is_local(name):
-            host.not_before = time.monotonic() + max(self._delay_s, host.delay_s)
+            host.not_before = host.visited + max(self._delay_s, host.delay_s)
         self._queue(host)
         self._changed.set()
         return page

@@ -4,6 +4,8 @@ import asyncio
 import itertools
 import time
 
+import pytest
+
 from now_builder.crawl.politeness.scheduler import Scheduler
 from now_builder.formats.shard import Planned
 
@@ -59,6 +61,31 @@ def test_a_crawl_delay_makes_the_pauses_longer() -> None:
     scheduler.slow_down("a.org", 0.3)
     begun = visit_all(scheduler, 2, 0.0)
     assert begun[1][0] - begun[0][0] >= 0.29
+
+
+@pytest.mark.parametrize("limit", [1, 2])
+def test_a_crawl_delay_that_the_first_page_tells_counts_from_that_page_on(limit: int) -> None:
+    """robots.txt is read when a host's first page is visited; the second may be queued by then."""
+    scheduler = Scheduler(lines("a.org", "a.org", "a.org"), 0.01, limit, lambda _: False)
+
+    async def run() -> list[float]:
+        times = []
+        while (line := await scheduler.take()) is not None:
+            times.append(time.monotonic())
+            await asyncio.sleep(0.03)
+            scheduler.slow_down(line.site, 0.3)
+            scheduler.done(line)
+        return times
+
+    times = asyncio.run(run())
+    assert all(later - earlier >= 0.29 for earlier, later in itertools.pairwise(times))
+
+
+def test_a_crawl_delay_does_not_slow_down_a_local_host() -> None:
+    scheduler = Scheduler(lines("a.test", "a.test"), 0.0, 1, lambda _: True)
+    scheduler.slow_down("a.test", 5.0)
+    begun = visit_all(scheduler, 1, 0.0)
+    assert begun[1][0] - begun[0][0] < 1
 
 
 def test_no_page_is_given_out_twice_or_forgotten() -> None:
