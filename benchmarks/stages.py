@@ -128,17 +128,16 @@ def batches(keys: Sequence[str]) -> Iterator[FeatureBatch]:
         )
 
 
-def held_by(root: psutil.Process) -> tuple[float, float]:
-    """Return MiB that a process and its children hold for themselves, and their CPU seconds."""
-    memory, cpu = 0.0, 0.0
+def held_by(root: psutil.Process, cpu: dict[int, float]) -> float:
+    """Return MiB that a process and its children hold for themselves; note their CPU seconds."""
+    memory = 0.0
     with suppress(psutil.Error):
         for one in [root, *root.children(recursive=True)]:
             with suppress(psutil.Error):
-                now = one.memory_info()
+                now, times = one.memory_info(), one.cpu_times()
                 memory += (now.rss - now.shared) / 2**20
-        times = root.cpu_times()
-        cpu = times.user + times.system + times.children_user + times.children_system
-    return memory, cpu
+                cpu[one.pid] = times.user + times.system
+    return memory
 
 
 def measure(command: Sequence[str | Path], written: Path, kill_after: float | None = None) -> Cost:
@@ -150,15 +149,15 @@ def measure(command: Sequence[str | Path], written: Path, kill_after: float | No
         kill_after: Seconds after which all its processes are killed; without it, it must succeed.
 
     Returns:
-        Its cost; CPU seconds are its own and of what had ended.
+        Its cost; CPU seconds are those of each of its processes when last seen.
     """
-    start, most, cpu = time.perf_counter(), 0.0, 0.0
+    start, most = time.perf_counter(), 0.0
+    cpu: dict[int, float] = {}
     line = list(map(str, command))
     with subprocess.Popen(line, stdout=subprocess.DEVNULL, start_new_session=True) as process:
         root, killed = psutil.Process(process.pid), False
         while process.poll() is None:
-            memory, used = held_by(root)
-            most, cpu = max(most, memory), max(cpu, used)
+            most = max(most, held_by(root, cpu))
             if kill_after is not None and time.perf_counter() - start > kill_after:
                 os.killpg(process.pid, signal.SIGKILL)
                 killed = True
@@ -166,7 +165,7 @@ def measure(command: Sequence[str | Path], written: Path, kill_after: float | No
             time.sleep(0.1)
     if process.returncode and not killed:
         sys.exit(f"{' '.join(line)}: exit status {process.returncode}")
-    return Cost(time.perf_counter() - start, cpu, most, megabytes_of(written))
+    return Cost(time.perf_counter() - start, sum(cpu.values()), most, megabytes_of(written))
 
 
 def megabytes_of(written: Path) -> float:
