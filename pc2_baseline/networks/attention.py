@@ -124,12 +124,11 @@ class ScanSimilarity(ChunkedSimilarity):
         self.sharpness = sharpness
         self.bound = 1.0 + (log(_MOST_WORDS) / sharpness if pooling == "lse" else 0.0)
 
-    def _kept(self, captions: CaptionCodes, images: ImageCodes, _: torch.dtype) -> tuple[int, int]:
+    def _kept(self, captions: CaptionCodes, images: ImageCodes, _: torch.dtype) -> int:
         """Return the bytes of affinities, scaled ones, weights and mixtures of a block."""
         words = int(captions.lengths.sum()) // self.group.parts
         wide = images.regions.dtype.itemsize
-        kept = 4 * wide * len(images.regions) * images.regions.shape[1] * words
-        return kept, kept
+        return 4 * wide * len(images.regions) * images.regions.shape[1] * words
 
     def _block(
         self, images: ImageCodes, captions: CaptionCodes, plan: BlockPlan
@@ -244,14 +243,13 @@ class ImramSimilarity(ChunkedSimilarity):
         self.words = Memory(dim)
         self.regions = Memory(dim)
 
-    def _kept(self, captions: CaptionCodes, images: ImageCodes, _: torch.dtype) -> tuple[int, int]:
+    def _kept(self, captions: CaptionCodes, images: ImageCodes, _: torch.dtype) -> int:
         """Return the bytes of queries, gates and what is written, of a block, in all steps."""
         images_, regions, dim = images.regions.shape
         queries = int(captions.lengths.sum()) + regions * len(captions.lengths)
         cells = images_ * queries // self.group.parts
         attended = 4 * self.steps * cells * regions
-        kept = images.regions.dtype.itemsize * (4 * (self.steps - 1) * dim * cells + attended)
-        return kept, kept
+        return images.regions.dtype.itemsize * (4 * (self.steps - 1) * dim * cells + attended)
 
     def _block(
         self, images: ImageCodes, captions: CaptionCodes, plan: BlockPlan

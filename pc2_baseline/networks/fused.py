@@ -90,8 +90,6 @@ def reason(
     padding: Bool[Tensor, "pairs 1 nodes"],
     query: tuple[Float[Tensor, "node node"], Float[Tensor, " node"]],
     mix: tuple[Float[Tensor, "node node"], Float[Tensor, " node"]],
-    *,
-    keep_queries: bool = False,
 ) -> Float[Tensor, "pairs nodes node"]:
     """Update all nodes from all nodes.
 
@@ -100,11 +98,8 @@ def reason(
         scores = linear(nodes, *query) @ nodes.transpose(1, 2)
         attention = scores.masked_fill(padding, -inf).softmax(-1)
         return relu(linear(attention @ nodes, *mix))
-
-    With ``keep_queries`` the projected nodes are kept for the backward pass, as large as the nodes
-    themselves; else they are computed again there.
     """
-    updated: Tensor = _Reason.apply(nodes, padding, *query, *mix, keep_queries)
+    updated: Tensor = _Reason.apply(nodes, padding, *query, *mix)
     return updated
 
 
@@ -244,27 +239,24 @@ class _Reason(Function):
         query_bias: Tensor,
         mix: Tensor,
         mix_bias: Tensor,
-        keep_queries: bool,  # noqa: FBT001 - arguments of a Function have no names
     ) -> Tensor:
         kind = nodes.dtype
         asking = linear(nodes, query.to(kind), query_bias.to(kind))
         attention = _softmax(asking @ nodes.transpose(1, 2), padding)
         updated = linear(attention @ nodes, mix.to(kind), mix_bias.to(kind), rectify=True)
-        kept = asking if keep_queries else None
-        ctx.save_for_backward(nodes, attention, updated, query, query_bias, mix, kept)
+        ctx.save_for_backward(nodes, attention, updated, query, query_bias, mix)
         return updated
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        nodes, attention, updated, query, query_bias, mix, asking = ctx.saved_tensors
+        nodes, attention, updated, query, query_bias, mix = ctx.saved_tensors
         kind = nodes.dtype
         inner = torch.ops.aten.threshold_backward(gradient, updated, 0)
         of_mix = inner.flatten(0, 1).T @ (attention @ nodes).flatten(0, 1)
         of_mix_bias = inner.sum((0, 1)).to(mix.dtype)
         of_mixed = inner @ mix.to(kind)
         of_scores = _softmax_backward(of_mixed @ nodes.transpose(1, 2), attention)
-        if asking is None:
-            asking = linear(nodes, query.to(kind), query_bias.to(kind))
+        asking = linear(nodes, query.to(kind), query_bias.to(kind))
         of_nodes = torch.bmm(attention.transpose(1, 2), of_mixed)
         of_nodes.baddbmm_(of_scores.transpose(1, 2), asking)
         of_asking = of_scores @ nodes
@@ -272,7 +264,7 @@ class _Reason(Function):
         of_query_bias = of_asking.sum((0, 1)).to(query.dtype)
         of_nodes.flatten(0, 1).addmm_(of_asking.flatten(0, 1), query.to(kind))
         wide = (of_query.to(query.dtype), of_query_bias, of_mix.to(mix.dtype), of_mix_bias)
-        return of_nodes, None, *wide, None
+        return of_nodes, None, *wide
 
 
 class _Attend(Function):

@@ -48,14 +48,11 @@ class BlockPlan:
     Attributes:
         kind: Type of the large products.
         logits: Whether to return logits.
-        has_spare: Whether more may be kept for the backward pass than must be, so that less is
-            computed again.
         products: Products of parameters alone, of each layer.
     """
 
     kind: torch.dtype
     logits: bool = False
-    has_spare: bool = False
     products: tuple[tuple[Float[Tensor, "dim dim"], Float[Tensor, " dim"]], ...] = ()
 
 
@@ -125,10 +122,9 @@ class ChunkedSimilarity(BlockSimilarity):
         captions = CaptionCodes(words, caption, captions.lengths)
         chunk = self._chunk_bytes(images.pooled.device)
         cells = chunk // (kind.itemsize * self.width)
-        kept, spared = self._kept(captions, images, kind) if torch.is_grad_enabled() else (0, 0)
-        most = _mib(self.budget.keep_mb, KEEP_MB, images.pooled.device)
-        keep = kept <= most
-        block = partial(self._block, plan=BlockPlan(kind, logits, spared <= most, self._products()))
+        kept = self._kept(captions, images, kind) if torch.is_grad_enabled() else 0
+        keep = kept <= _mib(self.budget.keep_mb, KEEP_MB, images.pooled.device)
+        block = partial(self._block, plan=BlockPlan(kind, logits, self._products()))
         found = []
         lengths = captions.lengths[own].clamp(min=self.shortest).tolist()
         for start, stop in _runs(lengths, len(images.pooled), cells):
@@ -156,10 +152,8 @@ class ChunkedSimilarity(BlockSimilarity):
         """Return the size of the largest tensor in bytes."""
         return _mib(self.budget.chunk_mb, CHUNK_MB, device)
 
-    def _kept(
-        self, captions: CaptionCodes, images: ImageCodes, kind: torch.dtype
-    ) -> tuple[int, int]:
-        """Return the bytes of a rank that a block keeps for the backward pass, and at most may."""
+    def _kept(self, captions: CaptionCodes, images: ImageCodes, kind: torch.dtype) -> int:
+        """Return the bytes kept for the backward pass of a block, on this rank."""
         raise NotImplementedError
 
     def _products(self) -> tuple[tuple[Float[Tensor, "dim dim"], Float[Tensor, " dim"]], ...]:
@@ -226,16 +220,13 @@ class Similarity(ChunkedSimilarity):
         """
         raise NotImplementedError
 
-    def _kept(
-        self, captions: CaptionCodes, images: ImageCodes, kind: torch.dtype
-    ) -> tuple[int, int]:
-        """Return the bytes of nodes and attention by layer; with queries of all layers but one."""
+    def _kept(self, captions: CaptionCodes, images: ImageCodes, kind: torch.dtype) -> int:
+        """Return the bytes kept for the backward pass of a block: nodes, and attention by layer."""
         lengths = captions.lengths + 1
         nodes = int(lengths.sum()) * self.local.out_features
         attention = int(lengths.square().sum())
-        cell = kind.itemsize * len(images.pooled)
-        kept = cell * self.kept_layers * (nodes + attention) // self.group.parts
-        return kept, kept + cell * (self.kept_layers - 1) * nodes // self.group.parts
+        cells = len(images.pooled) * (nodes + attention) // self.group.parts
+        return kind.itemsize * self.kept_layers * cells
 
     def _block(
         self, images: ImageCodes, captions: CaptionCodes, plan: BlockPlan
@@ -290,8 +281,6 @@ class GraphLayer(nn.Module):
         nodes: Float[Tensor, "pairs nodes dim"],
         padding: Bool[Tensor, "pairs 1 nodes"],
         folded: tuple[Float[Tensor, "dim dim"], Float[Tensor, " dim"]],
-        *,
-        keep_queries: bool = False,
     ) -> Float[Tensor, "pairs nodes dim"]:
         """Update all nodes from all nodes.
 
@@ -299,10 +288,9 @@ class GraphLayer(nn.Module):
             nodes: Nodes that attend and are attended to.
             padding: Nodes that are padding.
             folded: What :meth:`folded` returns.
-            keep_queries: Whether to keep the projected nodes for the backward pass.
         """
         mix = self.mix.weight, self.mix.bias
-        return reason(nodes, padding, folded, mix, keep_queries=keep_queries)
+        return reason(nodes, padding, folded, mix)
 
     def first(
         self,
@@ -359,7 +347,7 @@ class SgrSimilarity(Similarity):
         flat = nodes.flatten(0, 1)
         *inner, last = zip(self.layers, plan.products, strict=True)
         for layer, folded in inner:
-            flat = layer(flat, padding, folded, keep_queries=plan.has_spare)
+            flat = layer(flat, padding, folded)
         layer, folded = last
         reasoned: Tensor = layer.first(flat, padding, folded)  # type: ignore[operator]
         return reasoned.view(images, captions, -1), reasoned.new_zeros(0, captions)

@@ -26,7 +26,8 @@ _EVERY = 3
 """Of so many cells of a row one is read: a letter covers several."""
 _WEIGHT = _EVERY / 2
 """Weight of a cell that is read, so that sums are those of every second one."""
-_CHUNK = 4096
+_CHUNK, _FEWEST = 4096, 256
+"""Cells that are read at once: at most, and of what their number is a multiple."""
 
 
 class WordReader(nn.Module):
@@ -111,17 +112,32 @@ class WordReader(nn.Module):
         sums = [boxes.new_zeros(len(boxes), word_vectors.WIDTH) for boxes in regions]
         for scale in _SCALES:
             maps, logits = self.maps(_shrink(grey, scale))
-            for number, boxes in enumerate(regions):
-                row, column = letters(logits[number])
-                inside = _within(boxes, row * DOWN * scale, column * ACROSS * scale, scale)
-                wanted = inside.any(dim=0)
-                row, column, inside = row[wanted], column[wanted], inside[:, wanted]
-                page = torch.full_like(row, number)
-                for start in range(0, len(row), _CHUNK):
-                    part = slice(start, start + _CHUNK)
-                    vectors = self.read(maps, (page[part], row[part], column[part]))
-                    sums[number] += inside[:, part].to(vectors.dtype) @ vectors
+            seen = [_seen(boxes, page, scale) for boxes, page in zip(regions, logits, strict=True)]
+            vectors = self._read_all(maps, [cells for cells, _ in seen])
+            for number, (_, inside) in enumerate(seen):
+                sums[number] += inside.to(vectors[number].dtype) @ vectors[number]
         return torch.cat(sums) * _WEIGHT
+
+    def _read_all(
+        self,
+        maps: Float[Tensor, "n channels rows columns"],
+        cells: Sequence[tuple[Int64[Tensor, " _"], Int64[Tensor, " _"]]],
+    ) -> list[Float[Tensor, "_ 256"]]:
+        """Read cells of each page, rows and columns, in batches of few sizes.
+
+        A CPU's library makes a kernel for each size and keeps a thousand of them.
+        """
+        counts = [len(row) for row, _ in cells]
+        count = sum(counts)
+        page = torch.repeat_interleave(torch.tensor(counts, device=maps.device))
+        row, column = (torch.cat(part) for part in zip(*cells, strict=True))
+        places = [F.pad(part, (0, -count % _FEWEST)) for part in (page, row, column)]
+        read = [
+            self.read(maps, (places[0][part], places[1][part], places[2][part]))
+            for part in (slice(at, at + _CHUNK) for at in range(0, count, _CHUNK))
+        ]
+        found = torch.cat([maps.new_zeros(0, word_vectors.WIDTH, dtype=torch.float32), *read])
+        return list(torch.split(found[:count], counts))
 
 
 def letters(
@@ -153,6 +169,16 @@ def _shrink(pages: Float[Tensor, "n 1 h w"], scale: int) -> Float[Tensor, "n 1 i
     shrunk = pages if scale == 1 else F.avg_pool2d(pages, scale)
     down, across = -shrunk.shape[2] % DOWN, -shrunk.shape[3] % ACROSS
     return F.pad(shrunk, (0, across, 0, down), mode="replicate") if down or across else shrunk
+
+
+def _seen(
+    boxes: Float[Tensor, "boxes 4"], logits: Float[Tensor, "rows columns"], scale: int
+) -> tuple[tuple[Int64[Tensor, " cells"], Int64[Tensor, " cells"]], Bool[Tensor, "boxes cells"]]:
+    """Return row and column of a page's cells that lie in a box, and in which boxes each does."""
+    row, column = letters(logits)
+    inside = _within(boxes, row * DOWN * scale, column * ACROSS * scale, scale)
+    wanted = inside.any(dim=0)
+    return (row[wanted], column[wanted]), inside[:, wanted]
 
 
 def _within(
