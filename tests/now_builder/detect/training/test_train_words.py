@@ -303,7 +303,8 @@ def test_words_of_two_hundred_languages_come_from_the_packages():
 @pytest.mark.slow
 def test_the_command_is_killed_and_goes_on(tmp_path):
     weights = tmp_path / "new.safetensors"
-    command = [sys.executable, "-m", "now_builder", "train-words", weights, "--steps", "8",
+    command = [sys.executable, "-c", "from now_builder.cli import main; main()", "train-words",
+               weights, "--steps", "8",
                "--checkpoint-every", "2", "--threads", "1"]  # fmt: skip
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     checkpoint = checkpoint_path(weights)
