@@ -10,13 +10,13 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from pc2_baseline.config import Settings
+from pc2_baseline.data.page_means import centre_and_scale, mean_regions
 from pc2_baseline.data.pairs import PairSet
 from pc2_baseline.method_settings.ridge import RidgeSettings
 from pc2_baseline.modules.coteaching import DIVISIONS
 from pc2_baseline.modules.division import divide
 from pc2_baseline.modules.folds import assign_folds
 from pc2_baseline.modules.lsa import Lsa, fit_lsa
-from pc2_baseline.modules.page_means import centre_and_scale, mean_regions
 from pc2_baseline.modules.reading import Reading, fit_reading
 from pc2_baseline.networks.fused import unit
 from pc2_baseline.progress import bar

@@ -9,9 +9,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from now_builder.errors import ConfigError
+from pc2_baseline.data.page_means import centre_and_scale, mean_regions
 from pc2_baseline.data.pairs import PairSet, cut, pad
 from pc2_baseline.data.seen_words import SeenWords
-from pc2_baseline.modules.page_means import centre_and_scale, mean_regions
 from pc2_baseline.networks.fused import unit
 from pc2_baseline.networks.reading import FEWEST, WordSides, letter_sums
 from pc2_baseline.networks.whitening import Whitening, fit_whitening

@@ -18,13 +18,7 @@ from now_builder.formats.features import REGIONS
 from pc2_baseline.networks.codes import CaptionCodes, ImageCodes, word_mask
 from pc2_baseline.networks.cosine import cosine_logits
 from pc2_baseline.networks.fused import EPSILON, unit
-from pc2_baseline.networks.similarity import (
-    DEFAULT_BUDGET,
-    SLOPE,
-    BlockPlan,
-    ChunkedSimilarity,
-    MemoryBudget,
-)
+from pc2_baseline.networks.similarity import DEFAULT_BUDGET, SLOPE, ChunkedSimilarity, MemoryBudget
 
 Direction = Literal["t2i", "i2t"]
 Pooling = Literal["lse", "mean"]
@@ -131,16 +125,16 @@ class ScanSimilarity(ChunkedSimilarity):
         return 4 * wide * len(images.regions) * images.regions.shape[1] * words
 
     def _block(
-        self, images: ImageCodes, captions: CaptionCodes, plan: BlockPlan
+        self, images: ImageCodes, captions: CaptionCodes, kind: torch.dtype, *, logits: bool
     ) -> Float[Tensor, "rows captions"]:
         words, there = _unpadded(captions)
         if self.direction == "t2i":
-            cosines = self._cosines(images.regions, words, plan.kind, None)
+            cosines = self._cosines(images.regions, words, kind, None)
             similarity = self._pool(cosines, there)
         else:
-            cosines = self._cosines(words, images.regions, plan.kind, there)
+            cosines = self._cosines(words, images.regions, kind, there)
             similarity = self._pool(cosines, torch.ones_like(cosines[0], dtype=torch.bool)).T
-        return cosine_logits(similarity, self.bound) if plan.logits else similarity
+        return cosine_logits(similarity, self.bound) if logits else similarity
 
     def _cosines(
         self,
@@ -252,16 +246,14 @@ class ImramSimilarity(ChunkedSimilarity):
         return images.regions.dtype.itemsize * (4 * (self.steps - 1) * dim * cells + attended)
 
     def _block(
-        self, images: ImageCodes, captions: CaptionCodes, plan: BlockPlan
+        self, images: ImageCodes, captions: CaptionCodes, kind: torch.dtype, *, logits: bool
     ) -> Float[Tensor, "rows captions"]:
         words, there = _unpadded(captions)
         all_regions = there.new_ones(images.regions.shape[:2])
-        by_words = self._match(images.regions, words, (all_regions, there), self.words, plan.kind)
-        by_regions = self._match(
-            words, images.regions, (there, all_regions), self.regions, plan.kind
-        )
+        by_words = self._match(images.regions, words, (all_regions, there), self.words, kind)
+        by_regions = self._match(words, images.regions, (there, all_regions), self.regions, kind)
         similarity = by_words + by_regions.T
-        return cosine_logits(similarity, self.bound) if plan.logits else similarity
+        return cosine_logits(similarity, self.bound) if logits else similarity
 
     def _match(
         self,

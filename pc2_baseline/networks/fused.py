@@ -12,8 +12,6 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.nn import functional
 
-from pc2_baseline.networks.onednn_products import linear
-
 EPSILON = 1e-8
 
 
@@ -176,7 +174,7 @@ class _LocalNodes(Function):
         for block in _blocks(len(regions), len(flat), cells):
             weights = attend(regions[block], words, *attention).to(kind)
             squares = _difference(weights, fast[block], flat).square_()
-            local = linear(squares, weight.to(kind), bias.to(kind))
+            local = functional.linear(squares, weight.to(kind), bias.to(kind))
             local = local.view(-1, captions, longest, len(weight))
             lengths[block] = torch.linalg.vector_norm(
                 local, dim=-1, keepdim=True, dtype=words.dtype
@@ -241,9 +239,9 @@ class _Reason(Function):
         mix_bias: Tensor,
     ) -> Tensor:
         kind = nodes.dtype
-        asking = linear(nodes, query.to(kind), query_bias.to(kind))
+        asking = functional.linear(nodes, query.to(kind), query_bias.to(kind))
         attention = _softmax(asking @ nodes.transpose(1, 2), padding)
-        updated = linear(attention @ nodes, mix.to(kind), mix_bias.to(kind), rectify=True)
+        updated = functional.linear(attention @ nodes, mix.to(kind), mix_bias.to(kind)).relu_()
         ctx.save_for_backward(nodes, attention, updated, query, query_bias, mix)
         return updated
 
@@ -256,7 +254,7 @@ class _Reason(Function):
         of_mix_bias = inner.sum((0, 1)).to(mix.dtype)
         of_mixed = inner @ mix.to(kind)
         of_scores = _softmax_backward(of_mixed @ nodes.transpose(1, 2), attention)
-        asking = linear(nodes, query.to(kind), query_bias.to(kind))
+        asking = functional.linear(nodes, query.to(kind), query_bias.to(kind))
         of_nodes = torch.bmm(attention.transpose(1, 2), of_mixed)
         of_nodes.baddbmm_(of_scores.transpose(1, 2), asking)
         of_asking = of_scores @ nodes

@@ -6,9 +6,6 @@ from functools import cache
 from pathlib import Path
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
-from torch.nn import functional
 
 _FINER_THAN_BF16 = 1 + 2**-12
 _CPU_INFO = Path("/proc/cpuinfo")
@@ -47,38 +44,6 @@ def fast_float32(width: int) -> Iterator[bool]:
         yield on
     finally:
         switch.fp32_precision = before
-
-
-def linear(
-    x: Float[Tensor, "*shape inputs"],
-    weight: Float[Tensor, "outputs inputs"],
-    bias: Float[Tensor, " outputs"],
-    *,
-    rectify: bool = False,
-) -> Float[Tensor, "*shape outputs"]:
-    """Return ``linear(x, weight, bias)``, or ``relu`` of it; no gradient flows through.
-
-    Where oneDNN does the products, bias and rectifier are part of the product: PyTorch's own
-    function copies the bias to every row first. The values are the same.
-    """
-    if x.device.type == "cpu" and _by_onednn(x.dtype):
-        after = "relu" if rectify else "none"
-        fused: Tensor = torch.ops.mkldnn._linear_pointwise(  # noqa: SLF001
-            x, weight, bias, after, [], None
-        )
-        return fused
-    plain = functional.linear(x, weight, bias)
-    return plain.relu_() if rectify else plain
-
-
-def _by_onednn(kind: torch.dtype) -> bool:
-    """Whether oneDNN does a CPU's products of some type, and can add a bias to them."""
-    if not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
-        return False
-    if kind == torch.bfloat16:
-        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())  # noqa: SLF001
-    switch = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
-    return kind == torch.float32 and switch.fp32_precision == "bf16"
 
 
 @cache

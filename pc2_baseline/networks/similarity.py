@@ -41,21 +41,6 @@ class MemoryBudget:
 DEFAULT_BUDGET = MemoryBudget()
 
 
-@dataclass(frozen=True, slots=True)
-class BlockPlan:
-    """What the chunks of a block have in common.
-
-    Attributes:
-        kind: Type of the large products.
-        logits: Whether to return logits.
-        products: Products of parameters alone, of each layer.
-    """
-
-    kind: torch.dtype
-    logits: bool = False
-    products: tuple[tuple[Float[Tensor, "dim dim"], Float[Tensor, " dim"]], ...] = ()
-
-
 class BlockSimilarity(nn.Module):
     """Score every image of a block against every caption; a subclass defines :meth:`forward`.
 
@@ -124,15 +109,17 @@ class ChunkedSimilarity(BlockSimilarity):
         cells = chunk // (kind.itemsize * self.width)
         kept = self._kept(captions, images, kind) if torch.is_grad_enabled() else 0
         keep = kept <= _mib(self.budget.keep_mb, KEEP_MB, images.pooled.device)
-        block = partial(self._block, plan=BlockPlan(kind, logits, self._products()))
+        block = partial(self._block, logits=logits)
         found = []
         lengths = captions.lengths[own].clamp(min=self.shortest).tolist()
         for start, stop in _runs(lengths, len(images.pooled), cells):
             part = captions[own[start:stop]]
             found.append(
-                block(images, part)
+                block(images, part, kind)
                 if keep
-                else checkpoint(block, images, part, use_reentrant=False, preserve_rng_state=False)
+                else checkpoint(
+                    block, images, part, kind, use_reentrant=False, preserve_rng_state=False
+                )
             )
         none = _nothing_of(images, captions, len(images.pooled) + self.extra)
         gathered = self.group.gather(torch.cat([none, *found], 1), len(order))
@@ -156,19 +143,16 @@ class ChunkedSimilarity(BlockSimilarity):
         """Return the bytes kept for the backward pass of a block, on this rank."""
         raise NotImplementedError
 
-    def _products(self) -> tuple[tuple[Float[Tensor, "dim dim"], Float[Tensor, " dim"]], ...]:
-        """Return the products of parameters alone that all chunks of a block need."""
-        return ()
-
     def _block(
-        self, images: ImageCodes, captions: CaptionCodes, plan: BlockPlan
+        self, images: ImageCodes, captions: CaptionCodes, kind: torch.dtype, *, logits: bool
     ) -> Float[Tensor, "rows captions"]:
         """Score a chunk of captions.
 
         Args:
             images: Images of the block.
             captions: Captions of the chunk.
-            plan: What the chunks of the block have in common.
+            kind: Type of the large products.
+            logits: Whether to return logits.
 
         Returns:
             A row an image, then :attr:`extra` rows of figures for :meth:`note`.
@@ -206,14 +190,12 @@ class Similarity(ChunkedSimilarity):
         self,
         nodes: Float[Tensor, "images captions nodes node"],
         there: Bool[Tensor, "captions nodes"],
-        plan: BlockPlan,
     ) -> tuple[Float[Tensor, "images captions node"], Float[Tensor, "extra captions"]]:
         """Turn the nodes of each pair into one vector.
 
         Args:
             nodes: The global one first, then one a word.
             there: Nodes that are not padding.
-            plan: What the chunks of the block have in common.
 
         Returns:
             The vector of each pair, and figures of each caption for :meth:`note`.
@@ -229,7 +211,7 @@ class Similarity(ChunkedSimilarity):
         return kind.itemsize * self.kept_layers * cells
 
     def _block(
-        self, images: ImageCodes, captions: CaptionCodes, plan: BlockPlan
+        self, images: ImageCodes, captions: CaptionCodes, kind: torch.dtype, *, logits: bool
     ) -> Float[Tensor, "rows captions"]:
         longest = int(captions.lengths.max())
         words = captions.words[:, :longest]
@@ -237,7 +219,7 @@ class Similarity(ChunkedSimilarity):
         whole = squared_difference(
             images.pooled, captions.pooled, self.whole.weight, self.whole.bias
         )
-        cells = self._chunk_bytes(words.device) // (plan.kind.itemsize * words.shape[2])
+        cells = self._chunk_bytes(words.device) // (kind.itemsize * words.shape[2])
         nodes = local_nodes(
             unit(whole),
             images.regions,
@@ -245,12 +227,11 @@ class Similarity(ChunkedSimilarity):
             self.local.weight,
             self.local.bias,
             (TEMPERATURE, SLOPE),
-            (plan.kind, cells),
+            (kind, cells),
         )
-        there = functional.pad(mask, (1, 0), value=True)
-        concluded, figures = self.conclude(nodes, there, plan)
+        concluded, figures = self.conclude(nodes, functional.pad(mask, (1, 0), value=True))
         scores = self.evaluate(concluded).squeeze(-1)
-        return torch.cat([scores if plan.logits else torch.sigmoid(scores), figures])
+        return torch.cat([scores if logits else torch.sigmoid(scores), figures])
 
 
 class GraphLayer(nn.Module):
@@ -277,34 +258,25 @@ class GraphLayer(nn.Module):
         xavier(self)
 
     def forward(
-        self,
-        nodes: Float[Tensor, "pairs nodes dim"],
-        padding: Bool[Tensor, "pairs 1 nodes"],
-        folded: tuple[Float[Tensor, "dim dim"], Float[Tensor, " dim"]],
+        self, nodes: Float[Tensor, "pairs nodes dim"], padding: Bool[Tensor, "pairs 1 nodes"]
     ) -> Float[Tensor, "pairs nodes dim"]:
         """Update all nodes from all nodes.
 
         Args:
             nodes: Nodes that attend and are attended to.
             padding: Nodes that are padding.
-            folded: What :meth:`folded` returns.
         """
-        mix = self.mix.weight, self.mix.bias
-        return reason(nodes, padding, folded, mix)
+        return reason(nodes, padding, self._folded(), (self.mix.weight, self.mix.bias))
 
     def first(
-        self,
-        nodes: Float[Tensor, "pairs nodes dim"],
-        padding: Bool[Tensor, "pairs 1 nodes"],
-        folded: tuple[Float[Tensor, "dim dim"], Float[Tensor, " dim"]],
+        self, nodes: Float[Tensor, "pairs nodes dim"], padding: Bool[Tensor, "pairs 1 nodes"]
     ) -> Float[Tensor, "pairs dim"]:
         """Update the first node alone, in full precision from the attention on."""
-        weight, bias = folded
+        weight, bias = self._folded()
         mixed = conclude(nodes, padding, (weight.to(nodes.dtype), bias.to(nodes.dtype)))
         return functional.relu(self.mix(mixed.to(weight.dtype)))
 
-    def folded(self) -> tuple[Float[Tensor, "dim dim"], Float[Tensor, " dim"]]:
-        """Return the product of query and key projection, and of the query's bias with the key."""
+    def _folded(self) -> tuple[Float[Tensor, "dim dim"], Float[Tensor, " dim"]]:
         return self.key.weight.T @ self.query.weight, self.query.bias @ self.key.weight
 
 
@@ -331,25 +303,19 @@ class SgrSimilarity(Similarity):
         self.layers = nn.ModuleList(GraphLayer(node_dim) for _ in range(layers))
         self.kept_layers = layers
 
-    def _products(self) -> tuple[tuple[Float[Tensor, "dim dim"], Float[Tensor, " dim"]], ...]:
-        """Return the folded projections of each layer."""
-        return tuple(layer.folded() for layer in self.layers)  # type: ignore[operator]
-
     def conclude(
         self,
         nodes: Float[Tensor, "images captions nodes node"],
         there: Bool[Tensor, "captions nodes"],
-        plan: BlockPlan,
     ) -> tuple[Float[Tensor, "images captions node"], Float[Tensor, "extra captions"]]:
         """Reason over the graph of each pair's nodes and return the global one."""
         images, captions = nodes.shape[:2]
         padding = ~there.expand(images, -1, -1).reshape(images * captions, 1, -1)
         flat = nodes.flatten(0, 1)
-        *inner, last = zip(self.layers, plan.products, strict=True)
-        for layer, folded in inner:
-            flat = layer(flat, padding, folded)
-        layer, folded = last
-        reasoned: Tensor = layer.first(flat, padding, folded)  # type: ignore[operator]
+        *inner, last = self.layers
+        for layer in inner:
+            flat = layer(flat, padding)
+        reasoned: Tensor = last.first(flat, padding)  # type: ignore[operator]
         return reasoned.view(images, captions, -1), reasoned.new_zeros(0, captions)
 
 
@@ -381,7 +347,6 @@ class SafSimilarity(Similarity):
         self,
         nodes: Float[Tensor, "images captions nodes node"],
         there: Bool[Tensor, "captions nodes"],
-        plan: BlockPlan,  # noqa: ARG002 - has no layers
     ) -> tuple[Float[Tensor, "images captions node"], Float[Tensor, "extra captions"]]:
         """Sum each pair's nodes by normalised weights; add the statistics of each caption."""
         kind, wide = nodes.dtype, self.weigh.weight.dtype

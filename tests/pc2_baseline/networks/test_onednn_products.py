@@ -54,37 +54,3 @@ def test_the_processor_and_the_width_decide(switch, monkeypatch, tmp_path, vendo
         assert (switch.fp32_precision == "bf16") == (turned or before == "bf16")
     products._is_intel.cache_clear()
     assert switch.fp32_precision == before
-
-
-@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16, torch.float64])
-@pytest.mark.parametrize("by_onednn", [True, False])
-@pytest.mark.parametrize("rectify", [True, False])
-def test_a_bias_within_the_product_gives_what_pytorchs_own_function_gives(
-    switch, kind, by_onednn, rectify
-):
-    x = torch.randn(3, 7, 64).to(kind)
-    weight, bias = torch.randn(32, 64).to(kind), torch.randn(32).to(kind)
-    plain = torch.nn.functional.linear(x.double(), weight.double(), bias.double())
-    wanted = plain.relu() if rectify else plain
-    before = switch.fp32_precision
-    if by_onednn:
-        with products.fast_float32(1024), torch.no_grad():
-            found = products.linear(x, weight, bias, rectify=rectify)
-    else:
-        with torch.no_grad():
-            found = products.linear(x, weight, bias, rectify=rectify)
-    assert found.dtype == kind
-    finest = {torch.float32: 1e-5, torch.bfloat16: 0.2, torch.float64: 1e-12}[kind]
-    assert (found.double() - wanted).abs().max() < finest * 10
-    assert switch.fp32_precision == before
-
-
-def test_what_onednn_lacks_is_left_to_pytorchs_own_function(monkeypatch):
-    class Less:
-        """An older PyTorch's operators."""
-
-    monkeypatch.setattr(torch.ops, "mkldnn", Less())
-    x, weight, bias = torch.randn(5, 8), torch.randn(4, 8), torch.randn(4)
-    with products.fast_float32(1024):
-        found = products.linear(x, weight, bias)
-    assert torch.allclose(found, torch.nn.functional.linear(x, weight, bias), atol=1e-6)
