@@ -174,7 +174,7 @@ class Features:
         self.path = path
         self.attributes = _attributes(path, file)
         self.keys = _keys(path, file)
-        self._data = {name: _mapped(file, _dataset(path, file, name)) for name in LAYOUT}
+        self._data = {name: _opened(path, file, _dataset(path, file, name)) for name in LAYOUT}
         for name, (shape, _) in LAYOUT.items():
             found, expected = self._data[name].shape, (len(self.keys), *shape)
             if found != expected:
@@ -185,9 +185,10 @@ class Features:
 
     @property
     def dataset(self) -> Any:
-        """``/regions``, unread: mapped into memory if it lies in one piece, else as h5py gives it.
+        """``/regions``, unread: mapped into memory if it lies in one piece, else in chunks.
 
-        Both take slices and rising row numbers, and have ``shape`` and ``dtype``.
+        Both take slices and rising row numbers, and have ``shape`` and ``dtype``. Taking rows of
+        chunks raises a :class:`FormatError` if they cannot be read.
         """
         return self._data["regions"]
 
@@ -197,11 +198,7 @@ class Features:
         Raises:
             FormatError: If they cannot be read.
         """
-        try:
-            values: Shaped[np.ndarray, "pages ..."] = np.array(self._data[name][rows])
-        except (OSError, RuntimeError) as error:
-            raise FormatError(self.path, f"torn: /{name} cannot be read ({error})") from None
-        return values
+        return np.array(self._data[name][rows])
 
     def read(self, rows: slice | Integer[np.ndarray, " rows"]) -> FeatureBatch:
         """Read some rows, in the order asked for."""
@@ -211,10 +208,7 @@ class Features:
         if len(order) and int(order[-1] - order[0]) < 4 * len(order):
             # One read of a range is far quicker than many of single rows.
             index, back = slice(order[0], order[-1] + 1), numbers - order[0]
-        try:
-            values = {name: np.asarray(data[index])[back] for name, data in self._data.items()}
-        except (OSError, RuntimeError) as error:
-            raise FormatError(self.path, f"torn: rows cannot be read ({error})") from None
+        values = {name: np.asarray(data[index])[back] for name, data in self._data.items()}
         return FeatureBatch([self.keys[number] for number in numbers], **values)
 
     def batches(self, size: int = 256) -> Iterator[FeatureBatch]:
@@ -383,10 +377,32 @@ def _check_storage(path: Path, file: h5py.File, data: h5py.Dataset, item: int) -
         raise FormatError(path, f"{data.name}: chunks of {found} bytes, expected {chunk}")
 
 
-def _mapped(file: h5py.File, data: h5py.Dataset) -> Any:
+class _Chunks:
+    """A dataset in chunks, unread: reading rows of it fails in one way, however HDF5 fails."""
+
+    def __init__(self, path: Path, data: h5py.Dataset) -> None:
+        self._path, self._data = path, data
+        self.shape, self.dtype = data.shape, data.dtype
+
+    def __len__(self) -> int:
+        return int(self.shape[0])
+
+    def __getitem__(self, rows: Any) -> Shaped[np.ndarray, "..."]:
+        try:
+            return np.asarray(self._data[rows])
+        except (OSError, RuntimeError) as error:
+            problem = f"torn: {self._data.name} cannot be read ({error})"
+            raise FormatError(self._path, problem) from None
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Shaped[np.ndarray, "..."]:  # noqa: FBT001
+        """Read the whole, as numpy asks for it."""
+        return self[:].astype(self.dtype if dtype is None else dtype, copy=False)
+
+
+def _opened(path: Path, file: h5py.File, data: h5py.Dataset) -> Any:
     """Map a dataset into memory if it lies in one piece."""
     offset = data.id.get_offset()
     if offset is None or not data.size:
-        return data
+        return _Chunks(path, data)
     with os.fdopen(os.dup(file.id.get_vfd_handle()), "rb") as raw:
         return np.memmap(raw, data.dtype, "r", offset, data.shape)

@@ -130,6 +130,8 @@ class Proxy:
             except Refused as refused:
                 page.refusals.setdefault((host, port), refused)
                 raise
+            if page.received <= page.limit:  # else it stays refused
+                page.refusals.pop((host, port), None)
         except Refused as refused:
             pipe.client.write(_refusal_response(refused))
             await pipe.client.drain()

@@ -4,12 +4,14 @@ import asyncio
 import ssl
 from collections import OrderedDict
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 from urllib.parse import urlsplit
 
 import httpx
 
 from now_builder.crawl.politeness.proxy import Proxy
+from now_builder.crawl.politeness.resolver import Refused
 from now_builder.crawl.politeness.robots_rules import RobotsRules, parse_robots
 
 PRODUCT = "noise-of-web"
@@ -20,6 +22,15 @@ _REDIRECTS = 5
 _TIMEOUT_S = 10.0
 _ORIGINS = 20_000
 _LONGEST_DELAY_S = 30.0
+_AGAIN_S = 0.5
+"""After a connection that broke; then for the second and last time."""
+_FAILED_S = 60.0
+"""So long a failure counts; after that the next page of the origin asks again."""
+
+_BROKEN = frozenset(
+    {"ConnectError", "ReadError", "WriteError", "CloseError", "RemoteProtocolError"}
+)
+"""Notes on connections that broke: names of errors of httpx."""
 
 _HUNG_UP = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
 
@@ -50,7 +61,10 @@ class _Rules:
 
 
 class Robots:
-    """Decides by robots.txt; the file of each origin is fetched once, by a proxy of its own."""
+    """Decides by robots.txt; the file of each origin is fetched once, by a proxy of its own.
+
+    A connection that broke is tried again at once, and whatever failed again after a minute.
+    """
 
     def __init__(self, proxy: Proxy, user_agent: str) -> None:
         self._proxy = proxy
@@ -97,6 +111,24 @@ class Robots:
         return Decision("robots", "disallowed", delay)
 
     async def _fetch(self, origin: str) -> _Rules:
+        found: _Rules | None = None
+        try:
+            try:
+                found = await self._ask(origin)
+            except Refused as refused:
+                if refused.reason != "net_error":
+                    raise
+            if found is None or found.note in _BROKEN:
+                await asyncio.sleep(_AGAIN_S)
+                found = None
+                found = await self._ask(origin)
+            return found
+        finally:
+            if found is None or found.problem:
+                forget = partial(self._known.pop, origin, None)
+                asyncio.get_running_loop().call_later(_FAILED_S, forget)
+
+    async def _ask(self, origin: str) -> _Rules:
         try:
             async with asyncio.timeout(2 * _TIMEOUT_S):
                 status, body = await self._get(f"{origin}/robots.txt")

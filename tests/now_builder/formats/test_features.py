@@ -226,6 +226,24 @@ def test_a_torn_file_is_one_line(path: Path, share: float) -> None:
     refused(path)
 
 
+@pytest.mark.parametrize("pages", [15, 0])
+def test_rows_that_cannot_be_read_are_the_files_error(tmp_path: Path, pages: int) -> None:
+    """A forged fill value is noticed by HDF5 only when it reads."""
+    path, keys = tmp_path / "f.h5", [f"{i}" for i in range(pages)]
+    write_features(path, [batch(keys)] if keys else [], {})
+    fill = bytes([2, 3, 2, 1, 0, 0, 0])  # its version, when it is written, and how long it is
+    path.write_bytes(path.read_bytes().replace(fill + b"\0", fill + b"\xdb"))
+    with open_features(path) as features:
+        for read in (
+            lambda: features.dataset[0:1],
+            lambda: np.asarray(features.dataset),
+            lambda: features.read(slice(0, 1)),
+            lambda: features.column("boxes", slice(0, 1)),
+        ):
+            with pytest.raises(FormatError, match=r"torn: /.*cannot be read"):
+                read()
+
+
 def test_text_instead_of_hdf5_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "f.h5").write_text("not at all\n" * 100, encoding="utf-8")
     refused(tmp_path / "f.h5", "HDF5")

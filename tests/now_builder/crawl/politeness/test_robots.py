@@ -1,20 +1,25 @@
 """robots.txt: asked once per origin, read by RFC 9309, through the same way out."""
 
 import asyncio
+import socket
 from collections.abc import Awaitable, Callable
 
 import pytest
 
+from now_builder.crawl.politeness import robots as robots_module
 from now_builder.crawl.politeness.proxy import Proxy
 from now_builder.crawl.politeness.resolver import Refused, Resolver, parse_mapping
 from now_builder.crawl.politeness.robots import Robots
 
 
 class Sites:
-    """Hosts with a robots.txt each: (status, headers, body); ``None`` hangs up."""
+    """Hosts with a robots.txt each: (status, headers, body); ``None`` hangs up.
 
-    def __init__(self, answers: dict[str, tuple[int, str, bytes] | None]) -> None:
-        self.answers = answers
+    So do all at the first ``broken`` requests.
+    """
+
+    def __init__(self, answers: dict[str, tuple[int, str, bytes] | None], broken: int = 0) -> None:
+        self.answers, self.broken = answers, broken
         self.asked: list[str] = []
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -22,6 +27,8 @@ class Sites:
         host = next(line[6:] for line in head.split("\r\n") if line.lower().startswith("host: "))
         self.asked.append(host + head.split(" ")[1])
         answer = self.answers.get(host.strip())
+        if len(self.asked) <= self.broken:
+            answer = None
         if answer is not None:
             status, headers, body = answer
             writer.write(
@@ -108,6 +115,59 @@ def test_many_pages_of_a_site_wait_for_one_answer() -> None:
 
     ask(sites, work)
     assert len(sites.asked) == 1
+
+
+def test_a_connection_that_broke_is_tried_once_more() -> None:
+    sites = Sites({"a.test": (200, "", RULES)}, broken=1)
+
+    async def work(robots: Robots) -> None:
+        decisions = await asyncio.gather(*(robots.decide(f"http://a.test/{n}") for n in range(9)))
+        assert {decision.verdict for decision in decisions} == {"allowed"}
+
+    ask(sites, work)
+    assert len(sites.asked) == 2
+
+
+def test_a_failure_counts_for_a_while_and_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(robots_module, "_FAILED_S", 0.5)
+    sites = Sites({"a.test": (200, "", RULES)}, broken=2)
+
+    async def work(robots: Robots) -> None:
+        for _ in range(3):
+            assert (await robots.decide("http://a.test/")).verdict == "robots_unreachable"
+        assert len(sites.asked) == 2
+        await asyncio.sleep(0.6)
+        assert (await robots.decide("http://a.test/")).verdict == "allowed"
+        await asyncio.sleep(0.6)
+        assert (await robots.decide("http://a.test/")).verdict == "allowed"
+
+    ask(sites, work)
+    assert len(sites.asked) == 3
+
+
+def test_a_host_that_can_be_reached_again_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a host is down the proxy refuses it; that must not outlast the host's return."""
+    monkeypatch.setattr(robots_module, "_FAILED_S", 0.2)
+    sites = Sites({"a.test": (200, "", RULES)})
+
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+
+    async def run() -> None:
+        mapping = parse_mapping(f"*.test:127.0.0.1:{port}")
+        async with Proxy(Resolver([mapping], allow_private=True)) as proxy:
+            proxy.begin(1 << 40)
+            robots = Robots(proxy, "noise-of-web/test")
+            for _ in range(2):
+                with pytest.raises(Refused, match="net_error"):
+                    await robots.decide("http://a.test/")
+            server = await asyncio.start_server(sites.serve, "127.0.0.1", port)
+            await asyncio.sleep(0.3)
+            assert (await robots.decide("http://a.test/")).verdict == "allowed"
+            await robots.close()
+            server.close()
+
+    asyncio.run(run())
 
 
 def test_a_host_that_cannot_be_found_is_not_blamed_on_robots() -> None:
