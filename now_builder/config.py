@@ -83,14 +83,21 @@ def build(model: type[Model], tree: dict[str, Any], origin: str) -> Model:
     try:
         return model.model_validate(tree)
     except ValidationError as error:
-        problems = "; ".join(
-            f"{'.'.join(str(part) for part in item['loc'])}: expected {expected_by(item)}"
+        items = error.errors()
+        problems = [
+            f"{'.'.join(f'{part!s:.60}' for part in item['loc'])}: expected {expected_by(item)}"
             f" (found {_found(item)})"
             if item["loc"]
             else item["msg"].removeprefix("Value error, ")  # of several sections at once
-            for item in error.errors()
-        )
-        raise ConfigError(f"{origin}: {problems}") from None
+            for item in items[:_SHOWN]
+        ]
+        if len(items) > _SHOWN:
+            problems.append(f"{len(items) - _SHOWN} more")
+        raise ConfigError(f"{origin}: {'; '.join(problems)}") from None
+
+
+_SHOWN = 12
+"""Problems in a message."""
 
 
 _PREFIXES = ("Value error, ", "Input should be ", "String should have ", "String should match ")

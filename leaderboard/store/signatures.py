@@ -207,7 +207,14 @@ def _check_files(chain: Chain, store: Path, name: str, found: Signature) -> None
 
 def _parts(path: str) -> tuple[int, bool]:
     parts = path.split("/")
-    return len(parts), all(part and not part.startswith(".") for part in parts)
+    plain = all(
+        part.isprintable() and 0 < len(part) <= _NAME and not part.startswith(".") for part in parts
+    )
+    return len(parts), plain
+
+
+_NAME = 200
+"""Characters of a record's name at most."""
 
 
 def _state(path: str) -> tuple[int, ...]:

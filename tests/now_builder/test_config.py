@@ -47,6 +47,15 @@ def test_each_wrong_field_is_named_with_what_was_found() -> None:
     assert "sead" in message
 
 
+def test_a_message_is_short_however_long_names_and_lists_of_fields_are() -> None:
+    with pytest.raises(ConfigError) as caught:
+        build(Outer, {"9" * 9000: 1, **{f"field {n}": n for n in range(900)}}, "run.toml")
+    message = str(caught.value)
+    assert len(message) < 1200
+    assert "field 10" in message
+    assert message.endswith("; 889 more")
+
+
 def test_settings_survive_a_round_trip_through_toml(tmp_path: Path) -> None:
     settings = Outer(inner=Inner(rate=0.25, names=["ж", "中"]), seed=9)
     path = tmp_path / "run.toml"

@@ -25,7 +25,16 @@ from leaderboard.store.entries import (
 )
 from leaderboard.store.proof import read_board
 from leaderboard.store.relative import relative_flags
-from leaderboard.store.signatures import Signer, filed_paths, make_key, read_chain, rotate_key
+from leaderboard.store.signatures import (
+    Signature,
+    Signer,
+    filed_paths,
+    make_key,
+    message,
+    read_chain,
+    read_private,
+    rotate_key,
+)
 from now_builder.errors import ConfigError, FormatError
 from tests.leaderboard.conftest import file_entry, filed_on
 
@@ -306,6 +315,20 @@ def test_changed_statements_and_strange_keys_are_refused_by_name(board, tmp_path
         path.write_text(json.dumps(said | change))
         with pytest.raises(FormatError, match=told):
             read_board([board])
+
+
+@pytest.mark.parametrize("name", ["a\0b", "x" * 5000, "\n", ".hidden", "", "a/b", "../../key"])
+def test_a_signature_of_what_can_be_no_record_is_named(board, name):
+    """Whoever opens a store has a key that signs anything."""
+    key = read_private(board.parent / "judge.key", board)
+    path = max((board / "signatures").iterdir())
+    said = Signature.model_validate_json(path.read_text())
+    said = said.model_copy(update={"files": {f"results/{name}": "0" * 64}})
+    said = said.model_copy(update={"signature": key.sign(message(said)).hex()})
+    path.write_text(said.model_dump_json())
+    with pytest.raises(FormatError, match="the path 'results/"):
+        read_board([board])
+    assert "signature.invalid" in _codes(board)
 
 
 def test_a_key_of_ones_own_is_refused(board, unsigned, tmp_path):

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import zipfile
 import zlib
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +29,7 @@ from leaderboard.submission.archive import (
     new_submission,
     open_submission,
     pack,
+    pack_arrays,
     parse,
     with_details,
 )
@@ -102,6 +104,63 @@ def test_packing_is_read_back_and_the_same_twice(tmp_path):
     found, similarity = _read(tmp_path / "c.zip", (tmp_path / "a.zip").read_bytes())
     assert found == meta
     assert np.array_equal(similarity, _similarity())
+    with zipfile.ZipFile(tmp_path / "a.zip") as archive:
+        for member in archive.infolist():  # a file that anybody may read, at no time of packing
+            assert (member.date_time, member.create_system) == ((1980, 1, 1, 0, 0, 0), 3)
+            assert member.external_attr >> 16 == 0o100644
+        text = archive.read(META).decode()
+        assert '\n  "track": "jieba",\n' in text
+        assert "null" not in text
+        assert archive.read(MATRIX)[6:8] == b"\x01\x00"
+
+
+def test_what_is_packed_is_what_the_payload_names(tmp_path):
+    meta = parse(TREE | {"payload": "ranked"})
+    pack(tmp_path / "a.zip", _similarity(), meta)
+    assert _read(tmp_path / "a.zip", (tmp_path / "a.zip").read_bytes())[0].payload == "matrix"
+    with pytest.raises(ValueError, match="zip"):
+        pack_arrays(tmp_path / "b.zip", (np.zeros((6, 6), np.int32),), meta)
+    assert not (tmp_path / "b.zip").exists()
+
+
+def test_only_a_matrix_of_another_field_or_with_keys_may_be_oblong(tmp_path):
+    oblong = np.zeros((2, 10), np.float32)
+    pack(tmp_path / "a.zip", oblong, parse(TREE | {"track": "flickr30k"}))
+    keys = {"image_ids": ["a", "b"], "caption_ids": [f"{n}" for n in range(10)]}
+    pack(tmp_path / "b.zip", oblong, parse(TREE | {"track": "flickr30k"} | keys))
+    for more in (keys, {"image_ids": keys["image_ids"]}):
+        with pytest.raises(SubmissionError) as caught:
+            pack(tmp_path / "c.zip", oblong[:, :9], parse(TREE | more))
+        assert caught.value.problems[0].code == "matrix.shape"
+
+
+def test_what_a_zip_without_extensions_cannot_hold_is_not_packed(tmp_path):
+    meta = parse(TREE | {"track": "flickr30k"})
+    for columns, refused in ((2**16 - 1, False), (2**16, True), (2**17, True)):
+        vast = np.broadcast_to(np.float16(0), (2**14, columns))
+        with pytest.raises((SubmissionError, _Checked)) as caught, _stop_at("check_finite"):
+            pack(tmp_path / "a.zip", vast, meta)
+        if refused:
+            (problem,) = caught.value.problems
+            assert (problem.code, problem.found) == ("zip.size", f"{vast.nbytes} bytes")
+            assert "similarity.npy" in problem.field
+            assert "2 GiB" in problem.expected
+        else:
+            assert caught.type is _Checked
+
+
+class _Checked(Exception):  # noqa: N818 - a sign, no error
+    pass
+
+
+@contextmanager
+def _stop_at(name):
+    def stop(*_):
+        raise _Checked
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(f"leaderboard.submission.archive.{name}", stop)
+        yield
 
 
 def test_a_deflated_zip_from_another_tool_is_read(tmp_path):
@@ -291,11 +350,97 @@ HOSTILE = {
 }
 
 
+CODES = {
+    "zip.format": [
+        "nothing",
+        "text",
+        "a pickle",
+        "a bare npy",
+        "an hdf5 file",
+        "bytes before the zip",
+        "bytes after the zip",
+        "a comment",
+        "a torn zip",
+    ],
+    "zip.missing": ["no description"],
+    "zip.payload": ["no matrix"],
+    "zip.twice": ["a member twice"],
+    "zip.foreign": ["a foreign member", "a name cut by NUL", "another name in an extra field"],
+    "zip.traversal": ["a traversing name", "an absolute name", "a folder"],
+    "zip.link": ["a link"],
+    "zip.encrypted": ["an encrypted member"],
+    "zip.members": ["many members"],
+    "zip.compression": ["an odd compression"],
+    "zip.bomb": ["a bomb"],
+    "zip.torn": ["a size that lies", "a wrong checksum"],
+    "array.dtype": [
+        "an object array",
+        "a structured array",
+        "a void array",
+        "complex numbers",
+        "whole numbers",
+        "dates",
+        "a long double",
+    ],
+    "matrix.shape": ["a vast shape", "a flat shape", "no shape", "another shape"],
+    "array.header": [
+        "a vaster shape",
+        "a negative shape",
+        "a header of a gigabyte",
+        "a header of brackets",
+        "a header of blanks",
+        "a header with code",
+        "a header cut short",
+    ],
+    "array.size": ["too few values", "too many values"],
+    "array.format": ["a strange version"],
+    "matrix.finite": ["a nan"],
+    "json.format": [
+        "json: not an object",
+        "json: not utf-8",
+        "json: a repeated key",
+        "json: nan",
+        "json: infinity",
+        "json: a giant number",
+        "json: a lone surrogate",
+    ],
+    "json.depth": ["json: depth", "json: depth within text"],
+    "field.extra_forbidden": ["json: an unknown field"],
+    "field.missing": ["json: a missing field"],
+    "field.literal_error": ["json: another schema", "json: swapped axes", "json: a train split"],
+    "field.int_type": ["json: a number as text"],
+    "field.value_error": [
+        "json: a hidden direction",
+        "json: an escape sequence",
+        "json: an empty name",
+        "json: a long name",
+        "json: a script link",
+        "json: a data link",
+        "json: a plain link",
+        "json: a user in a link",
+        "json: a quote in a link",
+        "json: a homoglyph",
+        "json: a broken address",
+    ],
+    "keys.order": ["ids: another order"],
+    "keys.foreign": ["ids: other keys"],
+    "keys.count": ["ids: too few"],
+}
+"""Codes are stable (docs/formats.md): all that is wrong with each kind of hostile file."""
+
+
 @pytest.mark.parametrize("kind", list(HOSTILE))
 def test_a_hostile_file_is_refused_with_a_reason(tmp_path, kind):
     content, message = HOSTILE[kind]
     with pytest.raises(SubmissionError, match=message) as caught:
         _read(tmp_path / "x.zip", content)
+    codes = {problem.code for problem in caught.value.problems}
+    assert codes == {code for code, kinds in CODES.items() if kind in kinds}
+    assert all(problem.found and problem.expected for problem in caught.value.problems)
+    assert all(
+        problem.field.split(".")[0] in {"file", "zip", "submission", "similarity"}
+        for problem in caught.value.problems
+    )
     text = str(caught.value)
     assert text.isprintable()
     assert str(tmp_path / "x.zip") in text

@@ -138,6 +138,20 @@ def test_a_manifest_may_not_point_outside_its_release(release: Path, name: str) 
     found(release, "points outside the release")
 
 
+@pytest.mark.parametrize("name", ["x" * 300, "vocab/" + "x" * 5000, "a\0b", "circle/x"])
+def test_what_can_be_no_file_is_one_problem_and_the_others_are_looked_at(
+    release: Path, name: str
+) -> None:
+    (release / "circle").symlink_to(release / "circle")
+    path = release / "manifest.json"
+    tree = json.loads(path.read_text(encoding="utf-8"))
+    files = {name: {"sha256": "0" * 64, "bytes": 9}}
+    tree["files"] = files | tree["files"] | {"gone": {"sha256": "0" * 64, "bytes": 9}}
+    path.write_text(json.dumps(tree), encoding="utf-8")
+    found(release, f"{name:.80}: ", "gone: missing")
+    assert all(len(problem) < 300 for problem in verify(release))
+
+
 @pytest.mark.parametrize(
     "text", ["", "{", "[]", '{"format": "now-release/9"}', '{"format": "now-release/1"}']
 )

@@ -1,0 +1,281 @@
+"""The readers of untrusted zip, .npy and JSON by themselves: the edges of each rule."""
+
+import io
+import json
+import struct
+import tempfile
+import zipfile
+
+import numpy as np
+import pytest
+
+from leaderboard.core.errors import SubmissionError
+from leaderboard.submission.archive import Links, max_matrix, max_submission
+from leaderboard.submission.untrusted import (
+    MAX_DEPTH,
+    MAX_HEADER,
+    Archive,
+    read_array_header,
+    read_json,
+    read_lists,
+    read_matrix,
+    shown,
+)
+
+ALLOWED = ("a", "b")
+
+
+_opened = []
+
+
+@pytest.fixture(autouse=True)
+def closed():
+    yield
+    while _opened:
+        _opened.pop().close()
+
+
+def _archive(name="a", content=b"x", **fields):
+    """A zip of one member whose entry in the directory has some fields set."""
+    info = zipfile.ZipInfo(name)
+    for field in ("extra", "compress_type"):
+        if field in fields:
+            setattr(info, field, fields.pop(field))
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr(info, content)
+    changed = bytearray(buffer.getvalue())
+    central = changed.rindex(b"PK\x01\x02")
+    for place, value in fields.pop("at", {}).items():
+        struct.pack_into("<I" if place >= 20 else "<H", changed, central + place, value)
+    _opened.append(tempfile.TemporaryFile())  # noqa: SIM115 - the archive reads on
+    _opened[-1].write(changed)
+    return Archive(_opened[-1], ALLOWED)
+
+
+def _code(*arguments, **fields):
+    with pytest.raises(SubmissionError) as caught:
+        _archive(*arguments, **fields)
+    (problem,) = caught.value.problems
+    assert problem.field == "zip"
+    return problem.code
+
+
+FLAGS, PACKED, SIZE = 8, 20, 24
+"""Places in an entry of a zip's directory."""
+
+
+@pytest.mark.parametrize("flag", [0x1, 0x40, 0x2000, 0x41])
+def test_each_kind_of_encryption_is_refused(flag):
+    assert _code(at={FLAGS: flag}) == "zip.encrypted"
+
+
+@pytest.mark.parametrize("name", ["/a", "a/", "x/a", "..\\a", "\\a"])
+def test_names_with_a_folder_in_them_are_told_from_foreign_ones(name):
+    assert _code(name) == "zip.traversal"
+    assert _code("c") == "zip.foreign"
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        struct.pack("<HH", 0x7075, 0),
+        struct.pack("<HH3sHH", 0x5455, 3, b"abc", 0x7075, 0),
+        struct.pack("<HH2sHHHH2s", 0xCAFE, 2, b"pu", 0x5455, 0, 0x7075, 2, b"aa"),
+    ],
+)
+def test_another_name_is_found_behind_other_extra_fields(extra):
+    assert _code(extra=extra) == "zip.foreign"
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        b"",
+        struct.pack("<HH4s", 0x5455, 4, struct.pack("<HH", 0x7075, 0)),
+        struct.pack("<HH", 0xFFFF, 0),
+    ],
+)
+def test_other_extra_fields_and_what_is_in_them_are_none(extra):
+    assert _archive(extra=extra).sizes == {"a": 1}
+
+
+@pytest.mark.parametrize(("packed", "most"), [(1, 12_800), (64, 12_800), (65, 13_000)])
+def test_a_member_inflates_two_hundred_times_at_most_and_small_ones_to_13_kb(packed, most):
+    assert _archive(content=bytes(packed), at={PACKED: packed, SIZE: most}).sizes == {"a": most}
+    assert _code(content=bytes(packed), at={PACKED: packed, SIZE: most + 1}) == "zip.bomb"
+
+
+@pytest.mark.parametrize("wrong", [-1, 1])
+def test_a_member_of_another_size_than_its_entry_says_is_torn(wrong):
+    archive = _archive(content=b"four" * 9, at={SIZE: 36 + wrong})
+    with pytest.raises(SubmissionError) as caught:
+        archive.read("a", 99)
+    (problem,) = caught.value.problems
+    assert (problem.code, problem.field) == ("zip.torn", "a")
+
+
+def test_a_member_is_read_up_to_its_limit():
+    archive = _archive(content=b"12345")
+    assert archive.read("a", 5) == b"12345"
+    for name, limit, code in (("a", 4, "zip.size"), ("b", 9, "zip.missing")):
+        with pytest.raises(SubmissionError) as caught:
+            archive.read(name, limit)
+        assert caught.value.problems[0].code == code
+
+
+def _npy(array):
+    buffer = io.BytesIO()
+    np.save(buffer, array)
+    return buffer.getvalue()
+
+
+class _Slow(io.BytesIO):
+    """A stream that gives less than it is asked for."""
+
+    def read(self, size=-1):
+        return super().read(min(size, 1000) if size >= 0 else 1000)
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("stream", [io.BytesIO, _Slow])
+def test_an_oblong_matrix_of_any_order_is_read_piece_by_piece(order, stream):
+    draw = np.random.default_rng(0).standard_normal((300, 2000))
+    content = _npy(np.asarray(draw, order=order))
+    found = read_matrix(stream(content), "m", len(content), (300, 2000))
+    assert np.array_equal(found, draw)
+
+
+@pytest.mark.parametrize(("cut", "found"), [(8, "2392 bytes"), (-1, "more bytes")])
+def test_a_stream_that_ends_elsewhere_than_its_size_says_is_refused(cut, found):
+    content = _npy(np.zeros((17, 17)) + 1)[:2440]
+    size = len(content)
+    assert size == 128 + 17 * 17 * 8
+    stream = io.BytesIO(content[:-48] if cut > 0 else content + b"x")
+    with pytest.raises(SubmissionError) as caught:
+        read_matrix(stream, "m", size, (17, 17))
+    (problem,) = caught.value.problems
+    assert (problem.code, problem.field, problem.found) == ("array.size", "m", found)
+    assert problem.expected.startswith("2440")
+
+
+def test_a_header_may_have_as_many_bytes_as_it_may():
+    plain = "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }"
+    for length, right in ((MAX_HEADER, True), (MAX_HEADER + 1, False)):
+        text = plain.ljust(length).encode()
+        content = b"\x93NUMPY\x02\x00" + struct.pack("<I", length) + text
+        if right:
+            header = read_array_header(io.BytesIO(content), "m")
+            assert (header.shape, header.length) == ((2, 3), 12 + length)
+        else:
+            with pytest.raises(SubmissionError) as caught:
+                read_array_header(io.BytesIO(content), "m")
+            assert caught.value.problems[0].code == "array.header"
+
+
+def test_what_is_no_array_is_shown_and_mended():
+    with pytest.raises(SubmissionError) as caught:
+        read_array_header(io.BytesIO(b"\x93HUMPTY\x01"), "m")
+    (problem,) = caught.value.problems
+    assert (problem.code, problem.field, problem.mend) == ("array.format", "m", "np.save")
+    assert problem.found == shown(b"\x93HUMPTY\x01")
+
+
+@pytest.mark.parametrize(
+    ("array", "whole", "mend"),
+    [
+        (np.zeros((3, 2)), False, "rows are images: similarity.T"),
+        (np.zeros((2, 2)), False, "rows and columns of the split"),
+        (np.zeros((2, 9), int), True, "rows and columns of the split; ranked lists are read"),
+        (np.zeros((3, 2), int), True, "rows are images: similarity.T; ranked lists are read"),
+    ],
+)
+def test_a_matrix_of_another_shape_is_told_how_to_be_mended(array, whole, mend):
+    content = _npy(array)
+    with pytest.raises(SubmissionError) as caught:
+        read_matrix(io.BytesIO(content), "m", len(content), (2, 3), whole=whole)
+    (problem,) = caught.value.problems
+    assert (problem.code, problem.field) == ("matrix.shape", "m")
+    assert (problem.found, problem.expected) == (
+        f"shape {array.shape}",
+        "(2, 3), images x captions",
+    )
+    assert problem.mend.startswith(mend)
+
+
+def test_whole_numbers_are_scores_only_where_they_are_asked_for():
+    content = _npy(np.eye(3, dtype=np.int64))
+    found = read_matrix(io.BytesIO(content), "m", len(content), (3, 3), whole=True)
+    assert found.dtype == np.float64
+    with pytest.raises(SubmissionError) as caught:
+        read_matrix(io.BytesIO(content), "m", len(content), (3, 3))
+    assert caught.value.problems[0].code == "array.dtype"
+
+
+@pytest.mark.parametrize("place", [1, 5, 9])
+@pytest.mark.parametrize("again", [0, 4, 8])
+def test_a_candidate_twice_is_found_wherever_it_stands(place, again):
+    lists = np.array([np.arange(10), np.arange(10)[::-1]])
+    lists[1, place] = lists[1, again]
+    content = _npy(lists)
+    if place == again:
+        read_lists(io.BytesIO(content), "m", len(content), 2, 20)
+        return
+    with pytest.raises(SubmissionError) as caught:
+        read_lists(io.BytesIO(content), "m", len(content), 2, 20)
+    (problem,) = caught.value.problems
+    assert (problem.code, problem.found) == ("ranked.twice", "a candidate twice in list 1")
+
+
+def test_a_candidate_out_of_range_is_told_the_range():
+    lists = np.array([np.arange(10), np.arange(11, 21)])
+    content = _npy(lists)
+    read_lists(io.BytesIO(content), "m", len(content), 2, 21)
+    with pytest.raises(SubmissionError) as caught:
+        read_lists(io.BytesIO(content), "m", len(content), 2, 20)
+    (problem,) = caught.value.problems
+    assert problem.code == "ranked.range"
+    assert (problem.found, problem.expected) == ("20 in list 1, place 9", "rows from 0 to 19")
+
+
+@pytest.mark.parametrize(
+    "opened", [b'{"a":', b"[", b'[{"a":'], ids=["objects", "lists", "one in the other"]
+)
+def test_values_nest_as_deep_as_they_may_and_no_deeper(opened):
+    ends = {b"{": b"}", b"[": b"]"}
+    brackets = [bytes([byte]) for byte in opened if bytes([byte]) in ends]
+    times = MAX_DEPTH // len(brackets)
+    content = opened * times + b'"]}{["' + b"".join(ends[b] for b in brackets[::-1]) * times
+    read_json(content, "j")
+    siblings = b"[" + b",".join([content[1:-1] if opened == b"[" else b"[]"] * 50) + b"]"
+    read_json(siblings, "j")
+    with pytest.raises(SubmissionError) as caught:
+        read_json(b"[" + content + b"]", "j")
+    assert caught.value.problems[0].code == "json.depth"
+
+
+def test_a_key_twice_is_named():
+    with pytest.raises(SubmissionError, match="key 'b' repeated") as caught:
+        read_json(b'{"z": 1, "b": 2, "y": 3, "b": 4}', "j")
+    assert caught.value.problems[0].code == "json.format"
+
+
+@pytest.mark.parametrize("character", " \"'<>\\`{}|^")
+def test_no_character_that_ends_a_link_in_a_page_is_in_one(character):
+    assert Links(code="https://a.test/x?y=z").code == "https://a.test/x?y=z"
+    with pytest.raises(ValueError, match="spaces, quotes or brackets"):
+        Links(code=f"https://a.test/x{character}y")
+
+
+def test_what_is_shown_of_a_value_is_short():
+    assert shown("x" * 78) == "'" + "x" * 78 + "'"
+    assert shown("x" * 79) == "'" + "x" * 76 + "..."
+
+
+def test_the_largest_submission_is_two_matrices_of_double_precision():
+    shape = (3, 15)
+    content = _npy(np.zeros(shape))
+    assert len(content) <= max_matrix(shape) <= len(content) + 5000
+    description = json.dumps({"x": "y" * 2**10}).encode()
+    assert 2 * max_matrix(shape) + len(description) < max_submission(shape)
+    assert max_submission((10, 15)) - max_submission(shape) == 2 * 7 * 15 * 8
