@@ -3,6 +3,7 @@
 import io
 import json
 import pickle
+import platform
 import stat
 import struct
 import subprocess
@@ -10,6 +11,7 @@ import sys
 import zipfile
 import zlib
 from contextlib import contextmanager
+from importlib import metadata
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+import now_builder
 from leaderboard.core.errors import SubmissionError
 from leaderboard.submission.archive import (
     MATRIX,
@@ -186,7 +189,14 @@ def test_packing_refuses_what_reading_would_refuse(tmp_path, similarity, message
 def test_a_description_is_filled_in_from_the_release(release):
     meta = new_submission(release, "bpe", "dev", "Mine", Training(seeds=(1, 2), ensemble_size=2))
     assert (meta.track, meta.split, meta.training.seeds) == ("bpe", "dev", (1, 2))
-    assert meta.environment.numpy == np.__version__
+    here = meta.environment
+    assert here.toolkit == now_builder.__version__
+    assert (here.numpy, here.torch) == (np.__version__, metadata.version("torch"))
+    assert here.python == platform.python_version()
+    named = Method(name="Mine", version="2", abstract="What it does.")
+    assert new_submission(release, "bpe", "dev", named).method == named
+    with pytest.raises(SubmissionError, match=r"submission\.training"):
+        with_details(meta, {"training": "none"})
     more = with_details(meta, {"training": {"seeds": [3]}, "authors": ["Ann"]})
     assert (more.training.ensemble_size, more.training.seeds) == (2, (3,))
     with pytest.raises(ConfigError, match="train"):

@@ -193,6 +193,18 @@ def test_members_that_do_not_fit_the_payload_are_refused(tmp_path, meta, release
         pass
 
 
+def test_a_member_more_than_the_payload_has_is_refused(tmp_path, meta):
+    pack_arrays(tmp_path / "x.zip", [_matrix()], meta)
+    with zipfile.ZipFile(tmp_path / "x.zip", "a") as archive:
+        archive.writestr("ranked_i2t.npy", archive.read("similarity.npy"))
+    with pytest.raises(SubmissionError) as caught, open_submission(tmp_path / "x.zip"):
+        pass
+    (problem,) = caught.value.problems
+    assert (problem.code, problem.field) == ("zip.payload", "zip")
+    assert problem.found == "ranked_i2t.npy, similarity.npy, submission.json"
+    assert problem.expected == "submission.json, similarity.npy"
+
+
 @pytest.mark.parametrize("kind", [np.bool_, np.uint8, np.int8, np.complex64])
 def test_types_that_are_no_scores_are_told_which_are(tmp_path, meta, kind):
     path = _save(tmp_path / "m.npy", (_matrix() > 0).astype(kind))

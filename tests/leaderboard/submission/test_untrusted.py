@@ -250,7 +250,7 @@ def test_values_nest_as_deep_as_they_may_and_no_deeper(opened):
     siblings = b"[" + b",".join([content[1:-1] if opened == b"[" else b"[]"] * 50) + b"]"
     read_json(siblings, "j")
     with pytest.raises(SubmissionError) as caught:
-        read_json(b"[" + content + b"]", "j")
+        read_json(b"[" + b"[[[]]],{}," * 50 + content + b"]", "j")
     assert caught.value.problems[0].code == "json.depth"
 
 
