@@ -12,8 +12,11 @@ import pytest
 from leaderboard.core.errors import SubmissionError
 from leaderboard.submission.archive import Links, max_matrix, max_submission
 from leaderboard.submission.untrusted import (
+    FLOATS,
     MAX_DEPTH,
     MAX_HEADER,
+    MAX_MEMBERS,
+    WHOLE,
     Archive,
     read_array_header,
     read_json,
@@ -35,6 +38,20 @@ def closed():
         _opened.pop().close()
 
 
+def _opened_as_file(content, allowed=ALLOWED):
+    _opened.append(tempfile.TemporaryFile())  # noqa: SIM115 - the archive reads on
+    _opened[-1].write(content)
+    return Archive(_opened[-1], allowed)
+
+
+def _zip(names):
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name in names:
+            archive.writestr(name, name)
+    return bytearray(buffer.getvalue())
+
+
 def _archive(name="a", content=b"x", **fields):
     """A zip of one member whose entry in the directory has some fields set."""
     info = zipfile.ZipInfo(name)
@@ -48,9 +65,7 @@ def _archive(name="a", content=b"x", **fields):
     central = changed.rindex(b"PK\x01\x02")
     for place, value in fields.pop("at", {}).items():
         struct.pack_into("<I" if place >= 20 else "<H", changed, central + place, value)
-    _opened.append(tempfile.TemporaryFile())  # noqa: SIM115 - the archive reads on
-    _opened[-1].write(changed)
-    return Archive(_opened[-1], ALLOWED)
+    return _opened_as_file(bytes(changed))
 
 
 def _code(*arguments, **fields):
@@ -59,6 +74,56 @@ def _code(*arguments, **fields):
     (problem,) = caught.value.problems
     assert problem.field == "zip"
     return problem.code
+
+
+def test_there_may_be_eight_members_whatever_the_end_of_the_zip_says():
+    names = [f"{n}" for n in range(MAX_MEMBERS + 1)]
+    assert len(_opened_as_file(_zip(names[:-1]), names).sizes) == MAX_MEMBERS
+    many = _zip(names)
+    for told in (len(names), 2):
+        struct.pack_into("<HH", many, len(many) - 14, told, told)
+        with pytest.raises(SubmissionError) as caught:
+            _opened_as_file(many, names)
+        (problem,) = caught.value.problems
+        assert (problem.code, problem.field) == ("zip.members", "zip")
+        assert (problem.found, problem.expected) == ("9 members", "8 at most")
+
+
+@pytest.mark.parametrize(
+    ("place", "fields"),
+    [(18, (1, 0)), (18, (0, 1)), (14, (1, 2)), (14, (2, 1)), (2, (1,))],
+    ids=["a disk", "the first disk", "fewer here", "more here", "a comment"],
+)
+def test_zips_in_parts_or_with_a_comment_are_refused(place, fields):
+    content = _zip(ALLOWED)
+    assert len(_opened_as_file(content).sizes) == 2
+    struct.pack_into(f"<{len(fields)}H", content, len(content) - place, *fields)
+    _not_plain(content)
+
+
+def test_a_zip64_is_refused():
+    content = _zip(ALLOWED)
+    content[-22:-22] = struct.pack("<4sLQL", b"PK\x06\x07", 0, 0, 1)
+    _not_plain(content)
+
+
+def _not_plain(content):
+    with pytest.raises(SubmissionError) as caught:
+        _opened_as_file(content)
+    (problem,) = caught.value.problems
+    assert (problem.code, problem.field) == ("zip.format", "zip")
+    assert (problem.found, problem.expected) == ("parts, a comment or zip64", "a plain zip")
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x05\x06", b"PK\x05\x06" + bytes(17)])
+def test_what_is_too_short_for_a_zip_is_none(content):
+    with pytest.raises(SubmissionError) as caught:
+        _opened_as_file(content)
+    assert caught.value.problems[0].code == "zip.format"
+
+
+def test_an_empty_zip_has_no_member():
+    assert _opened_as_file(_zip([])).sizes == {}
 
 
 FLAGS, PACKED, SIZE = 8, 20, 24
@@ -171,6 +236,15 @@ def test_a_header_may_have_as_many_bytes_as_it_may():
             with pytest.raises(SubmissionError) as caught:
                 read_array_header(io.BytesIO(content), "m")
             assert caught.value.problems[0].code == "array.header"
+
+
+@pytest.mark.parametrize(("kinds", "kind"), [(WHOLE, "integer"), (FLOATS, "float")])
+def test_a_header_that_is_none_is_told_what_was_wanted(kinds, kind):
+    content = b"\x93NUMPY\x01\x00" + struct.pack("<H", 4) + b"what"
+    with pytest.raises(SubmissionError) as caught:
+        read_array_header(io.BytesIO(content), "m", kinds)
+    (problem,) = caught.value.problems
+    assert (problem.code, problem.expected) == ("array.header", f"a plain {kind} array")
 
 
 def test_what_is_no_array_is_shown_and_mended():
