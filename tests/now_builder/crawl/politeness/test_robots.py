@@ -129,16 +129,16 @@ def test_a_connection_that_broke_is_tried_once_more() -> None:
 
 
 def test_a_failure_counts_for_a_while_and_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(robots_module, "_FAILED_S", 0.5)
+    monkeypatch.setattr(robots_module, "_FAILED_S", 1.0)
     sites = Sites({"a.test": (200, "", RULES)}, broken=2)
 
     async def work(robots: Robots) -> None:
         for _ in range(3):
             assert (await robots.decide("http://a.test/")).verdict == "robots_unreachable"
         assert len(sites.asked) == 2
-        await asyncio.sleep(0.6)
+        await asyncio.sleep(1.2)
         assert (await robots.decide("http://a.test/")).verdict == "allowed"
-        await asyncio.sleep(0.6)
+        await asyncio.sleep(1.2)
         assert (await robots.decide("http://a.test/")).verdict == "allowed"
 
     ask(sites, work)
