@@ -117,6 +117,27 @@ def test_many_pages_of_a_site_wait_for_one_answer() -> None:
     assert len(sites.asked) == 1
 
 
+def test_the_delay_is_told_of_pages_that_may_not_be_visited_too() -> None:
+    async def work(robots: Robots) -> None:
+        for page, verdict in (("ours", "robots"), ("else", "allowed")):
+            found = await robots.decide(f"http://a.test/{page}")
+            assert (found.verdict, found.delay_s) == (verdict, 7)
+
+    ask(Sites({"a.test": (200, "", RULES)}), work)
+
+
+def test_the_origins_that_are_remembered_are_the_latest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(robots_module, "_ORIGINS", 2)
+    sites = Sites({f"{name}.test": (200, "", b"") for name in "abc"})
+
+    async def work(robots: Robots) -> None:
+        for name in "abccba":
+            await robots.decide(f"http://{name}.test/")
+
+    ask(sites, work)
+    assert [host[0] for host in sites.asked] == ["a", "b", "c", "a"]
+
+
 def test_a_connection_that_broke_is_tried_once_more() -> None:
     sites = Sites({"a.test": (200, "", RULES)}, broken=1)
 

@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import time
+from contextlib import suppress
 
 import pytest
 
@@ -112,3 +113,20 @@ def test_a_page_that_is_given_back_comes_again_after_the_pause_and_before_its_ne
     assert [key for key, _ in taken] == ["00000_0002", "00000_0000", "00000_0001"]
     assert taken[0][1] < 0.2
     assert 0.3 <= taken[1][1] < 2
+
+
+@pytest.mark.parametrize("limit", [1, 2])
+def test_a_page_that_is_given_back_takes_part_in_the_limit_once(limit: int) -> None:
+    scheduler = Scheduler(lines(*["a.org"] * 6), 0.0, limit, lambda _: False)
+
+    async def run() -> int:
+        page = await scheduler.take()
+        assert page is not None
+        scheduler.give_back(page, 0.0)
+        begun = 0
+        with suppress(TimeoutError):
+            while await asyncio.wait_for(scheduler.take(), 0.2) is not None:
+                begun += 1
+        return begun
+
+    assert asyncio.run(run()) == limit
