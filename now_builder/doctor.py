@@ -110,8 +110,9 @@ def check() -> list[Finding]:
     path = find_chromium()
     browser = _check_chromium(path)
     glyphs = _drawn(path) if path is not None and browser.found else None
+    driver = [_check_driver()] if find_spec("playwright") else []
     rest = [*_check_reading(), *_check_python(), _check_punkt(), _check_gpu()]
-    return [browser, *_check_glyphs(glyphs), *rest]
+    return [browser, *driver, *_check_glyphs(glyphs), *rest]
 
 
 def mend() -> list[Finding]:
@@ -155,6 +156,25 @@ def _check_chromium(path: Path | None) -> Finding:
     remedy = "apt install chromium-headless-shell, or playwright install chromium --only-shell"
     packages = ("chromium-headless-shell", "chromium")
     return Finding("Chromium", found, detail, remedy, packages, needed=True)
+
+
+def _check_driver() -> Finding:
+    """Start what Playwright drives a browser by: a program for which a library may be lacking."""
+    found, remedy = True, ""
+    packages: tuple[str, ...] = ()
+    try:
+        detail = _output([sys.executable, "-m", "playwright", "--version"]).strip()
+    except (OSError, subprocess.SubprocessError) as error:
+        told = " ".join(str(getattr(error, "stderr", "") or error).split())
+        found, detail = False, f"does not run ({told:.200})"
+        remedy = "install the library that it names"
+        if "libatomic" in told:
+            remedy, packages = f"apt install {_LIBATOMIC}", (_LIBATOMIC,)
+    return Finding("Playwright's driver", found, detail, remedy, packages, needed=True)
+
+
+_LIBATOMIC = "libatomic1"
+"""Debian's package; a bare Debian has every other library that the driver needs."""
 
 
 def _check_glyphs(drawn: Sequence[bool] | None) -> list[Finding]:

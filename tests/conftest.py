@@ -8,6 +8,7 @@ import fcntl
 import importlib.util
 import inspect
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -51,6 +52,10 @@ def _check_types(what: object = None, *, typechecker: Callable) -> object:
 
 jaxtyping.jaxtyped = _check_types  # what the hook calls
 jaxtyping.install_import_hook(["now_builder", "leaderboard", "pc2_baseline"], "beartype.beartype")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # As in what a script starts in the background; commands that are stopped here would inherit it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 if importlib.util.find_spec("hypothesis"):  # not where only tests for a GPU run
     from hypothesis import HealthCheck, settings

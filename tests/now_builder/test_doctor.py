@@ -52,6 +52,30 @@ def test_a_chromium_that_does_not_run_is_not_found(
     assert "does not run" in str(doctor.check()[0])
 
 
+def test_a_driver_that_lacks_a_library_is_told_from_one_that_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bare Debian lacks one that Playwright's driver needs."""
+    whole = doctor._check_driver()
+    assert whole.found
+    assert whole.detail.startswith("Version ")
+    node = tmp_path / "node"
+    node.write_text(
+        "#!/bin/sh\necho 'node: error while loading shared libraries: libatomic.so.1: cannot open'"
+        " >&2\nexit 127\n"
+    )
+    node.chmod(0o755)
+    monkeypatch.setenv("PLAYWRIGHT_NODEJS_PATH", str(node))
+    (found,) = (finding for finding in doctor.check() if finding.name == "Playwright's driver")
+    assert not found.found
+    assert found.needed
+    assert found.packages == ("libatomic1",)
+    assert "does not run (node: error while loading shared libraries: libatomic.so.1" in str(found)
+    assert str(found).endswith("; apt install libatomic1")
+    node.unlink()
+    assert not doctor._check_driver().found
+
+
 def test_mending_installs_what_is_missing_and_looks_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -302,7 +302,7 @@ class BrowserPool:
         seconds, self._suspect = _SUSPECT_LAUNCH_S if self._suspect else _LAUNCH_S, False
         async with asyncio.timeout(seconds):
             if self._playwright is None:
-                self._playwright = await async_playwright().start()
+                self._playwright = await _start_driver()
             browser = await self._playwright.chromium.launch(
                 executable_path=self._path,
                 chromium_sandbox=not _is_root(),
@@ -324,6 +324,17 @@ class BrowserPool:
             _kill_driver(driver)
 
 
+class _DriverError(OSError):
+    """Playwright's driver does not start: a library that it needs is not there, as a rule."""
+
+
+async def _start_driver() -> Playwright:
+    try:
+        return await async_playwright().start()
+    except Exception as error:
+        raise _DriverError(str(error)) from error
+
+
 def _kill_driver(driver: Playwright) -> None:
     """Kill a driver that does not stop; Playwright has no public name for its process."""
     inner = getattr(driver, "_impl_obj", None)
@@ -342,7 +353,8 @@ def _launch_problem(path: Path | None, error: BaseException) -> str:
     if path is None:
         return "no Chromium found; `now-builder doctor --mend` installs one"
     lines = [line.strip() for line in (str(error) or "timeout").splitlines() if line.strip()]
-    return f"{path} does not start ({' | '.join(lines[:3])[:300]}); see `now-builder doctor`"
+    what = "Playwright's driver" if isinstance(error, _DriverError) else path
+    return f"{what} does not start ({' | '.join(lines[:3])[:300]}); see `now-builder doctor`"
 
 
 async def _process_of(browser: Browser) -> psutil.Process | None:

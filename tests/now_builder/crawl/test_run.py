@@ -629,5 +629,13 @@ def test_a_missing_list_or_browser_is_a_users_mistake(tmp_path: Path) -> None:
     urls = write_list(tmp_path, ["http://a.test/"])
     with pytest.raises(CrawlError, match="no such file"):
         crawl(urls, tmp_path / "captures", CrawlSettings(browser=tmp_path / "chrome"))
-    with pytest.raises(CrawlError, match="does not start"):
+    with pytest.raises(CrawlError, match="/bin/false does not start"):
         crawl(urls, tmp_path / "captures", CrawlSettings(browser=Path("/bin/false")))
+
+
+def test_a_driver_that_does_not_start_is_told_from_a_browser(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PLAYWRIGHT_NODEJS_PATH", "/bin/false")
+    with pytest.raises(CrawlError, match=r"Playwright's driver does not start .*doctor"):
+        crawl(write_list(tmp_path, ["http://a.test/"]), tmp_path / "captures", CrawlSettings())
