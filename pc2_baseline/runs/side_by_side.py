@@ -132,7 +132,8 @@ def _start(command: Sequence[str], task: Task, lane: Lane) -> subprocess.Popen[b
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=log,
-            env={**os.environ, **lane.environment},
+            # unbuffered, so that the last line of the log is the last that was printed
+            env={**os.environ, "PYTHONUNBUFFERED": "1", **lane.environment},
             start_new_session=True,  # Ctrl-C of a terminal is for this process alone
         )
     if process.stdin is not None:

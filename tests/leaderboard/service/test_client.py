@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -183,6 +184,7 @@ def process(tmp_path, release):
         log.close()
 
 
+@pytest.mark.skipif(shutil.which("curl") is None, reason="no curl here")
 def test_serve_needs_no_configuration_and_curl_submits(process, packed, tmp_path):
     """The contract: one token in the environment, curl -T, and a board with its own database."""
     server, url = process(NOW_LEADERBOARD_TOKEN=OPERATOR)

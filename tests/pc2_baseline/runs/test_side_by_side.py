@@ -40,7 +40,8 @@ def first_line(path, seconds=20.0):
     raise AssertionError(f"{path}: nothing")
 
 
-def test_each_task_ends_with_its_reason_and_the_others_go_on(tmp_path):
+def test_each_task_ends_with_its_reason_and_the_others_go_on(tmp_path, monkeypatch):
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
     code = """
         import os, sys
         word = sys.stdin.readline().strip()
