@@ -165,7 +165,7 @@ def _check_driver() -> Finding:
     try:
         detail = _output([sys.executable, "-m", "playwright", "--version"]).strip()
     except (OSError, subprocess.SubprocessError) as error:
-        told = " ".join(str(getattr(error, "stderr", "") or error).split())
+        told = str(getattr(error, "stderr", "") or error).strip().splitlines()[-1]
         found, detail = False, f"does not run ({told:.200})"
         remedy = "install the library that it names"
         if "libatomic" in told:

@@ -201,7 +201,11 @@ class Features:
         return np.array(self._data[name][rows])
 
     def read(self, rows: slice | Integer[np.ndarray, " rows"]) -> FeatureBatch:
-        """Read some rows, in the order asked for."""
+        """Read some rows, in the order asked for.
+
+        Raises:
+            FormatError: If they cannot be read.
+        """
         numbers = np.arange(len(self.keys))[rows]
         order, back = np.unique(numbers, return_inverse=True)
         index: Any = order if len(order) else slice(0)

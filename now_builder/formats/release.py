@@ -160,14 +160,13 @@ def check_files(release: Path) -> list[str]:
     for name, entry in read_manifest(release).files.items():
         path = release / name
         try:
-            inside = path.resolve().is_relative_to(root)
-            path.is_file()
+            inside, there = path.resolve().is_relative_to(root), path.is_file()
         except (OSError, ValueError, RuntimeError) as error:  # too long, a NUL, a circle of links
             problems.append(f"{name:.80}: no name of a file ({error!s:.80})")
             continue
         if not inside:
             problems.append(f"{name}: points outside the release")
-        elif not path.is_file():
+        elif not there:
             problems.append(f"{name}: missing")
         elif path.stat().st_size != entry.bytes:
             problems.append(f"{name}: {path.stat().st_size} bytes, expected {entry.bytes}")

@@ -4,7 +4,6 @@ import asyncio
 import ssl
 from collections import OrderedDict
 from dataclasses import dataclass
-from functools import partial
 from typing import Literal
 from urllib.parse import urlsplit
 
@@ -27,11 +26,7 @@ _AGAIN_S = 0.5
 _FAILED_S = 60.0
 """So long a failure counts; after that the next page of the origin asks again."""
 
-_BROKEN = frozenset(
-    {"ConnectError", "ReadError", "WriteError", "CloseError", "RemoteProtocolError"}
-)
-"""Notes on connections that broke: names of errors of httpx."""
-
+_BROKEN = (httpx.NetworkError, httpx.RemoteProtocolError)
 _HUNG_UP = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
 
 Verdict = Literal["allowed", "robots", "robots_unreachable", "tls_error"]
@@ -58,6 +53,7 @@ class _Rules:
     rules: RobotsRules | None
     note: str
     problem: Literal["robots_unreachable", "tls_error"] | None = None
+    broken: bool = False
 
 
 class Robots:
@@ -111,36 +107,30 @@ class Robots:
         return Decision("robots", "disallowed", delay)
 
     async def _fetch(self, origin: str) -> _Rules:
-        found: _Rules | None = None
-        try:
-            try:
-                found = await self._ask(origin)
-            except Refused as refused:
-                if refused.reason != "net_error":
-                    raise
-            if found is None or found.note in _BROKEN:
-                await asyncio.sleep(_AGAIN_S)
-                found = None
-                found = await self._ask(origin)
-            return found
-        finally:
-            if found is None or found.problem:
-                forget = partial(self._known.pop, origin, None)
-                asyncio.get_running_loop().call_later(_FAILED_S, forget)
+        found = await self._ask(origin)
+        if found.reason == "net_error" if isinstance(found, Refused) else found.broken:
+            await asyncio.sleep(_AGAIN_S)
+            found = await self._ask(origin)
+        if isinstance(found, Refused) or found.problem:
+            asyncio.get_running_loop().call_later(_FAILED_S, self._known.pop, origin, None)
+        if isinstance(found, Refused):
+            raise found
+        return found
 
-    async def _ask(self, origin: str) -> _Rules:
+    async def _ask(self, origin: str) -> _Rules | Refused:
+        found = await self._answer(origin)
+        return self._proxy.refusal(origin) or found
+
+    async def _answer(self, origin: str) -> _Rules:
         try:
             async with asyncio.timeout(2 * _TIMEOUT_S):
                 status, body = await self._get(f"{origin}/robots.txt")
         except (httpx.HTTPError, httpx.InvalidURL, TimeoutError) as error:
-            if (refused := self._proxy.refusal(origin)) is not None:
-                raise refused from None
             problem = _tls_problem(error)
             if problem is not None:
                 return _Rules(None, problem, "tls_error")
-            return _Rules(None, type(error).__name__, "robots_unreachable")
-        if (refused := self._proxy.refusal(origin)) is not None:
-            raise refused
+            broken = isinstance(error, _BROKEN)
+            return _Rules(None, type(error).__name__, "robots_unreachable", broken)
         if status >= 500 or status == 429:
             return _Rules(None, f"http_{status}", "robots_unreachable")
         if status >= 300:

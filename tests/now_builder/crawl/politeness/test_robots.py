@@ -166,29 +166,54 @@ def test_a_failure_counts_for_a_while_and_no_longer(monkeypatch: pytest.MonkeyPa
     assert len(sites.asked) == 3
 
 
-def test_a_host_that_can_be_reached_again_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While a host is down the proxy refuses it; that must not outlast the host's return."""
-    monkeypatch.setattr(robots_module, "_FAILED_S", 0.2)
+def down(work: Callable[[Robots, Callable[[], Awaitable[None]]], Awaitable[None]]) -> None:
+    """Run ``work(robots, start)`` while ``a.test`` is down until ``start`` is called."""
     sites = Sites({"a.test": (200, "", RULES)})
-
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
 
     async def run() -> None:
+        servers: list[asyncio.Server] = []
+
+        async def start() -> None:
+            servers.append(await asyncio.start_server(sites.serve, "127.0.0.1", port))
+
         mapping = parse_mapping(f"*.test:127.0.0.1:{port}")
         async with Proxy(Resolver([mapping], allow_private=True)) as proxy:
             proxy.begin(1 << 40)
             robots = Robots(proxy, "noise-of-web/test")
-            for _ in range(2):
-                with pytest.raises(Refused, match="net_error"):
-                    await robots.decide("http://a.test/")
-            server = await asyncio.start_server(sites.serve, "127.0.0.1", port)
-            await asyncio.sleep(0.3)
-            assert (await robots.decide("http://a.test/")).verdict == "allowed"
+            await work(robots, start)
             await robots.close()
-            server.close()
+        servers[0].close()
 
     asyncio.run(run())
+
+
+def test_a_host_that_can_be_reached_again_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a host is down the proxy refuses it; that must not outlast the host's return."""
+    monkeypatch.setattr(robots_module, "_FAILED_S", 0.2)
+
+    async def work(robots: Robots, start: Callable[[], Awaitable[None]]) -> None:
+        for _ in range(2):
+            with pytest.raises(Refused, match="net_error"):
+                await robots.decide("http://a.test/")
+        await start()
+        await asyncio.sleep(0.3)
+        assert (await robots.decide("http://a.test/")).verdict == "allowed"
+
+    down(work)
+
+
+def test_a_connection_that_was_refused_is_tried_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(robots_module, "_AGAIN_S", 2.0)
+
+    async def work(robots: Robots, start: Callable[[], Awaitable[None]]) -> None:
+        deciding = asyncio.ensure_future(robots.decide("http://a.test/"))
+        await asyncio.sleep(0.5)
+        await start()
+        assert (await deciding).verdict == "allowed"
+
+    down(work)
 
 
 def test_a_host_that_cannot_be_found_is_not_blamed_on_robots() -> None:
