@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
-from playwright.async_api import Browser, BrowserContext, Page, Playwright, async_playwright
+from playwright.async_api import Browser, BrowserContext, Page
 from playwright.async_api import Error as PlaywrightError
 
 from now_builder import __version__
 from now_builder.chromium import find_chromium
+from now_builder.crawl.browser.driver import Driver, DriverError
 from now_builder.crawl.browser.memory import end_process, limit_memory
 from now_builder.crawl.browser.tab import SCALE, SCREEN, Limits, Tab
 from now_builder.crawl.browser.visit import VisitError, VisitRecord, VisitResult
@@ -96,7 +97,7 @@ class BrowserPool:
         self._places: list[_Launched | None] = [None] * -(-concurrency // _PAGES_PER_BROWSER)
         self._lock = asyncio.Lock()
         self._extra = asyncio.Semaphore(len(self._places))
-        self._playwright: Playwright | None = None
+        self._driver: Driver | None = None
         self._closing: set[asyncio.Task[None]] = set()
         self._alive: dict[int, _Launched] = {}
         self._watching: asyncio.Task[None] | None = None
@@ -301,9 +302,9 @@ class BrowserPool:
     async def _start(self) -> _Launched:
         seconds, self._suspect = _SUSPECT_LAUNCH_S if self._suspect else _LAUNCH_S, False
         async with asyncio.timeout(seconds):
-            if self._playwright is None:
-                self._playwright = await _start_driver()
-            browser = await self._playwright.chromium.launch(
+            if self._driver is None:
+                self._driver = await Driver.start()
+            browser = await self._driver.playwright.chromium.launch(
                 executable_path=self._path,
                 chromium_sandbox=not _is_root(),
                 args=list(_ARGUMENTS),
@@ -315,34 +316,9 @@ class BrowserPool:
             return _Launched(browser, await _process_of(browser))
 
     async def _stop_driver(self) -> None:
-        driver, self._playwright = self._playwright, None
-        if driver is None:
-            return
-        try:
-            await asyncio.wait_for(driver.stop(), _CLOSE_S)
-        except _DRIVER_ERRORS:
-            _kill_driver(driver)
-
-
-class _DriverError(OSError):
-    """Playwright's driver does not start: a library that it needs is not there, as a rule."""
-
-
-async def _start_driver() -> Playwright:
-    try:
-        return await async_playwright().start()
-    except Exception as error:
-        raise _DriverError(str(error)) from error
-
-
-def _kill_driver(driver: Playwright) -> None:
-    """Kill a driver that does not stop; Playwright has no public name for its process."""
-    inner = getattr(driver, "_impl_obj", None)
-    transport = getattr(getattr(inner, "_connection", None), "_transport", None)
-    process = getattr(transport, "_proc", None)
-    if process is not None and process.returncode is None:
-        with suppress(ProcessLookupError):
-            process.kill()
+        driver, self._driver = self._driver, None
+        if driver is not None:
+            await driver.stop()
 
 
 def _is_root() -> bool:
@@ -353,7 +329,7 @@ def _launch_problem(path: Path | None, error: BaseException) -> str:
     if path is None:
         return "no Chromium found; `now-builder doctor --mend` installs one"
     lines = [line.strip() for line in (str(error) or "timeout").splitlines() if line.strip()]
-    what = "Playwright's driver" if isinstance(error, _DriverError) else path
+    what = "Playwright's driver" if isinstance(error, DriverError) else path
     return f"{what} does not start ({' | '.join(lines[:3])[:300]}); see `now-builder doctor`"
 
 
