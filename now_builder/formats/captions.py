@@ -1,15 +1,21 @@
 """Tokenised captions: one text file of ids and one vocabulary per tokenizer."""
 
-from collections.abc import Iterable
+from array import array
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
 from now_builder.config import Strict, build
 from now_builder.errors import FormatError
-from now_builder.formats.io import read_json, read_lines, replacing, write_json
+from now_builder.formats.io import read_json, replacing, stream_lines, write_json
+
+if TYPE_CHECKING:
+    Numbers = array[int]
+else:
+    Numbers = array  # not subscriptable before Python 3.12
 
 Tokenizer = Literal["jieba", "bpe", "bert"]
 TOKENIZERS: tuple[Tokenizer, ...] = ("jieba", "bpe", "bert")
@@ -97,20 +103,53 @@ def write_captions(path: Path, captions: Iterable[tuple[str, Iterable[int | str]
             file.write(f"{key}\t{to_line(ids)}\n")
 
 
-def read_captions(path: Path) -> dict[str, list[int]]:
+class CaptionIds(Mapping[str, list[int]]):
+    """Content ids by key, in the order of their file, in one array: four bytes an id."""
+
+    def __init__(self) -> None:
+        self._places: dict[str, int] = {}
+        self._ids: Numbers = array("I")
+        self._ends: Numbers = array("Q")
+
+    def add(self, key: str, ids: list[int]) -> None:
+        """Append a caption under a new key; an OverflowError if an id has more than 32 bits."""
+        self._ids.extend(ids)
+        self._places[key] = len(self._ends)
+        self._ends.append(len(self._ids))
+
+    def __getitem__(self, key: str) -> list[int]:
+        """Return the ids of a caption."""
+        place = self._places[key]
+        return self._ids[self._ends[place - 1] if place else 0 : self._ends[place]].tolist()
+
+    def __iter__(self) -> Iterator[str]:
+        """Iterate over the keys."""
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        """Return the number of captions."""
+        return len(self._places)
+
+
+def read_captions(path: Path) -> CaptionIds:
     """Read ``key<TAB>1,2,3`` lines.
 
     Raises:
-        FormatError: Naming the line that is not of that form or repeats a key.
+        FormatError: Naming the line that is not of that form, repeats a key or has too large an id.
     """
-    captions: dict[str, list[int]] = {}
+    captions = CaptionIds()
     missing = "no such file; `now-builder tokenize` writes it"
-    for number, line in enumerate(read_lines(path, missing), 1):
+    for number, line in enumerate(stream_lines(path, missing), 1):
         key, tab, ids = line.partition("\t")
         if not tab or not key or key in captions:
             problem = "a repeated key" if key in captions else "no key and tab"
             raise FormatError(path, f"line {number}: {problem}, expected key<TAB>1,2,3")
-        captions[key] = from_line(path, number, ids)
+        found = from_line(path, number, ids)
+        try:
+            captions.add(key, found)
+        except OverflowError:
+            problem = f"id {max(found)!s:.40}, expected fewer than 33 bits"
+            raise FormatError(path, f"line {number}: {problem}") from None
     return captions
 
 

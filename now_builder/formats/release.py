@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from tokenize import TokenError
 from typing import Any
@@ -16,7 +17,7 @@ from now_builder.config import Strict, build
 from now_builder.errors import FormatError
 from now_builder.formats.benchmarks import NOW_NAMES, NowName
 from now_builder.formats.captions import Vocabulary, from_line, read_vocabulary, to_line
-from now_builder.formats.io import read_json, read_lines, sha256_of, write_json
+from now_builder.formats.io import read_json, sha256_of, stream_lines, write_json
 from now_builder.formats.split import SPLITS, Split, SplitPlan
 from now_builder.formats.tables import schema_of, stream_rows, write_rows
 
@@ -130,8 +131,14 @@ def write_rejects(path: Path, rejects: Sequence[Reject]) -> None:
 
 def read_rejects(release: Path) -> list[Reject]:
     """Read ``RELEASE/rejects.parquet``."""
-    rows = stream_rows(release / "rejects.parquet", Reject, _LATER, _ROWS)
-    return [Reject(**row) for row in rows]
+    return list(stream_rejects(release))
+
+
+def stream_rejects(release: Path) -> Iterator[Reject]:
+    """Read ``RELEASE/rejects.parquet`` a few rows at a time."""
+    return (
+        Reject(**row) for row in stream_rows(release / "rejects.parquet", Reject, _LATER, _ROWS)
+    )
 
 
 def write_manifest(release: Path, manifest: Manifest) -> None:
@@ -179,8 +186,13 @@ def fingerprint(keys: Iterable[str], captions: Iterable[Sequence[int]]) -> str:
     r"""Identify a (split, tokenizer): sha256 of its ``key<TAB>1,2,3\n`` lines in order."""
     digest = hashlib.sha256()
     for key, ids in zip(keys, captions, strict=True):
-        digest.update(f"{key}\t{to_line(ids)}\n".encode())
+        digest.update(fingerprint_line(key, ids))
     return digest.hexdigest()
+
+
+def fingerprint_line(key: str, ids: Sequence[int]) -> bytes:
+    """Return what a pair adds to a :func:`fingerprint`."""
+    return f"{key}\t{to_line(ids)}\n".encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,21 +250,43 @@ def read_split_captions(release: Path, split: Split, tokenizer: str) -> Captions
     Raises:
         FormatError: If a file is missing, or line counts disagree.
     """
+    found = Captions([], [])
+    for key, ids in stream_split_captions(release, split, tokenizer):
+        found.keys.append(key)
+        found.captions.append(ids)
+    return found
+
+
+def stream_split_captions(
+    release: Path, split: Split, tokenizer: str
+) -> Iterator[tuple[str, list[int]]]:
+    """Yield key and caption ids of each pair of a split, as :func:`read_split_captions` has them.
+
+    That line counts disagree is known, and raised, at the end.
+    """
     folder = data_folder(release)
     path = folder / f"{split}_caps_{tokenizer}.txt"
     present = sorted(p.name for p in folder.glob(f"{split}_caps_*.txt"))
-    lines = read_lines(path, f"no such file; there are {present}")
-    captions = [from_line(path, number, line) for number, line in enumerate(lines, 1)]
+    lines = stream_lines(path, f"no such file; there are {present}")
     ours = is_ours(release)
+    keys: Iterable[str]
     if ours:
-        keys = read_lines(folder / f"{split}_ids.txt", "no such file")
+        keys = stream_lines(folder / f"{split}_ids.txt", "no such file")
     else:
         images = read_published_regions(folder / f"{split}_ims.npy")  # its header alone is read
-        keys = [str(number) for number in range(len(images))]
-    if len(keys) != len(captions):
-        count = f"{len(keys)} {'keys' if ours else 'images'}"
-        raise FormatError(path, f"{len(captions)} captions and {count}, expected as many of each")
-    return Captions(keys, captions)
+        keys = map(str, range(len(images)))
+    captions = named = 0
+    for line, key in zip_longest(lines, keys):
+        if line is not None:
+            captions += 1
+            ids = from_line(path, captions, line)
+        if key is not None:
+            named += 1
+        if line is not None and key is not None:
+            yield key, ids
+    if named != captions:
+        count = f"{named} {'keys' if ours else 'images'}"
+        raise FormatError(path, f"{captions} captions and {count}, expected as many of each")
 
 
 def read_image_identities(release: Path, split: Split) -> list[str]:

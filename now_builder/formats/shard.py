@@ -305,16 +305,19 @@ def read_rows(captures: Path, shard: int | None = None) -> list[CaptureRow]:
     Raises:
         FormatError: If there is no complete shard, or one is torn.
     """
+    return list(stream_rows(captures, shard))
+
+
+def stream_rows(captures: Path, shard: int | None = None) -> Iterator[CaptureRow]:
+    """Yield what :func:`read_rows` gives, holding one shard at a time."""
     if not captures.is_dir():
         raise FormatError(captures, "no such captures folder; `now-builder crawl` makes it")
     shards = complete_shards(captures) if shard is None else [shard]
     if not shards:
         raise FormatError(captures, "no complete shard (00000.parquet …); crawl first")
-    return [
-        CaptureRow(**row)
-        for number in shards
-        for row in _read(rows_path(captures, number), CaptureRow, _CAPTURES)
-    ]
+    for number in shards:
+        for row in _read(rows_path(captures, number), CaptureRow, _CAPTURES):
+            yield CaptureRow(**row)
 
 
 def read_texts(captures: Path, shard: int) -> list[tuple[str, str, str]]:
@@ -341,7 +344,7 @@ def read_columns(captures: Path, shard: int, names: Sequence[str]) -> list[dict[
 
     whole = schema_of(CaptureRow, _CAPTURES)
     schema = pa.schema([whole.field(name) for name in names], metadata=whole.metadata)
-    return read_table(rows_path(captures, shard), schema, _LATER, _REQUIRED)
+    return list(read_table(rows_path(captures, shard), schema, _LATER, _REQUIRED))
 
 
 def read_captures(
@@ -490,7 +493,7 @@ def _box(numbers: list[Any]) -> Box:  # JSON has whole numbers, too
     return left, top, right, bottom
 
 
-def _read(path: Path, kind: type, version: str) -> list[dict[str, Any]]:
+def _read(path: Path, kind: type, version: str) -> Iterator[dict[str, Any]]:
     return read_table(path, schema_of(kind, version), _LATER, _REQUIRED)
 
 

@@ -11,22 +11,16 @@ from dataclasses import dataclass, field
 from itertools import islice
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import Integer
 
 from now_builder.errors import FormatError
-from now_builder.formats.captions import UNK, from_line, to_line
+from now_builder.formats.captions import UNK, Numbers, from_line, to_line
 from now_builder.formats.io import stream_lines
 from now_builder.formats.perceptual_hash import ALIKE, alike
 from now_builder.formats.release import DATA_FOLDER, Pair, data_folder, stream_pairs
 from now_builder.formats.split import SPLITS, Split
-
-if TYPE_CHECKING:
-    Numbers = array[int]
-else:
-    Numbers = array  # not subscriptable before Python 3.12
 
 Column = Callable[[Pair], str | None]
 

@@ -12,7 +12,8 @@ from typing import Any
 from now_builder.errors import FormatError
 from now_builder.formats.io import replacing
 
-_BUFFER = 2**16
+_BUFFER, _BLOCK, _GROUP = 2**16, 1024, 2**13
+"""Bytes read at once; rows that are dictionaries at once, read and written."""
 
 
 def schema_of(kind: type, version: str | None = None) -> Any:
@@ -37,17 +38,19 @@ def write_rows(path: Path, rows: Sequence[Any], schema: Any) -> None:
     import pyarrow as pa  # noqa: PLC0415 - see above
     import pyarrow.parquet as pq  # noqa: PLC0415 - the same
 
-    with replacing(path) as temporary:
-        table = pa.Table.from_pylist([asdict(row) for row in rows], schema=schema)
-        pq.write_table(table, temporary)
+    with replacing(path) as temporary, pq.ParquetWriter(temporary, schema) as file:
+        for at in range(0, len(rows) or 1, _GROUP):
+            block = [asdict(row) for row in rows[at : at + _GROUP]]
+            file.write_table(pa.Table.from_pylist(block, schema=schema))
 
 
 def read_rows(
     path: Path, schema: Any, later: Mapping[str, Any], required: Collection[str]
-) -> list[dict[str, Any]]:
-    """Read all rows of a versioned table, of all columns that ``schema`` has.
+) -> Iterator[dict[str, Any]]:
+    """Yield all rows of a versioned table, of all columns that ``schema`` has.
 
-    See :func:`upgrade` for the arguments.
+    The columns are read and checked whole before the first row. See :func:`upgrade` for the
+    arguments.
 
     Raises:
         FormatError: If it is missing, torn, of another format, or as :func:`upgrade` says.
@@ -60,8 +63,8 @@ def read_rows(
         found, expected = (table.schema.metadata or {}).get(b"format"), schema.metadata[b"format"]
         if found != expected:
             raise FormatError(path, f"format {found!r:.60}, expected {expected.decode()!r}")
-        rows: list[dict[str, Any]] = upgrade(path, table, schema, later, required).to_pylist()
-    return rows
+        for batch in upgrade(path, table, schema, later, required).to_batches(_BLOCK):
+            yield from batch.to_pylist()
 
 
 def stream_rows(

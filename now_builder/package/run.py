@@ -4,7 +4,7 @@ import hashlib
 import os
 import platform
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -14,6 +14,7 @@ from now_builder import __version__
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.captions import (
     MENDED,
+    CaptionIds,
     Vocabulary,
     find_tokenizers,
     read_captions,
@@ -22,7 +23,13 @@ from now_builder.formats.captions import (
     write_vocabulary,
 )
 from now_builder.formats.features import Features, open_features
-from now_builder.formats.io import remove_leftovers, sha256_of, write_json, write_text
+from now_builder.formats.io import (
+    remove_leftovers,
+    replacing,
+    sha256_of,
+    write_json,
+    write_text,
+)
 from now_builder.formats.release import (
     DATA_FOLDER,
     FileEntry,
@@ -40,8 +47,8 @@ from now_builder.formats.shard import (
     complete_shards,
     plan_path,
     read_plan,
-    read_rows,
     rows_path,
+    stream_rows,
 )
 from now_builder.formats.split import SPLITS, Split, SplitPlan, read_split
 from now_builder.formats.statistics import ReleaseStatistics
@@ -74,7 +81,7 @@ class _Inputs:
     split: SplitPlan
     plan: list[Planned]
     rows: dict[str, CaptureRow]
-    ids: dict[str, dict[str, list[int]]]
+    ids: dict[str, CaptionIds]
     vocabularies: dict[str, Vocabulary]
     tokenizers: dict[str, str]
     judged: dict[str, Verdict] | None
@@ -206,14 +213,11 @@ def _read(
     vocabularies: dict[str, Vocabulary],
 ) -> _Inputs:
     plan = read_plan(captures)
-    rows = {row.key: row for row in read_rows(captures)}
-    flags = {row.key: flags_of(row) for row in rows.values() if row.status == "ok" and row.caption}
-    if settings.mend:
-        rows = {key: replace(row, caption=mend(row.caption or "")) for key, row in rows.items()}
+    rows, flags = _read_rows(captures, plan, mended=settings.mend)
     hashes = {"plan": sha256_of(plan_path(captures))}
     shards = [sha256_of(rows_path(captures, shard)) for shard in complete_shards(captures)]
     hashes["rows"] = hashlib.sha256("\n".join(shards).encode()).hexdigest()
-    ids: dict[str, dict[str, list[int]]] = {}
+    ids: dict[str, CaptionIds] = {}
     for name, vocabulary in vocabularies.items():
         path = captions / f"{name}.txt"
         ids[name] = read_captions(path)
@@ -229,6 +233,37 @@ def _read(
         judged = read_judgements(paths, plan)
         hashes |= {f"matched.{number}": sha256_of(path) for number, path in enumerate(paths)}
     return _Inputs(split, plan, rows, ids, vocabularies, raw, judged, hashes, flags)
+
+
+def _read_rows(
+    captures: Path, plan: list[Planned], *, mended: bool
+) -> tuple[dict[str, CaptureRow], dict[str, frozenset[str]]]:
+    """Read the rows without what no release needs, and their flags if they have any."""
+    urls = {line.key: line.url for line in plan}
+    rows: dict[str, CaptureRow] = {}
+    flags: dict[str, frozenset[str]] = {}
+    for row in stream_rows(captures):
+        if row.status == "ok" and row.caption and (found := flags_of(row)):
+            flags[row.key] = found
+        caption = mend(row.caption or "") if mended else row.caption
+        texts: dict[str, Any] = {
+            name: sys.intern(text) for name in _OFTEN if (text := getattr(row, name))
+        }
+        url = urls.get(row.key, row.url)  # equal, and one object
+        rows[row.key] = replace(row, url=url, caption=caption, **texts, **_UNUSED)
+    return rows, flags
+
+
+_OFTEN = ("site", "status", "error", "caption_source", "lang")
+"""Columns of few values: one object for equal ones."""
+
+_UNUSED: dict[str, Any] = {
+    "url_canonical": "", "redirects": [], "content_type": None, "charset": None,
+    "charset_source": None, "title": None, "candidates": None, "lang_declared": None,
+    "html_sha256": None, "load_state": None, "robots": None, "browser": None, "tool": None,
+    "timings": None, "overlays": [],
+}  # fmt: skip
+"""Columns that are read for the flags alone, or not at all: half of a row's memory."""
 
 
 def _read_text(path: Path) -> str:
@@ -343,22 +378,25 @@ def _pairs(split: Split, keys: list[str], inputs: _Inputs, hashes: list[str]) ->
 
 def _write_texts(release: Path, inputs: _Inputs, selection: Selection) -> list[str]:
     """Write captions, keys and vocabularies, and return their paths."""
-    texts: dict[str, str] = {}
+    written: list[str] = []
+
+    def write(path: str, lines: Iterable[str]) -> None:
+        with replacing(release / path) as part, part.open("w", encoding="utf-8") as file:
+            file.writelines(lines)
+        written.append(path)
+
     for split, keys in selection.splits.items():
-        texts[f"{DATA_FOLDER}/{split}_ids.txt"] = "".join(f"{key}\n" for key in keys)
+        write(f"{DATA_FOLDER}/{split}_ids.txt", (f"{key}\n" for key in keys))
         for name, ids in inputs.ids.items():
-            lines = "".join(f"{to_line(ids[key])}\n" for key in keys)
-            texts[f"{DATA_FOLDER}/{split}_caps_{name}.txt"] = lines
-    texts |= {f"vocab/{name}": text for name, text in inputs.tokenizers.items()}
-    for path, text in texts.items():
-        write_text(release / path, text)
-    vocabularies = {
-        f"vocab/{DATA_FOLDER}_vocab_{name}.json": vocabulary
-        for name, vocabulary in inputs.vocabularies.items()
-    }
-    for path, vocabulary in vocabularies.items():
+            lines = (f"{to_line(ids[key])}\n" for key in keys)
+            write(f"{DATA_FOLDER}/{split}_caps_{name}.txt", lines)
+    for name, text in inputs.tokenizers.items():
+        write(f"vocab/{name}", [text])
+    for name, vocabulary in inputs.vocabularies.items():
+        path = f"vocab/{DATA_FOLDER}_vocab_{name}.json"
         write_vocabulary(release / path, vocabulary)
-    return [*texts, *vocabularies]
+        written.append(path)
+    return written
 
 
 def _describe(

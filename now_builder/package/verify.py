@@ -1,6 +1,9 @@
 """Check a release against itself: hashes, counts, shapes, ids, keys, images and fingerprints."""
 
+import hashlib
+from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -11,15 +14,15 @@ from now_builder.formats.features import open_features
 from now_builder.formats.release import (
     DATA_FOLDER,
     Manifest,
-    Pair,
     check_files,
+    fingerprint_line,
     hash_of,
     read_manifest,
-    read_pairs,
     read_published_regions,
-    read_rejects,
     read_release_vocabulary,
-    read_split_captions,
+    stream_pairs,
+    stream_rejects,
+    stream_split_captions,
 )
 from now_builder.formats.split import SPLITS, Split
 
@@ -37,8 +40,8 @@ def verify(release: Path) -> list[str]:
     if problems:
         return problems
     try:
-        pairs = read_pairs(release)
-        rejects = len(read_rejects(release))
+        pairs = _read_pairs(release)
+        rejects = sum(1 for _ in stream_rejects(release))
     except NowError as error:
         return [str(error)]
     if rejects != sum(manifest.rejects.values()):
@@ -48,61 +51,88 @@ def verify(release: Path) -> list[str]:
     if list(manifest.counts) != list(manifest.fingerprints):
         splits = [list(manifest.counts), list(manifest.fingerprints)]
         problems.append(f"manifest.json: counts of {splits[0]}, but fingerprints of {splits[1]}")
-    counted = {split: sum(pair.split == split for pair in pairs) for split in manifest.counts}
-    if counted != manifest.counts or len(pairs) != sum(counted.values()):
+    counted = {split: len(found.keys) for split, found in pairs.items()}
+    if counted != {split: count for split, count in manifest.counts.items() if count}:
         problems.append(f"pairs.parquet: {counted}, expected {manifest.counts}")
-    if len({pair.key for pair in pairs}) != len(pairs):
+    if len({key for found in pairs.values() for key in found.keys}) != sum(counted.values()):
         problems.append("pairs.parquet: a key is in two rows")
     for split in (split for split in SPLITS if split in manifest.counts):
+        own = pairs.get(split, _Pairs())
+        if not own.numbered:
+            problems.append(f"pairs.parquet: pair_index of {split} is not 0, 1, 2 …")
         try:
-            own = [pair for pair in pairs if pair.split == split]
-            problems += _check_captions(release, split, manifest, own)
+            problems += _check_captions(release, split, manifest, own.keys)
             problems += _check_images(release, split, own)
         except NowError as error:
             problems.append(str(error))
     return problems
 
 
+@dataclass(slots=True)
+class _Pairs:
+    """What is compared of the rows of a split: a few hundred bytes a pair.
+
+    Attributes:
+        numbered: Whether they are numbered 0, 1, 2 …
+    """
+
+    keys: list[str] = field(default_factory=list)
+    hashes: list[str] = field(default_factory=list)
+    numbered: bool = True
+
+
+def _read_pairs(release: Path) -> dict[str, _Pairs]:
+    found = defaultdict[str, _Pairs](_Pairs)
+    for pair in stream_pairs(release):
+        own = found[pair.split]
+        own.numbered &= pair.pair_index == len(own.keys)
+        own.keys.append(pair.key)
+        own.hashes.append(pair.regions_sha256)
+    return dict(found)
+
+
 def _check_captions(
-    release: Path, split: Split, manifest: Manifest, pairs: Sequence[Pair]
+    release: Path, split: Split, manifest: Manifest, keys: Sequence[str]
 ) -> list[str]:
     problems = []
-    if [pair.pair_index for pair in pairs] != list(range(len(pairs))):
-        problems.append(f"pairs.parquet: pair_index of {split} is not 0, 1, 2 …")
     for tokenizer in dict.fromkeys([*TOKENIZERS, *manifest.fingerprints.get(split, {})]):
         name = f"{split}_caps_{tokenizer}.txt"
-        captions = read_split_captions(release, split, tokenizer)
-        if captions.keys != [pair.key for pair in pairs]:
-            problems.append(f"{split}_ids.txt: keys are not those of pairs.parquet")
-        if captions.fingerprint != manifest.fingerprints.get(split, {}).get(tokenizer):
-            problems.append(f"{name}: fingerprint differs from the manifest's")
         size = read_release_vocabulary(release, tokenizer).idx
-        largest = [max(ids, default=-1) for ids in captions.captions]
-        if -1 in largest:
-            problems.append(f"{name}: line {largest.index(-1) + 1} is empty")
-        high = next((line for line, found in enumerate(largest, 1) if found >= size), None)
-        if high is not None:
+        digest = hashlib.sha256()
+        strange, empty, high, count = False, 0, 0, 0
+        for count, (key, ids) in enumerate(stream_split_captions(release, split, tokenizer), 1):
+            digest.update(fingerprint_line(key, ids))
+            strange |= count > len(keys) or key != keys[count - 1]
+            empty = empty or (0 if ids else count)
+            high = high or (count if max(ids, default=-1) >= size else 0)
+        if strange or count != len(keys):
+            problems.append(f"{split}_ids.txt: keys are not those of pairs.parquet")
+        if digest.hexdigest() != manifest.fingerprints.get(split, {}).get(tokenizer):
+            problems.append(f"{name}: fingerprint differs from the manifest's")
+        if empty:
+            problems.append(f"{name}: line {empty} is empty")
+        if high:
             problems.append(f"{name}: line {high} has an id outside the vocabulary of {size}")
     return problems
 
 
-def _check_images(release: Path, split: Split, pairs: Sequence[Pair]) -> list[str]:
+def _check_images(release: Path, split: Split, pairs: _Pairs) -> list[str]:
     problems = []
     npy = release / DATA_FOLDER / f"{split}_ims.npy"
     matrix = read_published_regions(npy) if npy.exists() else None
     with open_features(release / DATA_FOLDER / f"{split}.h5") as features:
-        if features.keys != [pair.key for pair in pairs]:
+        if features.keys != pairs.keys:
             return [f"{split}.h5: keys are not those of pairs.parquet"]
         if matrix is not None and matrix.shape != features.dataset.shape:
             return [f"{npy.name}: shape {matrix.shape}, expected {features.dataset.shape}"]
-        for start in range(0, len(pairs), _BATCH):
+        for start in range(0, len(pairs.keys), _BATCH):
             regions = features.dataset[start : start + _BATCH]
-            rows = pairs[start : start + _BATCH]
-            for pair, page in zip(rows, regions, strict=True):
-                if hash_of(page) != pair.regions_sha256:
-                    problems.append(f"{split}.h5: regions of {pair.key} differ from their hash")
+            own = slice(start, start + _BATCH)
+            for key, sha256, page in zip(pairs.keys[own], pairs.hashes[own], regions, strict=True):
+                if hash_of(page) != sha256:
+                    problems.append(f"{split}.h5: regions of {key} differ from their hash")
                 elif not np.isfinite(page).all():
-                    problems.append(f"{split}.h5: regions of {pair.key} are not finite")
+                    problems.append(f"{split}.h5: regions of {key} are not finite")
             if matrix is not None and not np.array_equal(matrix[start : start + _BATCH], regions):
                 problems.append(f"{npy.name}: rows from {start} differ from {split}.h5")
     return problems

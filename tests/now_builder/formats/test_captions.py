@@ -30,7 +30,10 @@ def test_what_is_written_is_read(
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "captions.txt"
     write_captions(path, captions.items())
-    assert read_captions(path) == captions
+    found = read_captions(path)
+    assert found == captions
+    assert list(found) == list(captions)
+    assert len(found) == len(captions)
 
 
 @settings(max_examples=25)
@@ -59,6 +62,7 @@ def test_a_vocabulary_survives_its_file(
         (b"\t1,2\n", "line 1"),
         (b"0001\t1\xff\n", "UTF-8"),
         (b"0001\t" + b"9" * 5000 + b"\n", "line 1"),
+        (b"0001\t1\n0002\t7," + b"9" * 60 + b"\n", "line 2: id 9.*33 bits"),
         (b"\x00\x01\x02", "line 1"),
         (b"0001\t1,2\x0b0002\t3\n", "line 1"),
     ],
