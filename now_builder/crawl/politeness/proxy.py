@@ -20,6 +20,10 @@ _BARE_IPV6 = re.compile(r"([0-9a-fA-F:.]*:[0-9a-fA-F:.]*:[0-9a-fA-F:.]*):(\d+)")
 """An IPv6 address without brackets and its port, as httpx asks a proxy for them."""
 
 
+_CONTROL = re.compile(r"[\x00-\x20\x7f]")
+"""What no address has; Python's parser of addresses leaves some of it out without a word."""
+
+
 @dataclass(slots=True, eq=False)
 class _Pipe:
     """A connection of a client and the one dialled for it."""
@@ -215,7 +219,7 @@ def _is_interim(head: bytes) -> bool:
 def _parse_head(head: bytes) -> tuple[str, str, list[bytes]]:
     lines = head[:-4].split(b"\r\n")
     parts = lines[0].decode("latin-1").split(" ")
-    if len(parts) != 3:
+    if len(parts) != 3 or _CONTROL.search(parts[1]):
         raise Refused("bad_request", "not a request line")
     return parts[0], parts[1], lines[1:]
 
@@ -236,7 +240,7 @@ def _destination(method: str, target: str) -> tuple[str, int]:
 def _forwarded(method: str, target: str, headers: list[bytes]) -> bytes:
     """Rewrite the head of a proxied request for the server itself."""
     parts = urlsplit(target)
-    path = target.split(parts.netloc, 1)[1] or "/"
+    path = target.partition("//")[2][len(parts.netloc) :] or "/"
     path = path if path.startswith("/") else "/" + path
     dropped = (b"proxy-", b"connection:", b"keep-alive:")
     kept = [line for line in headers if not line.lower().startswith(dropped)]

@@ -8,6 +8,7 @@ import ssl
 import subprocess
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Self
@@ -210,6 +211,7 @@ def test_names_that_take_long_hold_up_no_others(monkeypatch: pytest.MonkeyPatch)
     [(b"GET / HTTP/1.1\r\nHost: a.test\r\n\r\n", b"502"), (b"nonsense\r\n\r\n", b"502"),
      (b"CONNECT :::: HTTP/1.1\r\n\r\n", b"502"), (b"GET ftp://a.test/ HTTP/1.1\r\n\r\n", b"502"),
      (b"CONNECT a.test:99999 HTTP/1.1\r\n\r\n", b"502"),
+     (b"GET http://127.0\t.0.1:1/ HTTP/1.1\r\n\r\n", b"502"),  # a parser skips the tab
      (b"GET http://::1:1/ HTTP/1.1\r\n\r\n", b"403")],  # httpx leaves out the brackets
 )  # fmt: skip
 def test_what_is_no_request_for_a_proxy_is_answered_so(request_head: bytes, status: bytes) -> None:
@@ -419,12 +421,15 @@ def test_a_host_that_takes_too_long_is_said_to(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize(
     ("target", "first"),
     [("http://a.test:PORT/x?q=1", "/x?q=1"), ("http://a.test:PORT", "/"),
-     ("http://a.test:PORT?q=http://a.test:PORT/", "/?q=http://a.test:PORT/")],
+     ("http://a.test:PORT?q=http://a.test:PORT/", "/?q=http://a.test:PORT/"),
+     ("http://tp/http?tp", "/http?tp"), ("http://you:me@tp/", "/")],
 )  # fmt: skip
 def test_a_request_goes_on_without_what_is_the_proxys(target: str, first: str) -> None:
     async def run() -> None:
-        names = Resolver([parse_mapping("a.test:127.0.0.1")], allow_private=True)
-        async with _Server(b"HTTP/1.1 204 No Content\r\n\r\n") as server, Proxy(names) as proxy:
+        async with _Server(b"HTTP/1.1 204 No Content\r\n\r\n") as server, AsyncExitStack() as stack:
+            hosts = ["a.test:127.0.0.1", f"tp:127.0.0.1:{server.port}"]
+            names = Resolver([parse_mapping(host) for host in hosts], allow_private=True)
+            proxy = await stack.enter_async_context(Proxy(names))
             proxy.begin(1000)
             port = str(server.port)
             head = (
