@@ -10,6 +10,7 @@ import numpy as np
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.io import read_json, read_lines
 from now_builder.formats.release import data_folder, read_manifest
+from now_builder.formats.tables import read_frame
 
 _RUN, _STATE = "pc2-run/1", "pc2-checkpoint/1"
 
@@ -88,21 +89,17 @@ def _clean_prob(path: Path) -> np.ndarray:
 
 
 def _read_table(path: Path) -> tuple[list[str], np.ndarray]:
-    import pandas as pd  # noqa: PLC0415 - 45 MB that only tables need
-    import pyarrow as pa  # noqa: PLC0415 - the same
-
-    if not path.is_file():
+    if not path.exists():
         raise FormatError(path, "no such run folder, CSV or Parquet file")
+    table = read_frame(path)
+    missing = {"key", "clean_prob"} - set(table.columns)
+    if missing:
+        raise FormatError(path, f"missing columns {sorted(missing)}")
+    keys = [str(key) for key in table["key"]]
     try:
-        parquet = path.suffix.lower() in {".parquet", ".pq"}
-        table = pd.read_parquet(path) if parquet else pd.read_csv(path, dtype={"key": str})
-        missing = {"key", "clean_prob"} - set(table.columns)
-        if missing:
-            raise FormatError(path, f"missing columns {sorted(missing)}")
-        keys = [str(key) for key in table["key"]]
         values = table["clean_prob"].to_numpy(np.float64)
-    except (ValueError, TypeError, pa.ArrowException, OSError) as error:
-        raise FormatError(path, f"not a table of clean_prob ({error!s:.200})") from None
+    except (ValueError, TypeError) as error:
+        raise FormatError(path, f"clean_prob is not of numbers ({error!s:.200})") from None
     if len(set(keys)) != len(keys):
         raise FormatError(path, "a key is in two rows")
     return keys, values

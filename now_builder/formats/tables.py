@@ -127,6 +127,39 @@ def _check_names(path: Path, there: Collection[str], schema: Any, later: Mapping
         raise FormatError(path, f"missing columns {missing}")
 
 
+def read_frame(path: Path) -> Any:
+    """Read a table that a user brings, Parquet or CSV by its first bytes, as a pandas frame.
+
+    Cells of a CSV are texts, empty ones too; columns of Parquet have their own types, an index
+    that pandas stored is a column.
+
+    Raises:
+        FormatError: If it is missing, is no table, or two columns have one name.
+    """
+    import pandas as pd  # noqa: PLC0415 - 45 MB that only such tables need
+    import pyarrow as pa  # noqa: PLC0415 - see above
+    import pyarrow.parquet as pq  # noqa: PLC0415 - the same
+
+    try:
+        with path.open("rb") as file:
+            parquet = file.read(4) == b"PAR1"
+        if parquet:
+            with pq.ParquetFile(path) as file:
+                table = file.read()
+            table.validate(full=True)  # texts that are not UTF-8 would fail where they are used
+            frame = table.to_pandas(ignore_metadata=True)
+        else:
+            frame = pd.read_csv(path, dtype=str, keep_default_na=False, encoding="utf-8-sig")
+    except FileNotFoundError:
+        raise FormatError(path, "no such file; expected CSV or Parquet") from None
+    except (ValueError, TypeError, LookupError, pa.ArrowException, OSError) as error:
+        problem = " ".join(str(error).split())
+        raise FormatError(path, f"neither CSV nor Parquet ({problem:.200})") from None
+    if not frame.columns.is_unique:
+        raise FormatError(path, f"columns {[str(name) for name in frame.columns]}: a name twice")
+    return frame
+
+
 @contextmanager
 def _readable(path: Path) -> Iterator[None]:
     import pyarrow as pa  # noqa: PLC0415 - see above

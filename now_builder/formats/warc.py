@@ -5,6 +5,7 @@ import io
 import json
 import re
 import uuid
+import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -76,7 +77,7 @@ def read_exchanges(captures: Path, shard: int) -> dict[str, tuple[Exchange, ...]
                 pass
         with path.open("rb") as file:
             return _pages(ArchiveIterator(file))
-    except (ArchiveLoadFailed, OSError, EOFError, ValueError, KeyError) as error:
+    except (ArchiveLoadFailed, OSError, EOFError, ValueError, KeyError, zlib.error) as error:
         raise FormatError(path, f"not a readable WARC ({error})") from None
 
 

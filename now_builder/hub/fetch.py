@@ -3,6 +3,7 @@
 import logging
 import shutil
 import zipfile
+import zlib
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from urllib.parse import urlsplit
@@ -186,7 +187,7 @@ def _unpack(archive: Path, folder: Path) -> None:
                     temporary.open("wb") as out,
                 ):
                     shutil.copyfileobj(source, out, 1 << 20)
-    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError) as error:
+    except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError) as error:
         raise FormatError(archive, f"not a whole zip ({error})") from None
 
 

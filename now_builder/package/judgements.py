@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import pyarrow as pa
 
 from now_builder.errors import FormatError
 from now_builder.formats.shard import Planned
+from now_builder.formats.tables import read_frame
 from now_builder.formats.verdicts import Verdict
 
 _WORDS: dict[str, Verdict] = {
@@ -47,7 +47,7 @@ def read_judgements(paths: Iterable[Path], plan: Iterable[Planned]) -> dict[str,
 def _verdicts(
     path: Path, keys: Mapping[str, Mapping[str, list[str]]]
 ) -> Iterator[tuple[str, Verdict]]:
-    table = _read(path)
+    table = read_frame(path)
     column = "key" if "key" in table.columns else "url"
     if column not in table.columns or "matched" not in table.columns:
         raise FormatError(
@@ -62,18 +62,6 @@ def _verdicts(
             yield key, verdict
     if not known:
         raise FormatError(path, f"none of its {len(table)} lines names a {column} of the plan")
-
-
-def _read(path: Path) -> pd.DataFrame:
-    if not path.is_file():
-        raise FormatError(path, "no such file; --matched takes a CSV or Parquet file")
-    try:
-        if path.suffix.lower() in {".parquet", ".pq"}:
-            return pd.read_parquet(path)
-        return pd.read_csv(path, dtype=str, keep_default_na=False, encoding="utf-8-sig")
-    except (ValueError, pa.ArrowException, OSError) as error:
-        problem = " ".join(str(error).split())
-        raise FormatError(path, f"neither CSV nor Parquet ({problem:.200})") from None
 
 
 def _verdict(path: Path, number: int, value: Any) -> Verdict:

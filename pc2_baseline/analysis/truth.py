@@ -14,6 +14,7 @@ from now_builder.errors import ConfigError, FormatError, TrainingError
 from now_builder.formats.io import sha256_of
 from now_builder.formats.noise import matched as pairs_matched
 from now_builder.formats.noise import read_noise
+from now_builder.formats.tables import read_frame
 from pc2_baseline.data.pairs import count_train, pair_names
 from pc2_baseline.modules.coteaching import DIVISIONS
 from pc2_baseline.modules.division import THRESHOLD
@@ -137,6 +138,10 @@ def _of_noise(release: Path, record: RunRecord) -> Truth:
     return Truth(truth, np.ones(captions, dtype=bool))
 
 
+_UNKNOWN = ("", "na", "nan", "none", "null", "<na>")
+"""How tables say that they do not know, in lower case."""
+
+
 def read_truth(path: Path, names: dict[str, list[str]]) -> Truth:
     """Read which training pairs are matched.
 
@@ -147,13 +152,14 @@ def read_truth(path: Path, names: dict[str, list[str]]) -> Truth:
     Raises:
         FormatError: If the file cannot be used, or all known pairs are of one kind.
     """
-    table = _read_table(path)
+    table = read_frame(path)
     column = next((name for name in names if name in table.columns), None)
     if column is None or "matched" not in table.columns:
         raise FormatError(
             path, f"columns {list(table.columns)}, expected {' or '.join(names)}, and matched"
         )
-    table = table.dropna(subset=[column, "matched"])
+    words = table["matched"].astype(str).str.strip().str.lower()
+    table = table[~words.isin(_UNKNOWN)]
     labels = dict(
         zip(table[column].astype(str), _booleans(path, list(table["matched"])), strict=True)
     )
@@ -165,18 +171,6 @@ def read_truth(path: Path, names: dict[str, list[str]]) -> Truth:
             path, f"{known.sum()} training pairs known by {column} ({kind}), expected both kinds"
         )
     return Truth(matched, known)
-
-
-def _read_table(path: Path) -> Any:
-    import pandas as pd  # noqa: PLC0415 - 45 MB that only tables need
-
-    try:
-        return pd.read_csv(path) if path.suffix == ".csv" else pd.read_parquet(path)
-    except FileNotFoundError:
-        raise FormatError(path, "no such file") from None
-    except (ValueError, OSError) as error:
-        reason = str(error).partition("\n")[0]
-        raise FormatError(path, f"not a readable .csv or .parquet file ({reason})") from None
 
 
 def _booleans(path: Path, column: list[object]) -> list[bool]:

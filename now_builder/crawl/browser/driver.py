@@ -2,6 +2,7 @@
 
 import asyncio
 from contextlib import suppress
+from typing import Any
 
 import psutil
 from playwright.async_api import Playwright, async_playwright
@@ -28,11 +29,12 @@ class Driver:
         Raises:
             DriverError: If it does not start.
         """
-        before = _drivers()
+        before, tasks = _drivers(), asyncio.all_tasks()
         try:
             playwright = await async_playwright().start()
         except BaseException as error:
             _kill(_drivers() - before)
+            await _end_of(asyncio.all_tasks() - tasks)
             if isinstance(error, Exception):
                 raise DriverError(str(error)) from error
             raise
@@ -49,6 +51,22 @@ class Driver:
                 await asyncio.wait([stopping], timeout=_STOP_S)
             if stopping.done() and not stopping.cancelled():
                 stopping.exception()  # looked at; there is nothing left to do about it
+
+
+async def _end_of(tasks: set[asyncio.Task[Any]]) -> None:
+    """Wait for those of Playwright's tasks; the last one sees the end of the driver's process.
+
+    Without that the process would be one that nobody waited for, if the event loop ends now.
+    """
+    own = [task for task in tasks if "playwright" in _code_of(task)]
+    if own:
+        await asyncio.wait(own, timeout=_STOP_S)
+
+
+def _code_of(task: asyncio.Task[Any]) -> str:
+    """Return the file of a task's coroutine."""
+    code = getattr(task.get_coro(), "cr_code", None)
+    return str(getattr(code, "co_filename", ""))
 
 
 def _drivers() -> set[psutil.Process]:

@@ -1,6 +1,5 @@
 """Checkpoints of unfinished trainings, beside the weights to be."""
 
-import pickle
 import sys
 import zipfile
 from pathlib import Path
@@ -41,13 +40,14 @@ def load_checkpoint(
     path = checkpoint_path(weights)
     if not path.exists():
         return None
-    if not zipfile.is_zipfile(path):
-        raise FormatError(path, "not a readable checkpoint; --force starts over")
     try:
+        zipfile.ZipFile(path).close()  # else it may be a pickle of old, which takes long to refuse
         state: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
-    except (RuntimeError, OSError, pickle.UnpicklingError) as error:
-        raise FormatError(path, f"not a readable checkpoint ({error})") from None
-    if state["identity"] != repr(identity):
+        found = state["identity"]
+    except Exception as error:  # noqa: BLE001 - a torn pickle leads to any of them
+        problem = f"not a readable checkpoint ({error!s:.200}); --force starts over"
+        raise FormatError(path, problem) from None
+    if found != repr(identity):
         raise ConfigError(f"{path}: begun with other settings; --force starts over")
     return state
 

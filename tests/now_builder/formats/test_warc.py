@@ -133,7 +133,9 @@ def test_no_warc_has_no_exchanges_and_a_torn_one_is_refused(tmp_path: Path) -> N
     assert read_exchanges(tmp_path, 3) == {}
     write_warc(tmp_path, 3, two_pages())
     whole = warc_path(tmp_path, 3).read_bytes()
-    for torn in (b"no WARC at all, whatever it is called", b"", whole[: len(whole) // 2]):
+    middle = len(whole) // 2
+    damaged = whole[:middle] + bytes(byte ^ 0xFF for byte in whole[middle:])
+    for torn in (b"no WARC at all, whatever it is called", b"", whole[:middle], damaged):
         warc_path(tmp_path, 3).write_bytes(torn)
         with pytest.raises(FormatError, match="not a readable WARC"):
             read_exchanges(tmp_path, 3)

@@ -125,8 +125,16 @@ def test_other_bytes_than_the_hubs_are_refused_and_removed(hub, run, tmp_path, w
     assert run("fetch-now", folder)[0] == 0
 
 
-def test_an_archive_of_something_else_is_refused(hub, run, tmp_path):
-    for content, line in [(b"no zip", "not a whole zip"), (archive(splits=["train"]), "dev_caps")]:
+def test_an_archive_of_something_else_is_refused(hub, run, tmp_path, whole):
+    with zipfile.ZipFile(io.BytesIO(whole)) as file:
+        member = next(one for one in file.infolist() if one.filename.endswith(".json"))
+    start = member.header_offset + 30 + len(member.filename)
+    damaged = whole[:start] + b"\xff" * member.compress_size + whole[start + member.compress_size :]
+    for content, line in [
+        (b"no zip", "not a whole zip"),
+        (archive(splits=["train"]), "dev_caps"),
+        (damaged, "not a whole zip"),
+    ]:
         hub.files[NAME] = {"NoW.zip": content}
         code, _, err = run("fetch-now", tmp_path / "NoW")
         assert code == 1

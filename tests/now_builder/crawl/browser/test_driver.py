@@ -2,8 +2,11 @@
 
 import asyncio
 import gc
+import os
 import signal
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -95,7 +98,22 @@ def test_a_driver_that_hangs_at_its_start_is_killed(
     assert asyncio.run(use()) == []
 
 
-def test_a_driver_that_cannot_start_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_driver_that_cannot_start_says_so_and_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its end is seen late, as on a machine that is busy: the event loop is not gone by then."""
     monkeypatch.setenv("PLAYWRIGHT_NODEJS_PATH", "/bin/false")
+    wait, seen = os.waitpid, threading.Event()
+
+    def late(pid: int, options: int) -> tuple[int, int]:
+        ended = wait(pid, options)
+        time.sleep(0.3)
+        seen.set()
+        return ended
+
+    monkeypatch.setattr(os, "waitpid", late)
     with pytest.raises(DriverError):
         asyncio.run(Driver.start())
+    assert seen.wait(5)
+    time.sleep(0.1)
+    assert "is closed" not in caplog.text

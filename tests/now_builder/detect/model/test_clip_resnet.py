@@ -157,9 +157,12 @@ def test_a_pickle_with_code_in_it_is_refused_and_not_run(tmp_path, small, capsys
 def test_a_torn_or_empty_pickle_is_a_users_mistake(tmp_path, small):
     whole = io.BytesIO()
     torch.save(small.state_dict(), whole)
-    (tmp_path / "torn.pt").write_bytes(whole.getvalue()[:-40])
-    with pytest.raises(FormatError, match="not a readable"):
-        load_clip(small, str(tmp_path / "torn.pt"))
+    content = whole.getvalue()
+    no_text = content.replace(b"conv1.weight", b"\xff" * 12)
+    for torn in (content[:-40], no_text):
+        (tmp_path / "torn.pt").write_bytes(torn)
+        with pytest.raises(FormatError, match="not a readable"):
+            load_clip(small, str(tmp_path / "torn.pt"))
     torch.save([1, 2], tmp_path / "list.pt")
     with pytest.raises(FormatError, match="missing"):
         load_clip(small, str(tmp_path / "list.pt"))

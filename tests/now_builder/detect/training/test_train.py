@@ -169,9 +169,11 @@ def test_a_checkpoint_of_other_settings_or_a_torn_one_is_refused(few, tmp_path):
     training.save()
     with pytest.raises(ConfigError, match="other settings; --force"):
         train_detector(few, weights, settings.model_copy(update={"lr": 0.5}))
-    checkpoint_path(weights).write_bytes(b"torn")
-    with pytest.raises(FormatError, match="not a readable checkpoint"):
-        train_detector(few, weights, settings)
+    path = checkpoint_path(weights)
+    for torn in (b"torn", path.read_bytes().replace(b"identity", b"\xff" * 8)):
+        path.write_bytes(torn)
+        with pytest.raises(FormatError, match="not a readable checkpoint"):
+            train_detector(few, weights, settings)
 
 
 def test_weights_and_json_that_do_not_belong_together_are_refused(trained, tmp_path):

@@ -1,0 +1,69 @@
+"""Tables that a user brings: CSV or Parquet by what is in it; what is neither is one line."""
+
+from pathlib import Path
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from now_builder.errors import FormatError
+from now_builder.formats.tables import read_frame
+
+FRAME = pd.DataFrame({"key": ["007", "8", "中"], "matched": [True, False, None]})
+
+
+def test_cells_of_a_csv_are_texts_and_those_of_parquet_what_they_are(tmp_path: Path) -> None:
+    FRAME.to_csv(tmp_path / "table", index=False, encoding="utf-8-sig")
+    assert read_frame(tmp_path / "table").to_numpy().tolist() == [
+        ["007", "True"], ["8", "False"], ["中", ""],
+    ]  # fmt: skip
+    FRAME.to_parquet(tmp_path / "table")
+    assert list(read_frame(tmp_path / "table")["matched"]) == [True, False, None]
+
+
+def test_an_index_that_pandas_stored_is_a_column(tmp_path: Path) -> None:
+    FRAME.set_index("key").to_parquet(tmp_path / "t.parquet")
+    assert list(read_frame(tmp_path / "t.parquet")["key"]) == list(FRAME["key"])
+
+
+def test_a_name_twice_is_named(tmp_path: Path) -> None:
+    column = pa.array(["a"])
+    pq.write_table(pa.table([column, column], names=["key", "key"]), tmp_path / "t.parquet")
+    with pytest.raises(FormatError, match="a name twice"):
+        read_frame(tmp_path / "t.parquet")
+
+
+def test_text_that_is_not_utf8_is_refused_where_it_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "t.parquet"
+    pq.write_table(pa.table({"key": ["some text"]}), path, compression=None, use_dictionary=False)
+    path.write_bytes(path.read_bytes().replace(b"some text", b"some \xff\xfe\xfdt"))
+    with pytest.raises(FormatError, match="neither CSV nor Parquet"):
+        read_frame(path)
+
+
+def test_what_is_no_file_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(FormatError, match="no such file"):
+        read_frame(tmp_path / "none.csv")
+    with pytest.raises(FormatError, match="neither CSV nor Parquet"):
+        read_frame(tmp_path)
+
+
+@settings(max_examples=60, deadline=None)
+@given(place=st.floats(0, 1, exclude_max=True), byte=st.integers(0, 255), cut=st.booleans())
+def test_a_damaged_file_is_read_or_refused(
+    tmp_path_factory: pytest.TempPathFactory, place: float, byte: int, *, cut: bool
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "damaged.parquet"
+    FRAME.to_parquet(path)
+    content = bytearray(path.read_bytes())
+    at = int(place * len(content))
+    content[at] = byte
+    path.write_bytes(content[:at] if cut else content)
+    try:
+        frame = read_frame(path)
+    except FormatError:
+        return
+    assert [list(map(str, frame[name])) for name in frame.columns] or frame.empty
