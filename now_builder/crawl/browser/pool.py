@@ -262,13 +262,13 @@ class BrowserPool:
                 pause_s = min(max(_WATCH_S, 20 * (time.monotonic() - begun)), _LONGEST_WATCH_S)
 
     async def _release(self, launched: _Launched, context: BrowserContext | None) -> None:
-        """Close a context; if that fails, it is the fault of the browser."""
-        launched.in_flight -= 1
+        """Close a context, in flight till then; if that fails, it is the fault of the browser."""
         try:
             if context is not None:
                 async with self._browser_at_fault(launched):
                     await context.close()
         finally:
+            launched.in_flight -= 1
             if not launched.in_flight and launched not in self._places:
                 self._later(self._end(launched))
 

@@ -1,5 +1,6 @@
 """What happens beside the pages: processes that die, memory, full disks, bad certificates."""
 
+import asyncio
 import ctypes
 import os
 import shutil
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from playwright.async_api import BrowserContext
 
 from now_builder.crawl.browser import pool
 from now_builder.crawl.run import crawl
@@ -156,6 +158,13 @@ def test_a_browser_that_holds_too_much_is_replaced_and_nothing_is_lost(
         started.append(1)
         return await launch(self)
 
+    close = BrowserContext.close
+
+    async def slowly(self: BrowserContext) -> None:
+        await asyncio.sleep(0.3)  # the next page must not replace a browser that is in use
+        await close(self)
+
+    monkeypatch.setattr(BrowserContext, "close", slowly)
     monkeypatch.setattr(pool.BrowserPool, "_launch", counted)
     monkeypatch.setattr(pool, "_FEWEST_PAGES", 3)
     monkeypatch.setattr(pool, "_WATCH_S", 0.05)
