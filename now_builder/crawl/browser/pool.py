@@ -159,6 +159,7 @@ class BrowserPool:
     ) -> VisitResult:
         proxy.begin(self._settings.max_bytes)
         context: BrowserContext | None = None
+        result: VisitResult | None = None
         try:
             with record.timer.step("open"):
                 async with self._browser_at_fault(launched):
@@ -167,7 +168,8 @@ class BrowserPool:
                     context.on("page", lambda popup: self._later(_close_popup(popup)))
                     tab = Tab(page, proxy, record, self._settings)
                     await tab.prepare()
-            return await self._visit(tab, url, record)
+            result = await self._visit(tab, url, record)
+            return result  # noqa: TRY300 - what comes below depends on it
         except VisitError as problem:
             if problem.error in _STUCK and launched in self._places:
                 async with self._browser_at_fault(launched, _PROMPT_S):
@@ -175,7 +177,9 @@ class BrowserPool:
             raise
         finally:
             proxy.cut()
-            with record.timer.step("close"):
+            # A browser that dies now has given what was asked for.
+            kept = nullcontext() if result is None else suppress(VisitError)
+            with record.timer.step("close"), kept:
                 await self._release(launched, context)
 
     async def _visit(self, tab: Tab, url: str, record: VisitRecord) -> VisitResult:

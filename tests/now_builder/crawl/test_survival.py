@@ -142,6 +142,26 @@ def test_a_renderer_that_dies_in_mid_page_is_that_pages_failure(
     assert (row.error, row.attempts) == (None if retries else "renderer_crashed", 1 + retries)
 
 
+def test_a_page_that_was_captured_is_not_visited_again_if_its_browser_dies_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: set[psutil.Process]
+) -> None:
+    close, killed = BrowserContext.close, []
+
+    async def dying(self: BrowserContext) -> None:
+        if not killed:
+            killed.append(kill_all("--headless"))
+        await close(self)
+
+    monkeypatch.setattr(BrowserContext, "close", dying)
+    with Awkward() as server:
+        urls = write_list(tmp_path, many(2))
+        summary = crawl(urls, tmp_path / "captures", settings_for(server, concurrency=1))
+    assert killed[0]
+    assert summary.statuses == {"ok": 2}
+    assert {row.attempts for row in read_rows(tmp_path / "captures")} == {1}
+    assert orphans(known) == []
+
+
 @pytest.mark.parametrize(("limit_mb", "at_least", "at_most"), [(1, 3, 6), (100_000, 1, 1)])
 def test_a_browser_that_holds_too_much_is_replaced_and_nothing_is_lost(
     tmp_path: Path,
