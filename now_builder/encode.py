@@ -45,11 +45,13 @@ def _cut(path: Path, text: str) -> list[str]:
 
     try:
         backend = tokenizers.Tokenizer.from_file(str(path))
+        backend.no_truncation()
+        backend.no_padding()
+        found = backend.encode(text, add_special_tokens=False)
     except Exception as error:  # noqa: BLE001 - the Rust side raises the bare class
-        raise FormatError(path, f"not a file of tokenizers ({error})") from None
-    backend.no_truncation()
-    backend.no_padding()
-    found = backend.encode(text, add_special_tokens=False)
+        raise FormatError(
+            path, f"no file of tokenizers that cuts a text ({error!s:.200})"
+        ) from None
     # Not its tokens: for one that is unknown, some models give the text.
     return [backend.id_to_token(number) or "" for number in found.ids]
 

@@ -3,15 +3,22 @@
 import signal
 from pathlib import Path
 
+_LONGEST = 4000
+"""Characters of a message."""
+
 
 class NowError(Exception):
     """A mistake that the user can mend; its message says what was found and what was expected.
 
-    The message is one line that can be printed, whatever a file or a library put into it.
+    The message is one line that can be printed and read, whatever a file or a library put into
+    it: what is longer than 4,000 characters lacks its middle.
     """
 
     def __init__(self, message: str) -> None:
-        super().__init__("".join(map(_printable, message.strip())))
+        line = "".join(map(_printable, message.strip()))
+        if len(line) > _LONGEST:
+            line = f"{line[: _LONGEST // 2 - 3]} […] {line[3 - _LONGEST // 2 :]}"
+        super().__init__(line)
 
 
 def _printable(sign: str) -> str:

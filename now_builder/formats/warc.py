@@ -5,14 +5,12 @@ import io
 import json
 import re
 import uuid
-import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from warcio.archiveiterator import ArchiveIterator
-from warcio.exceptions import ArchiveLoadFailed
 from warcio.recordloader import ArcWarcRecord
 from warcio.statusandheaders import StatusAndHeaders
 from warcio.warcwriter import WARCWriter
@@ -77,8 +75,8 @@ def read_exchanges(captures: Path, shard: int) -> dict[str, tuple[Exchange, ...]
                 pass
         with path.open("rb") as file:
             return _pages(ArchiveIterator(file))
-    except (ArchiveLoadFailed, OSError, EOFError, ValueError, KeyError, zlib.error) as error:
-        raise FormatError(path, f"not a readable WARC ({error})") from None
+    except Exception as error:  # noqa: BLE001 - warcio meets damage with any of them
+        raise FormatError(path, f"not a readable WARC ({error!r:.200})") from None
 
 
 def _pages(records: Iterable[ArcWarcRecord]) -> dict[str, tuple[Exchange, ...]]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from importlib.metadata import version
 from operator import itemgetter
 from pathlib import Path
+from typing import Any
 
 import tokenizers
 
@@ -30,17 +31,17 @@ class CustomTokenizer:
         try:
             self._text = path.read_bytes().decode()
             self._backend = tokenizers.Tokenizer.from_str(self._text)
+            outside = {*SPECIALS, *_special(self._backend, json.loads(self._text)["model"])}
         except Exception as error:  # noqa: BLE001 - the Rust side raises the bare class
             raise FormatError(path, f"not a file of tokenizers ({error})") from None
         self._backend.no_truncation()
         self._backend.no_padding()
-        self.name = name
+        self.name, self._path = name, path
         self.source = (
             f"{name}.tokenizer.json, sha256 {hashlib.sha256(self._text.encode()).hexdigest()}, "
             f"brought along (tokenizers {version('tokenizers')})"
         )
         ids = self._backend.get_vocab()
-        outside = {*SPECIALS, *_special(self._backend)}
         self._tokens = {
             number: UNKNOWN if token in outside else token
             for token, number in sorted(ids.items(), key=itemgetter(1))
@@ -51,7 +52,7 @@ class CustomTokenizer:
 
     def cut(self, captions: Iterable[str]) -> Iterator[list[str]]:
         """Cut a stream of captions; special tokens that a caption spells out are unknown."""
-        for encoding in encoded(self._backend, captions):
+        for encoding in encoded(self._backend, captions, self._path):
             # Not its tokens: for one that is unknown, some models give the text.
             yield [self._tokens[number] for number in encoding.ids]
 
@@ -75,11 +76,14 @@ def custom_name(path: Path) -> str:
     return name
 
 
-def _special(backend: tokenizers.Tokenizer) -> set[str]:
-    """Find the special tokens, and the one that stands for what the model does not know."""
+def _special(backend: tokenizers.Tokenizer, model: dict[str, Any]) -> set[str]:
+    """Find the special tokens, and the one that stands for what the model does not know.
+
+    The model is read from the file: the library, asked for it, writes a line for each free id.
+    """
     added = backend.get_added_tokens_decoder().values()
-    model = json.loads(backend.to_str())["model"]
     unknown = model.get("unk_token")
     if model.get("unk_id") is not None:  # Unigram: a place in a list of tokens and scores
         unknown = model["vocab"][model["unk_id"]][0]
-    return {token.content for token in added if token.special} | {unknown} - {None}
+    special = {token.content for token in added if token.special}
+    return special if unknown is None else {*special, str(unknown)}

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import tokenizers
 
+from now_builder.errors import FormatError
 from now_builder.formats.io import write_text
 from now_builder.tokenize.base import UNKNOWN
 
@@ -30,7 +31,7 @@ class LibraryTokenizer:
 
     def cut(self, captions: Iterable[str]) -> Iterator[list[str]]:
         """Cut a stream of captions into tokens, without ``[CLS]``, ``[SEP]`` and the like."""
-        for encoding in encoded(self.backend, captions):
+        for encoding in encoded(self.backend, captions, self.source):
             yield [UNKNOWN if token == self.unknown else token for token in encoding.tokens]
 
     def save(self, path: Path) -> None:
@@ -39,12 +40,20 @@ class LibraryTokenizer:
 
 
 def encoded(
-    backend: tokenizers.Tokenizer, captions: Iterable[str]
+    backend: tokenizers.Tokenizer, captions: Iterable[str], origin: Path | str
 ) -> Iterator[tokenizers.Encoding]:
-    """Encode a stream of captions in batches; nothing is put around them."""
+    """Encode a stream of captions in batches; nothing is put around them.
+
+    Raises:
+        FormatError: If the tokenizer, whose file or source is ``origin``, fails at a caption.
+    """
     stream = iter(captions)
     while batch := list(islice(stream, BATCH)):
-        yield from backend.encode_batch(batch, add_special_tokens=False)
+        try:
+            encodings = backend.encode_batch(batch, add_special_tokens=False)
+        except Exception as error:  # noqa: BLE001 - the Rust side raises the bare class
+            raise FormatError(origin, f"cannot cut a caption ({error!s:.200})") from None
+        yield from encodings
 
 
 def alphabet(captions: Iterable[str], limit: int) -> list[str]:

@@ -5,12 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import torch
 from jaxtyping import Int
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 
-from now_builder.errors import FormatError
-from pc2_baseline.analysis.truth import Truth
+from pc2_baseline.analysis.truth import Truth, read_division
 from pc2_baseline.data.pairs import PairSet
 from pc2_baseline.modules.coteaching import DIVISIONS
 from pc2_baseline.modules.division import THRESHOLD
@@ -74,10 +72,7 @@ def explain_sample(
     file = run / DIVISIONS / f"{epoch:05d}.safetensors"
     if not file.exists():
         return None
-    try:
-        kept = load_file(file)
-    except (OSError, SafetensorError) as error:
-        raise FormatError(file, f"not a readable tensor file ({error})") from None
+    kept = {name: torch.tensor(values) for name, values in read_division(file, len(train)).items()}
     is_noisy = kept["clean_prob"].numpy() <= THRESHOLD
     order = np.random.default_rng(seed).permutation(len(is_noisy))
     noisy, clean = (order[side[order]][:count] for side in (is_noisy, ~is_noisy))

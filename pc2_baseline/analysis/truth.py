@@ -104,11 +104,14 @@ def report(run: Path, record: RunRecord, release: Path, truth: Path | None) -> D
     """
     state = read_state(run / BEST)
     known = find_truth(record, release, truth)
-    files = sorted((run / DIVISIONS).glob("*.safetensors"))
+    files = sorted((run / DIVISIONS).glob(f"{'[0-9]' * 5}.safetensors"))
     if not files:
         raise TrainingError(f"{run}: the method {record.settings.method.name} makes no divisions")
-    epochs = [quality(int(file.stem), _read_division(file), known) for file in files]
-    best = next(found for found in epochs if found.epoch == state.best_epoch)
+    pairs = len(known.known)
+    epochs = [quality(int(file.stem), read_division(file, pairs), known) for file in files]
+    best = next((found for found in epochs if found.epoch == state.best_epoch), None)
+    if best is None:
+        raise FormatError(run / DIVISIONS, f"no division of the best epoch, {state.best_epoch}")
     return DivisionReport(
         record.release.pairs, int(known.known.sum()), int(known.matched.sum()), best, epochs
     )
@@ -158,11 +161,9 @@ def read_truth(path: Path, names: dict[str, list[str]]) -> Truth:
         raise FormatError(
             path, f"columns {list(table.columns)}, expected {' or '.join(names)}, and matched"
         )
-    words = table["matched"].astype(str).str.strip().str.lower()
+    words = table["matched"].map(str).str.strip().str.lower()
     table = table[~words.isin(_UNKNOWN)]
-    labels = dict(
-        zip(table[column].astype(str), _booleans(path, list(table["matched"])), strict=True)
-    )
+    labels = dict(zip(table[column].map(str), _booleans(path, list(table["matched"])), strict=True))
     known = np.array([name in labels for name in names[column]], dtype=bool)
     matched = np.array([labels.get(name, False) for name in names[column]], dtype=bool)
     if not matched.any() or matched.sum() == known.sum():
@@ -183,11 +184,28 @@ def _booleans(path: Path, column: list[object]) -> list[bool]:
     return known
 
 
-def _read_division(file: Path) -> dict[str, np.ndarray]:
+def read_division(file: Path, pairs: int) -> dict[str, np.ndarray]:
+    """Read an epoch's division: arrays by name.
+
+    Args:
+        file: One of a run's ``divisions/``.
+        pairs: Training pairs.
+
+    Raises:
+        FormatError: If it is torn, has no ``clean_prob``, or what :func:`quality` compares is not
+            a finite number of each pair.
+    """
     try:
         division: dict[str, np.ndarray] = load_file(file)
-    except (OSError, SafetensorError) as error:
-        raise FormatError(file, f"not a readable tensor file ({error})") from None
+    except (OSError, SafetensorError, KeyError, ValueError) as error:
+        raise FormatError(file, f"not a readable tensor file ({error!s:.200})") from None
+    if "clean_prob" not in division:
+        raise FormatError(file, "no tensor clean_prob")
+    for name, values in division.items():
+        used = name.rpartition(".")[2] in {"clean_prob", *STATISTICS} or name == "is_clean"
+        if used and (values.shape != (pairs,) or not np.isfinite(values).all()):
+            found = f"{name!r:.60} is {values.dtype} {values.shape}"
+            raise FormatError(file, f"{found}, expected {pairs} finite numbers")
     return division
 
 
@@ -215,7 +233,7 @@ def quality(epoch: int, division: Mapping[str, np.ndarray], truth: Truth) -> Div
     matched = truth.of_known(truth.matched)
     clean_prob = truth.of_known(division["clean_prob"])
     shared = division.get("is_clean")
-    clean = clean_prob > THRESHOLD if shared is None else truth.of_known(shared)
+    clean = clean_prob > THRESHOLD if shared is None else truth.of_known(shared.astype(bool))
     peers = by_peer(division).values()
     by_statistic = {
         name: float(np.mean([_auroc(-truth.of_known(own[name]), matched) for own in peers]))

@@ -1,11 +1,16 @@
 """Changes of structured files that keep their frame whole, so that what is inside is reached."""
 
+import gzip
 import io
 import json
 import random
 import tarfile
 import zipfile
+import zlib
 from collections.abc import Callable
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 Change = Callable[[bytes], bytes]
 
@@ -87,3 +92,62 @@ def change_tar(chance: random.Random, content: bytes, inside: Callable[[str], Ch
     except Exception:  # noqa: BLE001 - an input that is no longer a tar
         return content
     return new.getvalue()
+
+
+def change_gzip(chance: random.Random, content: bytes, inside: Change) -> bytes:
+    """Change one of the members that a gzip file is made of, as a WARC's records are."""
+    members = []
+    try:
+        while content:
+            stream = zlib.decompressobj(wbits=31)
+            members.append(stream.decompress(content))
+            content = stream.unused_data
+    except zlib.error:
+        members.append(content)
+    if members:
+        at = chance.randrange(len(members))
+        members[at] = inside(members[at])
+    return b"".join(gzip.compress(member, mtime=0) for member in members)
+
+
+def change_tensors(content: bytes, inside: Change) -> bytes:
+    """Change the head of a file of safetensors, which is JSON behind its length."""
+    size = int.from_bytes(content[:8], "little")
+    head = inside(content[8 : 8 + size])
+    return len(head).to_bytes(8, "little") + head + content[8 + size :]
+
+
+_ODD = [
+    pa.array([None]), pa.array([b"\xff\xfe"]), pa.array([2**40]), pa.array([-1.5]),
+    pa.array([float("nan")]), pa.array(["x"]), pa.array([["x", None]]), pa.array([{"a": 1}]),
+    pa.array([True]), pa.array(["\ud7ff\u202e\n"]), pa.array([10**18], pa.timestamp("s")),
+    pa.array([2**62], pa.timestamp("us")), pa.array(["x"]).dictionary_encode(),
+    pa.array(["x"], pa.large_string()), pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int32())),
+    pa.array([1], pa.decimal128(38)), pa.array([2**50], pa.duration("s")),
+    pa.array([10**8], pa.date32()), pa.array(["\x00"]), pa.array([[b"\xff"]]),
+]  # fmt: skip
+
+
+def change_table(chance: random.Random, content: bytes) -> bytes:
+    """Change the value or type of a column of a table, or drop or duplicate the column."""
+    try:
+        table = pq.read_table(pa.BufferReader(content))
+        at = chance.randrange(table.num_columns)
+        name, how = table.column_names[at], chance.randrange(6)
+        if how == 0:
+            table = table.drop_columns([name])
+        elif how == 1:
+            table = table.append_column(name, table.column(at))
+        elif how == 2:
+            table = table.replace_schema_metadata({b"format": b"\xff\n"})
+        elif how == 3:
+            table = pa.concat_tables([table] * 3)
+        else:
+            odd = chance.choice(_ODD)
+            cells = pa.concat_arrays([odd] * len(table)) if len(table) else odd[:0]
+            table = table.set_column(at, name, cells)
+        file = io.BytesIO()
+        pq.write_table(table, file, compression=chance.choice(["snappy", "gzip", "none", "zstd"]))
+    except Exception:  # noqa: BLE001 - an input that is no longer a table
+        return content
+    return file.getvalue()

@@ -17,12 +17,12 @@ import traceback
 from pathlib import Path
 from types import ModuleType
 
-READERS = ("pages", "submissions", "feature_files", "releases")
+READERS = ("pages", "submissions", "feature_files", "releases", "brought", "trainings")
 SLOW = 10.0
 """Seconds of CPU within which any input must be read."""
 GREEDY = 512
 """MiB by which the process may grow over its size after the seeds."""
-_PACKAGES = ["now_builder", "leaderboard", "webencodings", "tarfile", "tomllib"]
+_PACKAGES = ["now_builder", "pc2_baseline", "leaderboard", "webencodings", "tarfile", "tomllib"]
 _OPTIONS = ("-timeout=30", "-rss_limit_mb=4096", "-print_final_stats=1", "-verbosity=1")
 _EXECUTED = re.compile(r"stat::number_of_executed_units:\s+(\d+)")
 _COVERED = re.compile(r"cov: (\d+)")
@@ -84,7 +84,7 @@ def _place(error: BaseException) -> str:
     frames = [
         f"{frame.filename.rpartition('/')[2]} {frame.name}"
         for frame in traceback.extract_tb(error.__traceback__)
-        if "/now_builder/" in frame.filename or "/leaderboard/" in frame.filename
+        if re.search("/(now_builder|pc2_baseline|leaderboard)/", frame.filename)
     ]
     return frames[-1] if frames else "outside the project"
 

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 
-@pytest.mark.parametrize("name", ["pages", "submissions", "feature_files", "releases"])
+@pytest.mark.parametrize(
+    "name", ["pages", "submissions", "feature_files", "releases", "brought", "trainings"]
+)
 def test_every_seed_is_read(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
     reader = importlib.import_module(name)

@@ -1,6 +1,7 @@
 """New text is cut as a release's captions were."""
 
 import pytest
+import tokenizers
 
 from now_builder.encode import encode
 from now_builder.errors import FormatError
@@ -48,5 +49,14 @@ def test_a_release_without_the_tokenizers_file_is_named(tmp_path):
         encode(tmp_path, "bert", vocabulary, "cats")
     (tmp_path / "vocab").mkdir()
     (tmp_path / "vocab" / "bert.tokenizer.json").write_text("{}")
-    with pytest.raises(FormatError, match="not a file of tokenizers"):
+    with pytest.raises(FormatError, match="no file of tokenizers"):
         encode(tmp_path, "bert", vocabulary, "cats")
+
+
+def test_a_text_that_the_tokenizer_cannot_cut_is_one_line(tmp_path):
+    (tmp_path / "vocab").mkdir()
+    words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"cats": 0}, unk_token="?"))
+    words.save(str(tmp_path / "vocab" / "mine.tokenizer.json"))
+    vocabulary = make_vocabulary(["cats"], "mine", "", "")
+    with pytest.raises(FormatError, match=r"mine\.tokenizer\.json: no file of tokenizers"):
+        encode(tmp_path, "mine", vocabulary, "whales")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 import pytest
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
 from leaderboard.metrics import recalls
 from leaderboard.submission.archive import open_submission
@@ -174,6 +174,46 @@ def test_division_in_words_has_a_line_an_epoch_on_request(trained, tiny):
 def test_a_truth_file_that_cannot_be_used_ends_in_one_line(trained, tmp_path, text, pattern):
     (tmp_path / "truth.csv").write_text(text)
     failed(call("division", trained, "--truth", tmp_path / "truth.csv"), pattern)
+
+
+def test_a_parquet_truth_may_be_empty_where_nobody_knows(trained, tiny, tmp_path):
+    table = pd.read_csv(tiny / "truth.csv")[["key", "matched"]].astype({"matched": object})
+    table.loc[table["key"].isin(["train_00000", "train_00001"]), "matched"] = None
+    table.to_parquet(tmp_path / "truth.parquet")
+    done = call("division", trained, "--truth", tmp_path / "truth.parquet", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["known"] == 22
+
+
+@pytest.mark.parametrize(
+    ("changes", "pattern"),
+    [
+        ({"clean_prob": None}, "no tensor clean_prob"),
+        ({"clean_prob": np.ones(3)}, r"'clean_prob' is float64 \(3,\), expected 24 finite"),
+        ({"clean_prob": np.full(24, np.nan)}, "'clean_prob' is float64 .*expected 24 finite"),
+        ({"A.loss": np.ones((24, 1))}, r"'A.loss' is float64 \(24, 1\), expected 24"),
+    ],
+)
+def test_a_division_that_cannot_be_compared_ends_in_one_line(
+    trained, tiny, tmp_path, changes, pattern
+):
+    run = tmp_path / "run"
+    shutil.copytree(trained, run)
+    file = run / "divisions" / "00001.safetensors"
+    found = {**load_file(file), **changes}
+    save_file({name: value for name, value in found.items() if value is not None}, file)
+    failed(call("division", run, "--truth", tiny / "truth.csv"), pattern)
+
+
+def test_only_epochs_divisions_are_compared_and_the_best_must_be_there(trained, tiny, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(trained, run)
+    (run / "divisions" / "mine.safetensors").write_bytes(b"no tensors")
+    done = call("division", run, "--truth", tiny / "truth.csv")
+    assert done.returncode == 0, done.stderr
+    best = json.loads((run / "best" / "state.json").read_text())["best_epoch"]
+    (run / "divisions" / f"{best:05d}.safetensors").unlink()
+    failed(call("division", run, "--truth", tiny / "truth.csv"), "no division of the best epoch")
 
 
 @pytest.mark.parametrize("suffix", [".png", ".svg"])

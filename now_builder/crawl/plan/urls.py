@@ -53,7 +53,7 @@ def read_urls(path: Path) -> list[str]:
                 urls = [url for url in listed if url and url[0] != "#"]
     except FileNotFoundError:
         raise FormatError(path, "no such list of URLs") from None
-    except (UnicodeDecodeError, OSError, pa.ArrowException, csv.Error) as error:
+    except (ValueError, OverflowError, OSError, pa.ArrowException, csv.Error) as error:
         raise FormatError(path, f"not a readable list of URLs ({error})") from None
     if not urls:
         raise FormatError(path, "found no URL, expected at least one")

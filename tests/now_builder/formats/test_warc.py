@@ -1,5 +1,6 @@
 """WARC: read back by another reader, with whole digests; exchanges come back as they were."""
 
+import gzip
 import io
 import json
 from dataclasses import replace
@@ -137,5 +138,19 @@ def test_no_warc_has_no_exchanges_and_a_torn_one_is_refused(tmp_path: Path) -> N
     damaged = whole[:middle] + bytes(byte ^ 0xFF for byte in whole[middle:])
     for torn in (b"no WARC at all, whatever it is called", b"", whole[:middle], damaged):
         warc_path(tmp_path, 3).write_bytes(torn)
+        with pytest.raises(FormatError, match="not a readable WARC"):
+            read_exchanges(tmp_path, 3)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [(b"WARC-Target-URI", b"WARC-Nothing"), (b"type: response", b"type: resource")]
+)
+def test_a_record_that_lacks_what_it_needs_is_refused(
+    tmp_path: Path, old: bytes, new: bytes
+) -> None:
+    write_warc(tmp_path, 3, two_pages())
+    content = gzip.decompress(warc_path(tmp_path, 3).read_bytes())
+    for there in (content.replace(old, new), content.replace(b"HTTP/1.1 200", b"")):
+        warc_path(tmp_path, 3).write_bytes(gzip.compress(there))
         with pytest.raises(FormatError, match="not a readable WARC"):
             read_exchanges(tmp_path, 3)

@@ -1,6 +1,7 @@
 """A tokenizer that the user brings: its own ids, moved up by four, under its file's name."""
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -237,3 +238,29 @@ def _break(release: Path) -> None:
     manifest = json.loads((release / "manifest.json").read_text(encoding="utf-8"))
     manifest["fingerprints"]["train"]["mine"] = "0" * 64
     (release / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+
+
+def test_a_caption_that_its_model_cannot_cut_is_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "mine.json"
+    tokenizers.Tokenizer(models.WordLevel({"news": 0}, unk_token="?")).save(str(path))
+    with pytest.raises(FormatError, match=r"mine\.json: cannot cut a caption"):
+        list(CustomTokenizer("mine", path).cut(["news of phones"]))
+
+
+def test_an_id_that_is_far_off_costs_no_memory(tmp_path: Path) -> None:
+    """In a process that may not have much: the library writes out every free id before it."""
+    path = make_words(tmp_path / "mine.json")
+    tree = json.loads(path.read_text())
+    tree["model"]["vocab"]["news"] = 2**31
+    path.write_text(json.dumps(tree))
+    program = f"""
+import resource
+from pathlib import Path
+from now_builder.tokenize.custom import CustomTokenizer
+resource.setrlimit(resource.RLIMIT_AS, (2**33, 2**33))
+print(list(CustomTokenizer("mine", Path({str(path)!r})).cut(["news phones"])))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert done.stdout == "[['news', 'phones']]\n", done.stderr

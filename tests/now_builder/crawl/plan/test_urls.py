@@ -4,6 +4,8 @@ from collections import Counter
 from pathlib import Path
 
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -98,6 +100,13 @@ def test_csv_and_parquet_lists_have_a_column_url(tmp_path: Path) -> None:
     table.to_parquet(tmp_path / "urls.parquet")
     assert read_urls(tmp_path / "urls.csv") == read_urls(tmp_path / "urls.parquet")
     assert read_urls(tmp_path / "urls.csv") == list(table["url"])
+
+
+def test_a_column_of_dates_that_no_calendar_has_is_refused(tmp_path: Path) -> None:
+    column = pa.array([10**8], pa.date32())
+    pq.write_table(pa.table({"url": column}), tmp_path / "urls.parquet")
+    with pytest.raises(FormatError, match="not a readable list of URLs"):
+        read_urls(tmp_path / "urls.parquet")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,71 @@
+"""A reader of many kinds of files: a small folder of which one file is changed at a time.
+
+The first byte of an input says which file it is; the others are its content.
+"""
+
+import random
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from changes import (
+    Change,
+    change_gzip,
+    change_json,
+    change_table,
+    change_tar,
+    change_tensors,
+    change_zip,
+)
+
+LONGEST = 2**14
+
+
+class Kinds:
+    """Files of a folder and what reads each of them."""
+
+    def __init__(self, folder: Path, readers: Mapping[str, Callable[[Path], object]]) -> None:
+        self._folder, self._readers, self._names = folder, readers, list(readers)
+        self._whole = {name: (folder / name).read_bytes() for name in readers}
+
+    def seeds(self) -> list[bytes]:
+        """Return each file unchanged."""
+        return [bytes([at]) + self._whole[name] for at, name in enumerate(self._names)]
+
+    def read(self, content: bytes) -> None:
+        """Read the file of this kind; the others of its folder are whole."""
+        name = self._name(content)
+        path = self._folder / name
+        path.write_bytes(content[1:])
+        try:
+            self._readers[name](self._folder)
+        finally:
+            path.write_bytes(self._whole[name])
+
+    def mutate(self, content: bytes, longest: int, seed: int) -> bytes:
+        """Change bytes of the file, or something inside that leaves the file whole."""
+        import atheris  # noqa: PLC0415 - replaying does without
+
+        chance = random.Random(seed)
+        first, rest = content[:1] or b"\0", content[1:]
+        if chance.random() < 0.3:
+            return first + atheris.Mutate(rest, longest - 1)
+
+        def inside(member: str) -> Change:
+            if member.endswith(".json") and chance.random() < 0.6:
+                return lambda old: change_json(chance, old)
+            return lambda old: atheris.Mutate(old, len(old) + 64)
+
+        name = self._name(content)
+        frames: dict[str, Change] = {
+            ".parquet": lambda old: change_table(chance, old),
+            ".tar": lambda old: change_tar(chance, old, inside),
+            ".gz": lambda old: change_gzip(chance, old, inside("")),
+            ".pt": lambda old: change_zip(chance, old, inside),
+            ".checkpoint": lambda old: change_zip(chance, old, inside),
+            ".safetensors": lambda old: change_tensors(old, inside(".json")),
+        }
+        change = frames.get(Path(name).suffix, inside(name))
+        return first + change(rest)[: longest - 1]
+
+    def _name(self, content: bytes) -> str:
+        return self._names[content[0] % len(self._names)] if content else self._names[0]

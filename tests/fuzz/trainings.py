@@ -1,0 +1,80 @@
+"""The readers of what trainings leave: runs and their divisions, checkpoints, weights."""
+
+import tempfile
+from pathlib import Path
+
+import torch
+from kinds import Kinds
+from safetensors.torch import save_file
+
+from now_builder.detect.model.clip_resnet import ModifiedResNet, load_clip
+from now_builder.detect.training.checkpoints import (
+    checkpoint_path,
+    load_checkpoint,
+    save_checkpoint,
+)
+from now_builder.errors import ConfigError, FormatError
+from now_builder.formats.beliefs import read_beliefs
+from now_builder.formats.release import read_manifest
+from pc2_baseline.analysis.truth import report
+from pc2_baseline.config import Plan, read_settings
+from pc2_baseline.data.planted import plant
+from pc2_baseline.training.checkpoint import (
+    CheckpointState,
+    copy_checkpoint,
+    read_tensors,
+    write_checkpoint,
+)
+from pc2_baseline.training.run_folder import ReleaseRecord, RunRecord, read_run, start_run
+
+__all__ = ["ERRORS", "LONGEST", "mutate", "read", "seeds"]
+
+ERRORS = (ConfigError, FormatError)
+LONGEST = 2**17
+_FOLDER = Path(tempfile.mkdtemp(prefix="now-fuzz-"))
+_PAIRS = 8
+_PLAN = Plan(train=_PAIRS, dev=2, test=2, topics=2, details=0, vocabulary=0)
+_WEIGHTS = "detector.safetensors"
+_CHECKPOINT = checkpoint_path(Path(_WEIGHTS)).name
+_TOWER = ModifiedResNet((1, 1, 1, 1), width=2, outputs=4, side=1)
+
+
+def _write_all(folder: Path) -> None:
+    release, run = plant(folder / "release", _PLAN), folder / "run"
+    settings = read_settings("contrastive", ["data.tokenizer=jieba"])
+    prints = read_manifest(release).fingerprints
+    told = {split: tracks["jieba"] for split, tracks in prints.items()}
+    data = ReleaseRecord(path=release, fingerprints=told, pairs=_PAIRS, features=768, vocabulary=6)
+    start_run(run, RunRecord(release=data, settings=settings), force=False)
+    state = CheckpointState(epoch=0, best_epoch=0, best_rsum=1.0, history=[])
+    write_checkpoint(run / "last", state, {"networks": {"weight": torch.ones(2, 3)}})
+    copy_checkpoint(run / "last", run / "best", set())
+    (run / "divisions").mkdir()
+    halves = {"clean_prob": torch.linspace(0, 1, _PAIRS), "loss": torch.ones(_PAIRS)}
+    save_file(halves, run / "divisions" / "00000.safetensors")
+    save_checkpoint(folder / _WEIGHTS, {"step": 3, "model": {"a": torch.ones(2)}}, {"a": 1})
+    torch.save({"state_dict": _TOWER.state_dict()}, folder / "clip.pt")
+    save_file(_TOWER.state_dict(), folder / "clip.safetensors")
+
+
+def _read_run(folder: Path) -> None:
+    run, release = folder / "run", folder / "release"
+    report(run, read_run(run), release, release / "truth.csv")
+    read_beliefs(run, release)
+
+
+_write_all(_FOLDER)
+_KINDS = Kinds(
+    _FOLDER,
+    {
+        "run/run.toml": _read_run,
+        "run/best/state.json": _read_run,
+        "run/divisions/00000.safetensors": _read_run,
+        "run/last/state.json": lambda folder: read_tensors(folder / "run" / "last"),
+        "run/last/networks.00000.safetensors": lambda folder: read_tensors(folder / "run" / "last"),
+        _CHECKPOINT: lambda folder: load_checkpoint(folder / _WEIGHTS, {"a": 1}),
+        "clip.pt": lambda folder: load_clip(_TOWER, str(folder / "clip.pt")),
+        "clip.safetensors": lambda folder: load_clip(_TOWER, str(folder / "clip.safetensors")),
+    },
+)
+seeds, read, mutate = _KINDS.seeds, _KINDS.read, _KINDS.mutate
