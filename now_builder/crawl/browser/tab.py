@@ -30,7 +30,10 @@ SCREEN = {"width": WIDTH // SCALE, "height": HEIGHT // SCALE}
 _HTML = {"text/html", "application/xhtml+xml"}
 _DOWNLOADS = {"application/octet-stream", "application/x-download", "application/zip"}
 _REDIRECTS = {301, 302, 303, 307, 308}
-_MOST_DOCUMENTS = 10
+_MOST_DOCUMENTS, _MOST_OF_ONE_URL = 10, 4
+"""Documents one after the other, until a page counts as one that never stays. One that loads
+itself again is told by its URL: each time costs the host a request, and a slow machine the time."""
+
 _QUIET_MS = 150
 _LATE_MS = 1500
 """How long a page at rest may still fetch scripts and pictures."""
@@ -244,6 +247,8 @@ class Tab:
         check_answer(status, headers)
         if len(self._documents) >= _MOST_DOCUMENTS:
             raise VisitError("redirect_loop", f"{_MOST_DOCUMENTS} documents, one after the other")
+        if sum(document.url == url for document in self._documents.values()) >= _MOST_OF_ONE_URL:
+            raise VisitError("redirect_loop", f"one URL {_MOST_OF_ONE_URL} times, and again")
         body, whole = await self._read_body(request, urlsplit(url).hostname or "")
         whole = whole and not _is_short(body, headers)
         coded = headers.get("content-encoding") or headers.get("transfer-encoding")

@@ -85,6 +85,11 @@ PAGES: dict[str, bytes] = {
     ),
     "/refresh": page("the first", head='<meta http-equiv="refresh" content="0; url=/plain">'),
     "/spin": page("round and round", head='<meta http-equiv="refresh" content="0; url=/spin">'),
+    "/reloads": page(
+        "loads itself three times",
+        "<script>if ((sessionStorage.n ??= '') !== '...') {"
+        " sessionStorage.n += '.'; location.reload() }</script>",
+    ),
     "/moves": page("moves by script", "<script>location.replace('/plain')</script>"),
     "/offers": page("offers a file", "<h1>Yours</h1><script>location = '/download'</script>"),
     "/font": page(

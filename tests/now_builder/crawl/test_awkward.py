@@ -16,7 +16,7 @@ from .awkward import GBK, PAGES, Awkward
 
 pytestmark = [pytest.mark.browser]
 
-TIMEOUT_S = 8.0
+TIMEOUT_S = 12.0
 
 EXPECTED: dict[str, tuple[str, str | None, str | None]] = {
     "/plain": ("ok", None, "a plain page"),
@@ -25,6 +25,7 @@ EXPECTED: dict[str, tuple[str, str | None, str | None]] = {
     "/script": ("ok", None, "put there by a script"),
     "/redirect": ("ok", None, "a plain page"),
     "/refresh": ("ok", None, "a plain page"),
+    "/reloads": ("ok", None, "loads itself three times"),
     "/moves": ("ok", None, "a plain page"),
     "/offers": ("ok", None, "offers a file"),
     "/slow": ("ok", None, "slow but fine"),
@@ -81,7 +82,7 @@ def crawled(
             allow_private=True,
             resolve=server.resolve,
             page_timeout_s=TIMEOUT_S,
-            settle_s=4.0,  # three other workers share the cores
+            settle_s=6.0,  # three other workers share the cores
             max_bytes=20_000_000,
             concurrency=4,
             user_agent_url="https://who.test/",
@@ -96,6 +97,13 @@ def crawled(
 def test_an_awkward_page_ends_as_the_row_it_should(crawled, path: str) -> None:
     row = crawled[1][path]
     assert (row.status, row.error, row.caption) == EXPECTED[path], row
+
+
+def test_a_page_that_loads_itself_for_ever_is_given_up_after_five_requests(crawled) -> None:
+    _, rows, server = crawled
+    assert server.hits["/spin"] == 5
+    assert rows["/spin"].redirects == ["http://site.test/spin"] * 4
+    assert server.hits["/reloads"] == 4
 
 
 def test_what_is_no_url_is_a_row_too(crawled) -> None:
