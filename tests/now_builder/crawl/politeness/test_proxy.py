@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import httpx
 import pytest
@@ -75,7 +75,7 @@ def _through(
         resolver = Resolver([parse_mapping(text) for text in mappings], allow_private=allow_private)
         async with Proxy(resolver) as proxy:
             proxy.begin(1_000_000)
-            async with httpx.AsyncClient(proxy=proxy.url, trust_env=False, timeout=10) as client:
+            async with httpx.AsyncClient(proxy=proxy.url, trust_env=False, timeout=60) as client:
                 await work(proxy, client)
 
     asyncio.run(run())
@@ -212,6 +212,8 @@ def test_names_that_take_long_hold_up_no_others(monkeypatch: pytest.MonkeyPatch)
      (b"CONNECT :::: HTTP/1.1\r\n\r\n", b"502"), (b"GET ftp://a.test/ HTTP/1.1\r\n\r\n", b"502"),
      (b"CONNECT a.test:99999 HTTP/1.1\r\n\r\n", b"502"),
      (b"GET http://127.0\t.0.1:1/ HTTP/1.1\r\n\r\n", b"502"),  # a parser skips the tab
+     (b"GET https://a.test/ HTTP/1.1\r\n\r\n", b"502"), (b"CONNECT :443 HTTP/1.1\r\n\r\n", b"502"),
+     (b"GET http:///x HTTP/1.1\r\n\r\n", b"502"), (b"GET  http://::1:1/ HTTP/1.1\r\n\r\n", b"502"),
      (b"GET http://::1:1/ HTTP/1.1\r\n\r\n", b"403")],  # httpx leaves out the brackets
 )  # fmt: skip
 def test_what_is_no_request_for_a_proxy_is_answered_so(request_head: bytes, status: bytes) -> None:
@@ -337,7 +339,7 @@ class _Server:
         self.port = 0
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, limit=1 << 20)
         self.port = self._server.sockets[0].getsockname()[1]
         return self
 
@@ -491,3 +493,113 @@ def test_a_host_is_cut_off_alone_and_a_new_page_cuts_off_all() -> None:
                 writer.close()
 
     asyncio.run(run())
+
+
+def test_a_refusal_is_found_by_its_scheme_and_without_the_last_dot_until_the_host_is_reached() -> (
+    None
+):
+    async def run() -> None:
+        async with _Server(b"HTTP/1.1 200 OK\r\n\r\nhere") as server:
+            names = Resolver([parse_mapping("a.test:127.0.0.1")], allow_private=False)
+            async with Proxy(names) as proxy:
+                proxy.begin(1000)
+                for target in ("a.test:443", f"A.test.:{server.port}", f"..a.test:{server.port}"):
+                    reader, writer = await _ask(
+                        proxy, f"CONNECT {target} HTTP/1.1\r\n\r\n".encode()
+                    )
+                    await reader.read()
+                    writer.close()
+                assert proxy.refusal("https://a.test/x") is not None
+                assert proxy.refusal("http://a.test/x") is None
+                for host in ("a.test", "a.test."):
+                    assert proxy.refusal(f"http://{host}:{server.port}/") is not None
+                assert proxy.refusal(f"http://..a.test:{server.port}/") is not None
+                names._allow_private = True
+                reader, writer = await _ask(
+                    proxy, f"GET http://a.test:{server.port}/ HTTP/1.1\r\n\r\n".encode()
+                )
+                assert (await reader.read()).endswith(b"here")
+                writer.close()
+                assert proxy.refusal(f"http://a.test:{server.port}/") is None
+                assert proxy.refusal("https://a.test/x") is not None
+
+    asyncio.run(run())
+
+
+def test_a_page_may_have_exactly_its_bytes() -> None:
+    async def run(limit: int, answer: bytes) -> tuple[bytes, bool]:
+        names = Resolver([parse_mapping("a.test:127.0.0.1")], allow_private=True)
+        async with _Server(answer) as server, Proxy(names) as proxy:
+            proxy.begin(limit)
+            url = f"http://a.test:{server.port}/"
+            reader, writer = await _ask(proxy, f"GET {url} HTTP/1.1\r\n\r\n".encode())
+            found = await reader.read()
+            writer.close()
+            assert (proxy.refusal(url) is not None) == proxy.exhausted
+            return found, proxy.exhausted
+
+    answer = b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + b"x" * 100
+    assert asyncio.run(run(len(answer), answer)) == (answer, False)
+    found, exhausted = asyncio.run(run(len(answer) - 1, answer))
+    assert len(found) < len(answer)
+    assert exhausted
+
+
+def test_heads_may_be_as_long_as_cookies_make_them() -> None:
+    """Longer than asyncio reads by default (64 KiB)."""
+    long = b"X-Long: " + b"x" * 100_000 + b"\r\n"
+
+    async def run() -> None:
+        names = Resolver([parse_mapping("a.test:127.0.0.1")], allow_private=True)
+        answer = b"HTTP/1.1 200 OK\r\n" + long + b"\r\nhere"
+        async with _Server(answer) as server, Proxy(names) as proxy:
+            proxy.begin(1_000_000)
+            first = f"GET http://a.test:{server.port}/ HTTP/1.1\r\n".encode()
+            reader, writer = await _ask(proxy, first + long + b"\r\n")
+            assert (await reader.read()).endswith(b"here")
+            assert long in server.heads[0]
+            writer.close()
+
+    asyncio.run(run())
+
+
+def test_behind_a_change_of_protocols_nothing_is_a_head() -> None:
+    switching = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: own\r\n\r\n"
+
+    async def run() -> None:
+        names = Resolver([parse_mapping("a.test:127.0.0.1")], allow_private=True)
+        async with _Server(switching + b"no head") as server, Proxy(names) as proxy:
+            proxy.begin(1000)
+            head = f"GET http://a.test:{server.port}/ HTTP/1.1\r\n\r\n".encode()
+            reader, writer = await _ask(proxy, head)
+            assert (await reader.read()).endswith(b"\r\n\r\nno head")
+            writer.close()
+
+    asyncio.run(run())
+
+
+def test_a_proxy_that_closes_waits_for_its_connections() -> None:
+    async def run() -> None:
+        names = Resolver([parse_mapping("a.test:127.0.0.1")], allow_private=True)
+        before = asyncio.all_tasks()
+        async with _Server(b"ready\n", hold=True) as server:
+            async with Proxy(names) as proxy:
+                proxy.begin(1000)
+                head = f"CONNECT a.test:{server.port} HTTP/1.1\r\n\r\n".encode()
+                reader, writer = await _ask(proxy, head)
+                await reader.readuntil(b"ready\n")
+                port = int(proxy.url.rpartition(":")[2])
+                own = [t for t in asyncio.all_tasks() - before if _file(t) != __file__]
+                assert len(own) == 2
+            assert all(task.done() for task in own)
+            assert not proxy._pipes
+            assert not proxy._tasks
+            writer.close()
+            with pytest.raises(ConnectionRefusedError):
+                await asyncio.open_connection("127.0.0.1", port)
+
+    asyncio.run(run())
+
+
+def _file(task: asyncio.Task[Any]) -> str:
+    return str(task.get_coro().cr_code.co_filename)
