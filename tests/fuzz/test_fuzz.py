@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.fuzz.fuzz import READERS
 
-@pytest.mark.parametrize(
-    "name", ["pages", "submissions", "feature_files", "releases", "brought", "trainings"]
-)
+
+@pytest.mark.parametrize("name", READERS)
 def test_every_seed_is_read(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
     reader = importlib.import_module(name)

@@ -1,5 +1,6 @@
 """The readers of what trainings leave: runs and their divisions, checkpoints, weights."""
 
+import shutil
 import tempfile
 from pathlib import Path
 
@@ -52,6 +53,7 @@ def _write_all(folder: Path) -> None:
     (run / "divisions").mkdir()
     halves = {"clean_prob": torch.linspace(0, 1, _PAIRS), "loss": torch.ones(_PAIRS)}
     save_file(halves, run / "divisions" / "00000.safetensors")
+    shutil.copytree(run, folder / "believed")  # one reader's refusal would hide the other's fault
     save_checkpoint(folder / _WEIGHTS, {"step": 3, "model": {"a": torch.ones(2)}}, {"a": 1})
     torch.save({"state_dict": _TOWER.state_dict()}, folder / "clip.pt")
     save_file(_TOWER.state_dict(), folder / "clip.safetensors")
@@ -60,7 +62,10 @@ def _write_all(folder: Path) -> None:
 def _read_run(folder: Path) -> None:
     run, release = folder / "run", folder / "release"
     report(run, read_run(run), release, release / "truth.csv")
-    read_beliefs(run, release)
+
+
+def _believe(folder: Path) -> None:
+    read_beliefs(folder / "believed", folder / "release")
 
 
 _write_all(_FOLDER)
@@ -70,6 +75,9 @@ _KINDS = Kinds(
         "run/run.toml": _read_run,
         "run/best/state.json": _read_run,
         "run/divisions/00000.safetensors": _read_run,
+        "believed/run.toml": _believe,
+        "believed/best/state.json": _believe,
+        "believed/divisions/00000.safetensors": _believe,
         "run/last/state.json": lambda folder: read_tensors(folder / "run" / "last"),
         "run/last/networks.00000.safetensors": lambda folder: read_tensors(folder / "run" / "last"),
         _CHECKPOINT: lambda folder: load_checkpoint(folder / _WEIGHTS, {"a": 1}),
