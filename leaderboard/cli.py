@@ -1,13 +1,9 @@
 """The command now-leaderboard: which words it knows, and what does the work."""
 
 from collections.abc import Callable
-from typing import Annotated
-
-import typer
 
 from leaderboard.commands import admin, blind, board, judge, keys, service
-from now_builder import __version__
-from now_builder.command_line import Program, run
+from now_builder.command_line import Program, run, say_version
 
 app = Program(
     name="now-leaderboard",
@@ -64,11 +60,7 @@ for word, function in (
 app.add_typer(keys_app, name="keys", rich_help_panel="Keep a board")
 
 
-@app.callback(invoke_without_command=True)
-def _root(version: Annotated[bool, typer.Option("--version", help="Print it.")] = False) -> None:
-    if version:
-        typer.echo(__version__)
-        raise typer.Exit
+app.callback(invoke_without_command=True)(say_version)
 
 
 def main() -> None:

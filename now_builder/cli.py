@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from now_builder import __version__
 from now_builder.build import presets
-from now_builder.command_line import Fields, Program, run
+from now_builder.command_line import Fields, Program, run, say_version
 from now_builder.errors import FormatError, NowError
 
 if TYPE_CHECKING:
@@ -49,11 +48,7 @@ def _listed(found: dict[str, str]) -> str:
 Force = Annotated[bool, typer.Option("--force", help="Start over instead of going on.")]
 
 
-@app.callback(invoke_without_command=True)
-def _root(version: Annotated[bool, typer.Option("--version", help="Print it.")] = False) -> None:
-    if version:
-        typer.echo(__version__)
-        raise typer.Exit
+app.callback(invoke_without_command=True)(say_version)
 
 
 @app.command("crawl", kept="pages that were done are kept")
@@ -317,6 +312,10 @@ def _build(
     matched: Annotated[
         list[Path] | None, typer.Option(help="Judged pairs, as for package: dev and test match.")
     ] = None,
+    user_agent_url: Annotated[
+        str | None,
+        typer.Option(help="Where a site's owner learns who crawls, as for crawl. Give yours."),
+    ] = None,
     allow_private: Annotated[
         bool, typer.Option("--allow-private", help="Visit private addresses, as for crawl.")
     ] = False,
@@ -349,6 +348,7 @@ def _build(
     more = [f"detect.weights={weights}"] if weights else []
     more += [f"package.matched={json.dumps([str(path) for path in matched])}"] if matched else []
     more += ["crawl.allow_private=true"] if allow_private else []
+    more += [f"crawl.user_agent_url={json.dumps(user_agent_url)}"] if user_agent_url else []
     settings = read_build_settings(preset, config, [*(set_ or []), *more])
     if dry_run:
         from now_builder.build.plan import plan_build
@@ -447,7 +447,7 @@ def _audit_stats(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Say what judges found: the noise ratio with its interval, and who agrees with whom."""
+    """Say what judges found: the share of mismatched pairs, and who agrees with whom."""
     from now_builder.inspect.stats import audit_stats
 
     found = audit_stats(audits, release, run)

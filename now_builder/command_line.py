@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from importlib.metadata import version
 from pkgutil import resolve_name
 from typing import Annotated, Any, NoReturn, TypeVar, cast
 
@@ -39,6 +40,15 @@ class Fields:
 
     model: str
     short: Mapping[str, str] = field(default_factory=dict)
+
+
+def say_version(
+    asked: Annotated[bool, typer.Option("--version", help="Print it.")] = False,  # noqa: FBT002
+) -> None:
+    """Print the version, if asked: the one option of a program without a command."""
+    if asked:
+        typer.echo(version("noise-of-web"))
+        raise typer.Exit
 
 
 class Program(typer.Typer):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from now_builder.command_line import Fields, Program
+from now_builder.command_line import Fields, Program, say_version
 from now_builder.command_line import run as run_app
 from now_builder.errors import ConfigError, FormatError, TrainingError
 
@@ -24,6 +24,7 @@ app = Program(
     name="pc2-baseline",
     help="Train PC2 and its baselines on a release, and predict with them.",
 )
+app.callback(invoke_without_command=True)(say_version)
 
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.")]
 RunFolders = Annotated[
@@ -39,7 +40,8 @@ Release = Annotated[
 Truth = Annotated[
     Path | None,
     typer.Option(
-        help="CSV or Parquet with url or key, and matched (true or false), for training pairs; "
+        help="CSV or Parquet with url or key, and matched (true or false, or a verdict of "
+        "now-builder audit), for training pairs; "
         "default: the run's data.truth, or else its noise file."
     ),
 ]
@@ -517,7 +519,8 @@ def presets(as_json: AsJson = False) -> None:
     """List the settings that come with the package."""
     from pc2_baseline.config import presets as found  # noqa: PLC0415 - quick help
 
-    lines = (f"{name:12} {line}" for name, line in found().items())
+    width = max(map(len, found()))
+    lines = (f"{name:{width}} {line}" for name, line in found().items())
     _print(found(), "\n".join(lines), as_json=as_json)
 
 

@@ -152,7 +152,7 @@ class TrainSettings(Strict):
     clip: PositiveFloat = Field(2.0, description="Largest gradient norm.")
     weight_decay: NonNegativeFloat = Field(
         0.0,
-        description="AdamW's: keeps a small training set from being learned by heart.",
+        description="AdamW's: keeps a small training set from being memorised.",
     )
     patience: Annotated[int, Field(ge=0)] = Field(
         0,

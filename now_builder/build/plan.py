@@ -3,8 +3,9 @@
 import os
 import shutil
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from pydantic import BaseModel
@@ -12,6 +13,7 @@ from pydantic import BaseModel
 from now_builder import doctor
 from now_builder.build.run import BuildSettings
 from now_builder.crawl.plan.urls import canonical, read_urls, site_of
+from now_builder.formats.split import SPLITS, Shares, Split, choose_shares
 
 # Measured on simulated and real sites unless said otherwise: docs/scale.md.
 _CRAWL_S = 0.8
@@ -36,6 +38,8 @@ _PAIR_BYTES = 1_500
 """Of captions, token ids and tables."""
 _YIELD = 0.6
 """Share of a list's URLs that end as a pair (assumed): the rest fail or have no description."""
+_LONGEST = 2_000_000
+"""URLs of the longest list that is advised."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +75,7 @@ class BuildPlan:
         urls: Lines of the list.
         pages: Pages to visit: a URL listed twice is visited once, a host up to its quota.
         pairs: Pairs to be expected.
+        pools: Those in the pools of train, dev and test.
         peak_bytes: Disk at the fullest moment, when features wait in parts to be merged.
         free_bytes: Free disk where the build would stand.
         lacks: What this machine lacks, a line each, with the remedy.
@@ -80,6 +85,7 @@ class BuildPlan:
     pages: int
     hosts: int
     pairs: int
+    pools: dict[Split, int]
     cores: int
     memory_bytes: int
     gpu: str
@@ -90,11 +96,12 @@ class BuildPlan:
 
     def __str__(self) -> str:
         """Write the plan for people."""
+        pools = ", ".join(f"{name} {pairs:,}" for name, pairs in self.pools.items())
         hours = sum(stage.hours for stage in self.stages)
         machine = f"{self.cores} cores, {_disk(self.memory_bytes)} of memory, {self.gpu}"
         head = [
             f"{self.urls:,} URLs: {self.pages:,} pages on {self.hosts:,} hosts",
-            f"about {self.pairs:,} pairs (assumed: {_YIELD:.0%} of the pages)",
+            f"about {self.pairs:,} pairs (assumed: {_YIELD:.0%} of the pages): {pools}",
             f"this machine: {machine}",
             "",
             f"{'stage':9} {'time':>9} {'disk':>9}",
@@ -120,9 +127,10 @@ def plan_build(urls: Path, out: Path, settings: BuildSettings) -> BuildPlan:
     sites = Counter(site_of(url) for url in {canonical(url) or url for url in listed})
     quota = settings.crawl.per_host_quota or len(listed)
     hosts = Counter({site: min(count, quota) for site, count in sites.items()})
-    pages, pairs = hosts.total(), round(hosts.total() * _YIELD)
-    wanted = [settings.package.train, settings.package.dev, settings.package.test]
-    released = min(pairs, sum(filter(None, wanted))) if all(wanted) else pairs
+    pages, shares = hosts.total(), choose_shares(settings.crawl.split_shares, len(listed))
+    pools = _pools(pages, shares)
+    wanted = {name: size for name in SPLITS if (size := getattr(settings.package, name))}
+    released = sum(min(pairs, wanted.get(name, pairs)) for name, pairs in pools.items())
     cores, findings = len(os.sched_getaffinity(0)), doctor.check()
     gpu = next(finding for finding in findings if finding.name == doctor.GPU)
     stages = [
@@ -134,11 +142,12 @@ def plan_build(urls: Path, out: Path, settings: BuildSettings) -> BuildPlan:
     held = sum(stage.bytes for stage in stages[:3])
     peak = held + max(stages[1].bytes, stages[3].bytes)
     memory, free = _memory(), shutil.disk_usage(_standing(out)).free
-    lacks = [*_short_of(settings, peak, free, memory, cores), *_too_few(pairs, wanted)]
+    lacks = [*_short_of(settings, peak, free, memory, cores), *_too_few(pools, wanted, settings)]
     lacks += [str(finding) for finding in findings if not finding.found]
-    name = gpu.detail if gpu.found else "no GPU"
+    name, pairs = gpu.detail if gpu.found else "no GPU", sum(pools.values())
+    machine = (cores, memory, name)
     return BuildPlan(
-        len(listed), pages, len(hosts), pairs, cores, memory, name, stages, peak, free, lacks
+        len(listed), pages, len(hosts), pairs, pools, *machine, stages, peak, free, lacks
     )
 
 
@@ -200,13 +209,28 @@ def _short_of(
         yield f"memory: {_disk(memory)}, expected {_disk(needed)} for {flight} pages in flight"
 
 
-def _too_few(pairs: int, wanted: list[int | None]) -> Iterable[str]:
-    sizes = sum(filter(None, wanted))
-    if all(wanted) and pairs < sizes:
-        yield (
-            f"URLs: about {pairs:,} pairs are to be expected, fewer than {sizes:,}; list about "
-            f"{round(sizes / _YIELD, -3):,.0f} URLs"
+def _pools(pages: int, shares: Shares) -> dict[Split, int]:
+    """Return the pairs to be expected in each pool."""
+    pairs = pages * _YIELD
+    dev, test = round(pairs * shares.dev), round(pairs * shares.test)
+    return {"train": round(pairs) - dev - test, "dev": dev, "test": test}
+
+
+def _too_few(
+    pools: Mapping[Split, int], wanted: Mapping[Split, int], settings: BuildSettings
+) -> Iterable[str]:
+    short = [f"{pools[name]:,} of {size:,} pairs of {name}" for name, size in wanted.items()
+             if pools[name] < size]  # fmt: skip
+    if short:
+        shares = partial(choose_shares, settings.crawl.split_shares)
+        fitting = (
+            urls
+            for urls in range(1000, _LONGEST, 1000)
+            if all(_pools(urls, shares(urls))[name] >= size for name, size in wanted.items())
         )
+        urls = next(fitting, None)
+        remedy = f"list about {urls:,} URLs" if urls else "choose other crawl.split_shares"
+        yield f"URLs: about {', '.join(short)} are to be expected; {remedy}"
 
 
 def _standing(path: Path) -> Path:

@@ -16,6 +16,13 @@ from now_builder.formats.io import read_lines, sync_folder
 Verdict = Literal["match", "mismatch", "unsure"]
 VERDICTS: tuple[Verdict, ...] = ("match", "mismatch", "unsure")
 
+_WORDS: dict[str, Verdict] = {
+    **dict.fromkeys(["true", "1", "1.0", "yes", "y", "match", "matched"], "match"),
+    **dict.fromkeys(["false", "0", "0.0", "no", "n", "mismatch", "mismatched"], "mismatch"),
+    **dict.fromkeys(["unsure", "unknown", "skip"], "unsure"),
+    **dict.fromkeys(["", "na", "nan", "none", "null", "<na>"], "unsure"),
+}
+
 _NOTE = 500
 """Characters of a note at most."""
 
@@ -45,6 +52,27 @@ class Judged:
 
 COLUMNS = tuple(field.name for field in fields(Judged))
 _HEADER = (",".join(COLUMNS) + "\n").encode()
+
+
+def verdict_of(path: Path, number: int, value: object) -> Verdict:
+    """Read a cell of a column ``matched``: a truth's, or what a person judged.
+
+    Args:
+        path: The table, for the message.
+        number: Line of the cell.
+        value: The cell; an empty one is unsure.
+
+    Raises:
+        FormatError: If it is no verdict.
+    """
+    word = "" if value is None else str(value).strip().lower()
+    if word not in _WORDS:
+        raise FormatError(
+            path,
+            f"row {number}: matched is {word[:40]!r}, expected true, false, match, mismatch, "
+            "unsure",
+        )
+    return _WORDS[word]
 
 
 class VerdictFile:

@@ -1,4 +1,4 @@
-"""Statistics of audits: the noise ratio, agreement between judges, and agreement with a run."""
+"""Statistics of audits: the mismatch, agreement between judges, and agreement with a run."""
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -95,7 +95,7 @@ class AuditStats:
 
 def _judge_lines(judge: Judge) -> list[str]:
     counts = ", ".join(f"{word} {judge.counts[word]}" for word in VERDICTS)
-    lines = [f"{judge.name}: {counts}; noise ratio {percent(judge.noise)}"]
+    lines = [f"{judge.name}: {counts}; mismatched {percent(judge.noise)}"]
     if len(judge.by_split) > 1:
         lines += [f"  {split}: {percent(share)}" for split, share in judge.by_split.items()]
     if judge.kinds:

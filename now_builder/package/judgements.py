@@ -3,20 +3,11 @@
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
-
-import pandas as pd
 
 from now_builder.errors import FormatError
 from now_builder.formats.shard import Planned
 from now_builder.formats.tables import read_frame
-from now_builder.formats.verdicts import Verdict
-
-_WORDS: dict[str, Verdict] = {
-    **dict.fromkeys(["true", "1", "1.0", "yes", "y", "match", "matched"], "match"),
-    **dict.fromkeys(["false", "0", "0.0", "no", "n", "mismatch", "mismatched"], "mismatch"),
-    **dict.fromkeys(["", "nan", "none", "null", "unsure", "unknown", "skip"], "unsure"),
-}
+from now_builder.formats.verdicts import Verdict, verdict_of
 
 
 def read_judgements(paths: Iterable[Path], plan: Iterable[Planned]) -> dict[str, Verdict]:
@@ -56,23 +47,12 @@ def _verdicts(
         )
     known = False
     for number, (name, value) in enumerate(zip(table[column], table["matched"], strict=True), 2):
-        verdict = _verdict(path, number, value)
+        verdict = verdict_of(path, number, value)
         for key in keys[column].get(str(name).strip(), []):
             known = True
             yield key, verdict
     if not known:
         raise FormatError(path, f"none of its {len(table)} lines names a {column} of the plan")
-
-
-def _verdict(path: Path, number: int, value: Any) -> Verdict:
-    word = "" if value is None or value is pd.NA else str(value).strip().lower()
-    if word not in _WORDS:
-        raise FormatError(
-            path,
-            f"row {number}: matched is {word[:40]!r}, expected true, false, match, mismatch, "
-            "unsure",
-        )
-    return _WORDS[word]
 
 
 def relative(path: Path, release: Path) -> str:

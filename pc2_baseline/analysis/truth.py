@@ -15,6 +15,7 @@ from now_builder.formats.io import sha256_of
 from now_builder.formats.noise import matched as pairs_matched
 from now_builder.formats.noise import read_noise
 from now_builder.formats.tables import read_frame
+from now_builder.formats.verdicts import Verdict, verdict_of
 from pc2_baseline.data.pairs import count_train, pair_names
 from pc2_baseline.modules.coteaching import DIVISIONS
 from pc2_baseline.modules.division import THRESHOLD
@@ -141,15 +142,12 @@ def _of_noise(release: Path, record: RunRecord) -> Truth:
     return Truth(truth, np.ones(captions, dtype=bool))
 
 
-_UNKNOWN = ("", "na", "nan", "none", "null", "<na>")
-"""How tables say that they do not know, in lower case."""
-
-
 def read_truth(path: Path, names: dict[str, list[str]]) -> Truth:
     """Read which training pairs are matched.
 
     Args:
-        path: CSV or Parquet with ``url`` or ``key``, and ``matched``.
+        path: CSV or Parquet with ``url`` or ``key``, and ``matched``, such as ``now-builder
+            audit`` writes; pairs that are unsure, or judged in two ways, are not known.
         names: Names of the pairs by column.
 
     Raises:
@@ -161,9 +159,12 @@ def read_truth(path: Path, names: dict[str, list[str]]) -> Truth:
         raise FormatError(
             path, f"columns {list(table.columns)}, expected {' or '.join(names)}, and matched"
         )
-    words = table["matched"].map(str).str.strip().str.lower()
-    table = table[~words.isin(_UNKNOWN)]
-    labels = dict(zip(table[column].map(str), _booleans(path, list(table["matched"])), strict=True))
+    cells = zip(table[column].map(str), table["matched"], strict=True)
+    verdicts: dict[str, Verdict] = {}
+    for row, (name, cell) in enumerate(cells, 2):
+        verdict = verdict_of(path, row, cell)
+        verdicts[name] = verdict if verdicts.get(name, verdict) == verdict else "unsure"
+    labels = {name: word == "match" for name, word in verdicts.items() if word != "unsure"}
     known = np.array([name in labels for name in names[column]], dtype=bool)
     matched = np.array([labels.get(name, False) for name in names[column]], dtype=bool)
     if not matched.any() or matched.sum() == known.sum():
@@ -172,16 +173,6 @@ def read_truth(path: Path, names: dict[str, list[str]]) -> Truth:
             path, f"{known.sum()} training pairs known by {column} ({kind}), expected both kinds"
         )
     return Truth(matched, known)
-
-
-def _booleans(path: Path, column: list[object]) -> list[bool]:
-    words = {"true": True, "1": True, "1.0": True, "false": False, "0": False, "0.0": False}
-    values = [words.get(str(value).strip().lower()) for value in column]
-    known = [value for value in values if value is not None]
-    if len(known) < len(values):
-        found = column[values.index(None)]
-        raise FormatError(path, f"matched: found {found!r}, expected true or false")
-    return known
 
 
 def read_division(file: Path, pairs: int) -> dict[str, np.ndarray]:

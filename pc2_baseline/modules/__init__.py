@@ -1,1 +1,1 @@
-"""The parts of the network: encoders, similarity reasoning, pseudo-classifier."""
+"""What methods share: losses, divisions, pseudo-classifier, co-teaching."""

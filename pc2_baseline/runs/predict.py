@@ -38,7 +38,7 @@ def predict(
 
     Args:
         run: The run folder, or several: their similarities are averaged, each counting once.
-        split: ``train``, ``dev`` or ``test``.
+        split: ``dev`` or ``test``.
         output: The submission to write.
         release: Where the release lies; default: where it was at training.
         device_name: Default: as set for the run.

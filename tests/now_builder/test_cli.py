@@ -2,6 +2,7 @@
 
 import os
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -23,8 +24,12 @@ def now(monkeypatch, capsys):
     return command
 
 
-def test_the_version_is_printed(now) -> None:
-    assert now("--version") == (0, f"{now_builder.__version__}\n", "")
+@pytest.mark.parametrize("program", ["now_builder", "pc2_baseline", "leaderboard"])
+def test_each_program_prints_the_version(monkeypatch, capsys, program: str) -> None:
+    monkeypatch.setattr(sys, "argv", [program, "--version"])
+    with pytest.raises(SystemExit) as ended:
+        import_module(f"{program}.cli").main()
+    assert (ended.value.code, capsys.readouterr().out) == (0, f"{now_builder.__version__}\n")
 
 
 def test_a_missing_url_list_is_one_line_and_exit_code_1(now, tmp_path: Path) -> None:

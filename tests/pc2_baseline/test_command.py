@@ -166,7 +166,7 @@ def test_division_in_words_has_a_line_an_epoch_on_request(trained, tiny):
     ("text", "pattern"),
     [
         ("page,matched\na,true\n", "expected key or url, and matched"),
-        ("key,matched\ntrain_00000,perhaps\n", "matched: found 'perhaps'"),
+        ("key,matched\ntrain_00000,perhaps\n", "row 2: matched is 'perhaps'"),
         ("key,matched\ntrain_00000,true\n", "all matched"),
         ("key,matched\nnobody,true\n", "0 training pairs known"),
     ],
@@ -183,6 +183,24 @@ def test_a_parquet_truth_may_be_empty_where_nobody_knows(trained, tiny, tmp_path
     done = call("division", trained, "--truth", tmp_path / "truth.parquet", "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["known"] == 22
+
+
+def test_what_people_judged_is_a_truth(trained, tiny, tmp_path):
+    """As `now-builder audit` writes it; what is unsure, or judged in two ways, is not known."""
+    truth = pd.read_csv(tiny / "truth.csv")
+    truth = truth[truth["key"].str.startswith("train")]
+    pairs = zip(truth["key"], truth["matched"], strict=True)
+    rows = [(key, "match" if matched else "mismatch") for key, matched in pairs]
+    rows[0] = (rows[0][0], "unsure")
+    rows.append((rows[1][0], "mismatch" if rows[1][1] == "match" else "match"))
+    text = "".join(f"{key},u,train,en,{word},ann,2026-01-01T00:00:00Z,1.0,\n" for key, word in rows)
+    path = tmp_path / "judged.csv"
+    path.write_text(f"key,url,split,lang,matched,judge,at,seconds,note\n{text}")
+    done = call("division", trained, "--truth", path, "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    matched = truth["matched"].tolist()[2:]
+    assert (found["known"], found["matched"]) == (22, sum(matched))
 
 
 @pytest.mark.parametrize(

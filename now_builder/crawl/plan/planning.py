@@ -4,18 +4,16 @@ import fcntl
 from collections import Counter
 from collections.abc import Collection, Sequence
 
-from now_builder.config import build
 from now_builder.crawl.plan.host_groups import assign_host_groups
 from now_builder.crawl.plan.urls import extend_plan
 from now_builder.crawl.settings import CrawlSettings
 from now_builder.crawl.storage.own_files import shard_of, sweep_plan
 from now_builder.crawl.storage.shard_storage import ShardStorage
-from now_builder.errors import ConfigError, CrawlError
+from now_builder.errors import CrawlError
 from now_builder.formats.shard import Planned, plan_path, read_plan, write_plan
 from now_builder.formats.split import (
-    Shares,
     SplitPlan,
-    default_shares,
+    choose_shares,
     read_split,
     registrable_domain,
     suffix_list,
@@ -67,19 +65,14 @@ def _check_numbers_free(storage: ShardStorage, shards: Collection[int]) -> None:
 
 
 def _split(plan: Sequence[Planned], settings: CrawlSettings) -> SplitPlan:
-    shares = default_shares(len(plan))
-    if settings.split_shares is not None:
-        try:
-            train, dev, test = (float(share) for share in settings.split_shares.split(","))
-        except ValueError:
-            raise ConfigError(
-                f"split_shares: found {settings.split_shares!r}, expected three numbers such as "
-                "0.7,0.12,0.18"
-            ) from None
-        shares = build(Shares, {"train": train, "dev": dev, "test": test}, "split_shares")
     by = settings.split_by
     if by == "auto":
         domains = {registrable_domain(line.site) for line in plan if line.site}
         by = "page" if len(domains) <= 1 else "domain"
     suffixes = suffix_list() if by == "domain" else None
-    return SplitPlan(seed=settings.split_seed, by=by, suffixes=suffixes, shares=shares)
+    return SplitPlan(
+        seed=settings.split_seed,
+        by=by,
+        suffixes=suffixes,
+        shares=choose_shares(settings.split_shares, len(plan)),
+    )

@@ -71,8 +71,30 @@ def test_what_is_lacking_is_said_with_its_remedy(machine, tmp_path):
     machine(free=10**6)
     lacks = "\n".join(plan(tmp_path, "now-100k").lacks)
     assert "disk: 1.0 MB free, expected " in lacks
-    assert "about 30 pairs are to be expected, fewer than 100,000; list about 167,000" in lacks
+    assert "URLs: about 22 of 98,000 pairs of train, 4 of 1,000 pairs of dev, 4 of 1,000" in lacks
+    assert "list about 178,000 URLs" in lacks
     assert "absent  GPU: none; buy one" in lacks
+
+
+def test_a_list_whose_total_suffices_can_lack_pairs_of_a_pool(machine, tmp_path):
+    """51 of 60 pairs of train are too few for 55, though 60 in all are as many as are wanted."""
+    sizes = ["package.train=55", "package.dev=4", "package.test=1", 'crawl.split_by="domain"']
+    lacks = "\n".join(
+        plan(tmp_path, None, *sizes, 'crawl.split_shares="0.85,0.1,0.05"', each=10).lacks
+    )
+    assert "URLs: about 51 of 55 pairs of train are to be expected; list about 1,000" in lacks
+    lacks = "\n".join(
+        plan(tmp_path, None, *sizes, 'crawl.split_shares="0.95,0,0.05"', each=10).lacks
+    )
+    assert "0 of 4 pairs of dev are to be expected; choose other crawl.split_shares" in lacks
+
+
+def test_of_the_published_size_each_pool_has_enough(machine, tmp_path):
+    """Where 30 % of the pairs match, as in NoW, dev and test can be drawn from those that do."""
+    found = plan(tmp_path, "now-100k", hosts=1000, each=180)
+    assert not any("URLs" in line for line in found.lacks)
+    assert found.pools["train"] >= 98_000
+    assert 0.3 * min(found.pools["dev"], found.pools["test"]) > 1000
 
 
 def test_every_preset_is_read_and_a_file_and_single_values_go_over_it(tmp_path):
@@ -93,6 +115,7 @@ def test_the_command_prints_the_plan_and_writes_nothing(tmp_path):
     code = "import now_builder.doctor as d; d.find_chromium = lambda: None; "
     code += "from now_builder.cli import main; main()"
     words = ["build", urls, tmp_path / "out", "--preset", "now-100k", "--dry-run", "--json"]
+    words += ["--user-agent-url", "https://example.org/a"]
     done = subprocess.run(
         [sys.executable, "-c", code, *map(str, words)], capture_output=True, text=True, check=True
     )
@@ -100,5 +123,6 @@ def test_the_command_prints_the_plan_and_writes_nothing(tmp_path):
     assert [stage["stage"] for stage in found["stages"]] == [
         "crawl", "detect", "tokenize", "package",
     ]  # fmt: skip
+    assert "user_agent_url=https://example.org/a" in found["stages"][0]["changed"]
     assert any("Chromium" in line for line in found["lacks"])
     assert not (tmp_path / "out").exists()

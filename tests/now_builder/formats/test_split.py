@@ -166,9 +166,9 @@ def test_default_shares_add_up(pages: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("pages", "part"), [(0, 0.15), (20_000, 0.15), (50_000, 0.08), (100_000, 0.04), (10**6, 0.02)]
+    ("pages", "part"), [(0, 0.15), (40_000, 0.15), (50_000, 0.14), (100_000, 0.07), (10**6, 0.02)]
 )
-def test_default_shares_want_four_thousand_pages_within_bounds(pages: int, part: float) -> None:
+def test_default_shares_want_seven_thousand_pages_within_bounds(pages: int, part: float) -> None:
     assert default_shares(pages) == Shares(train=1 - 2 * part, dev=part, test=part)
 
 

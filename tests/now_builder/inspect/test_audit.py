@@ -351,7 +351,7 @@ def test_stats_of_two_judges_and_a_run(tmp_path):
     assert run.auroc == pytest.approx(3 / 4)
     assert run.kappa == pytest.approx(0.5)
     text = str(found)
-    assert "ann: match 3, mismatch 2, unsure 1; noise ratio 40.0 %" in text
+    assert "ann: match 3, mismatch 2, unsure 1; mismatched 40.0 %" in text
     assert "together" in text
     assert json.loads(json.dumps(asdict(found)))["between"][0]["first"] == "ann"
 
@@ -394,7 +394,7 @@ def test_stats_name_judges_apart_and_refuse_what_they_cannot_read(tmp_path, worl
 
 def test_the_command_prints_words_and_json(tmp_path):
     path = write(tmp_path / "ann.csv", [judged("a"), judged("b", "mismatch")])
-    for flag, expected in ((), "noise ratio 50.0 %"), (("--json",), '"hits": 1'):
+    for flag, expected in ((), "mismatched 50.0 %"), (("--json",), '"hits": 1'):
         done = subprocess.run(
             [*COMMAND, "audit-stats", path, *flag], capture_output=True, text=True, check=False
         )
