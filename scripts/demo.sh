@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The whole road on a simulated web, by the commands that a user would type. Run again, it goes on.
+# The whole pipeline on a simulated web, by the commands that a user would type. Run again, it goes on.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 out=demo

@@ -29,13 +29,14 @@ ONLY_PARSED = {
     r"cuda": "needs a GPU; `make gpu-check` rehearses on the CPU",
     r"hf:|google/": "downloads a model; tests/pc2_baseline/runs/test_zero_shot.py has a small one",
     r"detectron2:": "detectron2 is on no registry: make test-detectron2",
-    r"https://|export NOW_": "needs a board on the network: tests/leaderboard/service",
+    r"--url https://|export NOW_": "needs a board on the network: tests/leaderboard/service",
     r"search .*--(serve|image)": "a page, a picture: tests/pc2_baseline/runs/test_search_page.py",
     r"leaderboard serve": "serves until it is stopped: tests/leaderboard/service",
     r"token revoke": "needs a token's own name: tests/leaderboard/service/test_admin.py",
     r"now-builder doctor": "looks at the whole machine: tests/now_builder/test_doctor.py",
     r"builder audit release": "served for a person: tests/now_builder/inspect/test_audit.py",
     r"fetch-now|builder publish": "needs the hub: tests/now_builder/hub has a small one",
+    r"^python ": "the page's own program, run by the page's test",
     r"make gpu-check": "tests/benchmarks/test_gpu_check.py",
 }
 """Commands that no test of the documentation runs, and why; their options are checked."""

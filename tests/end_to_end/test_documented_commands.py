@@ -6,7 +6,11 @@ tested in test_readme.py.
 
 import io
 import json
+import os
+import re
 import shutil
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -43,6 +47,7 @@ SMALLER = {
     r"tokenize captures captions --with": "--bert learn",
 }
 """Options that are added, so that it takes seconds."""
+PROGRAM = re.compile(r"^```python\n# (\S+)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 PACK = "now-leaderboard pack --release out/release --track jieba"
 
 
@@ -101,6 +106,16 @@ def run_page(name: str) -> None:
         run(line, SMALLER)
 
 
+def run_program(name: str) -> str:
+    """Run the one Python program of a page, and return what it printed."""
+    [(path, code)] = PROGRAM.findall((DOCS / f"{name}.md").read_text(encoding="utf-8"))
+    Path(path).write_text(code)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        [sys.executable, path], stdout=subprocess.PIPE, text=True, check=True, env=environment
+    ).stdout
+
+
 def write_captures(release: Path, captures: Path) -> None:
     """Write captures of a release's test pages, which are given keys as those of a crawl."""
     pairs = [
@@ -153,10 +168,17 @@ def test_score_and_submit(folder):
     assert (folder / "site/index.html").exists()
 
 
+def test_code_of_ones_own(folder):
+    assert run_program("how-to/own-code").count("dev rSum") == 10
+    run_page("how-to/own-code")
+    assert json.loads((folder / "result.json").read_text())["ranked"]
+
+
 def test_a_blind_round(folder):
     shutil.copytree("out/release", "fresh/release")
     run_page("how-to/blind-round")
     assert (folder / "round-2026-12/closed").is_dir()
+    assert (folder / "blind.zip").exists()
 
 
 @pytest.mark.slow
@@ -174,6 +196,13 @@ def test_a_tokenizer_of_ones_own(folder):
     write_tokenizer(folder / "mine.json")
     run_page("how-to/tokenizer")
     assert (folder / f"release/{DATA_FOLDER}/test_caps_mine.txt").exists()
+
+
+def test_features_of_ones_own(folder):
+    write_small_crawl(folder / "captures", pages=8)
+    run_program("how-to/detector")
+    with open_features(folder / "mine.h5") as features:
+        assert len(features.keys) == len(set(features.keys)) > 0
 
 
 @pytest.mark.slow

@@ -105,7 +105,8 @@ def test_rebuilding_and_shares_go_on_from_there(walked: Path) -> None:
     judged = pd.DataFrame({"key": pairs.key, "url": pairs.url, "split": pairs.split, "lang": "",
                            "matched": "match", "judge": "judge", "at": "2026-11-01T10:00:00Z",
                            "seconds": 1.0, "note": ""})  # fmt: skip
-    judged.to_csv(walked / "judged.csv", index=False)
+    for name in ("judged", "dev", "test"):
+        judged.to_csv(walked / f"{name}.csv", index=False)
     run_page("how-to/rebuild-now", walked, {})
     run_page("how-to/cluster", walked, {})
     assert (walked / "out/release/manifest.json").exists()
