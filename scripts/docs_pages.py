@@ -29,6 +29,7 @@ TOP_PAGES = {
     "CHANGELOG.md": "project/changelog.md",
     "CONTRIBUTING.md": "project/contributing.md",
     "DATASET_CARD.md": "project/dataset_card.md",
+    "SECURITY.md": "project/security.md",
 }
 CODE = re.compile(r"(`[^`]+`)")
 LINK = re.compile(r"\[([^\[\]]*)\]\(([^)\s#]+)([^)]*\))")
