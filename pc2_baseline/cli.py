@@ -42,7 +42,7 @@ Truth = Annotated[
     typer.Option(
         help="CSV or Parquet with url or key, and matched (true or false, or a verdict of "
         "now-builder audit), for training pairs; "
-        "default: the run's data.truth, or else its noise file."
+        "default: the run's data.truth. What its noise file gave another image never matches."
     ),
 ]
 Config = Annotated[

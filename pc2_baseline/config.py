@@ -68,7 +68,8 @@ class DataSettings(Strict):
     truth: Path | None = Field(
         None,
         description="CSV or Parquet with key or url, and matched: each epoch's division is judged "
-        "by it. It never influences the training, unless method.matched_only says so.",
+        "by it, and by data.noise_file, whose wrong images never match. It never influences the "
+        "training, unless method.matched_only says so.",
     )
 
 

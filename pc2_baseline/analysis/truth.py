@@ -105,6 +105,11 @@ def report(run: Path, record: RunRecord, release: Path, truth: Path | None) -> D
     """
     state = read_state(run / BEST)
     known = find_truth(record, release, truth)
+    if known is None:
+        raise ConfigError(
+            "--truth: the run has neither data.truth nor a noise file that gives some of the "
+            "captions another image, so one must be given"
+        )
     files = sorted((run / DIVISIONS).glob(f"{'[0-9]' * 5}.safetensors"))
     if not files:
         raise TrainingError(f"{run}: the method {record.settings.method.name} makes no divisions")
@@ -118,37 +123,67 @@ def report(run: Path, record: RunRecord, release: Path, truth: Path | None) -> D
     )
 
 
-def find_truth(record: RunRecord, release: Path, truth: Path | None) -> Truth:
-    """Read the truth of a run's training pairs; arguments and errors as for :func:`report`."""
+def find_truth(record: RunRecord, release: Path, truth: Path | None) -> Truth | None:
+    """Read the truth of a run's training pairs.
+
+    Args:
+        record: As for :func:`report`.
+        release: As for :func:`report`.
+        truth: As for :func:`report`.
+
+    Returns:
+        As :func:`truth_of` does.
+
+    Raises:
+        FormatError: If the truth or the noise file cannot be used.
+    """
     data = record.settings.data
-    truth = truth or data.truth
-    if truth is None:
-        return _of_noise(release, record)
-    return read_truth(truth, pair_names(release, data, record.release.pairs))
+    path, own = data.noise_file, None
+    if path is not None and record.release.noise is not None:
+        captions, images = count_train(release, data)
+        own = pairs_matched(read_noise(path, captions, images), images)
+        if sha256_of(path) != record.release.noise.sha256:
+            raise FormatError(path, "another content than at training")
+    return truth_of(record, release, truth or data.truth, own)
 
 
-def _of_noise(release: Path, record: RunRecord) -> Truth:
-    path = record.settings.data.noise_file
-    if path is None or record.release.noise is None:
-        raise ConfigError(
-            "--truth: the run has neither data.truth nor a noise file, so one must be given"
-        )
-    captions, images = count_train(release, record.settings.data)
-    truth = pairs_matched(read_noise(path, captions, images), images)
-    if sha256_of(path) != record.release.noise.sha256:
-        raise FormatError(path, "another content than at training")
-    if truth.all() or not truth.any():
-        raise FormatError(path, "all pairs are of one kind, expected both")
-    return Truth(truth, np.ones(captions, dtype=bool))
+def truth_of(
+    record: RunRecord, release: Path, truth: Path | None, own: Bool[np.ndarray, " pairs"] | None
+) -> Truth | None:
+    """Join what a truth file and a noise file say of the training pairs.
+
+    Args:
+        record: ``run.toml`` of the run.
+        release: Its release.
+        truth: The truth file, if there is one.
+        own: Whether each caption has its own image; ``None`` without a noise file.
+
+    Returns:
+        ``None`` without a truth file, if no noise file tells pairs of both kinds.
+
+    Raises:
+        FormatError: As :func:`read_truth` does.
+    """
+    if truth is not None:
+        names = pair_names(release, record.settings.data, record.release.pairs)
+        return read_truth(truth, names, own)
+    if own is None or own.all() or not own.any():
+        return None
+    return Truth(own, np.ones(len(own), dtype=bool))
 
 
-def read_truth(path: Path, names: dict[str, list[str]]) -> Truth:
+def read_truth(
+    path: Path, names: dict[str, list[str]], own: Bool[np.ndarray, " pairs"] | None = None
+) -> Truth:
     """Read which training pairs are matched.
+
+    A caption that a noise file gave another image is mismatched, whatever the truth of its page.
 
     Args:
         path: CSV or Parquet with ``url`` or ``key``, and ``matched``, such as ``now-builder
             audit`` writes; pairs that are unsure, or judged in two ways, are not known.
         names: Names of the pairs by column.
+        own: Whether each caption has its own image; ``None``: all have.
 
     Raises:
         FormatError: If the file cannot be used, or all known pairs are of one kind.
@@ -167,6 +202,8 @@ def read_truth(path: Path, names: dict[str, list[str]]) -> Truth:
     labels = {name: word == "match" for name, word in verdicts.items() if word != "unsure"}
     known = np.array([name in labels for name in names[column]], dtype=bool)
     matched = np.array([labels.get(name, False) for name in names[column]], dtype=bool)
+    if own is not None:
+        known, matched = known | ~own, matched & own
     if not matched.any() or matched.sum() == known.sum():
         kind = "none" if not known.any() else "all matched" if matched.any() else "all mismatched"
         raise FormatError(

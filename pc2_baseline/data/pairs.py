@@ -70,8 +70,8 @@ class PairSet:
         image_of: Row of ``regions`` of each pair.
         matched: Whether each pair is matched, if a noise file says so, or a truth that the
             training asks for.
-        words: Which columns of a region hold the words that its detector read, and the same of
-            the captions; ``None`` where the detector does not read.
+        words: Which columns of a region hold the words that its detector read, and how captions
+            are compared with them; ``None`` where the detector does not read.
     """
 
     regions: Any
@@ -298,15 +298,15 @@ class ReleaseReader:
                 truth = matched(image_of, images)
             prints = self.fingerprint(split)
             self._captions.pop(split, None)
-            words = None if precomp.is_precomp(data) else self._words(split, captions)
+            words = None if precomp.is_precomp(data) else self._words(split)
             yield PairSet(regions, captions, prints, device, image_of, truth, words)
 
-    def _words(self, split: Split, captions: Sequence[Int[np.ndarray, " _"]]) -> SeenWords | None:
+    def _words(self, split: Split) -> SeenWords | None:
         """Return the words of a split, where the detector of its features reads."""
         columns = word_vectors.read_columns(region_attributes(self.release, split))
         if columns is None:
             return None
-        return SeenWords(columns, captions, self.vocabulary.idx2word, self.data.tokenizer)
+        return SeenWords(columns, self.vocabulary.idx2word, self.data.tokenizer)
 
     def _path(self, split: Split) -> Path:
         """Return the caption file of a split."""

@@ -1,8 +1,7 @@
 """Words on both sides of a pair: columns of the regions, and the same vectors of the captions."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -15,29 +14,30 @@ from now_builder.formats.word_vectors import WIDTH, count_units, text_of_tokens,
 
 @dataclass(frozen=True)
 class SeenWords:
-    """What a detector that reads has stored, and what to compare it with.
+    """Where a detector that reads has stored what it read, and how captions are compared with it.
 
     Attributes:
         columns: Columns of a region that hold the words on it.
-        captions: Ids of each caption.
         tokens: Token of each id, which is text.
         tokenizer: The track.
     """
 
     columns: slice
-    captions: Sequence[Int[np.ndarray, " _"]]
     tokens: Mapping[str, str]
     tokenizer: str
+    _known: dict[bytes, np.ndarray] = field(default_factory=dict, init=False, repr=False)
 
-    @cached_property
-    def vectors(self) -> Float[Tensor, "pairs 256"]:
-        """Unit vector of each caption: the sum of its letters', as a region's is; zero of none."""
-        known: dict[bytes, np.ndarray] = {}
-        for caption in self.captions:
-            if caption.tobytes() not in known:
-                known[caption.tobytes()] = self._vector(caption)
-        rows = torch.from_numpy(np.stack([known[caption.tobytes()] for caption in self.captions]))
-        return torch.nn.functional.normalize(rows.double(), dim=1)
+    def vectors(self, captions: Sequence[Int[np.ndarray, " _"]]) -> Float[Tensor, "captions 256"]:
+        """Return a unit vector of each caption: the sum of its letters', as a region's is.
+
+        Args:
+            captions: Ids of each; one without letters has a vector of zeros.
+        """
+        for caption in captions:
+            if caption.tobytes() not in self._known:
+                self._known[caption.tobytes()] = self._vector(caption)
+        rows = np.stack([self._known[caption.tobytes()] for caption in captions])
+        return torch.nn.functional.normalize(torch.from_numpy(rows).double(), dim=1)
 
     def letters(self, vocabulary: int) -> Float[Tensor, "vocabulary 256"]:
         """Return the sum of the vectors of each token's letters, each token a text of its own.

@@ -160,13 +160,11 @@ class Learner:
         }
 
     def load_optimiser(self, state: Mapping[str, Tensor]) -> None:
-        """Load Adam's moments and step counts."""
+        """Load Adam's moments and step counts; fused steps want both beside the weights."""
         for name, parameter in self.net.named_parameters():
             prefix = f"{name}/"
             self.optimiser.state[parameter] = {
-                key.removeprefix(prefix): value.clone()
-                if key == f"{prefix}step"
-                else value.to(parameter.device, copy=True)
+                key.removeprefix(prefix): value.to(parameter.device, copy=True)
                 for key, value in state.items()
                 if key.startswith(prefix)
             }

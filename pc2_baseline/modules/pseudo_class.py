@@ -131,6 +131,11 @@ def resampled(
     """
     have = words.shape[1]
     if have > size:
-        return functional.interpolate(words.transpose(1, 2), size, mode="linear").transpose(1, 2)
+        # as interpolate(mode="linear") does, whose gradient CUDA cannot repeat bit for bit
+        slots = torch.arange(size, device=words.device, dtype=words.dtype)
+        place = ((slots + 0.5) * (have / size) - 0.5).clamp(min=0)
+        left = place.long()
+        share = (place - left)[:, None]
+        return words[:, left] * (1 - share) + words[:, (left + 1).clamp(max=have - 1)] * share
     front = (size - have) // 2
     return functional.pad(words, (0, 0, front, size - have - front))

@@ -41,7 +41,7 @@ class Reading:
 
     def caption_vectors(self, split: PairSet) -> Float[Tensor, "pairs 256"]:
         """Return a unit vector of what each caption says."""
-        return self.captions(words_of(split).vectors)
+        return self.captions(words_of(split).vectors(split.captions))
 
     def best_regions(
         self, split: PairSet, captions: Float[Tensor, "pairs 256"]
@@ -93,7 +93,8 @@ class Reading:
 
 def fit_reading(train: PairSet) -> Reading:
     """Fit the three maps to the pages and captions of the training split."""
-    return Reading(*_fit_pages(train), fit_whitening([words_of(train).vectors]))
+    captions = words_of(train).vectors(train.captions)
+    return Reading(*_fit_pages(train), fit_whitening([captions]))
 
 
 def fit_word_sides(train: PairSet, vocabulary: int) -> WordSides:

@@ -119,7 +119,7 @@ class ReadingCaptionEncoder(nn.Module):
 
     Differs:
         A token's letters have the ends of the token for neighbours, also within a word that was
-        cut; :attr:`~pc2_baseline.data.seen_words.SeenWords.vectors` joins the tokens first.
+        cut; :meth:`~pc2_baseline.data.seen_words.SeenWords.vectors` joins the tokens first.
     """
 
     letters: Tensor

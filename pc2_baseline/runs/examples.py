@@ -176,9 +176,7 @@ def _find(opened: OpenRun, split: Split, choice: Choice) -> Shown:
     rows = [row for row, pair in enumerate(pairs) if choice.query in (None, pair.key)]
     if not rows:
         raise ConfigError(f"--query {choice.query}: no page of the {split} split has this key")
-    data = opened.record.settings.data
-    is_known = choice.truth or data.truth or data.noise_file
-    known = find_truth(opened.record, opened.release, choice.truth) if is_known else None
+    known = find_truth(opened.record, opened.release, choice.truth)
     similarity, _ = mean_similarity([opened], split, whole=True)
     by_page = [neighbours(similarity[row], row) for row in rows]
     by_caption = [neighbours(similarity[:, row], row) for row in rows]

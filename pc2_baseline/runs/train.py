@@ -5,7 +5,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from now_builder.errors import TrainingError
@@ -14,9 +13,9 @@ from now_builder.formats.noise import describe
 from now_builder.formats.split import Split
 from pc2_baseline import process_groups
 from pc2_baseline.analysis.callbacks import PictureCallback, judge_division
-from pc2_baseline.analysis.truth import Truth, read_truth
+from pc2_baseline.analysis.truth import Truth, truth_of
 from pc2_baseline.config import Settings
-from pc2_baseline.data.pairs import PairSet, ReleaseReader, pair_names
+from pc2_baseline.data.pairs import PairSet, ReleaseReader
 from pc2_baseline.method_settings import MethodSettings
 from pc2_baseline.method_settings.triplet import OneNetworkSettings
 from pc2_baseline.methods import make_method
@@ -79,7 +78,7 @@ def train(
     ):
         _check_sizes(release, pairs, dev)
         record = _describe_run(reader, pairs, settings)
-        truth = _truth(record, pairs)
+        truth = truth_of(record, release, settings.data.truth, pairs.matched)
         taught = _with_truth(pairs, truth, settings.method)
         with locked(run):
             if process_groups.is_first():
@@ -132,16 +131,6 @@ def _sizes(record: RunRecord, pairs: PairSet) -> Sizes:
     if record.settings.model.similarity != "reading":
         return sizes
     return replace(sizes, words=fit_word_sides(pairs, sizes.vocabulary))
-
-
-def _truth(record: RunRecord, pairs: PairSet) -> Truth | None:
-    """Read what is known of the training pairs, to judge divisions by."""
-    data = record.settings.data
-    if data.truth is not None:
-        return read_truth(data.truth, pair_names(record.release.path, data, len(pairs)))
-    if pairs.matched is None or pairs.matched.all() or not pairs.matched.any():
-        return None
-    return Truth(pairs.matched, np.ones(len(pairs), dtype=bool))
 
 
 def _with_truth(pairs: PairSet, truth: Truth | None, method: MethodSettings) -> PairSet:

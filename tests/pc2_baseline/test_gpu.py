@@ -151,12 +151,12 @@ def deterministic():
 
 
 def run(release, folder, device, method, *more):
-    config = {"pc2": "pc2-paper", "triplet": "sgr"}[method]
-    own = ["method.classes=8", "method.class_hidden=16"] if method == "pc2" else []
+    config = {"pc2": "pc2-paper", "triplet": "sgr"}.get(method, method)
+    own = ["method.classes=8", "method.class_hidden=16"] if method.startswith("pc2") else []
     settings = [
         "model.embed_dim=32", "model.word_dim=24", "model.similarity_dim=16", "train.batch=8",
         "train.warmup_epochs=1", "train.epochs=2", "train.lr=1e-3", "train.tensorboard=false",
-        "train.pictures=false", f"train.device={json.dumps(str(device))}",
+        "train.pictures=false", "data.tokenizer=jieba", f"train.device={json.dumps(str(device))}",
     ]  # fmt: skip
     train(release, folder, read_settings(config, [*settings, *own, *more]))
     return {
@@ -173,10 +173,8 @@ def same(one, two):
         assert torch.equal(value, two[name]), name
 
 
-METHODS = [
-    "triplet",
-    pytest.param("pc2", marks=pytest.mark.skipif(not HAS_MIXTURES, reason="no scikit-learn")),
-]
+_MIXTURES = pytest.mark.skipif(not HAS_MIXTURES, reason="no scikit-learn")
+METHODS = ["triplet", *(pytest.param(name, marks=_MIXTURES) for name in ("pc2", "pc2-released"))]
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -246,6 +246,18 @@ def test_noise_is_in_the_run_and_in_the_divisions_truth(trained, tmp_path, call)
     assert json.loads(out) == found, "a key is the row of the caption"
 
 
+def test_a_truth_of_pages_is_joined_with_what_noise_moved(trained, tmp_path, call):
+    own = np.load(trained / "n.npy") == np.arange(100) // 5
+    verdicts = np.array(["match", "mismatch", "unsure"])[np.arange(100) % 3]
+    lines = [f"{row},{verdict}" for row, verdict in enumerate(verdicts)]
+    (tmp_path / "truth.csv").write_text("\n".join(["key,matched", *lines]) + "\n")
+    code, out, _ = call("division", trained / "pc2", "--truth", tmp_path / "truth.csv", "--json")
+    assert code == 0
+    found = json.loads(out)
+    assert found["matched"] == int((own & (verdicts == "match")).sum())
+    assert found["known"] == int((~own | (verdicts != "unsure")).sum())
+
+
 def test_another_content_of_the_noise_file_is_another_run(trained, flickr, call):
     path = trained / "n.npy"
     content = path.read_bytes()

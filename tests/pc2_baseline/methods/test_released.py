@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from torch.nn import functional
 
 from now_builder.errors import ConfigError
 from pc2_baseline.config import presets, read_settings
@@ -120,6 +121,20 @@ def test_resampling_centres_short_captions_and_interpolates_long_ones():
     words = torch.arange(1.0, 4.0)[None, :, None]
     assert resampled(words, 6).flatten().tolist() == [0, 1, 2, 3, 0, 0]
     assert resampled(torch.arange(4.0)[None, :, None], 2).flatten().tolist() == [0.5, 2.5]
+
+
+@pytest.mark.parametrize("have", [7, 11, 36, 40])
+def test_resampling_is_the_librarys_linear_interpolation_gradient_too(have):
+    words = torch.randn(2, have, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    words.requires_grad_()
+    expected = functional.interpolate(words.transpose(1, 2), 6, mode="linear").transpose(1, 2)
+    found = resampled(words, 6)
+    torch.testing.assert_close(found, expected)
+    weights = torch.randn(found.shape, generator=torch.Generator().manual_seed(1)).double()
+    gradients = [
+        torch.autograd.grad((each * weights).sum(), words)[0] for each in (found, expected)
+    ]
+    torch.testing.assert_close(*gradients)
 
 
 def test_a_refitted_pseudo_caption_keeps_its_length_but_not_its_words(method_of):

@@ -255,8 +255,10 @@ def reading_pairs(texts, noise, seed):
     tokens = {str(number + 4): word for number, word in enumerate(words)}
     ids = {word: int(number) for number, word in tokens.items()}
     captions = [np.array([2, *(ids[word] for word in text.split()), 3]) for text in texts]
-    seen = SeenWords(READ, captions, {"2": "<start>", "3": "<end>", **tokens}, "jieba")
-    read = seen.vectors.numpy()[:, None] + noise * generator.normal(size=(len(texts), 36, 256))
+    seen = SeenWords(READ, {"2": "<start>", "3": "<end>", **tokens}, "jieba")
+    read = seen.vectors(captions).numpy()[:, None] + noise * generator.normal(
+        size=(len(texts), 36, 256)
+    )
     other = generator.normal(size=(len(texts), 36, 3))
     regions = np.concatenate([other, read], 2).astype(np.float32)
     return PairSet(regions, captions, "", CPU, np.arange(len(texts)), None, seen)
@@ -280,7 +282,7 @@ def fitted(method, pairs, epoch):
 def test_a_captions_words_are_the_sum_of_its_letters_whatever_frames_it():
     pairs = reading_pairs(["alpha beta", "beta gamma beta"], 0.0, 0)
     slow = sum(n * unit_vector(u) for u, n in count_units("beta gamma beta").items())
-    np.testing.assert_allclose(pairs.words.vectors[1], lines(slow), atol=1e-6)
+    np.testing.assert_allclose(pairs.words.vectors(pairs.captions)[1], lines(slow), atol=1e-6)
 
 
 def test_what_is_read_finds_captions_of_words_that_training_never_saw():
@@ -306,7 +308,7 @@ def even_out(fitted, rows):
 def slow_reading(pairs):
     """Return evened-out vectors of pages, of their regions, and of captions."""
     regions = pairs.regions[:, :, READ].astype(np.float64)
-    page, caption = regions.mean(1), pairs.words.vectors.numpy()
+    page, caption = regions.mean(1), pairs.words.vectors(pairs.captions).numpy()
     single = lines(regions).reshape(-1, 256)
     return (
         even_out(page, page),

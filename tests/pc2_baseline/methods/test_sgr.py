@@ -91,6 +91,21 @@ def test_sgr_c_takes_what_a_noise_file_knows(tiny, small, tmp_path):
         assert pairs.matched_rows().tolist() == [row for row in range(24) if row not in (3, 5)]
 
 
+def test_sgr_c_leaves_out_what_a_noise_file_moved_though_the_page_matches(
+    tiny, small, tmp_path, steps
+):
+    text = (tiny / "truth.csv").read_text()
+    lines = [line.split(",") for line in text.splitlines() if ",train_" in line]
+    matched = [int(key[6:]) for _, key, right, *_ in lines if right == "True"]
+    one, other, *kept = matched
+    image_of = np.arange(24)
+    image_of[[one, other]] = [other, one]
+    np.save(tmp_path / "noise.npy", image_of)
+    both = [f"data.noise_file={tmp_path / 'noise.npy'}", f"data.truth={tiny / 'truth.csv'}"]
+    train(tiny, tmp_path / "run", read_settings("sgr-c", [*small, *both]))
+    assert sorted({row for _, step in steps for row in step.pair_index}) == sorted(kept)
+
+
 def test_sgr_c_without_a_truth_is_refused_before_anything_is_written(tiny, small, tmp_path):
     with pytest.raises(ConfigError, match=r"matched_only: .* expected data.truth or data.noise"):
         train(tiny, tmp_path / "run", read_settings("sgr-c", small))

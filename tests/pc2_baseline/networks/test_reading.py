@@ -36,8 +36,8 @@ def drawn(letters, seed, noise=0.3):
     rows = [generator.choice(len(words), 5, replace=False) + 4 for _ in range(PAIRS)]
     captions = [np.array([2, *row, 3]) for row in rows]
     named = {"0": "<pad>", "1": "<unk>", "2": "<start>", "3": "<end>", **tokens}
-    seen = SeenWords(COLUMNS, captions, named, "jieba")
-    read = seen.vectors.numpy()[:, None] + noise * generator.normal(size=(PAIRS, 36, 256))
+    seen = SeenWords(COLUMNS, named, "jieba")
+    read = seen.vectors(captions).numpy()[:, None] + noise * generator.normal(size=(PAIRS, 36, 256))
     other = generator.normal(size=(PAIRS, 36, 3))
     regions = np.concatenate([other, read], 2).astype(np.float32)
     return PairSet(regions, captions, "", CPU, np.arange(PAIRS), None, seen)
@@ -57,7 +57,7 @@ def lines(values):
 
 
 def test_a_captions_letters_are_the_sum_of_its_tokens():
-    words = SeenWords(COLUMNS, [], {"0": "<start>", "1": "beta", "2": "東京", "3": "##ta"}, "bert")
+    words = SeenWords(COLUMNS, {"0": "<start>", "1": "beta", "2": "東京", "3": "##ta"}, "bert")
     letters = words.letters(4)
     slow = {
         token: sum(n * unit_vector(u) for u, n in count_units(text).items())
@@ -78,7 +78,7 @@ def test_a_fresh_network_compares_what_was_read_with_what_is_written():
     found = net.eval().score_batch(pairs.batch(np.arange(PAIRS))).detach()
     known = sizes.words
     read = torch.from_numpy(pairs.regions[:, :, COLUMNS]).double()
-    letters = known.captions(pairs.words.vectors)  # words are whole tokens here
+    letters = known.captions(pairs.words.vectors(pairs.captions))  # words are whole tokens here
     for image in range(0, PAIRS, 7):
         page = known.pages(read[image].mean(0))
         regions = [known.regions(row / row.norm()) for row in read[image]]

@@ -194,6 +194,10 @@ def test_with_a_noise_file_a_caption_stands_beside_the_picture_that_it_was_given
     assert len(shown) == 8
     assert [url for url, _ in shown] == [pairs[given[rows[key]]].url for _, key in shown]
     assert len(re.findall(r'class="(?:right|wrong)"', training)) == 8
+    np.save(noise, own)
+    train(world.run.parent / "release", tmp_path / "clean", read_settings("ridge", settings))
+    examples(tmp_path / "clean", None, page, Choice(count=4))
+    assert not re.search(r'class="(right|wrong)"', page.read_text().split("<h2>Training pairs")[1])
 
 
 @pytest.fixture(scope="module")

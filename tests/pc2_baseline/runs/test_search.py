@@ -1,8 +1,10 @@
 """Pages found by words."""
 
 import json
+import shutil
 import sys
 
+import h5py
 import numpy as np
 import pytest
 
@@ -12,6 +14,7 @@ from now_builder.formats.release import (
     read_release_vocabulary,
     read_split_captions,
 )
+from now_builder.formats.word_vectors import columns_attribute
 from pc2_baseline.cli import main
 from pc2_baseline.config import read_settings
 from pc2_baseline.runs.open_run import similarity
@@ -24,11 +27,16 @@ QUICK = [
 ]  # fmt: skip
 
 
-@pytest.fixture(scope="module", params=["ridge", "contrastive-demo"])
+@pytest.fixture(scope="module", params=["ridge", "contrastive-demo", "reading"])
 def run(request, tiny, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("search") / "run"
+    folder, release = tmp_path_factory.mktemp("search") / "run", tiny
+    if request.param == "reading":
+        release = shutil.copytree(tiny, folder.with_name("read"))
+        for path in release.rglob("*.h5"):
+            with h5py.File(path, "a") as file:
+                file.attrs["words"] = columns_attribute(slice(512, 768))
     own = ["method.dim=4"] if request.param == "ridge" else []
-    train(tiny, folder, read_settings(request.param, [*QUICK, *own]))
+    train(release, folder, read_settings(request.param, [*QUICK, *own]))
     return folder
 
 
