@@ -380,6 +380,21 @@ def region_attributes(release: Path, split: Split) -> dict[str, str]:
         return {name: str(value) for name, value in features.attributes.items()}
 
 
+def features_hashes(release: Path) -> dict[Split, str]:
+    """Return the hash of each split's feature file, as the manifest has it; nothing is read of it.
+
+    Empty for releases that have no manifest.
+
+    Raises:
+        FormatError: If the manifest cannot be read.
+    """
+    if not is_ours(release):
+        return {}
+    files = read_manifest(release).files
+    names = {split: f"{DATA_FOLDER}/{split}.h5" for split in SPLITS}
+    return {split: files[name].sha256 for split, name in names.items() if name in files}
+
+
 def read_release_vocabulary(release: Path, tokenizer: str, path: Path | None = None) -> Vocabulary:
     """Read the vocabulary of a tokenizer from ``RELEASE/vocab`` (or ``path``).
 

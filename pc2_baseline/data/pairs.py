@@ -1,5 +1,6 @@
 """Splits of a release as batches of tensors: regions, tokens and lengths by pair_index."""
 
+import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from now_builder.formats.precomp import captions_path, read_texts, stem
 from now_builder.formats.release import (
     Captions,
     data_folder,
+    features_hashes,
     is_ours,
     open_regions,
     read_pairs,
@@ -213,6 +215,28 @@ def read_vocabulary(release: Path, data: DataSettings) -> Vocabulary:
     return vocabulary
 
 
+def hash_of_vocabulary(vocabulary: Vocabulary) -> str:
+    """Identify a vocabulary by its tokens and their ids."""
+    lines = (f"{index}\t{word}\n" for word, index in sorted(vocabulary.word2idx.items()))
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class DataIdentity:
+    """What tells the data of a training from others.
+
+    Attributes:
+        fingerprints: Of each split, see :attr:`ReleaseReader.fingerprints`.
+        features_sha256: Of each split's feature file, see
+            :func:`~now_builder.formats.release.features_hashes`.
+        vocabulary_sha256: See :func:`hash_of_vocabulary`; ``None`` where it is not known.
+    """
+
+    fingerprints: dict[Split, str]
+    features_sha256: dict[Split, str]
+    vocabulary_sha256: str | None
+
+
 def frame(
     path: Path, captions: Captions, vocabulary: Vocabulary, max_tokens: int | None
 ) -> list[Int[np.ndarray, " _"]]:
@@ -265,6 +289,12 @@ class ReleaseReader:
     def fingerprints(self) -> dict[Split, str]:
         """Fingerprint of each split that is there; no features are read."""
         return {split: self.fingerprint(split) for split in SPLITS if self._path(split).exists()}
+
+    @property
+    def identity(self) -> DataIdentity:
+        """What tells these data from others; no features are read."""
+        vocabulary = hash_of_vocabulary(self.vocabulary)
+        return DataIdentity(self.fingerprints, features_hashes(self.release), vocabulary)
 
     def fingerprint(self, split: Split) -> str:
         """Identify a split.

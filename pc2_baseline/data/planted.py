@@ -15,9 +15,10 @@ from now_builder.config import build, read_toml, to_toml
 from now_builder.errors import ConfigError
 from now_builder.formats.captions import make_vocabulary, to_line, write_vocabulary
 from now_builder.formats.features import DIMENSION, REGIONS, FeatureBatch, write_features
-from now_builder.formats.io import write_text
+from now_builder.formats.io import sha256_of, write_text
 from now_builder.formats.release import (
     DATA_FOLDER,
+    FileEntry,
     Manifest,
     Pair,
     fingerprint,
@@ -88,7 +89,7 @@ def plant(folder: Path | str, plan: Plan) -> Path:
     write_vocabulary(folder / "vocab" / f"{DATA_FOLDER}_vocab_{TOKENIZER}.json", vocabulary)
     write_pairs(folder / "pairs.parquet", pairs)
     write_text(folder / "truth.csv", "".join(truth))
-    write_manifest(folder, _manifest(plan, sizes, prints))
+    write_manifest(folder, _manifest(folder, plan, sizes, prints))
     return folder
 
 
@@ -218,8 +219,13 @@ def _truth(keys: list[str], pages: Pages) -> list[str]:
     ]
 
 
-def _manifest(plan: Plan, sizes: dict[str, int], prints: dict[str, dict[str, str]]) -> Manifest:
+def _manifest(
+    folder: Path, plan: Plan, sizes: dict[str, int], prints: dict[str, dict[str, str]]
+) -> Manifest:
     pairs = sum(sizes.values())
+    written = [folder / name for name in ("pairs.parquet", "truth.csv", RECIPE)]
+    for part in (DATA_FOLDER, "vocab"):
+        written += (folder / part).iterdir()
     shares = Shares(**{split: size / pairs for split, size in sizes.items()})
     return Manifest(
         name="planted",
@@ -231,5 +237,10 @@ def _manifest(plan: Plan, sizes: dict[str, int], prints: dict[str, dict[str, str
         detector={"name": "planted"},
         settings=plan.model_dump(),
         versions={},
-        files={},
+        files={
+            path.relative_to(folder).as_posix(): FileEntry(
+                sha256=sha256_of(path), bytes=path.stat().st_size
+            )
+            for path in sorted(written)
+        },
     )

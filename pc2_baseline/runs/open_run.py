@@ -75,7 +75,9 @@ class OpenRun:
             open_pairs(self.release, split, data, self.device) as pairs,
         ):
             if round_of(self.release, split) is None:
-                check_split_is_the_runs(self.folder, self.record, split, pairs.fingerprint)
+                check_split_is_the_runs(
+                    self.folder, self.record, self.release, split, pairs.fingerprint
+                )
             else:
                 check_reads_round(self.folder, self.record, self.release, pairs.features)
             yield pairs

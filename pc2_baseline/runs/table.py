@@ -17,9 +17,8 @@ from now_builder.formats.benchmarks import BENCHMARKS
 from now_builder.formats.captions import TOKENIZERS
 from now_builder.formats.io import read_json, sha256_of
 from now_builder.formats.release import data_folder
-from now_builder.formats.split import Split
 from pc2_baseline.config import DataSettings, Settings, read_settings
-from pc2_baseline.data.pairs import ReleaseReader
+from pc2_baseline.data.pairs import DataIdentity, ReleaseReader
 from pc2_baseline.progress import say
 from pc2_baseline.runs.grid import GridRun, grid
 from pc2_baseline.runs.measured_run import SPLIT, Assignment, Measured
@@ -201,7 +200,7 @@ class Progress:
 
     def __init__(self, work: Work) -> None:
         refuse_round(work.release, SPLIT)
-        self._prints = cache(_fingerprints)
+        self._identity = cache(_identity)
         self._release = work.release
         for run in work.runs:
             if (run.folder / "run.toml").exists():
@@ -213,8 +212,10 @@ class Progress:
     def measured(self, run: GridRun) -> Measured | None:
         """Return the record of a finished run, or ``None``."""
         path = run.beside(".json")
-        prints = self._prints(self._release, run.settings.data)
-        if not path.exists() or finished(run.folder, prints, run.settings) is None:
+        if not path.exists():
+            return None
+        identity = self._identity(self._release, run.settings.data)
+        if finished(run.folder, identity, run.settings) is None:
             return None
         record = build(Measured, read_json(path, "no record"), str(path))
         return record if record.checkpoint == sha256_of(run.folder / BEST / STATE) else None
@@ -229,8 +230,8 @@ class Progress:
         return f"goes on after epoch {epochs} of {run.settings.train.total_epochs}"
 
 
-def _fingerprints(release: Path, data: DataSettings) -> dict[Split, str]:
-    return ReleaseReader(release, data).fingerprints
+def _identity(release: Path, data: DataSettings) -> DataIdentity:
+    return ReleaseReader(release, data).identity
 
 
 def dry_run(work: Work) -> str:

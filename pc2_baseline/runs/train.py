@@ -10,12 +10,11 @@ import torch
 from now_builder.errors import TrainingError
 from now_builder.formats.io import sha256_of
 from now_builder.formats.noise import describe
-from now_builder.formats.split import Split
 from pc2_baseline import process_groups
 from pc2_baseline.analysis.callbacks import PictureCallback, judge_division
 from pc2_baseline.analysis.truth import Truth, truth_of
 from pc2_baseline.config import Settings
-from pc2_baseline.data.pairs import PairSet, ReleaseReader
+from pc2_baseline.data.pairs import DataIdentity, PairSet, ReleaseReader
 from pc2_baseline.method_settings import MethodSettings
 from pc2_baseline.method_settings.triplet import OneNetworkSettings
 from pc2_baseline.methods import make_method
@@ -30,7 +29,6 @@ from pc2_baseline.training.run_folder import (
     TENSORBOARD,
     ReleaseRecord,
     RunRecord,
-    hash_of_vocabulary,
     pick_device,
     read_run,
     start_run,
@@ -64,7 +62,7 @@ def train(
     process_groups.start(settings.train.device)
     device = pick_device(settings.train.device)
     reader = ReleaseReader(release, settings.data)
-    if not force and (state := finished(run, reader.fingerprints, settings)):
+    if not force and (state := finished(run, reader.identity, settings)):
         if process_groups.is_first():
             follow(run, state)
         early = ", stopped early" if state.stopped else ""
@@ -91,18 +89,18 @@ def train(
             return trainer.fit(taught, dev)
 
 
-def finished(run: Path, prints: dict[Split, str], settings: Settings) -> CheckpointState | None:
+def finished(run: Path, identity: DataIdentity, settings: Settings) -> CheckpointState | None:
     """Return the last checkpoint of a run that has nothing left to do.
 
     Args:
         run: Folder of a run, or not yet one.
-        prints: Fingerprint of each split of the release.
+        identity: That of the data that it must have.
         settings: Settings that the run must have.
     """
     if not (run / "run.toml").exists() or not (run / LAST / STATE).exists():
         return None
     record = read_run(run)
-    if record.settings != settings or record.release.fingerprints != prints:
+    if record.settings != settings or record.release.difference(identity):
         return None
     noise, file = record.release.noise, settings.data.noise_file
     if noise and file and noise.sha256 != sha256_of(file):
@@ -113,13 +111,15 @@ def finished(run: Path, prints: dict[Split, str], settings: Settings) -> Checkpo
 
 def _describe_run(reader: ReleaseReader, pairs: PairSet, settings: Settings) -> RunRecord:
     noise_file = settings.data.noise_file
+    identity = reader.identity
     release = ReleaseRecord(
         path=reader.release.resolve(),
-        fingerprints=reader.fingerprints,
+        fingerprints=identity.fingerprints,
+        features_sha256=identity.features_sha256,
         pairs=len(pairs),
         features=pairs.features,
         vocabulary=reader.vocabulary.idx,
-        vocabulary_sha256=hash_of_vocabulary(reader.vocabulary),
+        vocabulary_sha256=identity.vocabulary_sha256,
         noise=noise_file and describe(noise_file, pairs.image_of, pairs.images),
     )
     return RunRecord(release=release, settings=settings)

@@ -1,21 +1,21 @@
 """The folder of a run: which settings on which release, and where its parts lie."""
 
-import hashlib
 import os
 import shutil
 from pathlib import Path
 
 import torch
+from pydantic import Field
 
 from leaderboard.core.rounds import round_of
 from now_builder.config import Strict, build, read_toml, to_toml
 from now_builder.errors import ConfigError, FormatError
-from now_builder.formats.captions import Vocabulary
 from now_builder.formats.io import write_text
 from now_builder.formats.noise import Noise
+from now_builder.formats.release import features_hashes
 from now_builder.formats.split import Split
 from pc2_baseline.config import Settings
-from pc2_baseline.data.pairs import read_vocabulary
+from pc2_baseline.data.pairs import DataIdentity, hash_of_vocabulary, read_vocabulary
 from pc2_baseline.method_settings.pc2 import upgrade_method
 from pc2_baseline.training.method import Sizes
 
@@ -29,17 +29,36 @@ class ReleaseRecord(Strict):
 
     path: Path
     fingerprints: dict[Split, str]
+    features_sha256: dict[Split, str] = Field(default_factory=dict)
+    """Of the feature files; of a release without a manifest, and in older runs, of none."""
     pairs: int
     features: int
     vocabulary: int
     vocabulary_sha256: str | None = None
-    """See :func:`hash_of_vocabulary`; ``None`` in older runs."""
+    """See :func:`~pc2_baseline.data.pairs.hash_of_vocabulary`; ``None`` in older runs."""
     noise: Noise | None = None
 
     @property
     def sizes(self) -> Sizes:
         """Sizes from which a method is built."""
         return Sizes(self.pairs, self.features, self.vocabulary)
+
+    @property
+    def identity(self) -> DataIdentity:
+        """What tells these data from others."""
+        return DataIdentity(self.fingerprints, self.features_sha256, self.vocabulary_sha256)
+
+    def difference(self, found: DataIdentity) -> str | None:
+        """Return what data have otherwise than these, ``None`` if nothing is known to be."""
+        if self.fingerprints != found.fingerprints:
+            return f"another release ({self.path})"
+        known = self.features_sha256.items()
+        other = [split for split, value in known if found.features_sha256.get(split) != value]
+        if other:
+            return f"other features of {', '.join(other)}"
+        if self.vocabulary_sha256 not in (None, found.vocabulary_sha256):
+            return "another vocabulary"
+        return None
 
 
 class RunRecord(Strict):
@@ -48,12 +67,6 @@ class RunRecord(Strict):
     format: str = "pc2-run/1"
     release: ReleaseRecord
     settings: Settings
-
-
-def hash_of_vocabulary(vocabulary: Vocabulary) -> str:
-    """Identify a vocabulary by its tokens and their ids."""
-    lines = (f"{index}\t{word}\n" for word, index in sorted(vocabulary.word2idx.items()))
-    return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
 def start_run(run: Path, record: RunRecord, *, force: bool) -> None:
@@ -88,8 +101,8 @@ def _check_same(path: Path, found: RunRecord, wanted: RunRecord) -> None:
     problem = None
     if found.settings != wanted.settings:
         problem = other_settings(found.settings, wanted.settings)
-    elif found.release.fingerprints != wanted.release.fingerprints:
-        problem = f"a run on another release ({found.release.path})"
+    elif difference := found.release.difference(wanted.release.identity):
+        problem = f"a run on {difference}"
     elif found.release.noise != wanted.release.noise:
         problem = f"a run with another content of {found.settings.data.noise_file}"
     if problem:
@@ -165,19 +178,25 @@ def locate_release(run: Path, record: RunRecord, release: Path | None) -> Path:
     return found
 
 
-def check_split_is_the_runs(run: Path, record: RunRecord, split: Split, fingerprint: str) -> None:
+def check_split_is_the_runs(
+    run: Path, record: RunRecord, release: Path, split: Split, fingerprint: str
+) -> None:
     """Check that a split is the one that the run was made for.
 
     Raises:
-        FormatError: If its fingerprint differs.
+        FormatError: If its fingerprint or its features differ.
     """
-    expected = record.release.fingerprints.get(split)
-    if expected is not None and expected != fingerprint:
-        raise FormatError(
-            run / "run.toml",
-            f"the release's {split} split has fingerprint {fingerprint[:12]}…, "
-            f"expected {expected[:12]}…: it is another release than at training",
-        )
+    known, found = record.release, features_hashes(release)
+    for name, expected, given in (
+        ("fingerprint", known.fingerprints.get(split), fingerprint),
+        ("features of hash", known.features_sha256.get(split), found.get(split, "unknown")),
+    ):
+        if expected is not None and expected != given:
+            raise FormatError(
+                run / "run.toml",
+                f"the release's {split} split has {name} {given[:12]}…, expected "
+                f"{expected[:12]}…: it is another release than at training",
+            )
 
 
 def check_reads_round(run: Path, record: RunRecord, release: Path, features: int) -> None:
