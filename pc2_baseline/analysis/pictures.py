@@ -60,7 +60,8 @@ def draw_division(
 ) -> None:
     """Draw one epoch's losses, clean probabilities and oscillations, a row for each peer.
 
-    Peers that share a division have one row; a method without oscillations has two columns.
+    Peers that share a division have one row. A method that keeps no losses, or no oscillations, has
+    no column of them.
 
     Args:
         path: Picture to write, ``.png`` or ``.svg``.
@@ -72,23 +73,29 @@ def draw_division(
         PC2 (Duan et al., ACM MM 2024), the figure of the losses and their mixture.
     """
     peers = by_peer(division)
-    columns = ["Loss of the pair", "Clean probability"]
-    if all("oscillation" in own for own in peers.values()):
-        columns.append("Oscillation, log10")
+    labels = {
+        "loss": "Loss of the pair",
+        "clean_prob": "Clean probability",
+        "oscillation": "Oscillation, log10",
+    }
+    columns = [name for name in labels if all(name in own for own in peers.values())]
     with _figure(path, len(peers), len(columns)) as (figure, axes):
         for row, (peer, own) in zip(axes, peers.items(), strict=True):
-            groups = _groups(truth, len(own["loss"]))
-            _draw_losses(row[0], own["loss"], own["clean_prob"], groups)
-            _draw_probabilities(row[1], own["clean_prob"], groups)
-            if len(columns) > 2:
-                _draw_oscillations(row[2], own["oscillation"], groups)
+            groups = _groups(truth, len(own["clean_prob"]))
+            at = dict(zip(columns, row, strict=True))
+            if "loss" in at:
+                _draw_losses(at["loss"], own["loss"], own["clean_prob"], groups)
+            _draw_probabilities(at["clean_prob"], own["clean_prob"], groups)
+            if "oscillation" in at:
+                _draw_oscillations(at["oscillation"], own["oscillation"], groups)
             row[0].set_ylabel(f"Peer {peer}: pairs" if peer else "Pairs")
         for axis, name in zip(axes[-1], columns, strict=True):
-            axis.set_xlabel(name)
+            axis.set_xlabel(labels[name])
         figure.align_xlabels(list(axes[-1]))
         figure.suptitle(title)
-        handles, _ = axes[0, 1].get_legend_handles_labels()
-        handles.extend(axes[0, 0].get_lines())
+        handles, _ = axes[0, columns.index("clean_prob")].get_legend_handles_labels()
+        if "loss" in columns:
+            handles.extend(axes[0, 0].get_lines())
         figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
 
 

@@ -89,7 +89,7 @@ class Crcl(OneNetwork):
                 f"train.warmup_epochs = {frozen}"
             )
         super().__init__(settings, sizes, device)
-        self._believe(torch.ones(sizes.pairs))
+        self._believe(torch.ones(sizes.pairs), torch.zeros(sizes.pairs))
 
     def fit_epoch(self, train: PairSet, epoch: int) -> dict[str, float]:
         """Train for one epoch on all pairs, and refine their confidences on the way.
@@ -106,7 +106,7 @@ class Crcl(OneNetwork):
         frozen = since < self.train.warmup_epochs
         taken_over = schedule == 0 and since == self.train.warmup_epochs - 1
         old = self.statistics["clean_prob"]
-        new = old.clone()
+        new, losses = old.clone(), torch.zeros(len(train))
 
         def loss_of(rows: Rows) -> Float[Tensor, ""]:
             similarity = self.score(train, rows)
@@ -117,6 +117,7 @@ class Crcl(OneNetwork):
                     confidence, matching, self.method.momentum, self.method.threshold
                 )
             new[rows] = (matching if taken_over else confidence).cpu()
+            losses[rows] = info_nce(similarity.detach(), self.method.temperature).cpu()
             costs = active_complementary(
                 similarity, confidence, self.method.temperature, self.method.complementary_weight
             )
@@ -124,13 +125,16 @@ class Crcl(OneNetwork):
 
         batches = warm_up_batches(len(train), self.train.batch, self.train.seed, epoch, 0)
         loss = self.take_steps(epoch, [(rows,) for rows in batches], loss_of)
-        self._believe(new)
+        self._believe(new, losses)
         return {"loss": loss, "confidence": float(new.mean())}
 
-    def _believe(self, confidence: Float[Tensor, " pairs"]) -> None:
-        """Keep the confidences; pairs that the active loss still counts are called clean."""
+    def _believe(self, confidence: Float[Tensor, " pairs"], loss: Float[Tensor, " pairs"]) -> None:
+        """Keep the confidences; pairs that the active loss still counts are called clean.
+
+        The loss of a pair is its InfoNCE in the batch, which no confidence weighs; it is only kept.
+        """
         is_clean = confidence >= self.method.threshold
-        self.statistics = {"clean_prob": confidence, "is_clean": is_clean}
+        self.statistics = {"clean_prob": confidence, "is_clean": is_clean, "loss": loss}
 
 
 def matching_probability(

@@ -18,6 +18,7 @@ from pc2_baseline.modules.division import divide
 from pc2_baseline.modules.folds import assign_folds
 from pc2_baseline.modules.lsa import Lsa, fit_lsa
 from pc2_baseline.modules.reading import Reading, fit_reading
+from pc2_baseline.networks.cosine import cosine_logits
 from pc2_baseline.networks.fused import unit
 from pc2_baseline.progress import bar
 from pc2_baseline.training.method import EpochOutputs, Sizes, State
@@ -143,7 +144,7 @@ class Ridge:
         }
 
     def similarity(self, split: PairSet) -> Float[np.ndarray, "images captions"]:
-        """Score every image of a split against every caption."""
+        """Score every image of a split against every caption; the scores are logits."""
         own = self.fitted
         pages = (mean_regions(split) - own["page_mean"]) / own["page_scale"]
         predicted = pages @ own["weights"]
@@ -152,10 +153,11 @@ class Ridge:
             captions = reading.caption_vectors(split)
             predicted += own["factor"] * reading.page_vectors(split)
             cosines = unit(predicted) @ captions.T + reading.best_regions(split, captions)
+            bound = 2.0
         else:
             captions = Lsa(own["idf"], own["tokens"], own["caption_mean"]).vectors(split.captions)
-            cosines = unit(predicted) @ unit(captions).T
-        return np.asarray(cosines.numpy(), dtype=np.float32)
+            cosines, bound = unit(predicted) @ unit(captions).T, 1.0
+        return np.asarray(cosine_logits(cosines, bound).numpy(), dtype=np.float32)
 
     def state_dict(self) -> State:
         """Return the fit; further epochs need nothing of it."""

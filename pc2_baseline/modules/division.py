@@ -48,9 +48,13 @@ def scaled(statistic: Float[np.ndarray, " pairs"]) -> Float[np.ndarray, " pairs"
         raise TrainingError(f"division: the statistic of pair {bad} is {statistic[bad]}")
     low, high = float(statistic.min()), float(statistic.max())
     if high - low <= 1e-12 * max(1.0, abs(high)):
+        why = (
+            "no pair costs anything any more (warm up less, or widen the margin)"
+            if not high
+            else "the network tells none apart (lower train.lr, or warm up longer)"
+        )
         raise TrainingError(
-            f"division: the statistic is {high:.6g} for all {len(statistic)} pairs; "
-            "the network tells none apart (lower train.lr, or warm up longer)"
+            f"division: the statistic is {high:.6g} for all {len(statistic)} pairs; {why}"
         )
     return (statistic - low) / (high - low)
 

@@ -22,7 +22,8 @@ def assign_folds(
 
     So a network that did not train on a fold has seen none of its images and none of its captions,
     not even on another page. Without repeated captions folds differ by one image at most; with
-    them, the largest groups are dealt first, each into the fold with the fewest pairs.
+    them, the largest groups are dealt first, each into the fold with the fewest pairs. A fold has
+    at least two groups: a pair's loss needs a negative.
 
     Args:
         image_of: Image of each pair, from 0.
@@ -31,7 +32,7 @@ def assign_folds(
         seed: Seed of the draw; nothing else influences it.
 
     Raises:
-        TrainingError: If a fold would have fewer than two groups: a pair's loss needs a negative.
+        TrainingError: If there are fewer than two groups for each fold.
     """
     groups = _groups(image_of, captions)
     sizes = np.bincount(groups)
@@ -47,7 +48,17 @@ def assign_folds(
     for group in order:
         fold_of_group[group] = fold = int(filled.argmin())
         filled[fold] += sizes[group]
+    _share_out(fold_of_group, order, folds)
     return np.asarray(fold_of_group[groups])
+
+
+def _share_out(
+    fold_of_group: Int[np.ndarray, " groups"], order: Int[np.ndarray, " groups"], folds: int
+) -> None:
+    """Give each fold two groups, where one has filled a fold: from the folds that have most."""
+    while (held := np.bincount(fold_of_group, minlength=folds)).min() < 2:
+        smallest = order[fold_of_group[order] == held.argmax()][-1]
+        fold_of_group[smallest] = held.argmin()
 
 
 def _groups(

@@ -25,6 +25,8 @@ _TITLES = {
 }
 """Titles of methods that are not their names in capitals."""
 
+_BOUND = " (trained on matched pairs alone)"
+
 
 def predict(
     run: Path | str | Sequence[Path | str],
@@ -65,7 +67,8 @@ def describe(opened: Sequence[OpenRun], split: str, title: str | None = None) ->
     Args:
         opened: The runs, all of one release and tokenizer.
         split: ``dev`` or ``test``.
-        title: Name on the board; default: that of the method.
+        title: Name on the board; default: that of the method. That a method was trained on matched
+            pairs alone is told either way.
 
     Raises:
         FormatError: If the release lacks the split.
@@ -79,6 +82,8 @@ def describe(opened: Sequence[OpenRun], split: str, title: str | None = None) ->
         noise=first.record.release.noise,
     )
     found = title or " + ".join(dict.fromkeys(method_title(settings) for settings in every))
+    if title and any(_is_bound(settings) for settings in every):
+        found += _BOUND
     meta = new_submission(first.release, track_of(every[0].data), split, found, training)
     compute = Compute(params_m=round(sum(run.parameters for run in opened) / 1e6, 3))
     return meta.model_copy(update={"compute": compute})
@@ -93,11 +98,16 @@ def method_title(settings: Settings) -> str:
     method = settings.method
     network = settings.model.similarity.upper().replace("_", " ")
     if isinstance(method, OneNetworkSettings):
-        return f"{network}-C (trained on matched pairs alone)" if method.matched_only else network
+        return f"{network}-C{_BOUND}" if _is_bound(settings) else network
     title = _TITLES.get(method.name, method.name.upper())
     star = "*" if getattr(method, "mismatch_threshold", 0) else ""
     other = network != "SGR" and method.name != "ridge"
     return f"{title}{star}, {network.lower()} network" if other else f"{title}{star}"
+
+
+def _is_bound(settings: Settings) -> bool:
+    """Whether a run was trained on the pairs that the truth calls matched."""
+    return isinstance(settings.method, OneNetworkSettings) and settings.method.matched_only
 
 
 def track_of(data: DataSettings) -> str:

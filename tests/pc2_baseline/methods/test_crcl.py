@@ -66,6 +66,7 @@ def test_it_learns_and_its_confidences_find_the_shuffled_pairs(easy):
         rsum = recalls(method.similarity(dev), dev.image_of).rsum
         names = pair_names(easy, settings.data, len(pairs))
     matched = read_truth(easy / "truth.csv", names).matched
+    assert roc_auc_score(~matched, method.statistics["loss"]) > 0.7
     assert rsum > 4 * CHANCE
     assert roc_auc_score(matched, method.statistics["clean_prob"]) > 0.7
 
@@ -233,6 +234,7 @@ def test_a_run_keeps_its_confidences_and_they_are_judged(tiny, tmp_path):
     train(tiny, tmp_path / "run", settings)
     found = report(tmp_path / "run", read_run(tmp_path / "run"), tiny, tiny / "truth.csv")
     assert len(found.epochs) == 6
+    assert len(list((tmp_path / "run" / "pictures").glob("*.png"))) == 6
 
 
 def test_too_few_epochs_for_the_schedules_are_refused_in_one_line(tiny):

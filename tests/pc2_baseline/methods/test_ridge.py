@@ -138,7 +138,7 @@ def test_a_pair_is_judged_by_a_fit_to_the_other_folds():
         assert found[row] == pytest.approx(predicted @ lines(captions[row]), abs=1e-6)
 
 
-def test_pages_are_standardised_mean_regions_and_scores_are_cosines(tiny):
+def test_pages_are_standardised_mean_regions_and_scores_are_logits_of_cosines(tiny):
     settings = read_settings("ridge", SMALL)
     with (
         open_pairs(tiny, "train", settings.data, CPU) as pairs,
@@ -158,7 +158,7 @@ def test_pages_are_standardised_mean_regions_and_scores_are_cosines(tiny):
         features = np.asarray(dev.regions, dtype=np.float64).mean(1)
         predicted = lines(((features - means.mean(0)) / spread) @ fit)
         expected = predicted @ lines(words.vectors(dev.captions).numpy()).T
-        np.testing.assert_allclose(method.similarity(dev), expected, atol=1e-5)
+        np.testing.assert_allclose(np.tanh(method.similarity(dev) / 2), expected, atol=1e-5)
 
 
 def test_an_epoch_is_a_penalty_and_they_grow_by_equal_factors(tiny):
@@ -323,7 +323,7 @@ def test_the_highest_penalty_compares_what_was_read_with_what_is_written():
     found = fitted(Ridge(settings, Sizes(300, 259, 3000), CPU), pairs, 11).similarity(pairs)
     page, regions, caption = slow_reading(pairs)
     slow = page @ caption.T + np.stack([(one @ caption.T).max(0) for one in regions])
-    np.testing.assert_allclose(found, slow, atol=1e-4)
+    np.testing.assert_allclose(2 * np.tanh(found / 2), slow, atol=1e-4)
 
 
 def test_below_it_the_fit_is_least_squares_of_what_is_missing():
@@ -340,7 +340,7 @@ def test_below_it_the_fit_is_least_squares_of_what_is_missing():
     )
     best = np.stack([(one @ caption.T).max(0) for one in regions])
     slow = lines(scaled @ weights + factor * page) @ caption.T + best
-    np.testing.assert_allclose(method.similarity(pairs), slow, atol=1e-4)
+    np.testing.assert_allclose(2 * np.tanh(method.similarity(pairs) / 2), slow, atol=1e-4)
     held_out = method.problem.nearest.numpy()
     np.testing.assert_allclose(held_out, best.diagonal(), atol=1e-6)
 

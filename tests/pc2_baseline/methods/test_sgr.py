@@ -11,7 +11,8 @@ from now_builder.errors import ConfigError, TrainingError
 from pc2_baseline.config import read_settings
 from pc2_baseline.data.pairs import open_pairs
 from pc2_baseline.methods import triplet
-from pc2_baseline.runs.predict import predict
+from pc2_baseline.runs.open_run import open_runs
+from pc2_baseline.runs.predict import describe, predict
 from pc2_baseline.runs.train import train
 from pc2_baseline.training.method import Sizes
 
@@ -80,6 +81,8 @@ def test_sgr_c_is_trained_on_the_matched_pairs_alone_and_says_so(
     assert "trains on the 15 of 24 pairs that the truth calls matched" in said
     predict(tmp_path / "run", "test", tmp_path / "x.zip")
     assert b"SGR-C" in zipfile.ZipFile(tmp_path / "x.zip").read("submission.json")
+    titled = describe(open_runs(tmp_path / "run"), "test", "mine")
+    assert titled.method.name == "mine (trained on matched pairs alone)", "in a table too"
 
 
 def test_sgr_c_takes_what_a_noise_file_knows(tiny, small, tmp_path):

@@ -111,6 +111,11 @@ def test_a_spread_of_rounding_is_none(low, high):
         scaled(np.array([low, high]))
 
 
+def test_where_no_pair_costs_anything_a_longer_warm_up_is_not_advised():
+    with pytest.raises(TrainingError, match=r"is 0 for all 4 pairs; no pair costs anything.*less"):
+        scaled(np.zeros(4))
+
+
 def test_a_small_spread_is_one_too():
     assert scaled(np.array([0.0, 1.5e-12])).tolist() == [0, 1]
 

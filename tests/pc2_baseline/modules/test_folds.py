@@ -63,6 +63,16 @@ def test_no_image_and_no_caption_is_in_two_folds(drawn):
             )
 
 
+@pytest.mark.parametrize("many", [150, 190])
+def test_a_fold_that_one_caption_fills_gets_a_negative_for_it(many):
+    captions = [np.array([7]) if row < many else np.array([row + 8]) for row in range(200)]
+    found = assign_folds(np.arange(200), captions, 3, 0)
+    groups = [{row for row in np.flatnonzero(found == fold) if row >= many} |
+              ({0} if found[0] == fold else set()) for fold in range(3)]  # fmt: skip
+    assert min(map(len, groups)) == 2
+    assert len(set(found[:many])) == 1
+
+
 def test_too_few_images_for_the_folds_end_in_one_line():
     said = r"7 groups of training pairs.*in 4 folds.*lower method\.folds"
     with pytest.raises(TrainingError, match=said):

@@ -196,6 +196,14 @@ def test_a_division_that_peers_share_has_one_row_and_no_oscillation(tmp_path):
     assert "Oscillation" not in svg
 
 
+def test_a_division_without_losses_is_drawn_by_its_probabilities(tmp_path):
+    shared = {"clean_prob": division(40)["clean_prob"]}
+    draw_division(tmp_path / "a.svg", shared, None, "Epoch 1")
+    svg = (tmp_path / "a.svg").read_text()
+    assert "<!-- Clean probability -->" in svg
+    assert "Loss of the pair" not in svg
+
+
 @pytest.mark.parametrize("kind", ["plain", "constant", "certain", "all known", "some known"])
 def test_any_division_can_be_drawn(tmp_path, kind):
     statistics, truth = division(40), None
