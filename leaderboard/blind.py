@@ -131,6 +131,7 @@ def make_round(release: Path, out: Path, plan: RoundPlan | None = None) -> Blind
 def close_round(out: Path) -> Path:
     """Publish the pairing of a round: ``OUT/closed``, the participants' folder and ``blind.json``.
 
+    The judge's folder is closed first, so that what is scored from then on is never blind.
     Anyone can then check that its sha256 is the published commitment, and score
     every submission again; scores of later submissions are meaningless.
 
@@ -141,6 +142,7 @@ def close_round(out: Path) -> Path:
     if blind is None or not (out / JUDGE / TRUTH_FILE).exists():
         raise FormatError(out, f"no {PARTICIPANTS}/{ROUND_FILE} and {JUDGE}/{TRUTH_FILE} in it")
     read_truth(out / JUDGE, blind)
+    _write_round(out / JUDGE, blind.model_copy(update={"closed": True}))
     closed = out / CLOSED
     with replacing_folder(closed) as temporary:
         shutil.copytree(out / PARTICIPANTS, temporary, dirs_exist_ok=True)

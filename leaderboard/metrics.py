@@ -302,6 +302,7 @@ def _rsum(hits: Sequence[Fraction | int], *ways: Ranks) -> float:
 def _one_way(ranks: Ranks, n_candidates: int, depth: int | None) -> OneWay:
     middle = ranks.greater + (ranks.equal + ranks.right + 1) / (ranks.right + 1) - 1
     median = float(np.median(middle))
+    upper = np.partition(middle, len(middle) // 2)[len(middle) // 2]  # of the two in the middle
     ends = depth is not None and depth < n_candidates
     return OneWay(
         n_queries=len(ranks.greater),
@@ -311,7 +312,7 @@ def _one_way(ranks: Ranks, n_candidates: int, depth: int | None) -> OneWay:
             cutoff: int(np.count_nonzero(ranks.greater + ranks.equal < cutoff))
             for cutoff in CUTOFFS
         },
-        median_rank=None if ends and median >= (depth or 0) else float(np.floor(median) + 1),
+        median_rank=None if ends and upper >= (depth or 0) else float(np.floor(median) + 1),
         mean_rank=None if ends and (ranks.greater >= depth).any() else float(middle.mean() + 1),
         mrr=None if ends and (ranks.greater >= depth).any() else _mrr(ranks, n_candidates),
     )

@@ -85,5 +85,5 @@ def _data(section: Section) -> str:
         return f"{PUBLISHED} {kind.fingerprint[:8]}" if kind.fingerprint else PUBLISHED
     if section.published or kind.fingerprint is None:
         return PUBLISHED
-    kinds = {"rebuilt": "rebuilt release", "blind": "blind round", "closed": "blind round"}
+    kinds = {"rebuilt": "rebuilt release", "blind": "blind round", "closed": "closed blind round"}
     return f"{kinds.get(kind.origin, 'copy')} {kind.fingerprint[:8]}, {kind.split} split"

@@ -4,9 +4,10 @@ import json
 import logging
 import os
 import sys
-from contextlib import closing
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -94,12 +95,15 @@ def status(
     if as_json:
         typer.echo(json.dumps(entries if name is None else entries[0], indent=2))
         return
-    for entry in entries:
-        state = "withdrawn" if entry.get("withdrawn_at") else entry["evidence"]
-        where = f"{entry['track']} {entry['split']}"
-        typer.echo(
-            f"{entry['name']}  {state}  {where}  rSum {entry['rsum']:.1f}  {entry['method']}"
-        )
+    with _reading(url):
+        lines = [_line(entry) for entry in entries]
+    typer.echo("".join(f"{line}\n" for line in lines), nl=False)
+
+
+def _line(entry: Mapping[str, Any]) -> str:
+    state = "withdrawn" if entry.get("withdrawn_at") else entry["evidence"]
+    where = f"{entry['track']} {entry['split']}"
+    return f"{entry['name']}  {state}  {where}  rSum {entry['rsum']:.1f}  {entry['method']}"
 
 
 def withdraw(
@@ -121,14 +125,22 @@ def quota(url: BoardUrl, token_file: TokenFile = None, as_json: AsJson = False) 
     if as_json:
         typer.echo(json.dumps(me, indent=2))
         return
-    left = {
-        kind: "no limit" if me["quota"][kind] is None else f"{me['quota'][kind]} left"
-        for kind in ("scored", "attempts")
-    }
-    typer.echo(
-        f"{me['handle']} ({', '.join(me['scopes'])}): scored submissions: {left['scored']};"
-        f" uploads: {left['attempts']}; new ones from {me['quota']['resets_at']}"
-    )
+    with _reading(url):
+        left = {
+            kind: "no limit" if me["quota"][kind] is None else f"{me['quota'][kind]} left"
+            for kind in ("scored", "attempts")
+        }
+        line = (
+            f"{me['handle']} ({', '.join(me['scopes'])}): scored submissions: {left['scored']};"
+            f" uploads: {left['attempts']}; new ones from {me['quota']['resets_at']}"
+        )
+    typer.echo(line)
+
+
+def _reading(url: str) -> AbstractContextManager[None]:
+    from leaderboard.service.client import reading  # noqa: PLC0415 - httpx
+
+    return reading(url)
 
 
 def _client(url: str, token_file: Path | None) -> "BoardClient":
@@ -167,7 +179,8 @@ def send(
                 sys.stderr.write(f"{problem}\n")
             refused = f"refused ({error.status}) for what is said above"
             raise BoardError(f"{url}: {refused}", error.status) from None
-    print_filed(filed.name, json.dumps(filed.result), as_json, new=filed.new)
+    with _reading(url):
+        print_filed(filed.name, json.dumps(filed.result), as_json, new=filed.new)
     sys.stderr.write(f"{filed.page}\n")
 
 

@@ -324,12 +324,21 @@ def _right(owner: Labels, texts: Labels | None) -> Bool[np.ndarray, "images capt
     return said[:, texts]
 
 
+_FAR = 1e6
+
+
 def _identity_like(part: _Part) -> Flag | None:
     """Compare own pairs with the best wrong one of a typical image."""
     gap, limit = _own_gap(part), identity_limit(len(part.rest))
     if gap <= limit:
         return None
-    figure = "infinitely" if gap == float("inf") else f"{gap:.0f} times"
+    figure = (
+        "infinitely"
+        if gap == float("inf")
+        else f"{gap:.0f} times"
+        if gap < _FAR
+        else f"{gap:.0e} times"
+    )
     return make_flag(
         "identity-like",
         f"own pairs are {figure} as far above the best wrong ones as those above the rest,"

@@ -1,7 +1,7 @@
 """The evaluator: scores a submission on a release; deterministic to the byte."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Bool
 
 from leaderboard.core.errors import Problem, Problems
+from leaderboard.core.rounds import round_of
 from leaderboard.core.tracks import SCORED_SPLITS, ScoredSplit, Track
 from leaderboard.core.uncertainty import bootstrap_rsum, wilson
 from leaderboard.metrics import (
@@ -115,8 +116,16 @@ def score(
         meta = submission.meta
         folder, known = Path(release), Path(attributes) if attributes else None
         against = standard(folder, meta.split, meta.track, known)
-        scored = _read(submission, against.gallery, folder)
-        return _result(submission, scored, against.gallery, against.references)
+        gallery = against.gallery
+        if gallery.origin == "blind" and _is_closed(folder, meta.split):  # since it was read
+            gallery = replace(gallery, origin="closed")
+        scored = _read(submission, gallery, folder)
+        return _result(submission, scored, gallery, against.references)
+
+
+def _is_closed(release: Path, split: ScoredSplit) -> bool:
+    blind = round_of(release, split)
+    return blind is not None and blind.closed
 
 
 def validate(path: Path, release: Path) -> tuple[Submission, int]:

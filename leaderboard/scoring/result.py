@@ -166,6 +166,17 @@ class QueryRanks(_Record):
             *(np.array(given, np.int64) if given else np.full(n, usual) for given, usual in filled),
         )
 
+    def fits(self, queries: int, candidates: int) -> bool:
+        """Return whether there is a rank for each of the queries, within the candidates."""
+        if any(len(part) not in {0, queries} for part in (self.equal, self.later, self.right)):
+            return False
+        ranks = self.read()
+        return len(ranks.greater) == queries and bool(
+            (ranks.greater + ranks.equal + ranks.right <= candidates).all()
+            and (ranks.right >= 1).all()
+            and (ranks.later <= ranks.equal).all()
+        )
+
 
 def query_ranks(ranks: Ranks, order: Labels) -> QueryRanks:
     """Make the record of the ranks of one direction."""
@@ -207,6 +218,20 @@ class RankRecord(_Record):
         """Return the row of each caption's image."""
         images, captions = len(self.i2t.greater), len(self.t2i.greater)
         return np.arange(captions) // (captions // images)
+
+    def possible(self) -> bool:
+        """Return whether a matrix can have these ranks: one per query, within the candidates."""
+        images, captions = len(self.i2t.greater), len(self.t2i.greater)
+        if images == 0 or captions == 0 or captions % images:
+            return False
+        sizes = (images, captions), (captions, images)
+        ways = [(self.i2t, self.t2i), *([self.duplicate_aware] if self.duplicate_aware else [])]
+        explained = self.explained or ((), ())
+        return all(
+            way.fits(*size) for both in ways for way, size in zip(both, sizes, strict=True)
+        ) and all(
+            len(ties) in {0, queries} for ties, (queries, _) in zip(explained, sizes, strict=True)
+        )
 
 
 class Folds(_Record):

@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from pathlib import Path
@@ -15,6 +16,7 @@ from now_builder.errors import ConfigError, NowError
 
 TOKEN_VARIABLE = "NOW_LEADERBOARD_TOKEN"  # noqa: S105 - a name, not a secret
 TRIES = 6
+_STRANGER = "(not a board of now-leaderboard?)"
 _AGAIN = {502, 503, 504}
 _CHUNK = 2**16
 # A full queue of a small server is scored within this time.
@@ -69,8 +71,8 @@ class BoardClient:
     """
 
     def __init__(self, url: str, token: str, pause: Callable[[float], object] = time.sleep) -> None:
-        if urlsplit(url).scheme not in {"http", "https"} or not urlsplit(url).hostname:
-            raise ConfigError(f"--url: found {url!r}, expected http(s)://host")
+        if not _is_address(url):
+            raise ConfigError(f"--url: found {url!r:.200}, expected http(s)://host")
         if not token.isascii() or not token.isprintable() or " " in token:
             raise ConfigError("token: found characters that no token has, expected plain ASCII")
         self._url = url.rstrip("/")
@@ -107,9 +109,10 @@ class BoardClient:
         answer = self._answer(send)
         location = answer.headers.get("Location", "")
         name = location.rpartition("/")[2]
-        return Filed(
-            name, f"{self._url}/entries/{name}.html", answer.status_code == 201, answer.json()
-        )
+        result = _object(answer, self._url)
+        if not name:
+            raise BoardError(f"{self._url}: no Location of an entry {_STRANGER}")
+        return Filed(name, f"{self._url}/entries/{name}.html", answer.status_code == 201, result)
 
     def me(self) -> dict[str, Any]:
         """Return the token's owner, its scopes and what is left of the quotas."""
@@ -117,7 +120,10 @@ class BoardClient:
 
     def mine(self) -> list[dict[str, Any]]:
         """List the entries of the token's owner."""
-        return list(self._tree("GET", "/v1/submissions")["submissions"])
+        found = self._tree("GET", "/v1/submissions").get("submissions")
+        if not isinstance(found, list) or not all(isinstance(entry, dict) for entry in found):
+            raise BoardError(f"{self._url}: no list of submissions {_STRANGER}")
+        return found
 
     def entry(self, name: str) -> dict[str, Any]:
         """Return the description of an entry."""
@@ -132,7 +138,7 @@ class BoardClient:
         self, method: str, path: str, body: Mapping[str, object] | None = None
     ) -> dict[str, Any]:
         answer = self._answer(lambda: self._http.request(method, self._url + path, json=body))
-        return dict(answer.json())
+        return _object(answer, self._url)
 
     def _answer(self, send: Callable[[], httpx.Response]) -> httpx.Response:
         """Send until there is a response, with exponential backoff.
@@ -147,6 +153,8 @@ class BoardClient:
                 answer = send()
             except httpx.TransportError as error:
                 problem = f"{self._url}: cannot be reached ({type(error).__name__}: {error})"
+            except (httpx.DecodingError, httpx.InvalidURL) as error:
+                raise BoardError(f"{self._url}: {printable(str(error))} {_STRANGER}") from None
             else:
                 if answer.status_code not in _AGAIN:
                     return _checked(answer, self._url)
@@ -157,6 +165,45 @@ class BoardClient:
         raise BoardError(f"{problem}; {TRIES} tries")
 
 
+@contextmanager
+def reading(url: str) -> Iterator[None]:
+    """Read what a board answered, of which any other site may lack a part.
+
+    Raises:
+        BoardError: If a field is missing or of another type.
+    """
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        found = printable(f"{type(error).__name__}: {error}")
+        raise BoardError(f"{url}: no answer of a board ({found:.100}) {_STRANGER}") from None
+
+
+def _is_address(url: str) -> bool:
+    """Return whether a URL is one that a connection can be made to."""
+    try:
+        parts, host = urlsplit(url), httpx.URL(url).host
+        _ = parts.port
+    except (ValueError, httpx.InvalidURL):  # the former of a port, of brackets, of a host's name
+        return False
+    return parts.scheme in {"http", "https"} and bool(host) and url.isprintable() and " " not in url
+
+
+def _object(answer: httpx.Response, url: str) -> dict[str, Any]:
+    """Read a response that must be an object.
+
+    Raises:
+        BoardError: If it is anything else.
+    """
+    try:
+        tree = answer.json()
+    except ValueError:
+        tree = None
+    if not isinstance(tree, dict):
+        raise BoardError(f"{url}: a response without an object of JSON {_STRANGER}")
+    return tree
+
+
 def _checked(answer: httpx.Response, url: str) -> httpx.Response:
     if answer.is_success:
         return answer
@@ -165,7 +212,7 @@ def _checked(answer: httpx.Response, url: str) -> httpx.Response:
         problems = tuple(_line(item) for item in tree.get("problems", ()))
         detail = printable(str(tree["detail"]))
     except (ValueError, KeyError, AttributeError, TypeError):
-        problems, detail = (), f"{answer.reason_phrase or 'no'} (not a board of now-leaderboard?)"
+        problems, detail = (), f"{answer.reason_phrase or 'no'} {_STRANGER}"
     raise BoardError(f"{url}: {answer.status_code}: {detail}", answer.status_code, problems)
 
 
@@ -182,7 +229,8 @@ def printable(text: str) -> str:
 
 def _size(path: Path) -> int:
     try:
-        return path.stat().st_size
+        with path.open("rb") as file:
+            return os.fstat(file.fileno()).st_size
     except OSError as error:
         raise BoardError(f"{path}: cannot be read ({error.strerror})") from None
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from leaderboard.scoring.evaluate import duplicates_of, figures_of, folds_of, score
 from leaderboard.scoring.references import REFERENCES, chance_rsum, references
-from leaderboard.scoring.result import VERSION, QueryRanks, RankRecord, Result
+from leaderboard.scoring.result import VERSION, RankRecord, Result
 from leaderboard.store.entries import anonymised, entry_of
 from leaderboard.submission.archive import Description
 from leaderboard.submission.gallery import read_gallery
@@ -47,7 +47,7 @@ def verify(
         found.append(Difference("evaluator.version", result.evaluator.version, VERSION))
     if submission is not None and release is not None:
         again = score(submission, release)
-        mine = again if result.authors else anonymised(again)
+        mine = anonymised(again) if result == anonymised(result) else again
         known = result.model_copy(update={"references": mine.references})
         return found + _differences(known.model_dump(by_alias=True), mine.model_dump(by_alias=True))
     if release is not None:
@@ -66,7 +66,7 @@ def verify(
 def recomputed(result: Result) -> list[Difference]:
     """Recompute every figure that follows from the ranks, and chance; return all differences."""
     record = result.ranks
-    if record is None or not _can_be(record):
+    if record is None or not record.possible():
         return [Difference("ranks", "ranks that no matrix has", "those of every query")]
     counts = {"n_images": len(record.i2t.greater), "n_pairs": len(record.t2i.greater)}
     figures, aware = figures_of(record)
@@ -88,7 +88,7 @@ def _folds(result: Result, record: RankRecord) -> list[Difference]:
     images, count = len(folds.ranks.i2t.greater), result.n_images // FOLD
     if (
         (folds.size, folds.count, images) != (FOLD, count, FOLD * count)
-        or not _can_be(folds.ranks)
+        or not folds.ranks.possible()
         or any((own.read().greater > whole.read().greater[: len(own.greater)]).any()
                for own, whole in ways if len(own.greater) <= len(whole.greater))
     ):  # fmt: skip
@@ -145,32 +145,6 @@ def _references(result: Result) -> list[Difference]:
     if not _same(said.get("chance"), chance):
         found.append(Difference("references.chance", said.get("chance"), chance))
     return found
-
-
-def _can_be(record: RankRecord) -> bool:
-    """Return whether a matrix with these ranks can exist: one per query, within the candidates."""
-    images, captions = len(record.i2t.greater), len(record.t2i.greater)
-    if images == 0 or captions == 0 or captions % images:
-        return False
-    sizes = (images, captions), (captions, images)
-    ways = [(record.i2t, record.t2i), *([record.duplicate_aware] if record.duplicate_aware else [])]
-    explained = record.explained or ((), ())
-    return all(
-        _fits(way, *size) for both in ways for way, size in zip(both, sizes, strict=True)
-    ) and all(
-        len(ties) in {0, queries} for ties, (queries, _) in zip(explained, sizes, strict=True)
-    )
-
-
-def _fits(way: QueryRanks, queries: int, candidates: int) -> bool:
-    if any(len(part) not in {0, queries} for part in (way.equal, way.later, way.right)):
-        return False
-    ranks = way.read()
-    return len(ranks.greater) == queries and bool(
-        (ranks.greater + ranks.equal + ranks.right <= candidates).all()
-        and (ranks.right >= 1).all()
-        and (ranks.later <= ranks.equal).all()
-    )
 
 
 def count_figures(result: Result) -> int:

@@ -9,6 +9,7 @@ import struct
 import unicodedata
 import zipfile
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
@@ -353,7 +354,8 @@ def check_finite(
     return matrix
 
 
-_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*+"?', re.DOTALL)
+"""A string, or what begins as one; in linear time, whatever follows."""
 
 
 def read_json(content: bytes, name: str) -> Any:
@@ -384,8 +386,8 @@ def read_json(content: bytes, name: str) -> Any:
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     tree = dict(pairs)
     if len(tree) != len(pairs):
-        names = [key for key, _ in pairs]
-        raise ValueError(f"key {shown(max(names, key=names.count))} repeated")
+        [(twice, _)] = Counter(key for key, _ in pairs).most_common(1)
+        raise ValueError(f"key {shown(twice)} repeated")
     return tree
 
 

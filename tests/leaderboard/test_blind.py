@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from functools import cache
 from itertools import permutations
 
 import h5py
@@ -16,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from leaderboard.blind import RoundPlan, close_round, keyed_order, make_round
-from leaderboard.scoring.evaluate import score, validate
+from leaderboard.scoring.evaluate import read_standard, score, validate
 from leaderboard.scoring.references import chance_rsum
 from leaderboard.store.entries import entry_of
 from leaderboard.store.proof import read_board
@@ -313,9 +314,22 @@ def test_after_the_round_anyone_scores_again_with_ranks(source, secret, tmp_path
     assert result.release.fingerprint == blind.release.fingerprint
     assert verify(tmp_path / "r.json", result) == []
     assert verify_release(out / "closed") == []
+    late = score(x, out / "judge")
+    assert late.release.origin == "closed"
+    assert entry_of(late).evidence == "scored", "anyone may have read the pairing by now"
     first = (out / "closed" / "blind.json").read_bytes()
     assert close_round(out) == out / "closed", "twice is no harm"
     assert (out / "closed" / "blind.json").read_bytes() == first
+
+
+def test_a_service_that_read_the_round_before_it_was_closed_knows_it(source, secret, tmp_path):
+    out = tmp_path / "out"
+    make_round(source, out, RoundPlan(secret_file=secret))
+    x = _submit(out, _noisy(out), tmp_path / "x.zip")
+    kept = cache(read_standard)
+    assert score(x, out / "judge", standard=kept).release.origin == "blind"
+    close_round(out)
+    assert score(x, out / "judge", standard=kept).release.origin == "closed"
 
 
 def test_a_pairing_changed_afterwards_is_found(source, secret, tmp_path):

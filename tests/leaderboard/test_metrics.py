@@ -284,6 +284,14 @@ def test_an_unknown_median_is_not_given():
     assert (found.i2t.median_rank, found.t2i.median_rank) == (None, None)
 
 
+def test_a_median_between_the_end_of_the_lists_and_what_is_below_is_not_given():
+    """Ranks 1, 3 and two that no list of three says: the median is 3.5 or more."""
+    zeros = np.zeros(4, np.int64)
+    ranks = metrics.Ranks(np.array([0, 2, 3, 3]), zeros, zeros, zeros + 1)
+    assert summarise(ranks, ranks, depth=3).i2t.median_rank is None
+    assert summarise(ranks, ranks).i2t.median_rank == 3
+
+
 def test_folds_are_the_scores_of_their_own_pairs():
     """Five images of two captions each, by two: two folds, and a fifth image that is left out."""
     similarity = np.random.default_rng(3).random((5, 10))

@@ -109,6 +109,17 @@ def test_five_captions_an_image_have_each_trick_flagged(code, trick):
     assert code in _codes(trick(similarity, near), owner=owner)
 
 
+@pytest.mark.parametrize("small", [1e-300, 1e-12])
+def test_a_flag_says_in_short_how_far_own_pairs_are_above(small):
+    noise = np.random.default_rng(0).random((SIZE, SIZE))
+    hits = float(SIZE), float(SIZE)
+    found = check_matrix(
+        np.eye(SIZE) + small * noise, Known(np.arange(SIZE), declared="none"), hits
+    )
+    assert "identity-like" in [flag.code for flag in found]
+    assert max(len(flag.message) for flag in found) < 300
+
+
 @pytest.mark.parametrize("forged", [0, 60])
 def test_a_large_matrix_is_judged_by_all_of_its_images(monkeypatch, forged):
     """Whichever half of the rows the trick is in."""

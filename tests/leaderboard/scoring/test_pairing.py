@@ -47,6 +47,37 @@ def test_results_of_other_queries_are_not_compared(now_leaderboard, tmp_path, pa
     assert "track: found jieba (aaa) and bpe (Mine)" in problem
 
 
+@pytest.mark.parametrize(
+    ("way", "ranks", "said"),
+    [
+        ("i2t", {"greater": []}, "found some that no matrix has"),
+        ("i2t", {"greater": [0, 1]}, "found some that no matrix has"),
+        ("t2i", {"equal": [1, 2]}, "found some that no matrix has"),
+        ("t2i", {"right": [0] * SIZES["test"]}, "found some that no matrix has"),
+        ("i2t", {"greater": [2**39] * SIZES["test"]}, "found some that no matrix has"),
+    ],
+)
+def test_ranks_that_no_matrix_has_are_not_compared(now_leaderboard, pair, way, ranks, said):
+    tree = json.loads(pair[1].read_text())
+    tree["ranks"][way].update(ranks)
+    pair[1].write_text(json.dumps(tree))
+    for both in (pair, pair[::-1]):
+        code, text, problem = now_leaderboard("compare", *both)
+        assert (code, text, problem.count("\n")) == (1, "", 1)
+        assert f"ranks (bbb): {said}" in problem
+
+
+def test_results_of_other_numbers_of_queries_are_not_compared(now_leaderboard, pair):
+    tree = json.loads(pair[1].read_text())
+    for way in ("i2t", "t2i"):
+        tree["ranks"][way] = {"greater": [0, 1]}
+    tree["ranks"]["duplicate_aware"] = tree["ranks"]["explained"] = None
+    pair[1].write_text(json.dumps(tree))
+    code, _, problem = now_leaderboard("compare", *pair)
+    assert code == 1
+    assert "ranks: found (2, 2) queries, expected as many as (24, 24)" in problem
+
+
 @pytest.mark.parametrize("kind", ["submission", "result"])
 def test_the_schema_says_which_fields_there_are(now_leaderboard, kind):
     code, text, _ = now_leaderboard("schema", kind)

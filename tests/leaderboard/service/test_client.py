@@ -11,7 +11,9 @@ import threading
 import time
 from contextlib import closing
 from http.client import HTTPConnection
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import ClassVar
 
 import httpx
 import pytest
@@ -80,6 +82,7 @@ def test_a_refusal_prints_every_problem_and_how_to_mend_it(command, plain, tmp_p
     ("arguments", "message"),
     [
         ("submit none.zip --url {url}", "none.zip: cannot be read"),
+        ("submit . --url {url}", ".: cannot be read"),
         ("submit {packed}", "--url URL, or --store FOLDER"),
         ("submit {packed} --store s", "--url URL, or --store FOLDER"),
         ("submit {packed} --url ftp://x", "expected http(s)://host"),
@@ -144,6 +147,65 @@ def test_what_never_answers_ends_in_one_line():
         board.me()
     board.close()
     assert waits == [1, 2, 4, 8, 16]
+
+
+class Elsewhere(BaseHTTPRequestHandler):
+    """Another site, which answers everything alike."""
+
+    answer: ClassVar[tuple[bytes, dict[str, str]]]
+
+    def do_GET(self):
+        body, headers = self.answer
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self.send_response(200)
+        for name, value in {**headers, "Content-Length": str(len(body))}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    do_PUT = do_POST = do_GET  # noqa: N815 - names of the library
+
+    def log_message(self, *_):
+        """Say nothing."""
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        (b"<html>hello</html>", {}),
+        (b"[]", {}),
+        (b"{}", {}),
+        (b'{"submissions": [3], "quota": 3}', {"Location": "/x/y"}),
+        (b"xx", {"Content-Encoding": "gzip"}),
+    ],
+    ids=["a page", "a list", "an empty object", "another object", "torn gzip"],
+)
+@pytest.mark.parametrize("arguments", ["quota", "status", "submit {packed}"])
+def test_another_site_is_told_from_a_board_in_one_line(command, packed, arguments, answer):
+    handler = type("Handler", (Elsewhere,), {"answer": answer})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        code, _, problem = command(*arguments.format(packed=packed).split(), "--url", url)
+        server.shutdown()
+    assert code == 1
+    assert "(not a board of now-leaderboard?)" in problem
+    assert "Traceback" not in problem
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://[::1",
+        "http://localhost:999999",
+        "http://a b/",
+        "http://x\x01y/",
+        "http://ex\u200d..com",
+    ],
+)
+def test_an_address_that_is_none_is_refused(url):
+    with pytest.raises(ConfigError, match=r"--url: found .*, expected http\(s\)://host"):
+        BoardClient(url, "t" * 20)
 
 
 @pytest.mark.parametrize("token", ["é", "a b", "a\nb"])

@@ -334,6 +334,21 @@ def test_a_key_twice_is_named():
     assert caught.value.problems[0].code == "json.format"
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        b'"' + b'\\"' * 2**20,
+        b"{" + b",".join(b'"%d":0' % row for row in range(2**17)) + b',"0":0}',
+    ],
+    ids=["a string without an end", "many keys, one twice"],
+)
+def test_no_text_takes_longer_than_its_length_says(content):
+    """A quadratic reader takes hours over the first, minutes over the second."""
+    with pytest.raises(SubmissionError) as caught:
+        read_json(content, "j")
+    assert caught.value.problems[0].code == "json.format"
+
+
 @pytest.mark.parametrize("character", " \"'<>\\`{}|^")
 def test_no_character_that_ends_a_link_in_a_page_is_in_one(character):
     assert Links(code="https://a.test/x?y=z").code == "https://a.test/x?y=z"
