@@ -32,7 +32,7 @@ def encode(release: Path, tokenizer: str, vocabulary: Vocabulary, text: str) -> 
         text = mend(text)
     ids = {token: number for token, number in vocabulary.word2idx.items() if token not in SPECIALS}
     if tokenizer == "jieba":
-        tokens = [token for token in jieba_library().lcut(text) if token.strip() or token in ids]
+        tokens = [token for token in cut_words(text) if token.strip() or token in ids]
     else:
         tokens = _cut(release / "vocab" / f"{tokenizer}.tokenizer.json", text)
     return [ids.get(token, UNK) for token in tokens]
@@ -54,6 +54,18 @@ def _cut(path: Path, text: str) -> list[str]:
         ) from None
     # Not its tokens: for one that is unknown, some models give the text.
     return [backend.id_to_token(number) or "" for number in found.ids]
+
+
+_LONGEST = 4096
+
+
+def cut_words(text: str) -> list[str]:
+    """Cut a text as ``jieba.lcut`` does; a longer one than any description is cut up first.
+
+    The library's time grows by the square of a run without punctuation.
+    """
+    pieces = (text[start : start + _LONGEST] for start in range(0, len(text), _LONGEST))
+    return [token for piece in pieces for token in jieba_library().lcut(piece)]
 
 
 @cache

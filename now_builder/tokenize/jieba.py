@@ -4,11 +4,11 @@ from collections.abc import Iterable, Iterator
 from importlib.metadata import version
 from pathlib import Path
 
-from now_builder.encode import jieba_library
+from now_builder.encode import cut_words
 
 
 class JiebaTokenizer:
-    """Jieba's default mode with its own dictionary; it learns nothing."""
+    """Jieba's default mode with its own dictionary, see :func:`cut_words`; it learns nothing."""
 
     name = "jieba"
     vocabulary: list[str] | None = None
@@ -20,9 +20,8 @@ class JiebaTokenizer:
 
     def cut(self, captions: Iterable[str]) -> Iterator[list[str]]:
         """Cut a stream of captions; the dictionary is loaded once a process."""
-        library = jieba_library()
         for caption in captions:
-            tokens = library.lcut(caption)
+            tokens = cut_words(caption)
             yield tokens if self.white_space else [item for item in tokens if item.strip()]
 
     def save(self, path: Path) -> None:

@@ -460,7 +460,8 @@ def _values(event: dict[str, Any], name: str) -> list[str]:
 def _is_short(body: bytes, headers: dict[str, str]) -> bool:
     """Whether a body is shorter than announced; unknown, so false, for a compressed one."""
     length = headers.get("content-length", "")
-    return "content-encoding" not in headers and length.isdecimal() and len(body) < int(length)
+    known = "content-encoding" not in headers and length.isdecimal() and len(length) < 20
+    return known and len(body) < int(length)
 
 
 def check_answer(status: int, headers: dict[str, str]) -> None:

@@ -94,7 +94,9 @@ def _decode(content: bytes, charset: str) -> str:
     # Python's GBK lacks what pages labelled so use; the standard decodes both with GB18030.
     codec = codecs.lookup("gb18030") if encoding.name == "gbk" else encoding.codec_info
     errors = "replace"
-    if encoding.name.startswith("windows-"):
+    if encoding.name in {"gbk", "gb18030"}:
+        errors = _EURO
+    elif encoding.name.startswith("windows-"):
         errors = _C1
     elif encoding.name == "euc-jp":
         errors = _ROW_13
@@ -102,7 +104,7 @@ def _decode(content: bytes, charset: str) -> str:
     return text.translate(_JIS) if encoding.name in {"euc-jp", "iso-2022-jp"} else text
 
 
-_C1, _ROW_13 = "now-builder-c1", "now-builder-row-13"
+_C1, _ROW_13, _EURO = "now-builder-c1", "now-builder-row-13", "now-builder-euro"
 _JIS = str.maketrans("〜‖−¢£¬—", "～∥－￠￡￢―")
 """Where the standard's table of JIS X 0208 (that of Windows) differs from Python's."""
 
@@ -113,6 +115,17 @@ def _c1(error: UnicodeError) -> tuple[str, int]:
         raise error
     byte = error.object[error.start]
     return chr(byte) if byte < 0xA0 else "\ufffd", error.start + 1
+
+
+def _euro(error: UnicodeError) -> tuple[str, int]:
+    """Decode the byte 0x80 of GBK and GB18030 as the standard does: the euro sign of Windows."""
+    if not isinstance(error, UnicodeDecodeError):
+        raise error
+    first, *second = error.object[error.start : error.start + 2]
+    if first == 0x80:
+        return "€", error.start + 1
+    taken = 2 if first != 0xFF and second and second[0] > 0x7F else 1  # no byte of ASCII is lost
+    return "\ufffd", error.start + taken
 
 
 def _row_13(error: UnicodeError) -> tuple[str, int]:
@@ -130,6 +143,7 @@ def _row_13(error: UnicodeError) -> tuple[str, int]:
 
 codecs.register_error(_C1, _c1)
 codecs.register_error(_ROW_13, _row_13)
+codecs.register_error(_EURO, _euro)
 
 
 def _header_charset(content_type: str | None) -> str | None:

@@ -68,7 +68,7 @@ def retry_after_s(value: str | None) -> float | None:
     if re.fullmatch(r"\d{1,9}", text):
         return float(text)
     try:
-        moment = parsedate_to_datetime(text)
-    except (ValueError, TypeError):
+        moment = parsedate_to_datetime(text).timestamp()
+    except (ValueError, TypeError, OverflowError):
         return None
-    return max(0.0, moment.timestamp() - time.time())
+    return max(0.0, moment - time.time())

@@ -79,6 +79,13 @@ def test_jieba_gives_what_lcut_gives_and_loses_nothing(text: str) -> None:
     assert "".join(tokens) == text
 
 
+def test_a_caption_of_any_length_is_cut_in_time_and_loses_nothing() -> None:
+    """The library alone takes minutes over this one."""
+    text = "的" * 100_000
+    (tokens,) = JiebaTokenizer().cut([text])
+    assert "".join(tokens) == text
+
+
 def test_jieba_can_drop_white_space() -> None:
     found = next(JiebaTokenizer(white_space=False).cut(["手机 网站 a b"]))
     assert found == ["手机", "网站", "a", "b"]
