@@ -247,7 +247,8 @@ def withdraw(who: Owner, name: str, said: Reason, service: CurrentService) -> En
     tombstone = _bury(service, entry, said.reason)
     with writing(service.database) as session:
         if index.mark_withdrawn(session, name, tombstone.withdrawn_at):
-            events.append(session, who.handle, "entry.withdrawn", name, {"reason": said.reason})
+            detail = {"reason": tombstone.reason}
+            events.append(session, who.handle, "entry.withdrawn", name, detail)
     return _view(service, name)
 
 

@@ -1,9 +1,10 @@
 """The store: a folder of immutable results and records about them, suitable for git."""
 
+import fcntl
 import hashlib
 import secrets
-import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -22,9 +23,6 @@ from now_builder.formats.io import write_text
 MAX_RECORD = 8 * 2**20
 RESULTS, PRIVATE = "results", "private"
 Record = TypeVar("Record", bound=Strict)
-
-# Of two threads that file the same result, only one may create it.
-_FILING = threading.Lock()
 
 # Within these years a time keeps its order in any zone, and fits every database.
 Moment = Annotated[
@@ -199,10 +197,9 @@ def file_result(store: Path, result: Result, filing: NewFiling | None = None) ->
     """
     entry = entry_to_file(result, filing)
     path = result_path(store, entry)
-    with _FILING:
+    with locked(store):
         if path.exists():
             return read_entry(store, entry.result), False
-        prepare_store(store)
         if filing is not None:
             entry = replace(entry, filing=_file(store, entry.name, result, filing))
         write_result(path, entry.result)
@@ -245,9 +242,10 @@ def withdraw(store: Path, name: str, reason: str, at: datetime) -> Withdrawal:
     """
     path = store / "withdrawals" / f"{name}.json"
     find_result(store, name)
-    if not path.exists():
-        _write_record(path, Withdrawal(name=name, withdrawn_at=at, reason=reason))
-    return read_record(path, Withdrawal)
+    with locked(store):
+        if not path.exists():
+            _write_record(path, Withdrawal(name=name, withdrawn_at=at, reason=reason))
+        return read_record(path, Withdrawal)
 
 
 def add_reproduction(store: Path, reproduction: Reproduction) -> Path:
@@ -384,6 +382,15 @@ def prepare_store(store: Path) -> None:
     ignore = store / ".gitignore"
     if not ignore.exists():
         write_text(ignore, f"/{PRIVATE}/\n")
+
+
+@contextmanager
+def locked(store: Path) -> Iterator[None]:
+    """Let one thread of one process at a time add to the store, which is created if missing."""
+    prepare_store(store)
+    with (store / PRIVATE / "store.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def discloses(filing: Filing | None, disclosure: Disclosure) -> bool:

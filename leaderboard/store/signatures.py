@@ -1,6 +1,5 @@
 """The judge's signatures: what only a judge can say, in a chain that shows changes."""
 
-import fcntl
 import hashlib
 import json
 import os
@@ -21,8 +20,8 @@ from leaderboard.store.entries import (
     EntryName,
     Moment,
     find_result,
+    locked,
     now,
-    prepare_store,
     read_entry,
     read_record,
     read_result,
@@ -291,7 +290,7 @@ class Signer:
 
     def sign(self, says: Statement, entry: "Entry", paths: Sequence[Path]) -> None:
         """Sign a statement about files of an entry, less those of which it was said before."""
-        with _locked(self._store):
+        with locked(self._store):
             chain = self._chain()
             signed = chain.signed_files()
             named = {path.relative_to(self._store).as_posix(): path for path in paths}
@@ -371,15 +370,6 @@ def tombstone_path(store: Path, name: str) -> Path:
     return store / "withdrawals" / f"{name}.json"
 
 
-@contextmanager
-def _locked(store: Path) -> Iterator[None]:
-    """Let one process at a time append."""
-    prepare_store(store)
-    with (store / PRIVATE / "signatures.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
 def make_key(store: Path, key_file: Path, entries: Sequence["Entry"]) -> PublicKey:
     """Make the first key of a store, and sign which entries and tombstones it already has.
 
@@ -405,7 +395,7 @@ def rotate_key(store: Path, old_file: Path, new_file: Path) -> PublicKey:
         ConfigError: If the old key is not in use, or the new file exists or lies in the store.
     """
     Signer(store, old_file)
-    with _locked(store):
+    with locked(store):
         chain, old = read_chain(store), read_private(old_file, store)
         new = _new_private(new_file, store)
         return _publish(store, new, old, chain.keys[-1].name, len(chain.signatures) + 1)

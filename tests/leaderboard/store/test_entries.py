@@ -88,6 +88,29 @@ def test_a_withdrawn_entry_leaves_its_result_and_a_tombstone(tmp_path, result):
             find_result(tmp_path / "s", name)
 
 
+_WITHDRAWING = """
+import time
+from datetime import UTC, datetime
+from leaderboard.store import entries
+store, name, reason, delay, barrier, told = argv
+write = entries._write_record
+entries._write_record = lambda *record: (time.sleep(delay), write(*record))
+barrier.wait()
+told.put(entries.withdraw(store, name, reason, datetime.now(UTC)).reason)
+"""
+
+
+def test_of_two_processes_that_withdraw_an_entry_the_first_writes_its_tombstone(
+    tmp_path, result, forked
+):
+    entry, _ = file_result(tmp_path / "s", result)
+    barrier, told = forked.Barrier(2), forked.Queue()
+    for reason, delay in (("one", 0.3), ("two", 0.9)):
+        forked(_WITHDRAWING, tmp_path / "s", entry.name, reason, delay, barrier, told)
+    (found,) = {told.get(), told.get()}
+    assert read_results([tmp_path / "s"])[0].withdrawal.reason == found
+
+
 def test_an_unsigned_reproduction_is_listed_but_raises_no_evidence(tmp_path, result):
     entry, _ = file_result(tmp_path / "s", result)
     said = {"by": "Bob", "reproduced_at": AT, "rsum": 300.0, "payload_sha256": "b" * 64}
