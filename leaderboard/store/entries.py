@@ -249,14 +249,16 @@ def withdraw(store: Path, name: str, reason: str, at: datetime) -> Withdrawal:
 
 
 def add_reproduction(store: Path, reproduction: Reproduction) -> Path:
-    """File a reproduction of an entry; return its file.
+    """File a reproduction of an entry; return its file. Filing the same run again changes nothing.
 
     Raises:
         FormatError: If there is no such entry.
     """
     find_result(store, reproduction.name)
     path = store / reproduction_path(reproduction)
-    _write_record(path, reproduction)
+    with locked(store):
+        if not path.exists():
+            _write_record(path, reproduction)
     return path
 
 

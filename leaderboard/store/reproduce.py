@@ -1,5 +1,6 @@
 """Reproductions: score an independent run of an entry, compare and file it."""
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from leaderboard.store.entries import (
     entry_of,
     find_result,
     now,
+    read_record,
     read_result,
 )
 from leaderboard.store.signatures import Signer
@@ -36,13 +38,14 @@ def reproduce(
     claim: Claim,
     signer: Signer | None = None,
 ) -> tuple[Reproduction, Comparison]:
-    """Score the submission of a second run, compare it with the entry and file it.
+    """Score the submission of a second run, compare it with the entry and file it, once.
 
     Whether the two agree is left to the reader: both figures, and the interval of their
     difference, are shown. The signer is that of the judge, who scored it.
 
     Raises:
-        FormatError: If there is no such entry, or the file is the entry's own.
+        FormatError: If there is no such entry, the file is the entry's own, or the run is filed
+            with another rSum.
         SubmissionError: If the submission cannot be scored.
         ConfigError: If track, split or release differ.
     """
@@ -64,6 +67,9 @@ def reproduce(
         config_sha256=None if settings is None else sha256_of(settings),
     )
     filed = add_reproduction(store, reproduction)
+    known = read_record(filed, Reproduction)
+    if not math.isclose(known.rsum, again.rsum):
+        raise FormatError(filed, f"rSum {known.rsum}, expected {again.rsum}, that of this run")
     if signer is not None:
         signer.sign("reproduced", entry_of(entry), [filed])
-    return reproduction, compared
+    return known, compared

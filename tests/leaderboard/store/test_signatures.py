@@ -20,11 +20,13 @@ from leaderboard.store.entries import (
     add_reproduction,
     file_result,
     read_results,
+    reproduction_path,
     withdraw,
     write_result,
 )
 from leaderboard.store.proof import read_board
 from leaderboard.store.relative import relative_flags
+from leaderboard.store.reproduce import Claim, reproduce
 from leaderboard.store.signatures import (
     Signature,
     Signer,
@@ -123,6 +125,26 @@ def test_a_reproduction_written_by_hand_gets_no_mark(kind, request, tmp_path):
     add_reproduction(store, Reproduction(name=entry.name, **said))
     assert _named(store, "First").evidence == "scored"
     assert _codes(store, base) == {"record.unsigned"}
+
+
+def test_a_run_that_is_sent_again_is_filed_once_and_signed(board, packed, release):
+    name, key = _named(board, "First").name, board.parent / "judge.key"
+    unsigned, _ = reproduce(board, name, packed, release, Claim("Fay"))
+    for by in ("Fay", "Guy"):
+        again, _ = reproduce(board, name, packed, release, Claim(by), Signer(board, key))
+        assert again == unsigned
+    assert _named(board, "First").reproductions == (unsigned,)
+    assert (_codes(board), len(read_chain(board).signatures)) == (set(), 3)
+
+
+def test_a_run_that_was_filed_by_hand_with_another_rsum_is_not_signed(board, packed, release):
+    name, key = _named(board, "First").name, board.parent / "judge.key"
+    run, _ = reproduce(board, name, packed, release, Claim("Fay"))
+    path = board / reproduction_path(run)
+    path.write_text(run.model_copy(update={"rsum": 600.0}).model_dump_json())
+    with pytest.raises(FormatError, match=f"{path.name}: rSum 600.0, expected {run.rsum}"):
+        reproduce(board, name, packed, release, Claim("Fay"), Signer(board, key))
+    assert _named(board, "First").reproductions == ()
 
 
 def test_a_foreign_tombstone_has_no_effect_and_is_refused(board, unsigned, tmp_path):
