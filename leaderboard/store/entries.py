@@ -271,12 +271,14 @@ def disclose_due(store: Path, today: date) -> list[str]:
     """Disclose the anonymous entries whose date has come; return their names."""
     due = []
     for path in sorted((store / PRIVATE).glob("[0-9a-f]*.json")):
-        filing = read_record(store / "filings" / path.name, Filing)
-        if filing.anonymous_until is not None and filing.anonymous_until <= today:
-            public = store / "disclosures" / path.name
-            if not public.exists():
-                _write_record(public, read_record(path, Disclosure))
-                due.append(path.stem)
+        filed, public = store / "filings" / path.name, store / "disclosures" / path.name
+        if public.exists() or not filed.exists():
+            continue
+        day = read_record(filed, Filing).anonymous_until
+        # A process that was killed while filing leaves records without a result.
+        if day is not None and day <= today and _results_of(store, path.stem):
+            _write_record(public, read_record(path, Disclosure))
+            due.append(path.stem)
     return due
 
 
@@ -291,10 +293,14 @@ def find_result(store: Path, name: str) -> Path:
     Raises:
         FormatError: If there is none.
     """
-    found = sorted((store / RESULTS).glob(f"*-{name}.json")) if name.isalnum() else []
+    found = _results_of(store, name)
     if not found:
         raise FormatError(store, f"no entry {name[:40]!r} in it")
     return found[0]
+
+
+def _results_of(store: Path, name: str) -> list[Path]:
+    return sorted((store / RESULTS).glob(f"*-{name}.json")) if name.isalnum() else []
 
 
 def read_result(path: Path | str) -> Result:

@@ -136,6 +136,19 @@ def test_what_a_kill_before_the_result_leaves_is_no_entry(tmp_path, result, monk
     assert read_results([tmp_path / "s"]) == [entry]
 
 
+@pytest.mark.parametrize("missing", [["filings", "results"], ["results"]])
+def test_what_a_kill_leaves_of_an_anonymous_entry_is_not_disclosed(tmp_path, result, missing):
+    store, day = tmp_path / "s", date(2027, 1, 1)
+    entry, _ = file_result(store, result, NewFiling("ann", AT, day))
+    for folder in missing:
+        next((store / folder).iterdir()).unlink()
+    assert disclose_due(store, day) == []
+    file_result(store, result, NewFiling("ann", AT, day))
+    assert disclose_due(store, day) == [entry.name]
+    (told,) = read_results([store])
+    assert told.shown.authors == (SECRETS[0],)
+
+
 def test_a_record_that_is_not_one_is_named(tmp_path, result):
     entry, _ = file_result(tmp_path / "s", result, NewFiling("ann", AT))
     path = tmp_path / "s" / "filings" / f"{entry.name}.json"
