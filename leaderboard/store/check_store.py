@@ -235,6 +235,7 @@ def _check_signatures(
     if base is not None:
         _check_first_key(found, base, known)
         _check_dates(found, known, signed)
+        _check_late(found, known, signed)
 
 
 _BY_JUDGE = frozenset({"withdrawals", "reproductions"})
@@ -265,6 +266,17 @@ def _check_dates(found: _Store, known: AbstractSet[str], signed: Mapping[str, ob
         if last is not None and at < last and path not in known and path not in signed:
             expected = f"{last.isoformat()} or later, as filings of the base"
             found.note("filing.date", path, at.isoformat(), expected)
+
+
+def _check_late(found: _Store, known: AbstractSet[str], signed: Mapping[str, object]) -> None:
+    """Note new unsigned filings, and disclosures by them, of entries that the base has without."""
+    old = {path[-17:-5] for path in known if path.startswith(f"{RESULTS}/")}
+    for path, record in found.records.items():
+        if isinstance(record, Filing | Disclosure) and record.name in old:
+            filing = f"filings/{record.name}.json"
+            if path not in known and filing not in known and filing not in signed:
+                expected = "nothing: the base has this entry without a filing"
+                found.note("filing.late", path, f"a new {type(record).__name__.lower()}", expected)
 
 
 def _verify(found: _Store, path: str, result: Result, trust: Trust) -> None:

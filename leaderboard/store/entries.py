@@ -150,10 +150,15 @@ class Entry:
 
     @property
     def shown(self) -> Result:
-        """The result with disclosed fields filled in."""
+        """The result with the fields that it leaves blank filled in as disclosed."""
         if self.disclosure is None:
             return self.result
-        public = {name: getattr(self.disclosure, name) for name in HIDDEN}
+        blank = anonymised(self.result)
+        public = {
+            name: getattr(self.disclosure, name)
+            for name in HIDDEN
+            if getattr(self.result, name) == getattr(blank, name)
+        }
         return self.result.model_copy(update=public)
 
 

@@ -50,8 +50,8 @@ def prove(
     """Add what the store's signatures say to its entries, and recompute the unsigned ones.
 
     In a store with a key, tombstones and reproductions that the judge did not sign have no effect,
-    nor has such a filing of an entry that they did sign. ``known`` are names of entries that were
-    recomputed before, ``chain`` what was read of the store's signatures.
+    nor has such a filing of an entry that they did sign, or a disclosure by it. ``known`` are
+    names of entries that were recomputed before, ``chain`` what was read of the store's signatures.
 
     Raises:
         FormatError: If a signature does not hold, or figures do not follow from the ranks.
@@ -78,6 +78,7 @@ def _only_signed(entry: Entry, proof: Proof, signed: Mapping[str, Statement]) ->
         entry,
         proof=proof,
         filing=entry.filing if file else None,
+        disclosure=entry.disclosure if file else None,
         withdrawal=entry.withdrawal if f"withdrawals/{name}.json" in signed else None,
         reproductions=tuple(run for run in runs if reproduction_path(run) in signed),
     )
