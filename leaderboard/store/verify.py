@@ -82,8 +82,10 @@ def _folds(result: Result, record: RankRecord) -> list[Difference]:
     In a fold there are fewer candidates, so that no rank is worse there.
     """
     folds = result.folds
-    if folds is None or folds.ranks is None:
+    if folds is None:
         return []
+    if folds.ranks is None:
+        return [Difference("folds.ranks", None, "the ranks within the folds")]
     ways = (folds.ranks.i2t, record.i2t), (folds.ranks.t2i, record.t2i)
     images, count = len(folds.ranks.i2t.greater), result.n_images // FOLD
     if (

@@ -121,6 +121,9 @@ def test_figures_of_folds_are_recomputed_from_the_ranks_within_them(monkeypatch)
     typed = folds.model_copy(update={"rsum": 512.0})
     (one,) = recomputed(result.model_copy(update={"folds": typed}))
     assert (one.field, one.found, one.expected) == ("folds.rsum", 512.0, 600.0)
+    bare = typed.model_copy(update={"ranks": None, "rsum_interval": None})
+    (one,) = recomputed(result.model_copy(update={"folds": bare}))
+    assert str(one) == "folds.ranks: found None, expected 'the ranks within the folds'"
     worse = QueryRanks(greater=(1, 1, 1, 1))
     best = {"i2t": QueryRanks(greater=(0, 0, 0, 0)), "t2i": QueryRanks(greater=(0, 0, 0, 0))}
     whole = RankRecord(**best)
