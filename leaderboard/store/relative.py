@@ -235,13 +235,16 @@ def _rebuilt_lists(group: Sequence[Entry], pairs: Pairs) -> Iterator[tuple[str, 
 
 
 def _gaps(tests: Sequence[Entry], devs: Sequence[Entry]) -> Iterable[tuple[str, Flag]]:
-    """Find test scores that exceed dev by more than sampling error allows."""
+    """Find test scores that exceed dev, of the same known submitter, by more than sampling error.
+
+    Anyone may give a method another's name.
+    """
     of_method: dict[tuple[object, ...], list[Result]] = defaultdict(list)
     for entry in devs:
         of_method[_method(entry)].append(entry.result)
     for entry in tests:
         result = entry.result
-        for dev in of_method[_method(entry)]:
+        for dev in of_method[_method(entry)] if _submitter(entry) else ():
             gap = dev_test_gap(_score(dev), _score(result))
             if gap is not None and gap > GAP_Z:
                 message = (
@@ -254,9 +257,14 @@ def _gaps(tests: Sequence[Entry], devs: Sequence[Entry]) -> Iterable[tuple[str, 
 
 def _method(entry: Entry) -> tuple[object, ...]:
     """Return what a dev and a test entry of one method have in common."""
-    result = entry.result
-    who = entry.filing.submitter if entry.filing else None
-    return result.track, result.release.origin, result.method.name, result.method.version, who
+    result, method = entry.result, entry.result.method
+    return result.track, result.release.origin, method.name, method.version, _submitter(entry)
+
+
+def _submitter(entry: Entry) -> str | None:
+    """Return who filed an entry; None while that is hidden, or if nobody said."""
+    said = entry.disclosure or entry.filing
+    return said.submitter if said else None
 
 
 def _score(result: Result) -> SplitScore:
