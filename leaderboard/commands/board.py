@@ -49,6 +49,11 @@ def submit(
         return
     if url is not None or store is None or release is None:
         raise ConfigError("submit: expected --url URL, or --store FOLDER with --release RELEASE")
+    if anonymous_until is not None:
+        raise ConfigError(
+            "submit: found --anonymous-until with --store, expected it with --url:"
+            " a board hides who submits, a folder has the authors of the submission"
+        )
     from leaderboard.scoring.evaluate import score  # noqa: PLC0415
     from leaderboard.store.entries import file_result  # noqa: PLC0415
     from leaderboard.store.signatures import Signer, filed_paths  # noqa: PLC0415
