@@ -223,7 +223,7 @@ def _file(store: Path, name: str, result: Result, new: NewFiling) -> Filing:
         hidden = {field: getattr(result, field) for field in HIDDEN}
         salt = secrets.token_hex(32)
         secret = Disclosure(name=name, submitter=new.submitter, salt=salt, **hidden)
-        _write_record(store / PRIVATE / f"{name}.json", secret)
+        write_text(store / PRIVATE / f"{name}.json", _text(secret), mode=0o600)
         digest = hashlib.sha256(_text(secret).encode()).hexdigest()
         filing = filing.model_copy(update={"submitter": None, "disclosure_sha256": digest})
     _write_record(store / "filings" / f"{name}.json", filing)
@@ -390,8 +390,9 @@ def now() -> datetime:
 
 
 def prepare_store(store: Path) -> None:
-    """Create the folder, and a ``.gitignore`` for its private part."""
-    (store / PRIVATE).mkdir(parents=True, exist_ok=True)
+    """Create the folder, its private part for its owner alone, and a ``.gitignore`` for that."""
+    store.mkdir(parents=True, exist_ok=True)
+    (store / PRIVATE).mkdir(mode=0o700, exist_ok=True)
     ignore = store / ".gitignore"
     if not ignore.exists():
         write_text(ignore, f"/{PRIVATE}/\n")

@@ -22,6 +22,7 @@ from leaderboard.store.entries import (
     find_result,
     locked,
     now,
+    prepare_store,
     read_entry,
     read_record,
     read_result,
@@ -307,6 +308,7 @@ class Signer:
         If the process dies in between, :meth:`keep_promises` signs them. The note is in the store's
         private folder, where the judge alone writes; an entry's name is the hash of its result.
         """
+        prepare_store(self._store)
         note = self._promises / f"{says}-{name}"
         write_text(note, "")
         yield

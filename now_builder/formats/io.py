@@ -15,19 +15,19 @@ from now_builder.errors import FormatError
 
 
 @contextmanager
-def replacing(path: Path, *, durable: bool = True) -> Iterator[Path]:
+def replacing(path: Path, *, durable: bool = True, mode: int | None = None) -> Iterator[Path]:
     """Yield a temporary path beside ``path``; on success it is synced and renamed to ``path``.
 
     The name survives a power cut only if it is ``durable``; what is in the file always does. Who
-    may read it is the process's ``umask`` to say, whatever wrote it: safetensors writes for its
-    owner alone.
+    may read it is for ``mode`` or else the process's ``umask`` to say, whatever wrote it:
+    safetensors writes for its owner alone.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = _beside(path, "tmp")
     try:
         yield temporary
         with temporary.open("rb") as file:
-            os.fchmod(file.fileno(), _plain_mode())
+            os.fchmod(file.fileno(), _plain_mode() if mode is None else mode)
             os.fsync(file.fileno())
         temporary.replace(path)
         if durable:
@@ -108,9 +108,9 @@ def user_cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "noise-of-web"
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write UTF-8 text atomically."""
-    with replacing(path) as temporary:
+def write_text(path: Path, text: str, *, mode: int | None = None) -> None:
+    """Write UTF-8 text atomically, with these permissions or those of the ``umask``."""
+    with replacing(path, mode=mode) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 

@@ -74,6 +74,21 @@ def test_an_anonymous_entry_hides_its_authors_until_its_day(tmp_path, result):
     assert told.result == entry.result  # what was filed has not changed
 
 
+def _permissions(path):
+    return path.stat().st_mode & 0o777
+
+
+def test_what_is_private_is_its_owners_alone(tmp_path, result):
+    store = tmp_path / "s"
+    entry, _ = file_result(store, result, NewFiling("ann", AT, date(2027, 1, 1)))
+    secret = store / "private" / f"{entry.name}.json"
+    assert (_permissions(secret.parent), _permissions(secret)) == (0o700, 0o600)
+    disclose_due(store, date(2027, 1, 1))
+    public, plain = store / "disclosures" / secret.name, tmp_path / "plain"
+    plain.touch()
+    assert _permissions(public) == _permissions(plain)
+
+
 def test_a_withdrawn_entry_leaves_its_result_and_a_tombstone(tmp_path, result):
     entry, _ = file_result(tmp_path / "s", result)
     first = withdraw(tmp_path / "s", entry.name, "a bug in the loader", AT)

@@ -449,6 +449,11 @@ def test_commands_sign_what_they_file(packed, release, tmp_path, now_leaderboard
     assert (name in listed[0], "retired" in listed[0], "in use" in listed[1]) == (True,) * 3
 
 
+def test_who_signs_first_in_a_copy_of_a_store_makes_what_is_private(board):
+    with Signer(board, board.parent / "judge.key").promising("scored", "0" * 12):
+        assert (board / "private").stat().st_mode & 0o777 == 0o700
+
+
 def test_two_processes_sign_one_chain(board, release):
     entries = [file_entry(board, release, f"E{n}", 1.5, filed_on(9), seed=20 + n) for n in (0, 1)]
     script = (
