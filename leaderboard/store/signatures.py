@@ -375,19 +375,31 @@ def tombstone_path(store: Path, name: str) -> Path:
 def make_key(store: Path, key_file: Path, entries: Sequence["Entry"]) -> PublicKey:
     """Make the first key of a store, and sign which entries and tombstones it already has.
 
+    If the process dies before all is signed, the same call again signs what is missing: a note in
+    the store's private folder says for which file.
+
     Raises:
         ConfigError: If the store has a key, or the file exists or lies in the store.
     """
-    if read_chain(store).keys:
+    keys, note = read_chain(store).keys, store / PRIVATE / "first-key"
+    begun = note.exists() and note.read_text(encoding="utf-8") == str(key_file.resolve())
+    if keys and not begun:
         raise ConfigError(f"{store}: has a key already; now-leaderboard keys rotate")
-    key = _new_private(key_file, store)
-    made = _publish(store, key, key, None, 1)
+    if not begun:
+        _check_new(key_file, store)
+        prepare_store(store)
+        write_text(note, str(key_file.resolve()))
+    if not keys:
+        written = key_file.exists() and key_file.stat().st_size > 0
+        key = read_private(key_file, store) if written else _new_private(key_file, store)
+        keys = [_publish(store, key, key, None, 1)]
     signer = Signer(store, key_file)
     for entry in sorted(entries, key=_claimed_age):
         signer.sign("known", entry, filed_paths(store, entry))
         if entry.withdrawal is not None:
             signer.sign("withdrawn", entry, [tombstone_path(store, entry.name)])
-    return made
+    note.unlink()
+    return keys[0]
 
 
 def rotate_key(store: Path, old_file: Path, new_file: Path) -> PublicKey:
@@ -444,14 +456,16 @@ def _new_private(path: Path, store: Path) -> "Ed25519PrivateKey":
         Ed25519PrivateKey,
     )
 
-    _check_outside(path, store)
+    _check_new(path, store)
     key = Ed25519PrivateKey.generate()
-    path.touch(mode=0o600, exist_ok=True)
-    if path.stat().st_size:
-        raise ConfigError(f"{path}: exists; a key is never written over")
-    path.chmod(0o600)
-    path.write_text(f"{key.private_bytes_raw().hex()}\n", encoding="ascii")
+    write_text(path, f"{key.private_bytes_raw().hex()}\n", mode=0o600)
     return key
+
+
+def _check_new(path: Path, store: Path) -> None:
+    _check_outside(path, store)
+    if path.exists() and path.stat().st_size:
+        raise ConfigError(f"{path}: exists; a key is never written over")
 
 
 def read_private(path: Path, store: Path) -> "Ed25519PrivateKey":

@@ -111,6 +111,8 @@ def user_cache() -> Path:
 def write_text(path: Path, text: str, *, mode: int | None = None) -> None:
     """Write UTF-8 text atomically, with these permissions or those of the ``umask``."""
     with replacing(path, mode=mode) as temporary:
+        if mode is not None:
+            temporary.touch(mode, exist_ok=False)
         temporary.write_text(text, encoding="utf-8")
 
 

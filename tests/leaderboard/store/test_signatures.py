@@ -434,6 +434,35 @@ def test_the_first_key_knows_what_was_there_but_did_not_score_it(unsigned, tmp_p
     assert _codes(unsigned) == set()
 
 
+@pytest.mark.parametrize("step", ["_new_private", "_publish", "Signer", "Signer.sign"])
+def test_the_first_key_is_made_by_the_same_call_after_a_kill(unsigned, tmp_path, monkeypatch, step):
+    gone = _named(unsigned, "Second")
+    withdraw(unsigned, gone.name, "an error", AT)
+
+    def die(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(f"leaderboard.store.signatures.{step}", die)
+        with pytest.raises(KeyboardInterrupt):
+            make_key(unsigned, tmp_path / "k", read_results([unsigned]))
+    made = make_key(unsigned, tmp_path / "k", read_results([unsigned]))
+    assert Signer(unsigned, tmp_path / "k").name == made.name
+    assert _named(unsigned, "Second").withdrawal is not None
+    for file in ("k", "other"):
+        with pytest.raises(ConfigError, match="has a key already"):
+            make_key(unsigned, tmp_path / file, [])
+    assert _codes(unsigned) == set()
+
+
+def test_a_file_with_another_key_is_not_taken_for_the_first(unsigned, tmp_path):
+    (tmp_path / "old").write_text("0" * 64)
+    (tmp_path / "old").chmod(0o600)
+    for _ in range(2):
+        with pytest.raises(ConfigError, match="exists; a key is never written over"):
+            make_key(unsigned, tmp_path / "old", [])
+
+
 def test_commands_sign_what_they_file(packed, release, tmp_path, now_leaderboard):
     store, key = tmp_path / "store", tmp_path / "k"
     assert now_leaderboard("keys", "make", key, "--store", store)[0] == 0

@@ -40,6 +40,19 @@ def test_who_may_read_a_file_is_the_umasks_to_say_whatever_wrote_it(tmp_path: Pa
     assert (tmp_path / "private").stat().st_mode == plain.stat().st_mode
 
 
+def test_a_secret_is_its_owners_alone_from_its_first_byte(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    modes = []
+
+    def write(path: Path, text: str, **_: object) -> None:
+        modes.append(path.stat().st_mode & 0o777)
+
+    monkeypatch.setattr(Path, "write_text", write)
+    write_text(tmp_path / "secret", "x", mode=0o600)
+    assert [*modes, (tmp_path / "secret").stat().st_mode & 0o777] == [0o600, 0o600]
+
+
 def test_a_folder_is_replaced_as_a_whole(tmp_path: Path) -> None:
     folder = tmp_path / "site"
     for text in ("one", "two"):
