@@ -11,9 +11,9 @@ from typing import Any
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.io import write_text
 from now_builder.formats.release import Pair, read_manifest, stream_pairs
-from now_builder.formats.shard import read_place
+from now_builder.formats.screenshots import find_screenshots
 from now_builder.formats.verdicts import COLUMNS, VerdictFile, one_line, open_verdicts
-from now_builder.inspect.pairs import data_uri, drawn, language_of, link_of, locate
+from now_builder.inspect.pairs import data_uri, drawn, language_of, link_of
 from now_builder.inspect.report import render
 from now_builder.inspect.server import Audit, AuditHandler
 from now_builder.inspect.settings import AuditSettings
@@ -51,7 +51,7 @@ def serving(release: Path, settings: AuditSettings) -> Iterator[str]:
             is taken.
     """
     sample = sample_of(release, settings)
-    places = locate(settings.captures, [pair.key for pair in sample])
+    screenshots = find_screenshots(settings.captures, sample)
     with open_verdicts(settings.output) as verdicts:
         _check_judge(verdicts, settings)
 
@@ -59,7 +59,9 @@ def serving(release: Path, settings: AuditSettings) -> Iterator[str]:
             items = [_item(pair, f"pictures/{pair.key}") for pair in sample]
             return _page(settings, items, verdicts)
 
-        audit = Audit({pair.key: pair for pair in sample}, places, verdicts, settings.judge, page)
+        audit = Audit(
+            {pair.key: pair for pair in sample}, screenshots, verdicts, settings.judge, page
+        )
         with listening(AuditHandler, settings.port, audit=audit) as url:
             yield url
 
@@ -95,10 +97,10 @@ def _write_page(release: Path, settings: AuditSettings, path: Path) -> str:
     if path.suffix.lower() not in {".html", ".htm"}:
         raise ConfigError(f"--html {path}: expected a name that ends in .html")
     sample = sample_of(release, settings)
-    places = locate(settings.captures, [pair.key for pair in sample])
+    screenshots = find_screenshots(settings.captures, sample)
     budget = 0.9 * settings.max_mb * 1e6 / len(sample)
     items = [
-        _item(pair, data_uri(pair.key, read_place(places[pair.key]), budget, _WIDEST))
+        _item(pair, data_uri(pair.key, screenshots[pair.key].read(), budget, _WIDEST))
         for pair in sample
     ]
     page = _page(settings, items, None)

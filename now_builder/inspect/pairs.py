@@ -4,7 +4,7 @@ import base64
 import hashlib
 import io
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from heapq import nsmallest
@@ -15,14 +15,8 @@ from PIL import Image
 from now_builder.errors import FormatError
 from now_builder.formats.features import Features, open_features, source_name
 from now_builder.formats.release import DATA_FOLDER, Pair
-from now_builder.formats.shard import (
-    HEIGHT,
-    WIDTH,
-    Place,
-    locate_screenshots,
-    open_screenshot,
-    read_place,
-)
+from now_builder.formats.screenshots import find_screenshots
+from now_builder.formats.shard import HEIGHT, WIDTH, open_screenshot
 
 _TRIES = (
     (720, 75), (540, 70), (360, 70), (300, 60), (240, 50), (180, 40), (120, 30), (90, 15), (45, 5),
@@ -58,38 +52,13 @@ def drawn(pairs: Iterable[Pair], count: int, seed: int) -> list[Pair]:
     return nsmallest(count, pairs, key=lambda pair: draw_order(seed, pair.key))
 
 
-def locate(captures: Path, keys: Collection[str]) -> dict[str, Place]:
-    """Find the screenshots of some pages.
-
-    Raises:
-        FormatError: If the captures do not hold one.
-    """
-    if not captures.is_dir():
-        raise FormatError(captures, "no such captures folder; `now-builder crawl` makes it")
-    places: dict[str, Place] = {}
-    for shard in sorted({_shard(captures, key) for key in keys}):
-        found = locate_screenshots(captures, shard)
-        places |= {key: found[key] for key in keys if key in found}
-    missing = next((key for key in keys if key not in places), None)
-    if missing is not None:
-        raise FormatError(captures, f"no screenshot of page {missing}: not this release's captures")
-    return places
-
-
-def _shard(captures: Path, key: str) -> int:
-    number = key.partition("_")[0]
-    if not (number.isascii() and number.isdigit()):
-        raise FormatError(captures, f"key {key!r:.40}: not a page of a crawl (00012_0345)")
-    return int(number)
-
-
 def show(release: Path, captures: Path, pairs: Sequence[Pair], budget: float) -> dict[str, Shown]:
     """Make pictures, of at most ``budget`` bytes each, and outlines of some pairs, none twice.
 
     Raises:
-        FormatError: If a picture or a region cannot be read.
+        FormatError: If a picture or a region cannot be read, or a picture is not of its pair.
     """
-    places = locate(captures, [pair.key for pair in pairs])
+    screenshots = find_screenshots(captures, pairs)
     with ExitStack() as stack:
         features = {
             split: stack.enter_context(open_features(release / DATA_FOLDER / f"{split}.h5"))
@@ -100,7 +69,7 @@ def show(release: Path, captures: Path, pairs: Sequence[Pair], budget: float) ->
                 pair,
                 link_of(pair),
                 language_of(pair),
-                data_uri(pair.key, read_place(places[pair.key]), budget),
+                data_uri(pair.key, screenshots[pair.key].read(), budget),
                 _outlines(features[pair.split], pair),
             )
             for pair in pairs

@@ -10,7 +10,8 @@ from typing import Any
 
 from now_builder.errors import NowError
 from now_builder.formats.release import Pair
-from now_builder.formats.shard import Place, image_kind, read_place
+from now_builder.formats.screenshots import Screenshot
+from now_builder.formats.shard import image_kind
 from now_builder.formats.verdicts import VERDICTS, Judged, VerdictFile, one_line
 from now_builder.inspect.pairs import language_of
 from now_builder.loopback import LoopbackHandler
@@ -24,7 +25,7 @@ class Audit:
     """An audit that is going on; ``page`` renders its page as things stand."""
 
     sample: Mapping[str, Pair]
-    places: Mapping[str, Place]
+    screenshots: Mapping[str, Screenshot]
     verdicts: VerdictFile
     judge: str
     page: Callable[[], str]
@@ -85,8 +86,12 @@ class AuditHandler(LoopbackHandler):
         folder, _, key = (path or "").partition("/")
         if path == "":
             self.answer(HTTPStatus.OK, "text/html; charset=utf-8", self.audit.render().encode())
-        elif folder == "pictures" and key in self.audit.places:
-            picture = read_place(self.audit.places[key])
+        elif folder == "pictures" and key in self.audit.screenshots:
+            try:
+                picture = self.audit.screenshots[key].read()
+            except (NowError, OSError) as error:
+                self._fail(error)
+                return
             self.answer(HTTPStatus.OK, f"image/{image_kind(picture)}", picture, "max-age=3600")
         else:
             self.refuse(HTTPStatus.NOT_FOUND)
@@ -112,11 +117,14 @@ class AuditHandler(LoopbackHandler):
         try:
             answer = self.audit.undone() if path == "undo" else self.audit.judged(request)
         except (NowError, OSError) as error:
-            text = f"{error}.".encode()
-            self.answer(HTTPStatus.INTERNAL_SERVER_ERROR, "text/plain; charset=utf-8", text)
+            self._fail(error)
             return
         status = HTTPStatus.OK if answer is not None else HTTPStatus.CONFLICT
         self.answer(status, "application/json", json.dumps(answer).encode())
+
+    def _fail(self, error: Exception) -> None:
+        text = f"{error}.".encode()
+        self.answer(HTTPStatus.INTERNAL_SERVER_ERROR, "text/plain; charset=utf-8", text)
 
 
 def _object(body: bytes) -> dict[str, Any] | None:

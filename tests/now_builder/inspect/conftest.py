@@ -11,6 +11,7 @@ import pytest
 from now_builder.chromium import find_chromium
 from now_builder.formats.io import write_json
 from now_builder.formats.release import read_manifest, read_pairs, write_pairs
+from now_builder.formats.shard import read_captures, read_rows, write_shard
 
 HOSTILE = [
     "</script><img src=x onerror=\"document.title='owned'\">",
@@ -42,8 +43,8 @@ def world(
 
 
 @pytest.fixture
-def hostile(world: World, tmp_path: Path) -> Path:
-    """The release with captions and a URL that would break a page that is not careful."""
+def hostile(world: World, tmp_path: Path) -> World:
+    """The same with captions and a URL that would break a page that is not careful."""
     release = tmp_path / "hostile"
     shutil.copytree(world.release, release)
     pairs = read_pairs(release)
@@ -52,7 +53,12 @@ def hostile(world: World, tmp_path: Path) -> Path:
     ]
     changed[0] = replace(changed[0], url="javascript:document.title='owned'")
     write_pairs(release / "pairs.parquet", changed)
-    return release
+    captures, shard = tmp_path / "hostile-captures", int(changed[0].key[:5])
+    shutil.copytree(world.captures, captures)
+    urls = {pair.key: pair.url for pair in changed[:1]}
+    rows = [replace(row, url=urls.get(row.key, row.url)) for row in read_rows(captures, shard)]
+    write_shard(captures, shard, rows, list(read_captures(captures, shards=[shard])))
+    return replace(world, captures=captures, release=release)
 
 
 @pytest.fixture

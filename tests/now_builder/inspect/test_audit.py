@@ -4,6 +4,7 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from http.client import HTTPException
 
 import numpy as np
@@ -22,6 +23,7 @@ from hypothesis import strategies as st
 
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.release import read_pairs
+from now_builder.formats.shard import read_captures, read_rows, write_shard
 from now_builder.formats.verdicts import (
     COLUMNS,
     Judged,
@@ -194,6 +196,34 @@ def test_pictures_are_the_stored_ones(world, settings):
         status, headers, body = ask(url, f"pictures/{pair.key}")
     assert (status, headers["Content-Type"]) == (200, "image/png")
     assert body.startswith(b"\x89PNG")
+
+
+def test_pictures_of_another_crawl_under_the_same_keys_are_refused(world, settings, tmp_path):
+    """Both before the audit begins, and when the crawl is made again while a person judges."""
+    captures = tmp_path / "captures"
+    shutil.copytree(world.captures, captures)
+    again = settings.model_copy(update={"captures": captures})
+    pair = sample_of(world.release, again)[0]
+    shard = int(pair.key[:5])
+    with serving(world.release, again) as url:
+        pages = list(read_captures(captures, shards=[shard]))
+        rows = [replace(row, phash="0" * 16) for row in read_rows(captures, shard)]
+        turned = [
+            replace(a, screenshot=b.screenshot)
+            for a, b in zip(pages, pages[1:] + pages[:1], strict=True)
+        ]
+        write_shard(captures, shard, rows, turned)
+        status, _, body = ask(url, f"pictures/{pair.key}")
+    assert status == 500
+    assert f"screenshot of {pair.key} differs from its sha256" in body.decode()
+    page = again.model_copy(update={"html": tmp_path / "audit.html"})
+    with pytest.raises(FormatError, match=r"no screenshot of \d+ of 12 pairs"):
+        audit(world.release, page, print)
+    with (
+        pytest.raises(FormatError, match=r"no screenshot of \d+ of 12 pairs"),
+        serving(world.release, again),
+    ):
+        pass
 
 
 @contextmanager

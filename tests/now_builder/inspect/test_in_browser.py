@@ -57,13 +57,13 @@ def screen(request):
     return request.param
 
 
-def test_the_report_can_be_read_anywhere(world, hostile, run, browser, screen):
+def test_the_report_can_be_read_anywhere(hostile, run, browser, screen):
     """No sideways scrolling, no blocked style, contrast of 4.5 to 1, texts in their direction."""
     path, (width, scheme) = run.with_suffix(".html"), screen
     settings = ReportSettings(
-        captures=world.captures, run=run, output=path, pairs=14, extremes=2, seed=1
+        captures=hostile.captures, run=run, output=path, pairs=14, extremes=2, seed=1
     )
-    report(hostile, settings)
+    report(hostile.release, settings)
     options = {"viewport": {"width": width, "height": 800}, "color_scheme": scheme}
     page, messages = opened(browser, path.as_uri(), java_script_enabled=True, **options)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
@@ -102,13 +102,11 @@ def judge(page, *keys):
         wait(page, "before => document.getElementById('count').textContent !== before", count)
 
 
-def test_a_person_judges_by_keyboard_and_every_verdict_is_on_the_disk(
-    world, hostile, tmp_path, browser
-):
+def test_a_person_judges_by_keyboard_and_every_verdict_is_on_the_disk(hostile, tmp_path, browser):
     path = tmp_path / "audit.csv"
-    settings = AuditSettings(captures=world.captures, output=path, sample=6)
-    sample = sample_of(hostile, settings)
-    with serving(hostile, settings) as url:
+    settings = AuditSettings(captures=hostile.captures, output=path, sample=6)
+    sample = sample_of(hostile.release, settings)
+    with serving(hostile.release, settings) as url:
         page, messages = opened(browser, url, viewport={"width": 1280, "height": 800})
         assert page.evaluate(CONTRAST) == []
         seen = []
@@ -178,12 +176,12 @@ def test_a_phone_judges_by_touch(world, tmp_path, browser):
 
 
 def test_a_page_that_works_by_itself_keeps_verdicts_and_gives_the_same_csv(
-    world, hostile, tmp_path, browser
+    hostile, tmp_path, browser
 ):
     path = tmp_path / "audit.html"
-    settings = AuditSettings(captures=world.captures, sample=4, html=path)
-    audit(hostile, settings, lambda line: None)
-    sample = sample_of(hostile, settings)
+    settings = AuditSettings(captures=hostile.captures, sample=4, html=path)
+    audit(hostile.release, settings, lambda line: None)
+    sample = sample_of(hostile.release, settings)
     page, messages = opened(browser, path.as_uri(), accept_downloads=True)
     judge(page, "m", "n", "u")
     page.reload()

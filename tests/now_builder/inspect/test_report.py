@@ -26,7 +26,7 @@ from now_builder.formats.release import (
     write_manifest,
     write_pairs,
 )
-from now_builder.formats.shard import read_captures, write_shard
+from now_builder.formats.shard import CaptureRow, read_captures, read_rows, write_shard
 from now_builder.formats.split import SPLITS
 from now_builder.formats.statistics import ReleaseStatistics, ceiling
 from now_builder.formats.verdicts import Judged, open_verdicts
@@ -167,9 +167,9 @@ def test_a_page_loads_nothing_and_has_no_script(world, tmp_path, run):
     assert not any(name.startswith("on") for _, found in seen.tags for name in found)
 
 
-def test_hostile_captions_are_shown_as_text(world, hostile, tmp_path):
-    text, seen = look(world, tmp_path, release=hostile, pairs=40)
-    assert {pair.caption for pair in read_pairs(hostile) if len(pair.caption) < 400} <= {
+def test_hostile_captions_are_shown_as_text(hostile, tmp_path):
+    text, seen = look(hostile, tmp_path, pairs=40)
+    assert {pair.caption for pair in read_pairs(hostile.release) if len(pair.caption) < 400} <= {
         *seen.captions
     }
     assert not seen.of("script")
@@ -247,12 +247,23 @@ def test_captures_of_another_release_and_a_page_too_large_are_one_line(
     world, tmp_path, make_crawl, run
 ):
     make_crawl(tmp_path / "other", 12)
-    with pytest.raises(FormatError, match="not this release's captures"):
+    with pytest.raises(FormatError, match="not the captures that the release"):
         look(world, tmp_path, captures=tmp_path / "other")
     with pytest.raises(ConfigError, match="show fewer"):
         look(world, tmp_path, pairs=9, max_mb=0.05, run=run, extremes=2)
     with pytest.raises(ConfigError, match=r"\.html"):
         report(world.release, ReportSettings(captures=world.captures, output=tmp_path / "a.csv"))
+
+
+def test_pictures_of_another_crawl_under_the_same_keys_are_refused(world, tmp_path):
+    captures = tmp_path / "captures"
+    shutil.copytree(world.captures, captures)
+    for shard in range(4):
+        pages = list(read_captures(captures, shards=[shard]))
+        rows = [replace(row, phash="0" * 16) for row in read_rows(captures, shard)]
+        write_shard(captures, shard, rows, pages)
+    with pytest.raises(FormatError, match="no screenshot of 7 of 7 pairs"):
+        look(world, tmp_path, captures=captures, pairs=7)
 
 
 def test_pictures_shrink_to_their_budget(world, tmp_path):
@@ -329,8 +340,11 @@ def _captures_of(pairs, world, captures):
     captures.mkdir()
     picture = next(read_captures(world.captures))
     for shard in {int(pair.key[:5]) for pair in pairs}:
-        keys = [pair.key for pair in pairs if int(pair.key[:5]) == shard]
-        write_shard(captures, shard, [], (replace(picture, key=key) for key in keys))
+        rows = [
+            CaptureRow(pair.key, pair.url, pair.url, pair.site, "ok", phash=pair.phash)
+            for pair in pairs if int(pair.key[:5]) == shard
+        ]  # fmt: skip
+        write_shard(captures, shard, rows, (replace(picture, key=row.key) for row in rows))
     return captures
 
 
