@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -41,8 +41,20 @@ from now_builder.formats.feature_parts import (
     read_parts,
     write_part,
 )
-from now_builder.formats.features import FeatureBatch, open_features
-from now_builder.formats.shard import Capture, complete_shards, read_captures, read_rows
+from now_builder.formats.features import (
+    CAPTURES,
+    FeatureBatch,
+    captures_hash,
+    check_captures,
+    open_features,
+)
+from now_builder.formats.shard import (
+    Capture,
+    CaptureRow,
+    complete_shards,
+    read_captures,
+    read_rows,
+)
 from now_builder.ray_engine import RayEngine
 
 _log = logging.getLogger(__name__)
@@ -113,7 +125,8 @@ def detect(
     Raises:
         ConfigError: If there is neither a trained detector nor a detectron2 model, or what is
             there was made by other weights or settings.
-        FormatError: If captures, weights or features are missing or torn.
+        FormatError: If captures, weights or features are missing or torn, or what is there was
+            made from other screenshots.
     """
     share = _share(settings)
     if share[1] > 1 and (force or settings.engine == "ray"):
@@ -123,7 +136,8 @@ def detect(
     if force:
         features.unlink(missing_ok=True)
         shutil.rmtree(parts_folder(features), ignore_errors=True)
-    wanted = {row.key for row in read_rows(captures) if row.status == "ok"}
+    screenshots = _screenshots(read_rows(captures))
+    wanted = frozenset(screenshots)
     if not wanted:
         raise FormatError(captures, "no row with status=ok, so there is nothing to detect in")
     shards = complete_shards(captures)[share[0] :: share[1]]
@@ -132,7 +146,7 @@ def detect(
     with _alone(features, share):
         for leftover in features.parent.glob(f".{glob.escape(features.name)}.*.tmp"):
             leftover.unlink(missing_ok=True)
-        done = _keys_done(features, attributes)
+        done, tied = _keys_done(features, attributes, screenshots)
         left = len(mine - done)
         if features.exists() and wanted <= done and not read_parts(features):
             return DetectSummary(features, len(done), 0, 0.0, 0.0, 0.0)
@@ -144,11 +158,15 @@ def detect(
         waiting, writing = _extract(captures, features, settings, shards, done)
     with _alone(features, share):
         # The last share finds all pages, however the others ended; no share waits for another.
-        done = _keys_done(features, attributes) if share[1] > 1 else done | mine
+        if share[1] > 1:
+            done, tied = _keys_done(features, attributes, screenshots)
+        else:
+            done |= mine
         missing = len(wanted - done)
         pages = len(done)
         if not missing and read_parts(features):  # else another share has written the file
-            pages = merge_parts(features, attributes, settings.half)
+            origin = {CAPTURES: captures_hash(done, screenshots)} if tied else {}
+            pages = merge_parts(features, attributes | origin, settings.half)
     seconds = time.perf_counter() - started
     return DetectSummary(features, pages, left, seconds, waiting, writing, missing)
 
@@ -177,7 +195,8 @@ def detect_shards(
 ) -> None:
     """Extract what is missing of some shards into parts, in a worker; it may be called again."""
     settings = resolve_settings(settings)
-    done = _keys_done(features, attributes_of(settings), shards)
+    screenshots = _screenshots(row for shard in shards for row in read_rows(captures, shard))
+    done, _ = _keys_done(features, attributes_of(settings), screenshots, shards)
     _extract(captures, features, settings, shards, done)
 
 
@@ -189,15 +208,15 @@ def _extract(
     done: set[str],
 ) -> tuple[float, float]:
     """Return the seconds spent waiting for decoded screenshots and for the disk."""
-    rows = [row for shard in shards for row in read_rows(captures, shard)]
-    wanted = frozenset(row.key for row in rows if row.status == "ok")
+    screenshots = _screenshots(row for shard in shards for row in read_rows(captures, shard))
+    wanted = frozenset(screenshots)
     left = len(wanted - done)
     if not left:
         return 0.0, 0.0
     attributes = attributes_of(settings)
     detector = load(settings, tuple(attributes.items()))
     batch_size = settings.batch_size or choose_batch_size(settings.device, attributes.get("size"))
-    pipeline = Pipeline(detector, features, settings, batch_size)
+    pipeline = Pipeline(detector, features, settings, batch_size, screenshots)
     pages = read_captures(captures, frozenset(done), shards)
     return pipeline.run((page for page in pages if page.key in wanted), left, len(done))
 
@@ -249,18 +268,32 @@ def _detect_shard(captures: Path, features: Path, settings: DetectSettings, shar
     detect_shards(captures, features, settings, [shard])
 
 
+def _screenshots(rows: Iterable[CaptureRow]) -> dict[str, str | None]:
+    """Return the sha256 of each captured page's screenshot, by key."""
+    return {row.key: row.sha256 for row in rows if row.status == "ok"}
+
+
 def _keys_done(
-    features: Path, attributes: Mapping[str, str], shards: Sequence[int] | None = None
-) -> set[str]:
+    features: Path,
+    attributes: Mapping[str, str],
+    screenshots: Mapping[str, str | None],
+    shards: Sequence[int] | None = None,
+) -> tuple[set[str], bool]:
     """Collect the keys in the file and its parts (of all shards, or some).
 
-    Those of a detector with other attributes are refused. Torn parts are removed, so that their
-    pages are done again.
+    Those of a detector with other attributes, or of other screenshots, are refused. Torn parts are
+    removed, so that their pages are done again.
+
+    Returns:
+        The keys, and whether file and parts all tell of which screenshots they are.
     """
     done: set[str] = set()
+    tied = True
     if features.exists():
         with open_features(features) as there:
             _check_same(features, there.attributes, attributes)
+            if shards is None:  # else the screenshots of some shards are not all of the file's
+                tied = check_captures(features, there.keys, there.attributes, screenshots)
             done.update(there.keys)
     prefixes = [""] if shards is None else [f"{shard:05d}_" for shard in shards]
     for part in (part for prefix in prefixes for part in read_parts(features, prefix)):
@@ -271,8 +304,9 @@ def _keys_done(
             part.unlink()
             continue
         _check_same(part, found, attributes)
+        tied &= check_captures(part, batch.keys, found, screenshots)
         done.update(batch.keys)
-    return done
+    return done, tied
 
 
 def _check_same(path: Path, found: Mapping[str, object], expected: Mapping[str, str]) -> None:
@@ -291,13 +325,20 @@ class Pipeline:
     all four run at once. Threads decode as fast as processes do, since Pillow releases the GIL,
     and nothing has to be sent between them.
 
-    Parts are written beside ``features``, the file to be.
+    Parts are written beside ``features``, the file to be. They tell of which screenshots they are,
+    where the sha256 of each is given.
     """
 
     def __init__(
-        self, detector: Detector, features: Path, settings: DetectSettings, batch_size: int
+        self,
+        detector: Detector,
+        features: Path,
+        settings: DetectSettings,
+        batch_size: int,
+        screenshots: Mapping[str, str | None] | None = None,
     ) -> None:
         self.detector, self.features = detector, features
+        self.screenshots = screenshots
         self.settings, self.batch_size = settings, batch_size
         self.device = choose_device(settings.device)
         self._waited = 0.0
@@ -356,7 +397,10 @@ class Pipeline:
             yield batch
 
     def _write(self, found: FeatureBatch) -> None:
-        write_part(self.features, found, self.detector.attributes, self.settings.half)
+        attributes = dict(self.detector.attributes)
+        if self.screenshots is not None:
+            attributes[CAPTURES] = captures_hash(found.keys, self.screenshots)
+        write_part(self.features, found, attributes, self.settings.half)
 
     def _on_device(self, captures: Iterator[Capture]) -> Iterator[_Batch]:
         """Yield batches whose pixels are on the device; runs in a thread of its own."""

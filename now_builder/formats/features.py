@@ -1,5 +1,6 @@
 """Region features: one HDF5 file with 36 regions for each page."""
 
+import hashlib
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -17,6 +18,11 @@ from now_builder.formats.io import replacing
 
 FORMAT = "now-features/1"
 REGIONS, DIMENSION = 36, 768
+
+CAPTURES = "captures_sha256"
+"""The attribute that tells which screenshots the regions were made from: :func:`captures_hash`."""
+OF_FILE = frozenset({"format", "complete", CAPTURES})
+"""Attributes that say nothing of the detector."""
 
 SOURCES = ("detector", "relaxed", "grid", "dom", "external")
 """Meaning of the values of ``/source``."""
@@ -256,6 +262,44 @@ def _checked(path: Path, file: h5py.File) -> Features:
     if not (isinstance(complete, bool | np.bool_) and complete):
         raise FormatError(path, "attribute complete is not set: the file is unfinished")
     return Features(path, file)
+
+
+def captures_hash(keys: Iterable[str], screenshots: Mapping[str, str | None]) -> str:
+    """Identify the screenshots of some pages, in whatever order, by the sha256 of each by key."""
+    lines = sorted(f"{key}\t{screenshots.get(key)}\n" for key in keys)
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
+def check_captures(
+    path: Path,
+    keys: Iterable[str],
+    attributes: Mapping[str, Any],
+    screenshots: Mapping[str, str | None],
+) -> bool:
+    """Make sure that features were made from the screenshots that captures hold now.
+
+    Args:
+        path: The file or part, for messages.
+        keys: Its pages.
+        attributes: Its attributes.
+        screenshots: The sha256 of each page's screenshot, as the captures have it.
+
+    Returns:
+        Whether the file tells; those of earlier versions do not.
+
+    Raises:
+        FormatError: If they were made from others, as after another crawl into the folder.
+    """
+    if CAPTURES not in attributes:
+        return False
+    found, expected = attributes[CAPTURES], captures_hash(keys, screenshots)
+    if not isinstance(found, str) or found != expected:
+        raise FormatError(
+            path,
+            f"not made from the screenshots of these captures: {CAPTURES} is {found!r:.20}…, of "
+            f"theirs it is {expected:.16}…; detect --force starts over",
+        )
+    return True
 
 
 _HOSTILE = (

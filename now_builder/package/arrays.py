@@ -11,6 +11,7 @@ from tqdm import tqdm
 from now_builder.errors import FormatError
 from now_builder.formats.features import (
     DIMENSION,
+    OF_FILE,
     REGIONS,
     FeatureBatch,
     Features,
@@ -52,11 +53,7 @@ def write_images(
     place = {key: row for row, key in enumerate(features.keys)}
     rows = np.array([place[key] for key in keys], dtype=np.int64)
     hashes: list[str] = []
-    attributes = {
-        name: value
-        for name, value in features.attributes.items()
-        if name not in {"format", "complete"}
-    }
+    attributes = {name: value for name, value in features.attributes.items() if name not in OF_FILE}
     with ExitStack() as stack:
         matrix: np.memmap | None = None
         if files.npy is not None:

@@ -22,7 +22,7 @@ from now_builder.formats.captions import (
     to_line,
     write_vocabulary,
 )
-from now_builder.formats.features import Features, open_features
+from now_builder.formats.features import OF_FILE, Features, check_captures, open_features
 from now_builder.formats.io import (
     remove_leftovers,
     replacing,
@@ -111,7 +111,7 @@ def package(
         force: Write it again even if nothing changed.
 
     Raises:
-        FormatError: If an input is missing, torn or unfinished.
+        FormatError: If an input is missing, torn or unfinished, or features are of other captures.
         ConfigError: If seed or ``by`` are not those of ``split.toml``, or a split would be empty.
     """
     split = read_split(captures / "split.toml")
@@ -124,6 +124,8 @@ def package(
     )
     with open_features(features) as opened:
         inputs = _read(captures, captions, release, resolved, split, vocabularies)
+        screenshots = {key: row.sha256 for key, row in inputs.rows.items()}
+        check_captures(features, opened.keys, opened.attributes, screenshots)
         inputs.hashes["features"] = _hash_of_features(features, opened)
         if not force and before is not None and _stands(release, before, resolved, inputs):
             return before
@@ -359,7 +361,7 @@ def _write(
         detector={
             name: str(value)
             for name, value in sorted(features.attributes.items())
-            if name not in {"format", "complete"}
+            if name not in OF_FILE
         },
     )
     return _describe(release, inputs, settings, selection, description, shapes)

@@ -1,5 +1,7 @@
 """The stage: one feature file from captures and weights, whatever interrupts it."""
 
+import hashlib
+import io
 import os
 import random
 import re
@@ -8,10 +10,12 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import h5py
 import numpy as np
 import pytest
+from PIL import Image
 from safetensors.torch import load_file
 
 from now_builder.detect import run
@@ -22,7 +26,19 @@ from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.feature_parts import parts_folder, read_parts
 from now_builder.formats.features import open_features
 from now_builder.formats.io import sha256_of
-from now_builder.formats.shard import members_path, read_rows
+from now_builder.formats.shard import (
+    HEIGHT,
+    WIDTH,
+    complete_shards,
+    members_path,
+    read_captures,
+    read_rows,
+    write_shard,
+)
+
+_FILE = io.BytesIO()
+Image.new("RGB", (WIDTH, HEIGHT), "teal").save(_FILE, "PNG")
+OTHER_PICTURE = _FILE.getvalue()
 
 
 @pytest.fixture(scope="module")
@@ -50,8 +66,13 @@ def whole(drawn, settings, tmp_path_factory):
 
 def same(a, b):
     with h5py.File(a) as one, h5py.File(b) as two:
-        assert set(one) == set(two)
         assert dict(one.attrs) == dict(two.attrs)
+    return same_values(a, b)
+
+
+def same_values(a, b):
+    with h5py.File(a) as one, h5py.File(b) as two:
+        assert set(one) == set(two)
         for name in one:
             assert np.array_equal(one[name][:], two[name][:]), name
     return True
@@ -284,6 +305,79 @@ def test_pages_crawled_later_are_added(drawn, whole, settings, tmp_path):
     summary = detect(captures, features, settings)
     assert (summary.pages, summary.fresh) == (12, 6)
     assert features.read_bytes() == whole.read_bytes()
+
+
+def captured_again(captures, folder, changed=()):
+    """Copy captures; the screenshots of some keys are others then, as after `crawl --force`."""
+    shutil.copytree(captures, folder)
+    for shard in complete_shards(folder):
+        pages = [
+            replace(page, screenshot=OTHER_PICTURE) if page.key in changed else page
+            for page in read_captures(folder, shards=[shard])
+        ]
+        hashes = {page.key: hashlib.sha256(page.screenshot).hexdigest() for page in pages}
+        rows = [replace(row, sha256=hashes.get(row.key)) for row in read_rows(folder, shard)]
+        write_shard(folder, shard, rows, pages)
+    return folder
+
+
+def test_another_crawl_under_the_same_keys_asks_for_force(drawn, settings, tmp_path):
+    """Of a whole file, of parts, and of one share: nothing of the old pages is taken over."""
+    old = captured_again(drawn, tmp_path / "old")
+    new = captured_again(drawn, tmp_path / "new", ["00000_0000", "00001_0003"])
+    features = tmp_path / "f.h5"
+    detect(old, features, settings)
+    before = features.read_bytes()
+    refused = r"f\.h5: not made from the screenshots.*captures_sha256 is '.*--force"
+    with pytest.raises(FormatError, match=refused):
+        detect(new, features, settings)
+    assert features.read_bytes() == before
+    assert detect(new, features, settings, force=True).fresh == 12
+    detect_shards(old, tmp_path / "g.h5", settings, [0])
+    refused = r"00000_0000\.safetensors: not made from the screenshots"
+    for one in (settings, settings.model_copy(update={"shards_from": "1/2"})):
+        with pytest.raises(FormatError, match=refused):
+            detect(new, tmp_path / "g.h5", one)
+    with pytest.raises(FormatError, match=refused):
+        detect_shards(new, tmp_path / "g.h5", settings, [0])
+
+
+def test_a_crawl_that_goes_on_does_not_ask_for_force(drawn, settings, tmp_path):
+    """Shards are added, and a page that had failed is there: the bytes of one run over both."""
+    whole, captures = captured_again(drawn, tmp_path / "whole"), tmp_path / "captures"
+    shutil.copytree(whole, captures)
+    for path in captures.glob("00001*"):
+        path.unlink()
+    rows, pages = read_rows(whole, 0), list(read_captures(whole, shards=[0]))
+    failed = replace(rows[-2], status="failed", sha256=None)
+    write_shard(captures, 0, [*rows[:-2], failed, rows[-1]], pages[:-1])
+    features = tmp_path / "f.h5"
+    assert detect(captures, features, settings).pages == 5
+    for path in whole.glob("0000*"):
+        shutil.copy(path, captures)
+    assert detect(captures, features, settings).fresh == 7
+    detect(whole, tmp_path / "expected.h5", settings)
+    with open_features(features) as one, open_features(tmp_path / "expected.h5") as other:
+        assert one.attributes == other.attributes
+        assert set(one.keys) == set(other.keys)
+    assert detect(captures, features, settings).fresh == 0
+
+
+def test_features_that_do_not_tell_their_screenshots_are_read_and_never_tell(
+    drawn, whole, settings, tmp_path
+):
+    """Files of earlier versions: what they hold is taken on trust, so what is added is, too."""
+    features = tmp_path / "features.h5"
+    part = captured_again(drawn, tmp_path / "part")
+    for path in part.glob("00001*"):
+        path.unlink()
+    detect(part, features, settings)
+    with h5py.File(features, "a") as file:
+        del file.attrs["captures_sha256"]
+    assert detect(drawn, features, settings).fresh == 6
+    with open_features(features) as found:
+        assert "captures_sha256" not in found.attributes
+    assert same_values(features, whole)
 
 
 def test_other_weights_or_settings_ask_for_force(drawn, whole, weights, settings, tmp_path):

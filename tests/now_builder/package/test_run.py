@@ -20,7 +20,7 @@ from PIL import Image
 from now_builder.config import build
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.captions import read_captions
-from now_builder.formats.features import open_features
+from now_builder.formats.features import captures_hash, open_features
 from now_builder.formats.release import (
     Manifest,
     hash_of,
@@ -364,6 +364,32 @@ def test_ids_of_another_tokenize_run_are_refused(world: World, tmp_path: Path) -
         file.write("99999_0000\t4\n")
     with pytest.raises(FormatError, match=r"bpe\.txt.*tokenize"):
         package(world.captures, world.features, captions, tmp_path / "r", PackageSettings())
+
+
+def test_features_of_another_crawl_under_the_same_keys_are_refused(
+    world: World, tmp_path: Path
+) -> None:
+    features, captures = tmp_path / "features.h5", tmp_path / "captures"
+    shutil.copy(world.features, features)
+    hashes = {row.key: row.sha256 for row in read_rows(world.captures)}
+    with h5py.File(features, "a") as file:
+        keys = file["keys"].asstr()[:]
+        file.attrs["captures_sha256"] = captures_hash(keys, hashes)
+    release = tmp_path / "release"
+    manifest = package(world.captures, features, world.captions, release, PackageSettings())
+    assert "captures_sha256" not in manifest.detector
+    with open_features(release / DATA / "test.h5") as stored:
+        assert "captures_sha256" not in stored.attributes
+    shutil.copytree(world.captures, captures)
+    pages = list(read_captures(captures, shards=[2]))
+    rows = read_rows(captures, 2)
+    place = next(place for place, row in enumerate(rows) if row.key in keys)
+    rows[place] = replace(rows[place], sha256="0" * 64)
+    write_shard(captures, 2, rows, pages)
+    before = contents(release)
+    with pytest.raises(FormatError, match=r"features\.h5: not made from the screenshots.*--force"):
+        package(captures, features, world.captions, release, PackageSettings())
+    assert contents(release) == before
 
 
 @pytest.mark.parametrize("missing", ["captures", "features", "captions"])
