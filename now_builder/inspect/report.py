@@ -38,6 +38,7 @@ _COMMONEST = 5
 _REASONS = {
     "not_crawled": "its shard is not finished",
     "duplicate": "the same page as an earlier URL",
+    "duplicate_page": "led to the same page as a pair",
     "no_caption": "the page has no meta description",
     "no_features": "the detector gave no regions",
     "not_matched": "pool of dev or test, and not judged to match",

@@ -21,8 +21,8 @@ _SIZES = (
     (100_000_000, "10M<n<100M"),
 )
 _FILTERS = (
-    "min_characters", "max_characters", "languages", "drop", "duplicate_captions", "similarity",
-    "duplicate_looks", "matched", "mend",
+    "min_characters", "max_characters", "languages", "drop", "duplicate_pages",
+    "duplicate_captions", "similarity", "duplicate_looks", "matched", "mend",
 )  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from now_builder.formats.release import Reject
 from now_builder.formats.shard import CaptureRow, Planned
 from now_builder.formats.split import SPLITS, Split, SplitPlan
 from now_builder.formats.statistics import ranked
+from now_builder.formats.urls import canonical
 from now_builder.formats.verdicts import Verdict
 from now_builder.package.duplicates import NearCaptions, SameCaptions
 from now_builder.package.screenshots import PhashIndex
@@ -124,6 +125,7 @@ class _Taken:
     def __init__(self, pages: Pages, settings: ReleaseSettings) -> None:
         self._rows = pages.rows
         self._splits: dict[str, Split] = {}
+        self._landed: dict[str, str] | None = {} if settings.duplicate_pages == "drop" else None
         self._captions: SameCaptions | None = None
         if settings.duplicate_captions == "exact":
             self._captions = SameCaptions()
@@ -135,6 +137,10 @@ class _Taken:
     def twin_of(self, key: str) -> tuple[str, str] | None:
         """Return of which page one is a duplicate (reason and detail), else ``None``."""
         row = self._rows[key]
+        first = self._landed.get(_landed(row)) if self._landed is not None else None
+        if first is not None:
+            landed = row.final_url or row.url
+            return "duplicate_page", f"of {first} in {self._splits[first]}, {landed}"
         same = self._captions.find(row.caption or "") if self._captions is not None else None
         if same is not None:
             detail = f"of {same[0]} in {self._splits[same[0]]}, similarity {same[1]:.3f}"
@@ -148,10 +154,17 @@ class _Taken:
     def add(self, key: str, pool: Split) -> None:
         row = self._rows[key]
         self._splits[key] = pool
+        if self._landed is not None:
+            self._landed[_landed(row)] = key
         if self._captions is not None:
             self._captions.add(key, row.caption or "")
         if self._looks is not None and row.phash:
             self._looks.add(key, row.phash)
+
+
+def _landed(row: CaptureRow) -> str:
+    """Return the canonical form of the URL at which a visit ended, else of the listed one."""
+    return canonical(row.final_url or row.url) or row.url
 
 
 def _filtered(pages: Pages, key: str, settings: ReleaseSettings) -> tuple[str, str | None] | None:

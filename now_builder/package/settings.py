@@ -58,6 +58,11 @@ class PackageSettings(Strict):
         description="Flags whose pages are left out, such as blank,error_page; none drops none. "
         f"There are: {', '.join(FLAGS)}. For {' and '.join(MEASURED)} the screenshots are read.",
     )
+    duplicate_pages: Literal["keep", "drop"] | None = Field(
+        None,
+        description="drop: of listed URLs that led to one page, as redirects do, only one stays; "
+        "drop for a new release.",
+    )
     duplicate_captions: Literal["keep", "exact", "near"] | None = Field(
         None,
         description="exact: of captions equal after case folding only one stays; near: also of "
@@ -153,6 +158,7 @@ class ReleaseSettings(Strict):
     max_characters: int = 0
     languages: str = "all"
     drop: str = "none"
+    duplicate_pages: Literal["keep", "drop"] = "drop"
     duplicate_captions: Literal["keep", "exact", "near"] = "keep"
     similarity: float = 0.8
     duplicate_looks: int = -1

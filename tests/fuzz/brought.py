@@ -9,12 +9,13 @@ import tokenizers
 from kinds import LONGEST, Kinds
 from tokenizers.models import WordLevel
 
-from now_builder.crawl.plan.urls import canonical, read_hosts, read_urls, site_of
+from now_builder.crawl.plan.urls import read_hosts, read_urls
 from now_builder.detect.labels.coco import read_coco
 from now_builder.detect.labels.mapping import read_mapping
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.beliefs import read_beliefs
 from now_builder.formats.shard import Planned
+from now_builder.formats.urls import canonical, site_of
 from now_builder.package.judgements import read_judgements
 from now_builder.tokenize.custom import CustomTokenizer
 from pc2_baseline.analysis.truth import read_truth

@@ -20,7 +20,6 @@ from now_builder.crawl.browser.prefetch import Prefetch
 from now_builder.crawl.browser.visit import REFUSED, VisitError, VisitRecord, VisitResult
 from now_builder.crawl.caption.describe import choose, describe, with_scripted
 from now_builder.crawl.caption.language import detect_language
-from now_builder.crawl.plan.urls import canonical
 from now_builder.crawl.politeness.opt_outs import opt_outs
 from now_builder.crawl.politeness.proxy import Proxy
 from now_builder.crawl.politeness.resolver import Refused
@@ -29,6 +28,7 @@ from now_builder.crawl.politeness.scheduler import Scheduler
 from now_builder.crawl.settings import CrawlSettings
 from now_builder.errors import NowError
 from now_builder.formats.shard import Capture, CaptureRow, Planned, Status
+from now_builder.formats.urls import canonical
 
 _log = logging.getLogger(__name__)
 _MESSAGE = 500

@@ -121,6 +121,31 @@ def test_a_dropped_flag_is_the_reason_and_all_of_a_page_are_the_detail() -> None
     }  # fmt: skip
 
 
+def test_of_urls_that_led_to_one_page_one_is_a_pair() -> None:
+    """Sixty sites redirect to three pages, whose URLs are written in several ways."""
+    ways = ("http://final.test/{}", "HTTP://Final.test:80/{}", "http://final.test/x/../{}#top")
+    landed = {number: ways[number // 3 % 3].format(number % 3) for number in range(60)}
+    found = world({number: str(number) for number in landed}, final_url=landed)
+    selection = select(found, SPLIT, chosen())
+    kept = [int(key[-4:]) for keys in selection.splits.values() for key in keys]
+    assert sorted(number % 3 for number in kept) == [0, 1, 2]
+    assert len(selection.splits["test"]) == 3
+    assert all(
+        reason == "duplicate_page" and detail == f"of {line(first).key} in test, {landed[number]}"
+        for number, (reason, detail) in why(selection).items()
+        for first in kept
+        if first % 3 == number % 3
+    )
+    assert len(why(selection)) == 57
+    assert why(select(found, SPLIT, chosen(duplicate_pages="keep"))) == {}
+
+
+def test_visits_that_ended_nowhere_or_at_their_own_url_are_no_duplicates() -> None:
+    ended = {0: None, 1: "http://site1.test/1", 2: "about:blank", 3: "about:blank"}
+    found = world({number: str(number) for number in ended}, final_url=ended)
+    assert why(select(found, SPLIT, chosen())) == {}
+
+
 @pytest.mark.parametrize(
     ("filters", "reason"),
     [

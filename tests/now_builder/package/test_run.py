@@ -456,11 +456,11 @@ def test_killed_while_it_is_rewritten_it_keeps_its_settings(world: World, releas
 
 FILTERS = {
     "min_characters": 24, "max_characters": 90, "languages": "zh,en,ja,ru", "drop": "blank,email",
-    "duplicate_captions": "near", "duplicate_looks": 2,
+    "duplicate_pages": "keep", "duplicate_captions": "near", "duplicate_looks": 2,
 }  # fmt: skip
 OFF = {
     "min_characters": 0, "max_characters": 0, "languages": "all", "drop": "none",
-    "duplicate_captions": "keep", "duplicate_looks": -1,
+    "duplicate_pages": "drop", "duplicate_captions": "keep", "duplicate_looks": -1,
 }  # fmt: skip
 
 

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from now_builder.crawl.plan.urls import canonical, extend_plan, read_urls
+from now_builder.crawl.plan.urls import extend_plan, read_urls
 from now_builder.crawl.storage.shard_tracker import find_duplicates
 from now_builder.errors import ConfigError, FormatError
+from now_builder.formats.urls import canonical
 
 
 @pytest.mark.parametrize(
