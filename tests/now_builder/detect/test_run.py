@@ -343,7 +343,7 @@ def test_another_crawl_under_the_same_keys_asks_for_force(drawn, settings, tmp_p
 
 
 def test_a_crawl_that_goes_on_does_not_ask_for_force(drawn, settings, tmp_path):
-    """Shards are added, and a page that had failed is there: the bytes of one run over both."""
+    """Shards are added, and a page that had failed is there: no page is done again."""
     whole, captures = captured_again(drawn, tmp_path / "whole"), tmp_path / "captures"
     shutil.copytree(whole, captures)
     for path in captures.glob("00001*"):
