@@ -21,8 +21,11 @@ _LOOK_UPS = ThreadPoolExecutor(64, "look-up")
 """The event loop's own pool is small: a few names that take long would hold up all others."""
 
 _LOOK_UP_S = 10.0
-_EMBEDDING = (ip_network("64:ff9b::/96"), ip_network("64:ff9b:1::/48"), ip_network("::/96"))
+_EMBEDDING = (ip_network("64:ff9b::/96"), ip_network("::/96"))
 """IPv6 ranges whose last 32 bits are an IPv4 address."""
+
+_LOCAL_NAT64 = ip_network("64:ff9b:1::/48")
+"""A network's own translators (RFC 8215); where the IPv4 address stands in it is theirs to say."""
 
 
 class Refused(Exception):  # noqa: N818 - a refusal is no error of ours
@@ -73,7 +76,7 @@ def is_public(address: Address) -> bool:
             inner = IPv4Address(int(address) & 0xFFFFFFFF)
         if inner is not None:
             return is_public(inner)
-        if address.teredo is not None or address.is_site_local:
+        if address.teredo is not None or address.is_site_local or address in _LOCAL_NAT64:
             return False
     return address.is_global and not (
         address.is_multicast or address.is_reserved or address.is_unspecified
