@@ -61,6 +61,7 @@ class OpenShard:
         """Open a finished shard again, without the pages that failed."""
         new = captures / f"{number:05d}{_NEW}"
         shutil.rmtree(new, ignore_errors=True)
+        new.mkdir()
         shard = cls(captures, number, new)
         members = read_members(members_path(captures, number))
         exchanges = read_exchanges(captures, number)

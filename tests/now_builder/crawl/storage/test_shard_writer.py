@@ -177,6 +177,17 @@ def test_a_reopened_shard_keeps_what_was_fine(tmp_path: Path) -> None:
     assert list(read_captures(tmp_path)) == [capture(place) for place in range(6)]
 
 
+def test_a_shard_whose_pages_all_failed_is_reopened_too(tmp_path: Path) -> None:
+    shard = OpenShard(tmp_path, 3)
+    shard.add(row(0, "failed"), None)
+    shard.finish(list(shard.rows.values()))
+    again = OpenShard.reopen(tmp_path, 3)
+    assert again.rows == {}
+    again.add(row(0), capture(0))
+    again.finish(list(again.rows.values()))
+    assert list(read_captures(tmp_path)) == [capture(0)]
+
+
 TOLD = Exchange(
     "http://a.test/", "2026-01-02T03:04:05.678Z", "GET", (("User-Agent", "phone"),), 200, "OK",
     (("Content-Type", "text/html"), ("Content-Length", "12")),
