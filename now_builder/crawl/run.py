@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from now_builder.crawl.engines.local import crawl_shards, make_resolver, write_errors_explained
-from now_builder.crawl.plan.host_groups import host_groups
+from now_builder.crawl.plan.host_groups import assign_host_groups, host_groups
 from now_builder.crawl.plan.planning import make_plan
 from now_builder.crawl.plan.urls import read_urls
 from now_builder.crawl.settings import CrawlSettings
@@ -73,6 +73,8 @@ def crawl(
                 storage.clear()
                 start_over(storage.folder)
         plan = make_plan(storage, listed, settings)
+    if settings.retry_failed:  # finished shards are visited, too
+        plan = assign_host_groups(plan, finished=())
     shards = [shard for group in host_groups(plan)[share[0] :: share[1]] for shard in group]
     if settings.engine == "ray":
         from now_builder.crawl.engines.ray_cluster import crawl_on_ray  # noqa: PLC0415 - needs Ray

@@ -117,7 +117,9 @@ class _SettingsOfOneMachine(Strict):
         "on; caption_source says which.",
     )
     retry_failed: bool = Field(
-        default=False, description="Visit again the pages that failed before."
+        default=False,
+        description="Visit again the pages that failed before; with --shards-from in all shares "
+        "or in none.",
     )
     retries: int = Field(
         1,

@@ -12,7 +12,8 @@ def assign_host_groups(plan: Sequence[Planned], finished: Collection[int]) -> li
 
     A host group is crawled by one worker at a time, so that pauses between visits to a host need no
     coordinator. Its number is that of its first shard. Groups are fixed when the plan is made or
-    extended, so that every worker reads the same from it; finished shards keep theirs.
+    extended, so that every worker reads the same from it; finished shards keep theirs, and join
+    the others' only for a crawl that visits them again.
     """
     parents: dict[int, int] = {}
     first_with: dict[str, int] = {}

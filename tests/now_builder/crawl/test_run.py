@@ -309,6 +309,20 @@ def test_failed_pages_are_visited_again_only_on_request_and_keep_their_keys(tmp_
     }
 
 
+def test_a_host_is_in_one_share_also_where_its_failures_are_visited_again(tmp_path: Path) -> None:
+    captures = tmp_path / "captures"
+    with Awkward() as server:
+        urls = write_list(tmp_path, [server.url("/404")])
+        crawl(urls, captures, settings_for(server))
+        write_list(tmp_path, [server.url("/404"), server.url("/page/1")])
+        visited = [
+            crawl(urls, captures, settings_for(server, retry_failed=True, shards_from=f"{k}/2"))
+            for k in (0, 1)
+        ]
+    assert [summary.visited for summary in visited] == [2, 0]
+    assert [row.status for row in read_rows(captures)] == ["failed", "ok"]
+
+
 def test_two_crawls_of_one_folder_do_not_mix(tmp_path: Path) -> None:
     with Awkward() as server:
         urls = write_list(tmp_path, ["http://a.test/silent"])
