@@ -35,7 +35,10 @@ class _SettingsOfOneMachine(Strict):
         description="HOST:ADDR or HOST:ADDR:PORT: where to find a host; HOST may be *.test. "
         "May be repeated.",
     )
-    robots: bool = Field(default=True, description="Obey robots.txt, its crawl delay included.")
+    robots: bool = Field(
+        default=True,
+        description="Obey robots.txt, its crawl delay included; also where a page leads elsewhere.",
+    )
     per_host_delay_s: float = Field(
         1.0, ge=0, description="Seconds between two visits to a public host."
     )

@@ -19,7 +19,7 @@ from now_builder.chromium import find_chromium
 from now_builder.crawl.browser.driver import Driver, DriverError
 from now_builder.crawl.browser.memory import end_process, limit_memory
 from now_builder.crawl.browser.tab import SCALE, SCREEN, Limits, Tab
-from now_builder.crawl.browser.visit import VisitError, VisitRecord, VisitResult
+from now_builder.crawl.browser.visit import Ask, VisitError, VisitRecord, VisitResult
 from now_builder.crawl.politeness.proxy import Proxy
 from now_builder.crawl.politeness.robots import PRODUCT
 from now_builder.crawl.settings import CrawlSettings
@@ -138,11 +138,12 @@ class BrowserPool:
         return user_agent(self.version, self._settings.user_agent_url)
 
     async def visit(
-        self, url: str, proxy: Proxy, record: VisitRecord, *, alone: bool = False
+        self, url: str, proxy: Proxy, record: VisitRecord, ask: Ask, *, alone: bool = False
     ) -> VisitResult:
         """Visit a URL in a context of its own, filling the record on the way.
 
-        After a crash of a shared browser a page is visited ``alone`` in one.
+        ``ask`` tells of each URL on the way whether it may be requested. After a crash of a shared
+        browser a page is visited ``alone`` in one.
 
         Raises:
             VisitError: If there is nothing to capture.
@@ -152,10 +153,10 @@ class BrowserPool:
             with record.timer.step("open"):
                 launched = await (self._launch() if alone else self._acquire())
             launched.in_flight += 1
-            return await self._visit_in(launched, url, proxy, record)
+            return await self._visit_in(launched, url, proxy, record, ask)
 
     async def _visit_in(
-        self, launched: _Launched, url: str, proxy: Proxy, record: VisitRecord
+        self, launched: _Launched, url: str, proxy: Proxy, record: VisitRecord, ask: Ask
     ) -> VisitResult:
         proxy.begin(self._settings.max_bytes)
         context: BrowserContext | None = None
@@ -166,7 +167,7 @@ class BrowserPool:
                     context = await self._context(launched, proxy)
                     page = await context.new_page()
                     context.on("page", lambda popup: self._later(_close_popup(popup)))
-                    tab = Tab(page, proxy, record, self._settings)
+                    tab = Tab(page, proxy, record, ask, self._settings)
                     await tab.prepare()
             result = await self._visit(tab, url, record)
             return result  # noqa: TRY300 - what comes below depends on it

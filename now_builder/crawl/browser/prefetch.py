@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 
 from now_builder.crawl.browser.tab import check_answer
-from now_builder.crawl.browser.visit import BUSY, VisitError, VisitRecord
+from now_builder.crawl.browser.visit import BUSY, Ask, VisitError, VisitRecord
 from now_builder.crawl.caption.describe import describe
 from now_builder.crawl.politeness.opt_outs import opt_outs
 from now_builder.crawl.politeness.proxy import Proxy
@@ -40,8 +40,10 @@ class Prefetch:
         self._tls = ssl.create_default_context()
         self._most = settings.max_bytes // 2
 
-    async def check(self, url: str, proxy: Proxy, record: VisitRecord) -> None:
+    async def check(self, url: str, proxy: Proxy, record: VisitRecord, ask: Ask) -> None:
         """Return if the page is worth a browser, or if that is not known.
+
+        ``ask`` tells of each URL on the way whether it may be requested.
 
         Raises:
             VisitError: If there would be nothing to capture: no HTML, an opt-out, no description.
@@ -49,8 +51,8 @@ class Prefetch:
         proxy.begin(self._settings.max_bytes)
         try:
             async with asyncio.timeout(_SHARE * self._settings.page_timeout_s):
-                response, body = await self._get(url, proxy)
-        except (httpx.HTTPError, httpx.InvalidURL, TimeoutError):
+                response, body = await self._get(url, proxy, ask)
+        except (httpx.HTTPError, httpx.InvalidURL, TimeoutError, VisitError):
             return  # the browser will say it better
         try:
             await self._check(response, body)
@@ -77,7 +79,10 @@ class Prefetch:
         if len(body) < self._most and page.caption is None and not page.refreshes:
             raise VisitError("no_description", "none in the source; scripts were not run")
 
-    async def _get(self, url: str, proxy: Proxy) -> tuple[httpx.Response, bytes]:
+    async def _get(self, url: str, proxy: Proxy, ask: Ask) -> tuple[httpx.Response, bytes]:
+        async def on_request(request: httpx.Request) -> None:
+            await ask(str(request.url))
+
         async with (
             httpx.AsyncClient(
                 proxy=proxy.url,
@@ -87,6 +92,7 @@ class Prefetch:
                 follow_redirects=True,
                 max_redirects=_REDIRECTS,
                 headers=self._headers,
+                event_hooks={"request": [on_request]},
             ) as client,
             client.stream("GET", url) as response,
         ):

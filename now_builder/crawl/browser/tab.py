@@ -16,7 +16,7 @@ from playwright.async_api import Error as PlaywrightError
 
 from now_builder.crawl.browser.exchange import Exchanges
 from now_builder.crawl.browser.scripts import ELEMENTS, FREEZE, HIDE_OVERLAYS, SETTLE
-from now_builder.crawl.browser.visit import VisitError, VisitRecord, VisitResult
+from now_builder.crawl.browser.visit import Ask, VisitError, VisitRecord, VisitResult
 from now_builder.crawl.caption.charset import whole_characters
 from now_builder.crawl.politeness.opt_outs import retry_after_s
 from now_builder.crawl.politeness.proxy import Proxy
@@ -83,15 +83,19 @@ class _Moved(Exception):  # noqa: N818 - no error: the page went on to another d
 
 
 class Tab:
-    """A new page in a new context, and the documents that its main frame has loaded."""
+    """A new page in a new context, and the documents that its main frame has loaded.
+
+    Every URL that the main frame is sent to, by whatever means, is asked for by ``ask`` first.
+    """
 
     def __init__(
-        self, page: Page, proxy: Proxy, record: VisitRecord, settings: CrawlSettings
+        self, page: Page, proxy: Proxy, record: VisitRecord, ask: Ask, settings: CrawlSettings
     ) -> None:
         self._page = page
         self._proxy = proxy
         self._limits: Limits
         self._record = record
+        self._ask = ask
         self._hides = settings.overlays == "hide"
         # A PNG that is not kept need not be small: a third larger, for less of the browser's time.
         self._shot = {"format": "png", "optimizeForSpeed": settings.image != "png"}
@@ -128,11 +132,14 @@ class Tab:
         self._frame = tree["frameTree"]["frame"]["id"]
         # An override made on another session does not hold for a capture made on this one.
         metrics = {**SCREEN, "deviceScaleFactor": SCALE, "mobile": True}
-        pattern = {"urlPattern": "*", "resourceType": "Document", "requestStage": "Response"}
+        patterns = [
+            {"urlPattern": "*", "resourceType": "Document", "requestStage": stage}
+            for stage in ("Request", "Response")
+        ]
         await asyncio.gather(
             self._session.send("Page.enable"),
             self._session.send("Emulation.setDeviceMetricsOverride", metrics),
-            self._session.send("Fetch.enable", {"patterns": [pattern], "handleAuthRequests": True}),
+            self._session.send("Fetch.enable", {"patterns": patterns, "handleAuthRequests": True}),
         )
 
     async def visit(self, url: str, limits: Limits) -> VisitResult:
@@ -213,14 +220,17 @@ class Tab:
             )
 
     async def _paused(self, event: dict[str, Any]) -> None:
-        """Handle the response to a navigation before the browser sees it."""
+        """Handle a navigation before it is sent, and its response before the browser sees it."""
         request = {"requestId": event["requestId"]}
         with suppress(PlaywrightError):  # the page may be gone by now
-            if event["frameId"] != self._frame or "responseStatusCode" not in event:
+            if event["frameId"] != self._frame or "responseErrorReason" in event:
                 await self._session.send("Fetch.continueRequest", request)
                 return
             try:
-                await self._answered(event, request)
+                if "responseStatusCode" in event:
+                    await self._answered(event, request)
+                else:
+                    await self._sent(event["request"]["url"].partition("#")[0], request)
             except VisitError as reason:
                 if self._documents and reason.error in ("download", "not_html"):
                     # The page only offers a file; it stays where it is.
@@ -228,6 +238,14 @@ class Tab:
                     await self._session.send("Fetch.failRequest", failure)
                 else:
                     self._end(reason)
+
+    async def _sent(self, url: str, request: dict[str, Any]) -> None:
+        try:
+            await self._ask(url)
+        except VisitError:
+            self._note(url, None, None)
+            raise
+        await self._session.send("Fetch.continueRequest", request)
 
     async def _answered(self, event: dict[str, Any], request: dict[str, Any]) -> None:
         url = event["request"]["url"].partition("#")[0]

@@ -1,10 +1,14 @@
 """The record of a visit to a page, and its result or error."""
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, fields
 from typing import Any
 
 from now_builder.crawl.timings import StepTimer
 from now_builder.formats.shard import Element, Exchange
+
+Ask = Callable[[str], Awaitable[None]]
+"""Raises a VisitError if robots.txt disallows a URL, or its host is not to be reached."""
 
 BUSY = frozenset({"http_429", "http_503"})
 """Answers that ask to come back later."""

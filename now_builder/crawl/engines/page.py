@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 
 import imagehash
 from PIL import Image
@@ -28,7 +29,7 @@ from now_builder.crawl.politeness.scheduler import Scheduler
 from now_builder.crawl.settings import CrawlSettings
 from now_builder.errors import NowError
 from now_builder.formats.shard import Capture, CaptureRow, Planned, Status
-from now_builder.formats.urls import canonical
+from now_builder.formats.urls import canonical, site_of
 
 _log = logging.getLogger(__name__)
 _MESSAGE = 500
@@ -115,13 +116,14 @@ class PageVisitor:
         self, line: Planned, proxy: Proxy, record: VisitRecord, *, alone: bool
     ) -> VisitResult:
         """Ask the site, make a plain request if that is wanted, and load the page in a browser."""
+        ask = partial(self._ask, record)
         async with asyncio.timeout(self._settings.page_timeout_s + _GRACE_S):
             with record.timer.step("robots"):
                 record.robots = (await self._allowed(line, record)).note
             if self._prefetch is not None:
                 with record.timer.step("prefetch"):
-                    await self._prefetch.check(line.url_canonical, proxy, record)
-            return await self._browsers.visit(line.url_canonical, proxy, record, alone=alone)
+                    await self._prefetch.check(line.url_canonical, proxy, record, ask)
+            return await self._browsers.visit(line.url_canonical, proxy, record, ask, alone=alone)
 
     async def _allowed(self, line: Planned, record: VisitRecord) -> Decision:
         """Raise an error if a page is not to be visited, or its host cannot be reached."""
@@ -130,11 +132,22 @@ class PageVisitor:
         quota = self._settings.per_host_quota
         if quota and self._ranks[line.key] >= quota and not self._scheduler.is_local(line.site):
             raise VisitError("quota", f"more than {quota} pages of one host")
+        return await self._decide(line.url_canonical, record)
+
+    async def _ask(self, record: VisitRecord, url: str) -> None:
+        """Raise a VisitError if a URL to which a page leads is not to be requested."""
+        try:
+            await self._decide(canonical(url) or url, record)
+        except Refused as refused:
+            raise VisitError(refused.reason, refused.detail) from None
+
+    async def _decide(self, url: str, record: VisitRecord) -> Decision:
+        """Raise an error if robots.txt disallows a URL, or its host cannot be reached."""
         if not self._settings.robots:
             return Decision("allowed", "ignored")
-        decision = await self._robots.decide(line.url_canonical)
+        decision = await self._robots.decide(url)
         if decision.delay_s:
-            self._scheduler.slow_down(line.site, decision.delay_s)
+            self._scheduler.slow_down(site_of(url), decision.delay_s)
         if decision.verdict != "allowed":
             record.robots = decision.note
             raise VisitError(decision.verdict, decision.note)

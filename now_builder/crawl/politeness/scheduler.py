@@ -84,9 +84,12 @@ class Scheduler:
         self._put_off(host, time.monotonic() + pause_s)
 
     def slow_down(self, site: str, delay_s: float) -> None:
-        """Raise the delay between visits to what a host asks for, from the last visit on."""
-        host = self._hosts[site]
-        if delay_s > host.delay_s:
+        """Raise the delay between visits to what a host asks for, from the last visit on.
+
+        A host without pages, to which one of another host leads, needs none.
+        """
+        host = self._hosts.get(site)
+        if host is not None and delay_s > host.delay_s:
             host.delay_s = delay_s
             if not self.is_local(site):
                 self._put_off(host, host.visited + delay_s)

@@ -231,6 +231,7 @@ class Awkward:
         moves = {
             "/redirect": "/plain",
             "/loop": "/loop",
+            "/to-hidden": "http://other.test/hidden",
             "/to-private": "http://10.1.2.3/secret",
             "/to-metadata": "http://169.254.169.254/latest",
             "/to-loopback": "http://localhost:1/",

@@ -416,6 +416,36 @@ def test_a_plain_request_first_spares_the_browser_what_is_no_page(tmp_path: Path
     assert hits["/gzip"] == 2
 
 
+@pytest.mark.parametrize("prefetch", [False, True])
+def test_robots_txt_is_asked_for_wherever_a_page_leads(tmp_path: Path, *, prefetch: bool) -> None:
+    leads = {"/to-hidden": "http://other.test", "/meta": "http://other.test", "/script": ""}
+    with Awkward() as server:
+        server.pages |= {
+            "/meta": b"<meta name=description content=x>"
+            b'<meta http-equiv="refresh" content="0; url=http://other.test/hidden">',
+            "/script": b"<meta name=description content=x><script>location.replace('/hidden')"
+            b"</script>",
+            "/hidden": b"<meta name=description content=hidden><p>text",
+        }
+        urls = write_list(tmp_path, [server.url(path) for path in (*leads, "/redirect")])
+        settings = settings_for(server, prefetch=prefetch, page_timeout_s=30.0)
+        crawl(urls, tmp_path / "obeyed", settings)
+        obeyed = server.hits.copy()
+        settings = settings.model_copy(update={"robots": False})
+        crawl(urls, tmp_path / "ignored", settings)
+    rows = {row.url.removeprefix("http://site.test"): row for row in read_rows(tmp_path / "obeyed")}
+    assert rows.pop("/redirect").caption == "a plain page"
+    for path, host in leads.items():
+        row = rows[path]
+        assert (row.status, row.error, row.robots) == ("refused", "robots", "disallowed")
+        assert row.redirects == [server.url(path)]
+        assert row.final_url == f"{host or 'http://site.test'}/hidden"
+    assert obeyed["/hidden"] == 0
+    assert obeyed["/robots.txt"] == 2
+    ignored = read_rows(tmp_path / "ignored")
+    assert sum(row.caption == "hidden" for row in ignored) == len(leads)
+
+
 def test_webp_keeps_every_pixel_in_fewer_bytes(tmp_path: Path) -> None:
     kept = {}
     with Awkward() as server:

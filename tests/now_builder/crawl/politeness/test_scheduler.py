@@ -89,6 +89,13 @@ def test_a_crawl_delay_does_not_slow_down_a_local_host() -> None:
     assert begun[1][0] - begun[0][0] < 1
 
 
+def test_a_crawl_delay_of_a_host_to_which_a_page_led_slows_down_no_other() -> None:
+    scheduler = Scheduler(lines("a.org", "a.org"), 0.0, 1, lambda _: False)
+    scheduler.slow_down("elsewhere.org", 5.0)
+    begun = visit_all(scheduler, 2, 0.0)
+    assert begun[1][0] - begun[0][0] < 1
+
+
 def test_no_page_is_given_out_twice_or_forgotten() -> None:
     sites = [f"{n % 7}.org" for n in range(200)]
     begun = visit_all(Scheduler(lines(*sites), 0.001, 2, lambda site: site == "3.org"), 8, 0.001)
