@@ -2,6 +2,7 @@
 
 import csv
 import hashlib
+import io
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
@@ -38,7 +39,7 @@ def read_urls(path: Path) -> list[str]:
         if path.suffix.lower() == ".parquet":
             urls = _from_parquet(path)
         else:
-            lines = path.read_text(encoding="utf-8-sig").splitlines()
+            lines = io.StringIO(path.read_text(encoding="utf-8-sig"))
             if path.suffix.lower() == ".csv":
                 urls = _from_csv(path, lines)
             else:
@@ -53,7 +54,7 @@ def read_urls(path: Path) -> list[str]:
     return urls
 
 
-def _from_csv(path: Path, lines: list[str]) -> list[str]:
+def _from_csv(path: Path, lines: Iterable[str]) -> list[str]:
     reader = csv.DictReader(lines)
     if "url" not in (reader.fieldnames or ()):
         raise FormatError(path, f"found columns {list(reader.fieldnames or ())}, expected url")
@@ -65,7 +66,9 @@ def _from_parquet(path: Path) -> list[str]:
     if "url" not in names:
         raise FormatError(path, f"found columns {names}, expected url")
     column = pq.read_table(path, columns=["url"])["url"].to_pylist()
-    return [url for value in column if value is not None and (url := str(value).strip())]
+    values = (value for value in column if value is not None)
+    texts = (value.decode() if isinstance(value, bytes) else str(value) for value in values)
+    return [url for text in texts if (url := text.strip())]
 
 
 def read_hosts(path: Path) -> frozenset[str]:
@@ -75,7 +78,7 @@ def read_hosts(path: Path) -> frozenset[str]:
         FormatError: If there is no such file, or a line names no host.
     """
     try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise FormatError(path, f"no such list of hosts ({error})") from None
     hosts = set()

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from now_builder.crawl.plan.urls import extend_plan, read_urls
+from now_builder.crawl.plan.urls import extend_plan, read_hosts, read_urls
 from now_builder.crawl.storage.shard_tracker import find_duplicates
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.urls import canonical
@@ -93,6 +93,23 @@ def test_notes_and_columns_after_a_url_are_not_part_of_it(tmp_path: Path) -> Non
         "http://a.test/", "http://b.test/#part", "http://c.test/", "http://d.test/#!/x",
         "http://e.test/a b",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("sign", ["\u2028", "\u2029", "\x85", "\v", "\f", "\x1c", "\x1e"])
+def test_only_the_end_of_a_line_ends_one(tmp_path: Path, sign: str) -> None:
+    text, table, hosts = (tmp_path / name for name in ("urls.txt", "urls.csv", "never.txt"))
+    text.write_text(f"http://a.test/ # note{sign}more\r\nhttp://b.test/\n", "utf-8", newline="")
+    table.write_text(
+        f'url,title\nhttp://a.test/,x{sign}more\nhttp://b.test/,"two\nlines"\n', "utf-8"
+    )
+    hosts.write_text(f"a.test # note{sign}more\r\nb.test\n", "utf-8", newline="")
+    assert read_urls(text) == read_urls(table) == ["http://a.test/", "http://b.test/"]
+    assert read_hosts(hosts) == {"a.test", "b.test"}
+
+
+def test_a_parquet_list_may_hold_its_urls_as_bytes(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"url": [b"http://a.test/", None]}), tmp_path / "urls.parquet")
+    assert read_urls(tmp_path / "urls.parquet") == ["http://a.test/"]
 
 
 def test_csv_and_parquet_lists_have_a_column_url(tmp_path: Path) -> None:
