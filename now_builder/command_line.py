@@ -239,14 +239,21 @@ def set_up_logging() -> None:
 def run(app: typer.Typer) -> NoReturn:
     """Run a command line on ``sys.argv`` and exit.
 
-    A user's mistake, or a package of an extra that is missing, ends in one line on standard error
-    and exit code 1, Ctrl-C and SIGTERM in one line and exit code 130 or 143.
+    A user's mistake, a path that cannot be read or written, or a package of an extra that is
+    missing ends in one line on standard error and exit code 1, Ctrl-C and SIGTERM in one line and
+    exit code 130 or 143.
     """
     try:
         set_up_logging()
         app(prog_name=app.info.name)
     except NowError as error:
         sys.stderr.write(f"error: {error}\n")
+        sys.exit(1)
+    except OSError as error:
+        if error.filename is None:  # of a connection, say
+            raise
+        what = f"cannot be read or written ({error.strerror})"
+        sys.stderr.write(f"error: {error.filename}: {what}\n")
         sys.exit(1)
     except ModuleNotFoundError as error:
         from now_builder.missing_package import describe_missing  # noqa: PLC0415 - quick help

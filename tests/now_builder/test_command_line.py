@@ -16,6 +16,7 @@ import typer
 from pydantic import Field
 from typer.testing import CliRunner
 
+from now_builder.cli import main
 from now_builder.command_line import Fields, Program, set_up_logging
 from now_builder.config import Strict
 from now_builder.errors import ConfigError, NowError
@@ -194,6 +195,23 @@ def test_connections_that_ctrl_c_cancels_are_no_errors(quiet, caplog):
     for problem in (asyncio.CancelledError(), ValueError("kept")):
         logging.getLogger("asyncio").error("in a callback", exc_info=problem)
     assert [record.exc_info[0] for record in caplog.records] == [ValueError]
+
+
+@pytest.mark.parametrize(
+    "words", [["tokenize", "CRAWL", "FILE"], ["simweb", "make", "FILE"], ["fetch-now", "FILE"]]
+)
+def test_a_path_that_cannot_be_written_is_one_line(
+    quiet, monkeypatch, capsys, small_crawl, tmp_path, words
+):
+    file = tmp_path / "file"
+    file.touch()
+    paths = {"CRAWL": str(small_crawl), "FILE": str(file)}
+    monkeypatch.setattr(sys, "argv", ["now-builder", *(paths.get(word, word) for word in words)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 1
+    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+    assert said == [f"error: {file}: cannot be read or written (File exists)"]
 
 
 def test_an_unknown_level_is_a_users_mistake(quiet, monkeypatch):
