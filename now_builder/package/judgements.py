@@ -13,7 +13,8 @@ from now_builder.formats.verdicts import Verdict, verdict_of
 def read_judgements(paths: Iterable[Path], plan: Iterable[Planned]) -> dict[str, Verdict]:
     """Read verdicts by page key from files with a column ``url`` or ``key`` and one ``matched``.
 
-    Two verdicts on one page that differ count as unsure. Lines about other pages are ignored.
+    Two verdicts on one page that differ count as unsure. Lines about other pages are ignored, and
+    so are those whose key and URL are of two pages: another crawl gives its pages the same keys.
 
     Args:
         paths: CSV (with a header) or Parquet each.
@@ -45,14 +46,21 @@ def _verdicts(
             path,
             f"columns {[str(name) for name in table.columns]}, expected url or key, and matched",
         )
+    columns = [name for name in ("key", "url") if name in table.columns]
     known = False
-    for number, (name, value) in enumerate(zip(table[column], table["matched"], strict=True), 2):
-        verdict = verdict_of(path, number, value)
-        for key in keys[column].get(str(name).strip(), []):
+    for number, cells in enumerate(zip(*(table[name] for name in columns), strict=True), 2):
+        verdict = verdict_of(path, number, table["matched"].iloc[number - 2])
+        named = [
+            set(keys[name].get(str(cell).strip(), []))
+            for name, cell in zip(columns, cells, strict=True)
+            if cell is not None and str(cell).strip()
+        ]
+        for key in sorted(set.intersection(*named)) if named else ():
             known = True
             yield key, verdict
     if not known:
-        raise FormatError(path, f"none of its {len(table)} lines names a {column} of the plan")
+        what = " and ".join(columns)
+        raise FormatError(path, f"none of its {len(table)} lines names a {what} of the plan")
 
 
 def relative(path: Path, release: Path) -> str:

@@ -163,6 +163,8 @@ def _standing(folder: Path, name: str, inputs: str) -> Vocabulary | None:
 
 def _make(corpus: Corpus, tokenizer: CaptionTokenizer, job: _Job) -> Vocabulary:
     name = tokenizer.name
+    # A run that is stopped while it cuts leaves no vocabulary beside another one's tokenizer.
+    (job.folder / f"{name}.vocab.json").unlink(missing_ok=True)
     tokenizer.save(job.folder / f"{name}.tokenizer.json")
     parts = job.folder / f".{name}.{os.getpid()}.tmp"  # what a kill leaves, the next run removes
     parts.mkdir()

@@ -237,6 +237,18 @@ def test_verdicts_are_read_from_csv_and_parquet_by_url_and_key(
     }  # fmt: skip
 
 
+def test_a_verdict_on_another_crawls_page_of_the_same_key_is_ignored(tmp_path: Path) -> None:
+    rows = [
+        (line(0).key, line(0).url, "match"), (line(1).key, "http://other.test/", "match"),
+        (line(2).key, "", "mismatch"), ("", line(3).url, "match"), ("", "", "match"),
+    ]  # fmt: skip
+    text = "".join(f"{key},{url},{word}\n" for key, url, word in rows)
+    (tmp_path / "audit.csv").write_text(f"key,url,matched\n{text}", encoding="utf-8")
+    assert judged(tmp_path / "audit.csv") == {
+        line(0).key: "match", line(2).key: "mismatch", line(3).key: "match",
+    }  # fmt: skip
+
+
 def test_the_words_of_an_audit_are_verdicts(tmp_path: Path) -> None:
     words = ["match", "mismatch", "unsure", "Yes", "0", ""]
     rows = "".join(f"{line(number).url},{word}\n" for number, word in enumerate(words))

@@ -238,6 +238,24 @@ def test_what_stands_is_left_alone_and_what_changed_is_made_again(
     assert contents(folder) == contents(again)
 
 
+def test_stopped_with_other_settings_the_old_ones_find_no_foreign_tokenizer(
+    small_crawl: Path, captions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "captions"
+    tokenize(small_crawl, folder, LEARN)
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    smaller = LEARN.model_copy(update={"bpe_vocabulary": 320})
+    with monkeypatch.context() as patched:
+        patched.setattr("now_builder.tokenize.run.ShardCutter.cut_all", stop)
+        with pytest.raises(KeyboardInterrupt):
+            tokenize(small_crawl, folder, smaller)
+    assert tokenize(small_crawl, folder, LEARN).made == ["bpe"]
+    assert contents(folder) == contents(captions)
+
+
 def test_new_pages_make_everything_again(small_crawl: Path, tmp_path: Path) -> None:
     captures, folder = tmp_path / "captures", tmp_path / "captions"
     captures.mkdir()
