@@ -478,8 +478,9 @@ def _values(event: dict[str, Any], name: str) -> list[str]:
 def _is_short(body: bytes, headers: dict[str, str]) -> bool:
     """Whether a body is shorter than announced; unknown, so false, for a compressed one."""
     length = headers.get("content-length", "")
-    known = "content-encoding" not in headers and length.isdecimal() and len(length) < 20
-    return known and len(body) < int(length)
+    if "content-encoding" in headers or not length.isdecimal():
+        return False
+    return len(length) > 19 or len(body) < int(length)  # int takes some thousand digits alone
 
 
 def check_answer(status: int, headers: dict[str, str]) -> None:
