@@ -268,6 +268,7 @@ def _write_captions(folder: _Folder) -> dict[str, str]:
 def _write_images(folder: _Folder) -> list[Pair]:
     """Copy features in the order of the images; return rows with the features' hashes."""
     from now_builder.formats.features import (  # noqa: PLC0415 - h5py is heavy
+        OF_FILE,
         FeatureBatch,
         open_features,
         write_features,
@@ -278,9 +279,7 @@ def _write_images(folder: _Folder) -> list[Pair]:
     with open_features(folder.release / DATA_FOLDER / "test.h5") as features:
         half = features.dataset.dtype.itemsize == 2
         attributes = {
-            name: str(value)
-            for name, value in features.attributes.items()
-            if name not in {"format", "complete"}
+            name: str(value) for name, value in features.attributes.items() if name not in OF_FILE
         }
 
         def batches() -> Iterator[FeatureBatch]:

@@ -9,11 +9,11 @@ from now_builder.formats.release import Reject
 from now_builder.formats.shard import CaptureRow, Planned
 from now_builder.formats.split import SPLITS, Split, SplitPlan
 from now_builder.formats.statistics import ranked
-from now_builder.formats.urls import canonical
 from now_builder.formats.verdicts import Verdict
 from now_builder.package.duplicates import NearCaptions, SameCaptions
 from now_builder.package.screenshots import PhashIndex
 from now_builder.package.settings import ReleaseSettings
+from now_builder.urls import canonical
 
 
 @dataclass(frozen=True, slots=True)

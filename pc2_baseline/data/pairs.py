@@ -226,10 +226,10 @@ class DataIdentity:
     """What tells the data of a training from others.
 
     Attributes:
-        fingerprints: Of each split, see :attr:`ReleaseReader.fingerprints`.
-        features_sha256: Of each split's feature file, see
-            :func:`~now_builder.formats.release.features_hashes`.
-        vocabulary_sha256: See :func:`hash_of_vocabulary`; ``None`` where it is not known.
+        fingerprints: Fingerprint of each split, as :attr:`ReleaseReader.fingerprints` returns it.
+        features_sha256: SHA-256 of each split's feature file, from the manifest; empty without one.
+        vocabulary_sha256: Hash of the vocabulary, as :func:`hash_of_vocabulary` returns it;
+            ``None`` where it is not known.
     """
 
     fingerprints: dict[Split, str]
@@ -290,7 +290,7 @@ class ReleaseReader:
         """Fingerprint of each split that is there; no features are read."""
         return {split: self.fingerprint(split) for split in SPLITS if self._path(split).exists()}
 
-    @property
+    @cached_property
     def identity(self) -> DataIdentity:
         """What tells these data from others; no features are read."""
         vocabulary = hash_of_vocabulary(self.vocabulary)

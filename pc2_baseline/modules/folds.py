@@ -55,7 +55,13 @@ def assign_folds(
 def _share_out(
     fold_of_group: Int[np.ndarray, " groups"], order: Int[np.ndarray, " groups"], folds: int
 ) -> None:
-    """Give each fold two groups, where one has filled a fold: from the folds that have most."""
+    """Move small groups, from the folds with the most groups, until each fold has at least two.
+
+    Args:
+        fold_of_group: Fold of each group; changed in place.
+        order: Groups, the largest first.
+        folds: Number of folds; there are at least twice as many groups.
+    """
     while (held := np.bincount(fold_of_group, minlength=folds)).min() < 2:
         smallest = order[fold_of_group[order] == held.argmax()][-1]
         fold_of_group[smallest] = held.argmin()

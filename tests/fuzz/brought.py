@@ -15,9 +15,9 @@ from now_builder.detect.labels.mapping import read_mapping
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.beliefs import read_beliefs
 from now_builder.formats.shard import Planned
-from now_builder.formats.urls import canonical, site_of
 from now_builder.package.judgements import read_judgements
 from now_builder.tokenize.custom import CustomTokenizer
+from now_builder.urls import canonical, site_of
 from pc2_baseline.analysis.truth import read_truth
 from pc2_baseline.config import read_settings
 

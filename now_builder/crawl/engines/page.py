@@ -29,7 +29,7 @@ from now_builder.crawl.politeness.scheduler import Scheduler
 from now_builder.crawl.settings import CrawlSettings
 from now_builder.errors import NowError
 from now_builder.formats.shard import Capture, CaptureRow, Planned, Status
-from now_builder.formats.urls import canonical, site_of
+from now_builder.urls import canonical, site_of
 
 _log = logging.getLogger(__name__)
 _MESSAGE = 500

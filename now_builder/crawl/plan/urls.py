@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.shard import Planned
-from now_builder.formats.urls import canonical, site_of
+from now_builder.urls import canonical, site_of
 
 _NOTE = re.compile(r"\t|\s#")
 """What ends the URL on a line of a text list; a fragment follows its URL without a space."""

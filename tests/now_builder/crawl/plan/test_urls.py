@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from now_builder.crawl.plan.urls import extend_plan, read_hosts, read_urls
 from now_builder.crawl.storage.shard_tracker import find_duplicates
 from now_builder.errors import ConfigError, FormatError
-from now_builder.formats.urls import canonical
+from now_builder.urls import canonical
 
 
 @pytest.mark.parametrize(
