@@ -64,11 +64,16 @@ class CaptureRow:
             undecided.
         lang_declared: language that the page declares.
         charset: encoding used.
-        charset_source: ``bom``, ``header``, ``meta``, ``xml``, ``utf-8``, ``detected`` or
-            ``default``.
+        charset_source: ``bom``, ``header``, ``meta``, ``xml``, ``utf-8``, ``browser``,
+            ``detected`` or ``default``.
+        charset_browser: encoding by which the browser read the page that is in the screenshot
+            (``document.characterSet``, in lower case).
         fetched_at: UTC, ISO 8601.
         sha256: hash of the screenshot's file bytes.
         phash: 64-bit perceptual hash of the screenshot, hexadecimal.
+        ink: share of the screenshot's pixels, in [0, 1], that are not of its commonest colour, to a
+            sixteenth of each channel.
+        ink_below: the same of the part below a page's header, without the upper fifth.
         load_state: ``settled``, or ``partial`` when the page never came to rest.
         duplicate_of: key of the first URL with the same canonical form.
         elapsed_s: seconds spent on this page.
@@ -89,6 +94,7 @@ class CaptureRow:
     content_type: str | None = None
     charset: str | None = None
     charset_source: str | None = None
+    charset_browser: str | None = None
     title: str | None = None
     caption: str | None = None
     caption_source: str | None = None
@@ -99,6 +105,8 @@ class CaptureRow:
     sha256: str | None = None
     html_sha256: str | None = None
     phash: str | None = None
+    ink: float | None = None
+    ink_below: float | None = None
     load_state: str | None = None
     duplicate_of: str | None = None
     robots: str | None = None
@@ -204,7 +212,10 @@ def image_kind(screenshot: bytes) -> Literal["png", "webp"]:
 _ELEMENTS_FORMAT = "now-elements/1"
 _PLAN, _CAPTURES = "now-plan/1", "now-captures/1"
 _ROWS = re.compile(r"(\d{5})\.parquet", re.ASCII)
-_LATER: dict[str, Any] = {"lot": -1, "timings": None, "overlays": []}
+_LATER: dict[str, Any] = {
+    "lot": -1, "timings": None, "overlays": [], "charset_browser": None, "ink": None,
+    "ink_below": None,
+}  # fmt: skip
 """Columns that older files lack, and their values for these."""
 
 _REQUIRED = {"key", "shard", "url", "url_canonical", "site", "status"}
