@@ -71,9 +71,9 @@ class CaptureRow:
         fetched_at: UTC, ISO 8601.
         sha256: hash of the screenshot's file bytes.
         phash: 64-bit perceptual hash of the screenshot, hexadecimal.
-        ink: share of the screenshot's pixels, in [0, 1], that are not of its commonest colour, to a
-            sixteenth of each channel.
-        ink_below: the same of the part below a page's header, without the upper fifth.
+        ink: share of the screenshot, in [0, 1], on which there is something to see:
+            :func:`now_builder.formats.ink.ink_shares`.
+        ink_middle: the same of its middle, without the upper and the lower fifth.
         load_state: ``settled``, or ``partial`` when the page never came to rest.
         duplicate_of: key of the first URL with the same canonical form.
         elapsed_s: seconds spent on this page.
@@ -106,7 +106,7 @@ class CaptureRow:
     html_sha256: str | None = None
     phash: str | None = None
     ink: float | None = None
-    ink_below: float | None = None
+    ink_middle: float | None = None
     load_state: str | None = None
     duplicate_of: str | None = None
     robots: str | None = None
@@ -214,7 +214,7 @@ _PLAN, _CAPTURES = "now-plan/1", "now-captures/1"
 _ROWS = re.compile(r"(\d{5})\.parquet", re.ASCII)
 _LATER: dict[str, Any] = {
     "lot": -1, "timings": None, "overlays": [], "charset_browser": None, "ink": None,
-    "ink_below": None,
+    "ink_middle": None,
 }  # fmt: skip
 """Columns that older files lack, and their values for these."""
 

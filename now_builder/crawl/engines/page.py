@@ -28,6 +28,7 @@ from now_builder.crawl.politeness.robots import PRODUCT, Decision, Robots
 from now_builder.crawl.politeness.scheduler import Scheduler
 from now_builder.crawl.settings import CrawlSettings
 from now_builder.errors import NowError
+from now_builder.formats.ink import ink_shares
 from now_builder.formats.shard import Capture, CaptureRow, Planned, Status
 from now_builder.urls import canonical, site_of
 
@@ -184,6 +185,7 @@ def _describe(
     caption, source = choose(candidates, fallback=fallback)
     with Image.open(io.BytesIO(result.screenshot)) as picture:
         phash = str(imagehash.phash(picture))
+        ink, ink_middle = ink_shares(picture)
         screenshot = result.screenshot if settings.image == "png" else _to_webp(picture)
     described = replace(
         row,
@@ -198,6 +200,8 @@ def _describe(
         sha256=hashlib.sha256(screenshot).hexdigest(),
         html_sha256=hashlib.sha256(result.html).hexdigest(),
         phash=phash,
+        ink=ink,
+        ink_middle=ink_middle,
         load_state="settled" if result.settled else "partial",
         overlays=result.overlays,
     )
