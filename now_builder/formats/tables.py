@@ -27,6 +27,7 @@ def schema_of(kind: type, version: str | None = None) -> Any:
         int: pa.int32(),
         int | None: pa.int32(),
         float: pa.float64(),
+        float | None: pa.float64(),
         list[str]: pa.list_(pa.string()),
     }
     columns = [(f.name, types.get(f.type, pa.string())) for f in fields(kind)]

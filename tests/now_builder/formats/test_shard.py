@@ -55,7 +55,13 @@ def row(key: str, **changes) -> CaptureRow:
     return replace(CaptureRow(key, url, url, "site.test", "ok", caption="a"), **changes)
 
 
-@pytest.mark.parametrize("column", ["timings", "overlays"])
+def test_shares_of_ink_are_stored_whether_there_are_any_or_not(tmp_path: Path) -> None:
+    rows = [row("00000_0000", ink=0.25, ink_middle=0.0), row("00000_0001", status="failed")]
+    write_shard(tmp_path, 0, rows, [])
+    assert read_rows(tmp_path) == rows
+
+
+@pytest.mark.parametrize("column", ["timings", "overlays", "charset_browser", "ink", "ink_middle"])
 def test_captures_from_before_a_column_was_added_still_read(tmp_path: Path, column: str) -> None:
     rows = [row("00000_0000"), row("00000_0001", status="failed", error="timeout")]
     write_shard(tmp_path, 0, rows, [capture("00000_0000")])
