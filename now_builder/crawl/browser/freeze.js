@@ -1,25 +1,25 @@
 // Stop what moves, so that the same page gives the same picture.
-async () => {
+(limits) => {
   for (const animation of document.getAnimations()) {
+    // One that follows the scroll is where it belongs; a paused one waits for something.
+    if (animation.playState !== "running" || !(animation.timeline instanceof DocumentTimeline))
+      continue;
     try {
-      const timing = animation.effect && animation.effect.getComputedTiming();
-      if (timing && Number.isFinite(timing.endTime)) animation.finish();
-      else animation.cancel();
+      if (Number.isFinite(animation.effect?.getComputedTiming().endTime)) animation.finish();
+      // Of a carousel without end the first slide is shown, which it may hide at its very start.
+      else { animation.pause(); animation.currentTime = limits.slide; }
     } catch { /* an animation of a kind that cannot end */ }
   }
   for (const player of document.querySelectorAll("video, audio")) player.pause();
-  if (document.activeElement && document.activeElement !== document.body
-    && document.activeElement.blur) document.activeElement.blur();
+  const focused = document.activeElement;
+  const hasFocus = Boolean(focused && focused !== document.body && focused.blur);
+  if (hasFocus) focused.blur();
+  const scrolled = window.scrollX !== 0 || window.scrollY !== 0;
   window.scrollTo({ left: 0, top: 0, behavior: "instant" });
-  const frame = () => new Promise((resolve) => {
-    requestAnimationFrame(resolve);
-    setTimeout(resolve, 100);
-  });
-  await frame();
-  await frame();
   return {
     url: location.href,
     contentType: document.contentType,
+    stirred: hasFocus || scrolled,
     descriptions: [...document.querySelectorAll("meta[name][content]")]
       .filter((meta) => meta.getAttribute("name").trim().toLowerCase() === "description")
       .map((meta) => meta.getAttribute("content")),

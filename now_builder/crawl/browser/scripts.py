@@ -9,8 +9,21 @@ def _read(name: str) -> str:
     return files("now_builder.crawl.browser").joinpath(name).read_text(encoding="utf-8")
 
 
-SETTLE, FREEZE = _read("settle.js"), _read("freeze.js")
-"""Functions: one waits until the page is at rest, the other stops what moves."""
+_LIMITS = (
+    "{quiet: 150, moved: 300, late: 1500, endless: 2000, share: 0.005, finished: 200, slide: 1000}"
+)
+"""Milliseconds: without a change until a page is at rest, and where a script moves something step
+by step; for which a page may still fetch scripts and pictures, and an element may change until it
+counts as one that never ends. Share of the screen below which an element may change unnoticed. Most
+animations that are brought to their end. Milliseconds at which one without end is shown."""
+
+WATCH = f"void (globalThis.watched = ({_read('settle.js')})({_LIMITS}))"
+WATCHED = "globalThis.watched?.()"
+"""Watches the document; and whether it is at rest, with the number of changes so far, or nothing
+where it is not watched yet."""
+
+FREEZE = f"({_read('freeze.js')})({_LIMITS})"
+"""Stops what moves; its value is the document's address, type and descriptions."""
 
 HIDE_OVERLAYS = f"({_read('overlays.js')})({_read('overlays.json')})"
 """Hides cookie and consent overlays, found by listed rules or by what they say, never clicked; its

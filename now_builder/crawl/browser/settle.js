@@ -1,21 +1,65 @@
-// Wait until the page is at rest: fonts, pictures on the screen, a DOM that no longer changes.
-async (limits) => {
+// Watch the page, and return a function that says whether what is seen of it is at rest.
+(limits) => {
   const begun = performance.now();
-  let changed = begun;
-  // Scripts that were added now, by the time at which nobody waits for them any more.
+  // The last change that can have been seen, and how many there were.
+  let changed = begun, changes = 0, moved = false, endless = false;
+  // Scripts and style sheets that were added now, by the time at which nobody waits for them.
   const coming = new Map();
-  const noted = (records) => {
-    if (records.length) changed = performance.now();
-    for (const node of records.flatMap((record) => [...record.addedNodes])) {
-      if (node.localName !== "script" || !node.src) continue;
-      coming.set(node, performance.now() + limits.late);
-      for (const end of ["load", "error"])
-        node.addEventListener(end, () => { coming.delete(node); changed = performance.now(); });
+  // Elements whose attributes change: the first and the last time at which they did, and how often.
+  const restless = new Map();
+
+  const STYLING = new Set(["html", "body", "link", "style"]);
+  const note = () => { changed = performance.now(); changes += 1; };
+  const isFetched = (node) => (node.localName === "script" && node.src)
+    || (node.localName === "link" && node.href && /\bstylesheet\b/i.test(node.rel));
+  const expect = (node) => {
+    if (coming.has(node)) return;
+    coming.set(node, performance.now() + limits.late);
+    for (const end of ["load", "error"])
+      node.addEventListener(end, () => { coming.delete(node); note(); }, { once: true });
+  };
+  const isSeen = (element) => {
+    if (STYLING.has(element.localName)) return true;
+    const box = element.getBoundingClientRect();
+    const width = Math.min(box.right, innerWidth) - Math.max(box.left, 0);
+    const height = Math.min(box.bottom, innerHeight) - Math.max(box.top, 0);
+    return width > 0 && height > 0 && width * height >= limits.share * innerWidth * innerHeight;
+  };
+  const noteAttributes = (elements) => {
+    const now = performance.now();
+    for (const element of elements) {
+      if (isFetched(element)) expect(element);
+      if (!isSeen(element)) continue;
+      let [first, last, times] = restless.get(element) || [now, now, 0];
+      if (now - last > limits.endless) [first, times] = [now, 0];
+      restless.set(element, [first, now, times + 1]);
+      // What changes without end, such as a ticker, is not waited for.
+      if (now - first > limits.endless) { endless = true; continue; }
+      note();
+      moved = moved || times >= 2;
     }
   };
-  const observer = new MutationObserver(noted);
-  observer.observe(document, { subtree: true, childList: true, characterData: true });
-  const pause = (milliseconds) => new Promise((resolve) => setTimeout(resolve, milliseconds));
+  const noteRecords = (records) => {
+    const elements = new Set();
+    for (const record of records) {
+      if (record.type === "attributes") { elements.add(record.target); continue; }
+      note();
+      for (const node of record.addedNodes) {
+        if (node.nodeType !== Node.ELEMENT_NODE) continue;
+        for (const part of [node, ...node.querySelectorAll("script, link")])
+          if (isFetched(part)) expect(part);
+      }
+    }
+    noteAttributes(elements);
+  };
+  const observer = new MutationObserver(noteRecords);
+  observer.observe(document, {
+    subtree: true, childList: true, characterData: true, attributes: true,
+  });
+  // What the renderer reports as painted: shifts, and pictures and texts larger than all before.
+  const painted = new PerformanceObserver((list) => { if (list.getEntries().length) note(); });
+  for (const type of ["layout-shift", "largest-contentful-paint"]) painted.observe({ type });
+
   // What the browser leaves to the page's scripts, many load at a first sign of life alone. These
   // are no gestures: nothing scrolls, nothing is tapped, and a touch that is cancelled has no
   // meaning to a page.
@@ -42,13 +86,29 @@ async (limits) => {
       && getComputedStyle(picture).display !== "none";
   });
   const awaited = () => [...coming.values()].some((until) => performance.now() < until);
-  if (limits.milliseconds > 0) wake();
-  let settled = false;
-  while (!settled && performance.now() - begun < limits.milliseconds) {
-    await pause(25);
-    settled = performance.now() - changed >= limits.quiet && document.fonts.status === "loaded"
-      && document.readyState !== "loading" && !awaited() && !loading();
-  }
-  observer.disconnect();
-  return settled;
+  // Bring what moves by style to its end, as it would be a moment later; scripts may go on then.
+  let looked = -1, finished = 0;
+  const finish = () => {
+    if (looked === changes) return;
+    for (const animation of document.getAnimations()) {
+      if (finished >= limits.finished || animation.playState !== "running"
+        || !(animation.timeline instanceof DocumentTimeline)
+        || !Number.isFinite(animation.effect?.getComputedTiming().endTime)) continue;
+      try { animation.finish(); } catch { continue; }
+      finished += 1;
+      note();
+    }
+    looked = changes;
+  };
+
+  wake();
+  return () => {
+    noteRecords(observer.takeRecords());
+    if (painted.takeRecords().length) note();
+    finish();
+    const rest = performance.now() - changed >= (moved ? limits.moved : limits.quiet)
+      && document.fonts.status === "loaded" && document.readyState !== "loading"
+      && Boolean(document.body) && !awaited() && !loading();
+    return { rest, changes, endless, body: Boolean(document.body) };
+  };
 }

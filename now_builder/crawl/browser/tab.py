@@ -2,26 +2,29 @@
 
 import asyncio
 import base64
+import io
 import json
 import re
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
+from PIL import Image
 from playwright.async_api import CDPSession, Page
 from playwright.async_api import Error as PlaywrightError
 
 from now_builder.crawl.browser.exchange import Exchanges
-from now_builder.crawl.browser.scripts import ELEMENTS, FREEZE, HIDE_OVERLAYS, SETTLE
+from now_builder.crawl.browser.scripts import ELEMENTS, FREEZE, HIDE_OVERLAYS, WATCH, WATCHED
 from now_builder.crawl.browser.visit import Ask, VisitError, VisitRecord, VisitResult
 from now_builder.crawl.caption.charset import whole_characters
 from now_builder.crawl.politeness.opt_outs import retry_after_s
 from now_builder.crawl.politeness.proxy import Proxy
 from now_builder.crawl.settings import CrawlSettings
-from now_builder.formats.shard import HEIGHT, TRANSFER_HEADERS, WIDTH, read_element
+from now_builder.formats.ink import ink_shares, is_blank
+from now_builder.formats.shard import HEIGHT, TRANSFER_HEADERS, WIDTH, Element, read_element
 
 SCALE = 2
 SCREEN = {"width": WIDTH // SCALE, "height": HEIGHT // SCALE}
@@ -34,14 +37,17 @@ _MOST_DOCUMENTS, _MOST_OF_ONE_URL = 10, 4
 """Documents one after the other, until a page counts as one that never stays. One that loads
 itself again is told by its URL: each time costs the host a request, and a slow machine the time."""
 
-_QUIET_MS = 150
-_LATE_MS = 1500
-"""How long a page at rest may still fetch scripts and pictures."""
+_POLL_S = 0.03
+_PATIENCE = 0.18
+"""Share of a page's time within which its renderer must answer while it comes to rest."""
 
 _CHUNK = 1 << 20
 
 _ANSWER, _LOAD, _LATE_LOAD, _SETTLE = 0.85, 0.6, 0.8, 0.87
 """Shares of the page's time by which it must answer, load (even a late answer), and rest."""
+
+_FEW = 20
+"""Characters on a screen too few to say whether a page hides its text."""
 
 _HALF = re.compile(r"\\ud[89a-f]")
 """How JSON writes half a surrogate pair."""
@@ -76,6 +82,26 @@ class _Document:
     whole: bool
     robots_tags: list[str]
     tdm: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Rest:
+    """How a page came to rest, and the number of changes seen till then."""
+
+    settled: bool
+    changes: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Page:
+    """What a document at rest has on its first screen; ``whole`` if all of it was read."""
+
+    document: _Document
+    url: str
+    elements: list[Element]
+    whole: bool
+    descriptions: list[str]
+    overlays: list[str]
 
 
 class _Moved(Exception):  # noqa: N818 - no error: the page went on to another document
@@ -196,7 +222,8 @@ class Tab:
 
     def _requested(self, event: dict[str, Any]) -> None:
         if event["frameId"] == self._frame and event.get("disposition") == "currentTab":
-            self._leaving = not event["url"].startswith(("javascript:", "mailto:", "tel:"))
+            # What an app or a mail program is asked for leaves the page where it is.
+            self._leaving = event["url"].startswith(("http:", "https:", "about:"))
 
     def _stopped(self, event: dict[str, Any]) -> None:
         if event["frameId"] == self._frame:
@@ -329,9 +356,11 @@ class Tab:
     async def _capture_at_rest(self) -> VisitResult:
         while True:
             try:
-                settled = await self._settle()
-                if not self._leaving or self._limits.left(_LOAD) <= 0:
-                    return await self._capture(settled=settled)
+                loaded = await self._load()
+                seconds = min(self._limits.settle_s, self._limits.left(_SETTLE))
+                result = await self._capture(loaded, time.monotonic() + seconds)
+                if result is not None:
+                    return result
             except _Moved:
                 pass
             if self._limits.left(_SETTLE) <= 0:
@@ -342,29 +371,102 @@ class Tab:
         late = min(self._limits.left(_LATE_LOAD), 0.1 * self._limits.seconds)
         return max(self._limits.left(_LOAD), late)
 
-    async def _settle(self) -> bool:
-        """Wait until the page is loaded and at rest, within the limits of each; return if it is."""
-        with self._record.timer.step("load"):
-            loaded = await self._load()
-        seconds = min(self._limits.settle_s, self._limits.left(_SETTLE))
-        arguments = f"{{milliseconds: {1000 * seconds:.0f}, quiet: {_QUIET_MS}, late: {_LATE_MS}}}"
-        with self._record.timer.step("settle"):
-            limit_s = seconds + 0.08 * self._limits.seconds
-            rest = await self._evaluate(f"({SETTLE})({arguments})", limit_s)
-        return bool(rest) and loaded
-
     async def _load(self) -> bool:
         """Wait for the load and stop what is late; return whether all was loaded in time."""
-        loading = _waited(self._loaded.wait(), self._load_time())
-        loaded = await self._within(loading, self._limits.left(), "timeout", "load")
-        if not loaded:
-            stop = self._session.send("Page.stopLoading")
-            await self._within(stop, 2.0, "renderer_hung", "stop loading")
-        return loaded
+        with self._record.timer.step("load"):
+            loading = _waited(self._loaded.wait(), self._load_time())
+            loaded = await self._within(loading, self._limits.left(), "timeout", "load")
+            if not loaded:
+                stop = self._session.send("Page.stopLoading")
+                await self._within(stop, 2.0, "renderer_hung", "stop loading")
+            return loaded
 
-    async def _capture(self, *, settled: bool) -> VisitResult:
+    async def _capture(self, loaded: bool, until: float) -> VisitResult | None:  # noqa: FBT001
+        """Capture the loaded page at rest; one that shows too little is looked at again.
+
+        A page whose first screen is empty, or hides most of its texts, may be about to show them:
+        it is captured once more after each change, until its time to come to rest is over.
+
+        Args:
+            loaded: Whether all was loaded in time.
+            until: When the page must be at rest, on the monotonic clock.
+
+        Returns:
+            The capture; ``None`` if the page is about to go to another document.
+        """
+        while True:
+            with self._record.timer.step("settle"):
+                rest = await self._rest(until)
+            if self._leaving and self._limits.left(_LOAD) > 0:
+                return None
+            settled = loaded and rest.settled
+            page = await self._read()
+            if _hides_its_text(page.elements) and await self._changes(rest, until):
+                continue
+            with self._record.timer.step("screenshot"):
+                screenshot = await self._screenshot()
+                picture = await asyncio.to_thread(_decode, screenshot)
+                ink = ink_shares(picture)
+            if self._documents.get(self._loader) is not page.document:
+                raise _Moved
+            empty = is_blank(ink[1])
+            if empty and await self._changes(rest, until):
+                continue
+            self._record.final_url = page.url
+            return VisitResult(
+                html=page.document.body,
+                screenshot=screenshot,
+                picture=picture,
+                ink=ink,
+                elements=page.elements,
+                settled=settled and page.whole and not empty,
+                scripted=page.descriptions,
+                robots_tags=page.document.robots_tags,
+                tdm=page.document.tdm,
+                exchanges=self._exchanges.chain_to(self._loader),
+                overlays=page.overlays,
+            )
+
+    async def _rest(self, until: float) -> _Rest:
+        """Wait until nothing that is seen changes any more, or the time for it is over."""
+        while True:
+            state = await self._watched()
+            late = time.monotonic() >= until
+            if state["rest"] or (late and state["body"]):
+                return _Rest(state["rest"] and not state["endless"], state["changes"])
+            if late and not self._leaving:
+                raise VisitError("no_body", "the document ended within its head")
+            if self._leaving and self._limits.left(_LOAD) > 0 and late:
+                return _Rest(settled=False, changes=0)
+            await self._within(asyncio.sleep(_POLL_S), 1.0, "timeout", "")
+
+    async def _changes(self, rest: _Rest, until: float) -> bool:
+        """Wait for a change since the page was at rest; ``False`` if there is none in time."""
+        with self._record.timer.step("settle"):
+            while time.monotonic() < until:
+                if (await self._watched())["changes"] != rest.changes:
+                    return True
+                await self._within(asyncio.sleep(2 * _POLL_S), 1.0, "timeout", "")
+            return False
+
+    async def _watched(self) -> dict[str, Any]:
+        """Return the state of the watched document.
+
+        The watcher has no timers and no promises: in a sandboxed document, none is ever called.
+        """
+        seconds = min(self._limits.left(), _PATIENCE * self._limits.seconds)
+        state = await self._evaluate(WATCHED, seconds)
+        if state is None:
+            await self._evaluate(WATCH, seconds)
+            state = await self._evaluate(WATCHED, seconds)
+        return dict(state)
+
+    async def _read(self) -> _Page:
+        """Stop what moves, and read what is on the screen."""
         with self._record.timer.step("freeze"):
-            state = await self._evaluate(f"({FREEZE})()", self._limits.left())
+            state = await self._evaluate(FREEZE, self._limits.left())
+            if state["stirred"]:  # scripts may follow the scroll or the loss of focus
+                await self._within(asyncio.sleep(2 * _POLL_S), 1.0, "timeout", "")
         if state["contentType"] not in _HTML:
             raise VisitError("not_html", state["contentType"])
         if not state["url"].startswith(("http://", "https://")):
@@ -378,22 +480,13 @@ class Tab:
                 overlays += await self._evaluate(HIDE_OVERLAYS, self._limits.left())
         with self._record.timer.step("elements"):
             found = await self._evaluate(ELEMENTS, self._limits.left())
-        with self._record.timer.step("screenshot"):
-            screenshot = await self._screenshot()
-        if self._documents.get(self._loader) is not document:
-            raise _Moved
-        self._record.final_url = state["url"]
-        whole = document.whole and not found["truncated"] and not self._proxy.exhausted
-        return VisitResult(
-            html=document.body,
-            screenshot=screenshot,
-            elements=[read_element(item) for item in found["elements"]],
-            settled=settled and whole,
-            scripted=[str(text) for text in state["descriptions"]],
-            robots_tags=document.robots_tags,
-            tdm=document.tdm,
-            exchanges=self._exchanges.chain_to(self._loader),
-            overlays=overlays,
+        return _Page(
+            document,
+            state["url"],
+            [read_element(item) for item in found["elements"]],
+            document.whole and not found["truncated"] and not self._proxy.exhausted,
+            [str(text) for text in state["descriptions"]],
+            overlays,
         )
 
     async def _screenshot(self) -> bytes:
@@ -453,6 +546,19 @@ class Tab:
             task.cancel()
             with suppress(asyncio.CancelledError, PlaywrightError, VisitError, _Moved):
                 await task
+
+
+def _hides_its_text(elements: Sequence[Element]) -> bool:
+    """Whether most of the text laid out on the screen is transparent, hidden or covered."""
+    texts = [(len(element.text), element.visible) for element in elements if element.text_box]
+    there = sum(length for length, _ in texts)
+    return there > _FEW and sum(length for length, seen in texts if seen) < there / 2
+
+
+def _decode(screenshot: bytes) -> Image.Image:
+    picture = Image.open(io.BytesIO(screenshot))
+    picture.load()
+    return picture
 
 
 async def _waited(work: Coroutine[Any, Any, Any], seconds: float) -> bool:

@@ -4,6 +4,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from PIL import Image
+
 from now_builder.crawl.timings import StepTimer
 from now_builder.formats.shard import Element, Exchange
 
@@ -50,6 +52,8 @@ class VisitResult:
     Attributes:
         html: bytes of the main document as served, content encodings undone.
         screenshot: PNG of 720 x 1280 px.
+        picture: the same, decoded.
+        ink: shares of it and of its middle on which there is something to see.
         settled: whether the page was complete and came to rest.
         scripted: contents of ``<meta name=description>`` in the live DOM.
         exchanges: requests and responses that led to the main document; empty without a WARC.
@@ -58,6 +62,8 @@ class VisitResult:
 
     html: bytes
     screenshot: bytes
+    picture: Image.Image
+    ink: tuple[float, float]
     elements: list[Element]
     settled: bool
     scripted: list[str]

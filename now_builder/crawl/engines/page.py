@@ -28,7 +28,6 @@ from now_builder.crawl.politeness.robots import PRODUCT, Decision, Robots
 from now_builder.crawl.politeness.scheduler import Scheduler
 from now_builder.crawl.settings import CrawlSettings
 from now_builder.errors import NowError
-from now_builder.formats.ink import ink_shares
 from now_builder.formats.shard import Capture, CaptureRow, Planned, Status
 from now_builder.urls import canonical, site_of
 
@@ -183,10 +182,8 @@ def _describe(
         raise VisitError("opt_out", ", ".join(sorted(said)))
     candidates = with_scripted(page, result.scripted)
     caption, source = choose(candidates, fallback=fallback)
-    with Image.open(io.BytesIO(result.screenshot)) as picture:
-        phash = str(imagehash.phash(picture))
-        ink, ink_middle = ink_shares(picture)
-        screenshot = result.screenshot if settings.image == "png" else _to_webp(picture)
+    screenshot = result.screenshot if settings.image == "png" else _to_webp(result.picture)
+    ink, ink_middle = result.ink
     described = replace(
         row,
         charset=page.charset,
@@ -199,7 +196,7 @@ def _describe(
         lang_declared=page.lang,
         sha256=hashlib.sha256(screenshot).hexdigest(),
         html_sha256=hashlib.sha256(result.html).hexdigest(),
-        phash=phash,
+        phash=str(imagehash.phash(result.picture)),
         ink=ink,
         ink_middle=ink_middle,
         load_state="settled" if result.settled else "partial",
