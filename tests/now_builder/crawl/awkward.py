@@ -14,6 +14,7 @@ from typing import Self
 from .hostile import ANSWERS, HARMFUL, STREAMS
 
 TALL = 2000
+TEXT = "<p>" + "A page that shows too little is waited for. " * 16 + "</p>"
 
 
 def page(description: str | None, body: str = "<h1>Hello</h1>", head: str = "") -> bytes:
@@ -21,7 +22,7 @@ def page(description: str | None, body: str = "<h1>Hello</h1>", head: str = "") 
     return (
         '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>A page</title>'
         '<meta name="viewport" content="width=device-width">'
-        f"{meta}{head}</head><body>{body}</body></html>"
+        f"{meta}{head}</head><body>{body}{TEXT}</body></html>"
     ).encode()
 
 
@@ -41,7 +42,7 @@ def _png(side: int = 8) -> bytes:
 
 GBK = (
     '<html><head><title>旅行</title><meta name="description" content="北京最好吃的餐厅推荐，'
-    '全家人都喜欢"></head><body>欢迎光临</body></html>'
+    '全家人都喜欢"></head><body>' + "欢迎光临" * 800 + "</body></html>"
 )
 
 PAGES: dict[str, bytes] = {
@@ -91,7 +92,7 @@ PAGES: dict[str, bytes] = {
         " sessionStorage.n += '.'; location.reload() }</script>",
     ),
     "/moves": page("moves by script", "<script>location.replace('/plain')</script>"),
-    "/offers": page("offers a file", "<h1>Yours</h1><script>location = '/download'</script>"),
+    "/offers": page("offers a file", f"<h1>Yours</h1>{TEXT}<script>location = '/download'</script>"),
     "/font": page(
         "a font that never comes",
         '<p style="font-family: Never">text</p>',
