@@ -385,7 +385,8 @@ class Tab:
         """Capture the loaded page at rest; one that shows too little is looked at again.
 
         A page whose first screen is empty, or hides most of its texts, may be about to show them:
-        it is captured once more after each change, until its time to come to rest is over.
+        it is captured once more after each change, until its time to come to rest is over, and an
+        empty one then for the last time.
 
         Args:
             loaded: Whether all was loaded in time.
@@ -410,7 +411,8 @@ class Tab:
             if self._documents.get(self._loader) is not page.document:
                 raise _Moved
             empty = is_blank(ink[1])
-            if empty and await self._changes(rest, until):
+            if empty and time.monotonic() < until:
+                await self._changes(rest, until)  # a canvas or a frame may be drawn without one
                 continue
             self._record.final_url = page.url
             return VisitResult(

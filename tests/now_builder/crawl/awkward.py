@@ -17,12 +17,14 @@ TALL = 2000
 TEXT = "<p>" + "A page that shows too little is waited for. " * 16 + "</p>"
 
 
-def page(description: str | None, body: str = "<h1>Hello</h1>", head: str = "") -> bytes:
+def page(
+    description: str | None, body: str = "<h1>Hello</h1>", head: str = "", text: str = TEXT
+) -> bytes:
     meta = "" if description is None else f'<meta name="description" content="{description}">'
     return (
         '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>A page</title>'
         '<meta name="viewport" content="width=device-width">'
-        f"{meta}{head}</head><body>{body}{TEXT}</body></html>"
+        f"{meta}{head}</head><body>{body}{text}</body></html>"
     ).encode()
 
 
@@ -78,6 +80,12 @@ PAGES: dict[str, bytes] = {
         " animation: go 60s forwards } </style><i></i><b></b><u>underlined</u>"
         "<script>document.querySelector('u').animate([{ opacity: 1 }, { opacity: 0 }],"
         " { duration: 310, iterations: Infinity })</script>",
+    ),
+    "/app": page("asks for an app", head="<script>location = 'an-app://open'</script>"),
+    "/app-or-page": page(
+        "asks for an app, then shows a page",
+        head="<script>location = 'an-app://open';"
+        " setTimeout(() => { location = '/plain' }, 700)</script>",
     ),
     "/unload": page("asks to stay", "<script>onbeforeunload = () => 'stay'</script>"),
     "/forever": page("while(1)", "<p>before</p><script>while (true) {}</script>"),
@@ -146,6 +154,7 @@ class Awkward:
             "/slow": self._slow,
             "/slow-red.png": self._slow_picture,
             "/slow-script.js": self._slow_script,
+            "/slow.css": self._slow_style,
             "/endless": self._endless,
             "/drip": self._drip,
             "/truncated": self._truncated,
@@ -244,6 +253,9 @@ class Awkward:
         tag = "X-Robots-Tag: otherbot: noindex, nofollow\r\nX-Robots-Tag: noai"
         answers: dict[str, bytes] = {
             "/tagged": _response(200, html, page("tagged"), tag),
+            "/sandboxed": _response(
+                200, html, page("without scripts"), "Content-Security-Policy: sandbox"
+            ),
             "/404": _response(404, html, page("an error page")),
             "/500": _response(500, html, page("an error page")),
             "/401": _response(401, html, b"who?", 'WWW-Authenticate: Basic realm="x"'),
@@ -292,6 +304,11 @@ class Awkward:
     async def _slow_picture(self, writer: asyncio.StreamWriter) -> None:
         await asyncio.sleep(0.4)
         writer.write(_response(200, "image/png", _png()))
+        await writer.drain()
+
+    async def _slow_style(self, writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(0.7)
+        writer.write(_response(200, "text/css", b"main { display: block !important }"))
         await writer.drain()
 
     async def _slow_script(self, writer: asyncio.StreamWriter) -> None:
