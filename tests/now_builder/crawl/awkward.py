@@ -100,7 +100,7 @@ PAGES: dict[str, bytes] = {
         " sessionStorage.n += '.'; location.reload() }</script>",
     ),
     "/moves": page("moves by script", "<script>location.replace('/plain')</script>"),
-    "/offers": page("offers a file", f"<h1>Yours</h1>{TEXT}<script>location = '/download'</script>"),
+    "/offers": page("offers a file", f"{TEXT}<script>location = '/download'</script>"),
     "/font": page(
         "a font that never comes",
         '<p style="font-family: Never">text</p>',
