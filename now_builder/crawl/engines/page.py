@@ -185,7 +185,7 @@ def _describe(
     caption, source = choose(candidates, fallback=fallback)
     with Image.open(io.BytesIO(result.screenshot)) as picture:
         phash = str(imagehash.phash(picture))
-        ink, ink_middle = ink_shares(picture)
+        ink, ink_middle = ink_shares(picture, result.elements)
         screenshot = result.screenshot if settings.image == "png" else _to_webp(picture)
     described = replace(
         row,
