@@ -1,21 +1,34 @@
 """How much there is to see on a screenshot."""
 
+from collections.abc import Iterator, Sequence
+
 import numpy as np
 from PIL import Image
+
+from now_builder.formats.shard import Box, Element
 
 _SQUARE = 16
 """Side of a square in pixels: about half a line of text."""
 _CONTRAST = 32
 _BLANK = 0.015
+"""Some thirty squares: more than a spinner, fewer than a line of three words has."""
+_BARS = frozenset({
+    "header", "banner", "nav", "navigation", "footer", "contentinfo", "aside", "complementary",
+    "a", "link", "button",
+})  # fmt: skip
 
 
-def ink_shares(picture: Image.Image) -> tuple[float, float]:
+def ink_shares(picture: Image.Image, elements: Sequence[Element] = ()) -> tuple[float, float]:
     """Return the share of a screenshot that has ink, and that of its middle.
 
     A square of 16 x 16 px has ink where its brightness varies by 32 of 256 levels or more, as on
-    text, lines and photos; not on a ground of one colour or a gradient, on grey boxes in place of
+    text, lines and photos; not on a ground of one colour or a gradient, on pale boxes in place of
     content, and on what has hardly begun to fade in. The middle is without the upper and the lower
-    fifth, where headers, footers and bars stand.
+    fifth, where headers, footers and bars stand, but for the page's own text in them.
+
+    Args:
+        picture: The screenshot.
+        elements: Elements of the page in document order, which tell its own text from bars'.
     """
     light = np.asarray(picture.convert("L"))
     rows, columns = (side // _SQUARE for side in light.shape)
@@ -24,9 +37,27 @@ def ink_shares(picture: Image.Image) -> tuple[float, float]:
     brightest = strips.max(axis=1).reshape(squares).max(axis=2)
     darkest = strips.min(axis=1).reshape(squares).min(axis=2)
     ink = brightest - darkest >= _CONTRAST
-    return float(ink.mean()), float(ink[rows // 5 : rows - rows // 5].mean())
+    middle = np.zeros_like(ink)
+    middle[rows // 5 : rows - rows // 5] = True
+    for left, top, right, bottom in _own_texts(elements):
+        middle[_squares(top, bottom), _squares(left, right)] = True
+    return float(ink.mean()), float(ink[middle].mean())
 
 
 def is_blank(ink_middle: float) -> bool:
     """Whether a screenshot shows nothing in its middle, but for a spinner perhaps."""
     return ink_middle < _BLANK
+
+
+def _own_texts(elements: Sequence[Element]) -> Iterator[Box]:
+    """Yield where text is that is in no header, footer, bar, menu, link or button."""
+    in_bars: list[bool] = []
+    for element in elements:
+        is_bar = element.fixed or element.tag in _BARS or element.role in _BARS
+        in_bars.append(is_bar or (element.parent >= 0 and in_bars[element.parent]))
+        if element.text_box and element.visible and not in_bars[-1]:
+            yield element.text_box
+
+
+def _squares(start: float, end: float) -> slice:
+    return slice(int(start) // _SQUARE, -(-int(end) // _SQUARE))

@@ -8,6 +8,7 @@ import struct
 import tarfile
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -73,7 +74,7 @@ class CaptureRow:
         phash: 64-bit perceptual hash of the screenshot, hexadecimal.
         ink: share of the screenshot, in [0, 1], on which there is something to see:
             :func:`now_builder.formats.ink.ink_shares`.
-        ink_middle: the same of its middle, without the upper and the lower fifth.
+        ink_middle: the same of its middle, without header, footer and bars.
         load_state: ``settled``, or ``partial`` when the page never came to rest.
         duplicate_of: key of the first URL with the same canonical form.
         elapsed_s: seconds spent on this page.
@@ -126,7 +127,8 @@ class Element:
         box: border box in image px, clipped to the screen.
         tag: lower-case tag name.
         role: explicit ARIA role, else the implicit one of the tag, else ``""``.
-        text: the element's own text (its direct text nodes), at most 200 characters.
+        text: the element's own text (its direct text nodes), at most 200 characters; of a frame
+            its title or name, as its text is another document's.
         text_box: union of the lines of that text, in image px, or ``None``.
         visible: not hidden, transparent, clipped away, off screen or covered.
         visible_fraction: share of the border box on screen and not covered, in [0, 1].
@@ -378,24 +380,34 @@ def read_members(path: Path, skip: frozenset[str] = frozenset()) -> Iterator[Cap
     """
     parts: dict[str, bytes] = {}
     current = ""
-    try:
-        _check_end(path)
-        with tarfile.open(path, "r:") as tar:
-            for member in tar:
-                key, _, kind = member.name.partition(".")
-                if key in skip:
-                    continue
-                if key != current and parts:
-                    yield from_members(path, current, parts)
-                    parts = {}
-                current = key
-                parts[kind] = _content(path, tar, member)
-    except FileNotFoundError:
-        raise FormatError(path, "no such tar, though the shard's parquet is there") from None
-    except (tarfile.TarError, EOFError, OSError) as error:
-        raise FormatError(path, f"not a readable tar ({error})") from None
+    with _opened(path) as tar:
+        for member in tar:
+            key, _, kind = member.name.partition(".")
+            if key in skip:
+                continue
+            if key != current and parts:
+                yield from_members(path, current, parts)
+                parts = {}
+            current = key
+            parts[kind] = _content(path, tar, member)
     if parts:
         yield from_members(path, current, parts)
+
+
+def stream_elements(
+    captures: Path, keys: frozenset[str], shards: Iterable[int]
+) -> Iterator[tuple[str, list[Element]]]:
+    """Yield key and elements of some pages, passing over their pictures and sources.
+
+    Raises:
+        FormatError: If a tar is missing, torn, or has elements of an unknown form.
+    """
+    for path in (members_path(captures, shard) for shard in shards):
+        with _opened(path) as tar:
+            for member in tar:
+                key, _, kind = member.name.partition(".")
+                if key in keys and kind == "elements.json":
+                    yield key, _elements(path, key, _content(path, tar, member))
 
 
 @dataclass(frozen=True, slots=True)
@@ -430,6 +442,19 @@ def read_place(place: Place) -> bytes:
     with place.path.open("rb") as file:
         file.seek(place.offset)
         return file.read(place.size)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[tarfile.TarFile]:
+    """Open a shard's tar, and tell what is wrong with it."""
+    try:
+        _check_end(path)
+        with tarfile.open(path, "r:") as tar:
+            yield tar
+    except FileNotFoundError:
+        raise FormatError(path, "no such tar, though the shard's parquet is there") from None
+    except (tarfile.TarError, EOFError, OSError) as error:
+        raise FormatError(path, f"not a readable tar ({error})") from None
 
 
 def _check_end(path: Path) -> None:
@@ -467,8 +492,13 @@ def from_members(path: Path, key: str, parts: dict[str, bytes]) -> Capture:
     if screenshot is None or "html.gz" not in parts or "elements.json" not in parts:
         found = f"page {key}: found members {sorted(parts)}"
         raise FormatError(path, f"{found}, expected png or webp, html.gz, elements.json")
+    elements = _elements(path, key, parts["elements.json"])
+    return Capture(key, screenshot, _unpacked(path, key, parts["html.gz"]), elements)
+
+
+def _elements(path: Path, key: str, content: bytes) -> list[Element]:
     try:
-        tree = json.loads(parts["elements.json"])
+        tree = json.loads(content)
         version = tree["format"]
         elements = [read_element(item) for item in tree["elements"]]
     except (
@@ -478,7 +508,7 @@ def from_members(path: Path, key: str, parts: dict[str, bytes]) -> Capture:
     if version != _ELEMENTS_FORMAT:
         found = f"{key}.elements.json: format {version!r:.40}"
         raise FormatError(path, f"{found}, expected {_ELEMENTS_FORMAT}")
-    return Capture(key, screenshot, _unpacked(path, key, parts["html.gz"]), elements)
+    return elements
 
 
 def _unpacked(path: Path, key: str, packed: bytes) -> bytes:

@@ -10,7 +10,7 @@ from now_builder.formats.split import SplitPlan
 from now_builder.formats.statistics import SplitStatistics, ranked, summarize
 from now_builder.html import template_environment
 from now_builder.package.description import Description
-from now_builder.package.settings import FLAGS, MEASURED, ReleaseSettings
+from now_builder.package.settings import FLAGS, ReleaseSettings
 
 _SIZES = (
     (1_000, "n<1K"),
@@ -46,7 +46,7 @@ def write_card(about: Description, settings: ReleaseSettings, plan: SplitPlan) -
         size=size_category(about.statistics.pairs),
         origins=sorted({name for found in about.sources.values() for name in found}),
         flags=[flag for flag in FLAGS if any(flag in split.flags for split in splits.values())],
-        looked=not settings.dropped_flags.isdisjoint(MEASURED),
+        looked="consent_wall" in settings.dropped_flags,
         filters=[
             f"`{name} = {getattr(settings, name)}`"
             for name in _FILTERS

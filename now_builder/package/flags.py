@@ -8,6 +8,7 @@ from importlib.resources import files
 
 from phonenumbers import SUPPORTED_REGIONS, PhoneNumberMatcher
 
+from now_builder.formats.ink import is_blank
 from now_builder.formats.shard import CaptureRow
 from now_builder.formats.text import oddities
 
@@ -27,9 +28,9 @@ _REGIONS = {
 
 
 def flags_of(row: CaptureRow) -> frozenset[str]:
-    """Return the flags of a page by its caption (as crawled, not mended), title and HTTP status.
+    """Return the flags of a page by its caption (as crawled, not mended), title, status and ink.
 
-    Of :data:`now_builder.package.settings.FLAGS`, without those that are measured.
+    Of :data:`now_builder.package.settings.FLAGS`, without those that take more than its row.
     """
     caption = row.caption or ""
     found = set(oddities(caption))
@@ -41,7 +42,22 @@ def flags_of(row: CaptureRow) -> frozenset[str]:
         found.add("adult")
     if (row.http_status or 0) >= 400 or is_error(row.title or "", caption):
         found.add("error_page")
+    if row.ink_middle is not None and is_blank(row.ink_middle):
+        found.add("blank")
     return frozenset(found)
+
+
+def same_screenshots(rows: Iterable[CaptureRow]) -> frozenset[str]:
+    """Return the pages that look the same, byte for byte, as one of another caption on their site.
+
+    So do a site's pages behind one splash screen, consent wall or error; none is known to be right.
+    """
+    groups: dict[tuple[str, str], dict[str, str]] = {}
+    for row in rows:
+        if row.status == "ok" and row.sha256 and row.caption:
+            groups.setdefault((row.site, row.sha256), {})[row.key] = row.caption.casefold()
+    alike = (captions for captions in groups.values() if len(set(captions.values())) > 1)
+    return frozenset(key for captions in alike for key in captions)
 
 
 def has_phone(text: str, site: str, lang: str | None) -> bool:
@@ -98,9 +114,8 @@ def _adult() -> re.Pattern[str]:
 
 @cache
 def consent_words() -> re.Pattern[str]:
-    """Return the pattern of the words of ``consent`` in ``words.toml``, for case-folded text."""
-    tree = _words()["consent"]
-    return re.compile(rf"\b(?:{_any(tree['latin'])})\b|{_any(tree['others'])}")
+    """Return the pattern of the stems of ``consent`` in ``words.toml``, for case-folded text."""
+    return re.compile(_any(stem for stems in _words()["consent"].values() for stem in stems))
 
 
 def _any(words: Iterable[str]) -> str:

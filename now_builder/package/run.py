@@ -65,10 +65,10 @@ from now_builder.package.description import (
     fetch_times,
 )
 from now_builder.package.filters import Pages, Selection, select, unusable
-from now_builder.package.flags import flags_of
+from now_builder.package.flags import flags_of, same_screenshots
 from now_builder.package.judgements import read_judgements, relative
-from now_builder.package.screenshots import measure
-from now_builder.package.settings import MEASURED, PackageSettings, ReleaseSettings
+from now_builder.package.screenshots import find_consent_walls
+from now_builder.package.settings import PackageSettings, ReleaseSettings
 
 _PREVIOUS = ".previous-manifest.json"
 _LIBRARIES = ("datasketch", "h5py", "numpy", "phonenumberslite", "pyarrow", "tldextract")
@@ -130,8 +130,9 @@ def package(
         if not force and before is not None and _stands(release, before, resolved, inputs):
             return before
         pages = Pages(inputs.plan, inputs.rows, frozenset(opened.keys), inputs.ids, inputs.flags)
-        if not resolved.dropped_flags.isdisjoint(MEASURED):
-            pages = _add_measured_flags(captures, pages)
+        _warn_of_missing_ink(resolved, inputs.rows)
+        if "consent_wall" in resolved.dropped_flags:
+            pages = _add_consent_walls(captures, pages)
         selection = select(pages, split, resolved, inputs.judged)
         _check_sizes(selection, resolved, release)
         _clear(release)
@@ -198,12 +199,27 @@ def _mended(captions: Path, vocabularies: Mapping[str, Vocabulary]) -> bool:
     return found["jieba"]
 
 
-def _add_measured_flags(captures: Path, pages: Pages) -> Pages:
-    """Add the flags for which screenshots and elements are read, of pages that can be pairs."""
+def _add_consent_walls(captures: Path, pages: Pages) -> Pages:
+    """Add the flag for which elements are read, of pages that can be pairs."""
     keys = frozenset(line.key for line in pages.plan if unusable(pages, line.key) is None)
-    measured = measure(captures, keys)
-    both = {key: pages.flags.get(key, frozenset()) | flags for key, flags in measured.items()}
-    return replace(pages, flags={**pages.flags, **both})
+    walls = find_consent_walls(captures, keys)
+    return replace(pages, flags=_with_flag(pages.flags, "consent_wall", walls))
+
+
+def _with_flag(
+    flags: Mapping[str, frozenset[str]], name: str, keys: Iterable[str]
+) -> dict[str, frozenset[str]]:
+    return {**flags, **{key: flags.get(key, frozenset()) | {name} for key in keys}}
+
+
+def _warn_of_missing_ink(settings: ReleaseSettings, rows: Mapping[str, CaptureRow]) -> None:
+    captured = [row for row in rows.values() if row.status == "ok"]
+    count = sum(row.ink_middle is None for row in captured)
+    if count and "blank" in settings.dropped_flags:
+        sys.stderr.write(
+            f"warning: {count:,} of {len(captured):,} pages were crawled before rows said how much "
+            "there is to see on a screenshot (ink_middle): none of them is taken for blank\n"
+        )
 
 
 def _read(
@@ -253,7 +269,7 @@ def _read_rows(
         }
         url = urls.get(row.key, row.url)  # equal, and one object
         rows[row.key] = replace(row, url=url, caption=caption, **texts, **_UNUSED)
-    return rows, flags
+    return rows, _with_flag(flags, "same_screenshot", same_screenshots(rows.values()))
 
 
 _OFTEN = ("site", "status", "error", "caption_source", "lang")

@@ -10,9 +10,9 @@ from now_builder.formats.benchmarks import NOW_DEV, NOW_TEST, NOW_TRAIN
 from now_builder.formats.split import By
 from now_builder.formats.text import ODDITIES
 
-MEASURED = ("blank", "consent_wall")
-"""Flags for which screenshots and elements are read, see :mod:`now_builder.package.screenshots`."""
-FLAGS = (*ODDITIES, "email", "phone", "adult", "error_page", *MEASURED)
+FLAGS = (
+    *ODDITIES, "email", "phone", "adult", "error_page", "blank", "same_screenshot", "consent_wall",
+)  # fmt: skip
 """What may be noteworthy about a pair."""
 
 
@@ -55,8 +55,9 @@ class PackageSettings(Strict):
     )
     drop: str | None = Field(
         None,
-        description="Flags whose pages are left out, such as blank,error_page; none drops none. "
-        f"There are: {', '.join(FLAGS)}. For {' and '.join(MEASURED)} the screenshots are read.",
+        description="Flags whose pages are left out, such as blank,error_page; none drops none; "
+        f"blank for a new release. There are: {', '.join(FLAGS)}. For consent_wall the elements "
+        "of all pages are read.",
     )
     duplicate_pages: Literal["keep", "drop"] | None = Field(
         None,
@@ -157,7 +158,7 @@ class ReleaseSettings(Strict):
     min_characters: int = 0
     max_characters: int = 0
     languages: str = "all"
-    drop: str = "none"
+    drop: str = "blank"
     duplicate_pages: Literal["keep", "drop"] = "drop"
     duplicate_captions: Literal["keep", "exact", "near"] = "keep"
     similarity: float = 0.8

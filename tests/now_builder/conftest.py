@@ -137,6 +137,8 @@ def _row(line: Planned, page: int, draw: random.Random) -> tuple[CaptureRow, Cap
         fetched_at=f"2026-03-{1 + page % 28:02d}T10:00:00Z",
         sha256=hashlib.sha256(picture).hexdigest(),
         phash=hashlib.sha256(picture).hexdigest()[:16],
+        ink=0.25,
+        ink_middle=0.5,
         attempts=1,
         elapsed_s=0.5,
     )

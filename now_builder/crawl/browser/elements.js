@@ -188,6 +188,11 @@
         text = valueOf(element, tag).replace(/\s+/g, " ").trim().slice(0, limits.text);
         textBox = text ? box : null;
       }
+      // What a frame shows is another document's: it is known by what it is called.
+      if (tag === "iframe") {
+        const name = element.getAttribute("title") || element.getAttribute("name") || "";
+        text = name.slice(0, limits.text);
+      }
       const shown = style.visibility === "visible" && opacity > 0.05
         && (element.checkVisibility ? element.checkVisibility() : true);
       const share = shown

@@ -407,7 +407,7 @@ class Tab:
             with self._record.timer.step("screenshot"):
                 screenshot = await self._screenshot()
                 picture = await asyncio.to_thread(_decode, screenshot)
-                ink = ink_shares(picture)
+                ink = ink_shares(picture, page.elements)
             if self._documents.get(self._loader) is not page.document:
                 raise _Moved
             empty = is_blank(ink[1])

@@ -1,10 +1,13 @@
 """How much there is to see: text and pictures, not grounds, placeholders and what fades in."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from PIL import Image, ImageDraw, ImageFont
 
 from now_builder.formats.ink import ink_shares, is_blank
+from now_builder.formats.shard import Element
 
 SIZE = 720, 1280
 FONT = ImageFont.load_default(32)  # 16 CSS px
@@ -61,6 +64,19 @@ def test_a_page_of_a_header_and_a_footer_alone_is_blank() -> None:
     assert ink > 0.015
     assert middle == 0
     assert blank(image)
+
+
+def test_a_line_at_the_top_is_the_page_s_own_where_it_stands_in_no_bar() -> None:
+    image, draw = screen()
+    draw.text((60, 60), LINE, "black", FONT)
+    text = Element((40.0, 40.0, 680.0, 110.0), "p", text=LINE, text_box=(60.0, 60.0, 560.0, 100.0))
+    assert blank(image)
+    assert not is_blank(ink_shares(image, [text])[1])
+    for bar in ({"tag": "header"}, {"role": "navigation"}, {"tag": "a"}, {"fixed": True}):
+        above = replace(text, **{"text_box": None} | bar)
+        assert is_blank(ink_shares(image, [above, replace(text, parent=0)])[1])
+    assert is_blank(ink_shares(image, [replace(text, visible=False)])[1])
+    assert is_blank(ink_shares(screen()[0], [text])[1])  # laid out, and not drawn yet
 
 
 def test_placeholders_gradients_noise_and_what_hardly_shows_are_no_ink() -> None:

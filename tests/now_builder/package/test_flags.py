@@ -6,7 +6,7 @@ import pytest
 
 from now_builder.formats.shard import CaptureRow
 from now_builder.package.duplicates import NearCaptions
-from now_builder.package.flags import flags_of, has_phone, is_adult, is_error
+from now_builder.package.flags import flags_of, has_phone, is_adult, is_error, same_screenshots
 
 
 def row(caption: str, **more) -> CaptureRow:
@@ -112,3 +112,24 @@ def test_no_caption_takes_long(caption: str) -> None:
     flags_of(row(caption, title=caption, lang="en"))
     NearCaptions(0.8).add("a", caption)
     assert time.process_time() - before < 5
+
+
+def test_a_page_is_blank_by_the_figures_of_its_row() -> None:
+    assert flags_of(row("Bread", ink=0.3, ink_middle=0.001)) == {"blank"}
+    assert not flags_of(row("Bread", ink=0.02, ink_middle=0.03))
+    assert not flags_of(row("Bread"))  # crawled before there were any
+
+
+def test_screenshots_are_the_same_where_the_captions_of_a_site_differ() -> None:
+    seen = [
+        ("splash 1", "a.test", "x", "Bread", "ok"), ("splash 2", "a.test", "x", "Rolls", "ok"),
+        ("splash 3", "a.test", "x", "bread", "ok"), ("no caption", "a.test", "x", None, "ok"),
+        ("another site", "b.test", "x", "Cake", "ok"), ("one page", "a.test", "y", "Oven", "ok"),
+        ("the page again", "a.test", "y", "OVEN", "ok"), ("alone", "a.test", "z", "Shop", "ok"),
+        ("duplicate", "a.test", "y", "Rye", "duplicate"), ("bad", "a.test", None, "Rye", "failed"),
+    ]  # fmt: skip
+    rows = [
+        CaptureRow(key, key, key, site, status, caption=caption, sha256=sha256)
+        for key, site, sha256, caption, status in seen
+    ]
+    assert same_screenshots(rows) == {"splash 1", "splash 2", "splash 3"}

@@ -1,6 +1,5 @@
 """The stage: the layout, who becomes a pair and who a reject, reruns, kills and mistakes."""
 
-import io
 import json
 import os
 import shutil
@@ -15,7 +14,6 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
-from PIL import Image
 
 from now_builder.config import build
 from now_builder.errors import ConfigError, FormatError
@@ -459,7 +457,7 @@ FILTERS = {
     "duplicate_pages": "keep", "duplicate_captions": "near", "duplicate_looks": 2,
 }  # fmt: skip
 OFF = {
-    "min_characters": 0, "max_characters": 0, "languages": "all", "drop": "none",
+    "min_characters": 0, "max_characters": 0, "languages": "all", "drop": "blank",
     "duplicate_pages": "drop", "duplicate_captions": "keep", "duplicate_looks": -1,
 }  # fmt: skip
 
@@ -488,36 +486,40 @@ def test_filters_are_kept_counted_and_taken_back(world: World, tmp_path: Path) -
     assert contents(filtered) == contents(plain)
 
 
-def test_a_blank_page_and_a_consent_wall_are_flagged_where_they_are_looked_for(
-    world: World, tmp_path: Path
+def test_blank_pages_are_left_out_and_other_flags_of_the_screen_on_request(
+    world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     captures = tmp_path / "captures"
     shutil.copytree(world.captures, captures)
     rows, pages = read_rows(captures, 0), list(read_captures(captures, shards=[0]))
-    blank = io.BytesIO()
-    Image.new("RGB", (720, 1280), "white").save(blank, "PNG")
-    dialog = Element((0.0, 100.0, 720.0, 1280.0), "div", role="dialog", text="Cookies?")
+    dialog = Element(
+        (0.0, 0.0, 720.0, 1280.0), "div", role="dialog", text="Cookies?",
+        text_box=(0.0, 400.0, 720.0, 900.0),
+    )  # fmt: skip
     with open_features(world.features) as features:
-        usable = {row.key for row in rows if row.caption} & {*features.keys}
-    first, second = [page for page in pages if page.key in usable][:2]
-    changed = {
-        first.key: replace(first, screenshot=blank.getvalue()),
-        second.key: replace(second, elements=[*second.elements, dialog]),
-    }
-    write_shard(captures, 0, rows, [changed.get(page.key, page) for page in pages])
+        usable = [row.key for row in rows if row.caption and row.key in {*features.keys}]
+    blank, wall, old = usable[:3]
+    shares = {blank: {"ink_middle": 0.0}, old: {"ink": None, "ink_middle": None}}
+    elements = {page.key: [*page.elements, dialog] for page in pages if page.key == wall}
+    write_shard(
+        captures, 0, [replace(row, **shares.get(row.key, {})) for row in rows],
+        [replace(page, elements=elements.get(page.key, page.elements)) for page in pages],
+    )  # fmt: skip
+    for path in captures.glob("*.tar"):  # pictures are never read
+        path.write_bytes(path.read_bytes().replace(b"\x89PNG", b"\x00PNG"))
 
-    def flagged(release: Path, drop: str) -> tuple[dict[str, str], dict[str, str]]:
+    def flagged(release: Path, **settings) -> tuple[dict[str, str], dict[str, str]]:
         inputs = (captures, world.features, world.captions)
-        package(*inputs, release, PackageSettings(drop=drop))
+        package(*inputs, release, PackageSettings(**settings))
         pairs = {pair.key: pair.flags for pair in read_pairs(release) if pair.flags}
         return pairs, {r.key: r.reason for r in read_rejects(release) if "flag:" in r.reason}
 
-    assert flagged(tmp_path / "one", "none") == ({}, {})
-    assert flagged(tmp_path / "two", "blank") == (
-        {second.key: "consent_wall"}, {first.key: "flag:blank"},
-    )  # fmt: skip
-    assert flagged(tmp_path / "three", "blank,consent_wall") == (
-        {}, {first.key: "flag:blank", second.key: "flag:consent_wall"},
+    assert flagged(tmp_path / "one") == ({}, {blank: "flag:blank"})
+    assert "1 of 174 pages were crawled before" in capsys.readouterr().err
+    assert flagged(tmp_path / "two", drop="none") == ({blank: "blank"}, {})
+    assert "crawled before" not in capsys.readouterr().err
+    assert flagged(tmp_path / "three", drop="blank,consent_wall") == (
+        {}, {blank: "flag:blank", wall: "flag:consent_wall"},
     )  # fmt: skip
 
 

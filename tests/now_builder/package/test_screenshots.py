@@ -1,76 +1,119 @@
-"""Blank screens, consent walls, and screenshots that look alike."""
+"""Consent walls, and screenshots that look alike."""
 
-import io
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from PIL import Image, ImageDraw
 
-from now_builder.errors import FormatError
 from now_builder.formats.perceptual_hash import alike
 from now_builder.formats.shard import Element
-from now_builder.package.screenshots import PhashIndex, has_consent_wall, is_blank
+from now_builder.package.screenshots import PhashIndex, has_consent_wall
 
 FULL = (0.0, 0.0, 720.0, 1280.0)
+NEWS = "Bread of the week needs flour, water, salt and the patience that a good loaf asks for. "
+ASKS = "We use cookies to measure visits."
 
 
-def picture(boxes: list[tuple[int, int, int, int]], kind: str = "PNG") -> bytes:
-    image = Image.new("RGB", (720, 1280), "white")
-    for box in boxes:
-        ImageDraw.Draw(image).rectangle(box, fill="navy")
-    file = io.BytesIO()
-    image.save(file, kind, lossless=True)
-    return file.getvalue()
+def line(text: str, top: float, parent: int, tag: str = "p", **more) -> Element:
+    box = (40.0, float(top), 680.0, float(top) + 60.0)
+    return Element(box, tag, text=text, text_box=box, parent=parent, **more)
 
 
-@pytest.mark.parametrize("kind", ["PNG", "WEBP"])
-def test_a_screen_of_one_colour_is_blank_and_one_with_a_line_of_text_is_not(kind: str) -> None:
-    assert is_blank(picture([], kind), "a")
-    assert is_blank(picture([(340, 620, 380, 660)], kind), "a")  # 0.2 %: a spinner
-    assert not is_blank(picture([(0, 0, 720, 40)], kind), "a")  # 3 %: a header
+def screen(*box: Element, seen: bool = False) -> list[Element]:
+    """A page of news, and a box over it, which hides what lies beneath or does not."""
+    news = [line(NEWS * 2, top, 0, visible=seen) for top in range(100, 1200, 100)]
+    return [Element(FULL, "body"), *news, *box]
 
 
-def test_noise_that_nobody_sees_is_one_colour() -> None:
-    pixels = np.random.default_rng(0).integers(240, 256, (1280, 720, 3), dtype=np.uint8)
-    file = io.BytesIO()
-    Image.fromarray(pixels).save(file, "PNG")
-    assert is_blank(file.getvalue(), "a")
-
-
-def wall(text: str, **more) -> list[Element]:
-    """A page with a dialog: its text stands in a child of a child."""
-    return [
-        Element(FULL, "body"),
-        Element((40.0, 40.0, 680.0, 200.0), "p", text="News of the day", parent=0),
-        Element(**{"box": FULL, "tag": "div", "fixed": True, "parent": 0} | more),
-        Element((40.0, 300.0, 680.0, 900.0), "div", parent=2),
-        Element((40.0, 300.0, 680.0, 900.0), "p", text=text, parent=3),
-    ]
+def wall(text: str, *more: Element, seen: bool = False, **changes) -> list[Element]:
+    """A box over the page, and in a child of its child a text and a button."""
+    box = Element(**{"box": FULL, "tag": "div", "fixed": True, "parent": 0} | changes)
+    inner = Element((40.0, 300.0, 680.0, 900.0), "div", parent=12)
+    button = line("OK", 840.0, 13, "button")
+    return screen(box, inner, line(text, 300.0, 13), button, *more, seen=seen)
 
 
 @pytest.mark.parametrize(
     "text",
-    ["We use cookies to improve", "COOKIES?", "本网站使用 Cookie，请同意", "クッキーの使用",
-     "쿠키 정책", "Nous demandons votre consentement", "Wir brauchen Ihre Einwilligung",
-     "Мы используем куки"],
+    ["We use cookies to improve", "COOKIES?", "本网站使用Cookie，请同意",
+     "当サイトではCookieを使用", "クッキーの使用", "쿠키 정책", "Nous demandons votre consentement",
+     "Nos partenaires utilisent des traceurs",
+     "Wir brauchen Ihre Einwilligung", "Die Cookiedienste sind notwendig", "Мы используем куки",
+     "Ми використовуємо файли кукі", "Ova stranica koristi kolačiće", "Naudojami slapukai",
+     "Weboldalunk sütiket használ", "Käytämme evästeitä", "Сайтът използва бисквитки",
+     "Giv samtykke til statistik", "این سایت از کوکی‌ها استفاده می‌کند", "हम कुकीज़ का उपयोग करते हैं"],
 )  # fmt: skip
 def test_a_large_box_that_asks_for_consent_is_a_wall(text: str) -> None:
     assert has_consent_wall(wall(text))
     assert has_consent_wall(wall(text, fixed=False, role="dialog"))
     assert has_consent_wall(wall(text, fixed=False, tag="dialog"))
+    assert has_consent_wall(wall(text, fixed=False))  # put over the page by position: absolute
 
 
-def test_other_boxes_are_no_walls() -> None:
-    assert not has_consent_wall(wall("Subscribe to our letter"))
-    assert not has_consent_wall(wall("Cookies", fixed=False))
-    assert not has_consent_wall(wall("Cookies", visible=False))
-    assert not has_consent_wall(wall("Cookies", box=(0.0, 900.0, 720.0, 1280.0)))
-    recipe = Element((0.0, 0.0, 720.0, 90.0), "p", text="Cookies with chocolate")
-    assert not has_consent_wall([recipe])
-    assert not has_consent_wall([])
+SHEET = (0.0, 500.0, 720.0, 1280.0)
+WALLS = {
+    "a dialog over a page that is dimmed": wall(ASKS, seen=True),
+    "a low sheet that hides the page": wall(ASKS, box=SHEET),
+    "a frame": screen(
+        Element(FULL, "div", fixed=True, parent=0),
+        Element((40.0, 300.0, 680.0, 1000.0), "iframe", text="Consent message", parent=12),
+    ),
+    "words in the parts of a line": screen(
+        Element(SHEET, "div", fixed=True, parent=0), line("We value your", 600.0, 12),
+        line("priv", 620.0, 13, "b"), line("acy", 620.0, 14, "i"),
+        line("and process personal", 700.0, 12), line("data", 700.0, 12, "em"),
+        line("Agree", 1100.0, 12, "a"),
+    ),
+    "no page beneath a dialog": [Element(FULL, "body"), line(ASKS, 500.0, 2, role="dialog"),
+                                 line("Accept", 990.0, 1)],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", WALLS)
+def test_a_wall_has_many_forms(form: str) -> None:
+    assert has_consent_wall(WALLS[form])
+
+
+POLICY = "A cookie is a small file. We use cookies with your consent. "
+LINKS = ["Shop", "Bread", "Rolls", "About", "Cookies", "Privacy"]
+SHOP = [line(name, 200 + 60 * number, 12, "a") for number, name in enumerate(LINKS)]
+OTHERS = {
+    "of another subject": wall("Subscribe to our letter"),
+    "in the page": wall("Cookies", fixed=False, seen=True),
+    "hidden": screen(*[replace(part, visible=False) for part in wall(ASKS)[12:]], seen=True),
+    "a bar": screen(
+        Element((0.0, 1100.0, 720.0, 1280.0), "div", fixed=True, parent=0), line(ASKS, 1150.0, 12),
+    ),
+    "a bar in a frame as large as the screen": screen(
+        Element(FULL, "div", fixed=True, parent=0), line(ASKS, 1150.0, 12), seen=True,
+    ),
+    "a letter's form": wall(ASKS, line("E-mail", 500.0, 13, "input", input_type="email")),
+    "the page in a box": [
+        Element(FULL, "body"), Element(FULL, "div", fixed=True, parent=0),
+        *[line(POLICY * 3, top, 1) for top in range(100, 1200, 100)],
+    ],
+    "an article in a box": screen(
+        Element(FULL, "div", fixed=True, parent=0), Element(FULL, "main", parent=12),
+        *[line(POLICY * 3, top, 13) for top in range(100, 1200, 100)],
+    ),
+    "a menu": screen(Element(FULL, "div", fixed=True, parent=0), *SHOP),
+    "one word in much text": wall("cookie " + NEWS * 6),
+    "a recipe": [line("Cookies with chocolate", 0.0, -1)],
+    "nothing": [],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", OTHERS)
+def test_other_boxes_are_no_walls(form: str) -> None:
+    assert not has_consent_wall(OTHERS[form])
+
+
+def test_elements_whose_parents_are_nonsense_end_all_the_same() -> None:
+    box = Element(FULL, "div", text=ASKS, text_box=FULL, fixed=True, parent=7)
+    has_consent_wall([box, box, Element(FULL, "p", parent=-5)])
 
 
 @given(st.lists(st.integers(0, 2**64 - 1), max_size=30), st.integers(0, 20))
@@ -102,8 +145,3 @@ def test_alike_is_what_comparing_all_gives(later: list, earlier: list, bits: int
     assert found.tolist() == [
         any((one ^ other).bit_count() <= bits for other in earlier) for one in later
     ]
-
-
-def test_a_screenshot_that_is_none_is_named() -> None:
-    with pytest.raises(FormatError, match="00000_0001: not a picture"):
-        is_blank(b"no picture", "00000_0001")

@@ -39,6 +39,10 @@ GEOMETRY = """
 <div role=article style="position:fixed; left:0; top:600px; width:360px; height:40px">fixed</div>
 <div role=term style="left:10px; top:380px; width:60px; height:100px">two words over lines</div>
 <x-card style="left:120px; top:380px; width:100px; height:60px"><b slot=name>slotted</b></x-card>
+<iframe title="A map" style="position:absolute; left:240px; top:380px; width:50px; height:40px"
+  srcdoc="<p>in the frame</p>"></iframe>
+<iframe name=shop style="position:absolute; left:300px; top:380px; width:50px; height:40px">
+</iframe>
 <script>
   const card = document.querySelector("x-card");
   card.attachShadow({ mode: "open" }).innerHTML = '<button style="position:absolute; left:5px;'
@@ -123,6 +127,11 @@ def test_open_shadow_roots_are_looked_into(elements) -> None:
     assert button.visible
     assert found[button.parent].tag == "x-card"
     assert any(element.text == "slotted" for element in found)
+
+
+def test_a_frame_is_known_by_what_it_is_called(elements) -> None:
+    frames = [element for element in elements["/geometry"] if element.tag == "iframe"]
+    assert [(frame.text, frame.text_box) for frame in frames] == [("A map", None), ("shop", None)]
 
 
 def test_pictures_and_controls_say_what_they_are(elements) -> None:
