@@ -29,7 +29,8 @@ REVEALED: dict[str, str] = {
     "const blocks = [...document.querySelectorAll('main > p')];"
     "for (const one of blocks) one.style.opacity = 0;"
     "const next = () => { const one = blocks.shift();"
-    " if (one) fade(one, () => setTimeout(next, 90)) }; onload = () => setTimeout(next, 120)</script>",
+    " if (one) fade(one, () => setTimeout(next, 90)) };"
+    " onload = () => setTimeout(next, 120)</script>",
     "transition": "<style>main { opacity: 0; transition: opacity .7s .3s } .on main { opacity: 1 }"
     f"</style>{BLOCKS}<script>onload = () => setTimeout("
     "() => document.body.classList.add('on'), 80)</script>",
