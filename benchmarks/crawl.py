@@ -35,7 +35,7 @@ from playwright.sync_api import Page, sync_playwright
 
 from now_builder.chromium import find_chromium
 from now_builder.crawl.browser.pool import user_agent
-from now_builder.crawl.browser.scripts import ELEMENTS
+from now_builder.crawl.browser.scripts import ELEMENTS, FREEZE, WATCH, WATCHED
 from now_builder.crawl.browser.tab import SCALE, SCREEN
 from now_builder.crawl.run import crawl
 from now_builder.crawl.settings import CrawlSettings
@@ -44,10 +44,8 @@ from now_builder.simweb.make import make
 from now_builder.simweb.settings import SimwebSettings
 
 WAYS = ("plain", "bare", "ceiling", "ours")
-SETTLE_S = 3.0
+SETTLE_S, POLL_MS, POLLS = 3.0, 30, 100
 _SET_CHILD_SUBREAPER = 36
-_SETTLE = Path(sys.modules["now_builder.crawl.browser"].__path__[0], "settle.js").read_text("utf-8")
-_FREEZE = Path(sys.modules["now_builder.crawl.browser"].__path__[0], "freeze.js").read_text("utf-8")
 
 
 def launch_options(address: str) -> dict[str, Any]:
@@ -86,12 +84,15 @@ def phone(address: str) -> Iterator[Page]:
 def plain(urls: list[str], address: str, out: Path, *, store: bool) -> dict[str, str]:
     """Visit page after page; gives the hash of each screenshot."""
     hashes = {}
-    rest = f"({_SETTLE})({{milliseconds: {1000 * SETTLE_S:.0f}, quiet: 150}})"
     with phone(address) as page:
         for number, url in enumerate(urls):
             answer = page.goto(url, wait_until="load")
-            page.evaluate(rest)
-            page.evaluate(f"({_FREEZE})()")
+            page.evaluate(WATCH)
+            for _ in range(POLLS):
+                if page.evaluate(WATCHED)["rest"]:
+                    break
+                page.wait_for_timeout(POLL_MS)
+            page.evaluate(FREEZE)
             if store and answer is not None:
                 elements = page.evaluate(ELEMENTS)
                 source = answer.body()
@@ -108,7 +109,6 @@ async def ceiling(urls: list[str], address: str) -> dict[str, str]:
     """Visit as many pages at once as we do, and keep nothing but the hash of each screenshot."""
     hashes: dict[str, str] = {}
     at_once = 3 * len(os.sched_getaffinity(0))
-    rest = f"({_SETTLE})({{milliseconds: {1000 * SETTLE_S:.0f}, quiet: 150}})"
     left = iter(urls)
 
     async def work(browser: Browser) -> None:
@@ -119,8 +119,12 @@ async def ceiling(urls: list[str], address: str) -> dict[str, str]:
             metrics = {**SCREEN, "deviceScaleFactor": SCALE, "mobile": True}
             await session.send("Emulation.setDeviceMetricsOverride", metrics)
             await page.goto(url, wait_until="load")
-            await page.evaluate(rest)
-            await page.evaluate(f"({_FREEZE})()")
+            await page.evaluate(WATCH)
+            for _ in range(POLLS):
+                if (await page.evaluate(WATCHED))["rest"]:
+                    break
+                await asyncio.sleep(POLL_MS / 1000)
+            await page.evaluate(FREEZE)
             shot = await session.send("Page.captureScreenshot", {"format": "png"})
             hashes[url] = hashlib.sha256(base64.b64decode(shot["data"])).hexdigest()
             await context.close()

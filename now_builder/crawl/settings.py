@@ -24,8 +24,9 @@ class _SettingsOfOneMachine(Strict):
     settle_s: float = Field(
         3.0,
         ge=0,
-        description="How long a loaded page may take to come to rest: fonts, pictures on the "
-        "screen, a DOM that no longer changes.",
+        description="How long a loaded page may take to come to rest: until nothing on its first "
+        "screen changes, and something is seen there. A page that takes longer is captured as it "
+        "is (load_state=partial).",
     )
     allow_private: bool = Field(
         default=False, description="Visit loopback and private addresses too (refused by default)."

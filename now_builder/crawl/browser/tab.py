@@ -367,6 +367,9 @@ class Tab:
                 raise VisitError("unstable_page", "goes from document to document")
             await self._within(asyncio.sleep(0.05), 1.0, "timeout", "")
 
+    def _leaves(self) -> bool:
+        return self._leaving and self._limits.left(_LOAD) > 0
+
     def _load_time(self) -> float:
         late = min(self._limits.left(_LATE_LOAD), 0.1 * self._limits.seconds)
         return max(self._limits.left(_LOAD), late)
@@ -398,7 +401,7 @@ class Tab:
         while True:
             with self._record.timer.step("settle"):
                 rest = await self._rest(until)
-            if self._leaving and self._limits.left(_LOAD) > 0:
+            if self._leaves():
                 return None
             settled = loaded and rest.settled
             page = await self._read()
@@ -433,13 +436,12 @@ class Tab:
         """Wait until nothing that is seen changes any more, or the time for it is over."""
         while True:
             state = await self._watched()
-            late = time.monotonic() >= until
-            if state["rest"] or (late and state["body"]):
-                return _Rest(state["rest"] and not state["endless"], state["changes"])
-            if late and not self._leaving:
-                raise VisitError("no_body", "the document ended within its head")
-            if self._leaving and self._limits.left(_LOAD) > 0 and late:
-                return _Rest(settled=False, changes=0)
+            if state["rest"]:
+                return _Rest(not state["endless"], state["changes"])
+            if time.monotonic() >= until:
+                if not state["body"] and not self._leaves():
+                    raise VisitError("no_body", "the document ended within its head")
+                return _Rest(settled=False, changes=state["changes"])
             await self._within(asyncio.sleep(_POLL_S), 1.0, "timeout", "")
 
     async def _changes(self, rest: _Rest, until: float) -> bool:
