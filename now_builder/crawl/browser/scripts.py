@@ -10,10 +10,11 @@ def _read(name: str) -> str:
 
 
 _LIMITS = (
-    "{quiet: 150, moved: 300, late: 1500, endless: 2000, share: 0.005, finished: 200, slide: 1000}"
+    "{quiet: 150, moved: 400, burst: 50, bursts: 2, late: 1500, endless: 2000, share: 0.005,"
+    " finished: 200, slide: 1000}"
 )
-"""Milliseconds: without a change until a page is at rest, and where a script moves something step
-by step; for which a page may still fetch scripts and pictures, and an element may change until it
+"""Milliseconds: without a change until a page is at rest, and where it changes in bursts that far
+apart; for which a page may still fetch scripts and pictures, and an element may change until it
 counts as one that never ends. Share of the screen below which an element may change unnoticed. Most
 animations that are brought to their end. Milliseconds at which one without end is shown."""
 

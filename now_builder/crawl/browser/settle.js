@@ -2,14 +2,16 @@
 (limits) => {
   const begun = performance.now();
   // The last change that can have been seen, and how many there were.
-  let changed = begun, changes = 0, moved = false, endless = false;
+  let changed = begun, changes = 0, bursts = 0, endless = false;
   // Scripts and style sheets that were added now, by the time at which nobody waits for them.
   const coming = new Map();
-  // Elements whose attributes change: the first and the last time at which they did, and how often.
+  // Elements whose attributes change: the first and the last time at which they did.
   const restless = new Map();
 
   const STYLING = new Set(["html", "body", "link", "style"]);
   const note = () => { changed = performance.now(); changes += 1; };
+  // What shows itself step by step, or one part after another, has longer pauses.
+  const noteStep = () => { bursts += performance.now() - changed > limits.burst; note(); };
   const isFetched = (node) => (node.localName === "script" && node.src)
     || (node.localName === "link" && node.href && /\bstylesheet\b/i.test(node.rel));
   const expect = (node) => {
@@ -30,20 +32,19 @@
     for (const element of elements) {
       if (isFetched(element)) expect(element);
       if (!isSeen(element)) continue;
-      let [first, last, times] = restless.get(element) || [now, now, 0];
-      if (now - last > limits.endless) [first, times] = [now, 0];
-      restless.set(element, [first, now, times + 1]);
+      let [first, last] = restless.get(element) || [now, now];
+      if (now - last > limits.endless) first = now;
+      restless.set(element, [first, now]);
       // What changes without end, such as a ticker, is not waited for.
       if (now - first > limits.endless) { endless = true; continue; }
-      note();
-      moved = moved || times >= 2;
+      noteStep();
     }
   };
   const noteRecords = (records) => {
     const elements = new Set();
     for (const record of records) {
       if (record.type === "attributes") { elements.add(record.target); continue; }
-      note();
+      noteStep();
       for (const node of record.addedNodes) {
         if (node.nodeType !== Node.ELEMENT_NODE) continue;
         for (const part of [node, ...node.querySelectorAll("script, link")])
@@ -96,7 +97,7 @@
         || !Number.isFinite(animation.effect?.getComputedTiming().endTime)) continue;
       try { animation.finish(); } catch { continue; }
       finished += 1;
-      note();
+      noteStep();
     }
     looked = changes;
   };
@@ -106,9 +107,10 @@
     noteRecords(observer.takeRecords());
     if (painted.takeRecords().length) note();
     finish();
+    const moved = bursts >= limits.bursts;
     const rest = performance.now() - changed >= (moved ? limits.moved : limits.quiet)
       && document.fonts.status === "loaded" && document.readyState !== "loading"
       && Boolean(document.body) && !awaited() && !loading();
-    return { rest, changes, endless, body: Boolean(document.body) };
+    return { rest, changes, moved, endless, body: Boolean(document.body) };
   };
 }

@@ -48,6 +48,8 @@ _ANSWER, _LOAD, _LATE_LOAD, _SETTLE = 0.85, 0.6, 0.8, 0.87
 
 _FEW = 20
 """Characters on a screen too few to say whether a page hides its text."""
+_HALF_SHOWN, _MOST_SHOWN = 0.5, 0.8
+"""Share of the text below which a page may be about to show more; of one that does so in steps."""
 
 _HALF = re.compile(r"\\ud[89a-f]")
 """How JSON writes half a surrogate pair."""
@@ -86,10 +88,11 @@ class _Document:
 
 @dataclass(frozen=True, slots=True)
 class _Rest:
-    """How a page came to rest, and the number of changes seen till then."""
+    """How a page came to rest: in several steps or not, and after how many changes."""
 
     settled: bool
     changes: int
+    moved: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -405,7 +408,8 @@ class Tab:
                 return None
             settled = loaded and rest.settled
             page = await self._read()
-            if _hides_its_text(page.elements) and await self._changes(rest, until):
+            shown = _MOST_SHOWN if rest.moved else _HALF_SHOWN
+            if _shown_text(page.elements) < shown and await self._changes(rest, until):
                 continue
             with self._record.timer.step("screenshot"):
                 screenshot = await self._screenshot()
@@ -437,11 +441,11 @@ class Tab:
         while True:
             state = await self._watched()
             if state["rest"]:
-                return _Rest(not state["endless"], state["changes"])
+                return _Rest(not state["endless"], state["changes"], state["moved"])
             if time.monotonic() >= until:
                 if not state["body"] and not self._leaves():
                     raise VisitError("no_body", "the document ended within its head")
-                return _Rest(settled=False, changes=state["changes"])
+                return _Rest(False, state["changes"], state["moved"])  # noqa: FBT003
             await self._within(asyncio.sleep(_POLL_S), 1.0, "timeout", "")
 
     async def _changes(self, rest: _Rest, until: float) -> bool:
@@ -552,11 +556,11 @@ class Tab:
                 await task
 
 
-def _hides_its_text(elements: Sequence[Element]) -> bool:
-    """Whether most of the text laid out on the screen is transparent, hidden or covered."""
+def _shown_text(elements: Sequence[Element]) -> float:
+    """Share of the text laid out on the screen that is not transparent, hidden or covered."""
     texts = [(len(element.text), element.visible) for element in elements if element.text_box]
     there = sum(length for length, _ in texts)
-    return there > _FEW and sum(length for length, seen in texts if seen) < there / 2
+    return sum(length for length, seen in texts if seen) / there if there > _FEW else 1.0
 
 
 def _decode(screenshot: bytes) -> Image.Image:

@@ -34,6 +34,10 @@ REVEALED: dict[str, str] = {
     "transition": "<style>main { opacity: 0; transition: opacity .7s .3s } .on main { opacity: 1 }"
     f"</style>{BLOCKS}<script>onload = () => setTimeout("
     "() => document.body.classList.add('on'), 80)</script>",
+    "staggered": "<style>p { opacity: 0; transform: translateY(90px); transition: all .5s }"
+    f".in {{ opacity: 1; transform: none }}</style>{BLOCKS}<script>"
+    "onload = () => document.querySelectorAll('p').forEach((one, place) => setTimeout("
+    "() => one.classList.add('in'), 320 * place + 200))</script>",
     "animation-with-delay": "<style>main { opacity: 0; animation: show .5s 2.5s forwards }"
     f"@keyframes show {{ to {{ opacity: 1 }} }}</style>{BLOCKS}",
     "animations-in-a-chain": f"{BLOCKS}<script>{MAIN} main.style.opacity = 0;"
