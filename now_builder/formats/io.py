@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 import shutil
 import threading
 from collections.abc import Iterator
@@ -146,6 +147,56 @@ def stream_lines(path: Path, missing: str) -> Iterator[str]:
 def read_lines(path: Path, missing: str) -> list[str]:
     """Read all lines of a UTF-8 text as :func:`stream_lines` does."""
     return list(stream_lines(path, missing))
+
+
+_MAGIC = {
+    b"\x1f\x8b": "gzip data; unpack it first, by gunzip",
+    b"BZh": "bzip2 data; unpack it first, by bunzip2",
+    b"\xfd7zXZ": "xz data; unpack it first, by unxz",
+    b"\x28\xb5\x2f\xfd": "zstd data; unpack it first, by unzstd",
+    b"7z\xbc\xaf": "a 7z archive; unpack it first",
+    b"PK\x03\x04": "a zip archive or an Excel workbook; unpack it, or save it as CSV",
+    b"\xd0\xcf\x11\xe0": "an Excel workbook; save it as CSV",
+    b"PAR1": "Parquet",
+    b"ARROW1": "Arrow data; write it as Parquet",
+    b"\x89HDF": "HDF5",
+    b"SQLite": "an SQLite database; export the table as CSV",
+    b"%PDF": "PDF",
+    b"\xff\xfe": "UTF-16 text; save it as UTF-8",
+    b"\xfe\xff": "UTF-16 text; save it as UTF-8",
+}
+_JSON = re.compile(r"\s*(\{|\[\s*([\"\[{\]]|$))")
+_MARKUP = re.compile(r"\s*<([!?]|/?[a-z][\w:-]*[\s/>])", re.IGNORECASE)
+
+
+def decode_text(path: Path, content: bytes, expected: str) -> str:
+    """Decode lines that a user brings: UTF-8, with or without a byte order mark.
+
+    Args:
+        path: The file, for messages.
+        content: Its bytes.
+        expected: What it should be, for messages.
+
+    Raises:
+        FormatError: If it is packed, binary, JSON, HTML or XML, or not UTF-8.
+    """
+    found = next((kind for magic, kind in _MAGIC.items() if content.startswith(magic)), None)
+    if found is None and content[:1000].count(0) > len(content[:1000]) // 10:
+        found = "binary data"
+    if found is not None:
+        raise FormatError(path, f"expected {expected}, found {found}")
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        byte = f"byte 0x{content[error.start]:02x}"
+        problem = f"line {line}: {byte} is not UTF-8 text, expected {expected}"
+        raise FormatError(path, problem) from None
+    for kind, form in (("JSON", _JSON), ("HTML or XML", _MARKUP)):
+        if form.match(text):
+            line = text[: len(text) - len(text.lstrip())].count("\n") + 1
+            raise FormatError(path, f"line {line}: expected {expected}, found {kind}")
+    return text
 
 
 def read_json(path: Path, missing: str) -> Any:
