@@ -19,6 +19,10 @@ _BUFFER, _BLOCK, _GROUP = 2**16, 1024, 2**13
 """Bytes read at once; rows that are dictionaries at once, read and written."""
 
 
+class UnreadableError(FormatError):
+    """A file that is no Parquet at all, or is damaged."""
+
+
 def schema_of(kind: type, version: str | None = None) -> Any:
     """Return the pyarrow schema of a dataclass's rows, with the format's name and version.
 
@@ -247,4 +251,4 @@ def _readable(path: Path) -> Iterator[None]:
     except FileNotFoundError:
         raise FormatError(path, "no such file") from None
     except (pa.ArrowException, ValueError, OSError) as error:  # a text that is not UTF-8
-        raise FormatError(path, f"not a readable parquet file ({error!s:.200})") from None
+        raise UnreadableError(path, f"not a readable parquet file ({error!s:.200})") from None
