@@ -1,7 +1,9 @@
 """Read text and JSON with clear errors; write files whole, by rename, or not at all."""
 
+import errno
 import hashlib
 import json
+import logging
 import os
 import re
 import shutil
@@ -14,6 +16,8 @@ from typing import Any
 
 from now_builder.errors import FormatError
 
+_log = logging.getLogger(__name__)
+
 
 @contextmanager
 def replacing(path: Path, *, durable: bool = True, mode: int | None = None) -> Iterator[Path]:
@@ -21,7 +25,7 @@ def replacing(path: Path, *, durable: bool = True, mode: int | None = None) -> I
 
     The name survives a power cut only if it is ``durable``; what is in the file always does. Who
     may read it is for ``mode`` or else the process's ``umask`` to say, whatever wrote it:
-    safetensors writes for its owner alone.
+    safetensors writes for its owner alone. An error of the disk names ``path``, whoever raised it.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = _beside(path, "tmp")
@@ -33,8 +37,35 @@ def replacing(path: Path, *, durable: bool = True, mode: int | None = None) -> I
         temporary.replace(path)
         if durable:
             sync_folder(path.parent)
+    except Exception as error:
+        number = _number_of(error)
+        if number is None:
+            raise
+        raise OSError(number, os.strerror(number), str(path)) from error
     finally:
         temporary.unlink(missing_ok=True)
+
+
+_OF_DISK = frozenset(
+    {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS, errno.ESTALE, errno.EACCES}
+)
+_IN_WORDS = {
+    "SafetensorError": re.compile(r"\(os error (\d+)\)"),
+    "OSError": re.compile(r"Not enough free space to write|requested and \d+ written"),  # numpy
+    "RuntimeError": re.compile(r"inline_container\.cc.* unexpected pos|PytorchStreamWriter failed"),
+}
+"""How libraries say without a number that a file could not be written, by type of the error."""
+
+
+def _number_of(error: Exception) -> int | None:
+    """Return the number of an error of the disk that names no file; ``None`` of any other."""
+    if isinstance(error, OSError) and error.errno is not None:
+        return error.errno if error.filename is None and error.errno in _OF_DISK else None
+    words = _IN_WORDS.get(type(error).__name__)
+    found = words.search(str(error)) if words else None
+    if found is None:
+        return None
+    return int(found[1]) if found.groups() else errno.ENOSPC
 
 
 @cache
@@ -102,6 +133,33 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+_NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP})
+
+
+@contextmanager
+def locking(path: Path) -> Iterator[None]:
+    """Take a lock on ``path`` inside, or go on without it, with a warning, where there are none.
+
+    Network file systems may be mounted without locks; any other error is raised.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+        _warn_of_locks(path, os.strerror(error.errno))
+
+
+@cache
+def _warn_of_locks(path: Path, problem: str) -> None:
+    """Say it once for each file."""
+    _log.warning(
+        "%s: %s on this file system; start no second command that writes here",
+        path,
+        problem[0].lower() + problem[1:],
+    )
 
 
 def user_cache() -> Path:

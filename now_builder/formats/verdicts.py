@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
 from now_builder.errors import ConfigError, FormatError
-from now_builder.formats.io import read_lines, sync_folder
+from now_builder.formats.io import locking, read_lines, sync_folder
 from now_builder.formats.tables import read_records
 
 Verdict = Literal["match", "mismatch", "unsure"]
@@ -134,7 +134,8 @@ def open_verdicts(path: Path) -> Iterator[VerdictFile]:
         raise FormatError(path, "not a file; give the CSV to write")
     with path.open("a+b") as file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with locking(path):
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise ConfigError(f"{path}: another audit is writing it; end that one first") from None
         file.seek(0)

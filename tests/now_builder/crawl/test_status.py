@@ -54,6 +54,13 @@ def test_the_rate_of_too_few_visits_is_not_known(tmp_path: Path, seconds: list[f
     assert "time left      not known" in str(status)
 
 
+@pytest.mark.usefixtures("no_locks")
+def test_without_locks_a_crawl_is_at_work_for_nobody_and_held_up_by_nobody(tmp_path: Path) -> None:
+    visit(tmp_path, [0.0], 2)
+    with lock_shards(tmp_path, [0]), lock_shards(tmp_path, [0]):
+        assert not crawl_status(tmp_path).running
+
+
 def test_a_torn_shard_is_named(tmp_path: Path) -> None:
     visit(tmp_path, [], 1)
     rows_path(tmp_path, 0).write_bytes(b"PAR1")
