@@ -16,7 +16,8 @@ COMMIT = "c0ffee" + 34 * "0"
 class Hub:
     """What it holds, and what it was asked.
 
-    ``cut`` is the number of bytes after which the next download breaks off.
+    ``cut`` is the number of bytes after which the next download breaks off; ``xet`` is how a
+    request for a token of Xet is answered: by a status, or by an address to send the files to.
     """
 
     files: dict[str, dict[str, bytes]] = field(default_factory=dict)
@@ -25,6 +26,7 @@ class Hub:
     asked: list[tuple[str, str, str]] = field(default_factory=list)
     commits: list[list[dict]] = field(default_factory=list)
     cut: int | None = None
+    xet: int | str = 404
 
     def start(self) -> ThreadingHTTPServer:
         server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
@@ -48,6 +50,8 @@ class _Handler(BaseHTTPRequestHandler):
             return self._json({"name": "somebody"}) if self._known() else self._json({}, 401)
         if found := re.fullmatch(r"/api/datasets/([^/]+/[^/]+)(/revision/[^/]+)?", path):
             return self._about(found[1])
+        if "/xet-write-token/" in path:
+            return self._xet()
         return self._file(body=True)
 
     def do_POST(self):  # noqa: PLR0911
@@ -78,6 +82,20 @@ class _Handler(BaseHTTPRequestHandler):
             return self._json({}, 400)
         self.server.hub.objects[hashlib.sha256(body).hexdigest()] = body
         return self._json({})
+
+    def _xet(self):
+        """Answer a request for a token; status 0 is no answer while the test waits."""
+        self._note()
+        answer = self.server.hub.xet
+        if answer == 0:
+            self.server.waiting.wait(60)
+            answer = 404
+        if isinstance(answer, int):
+            return self._json({"error": "no"}, answer)
+        token = {"casUrl": answer, "accessToken": "t", "exp": 2**31}
+        return self._json(
+            token, X_Xet_Cas_Url=answer, X_Xet_Access_Token="t", X_Xet_Token_Expiration=2**31
+        )
 
     def _body(self):
         self._note()
