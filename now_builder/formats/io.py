@@ -135,7 +135,12 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-_NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP})
+_NO_LOCKS = {
+    errno.ENOLCK: "no locks available",
+    errno.ENOSYS: "locks are not implemented",
+    errno.EOPNOTSUPP: "locks are not supported",
+    524: "locks are not supported",  # ENOTSUPP of Linux itself, which NFS lets through
+}
 
 
 @contextmanager
@@ -149,16 +154,14 @@ def locking(path: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno not in _NO_LOCKS:
             raise
-        _warn_of_locks(path, os.strerror(error.errno))
+        _warn_of_locks(path, _NO_LOCKS[error.errno])
 
 
 @cache
 def _warn_of_locks(path: Path, problem: str) -> None:
     """Say it once for each file."""
     _log.warning(
-        "%s: %s on this file system; start no second command that writes here",
-        path,
-        problem[0].lower() + problem[1:],
+        "%s: %s on this file system; start no second command that writes here", path, problem
     )
 
 

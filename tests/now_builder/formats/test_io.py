@@ -100,6 +100,9 @@ def test_without_locks_a_warning_is_said_once(tmp_path: Path, caplog) -> None:
         str(tmp_path / "a"), str(tmp_path / "b"),
     ]  # fmt: skip
     assert "no locks available on this file system" in caplog.text
+    with locking(tmp_path / "nfs"):
+        raise OSError(524, "Unknown error 524")
+    assert "nfs: locks are not supported on this file system" in caplog.text
     with pytest.raises(BlockingIOError), locking(tmp_path):
         raise BlockingIOError(errno.EAGAIN, "held")
 

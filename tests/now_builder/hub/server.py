@@ -18,6 +18,7 @@ class Hub:
 
     ``cut`` is the number of bytes after which the next download breaks off; ``xet`` is how a
     request for a token of Xet is answered: by a status, or by an address to send the files to.
+    Models are as data sets; their files are said to be in Xet.
     """
 
     files: dict[str, dict[str, bytes]] = field(default_factory=dict)
@@ -48,9 +49,15 @@ class _Handler(BaseHTTPRequestHandler):
         path = unquote(urlsplit(self.path).path)
         if path == "/api/whoami-v2":
             return self._json({"name": "somebody"}) if self._known() else self._json({}, 401)
-        if found := re.fullmatch(r"/api/datasets/([^/]+/[^/]+)(/revision/[^/]+)?", path):
+        if found := re.fullmatch(r"/api/(?:datasets|models)/([^/]+/[^/]+)(/revision/[^/]+)?", path):
             return self._about(found[1])
-        if "/xet-write-token/" in path:
+        if found := re.fullmatch(r"/api/models/([^/]+/[^/]+)/tree/[^/]+", path):
+            files = self.server.hub.files[found[1]].items()
+            return self._json(
+                [{"type": "file", "path": name, "size": len(content), "oid": COMMIT}
+                 for name, content in files]
+            )  # fmt: skip
+        if re.search("/xet-(read|write)-token/", path):
             return self._xet()
         return self._file(body=True)
 
@@ -166,7 +173,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _file(self, *, body):
         self._note()
         hub, path = self.server.hub, unquote(urlsplit(self.path).path)
-        found = re.fullmatch(r"/datasets/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path)
+        found = re.fullmatch(r"(?:/datasets)?/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path)
         if not found or found[1] not in hub.files:
             return self._json({}, 404, X_Error_Code="RepoNotFound")
         if found[2] not in {"main", COMMIT}:
@@ -177,6 +184,11 @@ class _Handler(BaseHTTPRequestHandler):
         start = int((self.headers.get("Range") or "bytes=0-")[6:].split("-")[0])
         self.send_response(206 if start else 200)
         self.send_header("X-Repo-Commit", COMMIT)
+        if not path.startswith("/datasets"):
+            self.send_header("X-Xet-Hash", hashlib.sha256(content).hexdigest())
+            self.send_header(
+                "X-Xet-Refresh-Route", f"http://{self.headers['Host']}/xet-read-token/m"
+            )
         self.send_header("ETag", f'"{hashlib.sha256(content).hexdigest()}"')
         self.send_header("Content-Length", str(len(content) - start))
         if start:
