@@ -135,7 +135,7 @@ def send(upload: Upload) -> str:
         if settings.private and not found.private:
             raise NowError(f"{name}: it is public already; make it private on its settings page")
         old = {file.rfilename for file in found.siblings or []} - set(upload.files)
-    add = {**upload.files, "README.md": card.encode()}
+    add: dict[str, Path | bytes] = {**upload.files, "README.md": card.encode()}
     _commit(name, settings.endpoint, add, [path for path in sorted(old) if _SHARD.fullmatch(path)])
     return f"{api.endpoint}/datasets/{name}"
 
@@ -187,7 +187,7 @@ def _send_commit(
     )
 
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    changes = [
+    changes: list[CommitOperationAdd | CommitOperationDelete] = [
         *(CommitOperationAdd(path, content) for path, content in add.items()),
         *(CommitOperationDelete(path) for path in remove),
     ]
