@@ -14,7 +14,7 @@ from typing import Any
 from now_builder.errors import NowError, Stopped
 
 NOTHING_TORN = "no file is left half-written"
-_FULL = {errno.ENOSPC, errno.EDQUOT}
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 class CommandStopped(BaseException):
@@ -55,6 +55,8 @@ def stoppable(function: Callable[..., None], kept: str | None) -> Callable[..., 
             if not _says_full(error):
                 raise
             words = " ".join(str(error).split())
+            if isinstance(error, OSError) and error.filename is not None:
+                words = f"{error.filename}: cannot be written ({error.strerror})"
             raise NowError(f"{words}; when there is room: {_again(kept)}") from None
 
     return command

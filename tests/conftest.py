@@ -4,10 +4,12 @@ What takes long to make is made once for all workers.
 """
 
 import dataclasses
+import errno
 import fcntl
 import importlib.util
 import inspect
 import os
+import resource
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -194,3 +196,23 @@ def full_float32():
     yield
     for kind, precision in zip(kinds, before, strict=True):
         kind.fp32_precision = precision
+
+
+@pytest.fixture
+def no_locks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answer as a network file system without a lock service does."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    monkeypatch.setattr("fcntl.lockf", refuse)
+
+
+@pytest.fixture
+def full_disk() -> Iterator[None]:
+    """Let no file grow beyond 64 KiB, as a disk does that is full."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2**16, limits[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, limits)

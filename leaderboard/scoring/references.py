@@ -11,6 +11,7 @@ from leaderboard.metrics import CUTOFFS, recalls
 from leaderboard.submission.gallery import Gallery
 from now_builder.errors import FormatError
 from now_builder.formats.release import Pair, read_pairs
+from now_builder.formats.tables import read_frame
 
 REFERENCES = ("chance", "lang", "lang+topic")
 """Names of all reference scorers."""
@@ -85,22 +86,11 @@ def _joined(attributes: Path, pairs: Sequence[Pair]) -> dict[str, list[str | Non
 
 
 def _read(attributes: Path) -> Mapping[str, list[str | None]]:
-    import pyarrow as pa  # noqa: PLC0415 - 45 MB that only tables need
-    import pyarrow.csv  # noqa: PLC0415 - the same
-    import pyarrow.parquet  # noqa: PLC0415 - the same
-
-    try:
-        if attributes.suffix.lower() == ".csv":
-            kinds = pa.csv.ConvertOptions(strings_can_be_null=True)
-            table = pa.csv.read_csv(attributes, convert_options=kinds)
-        else:
-            table = pa.parquet.read_table(attributes)
-    except FileNotFoundError:
-        raise FormatError(attributes, "no such file") from None
-    except (pa.ArrowInvalid, OSError) as error:
-        first = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise FormatError(attributes, f"not a readable CSV or Parquet file ({first})") from None
+    table = read_frame(attributes)
+    empty = table.isna() | (table == "")
     return {
-        name: [None if value is None else str(value) for value in table[name].to_pylist()]
-        for name in table.column_names
+        name: [
+            None if no else str(value) for value, no in zip(table[name], empty[name], strict=True)
+        ]
+        for name in table.columns
     }

@@ -32,6 +32,7 @@ from leaderboard.store.signatures import Signer
 from leaderboard.submission.archive import max_submission
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.benchmarks import BENCHMARKS
+from now_builder.formats.io import locking
 from now_builder.formats.precomp import captions_path
 from now_builder.formats.release import data_folder
 
@@ -165,7 +166,8 @@ def _lock_file(path: Path) -> int:
     """
     lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with locking(path):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(lock)
         raise ConfigError(f"{path}: another process serves this store") from None

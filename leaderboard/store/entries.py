@@ -18,7 +18,7 @@ from leaderboard.submission.archive import Description, Line, Links, Name, Prose
 from leaderboard.submission.untrusted import read_json
 from now_builder.config import Sha256, Strict
 from now_builder.errors import FormatError
-from now_builder.formats.io import write_text
+from now_builder.formats.io import locking, write_text
 
 MAX_RECORD = 8 * 2**20
 RESULTS, PRIVATE = "results", "private"
@@ -402,8 +402,10 @@ def prepare_store(store: Path) -> None:
 def locked(store: Path) -> Iterator[None]:
     """Let one thread of one process at a time add to the store, which is created if missing."""
     prepare_store(store)
-    with (store / PRIVATE / "store.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    path = store / PRIVATE / "store.lock"
+    with path.open("w") as lock:
+        with locking(path):
+            fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 

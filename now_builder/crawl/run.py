@@ -1,11 +1,14 @@
 """Crawl a list of URLs: plan, visit, finish the shards; go on after any stop."""
 
+import logging
+import os
 import time
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
+from now_builder.crawl.browser.visit import REFUSED
 from now_builder.crawl.engines.local import crawl_shards, make_resolver, write_errors_explained
 from now_builder.crawl.plan.host_groups import assign_host_groups, host_groups
 from now_builder.crawl.plan.planning import make_plan
@@ -17,6 +20,24 @@ from now_builder.crawl.storage.shard_storage import local_rows, open_storage
 from now_builder.distribution import read_share
 from now_builder.errors import ConfigError
 from now_builder.formats.shard import complete_shards, read_columns
+
+_log = logging.getLogger(__name__)
+
+_OFFLINE = "is this machine online, and may it connect to ports 80 and 443?"
+_MENDS = {
+    "dns_error": "is this machine online, and does its DNS know names (getent hosts example.org)?",
+    "net_error": _OFFLINE,
+    "timeout": _OFFLINE,
+    "robots_unreachable": _OFFLINE,
+    "tls_error": "is the clock right, and does nothing on the way put in its own certificates?",
+    "private_address": "does a VPN answer for DNS? --allow-private is for hosts of one's own.",
+}
+"""Where to look if every page failed for a reason of the network."""
+
+_UNASKED = frozenset({"bad_url", "never", "quota"})
+"""Reasons of pages for which nothing was asked."""
+
+_PROXIES = frozenset({"http_proxy", "https_proxy", "all_proxy"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +57,21 @@ class CrawlSummary:
         return (
             f"{self.pages} URLs: {statuses}{f' ({errors})' if errors else ''}; "
             f"visited {self.visited} in {self.seconds:.0f} s ({rate:.2f} pages/s)"
+        )
+
+    @property
+    def hint(self) -> str | None:
+        """Where to look if all pages failed for reasons of the network; else ``None``."""
+        asked = {error: count for error, count in self.errors.items() if error not in _UNASKED}
+        if self.statuses.get("ok") or not asked or not asked.keys() <= _MENDS.keys():
+            return None
+        reason = max(asked, key=lambda error: asked[error])
+        proxies = [name for name in os.environ if name.lower() in _PROXIES and os.environ[name]]
+        unused = f" The crawl dials sites itself: {min(proxies)} is not used." if proxies else ""
+        again = "--force" if REFUSED & asked.keys() else "--retry-failed"
+        return (
+            f"no page was captured, {asked[reason]} for {reason}: {_MENDS[reason]}{unused} "
+            f"Then crawl again with {again}"
         )
 
 
@@ -83,7 +119,10 @@ def crawl(
     else:
         visited = crawl_shards(str(captures), shards, settings)
     with local_rows(captures) as folder:
-        return _summary(folder, set(shards), visited, time.monotonic() - started)
+        summary = _summary(folder, set(shards), visited, time.monotonic() - started)
+    if summary.hint:
+        _log.warning("crawl: %s", summary.hint)
+    return summary
 
 
 def _summary(captures: Path, shards: Collection[int], visited: int, seconds: float) -> CrawlSummary:

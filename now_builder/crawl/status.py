@@ -56,6 +56,8 @@ class CrawlStatus:
     @property
     def left_s(self) -> float | None:
         """Seconds that the pages to do will take at the present rate; ``None`` if not known."""
+        if not self.to_do:
+            return 0.0
         return self.to_do / self.pages_per_s if self.running and self.pages_per_s else None
 
     def __str__(self) -> str:
@@ -65,7 +67,7 @@ class CrawlStatus:
             ("shards", f"{self.shards}; {self.finished} finished"),
             ("at work", "yes" if self.running else "no"),
             ("rate", f"{self.pages_per_s:.2f} pages/s" if self.pages_per_s else "not known"),
-            ("time left", _duration(self.left_s)),
+            ("time left", _duration(self.left_s) if self.to_do else "none"),
             ("status", _counts(self.statuses)),
             ("reasons", _counts(self.errors)),
             ("captions", f"{self.captions} of {self.statuses['ok']} pages captured"),

@@ -186,7 +186,13 @@ def _alone(features: Path, share: tuple[int, int]) -> Iterator[None]:
         return
     features.parent.mkdir(parents=True, exist_ok=True)
     with features.with_name(f".{features.name}.lock").open("w") as lock:
-        fcntl.lockf(lock, fcntl.LOCK_EX)
+        try:
+            fcntl.lockf(lock, fcntl.LOCK_EX)
+        except OSError as error:
+            raise ConfigError(
+                f"{features}: cannot be locked ({error.strerror}), which shares of one file must "
+                "be; detect in one process, or write to a local disk"
+            ) from None
         yield
 
 

@@ -1,6 +1,7 @@
 """Region features: one HDF5 file with 36 regions for each page."""
 
 import hashlib
+import io
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -99,26 +100,84 @@ def write_features(
 
     Raises:
         ValueError: If there are more or fewer than ``pages``.
+        OSError: If the disk is full or cannot be written.
     """
-    with replacing(path) as temporary:
-        with h5py.File(
-            temporary, "w", alignment_threshold=_ALIGNED, alignment_interval=4096
-        ) as file:
-            file.attrs["format"] = FORMAT
-            for name, value in attributes.items():
-                file.attrs[name] = value
-            for name, (shape, kind) in LAYOUT.items():
-                regions = name == "regions"
-                kind = "f2" if half and regions else kind  # noqa: PLW2901 - the one exception
-                _add(file, name, (pages, *shape), kind, 1 if regions else 128)
-            _add(file, "keys", (pages,), h5py.string_dtype(), 128)
-            count = 0
-            for block in _blocks(batches):
-                count = _append(file, block, count, pages)
-            if pages not in {None, count}:
-                raise ValueError(f"{count} pages, expected {pages}")
-            file.attrs["complete"] = True
-        return count
+    with (
+        replacing(path) as temporary,
+        _Disk(temporary, "w+") as disk,
+        h5py.File(disk, "w", alignment_threshold=_ALIGNED, alignment_interval=4096) as file,
+    ):
+        file.attrs["format"] = FORMAT
+        for name, value in attributes.items():
+            file.attrs[name] = value
+        for name, (shape, kind) in LAYOUT.items():
+            regions = name == "regions"
+            kind = "f2" if half and regions else kind  # noqa: PLW2901 - the one exception
+            _add(file, name, (pages, *shape), kind, 1 if regions else 128)
+        _add(file, "keys", (pages,), h5py.string_dtype(), 128)
+        count = 0
+        for block in _blocks(batches):
+            count = _append(file, block, count, pages)
+            disk.check()
+        if pages not in {None, count}:
+            raise ValueError(f"{count} pages, expected {pages}")
+        file.attrs["complete"] = True
+    return count
+
+
+class _Disk(io.FileIO):
+    """A file whose errors HDF5 does not see: it crashes when it closes one that it could not write.
+
+    What is written after an error is dropped, and read as zeros; the end raises the error.
+    """
+
+    _error: OSError | None = None
+    _size = 0
+
+    def __exit__(self, *_: object) -> None:
+        """Close the file, and raise its error in place of what HDF5 made of it."""
+        self.close()
+        self.check()
+
+    def check(self) -> None:
+        """Raise the error that was kept, if there is one."""
+        if self._error is not None:
+            raise self._error
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Move to a place, from the end as if all had been written."""
+        if whence == io.SEEK_END:
+            return super().seek(self._size + offset)
+        return super().seek(offset, whence)
+
+    def readinto(self, buffer: Any) -> int:
+        """Read as many bytes as are asked for."""
+        wanted = memoryview(buffer).cast("B")
+        read = super().readinto(wanted) or 0
+        wanted[read:] = bytes(len(wanted) - read)
+        return len(wanted)
+
+    def write(self, data: Any) -> int:
+        """Write all bytes, or keep the error."""
+        rest = memoryview(data).cast("B")
+        size = len(rest)
+        self._size = max(self._size, self.tell() + size)
+        try:
+            while rest and self._error is None:
+                rest = rest[super().write(rest) :]
+        except OSError as error:
+            self._error = error
+        return size
+
+    def truncate(self, size: int | None = None) -> int:
+        """Set the size of the file, or keep the error."""
+        self._size = self.tell() if size is None else size
+        try:
+            if self._error is None:
+                super().truncate(size)
+        except OSError as error:
+            self._error = error
+        return self._size
 
 
 _ALIGNED = 2**16
@@ -239,7 +298,7 @@ def open_features(path: Path) -> Iterator[Features]:
     if not path.is_file():
         raise FormatError(path, "no such file")
     try:
-        file = h5py.File(path, "r")
+        file = h5py.File(path, "r", locking=False)  # network file systems may have no locks
     except OSError as error:
         raise FormatError(path, f"not a readable HDF5 file ({error})") from None
     with file:

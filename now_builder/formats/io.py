@@ -1,8 +1,11 @@
 """Read text and JSON with clear errors; write files whole, by rename, or not at all."""
 
+import errno
 import hashlib
 import json
+import logging
 import os
+import re
 import shutil
 import threading
 from collections.abc import Iterator
@@ -13,6 +16,8 @@ from typing import Any
 
 from now_builder.errors import FormatError
 
+_log = logging.getLogger(__name__)
+
 
 @contextmanager
 def replacing(path: Path, *, durable: bool = True, mode: int | None = None) -> Iterator[Path]:
@@ -20,7 +25,7 @@ def replacing(path: Path, *, durable: bool = True, mode: int | None = None) -> I
 
     The name survives a power cut only if it is ``durable``; what is in the file always does. Who
     may read it is for ``mode`` or else the process's ``umask`` to say, whatever wrote it:
-    safetensors writes for its owner alone.
+    safetensors writes for its owner alone. An error of the disk names ``path``, whoever raised it.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = _beside(path, "tmp")
@@ -32,8 +37,35 @@ def replacing(path: Path, *, durable: bool = True, mode: int | None = None) -> I
         temporary.replace(path)
         if durable:
             sync_folder(path.parent)
+    except Exception as error:
+        number = _number_of(error)
+        if number is None:
+            raise
+        raise OSError(number, os.strerror(number), str(path)) from error
     finally:
         temporary.unlink(missing_ok=True)
+
+
+_OF_DISK = frozenset(
+    {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS, errno.ESTALE, errno.EACCES}
+)
+_IN_WORDS = {
+    "SafetensorError": re.compile(r"\(os error (\d+)\)"),
+    "OSError": re.compile(r"Not enough free space to write|requested and \d+ written"),  # numpy
+    "RuntimeError": re.compile(r"inline_container\.cc.* unexpected pos|PytorchStreamWriter failed"),
+}
+"""How libraries say without a number that a file could not be written, by type of the error."""
+
+
+def _number_of(error: Exception) -> int | None:
+    """Return the number of an error of the disk that names no file; ``None`` of any other."""
+    if isinstance(error, OSError) and error.errno is not None:
+        return error.errno if error.filename is None and error.errno in _OF_DISK else None
+    words = _IN_WORDS.get(type(error).__name__)
+    found = words.search(str(error)) if words else None
+    if found is None:
+        return None
+    return int(found[1]) if found.groups() else errno.ENOSPC
 
 
 @cache
@@ -103,6 +135,36 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
+_NO_LOCKS = {
+    errno.ENOLCK: "no locks available",
+    errno.ENOSYS: "locks are not implemented",
+    errno.EOPNOTSUPP: "locks are not supported",
+    524: "locks are not supported",  # ENOTSUPP of Linux itself, which NFS lets through
+}
+
+
+@contextmanager
+def locking(path: Path) -> Iterator[None]:
+    """Take a lock on ``path`` inside, or go on without it, with a warning, where there are none.
+
+    Network file systems may be mounted without locks; any other error is raised.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+        _warn_of_locks(path, _NO_LOCKS[error.errno])
+
+
+@cache
+def _warn_of_locks(path: Path, problem: str) -> None:
+    """Say it once for each file."""
+    _log.warning(
+        "%s: %s on this file system; start no second command that writes here", path, problem
+    )
+
+
 def user_cache() -> Path:
     """Return this project's folder in the user's cache, which ``XDG_CACHE_HOME`` moves."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "noise-of-web"
@@ -146,6 +208,56 @@ def stream_lines(path: Path, missing: str) -> Iterator[str]:
 def read_lines(path: Path, missing: str) -> list[str]:
     """Read all lines of a UTF-8 text as :func:`stream_lines` does."""
     return list(stream_lines(path, missing))
+
+
+_MAGIC = {
+    b"\x1f\x8b": "gzip data; unpack it first, by gunzip",
+    b"BZh": "bzip2 data; unpack it first, by bunzip2",
+    b"\xfd7zXZ": "xz data; unpack it first, by unxz",
+    b"\x28\xb5\x2f\xfd": "zstd data; unpack it first, by unzstd",
+    b"7z\xbc\xaf": "a 7z archive; unpack it first",
+    b"PK\x03\x04": "a zip archive or an Excel workbook; unpack it, or save it as CSV",
+    b"\xd0\xcf\x11\xe0": "an Excel workbook; save it as CSV",
+    b"PAR1": "Parquet",
+    b"ARROW1": "Arrow data; write it as Parquet",
+    b"\x89HDF": "HDF5",
+    b"SQLite": "an SQLite database; export the table as CSV",
+    b"%PDF": "PDF",
+    b"\xff\xfe": "UTF-16 text; save it as UTF-8",
+    b"\xfe\xff": "UTF-16 text; save it as UTF-8",
+}
+_JSON = re.compile(r"\s*(\{|\[\s*([\"\[{\]]|$))")
+_MARKUP = re.compile(r"\s*<([!?]|/?[a-z][\w:-]*[\s/>])", re.IGNORECASE)
+
+
+def decode_text(path: Path, content: bytes, expected: str) -> str:
+    """Decode lines that a user brings: UTF-8, with or without a byte order mark.
+
+    Args:
+        path: The file, for messages.
+        content: Its bytes.
+        expected: What it should be, for messages.
+
+    Raises:
+        FormatError: If it is packed, binary, JSON, HTML or XML, or not UTF-8.
+    """
+    found = next((kind for magic, kind in _MAGIC.items() if content.startswith(magic)), None)
+    if found is None and content[:1000].count(0) > len(content[:1000]) // 10:
+        found = "binary data"
+    if found is not None:
+        raise FormatError(path, f"expected {expected}, found {found}")
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        byte = f"byte 0x{content[error.start]:02x}"
+        problem = f"line {line}: {byte} is not UTF-8 text, expected {expected}"
+        raise FormatError(path, problem) from None
+    for kind, form in (("JSON", _JSON), ("HTML or XML", _MARKUP)):
+        if form.match(text):
+            line = text[: len(text) - len(text.lstrip())].count("\n") + 1
+            raise FormatError(path, f"line {line}: expected {expected}, found {kind}")
+    return text
 
 
 def read_json(path: Path, missing: str) -> Any:

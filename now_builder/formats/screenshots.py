@@ -13,6 +13,7 @@ from now_builder.formats.shard import (
     locate_screenshots,
     read_place,
     read_rows,
+    torn,
 )
 
 
@@ -38,7 +39,7 @@ class Screenshot:
         """
         content = read_place(self.place)
         if self.sha256 is not None and hashlib.sha256(content).hexdigest() != self.sha256:
-            raise FormatError(self.place.path, f"screenshot of {self.key} differs from its sha256")
+            raise torn(self.place.path, f"screenshot of {self.key} differs from its sha256")
         return content
 
 

@@ -17,8 +17,8 @@ from PIL import Image, UnidentifiedImageError
 
 from now_builder.errors import FormatError
 from now_builder.formats.io import replacing
+from now_builder.formats.tables import UnreadableError, schema_of, write_rows
 from now_builder.formats.tables import read_rows as read_table
-from now_builder.formats.tables import schema_of, write_rows
 
 Box = tuple[float, float, float, float]
 """A box in image pixels: left, top, right, bottom."""
@@ -357,7 +357,7 @@ def read_columns(captures: Path, shard: int, names: Sequence[str]) -> list[dict[
 
     whole = schema_of(CaptureRow, _CAPTURES)
     schema = pa.schema([whole.field(name) for name in names], metadata=whole.metadata)
-    return list(read_table(rows_path(captures, shard), schema, _LATER, _REQUIRED))
+    return list(_read_schema(rows_path(captures, shard), schema))
 
 
 def read_captures(
@@ -434,7 +434,7 @@ def locate_screenshots(captures: Path, shard: int) -> dict[str, Place]:
                 if member.name.endswith((".png", ".webp"))
             }
     except (tarfile.TarError, EOFError, OSError) as error:
-        raise FormatError(path, f"not a readable tar ({error})") from None
+        raise torn(path, f"not a readable tar ({error})") from None
 
 
 def read_place(place: Place) -> bytes:
@@ -452,9 +452,9 @@ def _opened(path: Path) -> Iterator[tarfile.TarFile]:
         with tarfile.open(path, "r:") as tar:
             yield tar
     except FileNotFoundError:
-        raise FormatError(path, "no such tar, though the shard's parquet is there") from None
+        raise torn(path, "no such tar, though the shard's parquet is there") from None
     except (tarfile.TarError, EOFError, OSError) as error:
-        raise FormatError(path, f"not a readable tar ({error})") from None
+        raise torn(path, f"not a readable tar ({error})") from None
 
 
 def _check_end(path: Path) -> None:
@@ -463,7 +463,7 @@ def _check_end(path: Path) -> None:
         size = file.seek(0, io.SEEK_END)
         file.seek(max(0, size - 1024))
         if file.read() != bytes(1024):
-            raise FormatError(path, "not a readable tar (no end mark: torn)")
+            raise torn(path, "not a readable tar (no end mark)")
 
 
 _MEMBER = 256 * 2**20
@@ -478,7 +478,7 @@ def _content(path: Path, tar: tarfile.TarFile, member: tarfile.TarInfo) -> bytes
     file = tar.extractfile(member)
     content = file.read() if file else b""
     if len(content) != member.size:
-        raise FormatError(path, f"member {member.name!r:.80}: cut off, the tar is torn")
+        raise torn(path, f"member {member.name!r:.80}: cut off")
     return content
 
 
@@ -504,7 +504,7 @@ def _elements(path: Path, key: str, content: bytes) -> list[Element]:
     except (
         ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError,
     ) as error:  # fmt: skip
-        raise FormatError(path, f"{key}.elements.json: not elements ({error!r:.200})") from None
+        raise torn(path, f"{key}.elements.json: not elements ({error!r:.200})") from None
     if version != _ELEMENTS_FORMAT:
         found = f"{key}.elements.json: format {version!r:.40}"
         raise FormatError(path, f"{found}, expected {_ELEMENTS_FORMAT}")
@@ -516,9 +516,9 @@ def _unpacked(path: Path, key: str, packed: bytes) -> bytes:
     try:
         html = unpacker.decompress(packed, _MEMBER)
     except zlib.error as error:
-        raise FormatError(path, f"{key}.html.gz: not gzip ({error})") from None
+        raise torn(path, f"{key}.html.gz: not gzip ({error})") from None
     if not unpacker.eof:
-        raise FormatError(path, f"{key}.html.gz: cut off, or more than {_MEMBER} bytes unpacked")
+        raise torn(path, f"{key}.html.gz: cut off, or more than {_MEMBER} bytes unpacked")
     return html
 
 
@@ -535,7 +535,22 @@ def _box(numbers: list[Any]) -> Box:  # JSON has whole numbers, too
 
 
 def _read(path: Path, kind: type, version: str) -> Iterator[dict[str, Any]]:
-    return read_table(path, schema_of(kind, version), _LATER, _REQUIRED)
+    return _read_schema(path, schema_of(kind, version))
+
+
+def _read_schema(path: Path, schema: Any) -> Iterator[dict[str, Any]]:
+    try:
+        yield from read_table(path, schema, _LATER, _REQUIRED)
+    except UnreadableError as error:
+        raise torn(path, error.problem) from None
+
+
+def torn(path: Path, problem: str) -> FormatError:
+    """Return the error of a damaged file of captures; of a shard's file it names the mend."""
+    if found := re.fullmatch(r"(\d{5})\.(tar|parquet|warc\.gz)", path.name):
+        files = f"{found[1]}.tar and {found[1]}.parquet"
+        problem += f"; delete {files} and crawl again: the shard's pages are visited anew"
+    return FormatError(path, problem)
 
 
 def open_screenshot(content: bytes, name: str) -> Image.Image:

@@ -1,8 +1,11 @@
-"""Parquet tables of rows: written whole, read strictly, older versions included.
+"""Tables of rows: Parquet written whole and read strictly, and CSV that users bring.
 
 pyarrow is imported by the functions that need it: 45 MB that a training or a GPU can do without.
 """
 
+import csv
+import io
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, fields
@@ -10,10 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from now_builder.errors import FormatError
-from now_builder.formats.io import replacing
+from now_builder.formats.io import decode_text, replacing
 
 _BUFFER, _BLOCK, _GROUP = 2**16, 1024, 2**13
 """Bytes read at once; rows that are dictionaries at once, read and written."""
+
+
+class UnreadableError(FormatError):
+    """A file that is no Parquet at all, or is damaged."""
 
 
 def schema_of(kind: type, version: str | None = None) -> Any:
@@ -132,10 +139,11 @@ def read_frame(path: Path) -> Any:
     """Read a table that a user brings, Parquet or CSV by its first bytes, as a pandas frame.
 
     Cells of a CSV are texts, empty ones too; columns of Parquet have their own types, an index
-    that pandas stored is a column.
+    that pandas stored is a column. Names of columns are as :func:`plain_names` writes them.
 
     Raises:
-        FormatError: If it is missing, is no table, or two columns have one name.
+        FormatError: If it is missing, is no table, or two columns have one name; or as
+            :func:`read_records` says.
     """
     import pandas as pd  # noqa: PLC0415 - 45 MB that only such tables need
     import pyarrow as pa  # noqa: PLC0415 - see above
@@ -143,22 +151,96 @@ def read_frame(path: Path) -> Any:
 
     try:
         with path.open("rb") as file:
-            parquet = file.read(4) == b"PAR1"
-        if parquet:
-            with pq.ParquetFile(path) as file:
-                table = file.read()
+            content = file.read(4)
+            if content != b"PAR1":
+                content += file.read()
+        if content == b"PAR1":
+            with pq.ParquetFile(path) as parquet:
+                table = parquet.read()
             table.validate(full=True)  # texts that are not UTF-8 would fail where they are used
             frame = table.to_pandas(ignore_metadata=True)
         else:
-            frame = pd.read_csv(path, dtype=str, keep_default_na=False, encoding="utf-8-sig")
+            header, *rows = [cells for _, cells in read_records(path, content)]
+            rows = [row + [""] * (len(header) - len(row)) for row in rows]
+            frame = pd.DataFrame(rows, columns=header, dtype=str)
     except FileNotFoundError:
         raise FormatError(path, "no such file; expected CSV or Parquet") from None
     except (ValueError, TypeError, LookupError, pa.ArrowException, OSError) as error:
         problem = " ".join(str(error).split())
         raise FormatError(path, f"neither CSV nor Parquet ({problem:.200})") from None
+    frame.columns = plain_names(frame.columns)
     if not frame.columns.is_unique:
-        raise FormatError(path, f"columns {[str(name) for name in frame.columns]}: a name twice")
+        raise FormatError(path, f"columns {list(frame.columns)}: a name twice")
     return frame
+
+
+def plain_names(names: Collection[object]) -> list[str]:
+    """Return names of columns without spaces around them and in lower case, as they are looked up.
+
+    One that would thereby take the name of another column stays as it is.
+    """
+    texts = [str(name) for name in names]
+    plain = [text.strip().lower() for text in texts]
+    return [text if name in texts else name for text, name in zip(texts, plain, strict=True)]
+
+
+def read_records(path: Path, content: bytes) -> Iterator[tuple[int, list[str]]]:
+    """Yield the records of a CSV, the header first, each with the number of its first line.
+
+    Commas part the cells; one in double quotes may hold commas, line ends and, doubled, quotes.
+    Blank lines are no records; a record may have fewer cells than the header.
+
+    Raises:
+        FormatError: If it is no text, or empty; naming the line, if a record has more cells than
+            the header, or a quote that is closed nowhere, or only in another record.
+    """
+    text = decode_text(path, content, "CSV or Parquet")
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True, skipinitialspace=True)
+    header: list[str] = []
+    line = 1
+    while True:
+        try:
+            cells = next(reader, None)
+        except csv.Error as error:
+            raise FormatError(path, f"line {line}: {_mend_of(error)}") from None
+        if cells is None:
+            break
+        header = header or cells
+        if len(cells) > len(header):
+            found = f"{len(cells)} cells, the header has {len(header)}"
+            raise FormatError(
+                path, f"line {line}: {found}; a cell with a comma needs double quotes"
+            )
+        if reader.line_num > line and _holds_record(cells, header):
+            found = f"a quoted cell goes on to line {reader.line_num} and takes in other records"
+            raise FormatError(path, f"line {line}: {found}; close its quote")
+        if cells:
+            yield line, cells
+        line = reader.line_num + 1
+    if not header:
+        raise FormatError(path, "empty: neither CSV nor Parquet")
+
+
+def _mend_of(error: csv.Error) -> str:
+    if "unexpected end" in str(error):
+        return "a double quote opens a cell here and is closed nowhere"
+    if "expected after" in str(error):
+        return "text behind a closing double quote; close the cell, or double quotes inside it"
+    return str(error)
+
+
+_NAME = re.compile(r"\s*(https?://|\d{5}_\d{4}\s*$)", re.IGNORECASE)
+"""What begins a URL, or is a key."""
+
+
+def _holds_record(cells: list[str], header: list[str]) -> bool:
+    """Whether a line inside a cell is a record of its own: as many cells, with a URL or key."""
+    places = [place for place, name in enumerate(plain_names(header)) if name in {"url", "key"}]
+    inside = [line for cell in cells for line in cell.splitlines()[1:]]
+    rows = csv.reader(inside, skipinitialspace=True)
+    return any(
+        len(row) == len(header) and any(_NAME.match(row[place]) for place in places) for row in rows
+    )
 
 
 @contextmanager
@@ -170,4 +252,4 @@ def _readable(path: Path) -> Iterator[None]:
     except FileNotFoundError:
         raise FormatError(path, "no such file") from None
     except (pa.ArrowException, ValueError, OSError) as error:  # a text that is not UTF-8
-        raise FormatError(path, f"not a readable parquet file ({error!s:.200})") from None
+        raise UnreadableError(path, f"not a readable parquet file ({error!s:.200})") from None

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
 from now_builder.errors import ConfigError, FormatError
-from now_builder.formats.io import read_lines, sync_folder
+from now_builder.formats.io import locking, read_lines, sync_folder
+from now_builder.formats.tables import read_records
 
 Verdict = Literal["match", "mismatch", "unsure"]
 VERDICTS: tuple[Verdict, ...] = ("match", "mismatch", "unsure")
@@ -133,7 +134,8 @@ def open_verdicts(path: Path) -> Iterator[VerdictFile]:
         raise FormatError(path, "not a file; give the CSV to write")
     with path.open("a+b") as file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with locking(path):
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise ConfigError(f"{path}: another audit is writing it; end that one first") from None
         file.seek(0)
@@ -168,14 +170,10 @@ def check_verdicts(path: Path, content: bytes) -> list[Judged]:
     Raises:
         FormatError: Naming the first line that is not a verdict.
     """
-    try:
-        rows = list(csv.reader(io.StringIO(content.decode("utf-8-sig"), newline=""), strict=True))
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise FormatError(path, f"not a CSV of verdicts ({error})") from None
-    if not rows or tuple(rows[0]) != COLUMNS:
-        found = rows[0] if rows else "nothing"
-        raise FormatError(path, f"columns {found!s:.200}, expected {','.join(COLUMNS)}")
-    return [_judged(path, number, row) for number, row in enumerate(rows[1:], 2)]
+    (_, header), *rows = read_records(path, content)
+    if tuple(header) != COLUMNS:
+        raise FormatError(path, f"columns {header!s:.200}, expected {','.join(COLUMNS)}")
+    return [_judged(path, line, row) for line, row in rows]
 
 
 def _judged(path: Path, number: int, row: list[str]) -> Judged:
@@ -187,7 +185,7 @@ def _judged(path: Path, number: int, row: list[str]) -> Judged:
         seconds = None
     if len(row) != len(COLUMNS) or verdict is None or seconds is None or not cells["key"]:
         wanted = f"{','.join(COLUMNS)} with matched one of {', '.join(VERDICTS)}"
-        raise FormatError(path, f"row {number}: {','.join(row)[:120]!r}, expected {wanted}")
+        raise FormatError(path, f"line {number}: {','.join(row)[:120]!r}, expected {wanted}")
     return Judged(**cells | {"matched": verdict, "seconds": seconds})
 
 

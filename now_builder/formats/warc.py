@@ -15,9 +15,8 @@ from warcio.recordloader import ArcWarcRecord
 from warcio.statusandheaders import StatusAndHeaders
 from warcio.warcwriter import WARCWriter
 
-from now_builder.errors import FormatError
 from now_builder.formats.io import replacing
-from now_builder.formats.shard import TRANSFER_HEADERS, Capture, CaptureRow, Exchange
+from now_builder.formats.shard import TRANSFER_HEADERS, Capture, CaptureRow, Exchange, torn
 
 _HTTP = "HTTP/1.1"
 _AS_SENT = "X-Crawler-"
@@ -76,7 +75,7 @@ def read_exchanges(captures: Path, shard: int) -> dict[str, tuple[Exchange, ...]
         with path.open("rb") as file:
             return _pages(ArchiveIterator(file))
     except Exception as error:  # noqa: BLE001 - warcio meets damage with any of them
-        raise FormatError(path, f"not a readable WARC ({error!r:.200})") from None
+        raise torn(path, f"not a readable WARC ({error!r:.200})") from None
 
 
 def _pages(records: Iterable[ArcWarcRecord]) -> dict[str, tuple[Exchange, ...]]:

@@ -1,5 +1,6 @@
 """The hub's client: its errors in one line, its noise left out."""
 
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -45,6 +46,10 @@ def _describe(error: BaseException) -> str | None:
     )
 
     words = " ".join(str(error).split()) or type(error).__name__
+    if of_xet(error):
+        return (
+            f"the hub's store of large files, Xet, refused or was not reached ({words}); {NO_XET}"
+        )
     if isinstance(error, OfflineModeIsEnabled):
         return "HF_HUB_OFFLINE is set, so that the hub is not asked"
     if isinstance(error, LocalTokenNotFoundError):
@@ -56,6 +61,15 @@ def _describe(error: BaseException) -> str | None:
     if isinstance(error, HTTPError):
         return f"the hub cannot be reached ({words}); run the same command again to go on"
     return words if isinstance(error, HFValidationError) else None
+
+
+NO_XET = "run the same command again, or with HF_HUB_DISABLE_XET=1, which does without Xet"
+
+
+def of_xet(error: BaseException) -> bool:
+    """Whether an error comes from the hub's Xet, whose client raises errors of any type."""
+    steps = traceback.walk_tb(error.__traceback__)
+    return any(frame.f_code.co_name in {"_upload_xet_files", "xet_get"} for frame, _ in steps)
 
 
 def size_text(size: int) -> str:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from now_builder.errors import ConfigError
 from now_builder.formats.io import sha256_of
+from now_builder.hub.client import NO_XET, of_xet
 
 
 def find_model(name: str, files: Sequence[str], revision: str | None = None) -> Path:
@@ -28,7 +29,11 @@ def find_model(name: str, files: Sequence[str], revision: str | None = None) -> 
 
     try:
         return Path(snapshot_download(name, revision=revision, allow_patterns=list(files)))
-    except (HfHubHTTPError, HFValidationError, OSError, ValueError) as error:
+    except Exception as error:
+        if of_xet(error):
+            raise ConfigError(f"{name}: cannot be had from the hub ({error}); {NO_XET}") from None
+        if not isinstance(error, HfHubHTTPError | HFValidationError | OSError | ValueError):
+            raise
         raise ConfigError(f"neither a folder nor a name of the hub to be had: {error}") from None
 
 

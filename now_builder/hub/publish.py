@@ -1,19 +1,28 @@
 """Publish a release on the hub: its export as Parquet, with card and Croissant, in one commit."""
 
+import logging
+import multiprocessing
 import re
-from collections.abc import Mapping
+import signal
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 from now_builder.errors import ConfigError, FormatError, NowError
 from now_builder.formats.release import read_manifest
-from now_builder.hub.client import hub_errors, size_text
+from now_builder.hub.client import NO_XET, hub_errors, size_text
 from now_builder.hub.settings import PublishSettings
 from now_builder.package.croissant import SPDX
 from now_builder.package.parquet import PLACEHOLDER, export_parquet
 from now_builder.package.settings import ParquetSettings
 from now_builder.package.verify import verify
 
+_LONG_S = 30.0
+"""After so long people are told what helps where Xet hangs."""
+
+_log = logging.getLogger(__name__)
 _SHARD = re.compile(r"data/(train|dev|test)-\d{5}-of-\d{5}\.parquet")
 
 
@@ -115,11 +124,7 @@ def send(upload: Upload) -> str:
     Raises:
         NowError: If the hub cannot be reached or refuses, or shows to all what is to be private.
     """
-    from huggingface_hub import (  # noqa: PLC0415 - half a second
-        CommitOperationAdd,
-        CommitOperationDelete,
-        HfApi,
-    )
+    from huggingface_hub import HfApi  # noqa: PLC0415 - half a second
 
     name, settings = upload.repository, upload.settings
     api = HfApi(endpoint=settings.endpoint)
@@ -130,15 +135,69 @@ def send(upload: Upload) -> str:
         if settings.private and not found.private:
             raise NowError(f"{name}: it is public already; make it private on its settings page")
         old = {file.rfilename for file in found.siblings or []} - set(upload.files)
-        add = [
-            CommitOperationAdd(path, card.encode() if path == "README.md" else file)
-            for path, file in upload.files.items()
-        ]
-        remove = [CommitOperationDelete(path) for path in sorted(old) if _SHARD.fullmatch(path)]
-        api.create_commit(
-            name,
-            [*add, *remove],
-            commit_message="Publish a release of noise-of-web",
-            repo_type="dataset",
-        )
+    add: dict[str, Path | bytes] = {**upload.files, "README.md": card.encode()}
+    _commit(name, settings.endpoint, add, [path for path in sorted(old) if _SHARD.fullmatch(path)])
     return f"{api.endpoint}/datasets/{name}"
+
+
+def _commit(
+    name: str, endpoint: str | None, add: Mapping[str, Path | bytes], remove: Sequence[str]
+) -> None:
+    """Send files as one commit, by a process of its own: Xet's client hears no signal.
+
+    Raises:
+        NowError: If the hub cannot be reached or refuses.
+    """
+    from huggingface_hub.utils._runtime import is_xet_available  # noqa: PLC0415 - half a second
+
+    context = multiprocessing.get_context("spawn")
+    problems, told = context.Pipe(duplex=False)
+    process = context.Process(
+        target=_send_commit, args=(told, name, endpoint, add, remove), daemon=True
+    )
+    process.start()
+    told.close()
+    try:
+        process.join(_LONG_S)
+        if process.is_alive() and is_xet_available():
+            _log.warning(
+                "publish: %s: still sending; if nothing moves, stop it and %s", name, NO_XET
+            )
+        process.join()
+    finally:
+        process.kill()
+    with suppress(EOFError):
+        raise NowError(problems.recv())
+    if process.exitcode:
+        raise NowError(f"{name}: the process that sends ended with code {process.exitcode}")
+
+
+def _send_commit(
+    told: Connection,
+    name: str,
+    endpoint: str | None,
+    add: Mapping[str, Path | bytes],
+    remove: Sequence[str],
+) -> None:
+    """Send a commit; tell the line of an error that the hub's client raises."""
+    from huggingface_hub import (  # noqa: PLC0415 - half a second
+        CommitOperationAdd,
+        CommitOperationDelete,
+        HfApi,
+    )
+
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    changes: list[CommitOperationAdd | CommitOperationDelete] = [
+        *(CommitOperationAdd(path, content) for path, content in add.items()),
+        *(CommitOperationDelete(path) for path in remove),
+    ]
+    try:
+        with hub_errors(name):
+            HfApi(endpoint=endpoint).create_commit(
+                name,
+                changes,
+                commit_message="Publish a release of noise-of-web",
+                repo_type="dataset",
+            )
+    except NowError as error:
+        told.send(str(error))

@@ -17,6 +17,7 @@ from now_builder.formats.shard import (
     plan_path,
     read_captures,
     read_rows,
+    torn,
 )
 from now_builder.formats.text import clean
 from now_builder.inspect.pairs import draw_order
@@ -148,4 +149,4 @@ def _sources(captures: Path, chosen: frozenset[str]) -> Iterator[tuple[CaptureRo
                 yield rows[capture.key], capture.html
         if wanted:
             path = members_path(captures, shard)
-            raise FormatError(path, f"page {min(wanted)}: not in it, though its row is ok")
+            raise torn(path, f"page {min(wanted)}: not in it, though its row is ok")

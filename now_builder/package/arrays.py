@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 from tqdm import tqdm
@@ -55,28 +56,25 @@ def write_images(
     hashes: list[str] = []
     attributes = {name: value for name, value in features.attributes.items() if name not in OF_FILE}
     with ExitStack() as stack:
-        matrix: np.memmap | None = None
-        if files.npy is not None:
-            matrix = np.lib.format.open_memmap(
-                stack.enter_context(replacing(files.npy)),
-                "w+",
-                np.dtype("<f2" if files.half else "<f4"),
-                (len(keys), REGIONS, DIMENSION),
-            )
+        npy: BinaryIO | None = None
+        kind = "<f2" if files.half else "<f4"
+        if files.npy is not None:  # not mapped: a full disk would kill the process
+            npy = stack.enter_context(stack.enter_context(replacing(files.npy)).open("wb"))
+            shape = (len(keys), REGIONS, DIMENSION)
+            head = {"descr": kind, "fortran_order": False, "shape": shape}
+            np.lib.format.write_array_header_1_0(npy, head)
 
         def batches() -> Iterator[FeatureBatch]:
             starts = range(0, len(rows), _BATCH)
             for start in tqdm(starts, desc=files.h5.stem, unit="batch", disable=None):
                 batch = _as_stored(features, features.read(rows[start : start + _BATCH]), files)
-                if matrix is not None:
-                    matrix[start : start + _BATCH] = batch.regions
+                if npy is not None:
+                    npy.write(batch.regions.astype(kind, copy=False).tobytes())
                 hashes.extend(hash_of(page) for page in batch.regions)
                 statistics.add_regions(batch.n_regions, batch.source)
                 yield batch
 
         write_features(files.h5, batches(), attributes, files.half, len(keys))
-        if matrix is not None:
-            matrix.flush()
     return hashes
 
 

@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from safetensors.torch import save_file
 
 from now_builder.errors import TrainingError
-from now_builder.formats.io import remove_leftovers, replacing, write_json, write_text
+from now_builder.formats.io import locking, remove_leftovers, replacing, write_json, write_text
 from pc2_baseline import process_groups
 from pc2_baseline.config import TrainSettings
 from pc2_baseline.data.pairs import PairSet, pair_names
@@ -80,7 +80,8 @@ def locked(run: Path) -> Iterator[None]:
     run.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(run, os.O_RDONLY)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with locking(run):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise TrainingError(f"{run}: another training is writing to this folder") from None
     else:

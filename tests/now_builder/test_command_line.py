@@ -289,7 +289,12 @@ def test_a_forked_worker_ends_by_sigterm_without_a_word():
 
 @pytest.mark.parametrize(
     "problem",
-    [OSError(errno.ENOSPC, "No space left", "x.h5"), ValueError("No space left on device")],
+    [
+        OSError(errno.ENOSPC, "No space left", "x.h5"),
+        ValueError("No space left on device"),
+        OSError(errno.EDQUOT, "No space left for this user"),
+        OSError(errno.EFBIG, "No space left"),
+    ],
 )
 def test_a_full_disk_is_one_line(problem, capsys):
     def fill():

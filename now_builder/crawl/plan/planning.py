@@ -10,6 +10,7 @@ from now_builder.crawl.settings import CrawlSettings
 from now_builder.crawl.storage.own_files import shard_of, sweep_plan
 from now_builder.crawl.storage.shard_storage import ShardStorage
 from now_builder.errors import CrawlError
+from now_builder.formats.io import locking
 from now_builder.formats.shard import Planned, plan_path, read_plan, write_plan
 from now_builder.formats.split import (
     SplitPlan,
@@ -32,8 +33,10 @@ def make_plan(
         CrawlError: If a shard to be planned has the name of a file that no plan lists.
         FormatError: If there is a plan that cannot be read.
     """
-    with (storage.folder / ".plan.lock").open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # it dies with its process
+    path = storage.folder / ".plan.lock"
+    with path.open("a") as lock:
+        with locking(path):
+            fcntl.flock(lock, fcntl.LOCK_EX)  # it dies with its process
         sweep_plan(storage.folder)
         storage.fetch_plan()
         planned = plan_path(storage.folder).exists()

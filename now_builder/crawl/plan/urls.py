@@ -1,11 +1,10 @@
 """Read lists of URLs, and plan them: the shard and key of each, assigned once."""
 
-import csv
 import hashlib
 import io
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from math import ceil
 from pathlib import Path
 
@@ -13,7 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from now_builder.errors import ConfigError, FormatError
+from now_builder.formats.io import decode_text
 from now_builder.formats.shard import Planned
+from now_builder.formats.tables import plain_names, read_records
 from now_builder.urls import canonical, site_of
 
 _NOTE = re.compile(r"\t|\s#")
@@ -26,49 +27,101 @@ _MOST_SHARDS = 100_000
 _SHARDS_OF_A_SHORT_LIST = 8
 
 
+_EXPECTED = "one URL a line, or CSV or Parquet with a column url"
+
+_LABEL = r"[^\s/?#\\:@,;|\"'<>(){}\[\].]"
+_HOST = rf"({_LABEL}+\.)+[^\W\d_]{_LABEL}*\.?|\d+(\.\d+){{3}}|localhost|\[[\da-f.]*:[\da-f:.]*\]"
+_LOOKS_LIKE_URL = re.compile(rf"https?:|(//|\\\\)?({_HOST})(:\d+)?([/?#\\]|$)", re.IGNORECASE)
+"""A scheme that is visited, or a host: a name with a dot or an address."""
+
+_RANKED = re.compile(rf"\d+[,;\t ]\s*{_HOST}", re.IGNORECASE)
+_FIRST, _NEARLY_ALL = 10, 0.9
+
+
 def read_urls(path: Path) -> list[str]:
     """Read a list of URLs: text, or CSV or Parquet with ``url``.
 
     A line of text is a URL, which a tab or a ``#`` after white space ends; a ``#`` at the start of
-    a line makes it a comment.
+    a line makes it a comment. A line that is no URL is listed as it is, to become a row, unless the
+    file as a whole is something else.
 
     Raises:
-        FormatError: If the file is missing, unreadable, has no column ``url``, or lists nothing.
+        FormatError: If the file is missing, unreadable, has no column ``url``, lists nothing, or
+            none of the first ten lines, or hardly one of all, looks like a URL.
     """
     try:
         if path.suffix.lower() == ".parquet":
-            urls = _from_parquet(path)
+            listed, unit = _from_parquet(path, path), "row"
         else:
-            lines = io.StringIO(path.read_text(encoding="utf-8-sig"))
-            if path.suffix.lower() == ".csv":
-                urls = _from_csv(path, lines)
+            content, unit = path.read_bytes(), "line"
+            if content.startswith(b"PAR1"):
+                listed, unit = _from_parquet(path, io.BytesIO(content)), "row"
+            elif path.suffix.lower() == ".csv":
+                listed = list(_from_csv(path, content))
             else:
-                listed = (_NOTE.split(line.strip(), maxsplit=1)[0].strip() for line in lines)
-                urls = [url for url in listed if url and url[0] != "#"]
+                listed = list(_from_text(path, content))
     except FileNotFoundError:
         raise FormatError(path, "no such list of URLs") from None
-    except (ValueError, OverflowError, OSError, pa.ArrowException, csv.Error) as error:
+    except (ValueError, OverflowError, OSError, pa.ArrowException) as error:
         raise FormatError(path, f"not a readable list of URLs ({error})") from None
-    if not urls:
+    if not listed:
         raise FormatError(path, "found no URL, expected at least one")
-    return urls
+    _check_kind(path, unit, listed)
+    return [url for _, url in listed]
 
 
-def _from_csv(path: Path, lines: Iterable[str]) -> list[str]:
-    reader = csv.DictReader(lines)
-    if "url" not in (reader.fieldnames or ()):
-        raise FormatError(path, f"found columns {list(reader.fieldnames or ())}, expected url")
-    return [url for row in reader if (url := (row["url"] or "").strip())]
+def _from_text(path: Path, content: bytes) -> Iterator[tuple[int, str]]:
+    lines = io.StringIO(decode_text(path, content, _EXPECTED), newline=None)
+    for number, line in enumerate(lines, 1):
+        names = re.split(r"[,;]", line.replace('"', "")) if number == 1 else ()
+        if len(names) > 1 and "url" in plain_names(names):
+            raise FormatError(path, "line 1: found the header of a CSV; name the file .csv")
+        url = _NOTE.split(line.strip(), maxsplit=1)[0].strip()
+        if url and url[0] != "#":
+            yield number, url
 
 
-def _from_parquet(path: Path) -> list[str]:
-    names = pq.read_schema(path).names
-    if "url" not in names:
-        raise FormatError(path, f"found columns {names}, expected url")
-    column = pq.read_table(path, columns=["url"])["url"].to_pylist()
-    values = (value for value in column if value is not None)
-    texts = (value.decode() if isinstance(value, bytes) else str(value) for value in values)
-    return [url for text in texts if (url := text.strip())]
+def _from_csv(path: Path, content: bytes) -> Iterator[tuple[int, str]]:
+    records = read_records(path, content)
+    place = _place_of_url(path, next(records)[1])
+    for line, cells in records:
+        if url := "".join(cells[place : place + 1]).strip():
+            yield line, url
+
+
+def _from_parquet(path: Path, file: Path | io.BytesIO) -> list[tuple[int, str]]:
+    with pq.ParquetFile(file) as table:
+        names = table.schema_arrow.names
+        name = names[_place_of_url(path, names)]
+        column = table.read(columns=[name])[name].to_pylist()
+    texts = [value.decode() if isinstance(value, bytes) else str(value or "") for value in column]
+    return [(row, url) for row, text in enumerate(texts, 1) if (url := text.strip())]
+
+
+def _place_of_url(path: Path, names: Sequence[str]) -> int:
+    found = plain_names(names)
+    if found.count("url") == 1:
+        return found.index("url")
+    mend = ""
+    if any(_LOOKS_LIKE_URL.match(name) for name in found):
+        mend = "; the first line is to name the columns"
+    elif re.search(r"(^|[;\t|])\s*url\s*([;\t|]|$)", found[0]):
+        mend = "; commas part the columns"
+    raise FormatError(path, f"found columns {names!s:.200}, expected one url among them{mend}")
+
+
+def _check_kind(path: Path, unit: str, listed: Sequence[tuple[int, str]]) -> None:
+    """Refuse a file that is no list of URLs; single lines that are none become rows."""
+    strange = [at for at, (_, url) in enumerate(listed) if not _LOOKS_LIKE_URL.match(url)]
+    first = len(listed) >= _FIRST and strange[:_FIRST] == list(range(_FIRST))
+    if not first and len(strange) < _NEARLY_ALL * len(listed):
+        return
+    number, url = listed[strange[0]]
+    found = f"{unit} {number}: found {url!r:.80}"
+    if _RANKED.match(url):
+        found += ", a rank before a domain; take the domains alone, by cut -d, -f2"
+    count = f"{len(strange)} of {len(listed)} {unit}s are no URLs"
+    raise FormatError(path, f"{found}, expected {_EXPECTED}; {count}")
 
 
 def read_hosts(path: Path) -> frozenset[str]:
@@ -78,11 +131,11 @@ def read_hosts(path: Path) -> frozenset[str]:
         FormatError: If there is no such file, or a line names no host.
     """
     try:
-        lines = path.read_text(encoding="utf-8-sig").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
+        text = decode_text(path, path.read_bytes(), "one host a line")
+    except OSError as error:
         raise FormatError(path, f"no such list of hosts ({error})") from None
     hosts = set()
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(io.StringIO(text, newline=None), 1):
         name = line.partition("#")[0].strip().removeprefix("*.")
         if not name:
             continue

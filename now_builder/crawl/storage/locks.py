@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from now_builder.errors import CrawlError
+from now_builder.formats.io import locking
 
 ALL_SHARDS = range(1 << 20)
 """More shards than a plan can have."""
@@ -29,7 +30,8 @@ def lock_shards(folder: Path, shards: Collection[int], wait_s: float = 0.0) -> I
         for start, count in _runs(shards):
             while True:
                 try:
-                    fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, count, start)
+                    with locking(folder / _NAME):
+                        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, count, start)
                     break
                 except OSError:
                     if time.monotonic() >= until:
@@ -48,7 +50,8 @@ def is_locked(folder: Path) -> bool:
         return False
     with file:
         try:
-            fcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            with locking(folder / _NAME):
+                fcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except OSError:
             return True
     return False

@@ -157,7 +157,8 @@ def test_a_file_of_attributes_may_be_parquet_and_have_keys(tmp_path, release, ga
     [
         ("site,topic\na,b\n", "expected key or url"),
         ("url,topic\nhttp://a.test/,b\n", "no row for 24 of 24 pairs"),
-        ('url,topic\n"a', "not a readable"),
+        ('url,topic\n"a', "line 2: .* closed nowhere"),
+        ("url,topic\nhttp://a.test/x,y,b\n", "line 2: 3 cells, the header has 2"),
     ],
 )
 def test_a_file_of_attributes_that_cannot_be_joined_is_named(

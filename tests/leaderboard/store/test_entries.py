@@ -74,6 +74,13 @@ def test_an_anonymous_entry_hides_its_authors_until_its_day(tmp_path, result):
     assert told.result == entry.result  # what was filed has not changed
 
 
+@pytest.mark.usefixtures("no_locks")
+def test_a_store_without_locks_is_added_to_with_a_warning(tmp_path, result, caplog):
+    file_result(tmp_path / "s", result, NewFiling("ann", AT))
+    assert len(read_results([tmp_path / "s"])) == 1
+    assert "store.lock: no locks available on this file system" in caplog.text
+
+
 def _permissions(path):
     return path.stat().st_mode & 0o777
 

@@ -25,7 +25,7 @@ from PIL import Image
 from warcio.archiveiterator import ArchiveIterator
 
 from now_builder.crawl.plan.planning import make_plan
-from now_builder.crawl.run import crawl
+from now_builder.crawl.run import CrawlSummary, crawl
 from now_builder.crawl.settings import CrawlSettings
 from now_builder.crawl.status import crawl_status
 from now_builder.crawl.storage.shard_storage import ShardStorage
@@ -321,6 +321,59 @@ def test_a_host_is_in_one_share_also_where_its_failures_are_visited_again(tmp_pa
         ]
     assert [summary.visited for summary in visited] == [2, 0]
     assert [row.status for row in read_rows(captures)] == ["failed", "ok"]
+
+
+@pytest.mark.parametrize(
+    ("mapped", "error"), [(True, "net_error"), (False, "dns_error")], ids=["no answer", "no name"]
+)
+def test_a_crawl_that_reaches_nothing_says_where_to_look(
+    tmp_path: Path, caplog, monkeypatch, *, mapped: bool, error: str
+) -> None:
+    """The pages are rows, as ever; that nothing was reached is one line for people."""
+    monkeypatch.setenv("https_proxy", "http://proxy.example:3128")
+    urls = write_list(tmp_path, ["http://a.invalid/", "http://b.invalid/", "mailto:a@b.test"])
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    resolve = [f"*.invalid:127.0.0.1:{port}"] if mapped else []
+    settings = CrawlSettings(allow_private=True, resolve=resolve, retries=0)
+    found = crawl(urls, tmp_path / "captures", settings)
+    assert (found.statuses, found.errors) == ({"failed": 3}, {error: 2, "bad_url": 1})
+    line = caplog.records[-1].getMessage()
+    assert re.match(f"crawl: no page was captured, 2 for {error}: is this machine online", line)
+    assert "https_proxy is not used" in line
+    assert "crawl again with --retry-failed" in line
+
+
+def test_a_damaged_shard_is_mended_as_its_message_says(tmp_path: Path) -> None:
+    with Awkward() as server:
+        urls = write_list(tmp_path, many(3))
+        crawl(urls, tmp_path / "captures", settings_for(server))
+        whole = outcome(tmp_path / "captures")
+        tar = max((tmp_path / "captures").glob("*.tar"))
+        os.truncate(tar, tar.stat().st_size // 2)
+        with pytest.raises(FormatError) as caught:
+            list(read_captures(tmp_path / "captures"))
+        files = re.findall(r"\d{5}\.(?:tar|parquet)(?= and)", caught.value.problem)
+        assert files == [tar.name, tar.with_suffix(".parquet").name]
+        for name in files:
+            (tmp_path / "captures" / name).unlink()
+        crawl(urls, tmp_path / "captures", settings_for(server))
+    assert outcome(tmp_path / "captures") == whole
+
+
+@pytest.mark.parametrize(
+    ("statuses", "errors", "words"),
+    [({"ok": 1, "failed": 99}, {"dns_error": 99}, None),
+     ({"failed": 9}, {"dns_error": 8, "http_404": 1}, None),
+     ({"refused": 2, "failed": 1}, {"never": 2, "bad_url": 1}, None),
+     ({"failed": 9}, {"dns_error": 8, "net_error": 1}, "8 for dns_error"),
+     ({"failed": 9}, {"tls_error": 9}, "is the clock right"),
+     ({"refused": 9}, {"private_address": 9}, "--force"),
+     ({"refused": 8, "failed": 1}, {"robots_unreachable": 8, "net_error": 1}, "--force")],
+)  # fmt: skip
+def test_only_a_network_that_lets_nothing_through_is_spoken_of(statuses, errors, words) -> None:
+    hint = CrawlSummary(9, statuses, errors, 9, 1.0).hint
+    assert hint is None if words is None else words in (hint or "")
 
 
 def test_two_crawls_of_one_folder_do_not_mix(tmp_path: Path) -> None:

@@ -38,6 +38,13 @@ def test_rate_and_time_left_are_of_the_last_ten_minutes(tmp_path: Path) -> None:
     assert "time left      0:00:44" in str(stopped)
 
 
+def test_a_finished_crawl_has_no_time_left(tmp_path: Path) -> None:
+    visit(tmp_path, [0.0, 1.0], 2)
+    status = crawl_status(tmp_path)
+    assert (status.to_do, status.left_s) == (0, 0.0)
+    assert "time left      none" in str(status)
+
+
 @pytest.mark.parametrize("seconds", [[], [3.0], [3.0, 3.0]])
 def test_the_rate_of_too_few_visits_is_not_known(tmp_path: Path, seconds: list[float]) -> None:
     visit(tmp_path, seconds, 4)
@@ -47,8 +54,17 @@ def test_the_rate_of_too_few_visits_is_not_known(tmp_path: Path, seconds: list[f
     assert "time left      not known" in str(status)
 
 
+@pytest.mark.usefixtures("no_locks")
+def test_without_locks_a_crawl_is_at_work_for_nobody_and_held_up_by_nobody(tmp_path: Path) -> None:
+    visit(tmp_path, [0.0], 2)
+    with lock_shards(tmp_path, [0]), lock_shards(tmp_path, [0]):
+        assert not crawl_status(tmp_path).running
+
+
 def test_a_torn_shard_is_named(tmp_path: Path) -> None:
     visit(tmp_path, [], 1)
     rows_path(tmp_path, 0).write_bytes(b"PAR1")
-    with pytest.raises(FormatError, match=r"00000\.parquet"):
+    with pytest.raises(
+        FormatError, match=r"00000\.parquet: .*; delete 00000\.tar and 00000\.parquet and crawl"
+    ):
         crawl_status(tmp_path)

@@ -265,6 +265,14 @@ def test_shares_wait_for_nobody_and_the_last_writes_the_file(drawn, whole, setti
             detect(drawn, features, settings.model_copy(update={"shards_from": text}))
 
 
+@pytest.mark.usefixtures("no_locks")
+def test_without_locks_shares_are_refused_and_one_process_detects(drawn, whole, settings, tmp_path):
+    with pytest.raises(ConfigError, match=r"f\.h5: cannot be locked \(No locks .*in one process"):
+        detect(drawn, tmp_path / "f.h5", settings.model_copy(update={"shards_from": "0/2"}))
+    detect(drawn, tmp_path / "f.h5", settings)
+    assert (tmp_path / "f.h5").read_bytes() == whole.read_bytes()
+
+
 def test_pages_of_two_precisions_are_not_mixed(drawn, whole, settings, tmp_path):
     with open_features(whole) as features:
         usual = features.attributes["precision"]

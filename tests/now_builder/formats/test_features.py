@@ -1,5 +1,7 @@
 """Feature files: round trips, order of rows, and files that must be refused."""
 
+import fcntl
+import gc
 import tracemalloc
 from pathlib import Path
 
@@ -47,6 +49,26 @@ def path(tmp_path: Path) -> Path:
     batches = [batch([f"{i:04d}" for i in range(start, start + 5)], start) for start in (0, 5, 10)]
     write_features(path, batches, {"detector": "tiny"})
     return path
+
+
+def test_a_file_that_cannot_be_locked_is_read(path: Path) -> None:
+    """Another process has locked it whole, or the file system has no locks: nothing is written."""
+    with path.open("rb") as other:
+        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with open_features(path) as features:
+            assert len(features) == 15
+
+
+@pytest.mark.parametrize("pages", [None, 15])
+@pytest.mark.usefixtures("full_disk")
+def test_a_full_disk_is_told_and_leaves_nothing(tmp_path: Path, pages: int | None) -> None:
+    """HDF5 itself crashes when it closes a file in chunks that it could not write."""
+    path = tmp_path / "f.h5"
+    with pytest.raises(OSError, match="too large") as caught:
+        write_features(path, [batch([f"{n}" for n in range(15)])], {}, pages=pages)
+    assert caught.value.filename == str(path)
+    gc.collect()
+    assert list(tmp_path.iterdir()) == []
 
 
 @settings(max_examples=12)

@@ -1,13 +1,22 @@
 """Written last means complete: what is half-written is never seen, and is cleared away."""
 
+import errno
+import fcntl
 import os
+import ssl
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+import safetensors.numpy
+import torch
 
 from now_builder.formats.io import (
+    locking,
     remove_leftovers,
     replacing,
     replacing_folder,
@@ -30,6 +39,72 @@ def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
         fail()
     assert path.read_text(encoding="utf-8") == "old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def _with_python(path: Path) -> None:
+    path.write_bytes(bytes(2**18))
+
+
+def _with_arrow(path: Path) -> None:
+    pq.write_table(pa.table({"a": np.random.default_rng(0).random(2**16)}), path)
+
+
+def _with_numpy(path: Path) -> None:
+    with path.open("wb") as file:
+        np.save(file, np.ones(2**16))
+
+
+def _with_safetensors(path: Path) -> None:
+    safetensors.numpy.save_file({"a": np.ones(2**16)}, path)
+
+
+def _with_torch(path: Path) -> None:
+    torch.save({"a": torch.ones(2**18)}, path)
+
+
+@pytest.mark.parametrize(
+    "write", [_with_python, _with_arrow, _with_numpy, _with_safetensors, _with_torch]
+)
+@pytest.mark.usefixtures("full_disk")
+def test_a_full_disk_names_the_file_whatever_wrote_it(tmp_path: Path, write) -> None:
+    """Some libraries name their temporary file or none, and some say the number in words."""
+    path = tmp_path / "a"
+    with (
+        pytest.raises(OSError, match=r"too large|No space") as caught,
+        replacing(path) as temporary,
+    ):
+        write(temporary)
+    assert caught.value.filename == str(path)
+    assert caught.value.errno in {errno.EFBIG, errno.ENOSPC}
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "error",
+    [ConnectionResetError(errno.ECONNRESET, "reset"), ssl.SSLError(1, "certificate"),
+     TimeoutError("timed out"), OSError("other"), RuntimeError("other"),
+     PermissionError(errno.EACCES, "denied", "/elsewhere")],
+)  # fmt: skip
+def test_errors_of_other_things_than_the_disk_stay_as_they_are(tmp_path: Path, error) -> None:
+    with pytest.raises(type(error)) as caught, replacing(tmp_path / "a"):
+        raise error
+    assert caught.value is error
+
+
+@pytest.mark.usefixtures("no_locks")
+def test_without_locks_a_warning_is_said_once(tmp_path: Path, caplog) -> None:
+    for name in ("a", "a", "b"):
+        with locking(tmp_path / name):
+            fcntl.flock(0, fcntl.LOCK_EX)
+    assert [record.getMessage().split(": ")[0] for record in caplog.records] == [
+        str(tmp_path / "a"), str(tmp_path / "b"),
+    ]  # fmt: skip
+    assert "no locks available on this file system" in caplog.text
+    with locking(tmp_path / "nfs"):
+        raise OSError(524, "Unknown error 524")
+    assert "nfs: locks are not supported on this file system" in caplog.text
+    with pytest.raises(BlockingIOError), locking(tmp_path):
+        raise BlockingIOError(errno.EAGAIN, "held")
 
 
 def test_who_may_read_a_file_is_the_umasks_to_say_whatever_wrote_it(tmp_path: Path) -> None:

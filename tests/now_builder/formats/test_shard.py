@@ -34,6 +34,7 @@ from now_builder.formats.shard import (
     write_plan,
     write_shard,
 )
+from now_builder.formats.warc import read_exchanges
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 PNG = b"\x89PNG\r\n\x1a\n picture"
@@ -155,6 +156,9 @@ def test_only_numbered_parquets_are_shards(tmp_path: Path) -> None:
     assert complete_shards(tmp_path / "c") == [0]
 
 
+MEND = "delete 00000.tar and 00000.parquet and crawl again"
+
+
 def refused(reading, path: Path, *words: str) -> None:
     with pytest.raises(FormatError) as caught:
         list(reading())
@@ -169,7 +173,8 @@ def test_missing_things_are_named(tmp_path: Path) -> None:
     refused(lambda: read_rows(tmp_path), tmp_path, "no complete shard")
     refused(lambda: read_plan(tmp_path), plan_path(tmp_path), "no such file")
     write(tmp_path / "c", ["00000_0000"]).unlink()
-    refused(lambda: read_captures(tmp_path / "c"), members_path(tmp_path / "c", 0), "no such tar")
+    tar = members_path(tmp_path / "c", 0)
+    refused(lambda: read_captures(tmp_path / "c"), tar, "no such tar", MEND)
 
 
 @pytest.mark.parametrize("share", [0.05, 0.4, 0.6])
@@ -177,7 +182,16 @@ def test_a_torn_tar_is_one_line(tmp_path: Path, share: float) -> None:
     tar = write(tmp_path / "c", ["00000_0000", "00000_0001"])
     content = tar.read_bytes().rstrip(b"\0")
     tar.write_bytes(content[: int(share * len(content))])
-    refused(lambda: read_members(tar), tar)
+    refused(lambda: read_members(tar), tar, MEND)
+
+
+def test_a_damaged_member_is_one_line(tmp_path: Path) -> None:
+    tar = write(tmp_path / "c", ["00000_0000"])
+    content = tar.read_bytes()
+    for part in (b"\x1f\x8b\x08", b'{"format"'):
+        assert content.count(part) == 1
+        tar.write_bytes(content.replace(part, bytes(len(part))))
+        refused(lambda: read_members(tar), tar, MEND)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.99])
@@ -186,13 +200,19 @@ def test_a_torn_parquet_is_one_line(tmp_path: Path, share: float) -> None:
     path = rows_path(tmp_path / "c", 0)
     content = path.read_bytes()
     path.write_bytes(content[: int(share * len(content))])
-    refused(lambda: read_rows(tmp_path / "c"), path, "parquet")
+    refused(lambda: read_rows(tmp_path / "c"), path, "parquet", MEND)
+    refused(lambda: read_texts(tmp_path / "c", 0), path, "parquet", MEND)
+    warc = tmp_path / "c" / "00000.warc.gz"
+    warc.write_bytes(b"\x1f\x8b")
+    refused(lambda: read_exchanges(tmp_path / "c", 0), warc, MEND)
 
 
 def test_a_foreign_parquet_is_refused(tmp_path: Path) -> None:
     path = rows_path(tmp_path, 0)
     pq.write_table(pa.table({"key": ["a"]}), path)
     refused(lambda: read_rows(tmp_path), path, "format")
+    with pytest.raises(FormatError, match=r"^(?!.*delete)"):  # it is not ours
+        read_rows(tmp_path)
 
 
 @pytest.mark.parametrize(

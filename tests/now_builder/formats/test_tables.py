@@ -1,5 +1,6 @@
 """Tables that a user brings: CSV or Parquet by what is in it; what is neither is one line."""
 
+import gzip
 from pathlib import Path
 
 import pandas as pd
@@ -42,6 +43,71 @@ def test_text_that_is_not_utf8_is_refused_where_it_is_read(tmp_path: Path) -> No
     path.write_bytes(path.read_bytes().replace(b"some text", b"some \xff\xfe\xfdt"))
     with pytest.raises(FormatError, match="neither CSV nor Parquet"):
         read_frame(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "found"),
+    [
+        # pandas takes the first column for an index here, and moves all others by one.
+        ("key,matched\n00000_0000,true,\n00000_0001,false,\n", 2, "3 cells, the header has 2"),
+        ("key,matched\n\n00000_0000,true\nk,l,true\n", 4, "3 cells, the header has 2"),
+        ('key,note\na,"b\nc,d\n', 2, "opens a cell here and is closed nowhere"),
+        ('key,note\na,b\nc,"d" e\nf,g\n', 3, "text behind a closing double quote"),
+        # Two quotes that are forgotten close each other.
+        ('key,note\n00000_0000,"27 inch\n00000_0001,b\n00000_0002,c"\n', 2, "other records"),
+        ('url,note\nhttp://a.test/,"b\nhttp://b.test/,c\n"http://c.test/",d\n', 2, "text behind"),
+        ('note,url\n"b,http://a.test/\nc,http://b.test/\nd", http://c.test/\n', 2, "other records"),
+        ('url\n"http://a.test/\nhttp://b.test/\n"\n', 2, "other records"),
+    ],
+)
+def test_a_csv_loses_no_record_and_no_part_of_one(
+    tmp_path: Path, text: str, line: int, found: str
+) -> None:
+    path = tmp_path / "t.csv"
+    for ending in ("\n", "\r\n", "\r"):
+        path.write_text(text, "utf-8", newline=ending)
+        with pytest.raises(FormatError, match=rf"t\.csv: line {line}: .*{found}"):
+            read_frame(path)
+
+
+def test_a_csv_is_read_as_it_is_written(tmp_path: Path) -> None:
+    """Names in any case and with spaces, quotes behind a space, cells of two lines, short rows."""
+    path = tmp_path / "t.csv"
+    path.write_text(
+        'Key, MATCHED ,note\r\na, "1","he said ""no"", then\nleft, sadly"\r\n\r\nb,0\r\n',
+        "utf-8-sig",
+        newline="",
+    )  # fmt: skip
+    frame = read_frame(path)
+    assert list(frame.columns) == ["key", "matched", "note"]
+    assert frame.to_numpy().tolist() == [
+        ["a", "1", 'he said "no", then\nleft, sadly'], ["b", "0", ""],
+    ]  # fmt: skip
+
+
+def test_a_name_that_differs_in_case_alone_is_another_column(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("KEY,key\na,b\n", "utf-8")
+    assert list(read_frame(tmp_path / "t.csv")["key"]) == ["b"]
+    (tmp_path / "t.csv").write_text("KEY,Key\na,b\n", "utf-8")
+    with pytest.raises(FormatError, match="a name twice"):
+        read_frame(tmp_path / "t.csv")
+
+
+@pytest.mark.parametrize(
+    ("content", "found"),
+    [(gzip.compress(b"key,matched\na,1\n"), "found gzip data; unpack it"),
+     (b"PK\x03\x04...", "found a zip archive or an Excel workbook"),
+     ("key,matched\na,1\n".encode("utf-16-le"), "found binary data"),
+     ("key,matched\na,1\n".encode("utf-16"), "found UTF-16 text"),
+     ("key,note\na,b\nc,caf\u00e9\n".encode("latin-1"), "line 3: byte 0xe9 is not UTF-8 text"),
+     (b'\n{"key": "a", "matched": true}\n', "line 2: .*found JSON"),
+     (b'[\n  {"key": "a"}]', "line 1: .*found JSON"),
+     (b"<table><tr><td>key</td></tr></table>", "found HTML or XML")],
+)  # fmt: skip
+def test_what_is_no_table_is_called_what_it_is(tmp_path: Path, content: bytes, found: str) -> None:
+    (tmp_path / "t.csv").write_bytes(content)
+    with pytest.raises(FormatError, match=found):
+        read_frame(tmp_path / "t.csv")
 
 
 def test_what_is_no_file_is_one_line(tmp_path: Path) -> None:

@@ -16,7 +16,9 @@ COMMIT = "c0ffee" + 34 * "0"
 class Hub:
     """What it holds, and what it was asked.
 
-    ``cut`` is the number of bytes after which the next download breaks off.
+    ``cut`` is the number of bytes after which the next download breaks off; ``xet`` is how a
+    request for a token of Xet is answered: by a status, or by an address to send the files to.
+    Models are as data sets; their files are said to be in Xet.
     """
 
     files: dict[str, dict[str, bytes]] = field(default_factory=dict)
@@ -25,6 +27,7 @@ class Hub:
     asked: list[tuple[str, str, str]] = field(default_factory=list)
     commits: list[list[dict]] = field(default_factory=list)
     cut: int | None = None
+    xet: int | str = 404
 
     def start(self) -> ThreadingHTTPServer:
         server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
@@ -46,8 +49,16 @@ class _Handler(BaseHTTPRequestHandler):
         path = unquote(urlsplit(self.path).path)
         if path == "/api/whoami-v2":
             return self._json({"name": "somebody"}) if self._known() else self._json({}, 401)
-        if found := re.fullmatch(r"/api/datasets/([^/]+/[^/]+)(/revision/[^/]+)?", path):
+        if found := re.fullmatch(r"/api/(?:datasets|models)/([^/]+/[^/]+)(/revision/[^/]+)?", path):
             return self._about(found[1])
+        if found := re.fullmatch(r"/api/models/([^/]+/[^/]+)/tree/[^/]+", path):
+            files = self.server.hub.files[found[1]].items()
+            return self._json(
+                [{"type": "file", "path": name, "size": len(content), "oid": COMMIT}
+                 for name, content in files]
+            )  # fmt: skip
+        if re.search("/xet-(read|write)-token/", path):
+            return self._xet()
         return self._file(body=True)
 
     def do_POST(self):  # noqa: PLR0911
@@ -78,6 +89,20 @@ class _Handler(BaseHTTPRequestHandler):
             return self._json({}, 400)
         self.server.hub.objects[hashlib.sha256(body).hexdigest()] = body
         return self._json({})
+
+    def _xet(self):
+        """Answer a request for a token; status 0 is no answer while the test waits."""
+        self._note()
+        answer = self.server.hub.xet
+        if answer == 0:
+            self.server.waiting.wait(60)
+            answer = 404
+        if isinstance(answer, int):
+            return self._json({"error": "no"}, answer)
+        token = {"casUrl": answer, "accessToken": "t", "exp": 2**31}
+        return self._json(
+            token, X_Xet_Cas_Url=answer, X_Xet_Access_Token="t", X_Xet_Token_Expiration=2**31
+        )
 
     def _body(self):
         self._note()
@@ -148,7 +173,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _file(self, *, body):
         self._note()
         hub, path = self.server.hub, unquote(urlsplit(self.path).path)
-        found = re.fullmatch(r"/datasets/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path)
+        found = re.fullmatch(r"(?:/datasets)?/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path)
         if not found or found[1] not in hub.files:
             return self._json({}, 404, X_Error_Code="RepoNotFound")
         if found[2] not in {"main", COMMIT}:
@@ -159,6 +184,11 @@ class _Handler(BaseHTTPRequestHandler):
         start = int((self.headers.get("Range") or "bytes=0-")[6:].split("-")[0])
         self.send_response(206 if start else 200)
         self.send_header("X-Repo-Commit", COMMIT)
+        if not path.startswith("/datasets"):
+            self.send_header("X-Xet-Hash", hashlib.sha256(content).hexdigest())
+            self.send_header(
+                "X-Xet-Refresh-Route", f"http://{self.headers['Host']}/xet-read-token/m"
+            )
         self.send_header("ETag", f'"{hashlib.sha256(content).hexdigest()}"')
         self.send_header("Content-Length", str(len(content) - start))
         if start:

@@ -2,13 +2,15 @@
 
 import json
 import shutil
+import signal
+import time
 
 import pytest
 import yaml
 
-from now_builder.errors import ConfigError, FormatError
+from now_builder.errors import ConfigError, FormatError, NowError
 from now_builder.formats.io import write_json
-from now_builder.hub.publish import prepare
+from now_builder.hub.publish import prepare, send
 from now_builder.hub.settings import PublishSettings
 
 NAME = "somebody/small"
@@ -59,6 +61,57 @@ def test_a_rerun_sends_what_is_missing_and_drops_what_is_old(hub, run, release):
     assert sent < 3
     assert old not in hub.files[NAME]
     assert "notes.txt" in hub.files[NAME]
+
+
+WITH_XET = {
+    "HF_HUB_DISABLE_XET": "0",
+    "HF_XET_CLIENT_RETRY_MAX_ATTEMPTS": "1",
+    "HF_XET_CLIENT_RETRY_BASE_DELAY": "50ms",
+}
+"""As it is by default; the other tests go without, since their hub has none."""
+
+
+@pytest.mark.parametrize("xet", [404, 500, "http://127.0.0.1:9"])
+def test_where_xet_is_refused_a_line_says_how_to_go_without(hub, run, release, xet):
+    hub.xet = xet
+    code, _, err = run("publish", release, NAME, "--yes", HF_TOKEN=hub.token, **WITH_XET)
+    assert any("/xet-write-token/" in path for _, path, _ in hub.asked), "Xet was tried"
+    last = err.splitlines()[-1]
+    assert last.startswith(f"error: {NAME}: the hub's store of large files, Xet, refused or was")
+    assert last.endswith("HF_HUB_DISABLE_XET=1, which does without Xet")
+    assert (code, "Traceback" in err, hub.commits) == (1, False, [])
+    assert run("publish", release, NAME, "--yes", HF_TOKEN=hub.token)[0] == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_stop_is_heard_while_xet_hangs(hub, command, release, number):
+    hub.xet = 0
+    with command("publish", release, NAME, "--yes", HF_TOKEN=hub.token, **WITH_XET) as process:
+        until = time.monotonic() + 100
+        while not any("/xet-write-token/" in path for _, path, _ in hub.asked):
+            assert time.monotonic() < until
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.05)
+        process.send_signal(number)
+        _, err = process.communicate(timeout=30)
+    assert process.returncode == 128 + number
+    assert (
+        "stopped: the export and the files that the hub has" in err.splitlines()[-1]
+    )  # behind bars
+    assert "Traceback" not in err
+    assert hub.commits == []
+
+
+def test_where_xet_hangs_a_line_says_how_to_go_without(hub, release, monkeypatch, caplog):
+    hub.xet = 0
+    monkeypatch.setenv("HF_TOKEN", hub.token)
+    monkeypatch.delenv("HF_HUB_DISABLE_XET", raising=False)
+    monkeypatch.setattr("now_builder.hub.publish._LONG_S", 1.0)
+    monkeypatch.setattr(hub.waiting, "wait", lambda _: time.sleep(5))
+    upload = prepare(release, NAME, PublishSettings(endpoint=hub.address))
+    with pytest.raises(NowError, match="HF_HUB_DISABLE_XET=1"):
+        send(upload)
+    assert "still sending; if nothing moves, stop it and run the same command" in caplog.text
 
 
 def test_a_dry_run_lists_files_and_bytes_and_asks_the_hub_nothing(hub, run, release):

@@ -71,6 +71,13 @@ def settings(world, tmp_path):
     return AuditSettings(captures=world.captures, output=tmp_path / "audit.csv", sample=12)
 
 
+@pytest.mark.usefixtures("no_locks")
+def test_verdicts_are_written_where_there_are_no_locks(tmp_path):
+    with open_verdicts(tmp_path / "audit.csv") as file:
+        file.append(judged("00000_0001", "match"))
+    assert [line.key for line in read_verdicts(tmp_path / "audit.csv")] == ["00000_0001"]
+
+
 def test_verdicts_come_back_as_they_were_written(tmp_path):
     lines = [
         judged("00000_0001", "mismatch", note='a "quoted", note'),

@@ -277,7 +277,8 @@ def test_two_judges_who_differ_are_unsure(tmp_path: Path) -> None:
         ("url,truth\nhttp://site0.test/0,1\n", "expected url or key, and matched"),
         ("url,matched\nhttp://site0.test/0,maybe\n", "row 2"),
         ("url,matched\nhttp://elsewhere.test/,1\n", "none of its 1 lines"),
-        ('url,matched\n"http://site0.test/0,1\n', "CSV"),
+        ('url,matched\n"http://site0.test/0,1\n', "line 2: .* closed nowhere"),
+        ("url,matched\nhttp://site0.test/0,1,2,1\n", "line 2: 4 cells, the header has 2"),
     ],
 )
 def test_a_damaged_file_is_one_line(tmp_path: Path, text: str, word: str) -> None:
@@ -291,7 +292,7 @@ def test_a_damaged_file_is_one_line(tmp_path: Path, text: str, word: str) -> Non
 def test_bytes_that_are_no_table_are_one_line(tmp_path: Path) -> None:
     for name in ("a.csv", "a.parquet"):
         (tmp_path / name).write_bytes(b"\xff\xfe\x00PAR1 nonsense")
-        with pytest.raises(FormatError, match="neither CSV nor Parquet"):
+        with pytest.raises(FormatError, match="expected CSV or Parquet, found UTF-16"):
             judged(tmp_path / name)
     with pytest.raises(FormatError, match="no such file"):
         judged(tmp_path / "none.csv")

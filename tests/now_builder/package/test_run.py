@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 from collections import Counter
@@ -16,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from now_builder.config import build
-from now_builder.errors import ConfigError, FormatError
+from now_builder.errors import ConfigError, FormatError, NowError
 from now_builder.formats.captions import read_captions
 from now_builder.formats.features import captures_hash, open_features
 from now_builder.formats.release import (
@@ -33,6 +34,7 @@ from now_builder.formats.split import read_split
 from now_builder.package.run import package
 from now_builder.package.settings import PackageSettings
 from now_builder.package.verify import verify
+from now_builder.stopping import stoppable
 from now_builder.tokenize.run import tokenize
 from now_builder.tokenize.settings import TokenizeSettings
 from tests.kill_at_rename import run_until_rename
@@ -299,6 +301,17 @@ def test_another_seed_or_mode_is_refused(world: World, tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match=r"split\.toml"):
             world.package(tmp_path / "release", **settings)
     assert not (tmp_path / "release").exists()
+
+
+@pytest.mark.usefixtures("full_disk")
+def test_a_full_disk_ends_in_one_line_that_names_the_file(world: World, tmp_path: Path) -> None:
+    for options in ({}, {"npy": True}):
+        with pytest.raises(
+            NowError, match=r"cannot be written \(File too large\); when .* room"
+        ) as e:
+            stoppable(lambda **more: world.package(tmp_path / "r", **more), None)(**options)
+        assert re.search(r"now100k_precomp/\w+\.(h5|npy): cannot", str(e.value))
+        assert not list(tmp_path.glob("r/**/*.h5")), "nothing that is half-written"
 
 
 def test_an_empty_split_is_one_clear_line(world: World, tmp_path: Path) -> None:

@@ -222,6 +222,12 @@ def test_a_folder_that_is_no_run_is_left_alone(tiny, tmp_path, settings):
     assert (tmp_path / "thesis.txt").read_text() == "precious"
 
 
+@pytest.mark.usefixtures("no_locks")
+def test_a_training_needs_no_locks(tiny, tmp_path, settings, caplog):
+    train(tiny, tmp_path / "run", settings)
+    assert "run: no locks available on this file system" in caplog.text
+
+
 def test_two_trainings_never_share_a_folder(tiny, tmp_path, settings, monkeypatch):
     def second(self, train_, epoch):
         with pytest.raises(TrainingError, match="another training"):

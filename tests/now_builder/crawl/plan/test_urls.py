@@ -1,5 +1,6 @@
 """URL lists and plans: canonical forms, keys for life, new shards for what is added."""
 
+import gzip
 from collections import Counter
 from pathlib import Path
 
@@ -118,6 +119,84 @@ def test_csv_and_parquet_lists_have_a_column_url(tmp_path: Path) -> None:
     table.to_parquet(tmp_path / "urls.parquet")
     assert read_urls(tmp_path / "urls.csv") == read_urls(tmp_path / "urls.parquet")
     assert read_urls(tmp_path / "urls.csv") == list(table["url"])
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("a.csv", "URL,TEXT\nhttp://a.test/x,hat\n"),
+     ("b.csv", "\ufeffid, Url\r\n1, http://a.test/x\r\n"),
+     ("c.CSV", 'id,"url"\n1, "http://a.test/x"\n'),
+     ("d.txt", "\ufeffhttp://a.test/x\r"),
+     ("e", "\n\nhttp://a.test/x")],
+)  # fmt: skip
+def test_a_list_is_read_however_it_was_saved(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).write_text(text, "utf-8", newline="")
+    assert read_urls(tmp_path / name) == ["http://a.test/x"]
+
+
+def test_a_parquet_list_is_known_by_its_bytes(tmp_path: Path) -> None:
+    table = pa.table({"text": ["hat", "cap"], "Url": ["http://a.test/x", None]})
+    pq.write_table(table, tmp_path / "list.pq")
+    assert read_urls(tmp_path / "list.pq") == ["http://a.test/x"]
+
+
+SITEMAP = '<?xml version="1.0"?>\n<urlset><url><loc>http://a.test/</loc></url></urlset>\n'
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "found"),
+    [("a.csv", "url,title\nhttp://a.test/?crop=1,2&w=3,hat\n", "line 2: 3 cells, the header has 2"),
+     ("b.csv", "url\nhttp://b.test/\nhttp://a.test/x,y\n", "line 3: 2 cells, the header has 1"),
+     ("c.csv", 'title,url\n"a,http://a.test/\nb,http://b.test/\n', "line 2: .*closed nowhere"),
+     ("d.csv", "1,a.test\n2,b.test\n", "columns .*'a.test'.*the first line is to name the columns"),
+     ("e.csv", "url;title\nhttp://a.test/;hat\n", "commas part the columns"),
+     ("f.csv", "Url,URL\nhttp://a.test/,http://b.test/\n", "expected one url"),
+     ("g.csv", '[{"url": "http://a.test/"}]', "line 1: .*found JSON"),
+     ("h.csv", "id,url\n1,/a.html\n2,/b.html\n", "line 2: found '/a.html', expected one URL"),
+     ("a.txt", "1,a.test\n2,b.test\n", "line 1: found '1,a.test', a rank before a domain"),
+     ("b.txt", "# of today\n1\ta.test\n2\tb.test\n", "line 2: found '1', expected .*2 of 2 lines"),
+     ("c.txt", "url,title\nhttp://a.test/,hat\n", "line 1: found the header of a CSV"),
+     ("d.txt", "- http://a.test/\n- http://b.test/\n", "line 1: found '- http://a.test/'"),
+     ("e.txt", "ftp://a.test/\nmailto:a@b.test\na@b.test\n", "3 of 3 lines are no URLs"),
+     ("f.txt", "12\n" * 10 + "http://a.test/\n" * 90, "line 1: found '12'.* 10 of 100 lines"),
+     ("a.jsonl", '{"url": "http://a.test/"}\n{"url": "http://b.test/"}\n', "found JSON"),
+     ("a.json", '[\n  "http://a.test/"\n]\n', "line 1: .*found JSON"),
+     ("sitemap.xml", SITEMAP, "line 1: .*found HTML or XML"),
+     ("page.html", "\n<!DOCTYPE html><a href=http://a.test/>a</a>", "line 2: .*found HTML or XML"),
+     ("list.txt.gz", gzip.compress(b"http://a.test/\n"), "found gzip data; unpack it"),
+     ("list.xlsx", b"PK\x03\x04" + bytes(40), "found a zip archive or an Excel workbook"),
+     ("list.txt", "http://a.test/\n".encode("utf-16"), "found UTF-16 text"),
+     ("photo.png", b"\x89PNG\r\n\x1a\n" + bytes(40), "found binary data"),
+     ("g.txt", b"http://a.test/\nhttp://b.test/caf\xe9\n", "line 2: byte 0xe9 is not UTF-8")],
+)  # fmt: skip
+def test_what_is_no_list_is_refused_as_what_it_is(tmp_path: Path, name, content, found) -> None:
+    path = tmp_path / name
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(FormatError, match=found) as caught:
+        read_urls(path)
+    assert caught.value.path == path
+
+
+def test_a_column_of_other_things_than_urls_is_refused(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"url": [[7], [8]]}), tmp_path / "urls.parquet")
+    with pytest.raises(FormatError, match=r"row 1: found '\[7\]', expected one URL a line"):
+        read_urls(tmp_path / "urls.parquet")
+
+
+def test_single_lines_that_are_no_urls_stay_in_a_list(tmp_path: Path) -> None:
+    """They become rows: a failure is a row."""
+    lines = ["not a url", "mailto:a@b.test", "HTTP://[bad", "a.test", "中文.中国/x", "//b.test:80",
+             "127.0.0.1:8080/x", "[::1]/x", "localhost:8000",
+             "http:\\\\c.test\\x", "d\u2764.test."]  # fmt: skip
+    (tmp_path / "urls.txt").write_text("\n".join(lines), "utf-8")
+    assert read_urls(tmp_path / "urls.txt") == lines
+    (tmp_path / "urls.txt").write_text("\n".join([*lines[:2], *lines[2:4]] * 9), "utf-8")
+    assert len(read_urls(tmp_path / "urls.txt")) == 36
+
+
+def test_a_line_of_many_dots_is_judged_at_once(tmp_path: Path) -> None:
+    (tmp_path / "urls.txt").write_text("a." * 50_000 + "1,\nhttp://a.test/\n", "utf-8")
+    assert len(read_urls(tmp_path / "urls.txt")) == 2
 
 
 def test_a_column_of_dates_that_no_calendar_has_is_refused(tmp_path: Path) -> None:
