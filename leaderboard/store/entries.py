@@ -332,8 +332,8 @@ def read_record(path: Path, kind: type[Record]) -> Record:
     if len(content) > MAX_RECORD:
         raise FormatError(path, f"more than {MAX_RECORD} bytes, expected a {name}")
     try:
-        read_json(content, name)
-        with refusing_fields(name):
+        tree = read_json(content, name)
+        with refusing_fields(name, kind, tree):
             return kind.model_validate_json(content, strict=True)
     except SubmissionError as error:
         raise FormatError(path, str(error)) from None
