@@ -110,6 +110,7 @@ def read_methods(
     if track is not None:
         if tokenizers:
             raise ConfigError(f"--tokenizers: {track} has none, expected it only for NoW")
+        ReleaseReader(release, next(iter(plain.values())).data)
         return [TableRow(track, title, settings) for title, settings in plain.items()]
     return [
         TableRow(
