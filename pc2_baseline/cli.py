@@ -500,8 +500,9 @@ def table(
     OUT/table.md, .tex, .csv and .html then hold mean ± standard deviation (n - 1) of the recalls on
     the test split, each method with one and with two networks, training time and memory, the
     division's AUROC where data.truth is set, the paired test against the best row, references, and
-    for a published data set the rows that papers report. Run again, it goes on. Beside each run
-    stand its submission for now-leaderboard (seed-N.zip) and what it printed (seed-N.log).
+    for a published data set the rows that papers report. Run again, it goes on; with other methods
+    or seeds, those of before stay in the table. Beside each run stand its submission for
+    now-leaderboard (seed-N.zip) and what it printed (seed-N.log).
     """
     from pc2_baseline.runs import table as tables  # noqa: PLC0415 - torch is heavy
 
