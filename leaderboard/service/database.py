@@ -260,7 +260,9 @@ def writing(engine: Engine) -> Iterator[Session]:
 def _holdable() -> Iterator[None]:
     try:
         yield
-    except (UnicodeEncodeError, DataError):
+    except (UnicodeEncodeError, DataError) as error:
+        if isinstance(error, DataError) and "NUL" not in str(error.orig):
+            raise
         problem = "found a text with a lone surrogate or NUL, expected one without"
         raise ConfigError(problem) from None
 
