@@ -37,7 +37,7 @@ _UNICODE_PATH = 0x7075
 _CHUNK = 2**20
 
 _ANEW = "now-leaderboard pack makes it; by hand: zip -X -j mine.zip submission.json similarity.npy"
-_TRICK = re.compile(r"^[/\\]|^[A-Za-z]:|(?:^|[/\\])\.\.?(?:[/\\]|$)|\0")
+_TRICK = re.compile(r"^[/\\]|^[A-Za-z]:|(?:^|[/\\])\.\.?(?:[/\\]|$)|//|\0")
 _BY_PRODUCT = re.compile(
     r"(?:.*/)?(?:__MACOSX/.*|\._[^/]*|\.DS_Store|\.localized|(?:eh)?thumbs\.db|desktop\.ini)",
     re.IGNORECASE | re.DOTALL,
@@ -92,7 +92,7 @@ def shown(value: object) -> str:
 class Archive:
     """A zip with a list of allowed members, streamed with size limits.
 
-    What a file manager adds is never read, but bound by the same rules: files of its own, and one
+    What a file manager adds is never read, but bound by the same rules: files of its own, and a
     folder around everything.
 
     Raises:
@@ -114,7 +114,7 @@ class Archive:
             with problems.noted():
                 path = _plain_path(info.orig_filename)
                 _check_member(info, path)
-                if _is_by_product(path) or path == folder != "":
+                if _is_by_product(path) or (path.endswith("/") and folder.startswith(path)):
                     continue
                 name = path.removeprefix(folder)
                 if name not in allowed:
@@ -199,11 +199,11 @@ def _is_by_product(path: str) -> bool:
 
 
 def _folder_around(names: Sequence[str]) -> str:
-    """Return the one folder, with its slash, that all files of a zip are in; else an empty text."""
+    """Return the folder, with its slash, that all files of a zip are in; else an empty text."""
     paths = [path for path in map(_plain_path, names) if not _is_by_product(path)]
     folders = {path[: path.rfind("/") + 1] for path in paths if not path.endswith("/")}
     folder = folders.pop() if len(folders) == 1 else ""
-    return "" if folder.count("/") > 1 or _TRICK.search(folder) else folder
+    return "" if _TRICK.search(folder) else folder
 
 
 def _check_member(info: zipfile.ZipInfo, path: str) -> None:
@@ -238,7 +238,7 @@ def _unicode_paths(extra: bytes) -> Iterator[str]:
 
 
 def _is_another(other: str, path: str) -> bool:
-    """Return whether a name means another file; only the spelling of a folder may differ."""
+    """Return whether a name means another file; only the spelling of folders may differ."""
     same_file = other.rpartition("/")[2] == path.rpartition("/")[2]
     return not same_file or other.count("/") != path.count("/") or bool(_TRICK.search(other))
 
@@ -270,8 +270,9 @@ _OTHER_FORMATS = {
 }
 """What people take for a ``.npy`` file, by its first bytes, and how to make one of it."""
 
-# numpy 2 writes so what is not a number of Python, as of np.lib.format.open_memmap(shape=(n, n)).
-_NUMPY_NUMBER = re.compile(rb"\b(?:np|numpy)\.u?(?:int[0-9a-z_]{0,4}|longlong)\((\d+)\)")
+# numpy 2 writes so what is not a number of Python, as of np.lib.format.open_memmap(shape=(n, n));
+# Python 2 wrote 96L.
+_NUMPY_NUMBER = re.compile(rb"\b(?:np|numpy)\.u?(?:int[0-9a-z_]{0,4}|longlong)\((\d+)\)|\b(\d+)L\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,7 +304,7 @@ def read_array_header(stream: Readable, name: str, kinds: AbstractSet[str] = FLO
     text = stream.read(length)
     try:
         # versions 2 and 3 differ only in the encoding, and a plain header is ASCII
-        plain = _NUMPY_NUMBER.sub(rb"\1", text)
+        plain = _NUMPY_NUMBER.sub(rb"\1\2", text)
         file = io.BytesIO(len(plain).to_bytes(4, "little") + plain)
         shape, fortran_order, dtype = np.lib.format.read_array_header_2_0(file)
     except _UNREADABLE:

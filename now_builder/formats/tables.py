@@ -130,8 +130,9 @@ def _check_names(path: Path, there: Collection[str], schema: Any, later: Mapping
 def read_frame(path: Path) -> Any:
     """Read a table that a user brings, Parquet or CSV by its first bytes, as a pandas frame.
 
-    Cells of a CSV are texts, empty ones too; columns of Parquet have their own types, an index
-    that pandas stored is a column.
+    Cells of a CSV are texts, empty ones too; it may have semicolons or tabs between them, as
+    spreadsheets write. Columns of Parquet have their own types, an index that pandas stored is a
+    column.
 
     Raises:
         FormatError: If it is missing, is no table, or two columns have one name.
@@ -149,7 +150,12 @@ def read_frame(path: Path) -> Any:
             table.validate(full=True)  # texts that are not UTF-8 would fail where they are used
             frame = table.to_pandas(ignore_metadata=True)
         else:
-            frame = pd.read_csv(path, dtype=str, keep_default_na=False, encoding="utf-8-sig")
+            with path.open(encoding="utf-8-sig") as file:
+                header = file.readline(_BUFFER)
+            between = next((mark for mark in ",;\t" if mark in header), ",")
+            frame = pd.read_csv(
+                path, sep=between, dtype=str, keep_default_na=False, encoding="utf-8-sig"
+            )
     except FileNotFoundError:
         raise FormatError(path, "no such file; expected CSV or Parquet") from None
     except (ValueError, TypeError, LookupError, pa.ArrowException, OSError) as error:

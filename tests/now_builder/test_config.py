@@ -51,6 +51,7 @@ def test_each_wrong_field_is_named_with_what_was_found() -> None:
 class One(Strict):
     name: Literal["one", "first"] = "one"
     margin: float = 0.2
+    largest_page_size: int = 3
 
 
 class Two(Strict):
@@ -82,6 +83,10 @@ class Whole(Strict):
         (
             "parts=[{rat=1}]",
             "parts.0.rat: expected no field of this name, the nearest is parts.rate",
+        ),
+        (
+            "kind.page-size_largest=1",
+            "kind.page-size_largest: expected no field of this name, the nearest is kind.largest_page",
         ),
         ("zzz=1", "zzz: expected no field of this name (found 1)"),
         ("kind.margin='x'", "kind.margin: expected a valid number, unable to parse"),
