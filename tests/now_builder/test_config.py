@@ -86,7 +86,7 @@ class Whole(Strict):
         ),
         (
             "kind.page-size_largest=1",
-            "kind.page-size_largest: expected no field of this name, the nearest is kind.largest_page",
+            "kind.page-size_largest: expected no field of this name, the nearest is kind.largest",
         ),
         ("zzz=1", "zzz: expected no field of this name (found 1)"),
         ("kind.margin='x'", "kind.margin: expected a valid number, unable to parse"),
