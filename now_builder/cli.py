@@ -437,9 +437,15 @@ def _audit(
 
 @app.command("audit-stats")
 def _audit_stats(
-    audits: Annotated[list[Path], typer.Argument(help="CSV files of audit, one a judge.")],
+    audits: Annotated[
+        list[Path],
+        typer.Argument(
+            help="CSV of audit, or CSV/Parquet with key or url, and matched; a judge each."
+        ),
+    ],
     release: Annotated[
-        Path | None, typer.Option(help="Release that was judged; needed with a run folder.")
+        Path | None,
+        typer.Option(help="Release that was judged; needed with a run folder, or to join urls."),
     ] = None,
     run: Annotated[
         Path | None,

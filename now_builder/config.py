@@ -1,9 +1,11 @@
 """Typed, frozen, strict settings: read from TOML, changed by ``key=value``, saved with the run."""
 
+import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, get_args
 
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -85,7 +87,7 @@ def build(model: type[Model], tree: dict[str, Any], origin: str) -> Model:
     except ValidationError as error:
         items = error.errors()
         problems = [
-            f"{'.'.join(f'{part!s:.60}' for part in item['loc'])}: expected {expected_by(item)}"
+            f"{place_of(item, tree)}: expected {expected_by(item, model, tree)}"
             f" (found {_found(item)})"
             if item["loc"]
             else item["msg"].removeprefix("Value error, ")  # of several sections at once
@@ -100,24 +102,95 @@ _SHOWN = 12
 """Problems in a message."""
 
 
-_PREFIXES = ("Value error, ", "Input should be ", "String should have ", "String should match ")
 _PLAIN = {
     "extra_forbidden": "no field of this name",
     "missing": "a value",
     "json_invalid": "plain JSON",
+    "union_tag_invalid": "one of {expected_tags}",
+    "union_tag_not_found": "a field {discriminator}",
 }
+_LEAD = re.compile(
+    r"^(?:Value error, )?(?:expected |[A-Z]\w*(?: input)? should (?:be|have|match) )?"
+)
+"""What messages of pydantic and of our own checks begin with."""
 
 
-def expected_by(item: Mapping[str, Any]) -> str:
-    """Return what a validation error of pydantic expected, as it follows the word "expected"."""
-    text = _PLAIN.get(item["type"], str(item["msg"]))
-    for prefix in _PREFIXES:
-        text = text.removeprefix(prefix)
-    return text
+def expected_by(
+    item: Mapping[str, Any], model: type[BaseModel] | None = None, tree: Any = None
+) -> str:
+    """Return what a validation error of pydantic expected, as it follows the word "expected".
+
+    Args:
+        item: The error.
+        model: The class of the settings, to name the field that is nearest to an unknown one.
+        tree: The plain values, with ``model``.
+    """
+    text = _PLAIN.get(item["type"], "").format(**item.get("ctx", {}))
+    if model is not None and item["type"] == "extra_forbidden":
+        text += _nearest_field(place_of(item, tree), fields_of(model, tree))
+    return text or _LEAD.sub("", str(item["msg"]), count=1)
+
+
+def place_of(item: Mapping[str, Any], tree: Any) -> str:
+    """Return the dotted path of a validation error, without what is no name in the tree.
+
+    Where a section is one of several classes, pydantic names the class too.
+    """
+    parts = []
+    for number, part in enumerate(item["loc"], 1):
+        row = isinstance(tree, list | tuple) and isinstance(part, int)
+        there = part in tree if isinstance(tree, dict) else row
+        if there or number == len(item["loc"]):
+            parts.append(f"{part!s:.60}")
+            tree = tree[part] if there else None
+    return ".".join(parts)
+
+
+def fields_of(model: type[BaseModel], tree: Any, prefix: str = "") -> Iterator[str]:
+    """Yield the dotted paths of all fields; of several classes, those of the class in the tree."""
+    for name, field in model.model_fields.items():
+        yield prefix + name
+        below = tree.get(name) if isinstance(tree, dict) else None
+        for kind in _models_in(field.annotation):
+            tag, chosen = field.discriminator, below if isinstance(below, dict) else {}
+            tags = get_args(kind.model_fields[tag].annotation) if isinstance(tag, str) else ()
+            if not isinstance(tag, str) or chosen.get(tag) in tags:
+                yield from fields_of(kind, below, f"{prefix}{name}.")
+
+
+def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for part in get_args(annotation):
+        yield from _models_in(part)
+
+
+def _nearest_field(place: str, fields: Iterable[str]) -> str:
+    """Name the field most like a wrong one: of its name, its words, its section, or else of any."""
+    section, _, name = re.sub(r"\.\d+(?=\.)", "", place).rpartition(".")
+    known = list(fields)
+    here = [path for path in known if path.rpartition(".")[0] == section]
+    ways = (known, str, 1.0), (here, _in_order, 0.8), (here, str, 0.6), (known, str, 0.8)
+    for paths, spell, alike in ways:
+        names = {spell(path.rpartition(".")[2]): path for path in reversed(paths)}
+        if found := get_close_matches(spell(name.lower().replace("-", "_")), names, 1, alike):
+            return f", the nearest is {names[found[0]]}"
+    return ""
+
+
+def _in_order(name: str) -> str:
+    return "_".join(sorted(name.split("_")))
+
+
+def nearest(word: str, names: Iterable[str]) -> str:
+    """Return words that name what is most like a word, to end a message; empty if nothing is."""
+    found = get_close_matches(word, list(names), 1)
+    return f", the nearest is {found[0]}" if found else ""
 
 
 def _found(item: Mapping[str, Any]) -> str:
-    return "nothing" if item["type"] == "missing" else f"{item['input']!r:.80}"
+    found = item.get("ctx", {}).get("tag", item["input"])
+    return "nothing" if item["type"] == "missing" else f"{found!r:.80}"
 
 
 def to_toml(settings: BaseModel) -> str:

@@ -108,7 +108,10 @@ def train(
     from pc2_baseline.config import DEFAULT_PRESET, read_settings  # noqa: PLC0415 - quick help
     from pc2_baseline.process_groups import is_first  # noqa: PLC0415 - torch is heavy
     from pc2_baseline.progress import say  # noqa: PLC0415 - torch is heavy
-    from pc2_baseline.runs.default_preset import default_preset  # noqa: PLC0415 - quick help
+    from pc2_baseline.runs.default_preset import (  # noqa: PLC0415 - torch is heavy
+        default_preset,
+        with_only_track,
+    )
     from pc2_baseline.runs.series import read_seeds, train_seeds  # noqa: PLC0415 - torch is heavy
     from pc2_baseline.runs.train import train as start  # noqa: PLC0415 - torch is heavy
 
@@ -116,11 +119,14 @@ def train(
     by_size = config is None
     if config is None:
         config, overrides = default_preset(release, overrides)
-    settings = read_settings(config, overrides)
+    settings = read_settings(config, with_only_track(release, config, overrides))
     if by_size and config != DEFAULT_PRESET:
         begun = ", beginning with the words read on its pages"
         words = begun if settings.model.similarity == "reading" else ""
-        say(f"{release}: preset {config}{words}, by the release; --config takes another")
+        say(
+            f"{release}: preset {config}{words}, by the release, on track "
+            f"{settings.data.tokenizer}; --config takes another"
+        )
     if resume:
         _check_started(run, "seed-*/run.toml" if seeds else "run.toml", force=force)
     if seeds:
@@ -434,11 +440,13 @@ def ablate(
     """
     from pc2_baseline.config import read_tree  # noqa: PLC0415 - quick help
     from pc2_baseline.runs import ablate as variants  # noqa: PLC0415 - torch is heavy
+    from pc2_baseline.runs.default_preset import with_only_track  # noqa: PLC0415 - torch is heavy
     from pc2_baseline.runs.series import read_seeds  # noqa: PLC0415 - torch is heavy
 
     if split not in {"dev", "test"}:
         raise ConfigError(f"--split {split}: expected dev or test")
-    tree, origin = read_tree(config, _overrides(set_, device))
+    overrides = with_only_track(release, config, _overrides(set_, device))
+    tree, origin = read_tree(config, overrides)
     lines = [(row, variants.settings_of(row, tree, origin)) for row in variants.read_rows(rows)]
     table = variants.ablate(
         release, out, lines, read_seeds(seeds), "dev" if split == "dev" else "test"
@@ -492,8 +500,9 @@ def table(
     OUT/table.md, .tex, .csv and .html then hold mean ± standard deviation (n - 1) of the recalls on
     the test split, each method with one and with two networks, training time and memory, the
     division's AUROC where data.truth is set, the paired test against the best row, references, and
-    for a published data set the rows that papers report. Run again, it goes on. Beside each run
-    stand its submission for now-leaderboard (seed-N.zip) and what it printed (seed-N.log).
+    for a published data set the rows that papers report. Run again, it goes on; with other methods
+    or seeds, those of before stay in the table. Beside each run stand its submission for
+    now-leaderboard (seed-N.zip) and what it printed (seed-N.log).
     """
     from pc2_baseline.runs import table as tables  # noqa: PLC0415 - torch is heavy
 

@@ -12,7 +12,7 @@ from pydantic import (
     model_validator,
 )
 
-from now_builder.config import Strict, build, read_toml, with_overrides
+from now_builder.config import Strict, build, nearest, read_toml, with_overrides
 from now_builder.errors import ConfigError
 from now_builder.formats.benchmarks import NowName, PrecompName
 from pc2_baseline.method_settings import OLD_NAMES, MethodSettings, method_fields
@@ -29,7 +29,7 @@ class DataSettings(Strict):
     tokenizer: str = Field(
         "jieba", description="Track of NoW: jieba, bpe, bert or one brought along."
     )
-    name: NowName | PrecompName = Field(
+    name: Literal[NowName, PrecompName] = Field(
         "now100k_precomp",
         description="Layout: NoW, both of whose published names mean the same, or Flickr30K, "
         "MS-COCO or CC152K as the field stores them.",
@@ -347,7 +347,8 @@ def _tree(name: str) -> dict[str, Any]:
     if base is None:
         return tree
     if base not in presets() or base == name:
-        raise ConfigError(f"{name}: extends {base!r}, expected one of {', '.join(presets())}")
+        hint = nearest(str(base), presets())
+        raise ConfigError(f"{name}: extends {base!r}{hint}, expected one of {', '.join(presets())}")
     under = _tree(base)
     for section, values in tree.items():
         below = under.get(section)
@@ -363,6 +364,7 @@ def _own_tree(name: str) -> dict[str, Any]:
         return read_toml(_PRESETS / f"{name}.toml")
     if not Path(name).exists():
         raise ConfigError(
-            f"--config {name}: neither a file nor a preset; presets are {', '.join(presets())}"
+            f"--config {name}: neither a file nor a preset{nearest(name, presets())}; "
+            f"presets are {', '.join(presets())}"
         )
     return read_toml(Path(name))

@@ -1,11 +1,13 @@
 """Client of a board over HTTP: submit, status, withdraw, quota."""
 
+import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -19,6 +21,7 @@ TRIES = 6
 _STRANGER = "(not a board of now-leaderboard?)"
 _AGAIN = {502, 503, 504}
 _CHUNK = 2**16
+_log = logging.getLogger(__name__)
 # A full queue of a small server is scored within this time.
 _TIMEOUT = httpx.Timeout(300.0, connect=10.0)
 
@@ -66,6 +69,8 @@ def read_token(path: Path | None) -> str:
 class BoardClient:
     """Client of the board at a URL; the token is never sent to another host.
 
+    A token that travels in the clear, by ``http`` to another machine, is warned of.
+
     Raises:
         ConfigError: If the URL or the token is malformed.
     """
@@ -75,6 +80,9 @@ class BoardClient:
             raise ConfigError(f"--url: found {url!r:.200}, expected http(s)://host")
         if not token.isascii() or not token.isprintable() or " " in token:
             raise ConfigError("token: found characters that no token has, expected plain ASCII")
+        parts = urlsplit(url)
+        if parts.scheme == "http" and not is_loopback(parts.hostname or ""):
+            _log.warning("%s: the token travels in the clear, expected https://", url)
         self._url = url.rstrip("/")
         self._pause = pause
         self._http = httpx.Client(
@@ -177,6 +185,14 @@ def reading(url: str) -> Iterator[None]:
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         found = printable(f"{type(error).__name__}: {error}")
         raise BoardError(f"{url}: no answer of a board ({found:.100}) {_STRANGER}") from None
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a host is this machine, which nobody can listen in on."""
+    try:
+        return ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
 
 
 def _is_address(url: str) -> bool:

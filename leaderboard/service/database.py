@@ -30,7 +30,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
+from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, NoSuchModuleError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from leaderboard.service.fair_semaphore import FairSemaphore
@@ -231,8 +231,9 @@ def reading(engine: Engine) -> Iterator[Session]:
 
     Raises:
         TimeoutError: If no connection became free in time.
+        ConfigError: If it asks for a text that no database holds.
     """
-    with _semaphore(engine, "connections"), Session(engine) as session:
+    with _holdable(), _semaphore(engine, "connections"), Session(engine) as session:
         yield session
 
 
@@ -244,10 +245,26 @@ def writing(engine: Engine) -> Iterator[Session]:
 
     Raises:
         TimeoutError: If no connection became free in time.
+        ConfigError: If it has a text that no database holds.
     """
-    with _begin(engine) as connection, Session(connection, expire_on_commit=False) as session:
+    with (
+        _holdable(),
+        _begin(engine) as connection,
+        Session(connection, expire_on_commit=False) as session,
+    ):
         yield session
         session.flush()
+
+
+@contextmanager
+def _holdable() -> Iterator[None]:
+    try:
+        yield
+    except (UnicodeEncodeError, DataError) as error:
+        if isinstance(error, DataError) and "NUL" not in str(error.orig):
+            raise
+        problem = "found a text with a lone surrogate or NUL, expected one without"
+        raise ConfigError(problem) from None
 
 
 def insert_missing(session: Session, table: type[Base], values: dict[str, Any]) -> bool:

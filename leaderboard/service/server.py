@@ -1,9 +1,10 @@
 """The board's HTTP server."""
 
 import logging
+import socket
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import uvicorn
 from fastapi import FastAPI
@@ -13,6 +14,7 @@ from starlette.responses import Response
 from leaderboard.service.access import check_routes
 from leaderboard.service.admin_api import admin
 from leaderboard.service.api import api, root
+from leaderboard.service.client import is_loopback
 from leaderboard.service.guard import LOG, Connection, Guard
 from leaderboard.service.problems import handle_errors, problem_response
 from leaderboard.service.running import Service, Settings
@@ -21,7 +23,6 @@ from now_builder.errors import ConfigError
 
 CONNECTIONS = 1000
 _log = logging.getLogger(__name__)
-_LOOPBACK = {"127.0.0.1", "::1", "localhost"}
 _ABOUT = """
 Submissions are scored at once: `PUT /v1/submissions` with the zip as body answers with the result.
 Errors are `application/problem+json` (RFC 9457) and list every problem of a refused submission.
@@ -69,24 +70,36 @@ def serve(settings: Settings, host: str, port: int) -> None:
     """Serve until interrupted; uploads being received or scored are finished first.
 
     Raises:
-        ConfigError: If another process serves the store, or the database cannot be used.
+        ConfigError: If the address is taken or not this machine's, another process serves the
+            store, or the database cannot be used.
     """
-    app = make_app(settings)
-    _log_to_stderr()
-    if settings.judge is not None and host not in _LOOPBACK:
-        _log.warning("listening on %s: put TLS before it, tokens travel in the clear", host)
-    mode = "accepts submissions" if settings.judge else "read-only"
-    sys.stderr.write(f"http://{host}:{port}/ ({mode}); stop with Ctrl-C\n")
-    uvicorn.run(
-        app,
-        host=host,
-        port=port,
-        http=Connection,
-        log_level="warning",
-        access_log=False,
-        limit_concurrency=CONNECTIONS,
-        server_header=False,
-    )
+    with _bound(host, port) as listener:
+        app = make_app(settings)
+        _log_to_stderr()
+        if settings.judge is not None and not is_loopback(host):
+            _log.warning("listening on %s: put TLS before it, tokens travel in the clear", host)
+        mode = "accepts submissions" if settings.judge else "read-only"
+        place = f"[{host}]" if ":" in host else host
+        sys.stderr.write(f"http://{place}:{port}/ ({mode}); stop with Ctrl-C\n")
+        config = uvicorn.Config(
+            app,
+            http=Connection,
+            log_level="warning",
+            access_log=False,
+            limit_concurrency=CONNECTIONS,
+            server_header=False,
+        )
+        with suppress(KeyboardInterrupt):
+            uvicorn.Server(config).run(sockets=[listener])
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=2048)
+    except OSError as error:  # a name that is none is one too
+        problem = f"cannot listen there ({error.strerror}); another --host or --port"
+        raise ConfigError(f"{host}:{port}: {problem}") from None
 
 
 def _log_to_stderr() -> None:

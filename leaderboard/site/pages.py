@@ -386,12 +386,16 @@ def _digest(name: str) -> str:
 
 
 def _linked_pairs(section: Section) -> Iterator[tuple[str, str]]:
-    """Yield the pairs of a section that pages link to: all, or with the first and with the next."""
+    """Yield the pairs of a section that pages link to: all, or with the first and with the next.
+
+    With the best placed one too, which proof of less may stand above: ties are said to be with it.
+    """
     names = [row.entry.name for row in section.comparable if row.entry]
     if len(names) <= ALL_PAIRS:
         yield from combinations(names, 2)
         return
-    yield from ((names[0], name) for name in names[1:])
+    for first in {names[0], _lead(section)[0] or names[0]}:
+        yield from ((first, name) for name in names if name != first)
     yield from pairwise(names)
 
 

@@ -2,6 +2,7 @@
 
 import fcntl
 import hashlib
+import logging
 import secrets
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ from now_builder.errors import FormatError
 from now_builder.formats.io import locking, write_text
 
 MAX_RECORD = 8 * 2**20
+_log = logging.getLogger(__name__)
 RESULTS, PRIVATE = "results", "private"
 Record = TypeVar("Record", bound=Strict)
 
@@ -332,8 +334,8 @@ def read_record(path: Path, kind: type[Record]) -> Record:
     if len(content) > MAX_RECORD:
         raise FormatError(path, f"more than {MAX_RECORD} bytes, expected a {name}")
     try:
-        read_json(content, name)
-        with refusing_fields(name):
+        tree = read_json(content, name)
+        with refusing_fields(name, kind, tree):
             return kind.model_validate_json(content, strict=True)
     except SubmissionError as error:
         raise FormatError(path, str(error)) from None
@@ -390,9 +392,18 @@ def now() -> datetime:
 
 
 def prepare_store(store: Path) -> None:
-    """Create the folder, its private part for its owner alone, and a ``.gitignore`` for that."""
+    """Create the folder, its private part for its owner alone, and a ``.gitignore`` for that.
+
+    A private part that others may read, as one copied from elsewhere, is narrowed.
+    """
     store.mkdir(parents=True, exist_ok=True)
-    (store / PRIVATE).mkdir(mode=0o700, exist_ok=True)
+    private = store / PRIVATE
+    private.mkdir(mode=0o700, exist_ok=True)
+    if (mode := private.stat().st_mode & 0o777) & 0o077:
+        try:
+            private.chmod(mode & 0o700)
+        except OSError:  # another user's, or of a file system that has none
+            _log.warning("%s: permissions %04o, so others may read it; chmod 700", private, mode)
     ignore = store / ".gitignore"
     if not ignore.exists():
         write_text(ignore, f"/{PRIVATE}/\n")

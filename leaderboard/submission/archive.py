@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import numpy as np
 from jaxtyping import Bool, Float, Integer, Shaped
-from pydantic import AfterValidator, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
 from leaderboard.core.errors import Problem, Problems, SubmissionError
 from leaderboard.core.tracks import ScoredSplit, Track, check_scored_split, check_track
@@ -260,13 +260,13 @@ def parse(tree: object) -> Submission:
     Raises:
         SubmissionError: Naming each field that is unknown, missing or not allowed.
     """
-    with refusing_fields("submission"):
+    with refusing_fields("submission", Submission, tree):
         return Submission.model_validate(tree)
 
 
 @contextmanager
-def refusing_fields(name: str) -> Iterator[None]:
-    """Turn pydantic's validation errors into one :class:`SubmissionError`."""
+def refusing_fields(name: str, model: type[BaseModel], tree: object) -> Iterator[None]:
+    """Turn pydantic's validation errors of a tree into one :class:`SubmissionError`."""
     try:
         yield
     except ValidationError as error:
@@ -276,7 +276,7 @@ def refusing_fields(name: str) -> Iterator[None]:
                     f"field.{item['type']}",
                     ".".join([name, *(shown(part).strip("'") for part in item["loc"])]),
                     shown(item["input"]) if item["type"] != "missing" else "nothing",
-                    expected_by(item),
+                    expected_by(item, model, tree),
                 )
                 for item in error.errors(include_url=False)[:12]
             )
@@ -478,7 +478,7 @@ def _read_meta(archive: Archive) -> Submission:
     tree = read_json(content, META)
     if not isinstance(tree, dict):
         raise refusal("json.format", META, shown(tree), "an object")
-    with refusing_fields(META):
+    with refusing_fields(META, Submission, tree):
         return Submission.model_validate_json(content, strict=True)
 
 

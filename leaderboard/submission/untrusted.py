@@ -23,7 +23,7 @@ from jaxtyping import Float, Integer, Shaped
 
 from leaderboard.core.errors import Problem, Problems, SubmissionError
 
-MAX_MEMBERS = 8
+MAX_MEMBERS = 32
 MAX_RATIO = 200
 MAX_HEADER = 4096
 MAX_DEPTH = 24
@@ -35,6 +35,14 @@ _LOCATOR64 = b"PK\x06\x07"
 # An extra field with a name that some readers take instead of the member's own.
 _UNICODE_PATH = 0x7075
 _CHUNK = 2**20
+
+_ANEW = "now-leaderboard pack makes it; by hand: zip -X -j mine.zip submission.json similarity.npy"
+_TRICK = re.compile(r"^[/\\]|^[A-Za-z]:|(?:^|[/\\])\.\.?(?:[/\\]|$)|//|\0")
+_BY_PRODUCT = re.compile(
+    r"(?:.*/)?(?:__MACOSX/.*|\._[^/]*|\.DS_Store|\.localized|(?:eh)?thumbs\.db|desktop\.ini)",
+    re.IGNORECASE | re.DOTALL,
+)
+"""What Finder, Windows and others put beside a user's files."""
 
 # Errors of zipfile, zlib and struct on invalid bytes.
 _BROKEN = (
@@ -84,6 +92,9 @@ def shown(value: object) -> str:
 class Archive:
     """A zip with a list of allowed members, streamed with size limits.
 
+    What a file manager adds is never read, but bound by the same rules: files of its own, and a
+    folder around everything.
+
     Raises:
         SubmissionError: If it is not a plain zip: data before or after it, comments, zip64, too
             many, repeated, foreign, encrypted, linked or oddly compressed members, bombs.
@@ -96,15 +107,25 @@ class Archive:
         infos = self._zip.infolist()
         if len(infos) > MAX_MEMBERS:
             raise refusal("zip.members", "zip", f"{len(infos)} members", f"{MAX_MEMBERS} at most")
-        self.sizes: dict[str, int] = {}
+        self._members: dict[str, zipfile.ZipInfo] = {}
+        folder = _folder_around([info.orig_filename for info in infos])
         problems = Problems()
         for info in infos:
             with problems.noted():
-                _check_member(info, allowed)
-                if info.filename in self.sizes:
-                    raise refusal("zip.twice", "zip", f"{info.filename} twice", "it once")
-                self.sizes[info.filename] = info.file_size
+                path = _plain_path(info.orig_filename)
+                _check_member(info, path)
+                if _is_by_product(path) or (path.endswith("/") and folder.startswith(path)):
+                    continue
+                name = path.removeprefix(folder)
+                if name not in allowed:
+                    code = "zip.traversal" if "/" in path else "zip.foreign"
+                    only = f"only {', '.join(allowed)}"
+                    raise refusal(code, "zip", f"member {shown(path)}", only, _ANEW)
+                if name in self._members:
+                    raise refusal("zip.twice", "zip", f"{name} twice", "it once")
+                self._members[name] = info
         problems.refuse_any()
+        self.sizes = {name: info.file_size for name, info in self._members.items()}
 
     @contextmanager
     def open(self, name: str, limit: int) -> Iterator[Readable]:
@@ -118,7 +139,7 @@ class Archive:
             raise refusal("zip.missing", "zip", found, f"{name} in it, there is no {name}")
         if self.sizes[name] > limit:
             raise refusal("zip.size", name, f"{self.sizes[name]} bytes", f"{limit} at most")
-        with _refusing(name), self._zip.open(name) as stream:
+        with _refusing(name), self._zip.open(self._members[name]) as stream:
             yield stream
 
     def read(self, name: str, limit: int) -> bytes:
@@ -161,29 +182,42 @@ def _check_end(file: BinaryIO) -> None:
         )
     _, disk, first_disk, here, members, length, offset, comment = _END.unpack(tail[-_END.size :])
     if (disk, first_disk, comment) != (0, 0, 0) or here != members or _LOCATOR64 in tail[:20]:
-        raise refusal("zip.format", "zip", "parts, a comment or zip64", "a plain zip")
+        raise refusal("zip.format", "zip", "parts, a comment or zip64", "a plain zip", _ANEW)
     if members > MAX_MEMBERS:
         raise refusal("zip.members", "zip", f"{members} members", f"{MAX_MEMBERS} at most")
     if offset + length + _END.size != size:
         raise refusal("zip.format", "zip", "bytes before it or inside", "a plain zip")
 
 
-def _check_member(info: zipfile.ZipInfo, allowed: Sequence[str]) -> None:
-    name = shown(info.filename)
-    # zipfile cuts a name at a NUL byte; the name as stored must be the allowed one.
-    if info.filename not in allowed or info.orig_filename != info.filename:
-        outside = "/" in info.orig_filename or "\\" in info.orig_filename
-        code = "zip.traversal" if outside else "zip.foreign"
-        raise refusal(code, "zip", f"member {name}", f"only {', '.join(allowed)}")
-    if _UNICODE_PATH in _extra_kinds(info.extra):
+def _plain_path(name: str) -> str:
+    """Return a name with slashes between its parts; PowerShell 5 writes backslashes instead."""
+    return name if "/" in name else name.replace("\\", "/")
+
+
+def _is_by_product(path: str) -> bool:
+    return not _TRICK.search(path) and _BY_PRODUCT.fullmatch(path) is not None
+
+
+def _folder_around(names: Sequence[str]) -> str:
+    """Return the folder, with its slash, that all files of a zip are in; else an empty text."""
+    paths = [path for path in map(_plain_path, names) if not _is_by_product(path)]
+    folders = {path[: path.rfind("/") + 1] for path in paths if not path.endswith("/")}
+    folder = folders.pop() if len(folders) == 1 else ""
+    return "" if _TRICK.search(folder) else folder
+
+
+def _check_member(info: zipfile.ZipInfo, path: str) -> None:
+    """Check all of a member but its name, also of one that is not read."""
+    name = shown(path)
+    if any(_is_another(other, path) for other in _unicode_paths(info.extra)):
         raise refusal("zip.foreign", "zip", f"another name of {name}", "one name a member")
     if info.flag_bits & (0x1 | 0x40 | 0x2000):
         raise refusal("zip.encrypted", "zip", f"{name} encrypted", "plain members")
-    if stat.S_ISLNK(info.external_attr >> 16) or info.is_dir():
-        raise refusal("zip.link", "zip", f"a link or a folder, {name}", "files")
+    if stat.S_ISLNK(info.external_attr >> 16):
+        raise refusal("zip.link", "zip", f"{name}, a link", "files")
     if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         method = f"{name} compressed by method {info.compress_type}"
-        raise refusal("zip.compression", "zip", method, "stored or deflated members")
+        raise refusal("zip.compression", "zip", method, "stored or deflated members", _ANEW)
     if info.file_size > MAX_RATIO * max(info.compress_size, 64):
         raise refusal(
             "zip.bomb",
@@ -194,12 +228,19 @@ def _check_member(info: zipfile.ZipInfo, allowed: Sequence[str]) -> None:
         )
 
 
-def _extra_kinds(extra: bytes) -> Iterator[int]:
-    """Yield the kinds of a member's extra fields."""
+def _unicode_paths(extra: bytes) -> Iterator[str]:
+    """Yield the names in a member's extra fields."""
     while len(extra) >= 4:
         kind, size = struct.unpack("<HH", extra[:4])
-        yield kind
+        if kind == _UNICODE_PATH:
+            yield _plain_path(extra[4 : 4 + size][5:].decode("utf-8", "replace"))
         extra = extra[4 + size :]
+
+
+def _is_another(other: str, path: str) -> bool:
+    """Return whether a name means another file; only the spelling of folders may differ."""
+    same_file = other.rpartition("/")[2] == path.rpartition("/")[2]
+    return not same_file or other.count("/") != path.count("/") or bool(_TRICK.search(other))
 
 
 FLOATS = frozenset(f"{order}f{size}" for order in "<>" for size in (2, 4, 8))
@@ -216,6 +257,22 @@ _WANTED = {
         "np.argsort(-similarity, axis=1)[:, :100].astype('int32'); scores are a matrix",
     ),
 }
+
+
+_OTHER_FORMATS = {
+    b"PK\x03\x04": (
+        "a zip, as np.savez and torch.save write",
+        "np.save(path, np.load(old)['arr_0']), or of torch np.save(path, similarity.cpu().numpy())",
+    ),
+    b"\x80": ("a pickle, which is never opened", "np.save(path, similarity) where it was made"),
+    b"cnumpy": ("a pickle, which is never opened", "np.save(path, similarity) where it was made"),
+    b"\x89HDF": ("an HDF5 file", "np.save(path, h5py.File(old)['similarity'][:])"),
+}
+"""What people take for a ``.npy`` file, by its first bytes, and how to make one of it."""
+
+# numpy 2 writes so what is not a number of Python, as of np.lib.format.open_memmap(shape=(n, n));
+# Python 2 wrote 96L.
+_NUMPY_NUMBER = re.compile(rb"\b(?:np|numpy)\.u?(?:int[0-9a-z_]{0,4}|longlong)\((\d+)\)|\b(\d+)L\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +293,9 @@ def read_array_header(stream: Readable, name: str, kinds: AbstractSet[str] = FLO
     """
     magic = stream.read(8)
     if magic[:6] != b"\x93NUMPY" or magic[6:] not in (b"\x01\x00", b"\x02\x00", b"\x03\x00"):
-        raise refusal("array.format", name, shown(magic), "a .npy file, version 1 to 3", "np.save")
+        known = (pair for begin, pair in _OTHER_FORMATS.items() if magic.startswith(begin))
+        found, mend = next(known, (shown(magic), "np.save"))
+        raise refusal("array.format", name, found, "a .npy file, version 1 to 3", mend)
     size = stream.read(2 if magic[6] == 1 else 4)
     length = int.from_bytes(size, "little")
     if len(size) < 2 or length > MAX_HEADER:
@@ -245,13 +304,15 @@ def read_array_header(stream: Readable, name: str, kinds: AbstractSet[str] = FLO
     text = stream.read(length)
     try:
         # versions 2 and 3 differ only in the encoding, and a plain header is ASCII
-        file = io.BytesIO(length.to_bytes(4, "little") + text)
+        plain = _NUMPY_NUMBER.sub(rb"\1\2", text)
+        file = io.BytesIO(len(plain).to_bytes(4, "little") + plain)
         shape, fortran_order, dtype = np.lib.format.read_array_header_2_0(file)
     except _UNREADABLE:
         shape, fortran_order, dtype = (-1,), False, np.dtype("V")
     if not all(0 <= count < _MAX_COUNT for count in shape):
         kind = "integer" if kinds is WHOLE else "float"
-        raise refusal("array.header", name, f"header {shown(text)}", f"a plain {kind} array")
+        mend = "np.save(path, similarity)"
+        raise refusal("array.header", name, f"header {shown(text)}", f"a plain {kind} array", mend)
     if dtype.str not in kinds:
         wanted, mend = _WANTED[frozenset(kinds)]
         raise refusal("array.dtype", name, f"dtype {dtype.str!r}", wanted, mend)

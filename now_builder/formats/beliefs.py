@@ -44,6 +44,20 @@ def read_beliefs(run: Path, release: Path) -> dict[str, float]:
     return dict(zip(keys, values.tolist(), strict=True))
 
 
+def believer(run: Path) -> tuple[str, str | None]:
+    """Return who holds the beliefs: a run's method, and its folder; or a table, and ``None``.
+
+    A run's settings are those of a file that :func:`read_beliefs` has read.
+    """
+    path = run.resolve()
+    if not run.is_dir():
+        return path.name, None
+    settings = tomllib.loads((run / "run.toml").read_text(encoding="utf-8"))["settings"]
+    method = settings.get("method")
+    name = method.get("name", path.name) if isinstance(method, dict) else path.name
+    return str(name), "/".join(path.parts[-2:])
+
+
 def _division_file(run: Path, release: Path) -> Path:
     """Find the division of the selected epoch, and check that the run is one on this release."""
     path = run / "run.toml"

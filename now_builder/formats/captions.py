@@ -27,6 +27,11 @@ SPECIALS = ("<pad>", "<start>", "<end>", "<unk>")
 PAD, START, END, UNK = range(4)
 
 
+_PICKLED = (
+    "a pickle, which is never opened, expected JSON: where it was made, "
+    "json.dump({'word2idx': v.word2idx, 'idx2word': v.idx2word, 'idx': v.idx}, file)"
+)
+
 MENDED = "mended"
 """What ``extra["captions"]`` of a vocabulary says if the captions were mended before."""
 
@@ -84,7 +89,13 @@ def read_vocabulary(path: Path) -> Vocabulary:
     Raises:
         FormatError: If it is missing, is not JSON, or ``idx`` is not the number of tokens.
     """
-    tree = read_json(path, "no such vocabulary")
+    try:
+        tree = read_json(path, "no such vocabulary")
+    except FormatError as error:
+        pickled = path.suffix in {".pkl", ".pickle"} or "0x80 in position 0" in error.problem
+        if pickled and path.is_file():
+            raise FormatError(path, _PICKLED) from None
+        raise
     if not isinstance(tree, dict):
         raise FormatError(path, f"found a {type(tree).__name__}, expected an object")
     vocabulary = build(Vocabulary, tree, str(path))

@@ -195,7 +195,10 @@ def read_records(path: Path, content: bytes) -> Iterator[tuple[int, list[str]]]:
             the header, or a quote that is closed nowhere, or only in another record.
     """
     text = decode_text(path, content, "CSV or Parquet")
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True, skipinitialspace=True)
+    names = text.partition("\n")[0]
+    between = next((mark for mark in ",;\t" if mark in names), ",")
+    lines = io.StringIO(text, newline="")
+    reader = csv.reader(lines, delimiter=between, strict=True, skipinitialspace=True)
     header: list[str] = []
     line = 1
     while True:
@@ -209,7 +212,7 @@ def read_records(path: Path, content: bytes) -> Iterator[tuple[int, list[str]]]:
         if len(cells) > len(header):
             found = f"{len(cells)} cells, the header has {len(header)}"
             raise FormatError(
-                path, f"line {line}: {found}; a cell with a comma needs double quotes"
+                path, f"line {line}: {found}; a cell with {between!r} in it needs double quotes"
             )
         if reader.line_num > line and _holds_record(cells, header):
             found = f"a quoted cell goes on to line {reader.line_num} and takes in other records"

@@ -16,7 +16,7 @@ from markupsafe import Markup
 
 from now_builder import __version__
 from now_builder.errors import ConfigError, FormatError
-from now_builder.formats.beliefs import read_beliefs
+from now_builder.formats.beliefs import believer, read_beliefs
 from now_builder.formats.benchmarks import TOKENIZER_TITLES
 from now_builder.formats.features import REGIONS, SOURCES, source_name
 from now_builder.formats.io import write_text
@@ -54,6 +54,8 @@ class Noise:
     """What a run believes of the pairs.
 
     Attributes:
+        origin: The run's method, or the file of beliefs.
+        folder: The run's folder; ``None`` of a file.
         known: Pairs of the release that it has a belief on.
         noisy: Those of them that it calls noisy: clean probability of at most one half.
         mean: Mean of one minus the clean probability, with the ends of its interval.
@@ -62,6 +64,7 @@ class Noise:
     """
 
     origin: str
+    folder: str | None
     known: int
     noisy: Share
     mean: tuple[float, float, float]
@@ -220,7 +223,7 @@ def _noise(settings: ReportSettings, known: Mapping[str, float]) -> Noise:
         "Cleanest": order[::-1][:some],
     }
     return Noise(
-        settings.run.resolve().name,
+        *believer(settings.run),
         len(values),
         noisy,
         mean_interval(1 - values),

@@ -19,7 +19,8 @@ class ReportSettings(Strict):
     )
     audit: list[Path] = Field(
         default_factory=list,
-        description="CSV made by audit: adds the noise that was measured. May be repeated.",
+        description="CSV made by audit, or any with key or url, and matched: adds the noise that "
+        "was measured. May be repeated.",
     )
     output: Path = Field(Path("report.html"), description="Page to write (.html).")
     pairs: int = Field(60, ge=1, le=2000, description="Random pairs to show.")

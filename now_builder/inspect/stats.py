@@ -10,8 +10,17 @@ import numpy as np
 
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.beliefs import read_beliefs
+from now_builder.formats.release import stream_pairs
 from now_builder.formats.split import SPLITS
-from now_builder.formats.verdicts import VERDICTS, Judged, Verdict, read_verdicts
+from now_builder.formats.tables import read_frame
+from now_builder.formats.verdicts import (
+    COLUMNS,
+    VERDICTS,
+    Judged,
+    Verdict,
+    read_verdicts,
+    verdict_of,
+)
 from now_builder.inspect.agreement import Share, auroc, kappa, wilson
 
 _KINDS = 12
@@ -124,17 +133,28 @@ def audit_stats(audits: Sequence[Path], release: Path | None, run: Path | None) 
 
     A run is given as to :func:`now_builder.formats.beliefs.read_beliefs`.
 
+    Args:
+        audits: CSV made by ``audit``, or CSV or Parquet with ``key`` or ``url``, and ``matched``.
+        release: Release that was judged; of the latter its pairs alone are then counted.
+        run: What to compare with.
+
     Raises:
         FormatError: If a file cannot be read, or none holds a verdict.
-        ConfigError: If a run folder is given without the release.
+        ConfigError: If a run folder, or a file by ``url`` beside others, is given without the
+            release.
     """
     if run is not None and run.is_dir() and release is None:
         raise ConfigError("--run is a run folder: give the --release that it was trained on")
-    files = {path: read_verdicts(path) for path in dict.fromkeys(audits)}
+    files = {path: _read_audit(path, release) for path in dict.fromkeys(audits)}
+    by_url = [path for path, lines in files.items() if any(not line.key for line in lines)]
+    if by_url and (run is not None or len(files) > 1):
+        raise ConfigError(f"{by_url[0]}: pairs by url, no key; give the --release that was judged")
     if not any(files.values()):
         raise FormatError(audits[0], "no verdict yet")
     names = _names(files)
-    by_judge = {names[path]: {line.key: line for line in lines} for path, lines in files.items()}
+    by_judge = {
+        names[path]: {line.key or line.url: line for line in lines} for path, lines in files.items()
+    }
     together: dict[str, Judged] = {}
     verdicts: dict[str, Verdict] = {}
     for lines in by_judge.values():
@@ -154,11 +174,50 @@ def audit_stats(audits: Sequence[Path], release: Path | None, run: Path | None) 
     )
 
 
+def _read_audit(path: Path, release: Path | None) -> list[Judged]:
+    """Read what ``audit`` wrote, or any table of pairs; those judged in two ways are unsure."""
+    try:
+        with path.open("rb") as file:
+            header = file.readline(1000).decode("utf-8-sig", "replace").strip()
+    except OSError:
+        return read_verdicts(path)
+    if header == ",".join(COLUMNS):
+        return read_verdicts(path)
+    table = read_frame(path)
+    column = "key" if "key" in table.columns else "url"
+    if not {column, "matched"} <= {*table.columns}:
+        found = [str(name) for name in table.columns]
+        raise FormatError(path, f"columns {found}, expected key or url, and matched")
+    pairs = {getattr(pair, column): pair for pair in (stream_pairs(release) if release else ())}
+    lines: dict[str, Judged] = {}
+    for number, row in enumerate(table.to_dict("records"), 2):
+        line = _line_of(row, column, verdict_of(path, number, row["matched"]))
+        name = line.key or line.url
+        if release is not None:
+            if name not in pairs:
+                continue
+            pair = pairs[name]
+            line = replace(line, key=pair.key, url=pair.url, split=pair.split)
+        known = lines.get(name, line)
+        lines[name] = line if known.matched == line.matched else replace(line, matched="unsure")
+    if len(table) and not lines:
+        raise FormatError(path, f"none of its {len(table)} lines names a {column} of {release}")
+    return list(lines.values())
+
+
+def _line_of(row: Mapping[str, object], column: str, verdict: Verdict) -> Judged:
+    """Make a line of a table's row, of which ``column`` names the pair."""
+    texts = {name: "" if (cell := row.get(name)) is None else str(cell).strip() for name in COLUMNS}
+    key, url = (texts["key"], "") if column == "key" else ("", texts["url"])
+    split, judge, note = texts["split"], texts["judge"], texts["note"]
+    return Judged(key, url, split, "", verdict, judge, at="", seconds=0.0, note=note)
+
+
 def _names(files: Mapping[Path, Sequence[Judged]]) -> dict[Path, str]:
     judges = {path: ", ".join(sorted({line.judge for line in files[path]})) for path in files}
     often = Counter(judges.values())
     return {
-        path: name if name and often[name] == 1 else f"{name or 'nobody'} ({path})"
+        path: name if name and often[name] == 1 else f"{name} ({path})" if name else str(path)
         for path, name in judges.items()
     }
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats import word_vectors
-from now_builder.formats.benchmarks import PRECOMP
+from now_builder.formats.benchmarks import NOW_NAMES, PRECOMP
 from now_builder.formats.captions import Vocabulary
 from now_builder.formats.features import REGIONS
 from now_builder.formats.noise import matched, own_images, read_noise
@@ -205,7 +205,7 @@ def read_vocabulary(release: Path, data: DataSettings) -> Vocabulary:
         return precomp.read_vocabulary(release, data)
     path = data.vocab_path
     if path is not None and path.is_dir():
-        path = path / f"{data.name}_vocab_{data.tokenizer}.json"
+        path = precomp.find_in(path, [f"{name}_vocab_{data.tokenizer}.json" for name in NOW_NAMES])
     vocabulary = read_release_vocabulary(release, data.tokenizer, path)
     for token in ("<start>", "<end>"):
         if token not in vocabulary.word2idx:
@@ -272,9 +272,13 @@ class ReleaseReader:
     Args:
         release: Folder of the data set.
         data: What is read from it.
+
+    Raises:
+        FormatError: If it is another data set, or has no such track.
     """
 
     def __init__(self, release: Path, data: DataSettings) -> None:
+        _check_layout(release, data)
         self.release = release
         self.data = data
         self._captions: dict[Split, Captions] = {}
@@ -351,7 +355,7 @@ class ReleaseReader:
         return self._captions[split]
 
     def _open_now(self, split: Split, stack: ExitStack) -> _Sides:
-        origin = _now_folder(self.release) / split
+        origin = data_folder(self.release) / split
         vocabulary = self.vocabulary
         regions = stack.enter_context(open_regions(self.release, split))
         _check_shape(origin, regions)
@@ -405,17 +409,28 @@ def _in_memory(regions: Any, data: DataSettings, device: torch.device) -> tuple[
     return np.array(regions, dtype=kind), on_gpu
 
 
-def _now_folder(release: Path) -> Path:
-    """Find the folder of NoW's arrays, or raise an error that names the data set found instead."""
+def tracks_of(release: Path) -> list[str]:
+    """Name the tokenizers that NoW's captions are cut by in a folder, if it holds NoW."""
     try:
-        return data_folder(release)
+        folder = data_folder(release)
     except FormatError:
-        for name in PRECOMP:
-            if release.resolve().name == name or (release / name).is_dir():
-                raise FormatError(
-                    release, f"holds {name}: --set data.name={name} reads it"
-                ) from None
-        raise
+        return []
+    return sorted({path.stem.partition("_caps_")[2] for path in folder.glob("*_caps_*.txt")})
+
+
+def _check_layout(release: Path, data: DataSettings) -> None:
+    """Raise an error that names what is there, if another data set or track is asked for."""
+    tracks, own = tracks_of(release), release.resolve().name
+    if not precomp.is_precomp(data) and not tracks:
+        there = next((name for name in PRECOMP if name == own or (release / name).is_dir()), None)
+        if there:
+            raise FormatError(release, f"holds {there}: --set data.name={there} reads it")
+    elif precomp.is_precomp(data) and tracks and not (release / data.name).is_dir():
+        name = DataSettings().name
+        raise FormatError(release, f"holds NoW: --set data.name={name} reads it, not {data.name}")
+    elif not precomp.is_precomp(data) and data.tokenizer not in tracks:
+        problem = f"no track {data.tokenizer}, it has {', '.join(tracks)}"
+        raise FormatError(release, f"{problem}: --set data.tokenizer={tracks[0]}")
 
 
 def _check_shape(origin: Path, regions: Any) -> None:

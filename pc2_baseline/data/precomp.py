@@ -1,6 +1,7 @@
 """Flickr30K, MS-COCO and CC152K as the field stores them: images, vocabulary, words."""
 
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -100,13 +101,25 @@ def vocabulary_path(release: Path, data: DataSettings) -> Path:
     """
     name = f"{data.name}_vocab.json"
     if data.vocab_path is not None:
-        return data.vocab_path / name if data.vocab_path.is_dir() else data.vocab_path
+        return find_in(data.vocab_path, [name]) if data.vocab_path.is_dir() else data.vocab_path
     folder = precomp_folder(release, data.name)
     places = [release / "vocab", folder / "vocab", folder.parent / "vocab", folder]
     for place in places:
         if (place / name).exists():
             return place / name
     raise FormatError(places[0] / name, "no such vocabulary; data.vocab_path says where it is")
+
+
+def find_in(folder: Path, names: Sequence[str]) -> Path:
+    """Find the first of some vocabularies that is in a folder.
+
+    Raises:
+        FormatError: Naming those that are there instead.
+    """
+    if found := next((folder / name for name in names if (folder / name).exists()), None):
+        return found
+    there = ", ".join(sorted(path.name for path in folder.glob("*.json"))) or "no .json"
+    raise FormatError(folder / names[0], f"no such vocabulary, there is {there:.300}")
 
 
 def encode(

@@ -126,7 +126,11 @@ def ablate(
 
     Returns:
         The table; a run that broke down is among its failures, and the others went on.
+
+    Raises:
+        ConfigError: If the folder has rows that are not among these, whose table would be lost.
     """
+    _refuse_others(out, [row.name for row, _ in rows])
     table = Table(split, [_line(row, settings, {}) for row, settings in rows], [])
     scores: dict[str, dict[int, Score]] = {row.name: {} for row, _ in rows}
     for run in grid(out, [(row.name, settings) for row, settings in rows], seeds):
@@ -143,6 +147,15 @@ def ablate(
         _write(out, table)
     _write(out, table)
     return table
+
+
+def _refuse_others(out: Path, names: Sequence[str]) -> None:
+    others = {path.parent.parent.name for path in out.glob("*/seed-*/run.toml")}.difference(names)
+    if others:
+        raise ConfigError(
+            f"{out}: holds rows that are not asked for, {', '.join(sorted(others))}; give another "
+            "OUT, all rows in one file, or remove them"
+        )
 
 
 def _line(row: Row, settings: Settings, scores: dict[int, Score]) -> Line:

@@ -1,10 +1,13 @@
-"""The preset of a training for which no other is named: by its release's size and features."""
+"""What a release decides of a training's settings: the preset, if none is named, and the track."""
 
 from pathlib import Path
 
 from now_builder.formats.release import read_manifest, region_attributes
 from now_builder.formats.word_vectors import read_columns
-from pc2_baseline.config import DEFAULT_PRESET
+from pc2_baseline.config import DEFAULT_PRESET, read_settings
+from pc2_baseline.data.pairs import tracks_of
+from pc2_baseline.data.precomp import is_precomp
+from pc2_baseline.progress import say
 
 SMALL_PRESET = "crossfit-pooled-demo"
 FEW_PAIRS = 10_000
@@ -33,3 +36,22 @@ def default_preset(release: Path, overrides: list[str]) -> tuple[str, list[str]]
     reads = read_columns(region_attributes(release, "train")) is not None
     network = ['model.similarity="reading"'] if reads else []
     return SMALL_PRESET, [*track, *network, *overrides]
+
+
+def with_only_track(release: Path, config: str | None, overrides: list[str]) -> list[str]:
+    """Take the only track of a release that lacks the preset's, and say so.
+
+    Args:
+        release: Folder of the data set.
+        config: As for :func:`~pc2_baseline.config.read_settings`.
+        overrides: ``section.key=value`` each, by the user; a track among them is left as it is.
+
+    Returns:
+        The overrides, maybe with one more.
+    """
+    data, tracks = read_settings(config, overrides).data, tracks_of(release)
+    chosen = any(override.partition("=")[0].strip() == "data.tokenizer" for override in overrides)
+    if chosen or is_precomp(data) or len(tracks) != 1 or data.tokenizer in tracks:
+        return overrides
+    say(f"{release}: track {tracks[0]}, the only one there is, instead of {data.tokenizer}")
+    return [*overrides, f'data.tokenizer="{tracks[0]}"']

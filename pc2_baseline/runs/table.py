@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from now_builder.config import build
-from now_builder.errors import ConfigError
+from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.benchmarks import BENCHMARKS
 from now_builder.formats.captions import TOKENIZERS
 from now_builder.formats.io import read_json, sha256_of
@@ -22,7 +22,7 @@ from pc2_baseline.data.pairs import DataIdentity, ReleaseReader
 from pc2_baseline.progress import say
 from pc2_baseline.runs.grid import GridRun, grid
 from pc2_baseline.runs.measured_run import SPLIT, Assignment, Measured
-from pc2_baseline.runs.series import read_seeds
+from pc2_baseline.runs.series import read_seeds, with_seed
 from pc2_baseline.runs.side_by_side import Lane, Task, side_by_side
 from pc2_baseline.runs.table_files import write_table
 from pc2_baseline.runs.table_rows import RowRuns, make_sections
@@ -110,6 +110,7 @@ def read_methods(
     if track is not None:
         if tokenizers:
             raise ConfigError(f"--tokenizers: {track} has none, expected it only for NoW")
+        ReleaseReader(release, next(iter(plain.values())).data)
         return [TableRow(track, title, settings) for title, settings in plain.items()]
     return [
         TableRow(
@@ -193,8 +194,12 @@ class Progress:
     Args:
         work: What the table asks for.
 
+    Attributes:
+        earlier: Finished runs in the table's folder that it does not ask for, and their records:
+            other methods, tracks or seeds.
+
     Raises:
-        ConfigError: If a run's folder holds a run of other settings.
+        ConfigError: If a run's folder holds a run of other settings or on other data.
         FormatError: If the release cannot be read, or its test split is a blind round.
     """
 
@@ -202,12 +207,17 @@ class Progress:
         refuse_round(work.release, SPLIT)
         self._identity = cache(_identity)
         self._release = work.release
-        for run in work.runs:
-            if (run.folder / "run.toml").exists():
-                found = read_run(run.folder).settings
-                if found != run.settings:
-                    problem = other_settings(found, run.settings)
-                    raise ConfigError(f"{run.folder}: {problem}; give another OUT, or remove it")
+        asked = work.runs
+        there = _runs_in(work.out)
+        settings = {row.name: row.settings for row in work.rows}
+        for run in there:
+            wanted = with_seed(settings.get(run.row, run.settings), run.seed)
+            if run.settings != wanted:
+                problem = other_settings(run.settings, wanted)
+                raise ConfigError(f"{run.folder}: {problem}; give another OUT, or remove it")
+        known = {run.folder for run in asked}
+        others = [run for run in there if run.folder not in known and run.beside(".json").exists()]
+        self.earlier = [(run, self._of_these_data(run)) for run in others]
 
     def measured(self, run: GridRun) -> Measured | None:
         """Return the record of a finished run, or ``None``."""
@@ -220,6 +230,16 @@ class Progress:
         record = build(Measured, read_json(path, "no record"), str(path))
         return record if record.checkpoint == sha256_of(run.folder / BEST / STATE) else None
 
+    def _of_these_data(self, run: GridRun) -> Measured:
+        try:
+            found = self.measured(run)
+        except FormatError:  # another data set
+            found = None
+        if found is None:
+            problem = f"not a finished run on {self._release}, whose table it would stand in"
+            raise ConfigError(f"{run.folder}: {problem}; give another OUT, or remove it")
+        return found
+
     def in_words(self, run: GridRun) -> str:
         """Return ``done``, ``to do``, or how many epochs are done."""
         if self.measured(run):
@@ -228,6 +248,17 @@ class Progress:
             return "to do"
         epochs = read_state(run.folder / LAST).epoch + 1
         return f"goes on after epoch {epochs} of {run.settings.train.total_epochs}"
+
+
+def _runs_in(out: Path) -> list[GridRun]:
+    """List the runs in the folder of a table, by row and seed."""
+    folders = [path.parent for path in out.glob("*/*/seed-*/run.toml")]
+    runs = []
+    for folder in folders:
+        settings = read_run(folder).settings
+        row = f"{folder.parent.parent.name}/{folder.parent.name}"
+        runs.append(GridRun(row, settings.train.seed, folder, settings))
+    return sorted(runs, key=lambda run: (run.row, run.seed))
 
 
 def _identity(release: Path, data: DataSettings) -> DataIdentity:
@@ -240,21 +271,23 @@ def dry_run(work: Work) -> str:
     words = {run.name: progress.in_words(run) for run in work.runs}
     done = list(words.values()).count("done")
     lines = [f"{name}: {state}" for name, state in words.items()]
-    return "\n".join([*lines, _plan(work, done, len(words) - done)])
+    return "\n".join([*lines, _plan(work, progress, done, len(words) - done)])
 
 
-def _plan(work: Work, done: int, left: int) -> str:
+def _plan(work: Work, progress: Progress, done: int, left: int) -> str:
+    kept = f"; {len(progress.earlier)} earlier ones stay in the table" if progress.earlier else ""
     return (
         f"{done + left} runs: {done} done, {left} to do, "
-        f"{len(work.lanes)} at a time with {_threads(work)} threads each"
+        f"{len(work.lanes)} at a time with {_threads(work)} threads each{kept}"
     )
 
 
 def make_table(work: Work) -> Outcome:
     """Train and score all runs that are not finished, then write the table.
 
-    The table is written anew after every run, of what there is. A run that fails becomes a note of
-    its row, and the others go on; it is tried again by the next call.
+    The table is written anew after every run, of what there is in its folder, finished runs of
+    earlier calls included. A run that fails becomes a note of its row, and the others go on; it is
+    tried again by the next call.
 
     Raises:
         ConfigError: If a run's folder holds a run of other settings.
@@ -265,7 +298,7 @@ def make_table(work: Work) -> Outcome:
     done = {name: found for name, run in runs.items() if (found := progress.measured(run))}
     left = [run for name, run in runs.items() if name not in done]
     failures: dict[str, str] = {}
-    say(_plan(work, len(done), len(left)))
+    say(_plan(work, progress, len(done), len(left)))
     tasks = [_task(work, run) for run in left]
     with closing(side_by_side(COMMAND, tasks, work.lanes)) as ended:
         for task in ended:
@@ -278,8 +311,8 @@ def make_table(work: Work) -> Outcome:
                 words = f"rSum {measured.rsum:.1f}, {measured.seconds:.0f} s"
             counts = f"{len(done)} done, {task.running} running, {task.waiting} to do"
             say(f"{task.name}: {words} ({counts}{_failed(failures)})")
-            _write(work, done, failures)
-    return Outcome(_write(work, done, failures), failures)
+            _write(work, progress, done, failures)
+    return Outcome(_write(work, progress, done, failures), failures)
 
 
 def _failed(failures: dict[str, str]) -> str:
@@ -300,11 +333,20 @@ def _threads(work: Work) -> int:
     return max(1, min(share, torch.get_num_threads()))  # OMP_NUM_THREADS may ask for fewer
 
 
-def _write(work: Work, done: dict[str, Measured], failures: dict[str, str]) -> str:
+def _write(
+    work: Work, progress: Progress, done: dict[str, Measured], failures: dict[str, str]
+) -> str:
+    finished = [(run, done[run.name]) for run in work.runs if run.name in done]
     rows = []
-    for row in work.rows:
-        own = grid(work.out, [(row.name, row.settings)], work.seeds)
-        found = [(run, done[run.name]) for run in own if run.name in done]
-        failed = {run.seed: failures[run.name] for run in own if run.name in failures}
-        rows.append(RowRuns(row.track, row.title, found, failed))
+    for name in dict.fromkeys(
+        [row.name for row in work.rows] + [r.row for r, _ in progress.earlier]
+    ):
+        track, _, title = name.partition("/")
+        own = [pair for pair in [*finished, *progress.earlier] if pair[0].row == name]
+        failed = {
+            run.seed: failures[run.name]
+            for run in work.runs
+            if run.row == name and run.name in failures
+        }
+        rows.append(RowRuns(track, title, own, failed))
     return write_table(work.out, make_sections(work.release, rows))

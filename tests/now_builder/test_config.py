@@ -1,11 +1,12 @@
 """Settings: strict, overridable, and clear about what is wrong."""
 
 from pathlib import Path
+from typing import Annotated, Literal
 
 import pytest
 from pydantic import Field
 
-from now_builder.config import Strict, build, read_toml, to_toml, with_overrides
+from now_builder.config import Strict, build, expected_by, read_toml, to_toml, with_overrides
 from now_builder.errors import ConfigError, FormatError, NowError
 
 
@@ -45,6 +46,70 @@ def test_each_wrong_field_is_named_with_what_was_found() -> None:
     assert "inner.rate" in message
     assert "found 7" in message
     assert "sead" in message
+
+
+class One(Strict):
+    name: Literal["one", "first"] = "one"
+    margin: float = 0.2
+    largest_page_size: int = 3
+
+
+class Two(Strict):
+    name: Literal["two"] = "two"
+    classes: int = 3
+
+
+class Whole(Strict):
+    inner: Inner = Inner()
+    kind: Annotated[One | Two, Field(discriminator="name")] = One()
+    parts: tuple[Inner, ...] = ()
+    maybe: Inner | None = None
+
+
+@pytest.mark.parametrize(
+    ("override", "problem"),
+    [
+        ("iner.rate=1", "iner: expected no field of this name, the nearest is inner (found"),
+        ("inner.rat=1", "inner.rat: expected no field of this name, the nearest is inner.rate"),
+        (
+            "inner.Names=1",
+            "inner.Names: expected no field of this name, the nearest is inner.names",
+        ),
+        ("rate=1", "rate: expected no field of this name, the nearest is inner.rate (found 1)"),
+        ("inner.parts=1", "inner.parts: expected no field of this name, the nearest is parts"),
+        ("kind.margn=1", "kind.margn: expected no field of this name, the nearest is kind.margin"),
+        ("kind.clases=1", "kind.clases: expected no field of this name (found 1)"),
+        ("maybe.rat=1", "maybe.rat: expected no field of this name, the nearest is maybe.rate"),
+        (
+            "parts=[{rat=1}]",
+            "parts.0.rat: expected no field of this name, the nearest is parts.rate",
+        ),
+        (
+            "kind.page-size_largest=1",
+            "kind.page-size_largest: expected no field of this name, the nearest is kind.largest",
+        ),
+        ("zzz=1", "zzz: expected no field of this name (found 1)"),
+        ("kind.margin='x'", "kind.margin: expected a valid number, unable to parse"),
+        ("kind.name='on'", "kind: expected one of 'one', 'first', 'two' (found 'on')"),
+        ("kind={margin=1}", "kind: expected a field 'name' (found"),
+        ("parts=3", "parts: expected a valid tuple (found 3)"),
+    ],
+)
+def test_an_unknown_field_is_told_the_nearest_one(override: str, problem: str) -> None:
+    for name in ("one", "first"):
+        tree = with_overrides({"kind": {"name": name}}, [override])
+        with pytest.raises(ConfigError) as caught:
+            build(Whole, tree, "--set")
+        assert str(caught.value).startswith(f"--set: {problem}")
+
+
+def test_what_a_check_of_ours_expected_is_not_said_twice() -> None:
+    for message in (
+        "Value error, expected a name",
+        "Value error, a name",
+        "Input should be a name",
+    ):
+        assert expected_by({"type": "value_error", "msg": message}) == "a name"
 
 
 def test_a_message_is_short_however_long_names_and_lists_of_fields_are() -> None:

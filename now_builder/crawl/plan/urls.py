@@ -105,8 +105,6 @@ def _place_of_url(path: Path, names: Sequence[str]) -> int:
     mend = ""
     if any(_LOOKS_LIKE_URL.match(name) for name in found):
         mend = "; the first line is to name the columns"
-    elif re.search(r"(^|[;\t|])\s*url\s*([;\t|]|$)", found[0]):
-        mend = "; commas part the columns"
     raise FormatError(path, f"found columns {names!s:.200}, expected one url among them{mend}")
 
 

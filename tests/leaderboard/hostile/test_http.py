@@ -314,6 +314,34 @@ def test_numbers_and_times_at_the_ends_of_their_range_are_refused_and_no_fault(p
         assert plain.call("POST", "/v1/admin/tokens", OPERATOR, json=body).status_code == 422, at
 
 
+@pytest.mark.parametrize("text", ["\\ud800", "x\\udfff", "\\u0000"])
+def test_text_that_no_database_holds_is_refused_and_no_fault(board, text):
+    board.token("ann")
+    rights = '"scopes": ["read"]'
+    for path, body in (
+        ("users", f'{{"handle": "{text}"}}'),
+        ("users", f'{{"handle": "bo", "display_name": "{text}"}}'),
+        ("users", f'{{"handle": "bo", "{text}": 1}}'),
+        ("users", f'"{text}"'),
+        ("tokens", f'{{"handle": "{text}", {rights}}}'),
+        ("tokens", f'{{"handle": "ann", {rights}, "label": "{text}"}}'),
+        ("tokens", f'{{"handle": "ann", "scopes": ["{text}"]}}'),
+    ):
+        headers = {"Content-Type": "application/json"}
+        answer = board.call("POST", f"/v1/admin/{path}", OPERATOR, content=body, headers=headers)
+        assert answer.status_code == 422, body
+        assert answer.json()["status"] == 422
+    for method, path in (
+        ("GET", "tokens?handle=%00"),
+        ("GET", "events?kind=%00"),
+        ("DELETE", "tokens/%00"),
+        ("PUT", "users/%00/disabled"),
+    ):
+        json = {"disabled": True} if method == "PUT" else None
+        answer = board.call(method, f"/v1/admin/{path}", OPERATOR, json=json)
+        assert answer.status_code in {200, 422}, path
+
+
 def test_requests_that_say_two_things_reach_no_other_route(plain, zipped):
     """Two lengths, a long extension of a chunk, a method in a header, another host."""
     smuggled = b"0\r\n\r\nGET /v1/admin/users HTTP/1.1\r\nHost: x\r\n\r\n"

@@ -20,6 +20,9 @@ import pytest
 
 from leaderboard.cli import main
 from leaderboard.service.client import TRIES, BoardClient, BoardError
+from leaderboard.service.quotas import Quotas
+from leaderboard.service.running import Settings, make_judge
+from leaderboard.service.server import serve
 from leaderboard.store.entries import read_results
 from now_builder.errors import ConfigError
 
@@ -212,6 +215,36 @@ def test_an_address_that_is_none_is_refused(url):
 def test_a_token_that_is_none_is_refused_before_it_is_sent(token):
     with pytest.raises(ConfigError, match="token"):
         BoardClient("http://127.0.0.1:1", token)
+
+
+@pytest.mark.parametrize(
+    ("url", "warned"),
+    [
+        ("http://board.example.org", True),
+        ("HTTP://192.168.1.7:8000/", True),
+        ("http://127.0.0.1.example.org", True),
+        ("http://[2001:db8::1]:8000", True),
+        ("https://board.example.org", False),
+        ("http://localhost:8000", False),
+        ("http://board.localhost", False),
+        ("http://127.1.2.3:8000", False),
+        ("http://[::1]:8000", False),
+    ],
+)
+def test_a_token_that_travels_in_the_clear_is_warned_of(caplog, url, warned):
+    BoardClient(url, "t" * 20).close()
+    told = [record.getMessage() for record in caplog.records]
+    assert told == [f"{url}: the token travels in the clear, expected https://"] * warned
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "no.such.host.test"])
+def test_an_address_that_cannot_be_had_is_not_printed(tmp_path, release, capsys, host):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        with pytest.raises(ConfigError, match=rf"{host}:{port}: cannot listen there \(.*--port"):
+            serve(Settings(tmp_path / "store", make_judge(release, None, Quotas())), host, port)
+    assert capsys.readouterr() == ("", "")
+    assert not (tmp_path / "store").exists()
 
 
 @pytest.fixture

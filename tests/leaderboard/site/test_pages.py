@@ -361,6 +361,21 @@ def test_a_large_section_is_compared_with_its_first_and_between_neighbours(entry
     assert site.get(compare_path(known[3], known[8])) is not None
 
 
+def test_links_of_rows_tied_with_the_best_lead_somewhere_where_proof_stands_above_it(entry_on):
+    entries = [entry_on(f"M{n:02d}", 3.0, seed=n) for n in range(1, 26)]
+    weak = entry_on("Weak", 2.8, seed=30)
+    site = Site([*entries, replace(weak, proof=Proof(reproduced=True))])
+    [section] = [part for part in site.board("jieba").sections if part.comparable]
+    first, lead = section.comparable[0].entry.name, section.lead.entry.name
+    assert (first, lead != first) == (weak.name, True)
+    tied = [row.entry.name for row in section.comparable if row.tied and row.entry.name != lead]
+    assert len(tied) > 20
+    links = _Look(site.get("boards/jieba.html")[0]).links
+    for name in tied:
+        assert f"../{compare_path(name, lead)}" in links
+        assert compare_path(name, lead) in site.paths()
+
+
 def test_hits_can_be_taken_along_and_give_the_recalls_again_but_no_ranks(filed, files):
     result = filed["Best"].result
     rows = list(csv.DictReader(io.StringIO(files[f"ranks/{filed['Best'].name}.csv"])))

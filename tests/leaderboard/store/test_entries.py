@@ -2,6 +2,7 @@
 
 import json
 from datetime import UTC, date, datetime
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +14,7 @@ from leaderboard.store.entries import (
     disclose_due,
     file_result,
     find_result,
+    prepare_store,
     read_results,
     withdraw,
 )
@@ -83,6 +85,28 @@ def test_a_store_without_locks_is_added_to_with_a_warning(tmp_path, result, capl
 
 def _permissions(path):
     return path.stat().st_mode & 0o777
+
+
+@pytest.mark.parametrize(("mode", "narrow"), [(0o755, 0o700), (0o770, 0o700), (0o500, 0o500)])
+def test_a_private_folder_that_others_may_read_is_narrowed(tmp_path, mode, narrow):
+    private = tmp_path / "store" / "private"
+    private.mkdir(parents=True)
+    private.chmod(mode)
+    prepare_store(tmp_path / "store")
+    assert private.stat().st_mode & 0o777 == narrow
+
+
+def test_a_private_folder_that_cannot_be_narrowed_is_warned_of(tmp_path, monkeypatch, caplog):
+    (tmp_path / "private").mkdir()
+    (tmp_path / "private").chmod(0o755)
+
+    def refuse(*_, **__):
+        raise PermissionError
+
+    monkeypatch.setattr(Path, "chmod", refuse)
+    prepare_store(tmp_path)
+    [warned] = [record.getMessage() for record in caplog.records]
+    assert warned.endswith("private: permissions 0755, so others may read it; chmod 700")
 
 
 def test_what_is_private_is_its_owners_alone(tmp_path, result):

@@ -171,6 +171,27 @@ def test_a_deflated_zip_from_another_tool_is_read(tmp_path):
     assert np.array_equal(_read(tmp_path / "x.zip", content)[1], _similarity())
 
 
+@pytest.mark.parametrize("folder", ["", "mine/", "我的/"])
+def test_a_submission_that_was_zipped_again_on_a_mac_is_read(tmp_path, folder):
+    """Finder's order and names; Windows leaves its own where it showed the folder before."""
+    around = [(folder, b"")] if folder else []
+    twins = [(f"__MACOSX/{folder}._{name}", b"\0\5\x16\7" * 50) for name in (META, MATRIX)]
+    members = [
+        *around,
+        (f"{folder}{META}", json.dumps(TREE)),
+        twins[0],
+        (f"{folder}.DS_Store", bytes(6148)),
+        (f"__MACOSX/{folder}._.DS_Store", bytes(120)),
+        (f"{folder}{MATRIX}", _npy(_similarity())),
+        twins[1],
+        (f"{folder}Thumbs.db", b"\xd0\xcf\x11\xe0"),
+        (f"{folder}desktop.ini", b"[.ShellClassInfo]"),
+    ]
+    meta, found = _read(tmp_path / "x.zip", _zip(members, zipfile.ZIP_DEFLATED))
+    assert np.array_equal(found, _similarity())
+    assert meta.method.name == "Mine"
+
+
 @pytest.mark.parametrize(
     ("similarity", "message"),
     [

@@ -2,6 +2,8 @@
 
 import io
 import json
+import pickle
+import stat
 import struct
 import tempfile
 import zipfile
@@ -76,7 +78,7 @@ def _code(*arguments, **fields):
     return problem.code
 
 
-def test_there_may_be_eight_members_whatever_the_end_of_the_zip_says():
+def test_there_may_be_32_members_whatever_the_end_of_the_zip_says():
     names = [f"{n}" for n in range(MAX_MEMBERS + 1)]
     assert len(_opened_as_file(_zip(names[:-1]), names).sizes) == MAX_MEMBERS
     many = _zip(names)
@@ -86,7 +88,7 @@ def test_there_may_be_eight_members_whatever_the_end_of_the_zip_says():
             _opened_as_file(many, names)
         (problem,) = caught.value.problems
         assert (problem.code, problem.field) == ("zip.members", "zip")
-        assert (problem.found, problem.expected) == ("9 members", "8 at most")
+        assert (problem.found, problem.expected) == ("33 members", "32 at most")
 
 
 @pytest.mark.parametrize(
@@ -126,7 +128,7 @@ def test_an_empty_zip_has_no_member():
     assert _opened_as_file(_zip([])).sizes == {}
 
 
-FLAGS, PACKED, SIZE = 8, 20, 24
+FLAGS, PACKED, SIZE, MODE = 8, 20, 24, 38
 """Places in an entry of a zip's directory."""
 
 
@@ -135,10 +137,93 @@ def test_each_kind_of_encryption_is_refused(flag):
     assert _code(at={FLAGS: flag}) == "zip.encrypted"
 
 
-@pytest.mark.parametrize("name", ["/a", "a/", "x/a", "..\\a", "\\a"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "/a",
+        "a/",
+        "./a",
+        "../a",
+        "..\\a",
+        "\\a",
+        "x\\..\\a",
+        "x\\../a",
+        "C:/a",
+        "c:\\a",
+        "__MACOSX/../a",
+        "/.DS_Store",
+        "//a",
+        "x//a",
+        "x/c",
+    ],
+)
 def test_names_with_a_folder_in_them_are_told_from_foreign_ones(name):
     assert _code(name) == "zip.traversal"
     assert _code("c") == "zip.foreign"
+
+
+@pytest.mark.parametrize(
+    "folder", ["x", "my run", "结果", "ソ", "..x", "a.b", "__macosx (1)", "runs/pc2", "x/y/z"]
+)
+@pytest.mark.parametrize("between", ["/", "\\"])
+def test_a_folder_around_everything_is_passed_over(folder, between):
+    folder = folder.replace("/", between)
+    outer = f"{folder.split(between)[0]}{between}"
+    added = ["", "Thumbs.db", f"__MACOSX{between}._a", "._b"]
+    names = [f"{folder}{between}{name}" for name in [*ALLOWED, *added]]
+    archive = _opened_as_file(_zip(dict.fromkeys([*names, outer])))
+    assert archive.sizes.keys() == set(ALLOWED)
+    assert archive.read("a", 99) == names[0].encode()
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("x/a", "y/b"),
+        ("x/a", "b"),
+        ("a", "x/"),
+        ("x/a", "x/y/"),
+        ("x/a", "X/b"),
+        ("x/a", "x/a.sh"),
+        ("x/y/a", "x/b"),
+        ("x/y/a", "y/"),
+        ("x/y/a", "x/z/"),
+    ],
+)
+def test_another_folder_than_the_one_around_everything_is_refused(names):
+    with pytest.raises(SubmissionError) as caught:
+        _opened_as_file(_zip(names))
+    assert {problem.code for problem in caught.value.problems} == {"zip.traversal"}
+    assert "now-leaderboard pack" in caught.value.problems[0].mend
+
+
+@pytest.mark.parametrize("other", ["a", "x\\a"])
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_a_file_that_is_there_twice_under_other_names_is_refused(other):
+    with pytest.raises(SubmissionError) as caught:
+        _opened_as_file(_zip(["x/a", other]))
+    code = "zip.twice" if "x" in other else "zip.traversal"
+    assert [problem.code for problem in caught.value.problems] == [code]
+
+
+@pytest.mark.parametrize("name", ["__MACOSX/._a", ".DS_Store", "Thumbs.db", "x/"])
+def test_what_a_file_manager_adds_keeps_the_rules_of_a_zip(name):
+    assert _code(name, at={FLAGS: 1}) == "zip.encrypted"
+    assert _code(name, at={MODE: stat.S_IFLNK << 16}) == "zip.link"
+    assert _code(name, at={PACKED: 1, SIZE: 12_801}) == "zip.bomb"
+    assert _code(name, compress_type=zipfile.ZIP_BZIP2) == "zip.compression"
+    assert _code(name, extra=_named("b")) == "zip.foreign"
+
+
+def _named(name):
+    """An extra field with a member's name in UTF-8, as WinRAR writes."""
+    return struct.pack("<HHBI", 0x7075, 5 + len(name.encode()), 1, 0) + name.encode()
+
+
+def test_an_extra_field_may_spell_the_folder_otherwise():
+    assert _archive("x/a", extra=_named("结果/a")).sizes == {"a": 1}
+    for other in ("结果/b", "a", "../a", "y/z/a", "/a", "C:\\a"):
+        assert _code("x/a", extra=_named(other)) == "zip.foreign"
 
 
 @pytest.mark.parametrize(
@@ -245,6 +330,68 @@ def test_a_header_that_is_none_is_told_what_was_wanted(kinds, kind):
         read_array_header(io.BytesIO(content), "m", kinds)
     (problem,) = caught.value.problems
     assert (problem.code, problem.expected) == ("array.header", f"a plain {kind} array")
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        "np.int64(2), np.uint8(3)",
+        "numpy.intp(2), 3",
+        "2, np.longlong(3)",
+        "np.int64(2), 3,",
+        "2L, 3L",
+    ],
+)
+def test_numbers_of_numpy_in_a_header_are_numbers(shape):
+    text = f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({shape}), }}".encode()
+    content = b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text
+    header = read_array_header(io.BytesIO(content), "m")
+    assert (header.shape, header.length) == ((2, 3), len(content))
+
+
+def test_a_matrix_that_numpy_mapped_with_its_own_numbers_is_read(tmp_path):
+    path, side = tmp_path / "m.npy", np.int64(3)
+    np.lib.format.open_memmap(path, "w+", "f4", shape=(side, side))[:] = 7
+    assert b"np.int64(3)" in path.read_bytes()
+    with path.open("rb") as file:
+        found = read_matrix(file, "m", path.stat().st_size, (3, 3))
+    assert np.array_equal(found, np.full((3, 3), 7))
+
+
+@pytest.mark.parametrize(
+    "shape", ["np.system(2), 3", "np.int64(-2), 3", "np.int64('2'), 3", "np.int64(np.int64(2)), 3"]
+)
+def test_nothing_else_of_numpy_is_read_in_a_header(shape):
+    text = f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({shape}), }}".encode()
+    content = b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text
+    with pytest.raises(SubmissionError) as caught:
+        read_array_header(io.BytesIO(content), "m")
+    (problem,) = caught.value.problems
+    assert (problem.code, problem.mend) == ("array.header", "np.save(path, similarity)")
+
+
+def _saved(write):
+    buffer = io.BytesIO()
+    write(buffer)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("content", "found", "mend"),
+    [
+        (_saved(lambda file: np.savez(file, np.eye(3))), "a zip, as np.savez", "['arr_0']"),
+        (pickle.dumps(np.eye(3)), "a pickle", "np.save(path, similarity)"),
+        (pickle.dumps(np.eye(3), protocol=0), "a pickle", "np.save(path, similarity)"),
+        (b"\x89HDF\r\n\x1a\n", "an HDF5 file", "h5py"),
+    ],
+)
+def test_another_format_than_npy_is_called_by_its_name(content, found, mend):
+    with pytest.raises(SubmissionError) as caught:
+        read_array_header(io.BytesIO(content), "m")
+    (problem,) = caught.value.problems
+    assert problem.code == "array.format"
+    assert problem.found.startswith(found)
+    assert mend in problem.mend
 
 
 def test_what_is_no_array_is_shown_and_mended():

@@ -1,6 +1,7 @@
 """Caption files and vocabularies: round trips, and files that must be refused."""
 
 import json
+import pickle
 import random
 from pathlib import Path
 
@@ -115,6 +116,18 @@ def test_a_damaged_vocabulary_is_one_line(tmp_path: Path, content: bytes) -> Non
     assert isinstance(caught.value, FormatError | ConfigError)
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("protocol", [0, 2, 4])
+def test_a_pickled_vocabulary_says_how_to_write_json(tmp_path: Path, protocol: int) -> None:
+    path = tmp_path / "f30k_precomp_vocab.pkl"
+    with pytest.raises(FormatError, match="no such vocabulary"):
+        read_vocabulary(path)
+    content = pickle.dumps({"word2idx": {"a": 0}}, protocol=protocol)
+    for name in (path, *([tmp_path / "vocab.json"] if protocol else [])):
+        name.write_bytes(content)
+        with pytest.raises(FormatError, match=r"a pickle, which is never opened, .*json\.dump"):
+            read_vocabulary(name)
 
 
 def test_the_authors_three_fields_are_enough(tmp_path: Path) -> None:

@@ -117,6 +117,16 @@ def test_what_is_no_file_is_one_line(tmp_path: Path) -> None:
         read_frame(tmp_path)
 
 
+@pytest.mark.parametrize("between", [",", ";", "\t"])
+def test_a_csv_may_have_the_marks_of_any_spreadsheet(tmp_path: Path, between: str) -> None:
+    lines = [["key", '"matched"', "note"], ["a", "TRUE", "x"], ["b", "", '"one, two; three\t"']]
+    text = "\r\n".join(between.join(line) for line in lines)
+    (tmp_path / "t.csv").write_text(text, encoding="utf-8-sig")
+    frame = read_frame(tmp_path / "t.csv")
+    assert list(frame.columns) == ["key", "matched", "note"]
+    assert frame.to_numpy().tolist() == [["a", "TRUE", "x"], ["b", "", "one, two; three\t"]]
+
+
 @settings(max_examples=60, deadline=None)
 @given(place=st.floats(0, 1, exclude_max=True), byte=st.integers(0, 255), cut=st.booleans())
 def test_a_damaged_file_is_read_or_refused(

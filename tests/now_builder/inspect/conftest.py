@@ -77,7 +77,7 @@ def run(world: World, tmp_path: Path) -> Path:
     print_of = manifest.fingerprints["train"]["bpe"]
     (folder / "run.toml").write_text(
         f'format = "pc2-run/1"\n[release]\nfingerprints = {{train = "{print_of}"}}\n'
-        '[settings.data]\ntokenizer = "bpe"\n'
+        '[settings.data]\ntokenizer = "bpe"\n[settings.method]\nname = "crossfit"\n'
     )
     return folder
 

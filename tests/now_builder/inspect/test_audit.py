@@ -17,6 +17,7 @@ from dataclasses import asdict, replace
 from http.client import HTTPException
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -427,6 +428,53 @@ def test_stats_name_judges_apart_and_refuse_what_they_cannot_read(tmp_path, worl
     keys = [train[0].key, *(pair.key for pair in train[-5:])]
     path = write(tmp_path / "4.csv", [judged(k, w) for k, w in zip(keys, words, strict=True)])
     assert audit_stats([path], world.release, run).with_run.auroc == 1
+
+
+def test_stats_of_any_table_of_pairs(world, tmp_path):
+    """Of the release's pairs 3 are named by key or by URL, one of them twice with two verdicts."""
+    some = [pair for pair in read_pairs(world.release) if pair.split == "train"][:4]
+    words = ["True", "False", "mismatch"]
+    rows = {"key": [p.key for p in some[:3]], "url": [p.url for p in some[:3]], "matched": words}
+    rows = {name: [*cells, cells[0], "elsewhere"] for name, cells in rows.items()}
+    rows["matched"][3:] = ["no", "no"]
+    frame = pd.DataFrame(rows)
+    frame[["key", "matched"]].to_csv(tmp_path / "key.csv", index=False)
+    frame[["url", "matched"]].to_parquet(tmp_path / "url.parquet")
+    ann = write(tmp_path / "ann.csv", [judged(pair.key) for pair in some])
+    for name in ("key.csv", "url.parquet"):
+        found = audit_stats([tmp_path / name], world.release, None)
+        assert found.judges[0].name == str(tmp_path / name)
+        assert found.together.counts == {"match": 0, "mismatch": 2, "unsure": 1}
+        assert found.together.by_split.keys() == {"train"}
+        [both] = audit_stats([ann, tmp_path / name], world.release, None).between
+        assert (both.both, both.decided) == (3, 2)
+        alone = audit_stats([tmp_path / name], None, None)
+        assert alone.together.counts == {"match": 0, "mismatch": 3, "unsure": 1}
+    beliefs = tmp_path / "beliefs.csv"
+    beliefs.write_text("key,clean_prob\n" + "".join(f"{pair.key},0.1\n" for pair in some))
+    judges = [tmp_path / "key.csv", tmp_path / "url.parquet"]
+    assert audit_stats(judges, world.release, beliefs).with_run.accuracy.hits == 2
+    for arguments in (([judges[1], ann], None, None), ([judges[1]], None, beliefs)):
+        with pytest.raises(
+            ConfigError, match=r"url\.parquet: pairs by url, no key; give the --rel"
+        ):
+            audit_stats(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ("key,clean\na,1\n", "columns .*, expected key or url, and matched"),
+        ("matched\nyes\n", "columns .*, expected key or url, and matched"),
+        ("key,matched\na,maybe\n", "row 2: matched is 'maybe', expected true, false"),
+        ("key,matched\nelsewhere,yes\n", "none of its 1 lines names a key of"),
+        ("", "neither CSV nor Parquet"),
+    ],
+)
+def test_stats_say_what_a_table_lacks(world, tmp_path, content, problem):
+    (tmp_path / "x.csv").write_text(content)
+    with pytest.raises(FormatError, match=problem):
+        audit_stats([tmp_path / "x.csv"], world.release, None)
 
 
 def test_the_command_prints_words_and_json(tmp_path):

@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 
 from now_builder.errors import ConfigError, FormatError
-from now_builder.formats.beliefs import read_beliefs
+from now_builder.formats.beliefs import believer, read_beliefs
 from now_builder.formats.captions import TOKENIZERS
 from now_builder.formats.features import open_features
 from now_builder.formats.release import (
@@ -194,9 +194,24 @@ def test_a_run_adds_its_noise_and_its_most_telling_pairs(world, tmp_path, run):
     assert shown[6:9] == keys[::-1][:3]
     middle = len(keys) // 2
     assert set(shown[3:6]) <= set(keys[middle - 3 : middle + 3])
+    assert "<h3>As <code>crossfit</code> believes</h3>" in text
+    assert f"(the run <code>{tmp_path.name}/run</code>: the division of the epoch that was" in text
     table = tmp_path / "beliefs.csv"
     pd.DataFrame({"key": keys, "clean_prob": beliefs.values()}).to_csv(table, index=False)
     assert read_beliefs(table, world.release) == pytest.approx(beliefs)
+    text, _ = look(world, tmp_path, pairs=1, extremes=1, run=table)
+    assert "<h3>As <code>beliefs.csv</code> believes</h3>" in text
+    assert "a method's belief, which may be far off" in text
+
+
+@pytest.mark.parametrize("method", ["", 'method = "x"\n', "[settings.method]\nmargin = 1\n"])
+def test_a_run_that_does_not_name_its_method_is_called_by_its_folder(run, method):
+    path = run / "run.toml"
+    known = path.read_text().partition("[settings.method]")[0]
+    path.write_text(known if method.startswith("m") else known + method)
+    if method.startswith("m"):
+        path.write_text(known.replace("[settings.data]", f"[settings]\n{method}[settings.data]"))
+    assert believer(run) == ("run", f"{run.parent.name}/run")
 
 
 def test_audits_add_the_noise_that_was_measured(world, tmp_path, run):

@@ -136,6 +136,13 @@ def test_a_file_that_is_none_of_this_split_is_refused(tmp_path, noise, pattern):
         read_noise(tmp_path / "n.npy", 100, 20)
 
 
+def test_a_noise_file_with_numbers_of_numpy_in_its_header_says_how_to_write_it(tmp_path):
+    path = tmp_path / "n.npy"
+    np.lib.format.open_memmap(path, "w+", "<i8", shape=(np.int64(100),))[:] = 0
+    with pytest.raises(FormatError, match=r"numpy's own numbers in its header, .*shape=\(int\(n\)"):
+        read_noise(path, 100, 20)
+
+
 def test_a_missing_or_torn_file_is_an_error_and_is_never_made(tmp_path):
     path = tmp_path / "f30k_precomp_0.4"
     with pytest.raises(FormatError, match="no such noise file; `pc2-baseline make-noise`"):

@@ -121,7 +121,7 @@ def test_an_empty_caption_names_its_line(copy):
 
 
 def test_a_missing_track_is_named(tiny):
-    refuse(tiny, "vocab_bpe", DataSettings(tokenizer="bpe"))
+    refuse(tiny, "no track bpe, it has jieba", DataSettings(tokenizer="bpe"))
 
 
 def test_a_vocabulary_without_start_is_refused(tiny, tmp_path):

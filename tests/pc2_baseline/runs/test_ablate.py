@@ -143,6 +143,16 @@ def line(name, rsums, title=None):
     return Line(name, title or name, parts, list(range(len(rsums))), scores)
 
 
+def test_a_folder_with_rows_that_are_not_asked_for_is_refused(tiny, tmp_path, quick):
+    for seed in (0, 1):
+        (tmp_path / "earlier" / f"seed-{seed}").mkdir(parents=True)
+        (tmp_path / "earlier" / f"seed-{seed}" / "run.toml").touch()
+    with pytest.raises(
+        ConfigError, match="holds rows that are not asked for, earlier; give another"
+    ):
+        ablate(tiny, tmp_path, with_settings(ROWS[:1], quick), [0])
+
+
 def test_both_tables_escape_mark_and_set_the_best_in_bold():
     table = Table(
         "test", [line("full", [50.0, 52.0], r"a_b & 100 % \ | {x}"), line("no", [50.0])], []

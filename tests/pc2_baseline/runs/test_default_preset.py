@@ -1,4 +1,4 @@
-"""Without --config the size of the release decides on the preset, and the command says so."""
+"""The release decides on the preset without --config, and on the track; the command says so."""
 
 import json
 import shutil
@@ -12,7 +12,7 @@ from pc2_baseline.cli import app
 from pc2_baseline.config import Plan, read_settings
 from pc2_baseline.data.planted import plant
 from pc2_baseline.runs import default_preset as module
-from pc2_baseline.runs.default_preset import SMALL_PRESET, default_preset
+from pc2_baseline.runs.default_preset import SMALL_PRESET, default_preset, with_only_track
 
 
 @pytest.fixture(scope="module")
@@ -55,3 +55,71 @@ def test_training_says_which_it_took(release, tmp_path):
     assert done.exit_code == 0, done.output
     assert f"preset {SMALL_PRESET}, by the release" in done.output + done.stderr
     assert 'name = "crossfit"' in Path(tmp_path / "run" / "run.toml").read_text(encoding="utf-8")
+
+
+def test_the_only_track_is_taken_where_the_presets_is_not_there(release, capsys):
+    assert with_only_track(release, "pc2-now-bert", ["train.seed=1"])[1:] == [
+        'data.tokenizer="jieba"'
+    ]
+    words = "track jieba, the only one there is, instead of bert"
+    assert capsys.readouterr().err == f"{release}: {words}\n"
+
+
+@pytest.mark.parametrize(
+    ("config", "overrides"),
+    [
+        ("pc2-paper", []),
+        ("pc2-f30k", []),
+        ("pc2-now-bert", ["data.tokenizer = bert"]),
+        ("pc2-now-bert", ["data.tokenizer=bpe"]),
+    ],
+)
+def test_a_track_that_is_there_or_asked_for_is_left(release, capsys, config, overrides):
+    assert with_only_track(release, config, overrides) == overrides
+    assert not capsys.readouterr().err
+
+
+def test_of_several_tracks_none_is_taken(release, tmp_path):
+    copy = shutil.copytree(release, tmp_path / "release")
+    for path in [*copy.rglob("*_caps_jieba.txt"), *copy.rglob("*_vocab_jieba.json")]:
+        shutil.copy(path, path.with_name(path.name.replace("jieba", "mine")))
+    assert with_only_track(copy, "pc2-now-bert", []) == []
+    run = CliRunner().invoke(
+        app, ["train", str(copy), str(tmp_path / "run"), "--config", "pc2-now-bert"]
+    )
+    assert run.exit_code == 1
+    assert str(run.exception) == (
+        f"{copy}: no track bert, it has jieba, mine: --set data.tokenizer=jieba"
+    )
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("command", [["train"], ["ablate", "--rows", "sensitivity"]])
+def test_commands_take_the_only_track(release, tmp_path, command):
+    settings = ["--config", "pc2-now-bert", "--set", "train.device=nowhere"]
+    arguments = [command[0], str(release), str(tmp_path / "run"), *command[1:], *settings]
+    done = CliRunner().invoke(app, arguments)
+    assert "track jieba, the only one there is" in done.output + done.stderr
+
+
+def test_another_data_set_is_called_by_its_name(release, tmp_path):
+    for config, folder, found in (
+        ("pc2-f30k", release, "holds NoW: --set data.name=now100k_precomp reads it"),
+        ("sgr", tmp_path / "coco_precomp", "holds coco_precomp: --set data.name=coco_precomp"),
+        ("sgr", tmp_path, "holds coco_precomp: --set data.name=coco_precomp reads it"),
+    ):
+        (tmp_path / "coco_precomp").mkdir(exist_ok=True)
+        done = CliRunner().invoke(
+            app, ["train", str(folder), str(tmp_path / "r"), "--config", config]
+        )
+        assert f"{folder}: {found}" in str(done.exception)
+    tables = ["table", str(release), str(tmp_path / "t"), "--methods", "pc2-f30k"]
+    assert "holds NoW" in str(CliRunner().invoke(app, tables).exception)
+
+
+def test_a_folder_without_the_vocabulary_says_which_it_has(release, tmp_path):
+    (tmp_path / "now100k_precomp_vocab_bpe.json").touch()
+    asked = ["--config", "sgr", "--set", f"data.vocab_path={tmp_path}"]
+    done = CliRunner().invoke(app, ["train", str(release), str(tmp_path / "run"), *asked])
+    words = "no such vocabulary, there is now100k_precomp_vocab_bpe.json"
+    assert str(done.exception).endswith(f"now100k_precomp_vocab_jieba.json: {words}")

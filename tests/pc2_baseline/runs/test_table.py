@@ -24,7 +24,8 @@ from leaderboard.store.entries import read_result
 from leaderboard.submission.archive import open_submission
 from now_builder.errors import ConfigError
 from now_builder.formats.io import sha256_of
-from pc2_baseline.config import read_settings
+from pc2_baseline.config import Plan, read_settings
+from pc2_baseline.data.planted import plant
 from pc2_baseline.modules.retrieval import ensemble
 from pc2_baseline.runs import table as tables
 from pc2_baseline.runs.grid import GridRun, grid
@@ -371,6 +372,40 @@ def test_a_folder_with_runs_of_other_settings_is_refused_before_anything_starts(
     rows = [replace(work.rows[0], settings=read_settings("sgr", ["data.tokenizer=jieba"]))]
     with pytest.raises(ConfigError, match=r"one/seed-0: a run of other settings .*train.lr"):
         tables.make_table(replace(work, rows=rows))
+
+
+def test_methods_and_seeds_of_an_earlier_table_stay_in_it(made, tiny, tmp_path, capsys):
+    out = shutil.copytree(made[0], tmp_path / "out")
+    work = replace(work_of(tiny, made[0]), out=out, seeds=[1])
+    for rows, seeds in (
+        (work.rows[:1], {"one": "1 0", "four": "0 1"}),
+        (work.rows[1:2], {"four": "1 0", "one": "0 1"}),
+    ):
+        tables.make_table(replace(work, rows=rows))
+        assert "1 runs: 1 done, 0 to do" in (said := capsys.readouterr().err)
+        assert said.endswith("; 3 earlier ones stay in the table\n")
+        scored = [line for line in lines_of(out) if line["evidence"] == "scored"]
+        assert {line["method"]: line["seeds"] for line in scored} == seeds
+        for method in ("one", "four"):
+            assert line_of(out, method)["rsum"] == line_of(made[0], method)["rsum"]
+    shutil.rmtree(out / "jieba" / "four")
+    tables.make_table(replace(work, rows=work.rows[:1]))
+    assert [line["method"] for line in lines_of(out)] == ["one", "Chance"]
+
+
+def test_a_folder_with_runs_on_other_data_or_seeds_of_other_settings_is_refused(
+    made, tiny, tmp_path
+):
+    work = work_of(tiny, made[0])
+    plant(tmp_path / "other", Plan(train=24, dev=8, test=8, seed=5))
+    other = replace(work, release=tmp_path / "other", rows=work.rows[2:])
+    with pytest.raises(
+        ConfigError, match=r"four/seed-0: not a finished run on .*other, whose table"
+    ):
+        tables.make_table(other)
+    changed = tables.read_methods(tiny, methods_of(made[0])[:1], [], ["train.lr=1e-4"])
+    with pytest.raises(ConfigError, match=r"one/seed-0: a run of other settings .*train.lr"):
+        tables.make_table(replace(work, rows=changed, seeds=[5]))
 
 
 class Tables(HTMLParser):

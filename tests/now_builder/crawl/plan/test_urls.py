@@ -149,7 +149,7 @@ SITEMAP = '<?xml version="1.0"?>\n<urlset><url><loc>http://a.test/</loc></url></
      ("b.csv", "url\nhttp://b.test/\nhttp://a.test/x,y\n", "line 3: 2 cells, the header has 1"),
      ("c.csv", 'title,url\n"a,http://a.test/\nb,http://b.test/\n', "line 2: .*closed nowhere"),
      ("d.csv", "1,a.test\n2,b.test\n", "columns .*'a.test'.*the first line is to name the columns"),
-     ("e.csv", "url;title\nhttp://a.test/;hat\n", "commas part the columns"),
+     ("e.csv", "url|title\nhttp://a.test/|hat\n", "found columns .*expected one url"),
      ("f.csv", "Url,URL\nhttp://a.test/,http://b.test/\n", "expected one url"),
      ("g.csv", '[{"url": "http://a.test/"}]', "line 1: .*found JSON"),
      ("h.csv", "id,url\n1,/a.html\n2,/b.html\n", "line 2: found '/a.html', expected one URL"),
