@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from now_builder.formats.captions import UNK
 from now_builder.formats.release import Reject
 from now_builder.formats.shard import CaptureRow, Planned
 from now_builder.formats.split import SPLITS, Split, SplitPlan
@@ -59,8 +60,9 @@ def unusable(pages: Pages, key: str) -> tuple[str, str | None] | None:
         return "no_caption", None
     if key not in pages.features:
         return "no_features", None
-    empty = next((name for name, ids in pages.ids.items() if not ids.get(key)), None)
-    return None if empty is None else (f"empty_tokens:{empty}", None)
+    tracks = pages.ids.items()
+    empty = next((name for name, ids in tracks if {UNK}.issuperset(ids.get(key, ()))), None)
+    return None if empty is None else (f"empty_tokens:{empty}", "no token but <unk>")
 
 
 def select(

@@ -8,7 +8,8 @@ from importlib.metadata import version
 from pathlib import Path
 
 import tokenizers
-from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers.pre_tokenizers import PreTokenizer
 
 from now_builder.errors import ConfigError
 from now_builder.formats.captions import SPECIALS
@@ -18,6 +19,7 @@ _log = logging.getLogger(__name__)
 
 MULTILINGUAL = "bert-base-multilingual-cased"
 _UNK = "[UNK]"
+_CONTROL = ("[PAD]", _UNK, "[CLS]", "[SEP]", "[MASK]")
 _FILES = ["vocab.txt", "tokenizer.json", "tokenizer_config.json"]
 
 
@@ -66,7 +68,20 @@ def load_bert(choice: str) -> LibraryTokenizer:
     backend.no_padding()
     name = choice if not Path(choice).is_dir() else f"folder {folder.resolve().name}"
     about = f"{name}, {backend.get_vocab_size()} tokens (transformers {version('transformers')})"
-    return LibraryTokenizer("bert", about, backend, _UNK)
+    backend.pre_tokenizer = _within_limit(backend.pre_tokenizer, backend.model)
+    return LibraryTokenizer("bert", about, backend, _CONTROL)
+
+
+def _within_limit(splitter: PreTokenizer | None, model: models.WordPiece) -> PreTokenizer:
+    """Cut what a splitter takes for words into pieces that a model looks at, between letters.
+
+    To WordPiece a longer word is unknown as a whole: in scripts that set no spaces a sentence, of
+    which only its length would be left. Raising the limit would not do, since its time grows by
+    the cube of a word's length.
+    """
+    longest = f".{{1,{model.max_input_chars_per_word}}}"
+    pieces = pre_tokenizers.Split(Regex(rf"{longest}\y|{longest}"), behavior="isolated")
+    return pieces if splitter is None else pre_tokenizers.Sequence([splitter, pieces])
 
 
 def _backend(folder: Path) -> tokenizers.Tokenizer:
@@ -116,7 +131,8 @@ def learn_wordpiece(
         so its ties fall differently in each run; here they are numbered beforehand, by code point.
     """
     normalizer = normalizers.BertNormalizer(lowercase=False, strip_accents=False)
-    splitter = pre_tokenizers.BertPreTokenizer()
+    untrained = models.WordPiece(unk_token=_UNK)
+    splitter = _within_limit(pre_tokenizers.BertPreTokenizer(), untrained)
     characters = alphabet(map(normalizer.normalize_str, captions), vocabulary // 2)
     words = (
         word
@@ -124,7 +140,7 @@ def learn_wordpiece(
         for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(caption))
     )
     inner = sorted({character for word in words for character in word[1:]} & {*characters})
-    learner = tokenizers.Tokenizer(models.WordPiece(unk_token=_UNK))
+    learner = tokenizers.Tokenizer(untrained)
     learner.normalizer, learner.pre_tokenizer = normalizer, splitter
     trainer = trainers.WordPieceTrainer(
         vocab_size=vocabulary - len(SPECIALS) + 1,
@@ -142,4 +158,4 @@ def learn_wordpiece(
     backend.decoder = decoders.WordPiece()
     about = f"WordPiece, {len(numbered)} tokens, learned here, not {MULTILINGUAL}"
     about += f" (tokenizers {version('tokenizers')})"
-    return LibraryTokenizer("bert", about, backend, _UNK)
+    return LibraryTokenizer("bert", about, backend, _CONTROL)
