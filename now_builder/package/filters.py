@@ -14,6 +14,7 @@ from now_builder.formats.verdicts import Verdict
 from now_builder.package.duplicates import NearCaptions, SameCaptions
 from now_builder.package.screenshots import PhashIndex
 from now_builder.package.settings import ReleaseSettings
+from now_builder.progress import watched
 from now_builder.urls import canonical
 
 
@@ -107,7 +108,7 @@ def select(
         size = getattr(settings, pool)
         drawn = sorted(usable[pool], key=lambda line: _order(split.seed, line.key))
         splits[pool] = []
-        for line in drawn:
+        for line in watched(drawn, f"draw {pool}"):
             if len(splits[pool]) == size:
                 why = "over_size", f"{pool} takes {size} of {len(drawn)}"
             else:

@@ -70,6 +70,7 @@ from now_builder.package.judgements import read_judgements, relative
 from now_builder.package.pools import choose_pools, count_learned, read_test_sites
 from now_builder.package.screenshots import measure
 from now_builder.package.settings import MEASURED, PackageSettings, ReleaseSettings
+from now_builder.progress import watched
 
 _PREVIOUS = ".previous-manifest.json"
 _LIBRARIES = ("datasketch", "h5py", "numpy", "phonenumberslite", "pyarrow", "tldextract")
@@ -263,7 +264,7 @@ def _read_rows(
     urls = {line.key: line.url for line in plan}
     rows: dict[str, CaptureRow] = {}
     flags: dict[str, frozenset[str]] = {}
-    for row in stream_rows(captures):
+    for row in watched(stream_rows(captures), "read", total=len(plan)):
         if row.status == "ok" and row.caption and (found := flags_of(row)):
             flags[row.key] = found
         caption = mend(row.caption or "") if mended else row.caption
