@@ -13,7 +13,7 @@ from tokenizers.pre_tokenizers import PreTokenizer
 
 from now_builder.errors import ConfigError
 from now_builder.formats.captions import SPECIALS
-from now_builder.tokenize.library import LibraryTokenizer, alphabet
+from now_builder.tokenize.library import LibraryTokenizer, alphabet, encoded
 
 _log = logging.getLogger(__name__)
 
@@ -121,8 +121,11 @@ def learn_wordpiece(
 ) -> LibraryTokenizer:
     """Learn a cased WordPiece vocabulary; Chinese characters are words of their own.
 
+    Of pieces that no caption is cut into, steps on the way to longer ones, only single letters
+    stay: the longest piece would win over shorter ones that are known, and is none of a vocabulary.
+
     Args:
-        captions: Captions of the train pool; gone through three times.
+        captions: Captions of the train pool; gone through four times.
         vocabulary: Most tokens.
         min_frequency: How often a pair of pieces must occur to be merged.
 
@@ -152,7 +155,10 @@ def learn_wordpiece(
     )
     learner.train_from_iterator(captions, trainer)
     found = learner.get_vocab()
-    numbered = {token: number for number, token in enumerate(sorted(found, key=found.__getitem__))}
+    used = {token for each in encoded(learner, captions, "bert") for token in each.tokens}
+    used |= {_UNK, *(token for token in found if len(token.removeprefix("##")) == 1)}
+    kept = sorted(used.intersection(found), key=found.__getitem__)
+    numbered = {token: number for number, token in enumerate(kept)}
     backend = tokenizers.Tokenizer(models.WordPiece(numbered, unk_token=_UNK))
     backend.normalizer, backend.pre_tokenizer = normalizer, splitter
     backend.decoder = decoders.WordPiece()

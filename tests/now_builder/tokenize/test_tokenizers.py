@@ -219,6 +219,16 @@ def test_a_run_of_any_length_is_cut_between_its_letters(
         assert not any(unicodedata.category(letter).startswith("M") for letter in first)
 
 
+def test_a_word_that_was_not_learned_on_is_cut_into_pieces_that_were() -> None:
+    """By steps on the way to longer pieces it would be cut into tokens of no vocabulary."""
+    learned = ["elektrisch", "elektrisch", "Musiker", "Musiker", "Trick", "rinne"] * 4
+    made = learn_wordpiece(learned, 120, 2)
+    known = {token for tokens in made.cut(learned) for token in tokens}
+    (tokens,) = made.cut(["elektiker"])
+    assert {token for token in tokens if len(token.removeprefix("##")) > 1} <= known
+    assert "".join(token.removeprefix("##") for token in tokens) == "elektiker"
+
+
 _SLOW: dict[Path, BertTokenizerLegacy] = {}
 
 
