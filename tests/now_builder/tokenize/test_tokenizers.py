@@ -152,6 +152,9 @@ def test_wordpiece_gives_what_the_slow_reference_gives(
     text = "".join(c for c in text if unicodedata.category(c) == old.category(c))
     # The reference puts text into NFC, the fast one does not; stored captions are in it already.
     text = unicodedata.normalize("NFC", text)
+    # Nor does it set a character apart that is in no vocabulary.
+    known = made.backend.get_vocab()
+    text = "".join(c if c in known or f"##{c}" in known else f" {c} " for c in text)
     slow = _slow(path)
     expected = ["<unk>" if token == "[UNK]" else token for token in slow.tokenize(text)]
     assert next(made.cut([text])) == expected
@@ -217,6 +220,15 @@ def test_a_run_of_any_length_is_cut_between_its_letters(
         assert "".join(token.removeprefix("##") for token in tokens) == caption
         first = [token[0] for token in tokens if not token.startswith("##")]
         assert not any(unicodedata.category(letter).startswith("M") for letter in first)
+
+
+def test_a_character_that_was_never_seen_is_unknown_by_itself() -> None:
+    made = learn_wordpiece(["ร้านอาหาร อร่อย", "😀 hello", "Ж"] * 3, 200, 2)
+    for text, expected in {
+        "ร้าน🍜อร่อย": "ร้าน<unk>อร่อย", "hello😀": "hello😀", "heЖo": "heЖo", "🍜🍜Ж": "<unk><unk>Ж",
+    }.items():  # fmt: skip
+        (tokens,) = made.cut([text])
+        assert "".join(token.removeprefix("##") for token in tokens) == expected
 
 
 def test_a_word_that_was_not_learned_on_is_cut_into_pieces_that_were() -> None:
