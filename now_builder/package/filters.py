@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from now_builder.formats.captions import UNK
+from now_builder.formats.captions import TOKENIZERS, UNK
 from now_builder.formats.release import Reject
 from now_builder.formats.shard import CaptureRow, Planned
 from now_builder.formats.split import SPLITS, Split, SplitPlan
@@ -62,8 +62,13 @@ def unusable(pages: Pages, key: str) -> tuple[str, str | None] | None:
     if key not in pages.features:
         return "no_features", None
     tracks = pages.ids.items()
-    empty = next((name for name, ids in tracks if {UNK}.issuperset(ids.get(key, ()))), None)
-    return None if empty is None else (f"empty_tokens:{empty}", "no token but <unk>")
+    empty = next((name for name, ids in tracks if _says_nothing(name, ids.get(key, ()))), None)
+    return None if empty is None else (f"empty_tokens:{empty}", "no token, or none but <unk>")
+
+
+def _says_nothing(tokenizer: str, ids: Sequence[int]) -> bool:
+    """Whether no token is left; one that was brought along may know few words, and need not."""
+    return not ids or (tokenizer in TOKENIZERS and set(ids) == {UNK})
 
 
 def select(

@@ -67,12 +67,14 @@ def test_the_order_of_the_plan_does_not_matter() -> None:
     assert select(forward, SPLIT, sizes) == select(backward, SPLIT, sizes)
 
 
-def test_a_caption_of_which_a_tokenizer_knows_nothing_is_no_pair() -> None:
+def test_a_caption_of_which_one_of_the_three_knows_nothing_is_no_pair() -> None:
     found = pages(4)
     known, empty, unknown, partly = (line.key for line in found.plan)
-    ids = {**found.ids, "mine": {known: [4], empty: [], unknown: [UNK, UNK], partly: [UNK, 4]}}
-    rejects = {r.key: r.reason for r in select(replace(found, ids=ids), SPLIT, chosen()).rejects}
-    assert rejects == {empty: "empty_tokens:mine", unknown: "empty_tokens:mine"}
+    own = {known: [4], empty: [], unknown: [UNK, UNK], partly: [UNK, 4]}
+    for name, lost in (("bert", [empty, unknown]), ("mine", [empty])):
+        rest = replace(found, ids={**found.ids, name: own})
+        rejects = {r.key: r.reason for r in select(rest, SPLIT, chosen()).rejects}
+        assert rejects == dict.fromkeys(lost, f"empty_tokens:{name}")
 
 
 def test_what_nobody_judged_is_not_in_dev_or_test() -> None:
