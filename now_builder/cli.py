@@ -221,7 +221,13 @@ def _package(
     features: Annotated[Path, typer.Argument(metavar="FEATURES", help="File made by detect.")],
     captions: Annotated[Path, typer.Argument(metavar="CAPTIONS", help="Folder made by tokenize.")],
     release: Annotated[Path, typer.Argument(metavar="RELEASE", help="Folder to write.")],
-    settings: Annotated["PackageSettings", Fields("now_builder.package.settings:PackageSettings")],
+    settings: Annotated[
+        "PackageSettings",
+        Fields(
+            "now_builder.package.settings:PackageSettings",
+            {"by": "--split-by", "seed": "--split-seed"},  # as crawl calls them
+        ),
+    ],
     force: Force = False,
 ) -> None:
     """Filter, split and write the published layout, with card, Croissant metadata and manifest."""

@@ -35,7 +35,7 @@ class Fields:
 
     Attributes:
         model: The settings class as ``module:Class``; imported when the command is named.
-        short: One-letter options by field.
+        short: A second name of an option, such as one letter, by field.
     """
 
     model: str

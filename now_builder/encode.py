@@ -10,8 +10,10 @@ from now_builder.formats.captions import MENDED, SPECIALS, UNK, Vocabulary
 from now_builder.formats.text import clean, mend
 
 
-def encode(release: Path, tokenizer: str, vocabulary: Vocabulary, text: str) -> list[int]:
-    """Cut a text by the tokenizer of a track and return the ids of its tokens.
+def encode(
+    release: Path, tokenizer: str, vocabulary: Vocabulary, text: str
+) -> list[tuple[str, int]]:
+    """Cut a text by the tokenizer of a track and return its tokens, each with its id.
 
     Args:
         release: A release that keeps the tokenizer's file beside its vocabulary, as those of
@@ -21,8 +23,9 @@ def encode(release: Path, tokenizer: str, vocabulary: Vocabulary, text: str) -> 
         text: Cleaned, and mended if the release's captions were, before it is cut.
 
     Returns:
-        Content ids as in the release's captions: without ``<start>`` and ``<end>``, and
-        ``<unk>`` for a token that is not in the vocabulary.
+        Content ids as in the release's captions: without ``<start>`` and ``<end>``, and that of
+        ``<unk>`` for a token that is not in the vocabulary. A token that the tokenizer does not
+        know is the text that it stands for.
 
     Raises:
         FormatError: If the tokenizer's file is missing or cannot be read.
@@ -35,7 +38,7 @@ def encode(release: Path, tokenizer: str, vocabulary: Vocabulary, text: str) -> 
         tokens = [token for token in cut_words(text) if token.strip() or token in ids]
     else:
         tokens = _cut(release / "vocab" / f"{tokenizer}.tokenizer.json", text)
-    return [ids.get(token, UNK) for token in tokens]
+    return [(token, ids.get(token, UNK)) for token in tokens]
 
 
 def _cut(path: Path, text: str) -> list[str]:
@@ -52,8 +55,15 @@ def _cut(path: Path, text: str) -> list[str]:
         raise FormatError(
             path, f"no file of tokenizers that cuts a text ({error!s:.200})"
         ) from None
+    added = backend.get_added_tokens_decoder().values()
+    outside = {token.content for token in added if token.special}
+    outside |= {*SPECIALS, "[UNK]", getattr(backend.model, "unk_token", None) or ""}
     # Not its tokens: for one that is unknown, some models give the text.
-    return [backend.id_to_token(number) or "" for number in found.ids]
+    tokens = [backend.id_to_token(number) or "" for number in found.ids]
+    return [
+        text[slice(*span)] if token in outside else token
+        for token, span in zip(tokens, found.offsets, strict=True)
+    ]
 
 
 _LONGEST = 4096

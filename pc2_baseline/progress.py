@@ -1,4 +1,4 @@
-"""Progress on stderr: bars over batches where there is a terminal, a line an epoch everywhere."""
+"""Progress on stderr: bars over batches, and a line an epoch."""
 
 import sys
 import time
@@ -7,17 +7,15 @@ from typing import TypeVar
 
 from tqdm import tqdm
 
+from now_builder.progress import watched
 from pc2_baseline.process_groups import is_first
 
 Batch = TypeVar("Batch")
 
 
 def bar(batches: Iterable[Batch], name: str, total: int, unit: str = "batch") -> Iterator[Batch]:
-    """Yield the batches, with a progress bar on a terminal."""
-    hidden = None if is_first() else True
-    yield from tqdm(
-        batches, desc=name, total=total, unit=unit, leave=False, disable=hidden, file=sys.stderr
-    )
+    """Yield the batches, and show how many are done, in the first process alone."""
+    yield from watched(batches, name, unit, total) if is_first() else batches
 
 
 def say(line: str) -> None:

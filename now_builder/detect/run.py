@@ -5,10 +5,9 @@ import glob
 import logging
 import os
 import shutil
-import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -55,6 +54,7 @@ from now_builder.formats.shard import (
     read_captures,
     read_rows,
 )
+from now_builder.progress import Progress
 from now_builder.ray_engine import RayEngine
 
 _log = logging.getLogger(__name__)
@@ -63,7 +63,6 @@ _AHEAD = 2
 """Batches decoded, and on the device, before the model is ready for them."""
 _UNWRITTEN = 4
 """Batches that may wait for the disk."""
-_REPORT_EVERY_S = 30.0
 _OURS = ("proposals", "dom")
 """Sources of regions that several threads may ask at once."""
 
@@ -358,9 +357,10 @@ class Pipeline:
         batches = self._timed(in_background(self._on_device(captures), _AHEAD))
         with (
             self._lanes() as lanes,
-            closing(_Progress(left, done)) as progress,
+            Progress("detect", left) as progress,
             calls_in_background(self._write, _UNWRITTEN) as write,
         ):
+            progress.say(f"detect: {left} pages to do, {done} done")
             for found in self._extracted(batches, lanes):
                 start = time.perf_counter()
                 write(found)
@@ -447,29 +447,3 @@ class Pipeline:
 
 def _shard(key: str) -> int:
     return int(key.partition("_")[0])
-
-
-class _Progress:
-    """A bar on a terminal; elsewhere a line every 30 s: pages/s, and the time that is left."""
-
-    def __init__(self, left: int, done: int) -> None:
-        self._bar = tqdm(total=left, desc="detect", unit="page", disable=None)
-        self._left, self._count = left, 0
-        self._start = self._reported = time.monotonic()
-        if self._bar.disable:
-            sys.stderr.write(f"detect: {left} pages to do, {done} done\n")
-
-    def close(self) -> None:
-        self._bar.close()
-
-    def add(self, pages: int) -> None:
-        self._bar.update(pages)
-        self._count += pages
-        now = time.monotonic()
-        if self._bar.disable and now - self._reported >= _REPORT_EVERY_S:
-            self._reported = now
-            rate = self._count / (now - self._start)
-            left = tqdm.format_interval((self._left - self._count) / rate)
-            sys.stderr.write(
-                f"detect: {self._count} of {self._left} pages, {rate:.1f} pages/s, {left} left\n"
-            )

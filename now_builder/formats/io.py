@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from now_builder.errors import FormatError
+from now_builder.progress import Progress
 
 _log = logging.getLogger(__name__)
 
@@ -185,8 +186,12 @@ def write_json(path: Path, value: Any) -> None:
 
 def sha256_of(path: Path) -> str:
     """Hash a file's bytes (hexadecimal)."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    digest = hashlib.sha256()
+    with path.open("rb") as file, Progress(path.name, path.stat().st_size, "B") as progress:
+        while block := file.read(2**20):
+            digest.update(block)
+            progress.add(len(block))
+    return digest.hexdigest()
 
 
 def stream_lines(path: Path, missing: str) -> Iterator[str]:

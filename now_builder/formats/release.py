@@ -73,6 +73,8 @@ class Manifest(Strict):
     """``manifest.json``: written last; it makes the release complete.
 
     Attributes:
+        learned_split: The pools that vocabularies were learned on, and detector weights if they
+            were trained on the same captures, where they are others than those of ``split``.
         counts: Pairs per split.
         rejects: Pages per reason.
         fingerprints: Per split and tokenizer, see :func:`fingerprint`.
@@ -86,6 +88,7 @@ class Manifest(Strict):
     name: str
     created_at: str
     split: SplitPlan
+    learned_split: SplitPlan | None = None
     counts: dict[str, int]
     rejects: dict[str, int]
     fingerprints: dict[str, dict[str, str]]

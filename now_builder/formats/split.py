@@ -3,7 +3,7 @@
 import hashlib
 import ipaddress
 from collections.abc import Callable
-from functools import cache, lru_cache
+from functools import cache, cached_property, lru_cache
 from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
@@ -43,25 +43,47 @@ class SplitPlan(Strict):
             host; ``page`` hashes each key. A file without it was made by ``site``.
         suffixes: The list of public suffixes that decides on domains, see
             :func:`suffix_list`; ``None`` if by none.
+        test_sites: The sites that are test, with all hosts below them and, by ``domain``, the
+            whole domains: of the others, train has what the hash puts into test. ``None`` if the
+            hash alone decides.
         shares: Expected sizes of the pools.
     """
 
     seed: int = 0
     by: By = "site"
     suffixes: str | None = None
+    test_sites: list[str] | None = None
     shares: Shares
 
     @model_serializer(mode="wrap")
     def _without_nothing(self, dump: Callable[["SplitPlan"], dict[str, Any]]) -> dict[str, Any]:
-        """Leave out ``suffixes`` where there are none: stages hash a plan, older ones had none."""
+        """Leave out what is not there: stages hash a plan, and older ones had no such field."""
         return {name: value for name, value in dump(self).items() if value is not None}
 
     def pool_of(self, site: str, key: str) -> Split:
         """Return the pool of a page; a site that is an IP address is split by page."""
         if self.by == "page" or _is_address(site):
-            return pool(key, self.seed, self.shares)
-        name = registrable_domain(site) if self.by == "domain" else site
-        return pool(name, self.seed, self.shares)
+            found = pool(key, self.seed, self.shares)
+        else:
+            name = registrable_domain(site) if self.by == "domain" else site
+            found = pool(name, self.seed, self.shares)
+        if self.test_sites is None:
+            return found
+        if not self._named.isdisjoint(names_above(site)):
+            return "test"
+        return "train" if found == "test" else found
+
+    @cached_property
+    def _named(self) -> frozenset[str]:
+        sites = self.test_sites or []
+        return frozenset(map(registrable_domain, sites) if self.by == "domain" else sites)
+
+
+@lru_cache(maxsize=1 << 16)
+def names_above(site: str) -> tuple[str, ...]:
+    """Return a host name and those that it is below: ``a.b.c``, ``b.c`` and ``c``."""
+    labels = site.split(".")
+    return tuple(".".join(labels[start:]) for start in range(len(labels)))
 
 
 @lru_cache(maxsize=1 << 16)

@@ -118,12 +118,12 @@ class TokenStatistics:
 
     Attributes:
         unknown_id: Id of ``<unk>``; ``None`` if it is not known.
-        unknown: Number of ``<unk>`` among the tokens.
+        unknown: Number of ``<unk>`` among the tokens of each caption.
         lengths: Tokens of each caption.
     """
 
     unknown_id: int | None = UNK
-    unknown: int = 0
+    unknown: Numbers = field(default_factory=lambda: array("q"))
     lengths: Numbers = field(default_factory=lambda: array("q"))
     lines: Identities = field(default_factory=Identities)
 
@@ -131,13 +131,12 @@ class TokenStatistics:
         """Count a caption."""
         self.lengths.append(len(ids))
         self.lines.add(to_line(ids))
-        if self.unknown_id is not None:
-            self.unknown += ids.count(self.unknown_id)
+        self.unknown.append(0 if self.unknown_id is None else ids.count(self.unknown_id))
 
     @property
     def unknown_percent(self) -> float:
         """Share of ``<unk>`` among the tokens, in percent."""
-        return 100 * self.unknown / max(1, sum(self.lengths))
+        return 100 * sum(self.unknown) / max(1, sum(self.lengths))
 
     def read(self, path: Path, pairs: int) -> Iterator[list[int]]:
         """Read a caption file line by line; each caption is counted before it is yielded.
@@ -163,6 +162,7 @@ class SplitStatistics:
 
     Attributes:
         languages: Pairs by detected language; ``und`` for none.
+        language_of: Language of each pair, by its place in ``languages``.
         caption_sources: Pairs by where the caption stood in the page.
         flags: Pairs by flag.
         characters: Characters of each caption.
@@ -176,6 +176,8 @@ class SplitStatistics:
     def __init__(self, columns: Mapping[str, Column] | None = None) -> None:
         self.pairs = 0
         self.languages: Counter[str] = Counter()
+        self.language_of: Numbers = array("q")
+        self._places: dict[str, int] = {}
         self.caption_sources: Counter[str] = Counter()
         self.flags: Counter[str] = Counter()
         self.characters: Numbers = array("q")
@@ -197,7 +199,9 @@ class SplitStatistics:
             self.phashes.add_number(int(pair.phash, 16))
         self.pairs += 1
         self.characters.append(len(pair.caption))
-        self.languages[pair.lang or "und"] += 1
+        language = pair.lang or "und"
+        self.languages[language] += 1
+        self.language_of.append(self._places.setdefault(language, len(self._places)))
         self.caption_sources[pair.caption_source or "unknown"] += 1
         self.flags.update(flag for flag in pair.flags.split(",") if flag)
         for name, value in self._columns.items():
@@ -251,6 +255,16 @@ class ReleaseStatistics:
     def languages(self) -> dict[str, int]:
         """Pairs by language over all splits, the commonest first."""
         return ranked(sum((split.languages for split in self.splits.values()), Counter()))
+
+    def unknown_percents(self, track: str) -> dict[str, float]:
+        """Return the share of ``<unk>`` among one tokenizer's tokens, in percent, by language."""
+        unknown, tokens = Counter[str](), Counter[str]()
+        for split in self.splits.values():
+            found = split.tracks[track]
+            for counts, numbers in ((unknown, found.unknown), (tokens, found.lengths)):
+                sums = np.bincount(split.language_of, numbers, len(split.languages))
+                counts.update(dict(zip(split.languages, sums.astype(int).tolist(), strict=True)))
+        return {name: 100 * unknown[name] / max(1, tokens[name]) for name in self.languages}
 
     @property
     def caption_sources(self) -> dict[str, int]:

@@ -17,6 +17,7 @@ from now_builder.formats.features import Features, open_features, source_name
 from now_builder.formats.release import DATA_FOLDER, Pair
 from now_builder.formats.screenshots import find_screenshots
 from now_builder.formats.shard import HEIGHT, WIDTH, open_screenshot
+from now_builder.progress import watched
 
 _TRIES = (
     (720, 75), (540, 70), (360, 70), (300, 60), (240, 50), (180, 40), (120, 30), (90, 15), (45, 5),
@@ -72,7 +73,7 @@ def show(release: Path, captures: Path, pairs: Sequence[Pair], budget: float) ->
                 data_uri(pair.key, screenshots[pair.key].read(), budget),
                 _outlines(features[pair.split], pair),
             )
-            for pair in pairs
+            for pair in watched(pairs, "pictures", "pair")
         }
 
 

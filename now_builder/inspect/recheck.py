@@ -7,8 +7,6 @@ from heapq import nsmallest
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.shard import (
     CaptureRow,
@@ -21,6 +19,7 @@ from now_builder.formats.shard import (
 )
 from now_builder.formats.text import clean
 from now_builder.inspect.pairs import draw_order
+from now_builder.progress import watched
 
 _INERT = frozenset(
     {"noscript", "template", "textarea", "title", "iframe", "noembed", "noframes", "xmp", "style",
@@ -91,8 +90,8 @@ def recheck(captures: Path, sample: int | None = None, seed: int = 0) -> Recheck
         keys = nsmallest(sample, keys, key=lambda key: draw_order(seed, key))
     chosen = frozenset(keys)
     found = []
-    pages = tqdm(_sources(captures, chosen), total=len(chosen), unit="page", disable=None)
-    for row, source in pages:
+    pages = _sources(captures, chosen)
+    for row, source in watched(pages, "recheck", total=len(chosen)):
         stored = row.caption if row.caption_source == "name" else None
         texts = descriptions(source, charset=row.charset)
         reread = texts[0] if texts else None

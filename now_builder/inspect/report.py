@@ -43,7 +43,7 @@ _REASONS = {
     "no_features": "the detector gave no regions",
     "not_matched": "pool of dev or test, and not judged to match",
     "over_size": "usable, but its split was full",
-    "empty_tokens": "no token is left of the caption",
+    "empty_tokens": "no token is left of the caption, or none but <unk>",
     "failed": "the visit failed; the error is recorded",
     "refused": "not visited on purpose",
 }
@@ -115,6 +115,7 @@ def report(release: Path, settings: ReportSettings) -> str:
         manifest=manifest,
         statistics=statistics,
         lengths=lengths_of(statistics),
+        unknown={name: statistics.unknown_percents(name) for name in manifest.tracks},
         detected=_detected(statistics),
         sources=_sources(statistics),
         commonest=commonest_captions(release, statistics),
@@ -170,7 +171,7 @@ def lengths_of(statistics: ReleaseStatistics) -> list[Lengths]:
     for name in splits[0].tracks:
         tracks = [split.tracks[name] for split in splits]
         counts = np.concatenate([track.lengths for track in tracks], dtype=np.int64)
-        unknown = 100 * sum(track.unknown for track in tracks) / max(1, int(counts.sum()))
+        unknown = 100 * sum(sum(track.unknown) for track in tracks) / max(1, int(counts.sum()))
         unit = f"{TOKENIZER_TITLES.get(name, name)} tokens"
         found.append(Lengths(unit, histogram_of(counts), summarize(counts), unknown))
     return found

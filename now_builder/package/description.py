@@ -9,7 +9,7 @@ from now_builder.formats.captions import Vocabulary
 from now_builder.formats.features import source_name
 from now_builder.formats.release import Pair
 from now_builder.formats.shard import CaptureRow
-from now_builder.formats.split import SPLITS, Split, registrable_domain
+from now_builder.formats.split import SPLITS, Split, SplitPlan, registrable_domain
 from now_builder.formats.statistics import (
     Column,
     ReleaseStatistics,
@@ -31,6 +31,9 @@ class Description:
         rejects: URLs in no split, by reason.
         fetched: When the first and the last page were fetched.
         verdicts: Pairs by verdict, for each split; empty where nothing was judged.
+        learned_split: Pools of the stages before, whose train pool vocabularies were learned on.
+        learned: Pairs of dev and test that were in that train pool; empty where the release has the
+            same pools.
         detector: Attributes of the feature file.
     """
 
@@ -40,6 +43,8 @@ class Description:
     rejects: dict[str, int]
     fetched: tuple[str, str]
     verdicts: dict[Split, dict[str, int]]
+    learned_split: SplitPlan
+    learned: dict[Split, int]
     detector: dict[str, str]
 
     @property

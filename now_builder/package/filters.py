@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from now_builder.formats.captions import TOKENIZERS, UNK
 from now_builder.formats.release import Reject
 from now_builder.formats.shard import CaptureRow, Planned
 from now_builder.formats.split import SPLITS, Split, SplitPlan
@@ -13,6 +14,7 @@ from now_builder.formats.verdicts import Verdict
 from now_builder.package.duplicates import NearCaptions, SameCaptions
 from now_builder.package.screenshots import PhashIndex
 from now_builder.package.settings import ReleaseSettings
+from now_builder.progress import watched
 from now_builder.urls import canonical
 
 
@@ -59,8 +61,14 @@ def unusable(pages: Pages, key: str) -> tuple[str, str | None] | None:
         return "no_caption", None
     if key not in pages.features:
         return "no_features", None
-    empty = next((name for name, ids in pages.ids.items() if not ids.get(key)), None)
-    return None if empty is None else (f"empty_tokens:{empty}", None)
+    tracks = pages.ids.items()
+    empty = next((name for name, ids in tracks if _says_nothing(name, ids.get(key, ()))), None)
+    return None if empty is None else (f"empty_tokens:{empty}", "no token, or none but <unk>")
+
+
+def _says_nothing(tokenizer: str, ids: Sequence[int]) -> bool:
+    """Whether no token is left; one that was brought along may know few words, and need not."""
+    return not ids or (tokenizer in TOKENIZERS and set(ids) == {UNK})
 
 
 def select(
@@ -105,7 +113,7 @@ def select(
         size = getattr(settings, pool)
         drawn = sorted(usable[pool], key=lambda line: _order(split.seed, line.key))
         splits[pool] = []
-        for line in drawn:
+        for line in watched(drawn, f"draw {pool}"):
             if len(splits[pool]) == size:
                 why = "over_size", f"{pool} takes {size} of {len(drawn)}"
             else:

@@ -37,6 +37,7 @@ from now_builder.formats.shard import image_kind
 from now_builder.formats.split import SPLITS, Split
 from now_builder.package.croissant import describe_parquet
 from now_builder.package.settings import ParquetSettings
+from now_builder.progress import watched
 
 _GROUP = 100
 """Rows that are read at once by whoever wants one of them; the hub's own measure for pictures."""
@@ -106,7 +107,7 @@ def export_parquet(
     files = [file for split in SPLITS for file in _cut(source, split)]
     digest = _digest(source, files)
     _make_room(out, files, digest, force=force)
-    for file in files:
+    for file in watched(files, "export", "file"):
         path = out / file.name
         if not path.exists():
             _write(path, file, source, digest)

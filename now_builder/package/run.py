@@ -67,8 +67,10 @@ from now_builder.package.description import (
 from now_builder.package.filters import Pages, Selection, select, unusable
 from now_builder.package.flags import flags_of, same_screenshots
 from now_builder.package.judgements import read_judgements, relative
+from now_builder.package.pools import choose_pools, count_learned, read_test_sites
 from now_builder.package.screenshots import find_consent_walls
 from now_builder.package.settings import PackageSettings, ReleaseSettings
+from now_builder.progress import watched
 
 _PREVIOUS = ".previous-manifest.json"
 _LIBRARIES = ("datasketch", "h5py", "numpy", "phonenumberslite", "pyarrow", "tldextract")
@@ -79,6 +81,7 @@ class _Inputs:
     """All that packaging reads, read."""
 
     split: SplitPlan
+    learned: SplitPlan
     plan: list[Planned]
     rows: dict[str, CaptureRow]
     ids: dict[str, CaptionIds]
@@ -100,7 +103,8 @@ def package(
     """Write a release; one that stands and was made from the same files and settings is kept.
 
     Settings that are not given are those of the release as it was, else of ``split.toml``; so is
-    the draw of dev and test, which depends on nothing but the inputs and the seed.
+    the draw of dev and test, which depends on nothing but the inputs and the seed. What is replaced
+    by a release of other pairs or captions is named on stderr.
 
     Args:
         captures: Folder made by ``crawl``.
@@ -112,7 +116,7 @@ def package(
 
     Raises:
         FormatError: If an input is missing, torn or unfinished, or features are of other captures.
-        ConfigError: If seed or ``by`` are not those of ``split.toml``, or a split would be empty.
+        ConfigError: If the captures were crawled anew with other pools, or a split would be empty.
     """
     split = read_split(captures / "split.toml")
     before = _before(release)
@@ -133,8 +137,10 @@ def package(
         _warn_of_missing_ink(resolved, inputs.rows)
         if "consent_wall" in resolved.dropped_flags:
             pages = _add_consent_walls(captures, pages)
-        selection = select(pages, split, resolved, inputs.judged)
+        selection = select(pages, inputs.split, resolved, inputs.judged)
         _check_sizes(selection, resolved, release)
+        if before is not None and not force:
+            _warn_of_replacing(release, before, _fingerprints(selection, inputs))
         _clear(release)
         inputs = replace(inputs, flags=pages.flags)
         return _write(release, opened, inputs, selection, resolved)
@@ -151,17 +157,19 @@ def resolve_settings(
     """Decide every setting: as given, else as the release was made (``before``), else the default.
 
     Raises:
-        ConfigError: If seed or ``by`` are not those of ``split.toml``, or ``mend`` is not that of
-            ``tokenize``.
+        ConfigError: If seed or ``by`` were those of the crawl, which was crawled anew with others,
+            or ``mend`` is not that of ``tokenize``.
     """
     tree: dict[str, Any] = {"seed": split.seed, "by": split.by}
     if before is not None:
         tree |= before.settings
     tree["mend"] = mended
-    given = settings.model_dump(exclude_none=True, exclude={"matched"})
+    given = settings.model_dump(exclude_none=True, exclude={"matched", "test_sites"})
     if settings.matched:
-        named = [path for path in settings.matched if str(path) != "none"]
-        given["matched"] = [relative(path, release) for path in named]
+        given["matched"] = [relative(path, release) for path in settings.matched if _is_file(path)]
+    if settings.test_sites is not None:
+        path = settings.test_sites
+        given["test_sites"] = relative(path, release) if _is_file(path) else ""
     resolved = ReleaseSettings.model_validate(tree | given)
     if resolved.mend != mended:
         raise ConfigError(
@@ -171,14 +179,17 @@ def resolve_settings(
         )
     for name in ("seed", "by"):
         wanted, fixed = getattr(resolved, name), getattr(split, name)
-        if wanted != fixed:
-            origin = f"--{name}" if getattr(settings, name) is not None else f"{release}: {name}"
+        chosen_before = before is not None and before.learned_split is not None
+        if wanted != fixed and getattr(settings, name) is None and not chosen_before:
             raise ConfigError(
-                f"{origin} is {wanted}, but split.toml of the captures says {fixed}, and detector "
-                "and vocabularies have learned on that train pool; crawl and learn again with the "
-                "other value, or choose another release folder"
+                f"{release}: {name} is {wanted}, but split.toml of the captures says {fixed}: they "
+                f"were crawled anew; give --{name}, or choose another release folder"
             )
     return resolved
+
+
+def _is_file(path: Path) -> bool:
+    return str(path) != "none"
 
 
 def _before(release: Path) -> Manifest | None:
@@ -235,6 +246,10 @@ def _read(
     hashes = {"plan": sha256_of(plan_path(captures))}
     shards = [sha256_of(rows_path(captures, shard)) for shard in complete_shards(captures)]
     hashes["rows"] = hashlib.sha256("\n".join(shards).encode()).hexdigest()
+    sites: list[str] = []
+    if settings.test_sites:
+        path = _from_release(release, settings.test_sites)
+        sites, hashes["test_sites"] = read_test_sites(path, plan), sha256_of(path)
     ids: dict[str, CaptionIds] = {}
     for name, vocabulary in vocabularies.items():
         path = captions / f"{name}.txt"
@@ -247,10 +262,15 @@ def _read(
     raw = {path.name: _read_text(path) for path in paths if path.exists()}
     judged = None
     if settings.matched:
-        paths = [Path(os.path.normpath(release.resolve() / name)) for name in settings.matched]
+        paths = [_from_release(release, name) for name in settings.matched]
         judged = read_judgements(paths, plan)
         hashes |= {f"matched.{number}": sha256_of(path) for number, path in enumerate(paths)}
-    return _Inputs(split, plan, rows, ids, vocabularies, raw, judged, hashes, flags)
+    pools = choose_pools(split, settings, sites)
+    return _Inputs(pools, split, plan, rows, ids, vocabularies, raw, judged, hashes, flags)
+
+
+def _from_release(release: Path, name: str) -> Path:
+    return Path(os.path.normpath(release.resolve() / name))
 
 
 def _read_rows(
@@ -260,7 +280,7 @@ def _read_rows(
     urls = {line.key: line.url for line in plan}
     rows: dict[str, CaptureRow] = {}
     flags: dict[str, frozenset[str]] = {}
-    for row in stream_rows(captures):
+    for row in watched(stream_rows(captures), "read", total=len(plan)):
         if row.status == "ok" and row.caption and (found := flags_of(row)):
             flags[row.key] = found
         caption = mend(row.caption or "") if mended else row.caption
@@ -304,6 +324,7 @@ def _stands(release: Path, before: Manifest, settings: ReleaseSettings, inputs: 
         (release / "manifest.json").exists()
         and before.settings == settings.model_dump()
         and before.inputs == inputs.hashes
+        and before.split == inputs.split
         and before.versions == _versions()
         and all(
             (release / name).is_file() and (release / name).stat().st_size == entry.bytes
@@ -319,8 +340,8 @@ def _check_sizes(selection: Selection, settings: ReleaseSettings, release: Path)
         reasons = ", ".join(f"{name} {count}" for name, count in selection.reasons.items())
         raise ConfigError(
             f"{release}: no pair for {' and '.join(empty)} (pairs: {counts}; other pages: "
-            f"{reasons}); crawl more sites, or crawl again with another seed, larger shares, or "
-            "by page for a single site; judge more pairs if --matched leaves too few"
+            f"{reasons}); crawl more sites, or try --by page or another --seed; judge more pairs "
+            "if --matched leaves too few"
         )
     sizes = {name: getattr(settings, name) for name in selection.splits}
     cut = [f"{name} {len(keys)} of {sizes[name]}" for name, keys in selection.splits.items()
@@ -330,6 +351,46 @@ def _check_sizes(selection: Selection, settings: ReleaseSettings, release: Path)
             f"warning: the pools hold fewer pairs than asked for, all of them are taken: "
             f"{', '.join(cut)}\n"
         )
+
+
+def _fingerprints(selection: Selection, inputs: _Inputs) -> dict[str, dict[str, str]]:
+    return {
+        split: {
+            name: fingerprint(keys, (ids[key] for key in keys)) for name, ids in inputs.ids.items()
+        }
+        for split, keys in selection.splits.items()
+    }
+
+
+def _warn_of_replacing(
+    release: Path, before: Manifest, fingerprints: Mapping[str, Mapping[str, str]]
+) -> None:
+    """Name the splits and tokenizers of a release that are not in the one that replaces it."""
+    lost = {
+        split: [name for name, found in tracks.items() if fingerprints[split].get(name) != found]
+        for split, tracks in before.fingerprints.items()
+    }
+    named = [f"{split} ({', '.join(names)})" for split, names in lost.items() if names]
+    if named:
+        sys.stderr.write(
+            f"warning: {release}: the release that stands there is replaced by one with other "
+            f"pairs or captions: the fingerprints of {', '.join(named)} change; runs and "
+            "submissions made with it do not fit the new one\n"
+        )
+
+
+def _count_learned(release: Path, inputs: _Inputs, selection: Selection) -> dict[Split, int]:
+    """Count, and say on stderr, what was learned on pairs of dev and test, if pools are new."""
+    if inputs.split == inputs.learned:
+        return {}
+    found = count_learned(inputs.learned, inputs.rows, selection.splits)
+    counts = [f"{n} of {len(selection.splits[name])} pairs of {name}" for name, n in found.items()]
+    sys.stderr.write(
+        f"warning: {release}: its pools are not those of split.toml, on whose train pool the "
+        "vocabularies were learned, and detector weights if they were trained on these captures "
+        f"(tiny-web was not): {' and '.join(counts)} were in it; the manifest and the card say so\n"
+    )
+    return found
 
 
 def _clear(release: Path) -> None:
@@ -374,6 +435,8 @@ def _write(
         selection.reasons,
         fetch_times(inputs.rows),
         count_verdicts(pairs, inputs.judged),
+        inputs.learned,
+        _count_learned(release, inputs, selection),
         detector={
             name: str(value)
             for name, value in sorted(features.attributes.items())
@@ -436,15 +499,10 @@ def _describe(
         name=settings.name,
         created_at=description.fetched[1],
         split=inputs.split,
+        learned_split=None if inputs.split == inputs.learned else inputs.learned,
         counts={name: len(keys) for name, keys in splits.items()},
         rejects=description.rejects,
-        fingerprints={
-            split: {
-                name: fingerprint(keys, (ids[key] for key in keys))
-                for name, ids in inputs.ids.items()
-            }
-            for split, keys in splits.items()
-        },
+        fingerprints=_fingerprints(selection, inputs),
         detector=description.detector,
         settings=settings.model_dump(),
         versions=_versions(),

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 from jaxtyping import UInt64
-from tqdm import tqdm
 
 from now_builder.formats.shard import (
     HEIGHT,
@@ -15,6 +14,7 @@ from now_builder.formats.shard import (
     stream_elements,
 )
 from now_builder.package.flags import consent_words
+from now_builder.progress import watched
 
 _DIALOGS = frozenset({"dialog", "alertdialog"})
 _LANDMARKS = frozenset({"main", "article", "nav", "navigation"})
@@ -40,8 +40,8 @@ def find_consent_walls(captures: Path, keys: frozenset[str]) -> frozenset[str]:
     plan = read_plan(captures)
     shards = sorted({line.shard for line in plan if line.key in keys})
     pages = stream_elements(captures, keys, shards)
-    bar = tqdm(pages, total=len(keys), desc="consent walls", unit="page", delay=2, mininterval=2)
-    return frozenset(key for key, elements in bar if has_consent_wall(elements))
+    seen = watched(pages, "consent walls", total=len(keys))
+    return frozenset(key for key, elements in seen if has_consent_wall(elements))
 
 
 def has_consent_wall(elements: Sequence[Element]) -> bool:

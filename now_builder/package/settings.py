@@ -31,10 +31,18 @@ class PackageSettings(Strict):
         None, ge=1, description=f"Pairs of test at most; {NOW_TEST}, as published."
     )
     seed: int | None = Field(
-        None, description="Must be the seed of split.toml, which is taken when this is not given."
+        None, description="Changes the pools and the draw from them; the crawl's for a new release."
     )
     by: By | None = Field(
-        None, description="Must be what split.toml says, which is taken when this is not given."
+        None,
+        description="What is kept together in one of train, dev, test; as the crawl's for a new "
+        "release. With other pools than the crawl's, what was learned on those is said.",
+    )
+    test_sites: Path | None = Field(
+        None,
+        description="Text file (a host name or URL a line), or CSV/Parquet with a column site or "
+        "url: these sites, with the hosts below them, are the pool of test, all others are train "
+        "or dev. none: no file.",
     )
     matched: list[Path] = Field(
         default_factory=list,
@@ -146,7 +154,7 @@ class ReleaseSettings(Strict):
     """Settings of a release with nothing left open; ``manifest.json`` keeps them.
 
     Attributes:
-        matched: Paths relative to the release folder.
+        matched: Paths relative to the release folder, as is ``test_sites``.
     """
 
     train: int = NOW_TRAIN
@@ -154,6 +162,7 @@ class ReleaseSettings(Strict):
     test: int = NOW_TEST
     seed: int
     by: By
+    test_sites: str = ""
     matched: list[str] = Field(default_factory=list)
     min_characters: int = 0
     max_characters: int = 0

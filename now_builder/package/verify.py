@@ -25,6 +25,7 @@ from now_builder.formats.release import (
     stream_split_captions,
 )
 from now_builder.formats.split import SPLITS, Split
+from now_builder.progress import watched
 
 _BATCH = 256
 
@@ -125,7 +126,8 @@ def _check_images(release: Path, split: Split, pairs: _Pairs) -> list[str]:
             return [f"{split}.h5: keys are not those of pairs.parquet"]
         if matrix is not None and matrix.shape != features.dataset.shape:
             return [f"{npy.name}: shape {matrix.shape}, expected {features.dataset.shape}"]
-        for start in range(0, len(pairs.keys), _BATCH):
+        starts = range(0, len(pairs.keys), _BATCH)
+        for start in watched(starts, f"regions of {split}", "batch"):
             regions = features.dataset[start : start + _BATCH]
             own = slice(start, start + _BATCH)
             for key, sha256, page in zip(pairs.keys[own], pairs.hashes[own], regions, strict=True):

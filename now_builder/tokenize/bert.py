@@ -8,16 +8,18 @@ from importlib.metadata import version
 from pathlib import Path
 
 import tokenizers
-from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers.pre_tokenizers import PreTokenizer
 
 from now_builder.errors import ConfigError
 from now_builder.formats.captions import SPECIALS
-from now_builder.tokenize.library import LibraryTokenizer, alphabet
+from now_builder.tokenize.library import LibraryTokenizer, alphabet, encoded
 
 _log = logging.getLogger(__name__)
 
 MULTILINGUAL = "bert-base-multilingual-cased"
 _UNK = "[UNK]"
+_CONTROL = ("[PAD]", _UNK, "[CLS]", "[SEP]", "[MASK]")
 _FILES = ["vocab.txt", "tokenizer.json", "tokenizer_config.json"]
 
 
@@ -66,7 +68,20 @@ def load_bert(choice: str) -> LibraryTokenizer:
     backend.no_padding()
     name = choice if not Path(choice).is_dir() else f"folder {folder.resolve().name}"
     about = f"{name}, {backend.get_vocab_size()} tokens (transformers {version('transformers')})"
-    return LibraryTokenizer("bert", about, backend, _UNK)
+    backend.pre_tokenizer = _within_limit(backend.pre_tokenizer, backend.model)
+    return LibraryTokenizer("bert", about, backend, _CONTROL)
+
+
+def _within_limit(splitter: PreTokenizer | None, model: models.WordPiece) -> PreTokenizer:
+    """Cut what a splitter takes for words into pieces that a model looks at, between letters.
+
+    To WordPiece a longer word is unknown as a whole: in scripts that set no spaces a sentence, of
+    which only its length would be left. Raising the limit would not do, since its time grows by
+    the cube of a word's length.
+    """
+    longest = f".{{1,{model.max_input_chars_per_word}}}"
+    pieces = pre_tokenizers.Split(Regex(rf"{longest}\y|{longest}"), behavior="isolated")
+    return pieces if splitter is None else pre_tokenizers.Sequence([splitter, pieces])
 
 
 def _backend(folder: Path) -> tokenizers.Tokenizer:
@@ -106,6 +121,11 @@ def learn_wordpiece(
 ) -> LibraryTokenizer:
     """Learn a cased WordPiece vocabulary; Chinese characters are words of their own.
 
+    A character that is not among the most frequent ones is unknown by itself, not with its word:
+    in scripts that set no spaces that would be the sentence. Of pieces that no caption is cut
+    into, steps on the way to longer ones, only single letters stay: elsewhere the longest piece
+    would win over shorter ones that are known, and is in no vocabulary.
+
     Args:
         captions: Captions of the train pool; gone through three times.
         vocabulary: Most tokens.
@@ -116,15 +136,19 @@ def learn_wordpiece(
         so its ties fall differently in each run; here they are numbered beforehand, by code point.
     """
     normalizer = normalizers.BertNormalizer(lowercase=False, strip_accents=False)
-    splitter = pre_tokenizers.BertPreTokenizer()
+    untrained = models.WordPiece(unk_token=_UNK)
     characters = alphabet(map(normalizer.normalize_str, captions), vocabulary // 2)
-    words = (
-        word
-        for caption in captions
-        for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(caption))
-    )
-    inner = sorted({character for word in words for character in word[1:]} & {*characters})
-    learner = tokenizers.Tokenizer(models.WordPiece(unk_token=_UNK))
+    codes = "".join(f"\\x{{{ord(character):x}}}" for character in characters)
+    others = pre_tokenizers.Split(Regex(rf"[^\p{{Han}}{codes}]"), behavior="isolated")
+    words = pre_tokenizers.Sequence([others, pre_tokenizers.BertPreTokenizer()])
+    splitter = _within_limit(words, untrained)
+
+    def is_whole(word: str) -> bool:
+        pieces = splitter.pre_tokenize_str(normalizer.normalize_str(word))
+        return [piece for piece, _ in pieces] == [word]
+
+    inner = [character for character in characters if is_whole(2 * character)]
+    learner = tokenizers.Tokenizer(untrained)
     learner.normalizer, learner.pre_tokenizer = normalizer, splitter
     trainer = trainers.WordPieceTrainer(
         vocab_size=vocabulary - len(SPECIALS) + 1,
@@ -136,10 +160,13 @@ def learn_wordpiece(
     )
     learner.train_from_iterator(captions, trainer)
     found = learner.get_vocab()
-    numbered = {token: number for number, token in enumerate(sorted(found, key=found.__getitem__))}
+    used = {token for each in encoded(learner, captions, "bert") for token in each.tokens}
+    used |= {_UNK, *(token for token in found if len(token.removeprefix("##")) == 1)}
+    kept = sorted(used.intersection(found), key=found.__getitem__)
+    numbered = {token: number for number, token in enumerate(kept)}
     backend = tokenizers.Tokenizer(models.WordPiece(numbered, unk_token=_UNK))
     backend.normalizer, backend.pre_tokenizer = normalizer, splitter
     backend.decoder = decoders.WordPiece()
     about = f"WordPiece, {len(numbered)} tokens, learned here, not {MULTILINGUAL}"
     about += f" (tokenizers {version('tokenizers')})"
-    return LibraryTokenizer("bert", about, backend, _UNK)
+    return LibraryTokenizer("bert", about, backend, _CONTROL)

@@ -5,17 +5,16 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 from importlib.metadata import version
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import tokenizers
 
 from now_builder.errors import ConfigError, FormatError
-from now_builder.formats.captions import SPECIALS, TOKENIZERS
+from now_builder.formats.captions import TOKENIZERS
 from now_builder.formats.io import write_text
 from now_builder.tokenize.base import UNKNOWN
-from now_builder.tokenize.library import encoded
+from now_builder.tokenize.library import encoded, text_tokens
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
 
@@ -31,7 +30,7 @@ class CustomTokenizer:
         try:
             self._text = path.read_bytes().decode()
             self._backend = tokenizers.Tokenizer.from_str(self._text)
-            outside = {*SPECIALS, *_special(self._backend, json.loads(self._text)["model"])}
+            control = _control(json.loads(self._text))
         except Exception as error:  # noqa: BLE001 - the Rust side raises the bare class
             raise FormatError(path, f"not a file of tokenizers ({error})") from None
         self._backend.no_truncation()
@@ -41,11 +40,7 @@ class CustomTokenizer:
             f"{name}.tokenizer.json, sha256 {hashlib.sha256(self._text.encode()).hexdigest()}, "
             f"brought along (tokenizers {version('tokenizers')})"
         )
-        ids = self._backend.get_vocab()
-        self._tokens = {
-            number: UNKNOWN if token in outside else token
-            for token, number in sorted(ids.items(), key=itemgetter(1))
-        }
+        self._tokens = text_tokens(self._backend, control)
         self.vocabulary: list[str] | None = [
             token for token in self._tokens.values() if token != UNKNOWN
         ]
@@ -76,14 +71,20 @@ def custom_name(path: Path) -> str:
     return name
 
 
-def _special(backend: tokenizers.Tokenizer, model: dict[str, Any]) -> set[str]:
-    """Find the special tokens, and the one that stands for what the model does not know.
+def _control(tree: dict[str, Any]) -> set[str]:
+    """Find the tokens that a file puts around a text, and the one that stands for the unknown.
 
-    The model is read from the file: the library, asked for it, writes a line for each free id.
+    They are read from the file: the library, asked for it, writes a line for each free id.
     """
-    added = backend.get_added_tokens_decoder().values()
+    model = tree["model"]
     unknown = model.get("unk_token")
     if model.get("unk_id") is not None:  # Unigram: a place in a list of tokens and scores
         unknown = model["vocab"][model["unk_id"]][0]
-    special = {token.content for token in added if token.special}
-    return special if unknown is None else {*special, str(unknown)}
+    around = _around(tree.get("post_processor") or {})
+    return around if unknown is None else {*around, str(unknown)}
+
+
+def _around(processor: dict[str, Any]) -> set[str]:
+    pairs = (processor.get(name) for name in ("cls", "sep"))  # of BERT and RoBERTa: token and id
+    found = {pair[0] for pair in pairs if pair} | {*processor.get("special_tokens", ())}
+    return found.union(*map(_around, processor.get("processors", ())))

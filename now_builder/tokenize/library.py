@@ -2,13 +2,15 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass, field
 from itertools import islice
+from operator import itemgetter
 from pathlib import Path
 
 import tokenizers
 
 from now_builder.errors import FormatError
+from now_builder.formats.captions import SPECIALS
 from now_builder.formats.io import write_text
 from now_builder.tokenize.base import UNKNOWN
 
@@ -19,24 +21,40 @@ BATCH = 1000
 class LibraryTokenizer:
     """A tokenizer of the library that was learned here or loaded.
 
-    Attributes:
-        unknown: its own token for a piece of text that it has no token for.
+    Args:
+        control: Its tokens that stand for no text, besides those that it calls special.
     """
 
     name: str
     source: str
     backend: tokenizers.Tokenizer
-    unknown: str | None = None
+    control: InitVar[Iterable[str]] = ()
     vocabulary: list[str] | None = None
+    _tokens: dict[int, str] = field(init=False, repr=False)
+
+    def __post_init__(self, control: Iterable[str]) -> None:
+        self._tokens = text_tokens(self.backend, control)
 
     def cut(self, captions: Iterable[str]) -> Iterator[list[str]]:
-        """Cut a stream of captions into tokens, without ``[CLS]``, ``[SEP]`` and the like."""
+        """Cut a stream of captions; special tokens that a caption spells out are unknown."""
         for encoding in encoded(self.backend, captions, self.source):
-            yield [UNKNOWN if token == self.unknown else token for token in encoding.tokens]
+            yield [self._tokens[number] for number in encoding.ids]
 
     def save(self, path: Path) -> None:
         """Store the raw tokenizer: ``tokenizers.Tokenizer.from_file`` reads it."""
         write_text(path, self.backend.to_str(pretty=False) + "\n")
+
+
+def text_tokens(backend: tokenizers.Tokenizer, control: Iterable[str]) -> dict[int, str]:
+    """Return the token of each id, in their order; ``<unk>`` for those that stand for no text.
+
+    These are the ones that the tokenizer calls special, ours, and those of ``control``: a caption
+    that spells one out must not get it.
+    """
+    added = backend.get_added_tokens_decoder().values()
+    outside = {*SPECIALS, *control, *(token.content for token in added if token.special)}
+    ids = sorted(backend.get_vocab().items(), key=itemgetter(1))
+    return {number: UNKNOWN if token in outside else token for token, number in ids}
 
 
 def encoded(

@@ -8,8 +8,10 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from now_builder import __version__
+from now_builder.config import build
 from now_builder.errors import ConfigError
 from now_builder.formats.captions import (
     MENDED,
@@ -24,7 +26,7 @@ from now_builder.formats.io import remove_leftovers, sha256_of
 from now_builder.formats.split import read_split
 from now_builder.tokenize.base import CaptionTokenizer
 from now_builder.tokenize.corpus import Corpus, TrainCaptions
-from now_builder.tokenize.settings import TokenizeSettings
+from now_builder.tokenize.settings import ChosenSettings, TokenizeSettings
 from now_builder.tokenize.workers import ShardCutter, renumbered
 
 _log = logging.getLogger(__name__)
@@ -71,8 +73,8 @@ def tokenize(
         captions: Folder to write: ``jieba.txt``, ``jieba.vocab.json`` and so on, and the raw
             ``bpe.tokenizer.json`` and ``bert.tokenizer.json``. Other raw tokenizers in it, from
             ``settings.with_`` of this run or of earlier ones, are used besides the three.
-        settings: Sizes and choices.
-        force: Make all of them again.
+        settings: Sizes and choices; what is not given is as the folder was made.
+        force: Make all of them again, with the defaults for what is not given.
 
     Raises:
         FormatError: If the captures are missing or torn, or a tokenizer's file is none.
@@ -80,20 +82,26 @@ def tokenize(
             cannot be a tokenizer's, or a worker process was killed.
     """
     files = _files(captions, settings)
-    corpus = Corpus(captures, read_split(captures / "split.toml"), settings.mend)
+    chosen = ChosenSettings() if force else _as_it_was(captions)
+    given = settings.model_dump(exclude_none=True, exclude={"with_", "processes"})
+    if settings.bert and Path(settings.bert).is_dir():
+        # As a release's files are named: its vocabulary then tells no home folder.
+        given["bert"] = os.path.relpath(Path(settings.bert).resolve(), captions.resolve())
+    chosen = chosen.model_copy(update=given)
+    corpus = Corpus(captures, read_split(captures / "split.toml"), chosen.mend)
     pages, learned_on, content = _survey(corpus)
     captions.mkdir(parents=True, exist_ok=True)
     remove_leftovers(captions)
     sizes: dict[str, int] = {}
     made: list[str] = []
     for name in (*TOKENIZERS, *sorted(files)):
-        inputs = _inputs(name, settings, files, content)
-        vocabulary = None if force else _standing(captions, name, inputs)
+        own = _own_settings(name, chosen)
+        inputs = _inputs(name, own, files, content)
+        vocabulary = None if force else _standing(captions, name, inputs, own)
         if vocabulary is None:
             made.append(name)
-            tokenizer = _tokenizer(name, corpus, settings, files, learned_on)
-            job = _Job(captions, inputs, pages, learned_on, settings.processes)
-            vocabulary = _make(corpus, tokenizer, job)
+            job = _Job(captions, inputs, own, pages, learned_on, settings.processes)
+            vocabulary = _make(corpus, _tokenizer(name, corpus, chosen, files, job), job)
         sizes[name] = vocabulary.idx
     return TokenizeSummary(pages, learned_on, sizes, made)
 
@@ -102,6 +110,7 @@ def tokenize(
 class _Job:
     folder: Path
     inputs: str
+    settings: Mapping[str, Any]
     pages: int
     learned_on: int
     processes: int
@@ -139,26 +148,56 @@ def _survey(corpus: Corpus) -> tuple[int, int, str]:
     return pools.total(), pools["train"], digest.hexdigest()
 
 
-def _inputs(name: str, settings: TokenizeSettings, files: Mapping[str, Path], content: str) -> str:
+_OWN = {
+    "jieba": ("jieba_white_space",),
+    "bpe": ("bpe_vocabulary", "min_frequency", "learn_from"),
+    "bert": ("bert", "bert_vocabulary", "min_frequency", "learn_from"),
+}
+"""The settings that a tokenizer depends on."""
+
+
+def _own_settings(name: str, chosen: ChosenSettings) -> dict[str, Any]:
+    return {field: getattr(chosen, field) for field in _OWN.get(name, ())}
+
+
+def _as_it_was(captions: Path) -> ChosenSettings:
+    """Read the settings that the tokenizers of a folder were made with; defaults for the others."""
+    tree: dict[str, Any] = {}
+    for name in reversed(TOKENIZERS):  # after a kill the first, made first, is the newest
+        path = captions / f"{name}.vocab.json"
+        if path.is_file():
+            extra = read_vocabulary(path).extra
+            tree |= {field: extra[field] for field in _OWN[name] if field in extra}
+            tree["mend"] = extra.get("captions") == MENDED
+    return build(ChosenSettings, tree, f"{captions}: extra of a vocabulary")
+
+
+def _inputs(name: str, own: Mapping[str, Any], files: Mapping[str, Path], content: str) -> str:
     """Hash what one tokenizer's output depends on: its settings, this version, the captions."""
-    learned = [settings.min_frequency, settings.learn_from]
-    chosen = {
-        "jieba": [settings.jieba_white_space],
-        "bpe": [settings.bpe_vocabulary, *learned],
-        "bert": [settings.bert, settings.bert_vocabulary, *learned],
-    }
-    own = chosen[name] if name in chosen else [sha256_of(files[name])]
-    return hashlib.sha256(f"{__version__}\n{name}\n{own}\n{content}".encode()).hexdigest()
+    listed = [*own.values()] or [sha256_of(files[name])]
+    return hashlib.sha256(f"{__version__}\n{name}\n{listed}\n{content}".encode()).hexdigest()
 
 
-def _standing(folder: Path, name: str, inputs: str) -> Vocabulary | None:
-    """Read a finished vocabulary, if it was made from the same inputs and its ids are beside."""
+def _standing(folder: Path, name: str, inputs: str, own: Mapping[str, Any]) -> Vocabulary | None:
+    """Read a finished vocabulary, if it was made from the same inputs and its ids are beside.
+
+    One that was made from others, and so will be replaced, is named on stderr.
+    """
     path, ids = folder / f"{name}.vocab.json", folder / f"{name}.txt"
     if not path.is_file() or not ids.is_file():
         return None
     vocabulary = read_vocabulary(path)
-    same = vocabulary.extra.get("inputs_sha256") == inputs
-    return vocabulary if same and vocabulary.extra.get("ids_sha256") == sha256_of(ids) else None
+    extra = vocabulary.extra
+    if extra.get("inputs_sha256") == inputs and extra.get("ids_sha256") == sha256_of(ids):
+        return vocabulary
+    changed = [
+        f"{field} is {value}, was {extra[field]}"
+        for field, value in own.items()
+        if extra.get(field, str(value)) != str(value)
+    ]
+    why = ", ".join(changed) or "captions, pools or files are not those that it was made of"
+    _log.warning("%s: %s: cut anew, its ids change (%s)", folder, name, why)
+    return None
 
 
 def _make(corpus: Corpus, tokenizer: CaptionTokenizer, job: _Job) -> Vocabulary:
@@ -176,6 +215,7 @@ def _make(corpus: Corpus, tokenizer: CaptionTokenizer, job: _Job) -> Vocabulary:
     finally:
         shutil.rmtree(parts, ignore_errors=True)
     extra = {"inputs_sha256": job.inputs, "ids_sha256": sha256_of(ids)}
+    extra |= {field: str(value) for field, value in job.settings.items()}
     if corpus.mended:
         extra["captions"] = MENDED
     vocabulary = vocabulary.model_copy(update={"extra": extra})
@@ -195,9 +235,9 @@ def _vocabulary(tokenizer: CaptionTokenizer, train: Counter[str], job: _Job) -> 
 def _tokenizer(
     name: str,
     corpus: Corpus,
-    settings: TokenizeSettings,
+    settings: ChosenSettings,
     files: Mapping[str, Path],
-    learned_on: int,
+    job: _Job,
 ) -> CaptionTokenizer:
     # Late: each tokenizer's library is loaded only when it runs.
     if name in files:
@@ -205,8 +245,8 @@ def _tokenizer(
 
         _log.info("%s: the vocabulary of %s as it is; nothing is learned", name, files[name])
         return CustomTokenizer(name, files[name])
-    _log.info("%s: learning from %d captions of the train pool", name, learned_on)
-    train = TrainCaptions(corpus, learned_on, settings.learn_from)
+    _log.info("%s: learning from %d captions of the train pool", name, job.learned_on)
+    train = TrainCaptions(corpus, job.learned_on, settings.learn_from)
     if name == "jieba":
         from now_builder.tokenize.jieba import JiebaTokenizer  # noqa: PLC0415
 
@@ -217,4 +257,6 @@ def _tokenizer(
         return learn_bpe(train, settings.bpe_vocabulary, settings.min_frequency)
     from now_builder.tokenize.bert import make_bert  # noqa: PLC0415
 
-    return make_bert(settings.bert, train, settings.bert_vocabulary, settings.min_frequency)
+    folder = job.folder / settings.bert
+    choice = str(folder) if folder.is_dir() else settings.bert
+    return make_bert(choice, train, settings.bert_vocabulary, settings.min_frequency)

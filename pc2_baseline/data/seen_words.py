@@ -1,7 +1,7 @@
 """Words on both sides of a pair: columns of the regions, and the same vectors of the captions."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -39,13 +39,14 @@ class SeenWords:
         rows = np.stack([self._known[caption.tobytes()] for caption in captions])
         return torch.nn.functional.normalize(torch.from_numpy(rows).double(), dim=1)
 
-    def letters(self, vocabulary: int) -> Float[Tensor, "vocabulary 256"]:
-        """Return the sum of the vectors of each token's letters, each token a text of its own.
+    def knowing(self, tokens: Mapping[int, str]) -> "SeenWords":
+        """Return the same with tokens of further ids."""
+        further = {str(number): token for number, token in tokens.items()}
+        return replace(self, tokens={**self.tokens, **further})
 
-        Args:
-            vocabulary: Number of tokens.
-        """
-        rows = [self._letters([self.tokens[str(token)]]) for token in range(vocabulary)]
+    def letters(self, ids: Iterable[int]) -> Float[Tensor, "tokens 256"]:
+        """Return the sum of the vectors of each token's letters, each token a text of its own."""
+        rows = [self._letters([self.tokens[str(number)]]) for number in ids]
         return torch.from_numpy(np.stack(rows)).double()
 
     def _vector(self, caption: Int[np.ndarray, " _"]) -> Float[np.ndarray, " 256"]:

@@ -1,19 +1,19 @@
 """Words that a detector read against words of captions, each set of vectors evened out."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from now_builder.errors import ConfigError
 from pc2_baseline.data.page_means import centre_and_scale, mean_regions
 from pc2_baseline.data.pairs import PairSet, cut, pad
 from pc2_baseline.data.seen_words import SeenWords
 from pc2_baseline.networks.fused import unit
-from pc2_baseline.networks.reading import FEWEST, WordSides, letter_sums
+from pc2_baseline.networks.reading import FEWEST, ReadingCaptionEncoder, WordSides, letter_sums
 from pc2_baseline.networks.whitening import Whitening, fit_whitening
 
 _IMAGES = 128
@@ -105,7 +105,7 @@ def fit_word_sides(train: PairSet, vocabulary: int) -> WordSides:
         vocabulary: Number of tokens.
     """
     words = words_of(train)
-    letters = words.letters(vocabulary)
+    letters = words.letters(range(vocabulary))
     captions = [
         letter_sums(letters, *pad([train.captions[row] for row in rows]))
         for rows in cut(np.arange(len(train)), _IMAGES)
@@ -135,6 +135,26 @@ def read_blocks(
     columns = words_of(split).columns
     for rows in cut(np.arange(len(order)), _IMAGES):
         yield split.image_batch(order[rows])[:, :, columns].double().cpu()
+
+
+def know_tokens(method: object, split: PairSet, tokens: Mapping[int, str]) -> PairSet:
+    """Let a loaded method read further tokens: return the split with them.
+
+    Args:
+        method: A method that reads; its networks are told of the tokens' letters.
+        split: The pages.
+        tokens: By ids that follow those of the vocabulary.
+    """
+    if not tokens:
+        return split
+    words = words_of(split).knowing(tokens)
+    letters = words.letters(tokens)
+    for value in vars(method).values():
+        for net in value if isinstance(value, list) else [value]:
+            for part in net.modules() if isinstance(net, nn.Module) else ():
+                if isinstance(part, ReadingCaptionEncoder):
+                    part.know(letters, min(tokens))
+    return replace(split, words=words)
 
 
 def words_of(split: PairSet) -> SeenWords:

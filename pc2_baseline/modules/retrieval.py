@@ -9,6 +9,7 @@ from jaxtyping import Float, Int
 from leaderboard.metrics import CUTOFFS, Recalls, fold_recalls, recalls
 from pc2_baseline.data.pairs import PairSet, cut
 from pc2_baseline.networks.network import MatchingNetwork
+from pc2_baseline.progress import bar
 
 BLOCK = 128
 
@@ -32,7 +33,7 @@ def similarity_matrix(
     columns = cut(by_length, block)
     images = [net.encode_images(split.image_batch(row)) for row in rows]
     matrix = np.empty((split.images, len(split)), dtype=np.float32)
-    for column in columns:
+    for column in bar(columns, "score", len(columns)):
         captions = net.encode_captions(*split.caption_batch(column))
         for row, codes in zip(rows, images, strict=True):
             found = net.score(codes, captions, logits=True)

@@ -132,6 +132,10 @@ class ReadingCaptionEncoder(nn.Module):
         self.turn = nn.Linear(WIDTH, WIDTH)
         _begin_near_zero(self.turn)
 
+    def know(self, letters: Float[Tensor, "tokens 256"], first: int) -> None:
+        """Take the letters of further tokens, numbered from ``first``, in place of earlier ones."""
+        self.letters = torch.cat([self.letters[:first], letters.to(self.letters)])
+
     def forward(
         self, tokens: Int[Tensor, "captions words"], lengths: Int[Tensor, " captions"]
     ) -> CaptionCodes:

@@ -107,6 +107,7 @@ def test_rebuilding_and_shares_go_on_from_there(walked: Path) -> None:
                            "seconds": 1.0, "note": ""})  # fmt: skip
     for name in ("judged", "dev", "test"):
         judged.to_csv(walked / f"{name}.csv", index=False)
+    (walked / "unseen.txt").write_text(f"{pairs.site[0]}\n{pairs.site.iloc[-1]}\n")
     run_page("how-to/rebuild-now", walked, {})
     run_page("how-to/cluster", walked, {})
     assert (walked / "out/release/manifest.json").exists()

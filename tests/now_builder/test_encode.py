@@ -9,6 +9,10 @@ from now_builder.formats.captions import MENDED, UNK, make_vocabulary
 from now_builder.formats.release import read_pairs, read_release_vocabulary, read_split_captions
 
 
+def ids_of(*arguments):
+    return [number for _, number in encode(*arguments)]
+
+
 @pytest.mark.parametrize("tokenizer", ["jieba", "bpe", "bert"])
 def test_every_caption_of_a_release_has_the_ids_that_the_release_keeps(small_release, tokenizer):
     vocabulary = read_release_vocabulary(small_release, tokenizer)
@@ -16,31 +20,51 @@ def test_every_caption_of_a_release_has_the_ids_that_the_release_keeps(small_rel
     for split in ("train", "dev", "test"):
         stored = read_split_captions(small_release, split, tokenizer)
         assert stored.captions == [
-            encode(small_release, tokenizer, vocabulary, captions[key]) for key in stored.keys
+            ids_of(small_release, tokenizer, vocabulary, captions[key]) for key in stored.keys
         ]
 
 
 def test_text_is_cleaned_and_mended_where_the_captions_were(small_release):
     vocabulary = read_release_vocabulary(small_release, "bpe")
     mended = vocabulary.model_copy(update={"extra": {"captions": MENDED}})
-    plain = encode(small_release, "bpe", vocabulary, "news music")
-    assert encode(small_release, "bpe", vocabulary, " news \n music\x00") == plain
-    assert encode(small_release, "bpe", mended, "<b>news</b> music") == plain
-    assert encode(small_release, "bpe", vocabulary, "<b>news</b> music") != plain
+    plain = ids_of(small_release, "bpe", vocabulary, "news music")
+    assert ids_of(small_release, "bpe", vocabulary, " news \n music\x00") == plain
+    assert ids_of(small_release, "bpe", mended, "<b>news</b> music") == plain
+    assert ids_of(small_release, "bpe", vocabulary, "<b>news</b> music") != plain
 
 
 def test_white_space_is_a_token_of_jieba_only_where_it_was_at_training(tmp_path):
     without = make_vocabulary(["cats", "dogs"], "jieba", "", "")
     kept = make_vocabulary(["cats", "dogs", " "], "jieba", "", "")
-    assert encode(tmp_path, "jieba", without, "cats dogs") == [4, 5]
-    assert encode(tmp_path, "jieba", kept, "cats dogs") == [4, 6, 5]
+    assert ids_of(tmp_path, "jieba", without, "cats dogs") == [4, 5]
+    assert ids_of(tmp_path, "jieba", kept, "cats dogs") == [4, 6, 5]
 
 
 def test_what_the_vocabulary_lacks_is_unknown_and_specials_are_no_words(small_release, tmp_path):
     vocabulary = make_vocabulary(["cats"], "jieba", "", "")
-    assert encode(tmp_path, "jieba", vocabulary, "cats whales") == [4, UNK]
+    assert ids_of(tmp_path, "jieba", vocabulary, "cats whales") == [4, UNK]
     bert = read_release_vocabulary(small_release, "bert")
-    assert encode(small_release, "bert", bert, "𓀀") == [UNK]
+    assert ids_of(small_release, "bert", bert, "𓀀") == [UNK]
+
+
+def test_a_token_that_is_not_known_is_the_text_it_stands_for(small_release, tmp_path):
+    nothing = make_vocabulary([], "bert", "", "")
+    assert encode(small_release, "bert", nothing, "cat 𓀀") == [
+        *((token, UNK) for token in _tokens(small_release, "cat")), ("𓀀", UNK),
+    ]  # fmt: skip
+    (tmp_path / "vocab").mkdir()
+    words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"?": 0, "a": 1}, unk_token="?"))
+    words.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    words.add_special_tokens(["</s>"])
+    words.save(str(tmp_path / "vocab" / "mine.tokenizer.json"))
+    vocabulary = make_vocabulary(["a"], "mine", "", "")
+    found = encode(tmp_path, "mine", vocabulary, "a whales </s>")
+    assert found == [("a", 4), ("whales", UNK), ("</s>", UNK)]
+
+
+def _tokens(release, text):
+    path = release / "vocab" / "bert.tokenizer.json"
+    return tokenizers.Tokenizer.from_file(str(path)).encode(text).tokens
 
 
 def test_a_release_without_the_tokenizers_file_is_named(tmp_path):

@@ -114,7 +114,7 @@ def measure_detector(
     screenshots = Screenshots(model.config.input_size, 1024, threads)
     measured = {}
     for name, extract in extractors.items():
-        found = measure(find(extract, pages, screenshots), card.classes)
+        found = measure(find(extract, pages, screenshots, name=f"measure {name}"), card.classes)
         if found is not None:
             measured[name] = found
     sites = len({page.site for page in pages})

@@ -36,6 +36,7 @@ from now_builder.formats.shard import (
     read_rows,
 )
 from now_builder.formats.split import Split, read_split, registrable_domain
+from now_builder.progress import watched
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +128,7 @@ def read_pool(
 def _captured(captures: Path, pool: Split) -> Iterator[tuple[str, Place, Capture]]:
     """Stream the captures of a pool, each with its site and the place of its screenshot."""
     plan = read_split(captures / "split.toml")
-    for shard in complete_shards(captures):
+    for shard in watched(complete_shards(captures), f"read the {pool} pool", "shard"):
         rows = {
             row.key: row
             for row in read_rows(captures, shard)

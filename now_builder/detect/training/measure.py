@@ -26,6 +26,7 @@ from now_builder.detect.base import Page
 from now_builder.detect.labels.elements import Labels
 from now_builder.detect.training.data import Screenshots, TrainPage
 from now_builder.formats.features import REGIONS, FeatureBatch
+from now_builder.progress import Progress
 
 _FOUND = 0.5
 
@@ -107,15 +108,21 @@ class Measures:
 
 
 def find(
-    extract: Extract, pages: Sequence[TrainPage], screenshots: Screenshots, batch: int = 8
+    extract: Extract,
+    pages: Sequence[TrainPage],
+    screenshots: Screenshots,
+    batch: int = 8,
+    name: str = "measure",
 ) -> list[Found]:
     """Find the regions of labelled pages in screenshots of the detector's input size."""
     found = []
-    for start in range(0, len(pages), batch):
-        some = pages[start : start + batch]
-        regions = extract([page.known for page in some], screenshots.read(some))
-        rows = zip(some, regions.boxes, regions.scores, regions.classes, strict=True)
-        found += [Found(page.labels, *row) for page, *row in rows]
+    with Progress(name, len(pages)) as progress:
+        for start in range(0, len(pages), batch):
+            some = pages[start : start + batch]
+            regions = extract([page.known for page in some], screenshots.read(some))
+            rows = zip(some, regions.boxes, regions.scores, regions.classes, strict=True)
+            found += [Found(page.labels, *row) for page, *row in rows]
+            progress.add(len(some))
     return found
 
 

@@ -12,7 +12,7 @@ from jaxtyping import Float
 
 from now_builder.encode import encode
 from now_builder.errors import ConfigError, FormatError
-from now_builder.formats.captions import UNK
+from now_builder.formats.captions import SPECIALS, UNK
 from now_builder.formats.features import open_features
 from now_builder.formats.release import (
     Captions,
@@ -22,7 +22,9 @@ from now_builder.formats.release import (
     is_ours,
     read_pairs,
 )
+from now_builder.formats.word_vectors import count_units
 from pc2_baseline.data.pairs import PairSet, frame, read_vocabulary
+from pc2_baseline.modules.reading import know_tokens
 from pc2_baseline.runs.open_run import OpenRun, open_run
 from pc2_baseline.training.run_folder import refuse_round
 
@@ -55,7 +57,8 @@ class Found:
 
     Attributes:
         words: What was searched for; the name of the file for a picture.
-        tokens: Its tokens; ``<unk>`` for those that the vocabulary lacks. None for a picture.
+        tokens: Its tokens; ``<unk>`` for those that the vocabulary lacks, unless the method reads
+            their letters. None for a picture.
         split: Where.
         pages: Pages of the split.
         hits: The nearest pages, best first; of a picture those with the nearest captions.
@@ -84,23 +87,35 @@ class Searcher:
     def by_words(self, words: str, count: int) -> Found:
         """Find the pages whose screenshots are nearest to words.
 
+        A method that reads letters reads those of words that the vocabulary lacks, too.
+
         Args:
             words: Cut as the release's captions were, see :func:`~now_builder.encode.encode`.
             count: Most pages to return; of equal similarities the lower row goes first.
 
         Raises:
             FormatError: If the release lacks the tokenizer.
-            ConfigError: If none of the words is in the vocabulary.
+            ConfigError: If none of the words is in the vocabulary, and none is read.
         """
         release, data = self._opened.release, self._opened.record.settings.data
         vocabulary = read_vocabulary(release, data)
-        ids = encode(release, data.tokenizer, vocabulary, words)
-        if all(found == UNK for found in ids):
+        cut = encode(release, data.tokenizer, vocabulary, words)
+        unknown = [token for token, number in cut if number == UNK]
+        pairs, size = self._pairs, vocabulary.idx
+        if self._reads_letters and any(count_units(token) for token, _ in cut):
+            further = dict(enumerate(unknown, size))
+            pairs = know_tokens(self._opened.method, pairs, further)
+            numbers, size = iter(further), size + len(unknown)
+            cut = [(token, next(numbers) if id_ == UNK else id_) for token, id_ in cut]
+        elif len(unknown) == len(cut):
             raise ConfigError(f"{words!r}: no token of it is in the {data.tokenizer} vocabulary")
-        query = frame(self._opened.folder, Captions([words], [ids]), vocabulary, data.max_tokens)
-        asked = replace(self._pairs, captions=query, image_of=np.zeros(1, int))
+        captions = Captions([words], [[id_ for _, id_ in cut]])
+        larger = vocabulary.model_copy(update={"idx": size})
+        query = frame(self._opened.folder, captions, larger, data.max_tokens)
+        asked = replace(pairs, captions=query, image_of=np.zeros(1, int))
         scores = self._opened.method.similarity(asked)[:, 0]
-        return self._found(words, [vocabulary.idx2word[str(id_)] for id_ in ids], scores, count)
+        tokens = [token if id_ != UNK else SPECIALS[UNK] for token, id_ in cut]
+        return self._found(words, tokens, scores, count)
 
     def by_picture(self, content: bytes, name: str, count: int) -> Found:
         """Find the pages whose captions are nearest to a picture.
@@ -130,6 +145,11 @@ class Searcher:
         with open_features(path) as features:
             attributes = dict(features.attributes)
         return Describer(attributes, self._weights, str(self._opened.device))
+
+    @property
+    def _reads_letters(self) -> bool:
+        settings = self._opened.record.settings
+        return bool(getattr(settings.method, "words", settings.model.similarity == "reading"))
 
     @property
     def _split(self) -> str:

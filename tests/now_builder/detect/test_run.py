@@ -18,7 +18,6 @@ import pytest
 from PIL import Image
 from safetensors.torch import load_file
 
-from now_builder.detect import run
 from now_builder.detect.model.weights import read_card, write_weights
 from now_builder.detect.run import detect, detect_shards
 from now_builder.detect.settings import DetectSettings
@@ -225,9 +224,10 @@ def test_a_disk_that_cannot_be_written_ends_the_run(drawn, settings, tmp_path):
 def test_without_a_terminal_a_line_tells_the_rate_and_what_is_left(
     drawn, settings, tmp_path, capsys, monkeypatch
 ):
-    monkeypatch.setattr(run, "_REPORT_EVERY_S", 0.0)
+    monkeypatch.setattr("now_builder.progress.EVERY_S", 0.0)
     detect(drawn, tmp_path / "f.h5", settings)
-    lines = capsys.readouterr().err.splitlines()
+    told = capsys.readouterr().err.splitlines()
+    lines = [line for line in told if line.startswith("detect: ")]
     assert lines[0] == "detect: 12 pages to do, 0 done"
     assert re.fullmatch(r"detect: 6 of 12 pages, [\d.]+ pages/s, [\d:]+ left", lines[2])
 

@@ -33,6 +33,28 @@ def test_all_pages_of_a_site_are_in_one_pool(site: str, key: str, other: str, se
     assert addresses or plan.pool_of(site, key) == plan.pool_of(site, other)
 
 
+@pytest.mark.parametrize("by", ["domain", "site", "page"])
+def test_named_sites_are_test_with_all_below_them_and_no_other_is(by: str) -> None:
+    named = ["one.test", "shop.two.co.uk", "127.0.0.1"]
+    plan = SplitPlan(by=by, shares=SHARES, test_sites=named)
+    hashed = SplitPlan(by=by, shares=SHARES)
+    for site in ("one.test", "a.one.test", "b.a.one.test", "shop.two.co.uk", "127.0.0.1"):
+        assert {plan.pool_of(site, str(key)) for key in range(50)} == {"test"}
+    whole = {plan.pool_of("two.co.uk", str(key)) for key in range(50)}
+    assert whole == {"test"} if by == "domain" else "test" not in whole
+    for number in range(200):
+        site = f"none.test{number}.example"
+        found, before = plan.pool_of(site, site), hashed.pool_of(site, site)
+        assert found == ("train" if before == "test" else before)
+
+
+def test_named_sites_are_kept_in_the_file(tmp_path: Path) -> None:
+    plan = SplitPlan(shares=SHARES, test_sites=["one.test"])
+    write_split(tmp_path / "split.toml", plan)
+    assert read_split(tmp_path / "split.toml") == plan
+    assert "test_sites" not in SplitPlan(shares=SHARES).model_dump_json()
+
+
 @pytest.mark.parametrize("site", ["127.0.0.1", "::1", "[::1]", "10.2.3.4"])
 def test_pages_of_an_address_go_to_all_pools(site: str) -> None:
     plan = SplitPlan(shares=SHARES)

@@ -16,7 +16,7 @@ import pytest
 
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.beliefs import believer, read_beliefs
-from now_builder.formats.captions import TOKENIZERS
+from now_builder.formats.captions import TOKENIZERS, UNK
 from now_builder.formats.features import open_features
 from now_builder.formats.release import (
     read_manifest,
@@ -125,6 +125,26 @@ def test_the_numbers_are_those_of_the_obvious_slow_way(world):
     assert bpe.summary.mean == pytest.approx(np.mean(every))
     assert bpe.summary.largest == max(every)
     assert sum(bpe.histogram.counts) == len(every)
+
+
+def test_the_share_of_unknown_tokens_is_told_by_language_and_tokenizer(world, tmp_path):
+    found, pairs = statistics_of(world.release), read_pairs(world.release)
+    text, _ = look(world, tmp_path)
+    for name in TOKENIZERS:
+        lines = {}
+        for split in SPLITS:
+            own = read_split_captions(world.release, split, name)
+            lines |= dict(zip(own.keys, own.captions, strict=True))
+        shares = found.unknown_percents(name)
+        assert list(shares) == list(found.languages)
+        for language, share in shares.items():
+            ids = [number for pair in pairs if pair.lang == language for number in lines[pair.key]]
+            assert share == pytest.approx(100 * ids.count(UNK) / len(ids))
+            row = re.search(
+                rf"<th scope=\"row\">{language}</th><td [^/]*</td>(.*%</td>)</tr>", text
+            )
+            assert f"{share:.2f} %" in row[1]
+    assert any(found.unknown_percents("jieba").values())
 
 
 def test_the_page_shows_the_numbers_and_the_pairs(world, tmp_path):

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from now_builder.errors import FormatError
+from now_builder.formats.captions import UNK
 from now_builder.formats.shard import CaptureRow, Planned
 from now_builder.formats.split import Shares, SplitPlan
 from now_builder.package.filters import Pages, Selection, select
@@ -64,6 +65,16 @@ def test_the_order_of_the_plan_does_not_matter() -> None:
     backward = pages(80, plan=list(reversed(forward.plan)))
     sizes = chosen(train=20, dev=5, test=5)
     assert select(forward, SPLIT, sizes) == select(backward, SPLIT, sizes)
+
+
+def test_a_caption_of_which_one_of_the_three_knows_nothing_is_no_pair() -> None:
+    found = pages(4)
+    known, empty, unknown, partly = (line.key for line in found.plan)
+    own = {known: [4], empty: [], unknown: [UNK, UNK], partly: [UNK, 4]}
+    for name, lost in (("bert", [empty, unknown]), ("mine", [empty])):
+        rest = replace(found, ids={**found.ids, name: own})
+        rejects = {r.key: r.reason for r in select(rest, SPLIT, chosen()).rejects}
+        assert rejects == dict.fromkeys(lost, f"empty_tokens:{name}")
 
 
 def test_what_nobody_judged_is_not_in_dev_or_test() -> None:

@@ -30,7 +30,7 @@ from now_builder.formats.release import (
     read_split_captions,
 )
 from now_builder.formats.shard import Element, read_captures, read_plan, read_rows, write_shard
-from now_builder.formats.split import read_split
+from now_builder.formats.split import read_split, write_split
 from now_builder.package.run import package
 from now_builder.package.settings import PackageSettings
 from now_builder.package.verify import verify
@@ -296,10 +296,81 @@ def test_half_stores_float16_and_hashes_what_is_stored(world: World, tmp_path: P
     assert verify(release) == []
 
 
-def test_another_seed_or_mode_is_refused(world: World, tmp_path: Path) -> None:
-    for settings in ({"seed": 4}, {"by": "page"}, {"by": "domain"}):
-        with pytest.raises(ConfigError, match=r"split\.toml"):
-            world.package(tmp_path / "release", **settings)
+@pytest.mark.parametrize("chosen", [{"by": "page"}, {"by": "domain"}, {"seed": 4}])
+def test_pools_are_chosen_anew_and_what_was_learned_on_the_old_ones_is_said(
+    world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str], chosen: dict[str, object]
+) -> None:
+    release, learned = tmp_path / "release", read_split(world.captures / "split.toml")
+    manifest = world.package(release, **chosen)
+    told = capsys.readouterr().err
+    pairs = [pair for pair in read_pairs(release) if pair.split != "train"]
+    assert all(manifest.split.pool_of(pair.site, pair.key) == pair.split for pair in pairs)
+    assert manifest.learned_split == learned
+    seen = Counter(p.split for p in pairs if learned.pool_of(p.site, p.key) == "train")
+    card = " ".join((release / "DATASET_CARD.md").read_text(encoding="utf-8").split())
+    for split in ("dev", "test"):
+        assert f"{seen[split]} of {manifest.counts[split]} pairs of {split}" in told
+        assert f"{seen[split]} pairs of {split}" in card
+    assert "train pool alone" not in card.partition("| tokenizer |")[0]
+    assert world.package(release) == manifest, "kept without a flag"
+    assert capsys.readouterr().err == ""
+    assert verify(release) == []
+    back = world.package(release, by=learned.by, seed=learned.seed)
+    assert (back.split, back.learned_split) == (learned, None)
+
+
+def test_a_release_of_captures_that_were_crawled_anew_with_other_pools_is_kept(
+    world: World, release: Path, tmp_path: Path
+) -> None:
+    old, captures = tmp_path / "old", tmp_path / "captures"
+    shutil.copytree(release, old)
+    shutil.copytree(world.captures, captures)
+    split = read_split(captures / "split.toml")
+    write_split(captures / "split.toml", split.model_copy(update={"seed": split.seed + 1}))
+    with pytest.raises(ConfigError, match="crawled anew; give --seed"):
+        package(captures, world.features, world.captions, old, PackageSettings())
+    assert contents(old) == contents(release)
+
+
+def test_the_sites_of_a_list_are_test_and_no_others(
+    world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sites = sorted({line.site for line in read_plan(world.captures)})
+    listed = tmp_path / "sites.txt"
+    some = f"# unseen\n{sites[0].upper()}\nhttps://{sites[1]}/a?b#c  # why\n\nelsewhere.example\n"
+    listed.write_text(some, encoding="utf-8")
+    release = tmp_path / "release"
+    manifest = world.package(release, test_sites=listed)
+    assert f"{listed}: no page in the crawl of elsewhere.example\n" in capsys.readouterr().err
+    assert {pair.site for pair in read_pairs(release) if pair.split == "test"} == {*sites[:2]}
+    split = read_split(world.captures / "split.toml")
+    dev = {pair.site for pair in read_pairs(release) if pair.split == "dev"}
+    assert dev == {s for s in sites[2:] if split.pool_of(s, "") == "dev"}
+    assert manifest.settings["test_sites"] == "../sites.txt"
+    assert "2 named sites" in (release / "DATASET_CARD.md").read_text(encoding="utf-8")
+    assert world.package(release) == manifest, "kept without a flag"
+    table = tmp_path / "sites.csv"
+    table.write_text(f"site,why\n{sites[0]},x\n", encoding="utf-8")
+    world.package(release, test_sites=table)
+    assert {pair.site for pair in read_pairs(release) if pair.split == "test"} == {sites[0]}
+    assert world.package(release, test_sites="none").split == split
+
+
+@pytest.mark.parametrize(("name", "content", "told"), [
+    ("sites.txt", "elsewhere.example\n\n", "none of its 1 sites has a page in the crawl"),
+    ("sites.txt", "", "none of its 0 sites has a page in the crawl"),
+    ("sites.txt", "site00.test\n\nnot a host\n", "line 3: 'not a host', expected a host name"),
+    ("sites.csv", "host\nsite00.test\n", r"columns \['host'\], expected site or url"),
+    ("gone.txt", None, "not a readable list of sites"),
+])  # fmt: skip
+def test_a_list_of_sites_that_is_none_is_one_clear_line(
+    world: World, tmp_path: Path, name: str, content: str | None, told: str
+) -> None:
+    path = tmp_path / name
+    if content is not None:
+        path.write_text(content, encoding="utf-8")
+    with pytest.raises(FormatError, match=rf"{re.escape(name)}: {told}"):
+        world.package(tmp_path / "release", test_sites=path)
     assert not (tmp_path / "release").exists()
 
 
@@ -312,6 +383,28 @@ def test_a_full_disk_ends_in_one_line_that_names_the_file(world: World, tmp_path
             stoppable(lambda **more: world.package(tmp_path / "r", **more), None)(**options)
         assert re.search(r"now100k_precomp/\w+\.(h5|npy): cannot", str(e.value))
         assert not list(tmp_path.glob("r/**/*.h5")), "nothing that is half-written"
+
+
+def test_a_release_that_is_replaced_by_another_is_named_and_what_changes_of_it(
+    world: World, release: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old, captions = tmp_path / "old", tmp_path / "captions"
+    shutil.copytree(release, old)
+    shutil.copytree(world.captions, captions)
+    inputs = (world.captures, world.features, captions, old)
+    judged = PackageSettings(matched=[world.truth])
+    package(*inputs, judged)
+    assert "fingerprints" not in capsys.readouterr().err, "the same release once more"
+    tokenize(world.captures, captions, TokenizeSettings(bpe_vocabulary=320, processes=1))
+    capsys.readouterr()
+    package(*inputs, judged, force=True)
+    assert "fingerprints" not in capsys.readouterr().err, "--force asks for it"
+    shutil.rmtree(old)
+    shutil.copytree(release, old)
+    package(*inputs, judged)
+    told = capsys.readouterr().err
+    assert f"{old}: the release that stands there is replaced" in told
+    assert "the fingerprints of train (bpe), dev (bpe), test (bpe) change" in told
 
 
 def test_an_empty_split_is_one_clear_line(world: World, tmp_path: Path) -> None:

@@ -121,6 +121,23 @@ def test_specials_that_a_caption_spells_out_are_unknown(mine: Path) -> None:
     assert tokens == ["a", "<unk>", "b", "<unk>"]
 
 
+@pytest.mark.parametrize("around", [
+    processors.TemplateProcessing(single="<cls> $A <sep>",
+                                  special_tokens=[("<cls>", 1), ("<sep>", 2)]),
+    processors.Sequence([processors.RobertaProcessing(("<sep>", 2), ("<cls>", 1))]),
+])  # fmt: skip
+def test_what_a_file_puts_around_a_text_is_unknown_within_it(
+    tmp_path: Path, around: processors.PostProcessor
+) -> None:
+    words = {"<unk>": 0, "<cls>": 1, "<sep>": 2, "news": 3}
+    made = tokenizers.Tokenizer(models.WordLevel(words, unk_token="<unk>"))
+    made.pre_tokenizer, made.post_processor = pre_tokenizers.WhitespaceSplit(), around
+    made.save(str(tmp_path / "mine.json"))
+    own = CustomTokenizer("mine", tmp_path / "mine.json")
+    assert list(own.cut(["<sep> news <cls>"])) == [["<unk>", "news", "<unk>"]]
+    assert own.vocabulary == ["news"]
+
+
 def test_it_stays_until_its_file_goes_and_is_made_again_for_new_pages(
     small_crawl: Path, mine: Path, captions: Path, tmp_path: Path
 ) -> None:

@@ -60,6 +60,25 @@ def captions(small_crawl: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
     return folder
 
 
+@pytest.fixture
+def wordpiece_folder(tmp_path: Path) -> Path:
+    (tmp_path / "bert").mkdir()
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "news", "##s", "a", "##a"]
+    (tmp_path / "bert" / "vocab.txt").write_text("\n".join(words), encoding="utf-8")
+    return tmp_path / "bert"
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> Path:
+    made = tokenizers.Tokenizer(tokenizers.models.WordLevel({"?": 0, "news": 1}, unk_token="?"))
+    made.save(str(tmp_path / "mine.json"))
+    return tmp_path / "mine.json"
+
+
+def warned(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+
+
 def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
 
@@ -236,6 +255,44 @@ def test_what_stands_is_left_alone_and_what_changed_is_made_again(
     again = tmp_path / "again"
     tokenize(small_crawl, again, smaller)
     assert contents(folder) == contents(again)
+
+
+def test_a_tokenizer_added_later_leaves_the_others_as_they_were_made(
+    small_crawl: Path, wordpiece_folder: Path, mine: Path, tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    folder = tmp_path / "captions"
+    chosen = TokenizeSettings(
+        bert=str(wordpiece_folder), bpe_vocabulary=320, min_frequency=3, learn_from=50,
+        jieba_white_space=False, mend=True,
+    )  # fmt: skip
+    tokenize(small_crawl, folder, chosen)
+    before = contents(folder)
+    assert not any(str(tmp_path).encode() in content for content in before.values())
+    assert tokenize(small_crawl, folder, TokenizeSettings(with_=mine)).made == ["mine"]
+    assert tokenize(small_crawl, folder, TokenizeSettings(min_frequency=3)).made == []
+    assert before.items() <= contents(folder).items()
+    assert warned(caplog) == []
+
+
+def test_a_tokenizer_that_is_cut_anew_is_named_with_the_reason(
+    small_crawl: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "captions"
+    tokenize(small_crawl, folder, LEARN)
+    assert tokenize(small_crawl, folder, TokenizeSettings(bpe_vocabulary=320)).made == ["bpe"]
+    (line,) = warned(caplog)
+    assert line.startswith(f"{folder}: bpe: cut anew")
+    assert "bpe_vocabulary is 320, was 10000" in line
+    caplog.clear()
+    assert tokenize(small_crawl, folder, TokenizeSettings(mend=True)).made == list(NAMES)
+    assert [line.split(": ")[1] for line in warned(caplog)] == list(NAMES)
+    caplog.clear()
+    tokenize(small_crawl, folder, LEARN, force=True)
+    assert warned(caplog) == []
+    fresh = tmp_path / "fresh"
+    tokenize(small_crawl, fresh, LEARN)
+    assert contents(folder) == contents(fresh), "--force begins with the defaults"
 
 
 def test_stopped_with_other_settings_the_old_ones_find_no_foreign_tokenizer(

@@ -11,6 +11,7 @@ import pytest
 import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import models, pre_tokenizers
 from transformers.models.bert.tokenization_bert_legacy import BertTokenizerLegacy
 
 from now_builder.errors import ConfigError
@@ -151,6 +152,9 @@ def test_wordpiece_gives_what_the_slow_reference_gives(
     text = "".join(c for c in text if unicodedata.category(c) == old.category(c))
     # The reference puts text into NFC, the fast one does not; stored captions are in it already.
     text = unicodedata.normalize("NFC", text)
+    # Nor does it set a character apart that is in no vocabulary.
+    known = made.backend.get_vocab()
+    text = "".join(c if c in known or f"##{c}" in known else f" {c} " for c in text)
     slow = _slow(path)
     expected = ["<unk>" if token == "[UNK]" else token for token in slow.tokenize(text)]
     assert next(made.cut([text])) == expected
@@ -168,7 +172,7 @@ def test_wordpiece_keeps_every_character_that_it_knows(
 
 
 @pytest.mark.parametrize("lower", [False, True])
-def test_special_tokens_in_a_caption_and_lower_case_are_left_to_the_library(
+def test_case_is_left_to_the_library_and_a_special_token_in_a_caption_is_unknown(
     wordpiece: tuple[LibraryTokenizer, Path], tmp_path: Path, *, lower: bool
 ) -> None:
     _, path = wordpiece
@@ -176,11 +180,65 @@ def test_special_tokens_in_a_caption_and_lower_case_are_left_to_the_library(
     config = {"do_lower_case": lower, "tokenizer_class": "BertTokenizer"}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
     made = load_bert(str(tmp_path))
-    texts = ["Welcome [SEP] to[MASK]our [CLS", "ÜNÏCODE naïve", *CORPUS]
+    texts = ["Welcome [SEP] to[MASK]our[PAD] [CLS", "ÜNÏCODE naïve", *CORPUS]
     expected = made.backend.encode_batch(texts, add_special_tokens=False)
+    outside = {"[UNK]", "[SEP]", "[MASK]", "[PAD]", "[CLS]"}
     for tokens, encoding in zip(made.cut(texts), expected, strict=True):
-        assert tokens == ["<unk>" if token == "[UNK]" else token for token in encoding.tokens]
-    assert "[SEP]" in next(made.cut(texts))
+        assert tokens == ["<unk>" if token in outside else token for token in encoding.tokens]
+    assert "[SEP]" in expected[0].tokens
+
+
+def test_a_control_token_that_no_file_calls_special_is_unknown_too(tmp_path: Path) -> None:
+    words = {"[UNK]": 0, "[SEP]": 1, "use": 2, "<end>": 3}
+    made = tokenizers.Tokenizer(models.WordPiece(words, unk_token="[UNK]"))
+    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    made.save(str(tmp_path / "tokenizer.json"))
+    found = next(load_bert(str(tmp_path)).cut(["use [SEP] <end> use"]))
+    assert found == ["use", "<unk>", "<unk>", "use"]
+
+
+@pytest.mark.parametrize("learned", [False, True])
+@pytest.mark.parametrize("length", [100, 101, 1_000, 20_000])
+def test_a_run_of_any_length_is_cut_between_its_letters(
+    tmp_path: Path, length: int, *, learned: bool
+) -> None:
+    """A longer word than 100 characters is unknown to WordPiece as a whole."""
+    runs = [
+        "กินข้าวที่ร้านนี้", "ຍິນດີຕ້ອນຮັບ", "សូមស្វាគមន៍", "မင်္ဂလာပါ", "ひらがなだけ", "カタカナ", "띄어쓰기없이",
+        "abcdefgh", "e\u0323\u0302x", "བོད་ཡིག",
+    ]  # fmt: skip
+    captions = [(run * length)[:length] for run in runs]
+    made = learn_wordpiece([*runs, *captions], 600, 1)
+    if not learned:
+        letters = sorted({letter for run in runs for letter in run})
+        words = ["[UNK]", *letters, *(f"##{letter}" for letter in letters)]
+        (tmp_path / "vocab.txt").write_text("\n".join(words), encoding="utf-8")
+        config = {"do_lower_case": False, "strip_accents": False}
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
+        made = load_bert(str(tmp_path))
+    for caption, tokens in zip(captions, made.cut(captions), strict=True):
+        assert "".join(token.removeprefix("##") for token in tokens) == caption
+        first = [token[0] for token in tokens if not token.startswith("##")]
+        assert not any(unicodedata.category(letter).startswith("M") for letter in first)
+
+
+def test_a_character_that_was_never_seen_is_unknown_by_itself() -> None:
+    made = learn_wordpiece(["ร้านอาหาร อร่อย", "😀 hello", "Ж"] * 3, 200, 2)
+    for text, expected in {
+        "ร้าน🍜อร่อย": "ร้าน<unk>อร่อย", "hello😀": "hello😀", "heЖo": "heЖo", "🍜🍜Ж": "<unk><unk>Ж",
+    }.items():  # fmt: skip
+        (tokens,) = made.cut([text])
+        assert "".join(token.removeprefix("##") for token in tokens) == expected
+
+
+def test_a_word_that_was_not_learned_on_is_cut_into_pieces_that_were() -> None:
+    """By steps on the way to longer pieces it would be cut into tokens of no vocabulary."""
+    learned = ["elektrisch", "elektrisch", "Musiker", "Musiker", "Trick", "rinne"] * 4
+    made = learn_wordpiece(learned, 120, 2)
+    known = {token for tokens in made.cut(learned) for token in tokens}
+    (tokens,) = made.cut(["elektiker"])
+    assert {token for token in tokens if len(token.removeprefix("##")) > 1} <= known
+    assert "".join(token.removeprefix("##") for token in tokens) == "elektiker"
 
 
 _SLOW: dict[Path, BertTokenizerLegacy] = {}

@@ -58,7 +58,7 @@ def lines(values):
 
 def test_a_captions_letters_are_the_sum_of_its_tokens():
     words = SeenWords(COLUMNS, {"0": "<start>", "1": "beta", "2": "東京", "3": "##ta"}, "bert")
-    letters = words.letters(4)
+    letters = words.letters(range(4))
     slow = {
         token: sum(n * unit_vector(u) for u, n in count_units(text).items())
         for token, text in ((1, "beta"), (2, "東京"), (3, "ta"))
@@ -172,7 +172,7 @@ def test_methods_find_captions_of_words_that_training_never_saw(method):
     for epoch in range(2):
         found.fit_epoch(learned, epoch)
     for net in _networks(found):
-        net.captions.letters.copy_(unseen.words.letters(4 + 4 * PAIRS))
+        net.captions.letters.copy_(unseen.words.letters(range(4 + 4 * PAIRS)))
     assert recalls(found.similarity(unseen), np.arange(PAIRS)).rsum > 400
 
 

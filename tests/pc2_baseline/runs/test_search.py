@@ -18,6 +18,7 @@ from now_builder.formats.word_vectors import columns_attribute
 from pc2_baseline.cli import main
 from pc2_baseline.config import read_settings
 from pc2_baseline.runs.open_run import similarity
+from pc2_baseline.runs.search import searcher
 from pc2_baseline.runs.search.searcher import open_search
 from pc2_baseline.runs.train import train
 
@@ -27,16 +28,20 @@ QUICK = [
 ]  # fmt: skip
 
 
-@pytest.fixture(scope="module", params=["ridge", "contrastive-demo", "reading"])
+READERS = {"reading", "ridge-words"}
+
+
+@pytest.fixture(scope="module", params=["ridge", "contrastive-demo", *sorted(READERS)])
 def run(request, tiny, tmp_path_factory):
     folder, release = tmp_path_factory.mktemp("search") / "run", tiny
-    if request.param == "reading":
+    if request.param in READERS:
         release = shutil.copytree(tiny, folder.with_name("read"))
         for path in release.rglob("*.h5"):
             with h5py.File(path, "a") as file:
                 file.attrs["words"] = columns_attribute(slice(512, 768))
-    own = ["method.dim=4"] if request.param == "ridge" else []
-    train(release, folder, read_settings(request.param, [*QUICK, *own]))
+    own = {"ridge": ["method.dim=4"], "ridge-words": ["method.words=true"]}
+    preset = request.param.removesuffix("-words")
+    train(release, folder, read_settings(preset, [*QUICK, *own.get(request.param, [])]))
     return folder
 
 
@@ -68,11 +73,38 @@ def test_the_words_of_a_caption_find_what_the_caption_finds(run, tiny):
     assert [hit.rank for hit in found.hits] == [1, 2, 3, 4, 5]
 
 
-def test_words_that_the_vocabulary_lacks_are_told(run):
-    assert search(run, "w0 whales").tokens == ["w0", "<unk>"]
-    for words in ("whales", " "):
+@pytest.fixture
+def reads(run, request):
+    return request.node.callspec.params["run"] in READERS
+
+
+def test_words_that_the_vocabulary_lacks_are_told_or_read(run, reads):
+    assert search(run, "w0 whales").tokens == ["w0", "whales" if reads else "<unk>"]
+    for words in ("?!", " ") if reads else ("whales", " "):
         with pytest.raises(ConfigError, match="no token of it is in the jieba vocabulary"):
             search(run, words)
+
+
+def test_a_word_is_read_alike_whether_the_vocabulary_has_it_or_not(run, reads, monkeypatch):
+    known = search(run, "w3 w9 w0 w12")
+    lacking = searcher.read_vocabulary
+
+    def read_vocabulary(*arguments):
+        vocabulary = lacking(*arguments)
+        words = {
+            word: id_ for word, id_ in vocabulary.word2idx.items() if word not in {"w9", "w12"}
+        }
+        return vocabulary.model_copy(update={"word2idx": words})
+
+    with monkeypatch.context() as patched:
+        patched.setattr(searcher, "read_vocabulary", read_vocabulary)
+        found = search(run, "w3 w9 w0 w12")
+    scores, expected = ({hit.key: hit.score for hit in one.hits} for one in (found, known))
+    assert found.tokens == (known.tokens if reads else ["w3", "<unk>", "w0", "<unk>"])
+    assert (scores == pytest.approx(expected, abs=1e-6)) == reads
+    with open_search(run) as opened:
+        opened.by_words("w0 whales", 3)
+        assert opened.by_words("w3 w9 w0 w12", 10) == known, "nothing of a search stays"
 
 
 def test_the_command_prints_a_line_a_page_or_json(run, monkeypatch, capsys):

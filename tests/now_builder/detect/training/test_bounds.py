@@ -36,13 +36,19 @@ def test_bounds_enclose_the_detector(drawn, found):
         assert said in text
 
 
-def test_the_command_prints_a_table_or_json(drawn, weights, found, monkeypatch, capsys):
+def test_the_command_prints_a_table_or_json_and_its_progress(
+    drawn, weights, found, monkeypatch, capsys
+):
     command = ["now-builder", "measure-detector", str(drawn), str(weights)]
     monkeypatch.setattr(sys, "argv", [*command, "--pool", "test", "--threads", "1", "--json"])
+    monkeypatch.setattr("now_builder.progress.EVERY_S", 0.0)
     with pytest.raises(SystemExit) as ended:
         main()
     assert not ended.value.code
-    tree = json.loads(capsys.readouterr().out)
+    out, told = capsys.readouterr()
+    for what in ("read the test pool", *(f"measure {name}" for name in found.sources)):
+        assert f"{what}: " in told
+    tree = json.loads(out)
     assert tree == asdict(found)
     assert set(tree["sources"]) == {"detector", "dom", "grid", "random"}
     assert tree["pool"] == "test"

@@ -1,0 +1,94 @@
+"""The pools that a release is drawn from: those of the crawl, or others chosen afterwards."""
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from now_builder.errors import FormatError
+from now_builder.formats.shard import CaptureRow, Planned
+from now_builder.formats.split import Split, SplitPlan, names_above, suffix_list
+from now_builder.formats.tables import read_frame
+from now_builder.package.settings import ReleaseSettings
+from now_builder.urls import canonical, site_of
+
+_TABLES = (".csv", ".parquet")
+_SHOWN = 5
+"""Sites that a warning names."""
+
+
+def choose_pools(learned: SplitPlan, settings: ReleaseSettings, sites: list[str]) -> SplitPlan:
+    """Return the pools of a release.
+
+    Args:
+        learned: Those of the crawl, which the stages before learned on.
+        settings: Seed and what is kept together.
+        sites: The sites that are test; none: as in the pools of the crawl.
+    """
+    suffixes = (learned.suffixes or suffix_list()) if settings.by == "domain" else None
+    chosen = {"seed": settings.seed, "by": settings.by, "suffixes": suffixes}
+    if (settings.seed, settings.by) == (learned.seed, learned.by):
+        chosen = {}  # a file of an older version names no list of suffixes
+    return learned.model_copy(update=chosen | ({"test_sites": sites} if sites else {}))
+
+
+def read_test_sites(path: Path, plan: Sequence[Planned]) -> list[str]:
+    """Read which sites are test: a host name or URL a line, or a table of such.
+
+    A name stands for all hosts below it too. Names of which the crawl has no page are named on
+    stderr.
+
+    Args:
+        path: Text, in which ``#`` begins a comment; CSV or Parquet, with a column ``site`` or
+            ``url``.
+        plan: The crawl's plan.
+
+    Raises:
+        FormatError: If it cannot be read, a line is no host name, or none has a page.
+    """
+    sites = dict.fromkeys(_site(path, number, name) for number, name in _names(path))
+    crawled = {name for line in plan for name in names_above(line.site)}
+    missing = [site for site in sites if site not in crawled]
+    if len(missing) == len(sites):
+        raise FormatError(path, f"none of its {len(sites)} sites has a page in the crawl")
+    if missing:
+        rest = len(missing) - _SHOWN
+        named = ", ".join(missing[:_SHOWN]) + (f" and {rest} more" if rest > 0 else "")
+        sys.stderr.write(f"warning: {path}: no page in the crawl of {named}\n")
+    return sorted({*sites}.difference(missing))
+
+
+def _names(path: Path) -> list[tuple[int, str]]:
+    """Return the names of a file, each with its line."""
+    if path.suffix.lower() in _TABLES:
+        table = read_frame(path)
+        column = next((name for name in ("site", "url") if name in table.columns), None)
+        if column is None:
+            found = [str(name) for name in table.columns]
+            raise FormatError(path, f"columns {found}, expected site or url")
+        lines = [str(cell) for cell in table[column]]
+        start = 2
+    else:
+        try:
+            lines = [line.partition("#")[0] for line in path.read_text("utf-8-sig").split("\n")]
+        except (OSError, UnicodeDecodeError) as error:
+            raise FormatError(path, f"not a readable list of sites ({error})") from None
+        start = 1
+    return [(number, line.strip()) for number, line in enumerate(lines, start) if line.strip()]
+
+
+def _site(path: Path, number: int, name: str) -> str:
+    site = site_of(canonical(name) or "")
+    if not site:
+        raise FormatError(path, f"line {number}: {name!r:.80}, expected a host name or URL")
+    return site
+
+
+def count_learned(
+    learned: SplitPlan, rows: Mapping[str, CaptureRow], splits: Mapping[Split, Sequence[str]]
+) -> dict[Split, int]:
+    """Count the pairs of dev and test that were in the train pool of the stages before."""
+    return {
+        split: sum(learned.pool_of(rows[key].site, key) == "train" for key in keys)
+        for split, keys in splits.items()
+        if split != "train"
+    }

@@ -1,0 +1,57 @@
+"""Progress: a bar on a terminal once it takes long, elsewhere a line now and then."""
+
+import os
+import pty
+import re
+import subprocess
+import sys
+import termios
+
+import pytest
+
+from now_builder.formats.io import sha256_of
+from now_builder.progress import Progress, watched
+
+SLOW = """
+import sys, time
+from now_builder import progress
+progress.DELAY_S = float(sys.argv[1])
+for _ in progress.watched(range(4), "work", "step"):
+    time.sleep(0.2)
+"""
+
+
+@pytest.mark.parametrize(("delay", "shown"), [("0.1", True), ("60", False)])
+def test_on_a_terminal_a_bar_appears_once_it_takes_long(delay: str, *, shown: bool) -> None:
+    terminal, end = pty.openpty()
+    termios.tcsetwinsize(end, (24, 80))
+    subprocess.run([sys.executable, "-c", SLOW, delay], stderr=end, check=True)
+    os.write(end, b".")  # so that there is something to read
+    found = os.read(terminal, 2**16).decode()
+    os.close(end)
+    os.close(terminal)
+    assert bool(re.search(r"work: +75%.* 3/4 ", found)) == shown
+
+
+def test_elsewhere_a_line_tells_the_rate_and_what_is_left(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert list(watched("abc", "work", "step")) == ["a", "b", "c"]
+    assert capsys.readouterr().err == "", "it took no half minute"
+    monkeypatch.setattr("now_builder.progress.EVERY_S", 0.0)
+    assert list(watched(iter("abc"), "work", "step", total=3)) == ["a", "b", "c"]
+    first, *_ = capsys.readouterr().err.splitlines()
+    assert re.fullmatch(r"work: 1 of 3 steps, [\d.]+ steps/s, [\d:]+ left", first)
+    with Progress("large.h5", 4_000_000, "B") as progress:
+        progress.add(1_500_000)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert re.fullmatch(r"large\.h5: 1\.50MB of 4\.00MB, \S+B/s, [\d:]+ left", line)
+
+
+def test_a_large_file_is_hashed_with_progress(
+    tmp_path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "train.h5").write_bytes(b"x" * 3_000_000)
+    monkeypatch.setattr("now_builder.progress.EVERY_S", 0.0)
+    sha256_of(tmp_path / "train.h5")
+    assert capsys.readouterr().err.startswith("train.h5: 1.05MB of 3.00MB")
