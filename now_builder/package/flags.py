@@ -1,5 +1,6 @@
 """What is noteworthy about a page, by its row: flags that a release carries or drops."""
 
+import json
 import re
 import tomllib
 from collections.abc import Iterable
@@ -33,6 +34,11 @@ def flags_of(row: CaptureRow) -> frozenset[str]:
     """
     caption = row.caption or ""
     found = set(oddities(caption))
+    as_stood = json.dumps(caption, ensure_ascii=False)
+    if row.caption_source == "json-ld" and as_stood not in (row.candidates or as_stood):
+        found.add("double_escaped")  # and decoded once already
+    if row.charset_browser not in {None, row.charset}:
+        found.add("garbled_screenshot")
     if _EMAIL.search(caption):
         found.add("email")
     if has_phone(caption, row.site, row.lang):

@@ -12,7 +12,7 @@ from now_builder.formats.text import ODDITIES
 
 MEASURED = ("blank", "consent_wall")
 """Flags for which screenshots and elements are read, see :mod:`now_builder.package.screenshots`."""
-FLAGS = (*ODDITIES, "email", "phone", "adult", "error_page", *MEASURED)
+FLAGS = (*ODDITIES, "email", "phone", "adult", "error_page", "garbled_screenshot", *MEASURED)
 """What may be noteworthy about a pair."""
 
 

@@ -20,6 +20,7 @@ async () => {
   return {
     url: location.href,
     contentType: document.contentType,
+    charset: document.characterSet,
     descriptions: [...document.querySelectorAll("meta[name][content]")]
       .filter((meta) => meta.getAttribute("name").trim().toLowerCase() === "description")
       .map((meta) => meta.getAttribute("content")),

@@ -390,6 +390,7 @@ class Tab:
             elements=[read_element(item) for item in found["elements"]],
             settled=settled and whole,
             scripted=[str(text) for text in state["descriptions"]],
+            charset=str(state["charset"]).lower(),
             robots_tags=document.robots_tags,
             tdm=document.tdm,
             exchanges=self._exchanges.chain_to(self._loader),

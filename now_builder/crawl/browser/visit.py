@@ -52,6 +52,7 @@ class VisitResult:
         screenshot: PNG of 720 x 1280 px.
         settled: whether the page was complete and came to rest.
         scripted: contents of ``<meta name=description>`` in the live DOM.
+        charset: encoding in which the browser read the document, in lower case.
         exchanges: requests and responses that led to the main document; empty without a WARC.
         overlays: rules by which overlays were hidden.
     """
@@ -61,6 +62,7 @@ class VisitResult:
     elements: list[Element]
     settled: bool
     scripted: list[str]
+    charset: str
     robots_tags: list[str] = field(default_factory=list)
     tdm: str | None = None
     exchanges: tuple[Exchange, ...] = ()
