@@ -54,7 +54,7 @@ _ALL_OF_IT = re.compile(
         | [{<\[] \$?[\w.:-]+ [}>\]] | %(?:\d\$)?[sd]\b | [%@]\w+[%@] | \$[a-z_]\w*\$? ))+ \W*
     | (?-i:Array)
     | [\w.:-]*(?:description|excerpt)[\w.:-]*
-    | (?:(?:your|my|the|a|site|website|page|meta|default|enter|insert)\ )* description
+    | (?:(?:this|is|your|my|the|a|site|website|page|meta|default|enter|insert)\ )* description
         (?:\ (?:goes\ )?here)? \W*
     | [(!+;]*+ (?:function\s*\w*\( | (?:(?:var|let|const)\ )? [a-z0-9_$.]+
         (?:\([^()]*\)\s* | \ ?=\ ?(?:["'\[{(\d]|[\w$.]+\s*\|\|) .*) ; ) .*

@@ -1,17 +1,19 @@
 """What is noteworthy about a page, by its row: flags that a release carries or drops."""
 
-import json
 import re
 import tomllib
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import cache
 from importlib.resources import files
 
 from phonenumbers import SUPPORTED_REGIONS, PhoneNumberMatcher
+from pydantic import TypeAdapter
 
 from now_builder.formats.shard import CaptureRow
 from now_builder.formats.text import oddities
 
+_CANDIDATES = TypeAdapter(dict[str, list[str]])
 _EMAIL = re.compile(
     r"[A-Za-z0-9._%+-]{1,64}[@＠][A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)*\.[A-Za-z]{2,24}\b"
 )
@@ -33,10 +35,7 @@ def flags_of(row: CaptureRow) -> frozenset[str]:
     Of :data:`now_builder.package.settings.FLAGS`, without those that are measured.
     """
     caption = row.caption or ""
-    found = set(oddities(caption))
-    as_stood = json.dumps(caption, ensure_ascii=False)
-    if row.caption_source == "json-ld" and as_stood not in (row.candidates or as_stood):
-        found.add("double_escaped")  # and decoded once already
+    found = set(oddities(caption)) | _passed_over(row)
     if row.charset_browser not in {None, row.charset}:
         found.add("garbled_screenshot")
     if _EMAIL.search(caption):
@@ -48,6 +47,22 @@ def flags_of(row: CaptureRow) -> frozenset[str]:
     if (row.http_status or 0) >= 400 or is_error(row.title or "", caption):
         found.add("error_page")
     return frozenset(found)
+
+
+def _passed_over(row: CaptureRow) -> set[str]:
+    """Return the flags of texts that only the candidates have, as the caption is another one."""
+    candidates: dict[str, list[str]] = {}
+    with suppress(ValueError):
+        candidates = _CANDIDATES.validate_json(row.candidates or "{}")
+    found = set()
+    named = candidates.get("name", [])[:1]
+    if named and row.caption_source != "script" and row.caption not in named:  # scripts fill it in
+        found.add("placeholder")  # nothing else is passed over
+    if row.caption_source == "json-ld" and row.caption not in candidates.get(
+        "json-ld", [row.caption]
+    ):
+        found.add("double_escaped")  # and was decoded once
+    return found
 
 
 def has_phone(text: str, site: str, lang: str | None) -> bool:

@@ -33,6 +33,8 @@ _XML = re.compile(
 )
 _CHARSET = re.compile(rb"charset\s*+=\s*+[\"']?+\s*+([^\s\"';]++)", re.IGNORECASE)
 _NOT_ASCII = re.compile(rb"[\x80-\xff]+")
+_HALF_LETTER = re.compile(rb"(?<=[a-z])[\xc3-\xc5](?=[\s\"'<.])")
+"""Of a Latin letter in UTF-8, cut off; elsewhere a capital, which no word ends with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +207,8 @@ def _is_utf8(content: bytes) -> bool:
     In other encodings runs of bytes that are not ASCII hardly ever are UTF-8; of the characters in
     them, some are by accident, up to two of three in short texts in Thai.
     """
-    runs = [run.decode("utf-8", "replace") for run in _NOT_ASCII.findall(content)]
+    rest = _HALF_LETTER.sub(b"", content)
+    runs = [run.decode("utf-8", "replace") for run in _NOT_ASCII.findall(rest)]
     broken = sum("\ufffd" in run for run in runs)
     invalid = sum(run.count("\ufffd") for run in runs)
     valid = sum(map(len, runs)) - invalid

@@ -1,6 +1,7 @@
 """Detect the language of a page from its caption and title; a declaration breaks ties."""
 
 import re
+from collections import Counter
 from functools import cache
 
 import regex
@@ -117,9 +118,11 @@ def detect_language(text: str, declared: str | None) -> str | None:
 
 def _best(text: str, without: frozenset[str]) -> tuple[str, float]:
     """Return the likeliest language but for some, and its probability among all."""
-    ranked = _identifier().rank(text)
-    found, probability = next(pair for pair in ranked if pair[0] not in without)
-    return _VARIETIES.get(found, str(found)), float(probability)
+    shares: Counter[str] = Counter()
+    for found, probability in _identifier().rank(text):
+        if found not in without:
+            shares[_VARIETIES.get(found, found)] += float(probability)
+    return shares.most_common(1)[0]
 
 
 def primary_tag(declared: str | None) -> str | None:
