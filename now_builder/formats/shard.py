@@ -67,8 +67,8 @@ class CaptureRow:
         charset: encoding used.
         charset_source: ``bom``, ``header``, ``meta``, ``xml``, ``utf-8``, ``browser``,
             ``detected`` or ``default``.
-        charset_browser: encoding by which the browser read the page that is in the screenshot
-            (``document.characterSet``, in lower case).
+        charset_browser: encoding by which the browser read the text in the screenshot
+            (``document.characterSet``, in lower case); ``charset`` where both read it alike.
         fetched_at: UTC, ISO 8601.
         sha256: hash of the screenshot's file bytes.
         phash: 64-bit perceptual hash of the screenshot, hexadecimal.

@@ -271,6 +271,11 @@ class ReleaseStatistics:
         """Pairs by where the caption stood in the page, over all splits."""
         return ranked(sum((split.caption_sources for split in self.splits.values()), Counter()))
 
+    @property
+    def flags(self) -> dict[str, int]:
+        """Pairs by flag over all splits, the commonest first."""
+        return ranked(sum((split.flags for split in self.splits.values()), Counter()))
+
     def read_pairs(self, release: Path) -> Iterator[Pair]:
         """Read ``pairs.parquet`` row by row; each pair is counted before it is yielded.
 

@@ -17,7 +17,7 @@ from now_builder.formats.shard import (
     read_rows,
     torn,
 )
-from now_builder.formats.text import clean
+from now_builder.formats.text import clean, is_placeholder
 from now_builder.inspect.pairs import draw_order
 from now_builder.progress import watched
 
@@ -68,9 +68,10 @@ class Recheck:
 def recheck(captures: Path, sample: int | None = None, seed: int = 0) -> Recheck:
     """Read the stored sources of a crawl again and compare their descriptions with the captions.
 
-    Compared is the first ``<meta name=description>`` that is not empty. A caption from another
-    source (``og``, scripts …) counts as none, so that BeautifulSoup must find none either. Pages
-    are drawn at random if ``sample`` is their number; otherwise all are read.
+    Compared is the first ``<meta name=description>`` that is neither empty nor a placeholder, else
+    the first placeholder. A caption from another source (``og``, scripts …) counts as none, so that
+    BeautifulSoup must find none either, but for placeholders. Pages are drawn at random if
+    ``sample`` is their number; otherwise all are read.
 
     Raises:
         FormatError: If the captures are missing or torn, or are not captures.
@@ -94,7 +95,8 @@ def recheck(captures: Path, sample: int | None = None, seed: int = 0) -> Recheck
     for row, source in watched(pages, "recheck", total=len(chosen)):
         stored = row.caption if row.caption_source == "name" else None
         texts = descriptions(source, charset=row.charset)
-        reread = texts[0] if texts else None
+        worded = [text for text in texts if not is_placeholder(text)]
+        reread = next(iter(worded or (texts if stored else ())), None)
         if stored != reread:
             found.append(Disagreement(row.key, row.url, stored, reread))
     return Recheck(len(chosen), found)

@@ -3,15 +3,18 @@
 import re
 import tomllib
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import cache
 from importlib.resources import files
 
 from phonenumbers import SUPPORTED_REGIONS, PhoneNumberMatcher
+from pydantic import TypeAdapter
 
 from now_builder.formats.ink import is_blank
 from now_builder.formats.shard import CaptureRow
 from now_builder.formats.text import oddities
 
+_CANDIDATES = TypeAdapter(dict[str, list[str]])
 _EMAIL = re.compile(
     r"[A-Za-z0-9._%+-]{1,64}[@＠][A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)*\.[A-Za-z]{2,24}\b"
 )
@@ -33,7 +36,9 @@ def flags_of(row: CaptureRow) -> frozenset[str]:
     Of :data:`now_builder.package.settings.FLAGS`, without those that take more than its row.
     """
     caption = row.caption or ""
-    found = set(oddities(caption))
+    found = set(oddities(caption)) | _passed_over(row)
+    if row.charset_browser not in {None, row.charset}:
+        found.add("garbled_screenshot")
     if _EMAIL.search(caption):
         found.add("email")
     if has_phone(caption, row.site, row.lang):
@@ -58,6 +63,22 @@ def same_screenshots(rows: Iterable[CaptureRow]) -> frozenset[str]:
             groups.setdefault((row.site, row.sha256), {})[row.key] = row.caption.casefold()
     alike = (captions for captions in groups.values() if len(set(captions.values())) > 1)
     return frozenset(key for captions in alike for key in captions)
+
+
+def _passed_over(row: CaptureRow) -> set[str]:
+    """Return the flags of texts that only the candidates have, as the caption is another one."""
+    candidates: dict[str, list[str]] = {}
+    with suppress(ValueError):
+        candidates = _CANDIDATES.validate_json(row.candidates or "{}")
+    found = set()
+    named = candidates.get("name", [])[:1]
+    if named and row.caption_source != "script" and row.caption not in named:  # scripts fill it in
+        found.add("placeholder")  # nothing else is passed over
+    if row.caption_source == "json-ld" and row.caption not in candidates.get(
+        "json-ld", [row.caption]
+    ):
+        found.add("double_escaped")  # and was decoded once
+    return found
 
 
 def has_phone(text: str, site: str, lang: str | None) -> bool:

@@ -11,7 +11,8 @@ from now_builder.formats.split import By
 from now_builder.formats.text import ODDITIES
 
 FLAGS = (
-    *ODDITIES, "email", "phone", "adult", "error_page", "blank", "same_screenshot", "consent_wall",
+    *ODDITIES, "email", "phone", "adult", "error_page", "garbled_screenshot", "blank",
+    "same_screenshot", "consent_wall",
 )  # fmt: skip
 """What may be noteworthy about a pair."""
 

@@ -20,6 +20,7 @@
     url: location.href,
     contentType: document.contentType,
     stirred: hasFocus || scrolled,
+    charset: document.characterSet,
     descriptions: [...document.querySelectorAll("meta[name][content]")]
       .filter((meta) => meta.getAttribute("name").trim().toLowerCase() === "description")
       .map((meta) => meta.getAttribute("content")),

@@ -104,6 +104,7 @@ class _Page:
     elements: list[Element]
     whole: bool
     descriptions: list[str]
+    charset: str
     overlays: list[str]
 
 
@@ -430,6 +431,7 @@ class Tab:
                 elements=page.elements,
                 settled=settled and page.whole and not empty,
                 scripted=page.descriptions,
+                charset=page.charset,
                 robots_tags=page.document.robots_tags,
                 tdm=page.document.tdm,
                 exchanges=self._exchanges.chain_to(self._loader),
@@ -494,6 +496,7 @@ class Tab:
             [read_element(item) for item in found["elements"]],
             document.whole and not found["truncated"] and not self._proxy.exhausted,
             [str(text) for text in state["descriptions"]],
+            str(state["charset"]).lower(),
             overlays,
         )
 

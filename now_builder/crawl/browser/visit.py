@@ -56,6 +56,7 @@ class VisitResult:
         ink: shares of it and of its middle on which there is something to see.
         settled: whether the page was complete and came to rest.
         scripted: contents of ``<meta name=description>`` in the live DOM.
+        charset: encoding in which the browser read the document, in lower case.
         exchanges: requests and responses that led to the main document; empty without a WARC.
         overlays: rules by which overlays were hidden.
     """
@@ -67,6 +68,7 @@ class VisitResult:
     elements: list[Element]
     settled: bool
     scripted: list[str]
+    charset: str
     robots_tags: list[str] = field(default_factory=list)
     tdm: str | None = None
     exchanges: tuple[Exchange, ...] = ()

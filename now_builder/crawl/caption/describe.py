@@ -3,15 +3,16 @@
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from html import unescape
 from typing import Any
 
 from lxml import etree
 
 from now_builder.crawl.caption.charset import decode, whole_characters
-from now_builder.formats.text import clean
+from now_builder.formats.text import clean, decode_entities, is_placeholder
 
 _XML_DECLARATION = re.compile(r"^\s*<\?xml[^>]*>", re.IGNORECASE)
 _JSON_LD = re.compile(r"^\s*application/ld\+json", re.IGNORECASE)
@@ -46,7 +47,8 @@ class Description:
     Attributes:
         caption: the chosen description; ``None`` if there is none that is not empty.
         source: ``name``, ``script`` or one of :data:`FALLBACKS`.
-        candidates: every description found, by source, in document order, without repeats.
+        candidates: every description found, by source, in document order, without repeats; of
+            JSON-LD the page's before those of what it is about.
         lang: declared language, as written.
         metas: name and content of each ``<meta>`` that has a name.
         refreshes: whether the page leads to another one by itself.
@@ -63,15 +65,23 @@ class Description:
     refreshes: bool = False
 
 
-def describe(content: bytes, content_type: str | None, *, fallback: bool = True) -> Description:
+def describe(
+    content: bytes, content_type: str | None, browser: str | None = None, *, fallback: bool = True
+) -> Description:
     """Find the meta description of a page in its source.
 
     The caption is the first ``<meta name=description>`` of the whole document whose content is
-    not empty; the name is compared without regard to case.
+    neither empty nor a placeholder; the name is compared without regard to case. Where there is
+    none, the best of :data:`FALLBACKS` is taken if that is wanted.
 
-    Where there is none, the best of :data:`FALLBACKS` is taken if that is wanted.
+    Args:
+        content: The page as served.
+        content_type: Header of the response.
+        browser: The encoding in which a browser read it, see
+            :func:`now_builder.crawl.caption.charset.decode`.
+        fallback: Take a description from another source where there is none by name.
     """
-    decoded = decode(content, content_type)
+    decoded = decode(content, content_type, browser)
     page = _read(decoded.text)
     found: dict[str, dict[str, None]] = {}  # without repeats, in order
     for origin, text in _found(page):
@@ -93,9 +103,10 @@ def describe(content: bytes, content_type: str | None, *, fallback: bool = True)
 
 
 def with_scripted(page: Description, scripted: Sequence[str]) -> dict[str, list[str]]:
-    """Add to a page's candidates what scripts put there: not in a source that has one by name."""
-    texts = [caption for text in scripted if (caption := clean(text))]
-    if not texts or "name" in page.candidates:
+    """Add to a page's candidates what scripts put there, unless the source has words by name."""
+    named = page.candidates.get("name", [])
+    texts = [text for text in map(clean, scripted) if text and text not in named]
+    if not texts or not all(map(is_placeholder, named)):
         return page.candidates
     return page.candidates | {"script": list(dict.fromkeys(texts))}
 
@@ -106,12 +117,17 @@ def choose(
     """Choose caption and source among descriptions by source.
 
     A description that scripts put into the page (``script``) comes after one by name in the source,
-    and before what was written for other readers (og, twitter).
+    and before what was written for other readers (og, twitter). A placeholder is chosen only where
+    there is nothing else. Entities in JSON-LD, which is no HTML, are decoded once.
     """
-    for source in ("name", "script", *(FALLBACKS if fallback else ())):
-        if candidates.get(source):
-            return candidates[source][0], source
-    return None, None
+    found = [
+        (clean(decode_entities(text)) if source == "json-ld" else text, source)
+        for source in ("name", "script", *(FALLBACKS if fallback else ()))
+        for text in candidates.get(source, ())
+    ]
+    found = [(text, source) for text, source in found if text]
+    worded = (pair for pair in found if not is_placeholder(pair[0]))
+    return next(worded, found[0] if found else (None, None))
 
 
 class _TooDeepError(Exception):
@@ -181,8 +197,7 @@ def _found(page: _Reader) -> Iterator[tuple[str, str]]:
         source = None if inert else _source_of(meta)
         if source:
             yield source, meta.get("content", "")
-    for script in page.json_ld:
-        yield from (("json-ld", text) for text in _of_json_ld("".join(script)))
+    yield from (("json-ld", text) for text in _of_json_ld(map("".join, page.json_ld)))
 
 
 def _source_of(meta: Mapping[str, str]) -> str | None:
@@ -197,33 +212,80 @@ def _source_of(meta: Mapping[str, str]) -> str | None:
     return None
 
 
-_NOT_THE_PAGE = {"Person", "Organization", "WebSite", "ImageObject", "NewsMediaOrganization"}
+_PAGE = re.compile(r"(?:Page|Gallery|RealEstateListing)$")
+_ABOUT = re.compile(
+    r"(?:Album|Application|Article|Attraction|Book|Course|CreativeWork|Dataset|Episode|Event|Game|"
+    r"HowTo|Movie|Posting|Product|ProductGroup|ProductModel|Recipe|Recording|Reference|Report|"
+    r"Season|Series|Service|Trip|Vehicle|Car)$"
+)
+_ANY = re.compile("")
+"""How the types of schema.org end that are pages, and those that pages commonly are about."""
+
+_STRING = r'("(?:[^"\\]|\\.)*+(?:"|\\?\Z))'  # one without an end takes the rest, in one pass
+_NO_JSON = re.compile(
+    rf"{_STRING}|(?://|/\*)[ \t]*+(?:<!\[CDATA\[|\]\]>|<!--|-->)(?:[ \t]*+\*/)?"
+    r"|<!\[CDATA\[|\]\]>|<!--|-->|/\*(?:.*?\*/|.*)|//[^\n]*",
+    re.DOTALL,
+)
+_LAST_COMMA = re.compile(rf"{_STRING}|,(?=\s*[}}\]])", re.DOTALL)
+_JSON = json.JSONDecoder(strict=False)
 
 
-def _of_json_ld(text: str) -> Iterator[str]:
-    """Yield the descriptions of the things that a page is about, not of its author or its site."""
-    text = text.strip().removeprefix("//").lstrip()
-    for opening, closing in (("<!--", "-->"), ("<![CDATA[", "]]>")):
-        text = text.removeprefix(opening).removesuffix(closing)
-    try:
-        tree = whole_characters(json.loads(text.rstrip().removesuffix("//"), strict=False))
-    except (ValueError, RecursionError):
-        return
-    roots = tree if isinstance(tree, list) else [tree]
-    for root in roots:
-        graph = root.get("@graph") if isinstance(root, dict) else None
-        for item in [root, *(graph if isinstance(graph, list) else [])]:
-            if isinstance(item, dict) and not _types(item) & _NOT_THE_PAGE:
-                description = item.get("description")
-                if isinstance(description, str):
-                    yield description
+def _of_json_ld(scripts: Iterable[str]) -> Iterator[str]:
+    """Yield the descriptions of the page, then of what it is about; not of its author or its site.
+
+    What has no type is never taken, what has another one only where the page says that it is its
+    main entity.
+    """
+    things = [thing for text in scripts for thing in _things(_read_json(text))]
+    pages = [
+        page
+        for thing in things
+        for page in (thing, *_things(thing.get("mainEntityOfPage")))
+        if _is_a(page, _PAGE)
+    ]
+    main = [thing for page in pages for thing in _things(page.get("mainEntity"))]
+    names = {str(thing["@id"]) for thing in main if "@id" in thing}
+    main += [thing for thing in things if str(thing.get("@id")) in names]
+    main += [thing for thing in things if _is_a(thing, _ABOUT) or "mainEntityOfPage" in thing]
+    for thing in (*pages, *main):
+        description = thing.get("description")
+        if isinstance(description, str) and _is_a(thing, _ANY):
+            yield whole_characters(description)
 
 
-def _types(item: dict[str, Any]) -> set[str]:
-    kinds = item.get("@type")
-    return {
-        kind for kind in (kinds if isinstance(kinds, list) else [kinds]) if isinstance(kind, str)
-    }
+def _read_json(text: str) -> Any:
+    """Read the JSON of a script; what is none is read without comments, CDATA and last commas."""
+    with suppress(ValueError, RecursionError):
+        return json.loads(text, strict=False)
+    for source in (text, unescape(text)):
+        mended = _LAST_COMMA.sub(r"\1", _NO_JSON.sub(r"\1", source)).lstrip("\ufeff; \t\r\n")
+        with suppress(ValueError, RecursionError):
+            return _JSON.raw_decode(mended)[0]
+    return None
+
+
+def _things(value: Any) -> Iterator[dict[str, Any]]:
+    """Yield the objects in a value, its lists and graphs, their names without a prefix."""
+    waiting = [value]
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, list):
+            waiting += reversed(item)
+        elif isinstance(item, dict):
+            yield {_bare(name): value for name, value in item.items()}
+            waiting.append(item.get("@graph"))
+
+
+def _is_a(thing: Mapping[str, Any], kind: re.Pattern[str]) -> bool:
+    types = thing.get("@type", thing.get("type"))
+    names = types if isinstance(types, list) else [types]
+    return any(isinstance(name, str) and kind.search(_bare(name)) for name in names)
+
+
+def _bare(name: str) -> str:
+    """Return the name of a type or property without its address (``schema:``, ``https://…/``)."""
+    return re.split("[/#:]", name.rstrip("/"))[-1]
 
 
 def _declared_language(page: _Reader) -> str | None:

@@ -1,33 +1,66 @@
 """Detect the language of a page from its caption and title; a declaration breaks ties."""
 
 import re
+from collections import Counter
 from functools import cache
 
+import regex
 from py3langid.langid import MODEL_FILE, LanguageIdentifier
 
-_SCRIPTS = (
-    ("ja", re.compile(r"[\u3041-\u3096\u30a1-\u30fa]")),
-    ("ko", re.compile(r"[\uac00-\ud7a3]")),
-    ("th", re.compile(r"[\u0e01-\u0e5b]")),
-    ("el", re.compile(r"[\u0370-\u03ff]")),
-    ("he", re.compile(r"[\u05d0-\u05ea]")),
-    ("ka", re.compile(r"[\u10d0-\u10ff]")),
-    ("hy", re.compile(r"[\u0531-\u0587]")),
-    ("ta", re.compile(r"[\u0b80-\u0bff]")),
-    ("te", re.compile(r"[\u0c00-\u0c7f]")),
-    ("km", re.compile(r"[\u1780-\u17ff]")),
-    ("lo", re.compile(r"[\u0e81-\u0edf]")),
-    ("zh", re.compile(r"[\u3400-\u4dbf\u4e00-\u9fff\U00020000-\U0003ffff]")),
-)
-"""Scripts that one language (nearly) owns; kana, which Chinese lacks, comes first."""
+_LANGUAGES = {
+    script: languages.split()
+    for script, languages in {
+        r"\p{Hiragana}\p{Katakana}": "ja",
+        r"\p{Hangul}": "ko",
+        r"\p{Thai}": "th",
+        r"\p{Greek}": "el grc",
+        r"\p{Hebrew}": "he yi lad",
+        r"\p{Georgian}": "ka xmf lzz",
+        r"\p{Armenian}": "hy hyw",
+        r"\p{Bengali}": "bn as bpy mni",
+        r"\p{Gurmukhi}": "pa",
+        r"\p{Gujarati}": "gu",
+        r"\p{Oriya}": "or",
+        r"\p{Tamil}": "ta",
+        r"\p{Telugu}": "te",
+        r"\p{Kannada}": "kn tcy",
+        r"\p{Malayalam}": "ml",
+        r"\p{Sinhala}": "si",
+        r"\p{Khmer}": "km",
+        r"\p{Lao}": "lo",
+        r"\p{Myanmar}": "my shn mnw kar ksw",
+        r"\p{Tibetan}": "bo dz",
+        r"\p{Ethiopic}": "am ti tig gez",
+        r"\p{Thaana}": "dv",
+        r"\p{Syriac}": "syr aii arc",
+        r"\p{Mongolian}": "mn mvf",
+        r"\p{Cherokee}": "chr",
+        r"\p{Tifinagh}": "zgh ber kab rif shi tzm",
+        r"\p{Canadian_Aboriginal}": "iu cr oj",
+        r"\p{Nko}": "nqo",
+        r"\p{Ol_Chiki}": "sat",
+        r"\p{Han}": "zh ja yue wuu lzh nan hak gan",
+        r"\p{Arabic}": "ar fa ur ps sd ug ckb ku ks arz ary apc azb bal bqi glk ha kk ky lrc ms "
+        "mzn pa pnb prs sdh skr tg tt uz",
+        r"\p{Cyrillic}": "ru uk be bg mk sr mn kk ky tg tt ba cv ce os ab abq ady alt av az bs bua "
+        "crh cu dar inh kbd kjh koi krc ku kum kv lbe lez mdf mhr mrj myv nog ro rue sah sh tk tyv "
+        "udm uz xal",
+        r"\p{Devanagari}": "hi mr ne sa awa bh bho brx doi dty gom hne kok ks mag mai new raj sat "
+        "sd",
+    }.items()
+}
+"""Scripts, and the languages written in them, the commonest first; kana, which Chinese lacks, comes
+before Han."""
 
-_OTHER_SCRIPTS = frozenset(
-    """am ar as be bg bn dv el fa gu he hi hy ja ka kk km kn ko ky lo mk ml mn mr my ne or pa ps ru
-    sd si sr ta te tg th ug uk ur yi yue wuu zh""".split()  # noqa: SIM905 - a list of 44 lines
-)
-"""Languages that are not (mainly) written in Latin letters."""
+_SHARED = (r"\p{Arabic}", r"\p{Cyrillic}", r"\p{Devanagari}")
+"""Scripts of so many languages that a detector decides; each other one is (nearly) of one alone."""
 
-_LATIN = re.compile(r"[A-Za-z\u00c0-\u024f\u1e00-\u1eff]")
+_LETTERS = {script: regex.compile(f"[{script}]") for script in _LANGUAGES}
+_ALSO_LATIN = frozenset(
+    "az ber bs cr crh ha iu kab ku lad ms nan rif ro sh shi sr tk tt tzm uz".split()  # noqa: SIM905
+)
+_NOT_LATIN = frozenset().union(*_LANGUAGES.values(), {"zxx"}) - _ALSO_LATIN
+
 _SURE = 0.9
 _LIKELY, _FEWEST = 0.5, 5
 """Probability and letters below which a text that nothing else speaks for is undecided: of 97
@@ -36,8 +69,10 @@ languages a name such as "Azul Zulu" always resembles one."""
 UNDECIDED = "und"
 _SHARE = 0.25
 _SHORT = 24
-_VARIETIES = {"wuu": "zh", "yue": "zh"}
-"""Written in the same characters: a detector cannot separate them on so little text."""
+_RARE = frozenset({"gom", "sa"})
+"""Never detected, only declared: the detector takes short texts in Hindi and Nepali for them."""
+_VARIETIES = {"ary": "ar", "arz": "ar", "sdh": "ckb", "wuu": "zh", "yue": "zh"}
+"""What a detector cannot separate on so little text, or does not know by its own name."""
 
 _PRIMARY = re.compile(r"^([a-z]{2,3})(?:[-_]|$)")
 
@@ -50,32 +85,48 @@ def _identifier() -> LanguageIdentifier:
 def detect_language(text: str, declared: str | None) -> str | None:
     """Return the primary tag (BCP 47) of a short text.
 
-    A script that one language owns decides. Otherwise the detector decides where it is sure and the
-    text is long; else what the page declares, where that is a language tag; else the detector, if
-    it is more likely right than not.
+    A declared language that is not written in the script of the text is ignored, and none of
+    another script is found. A script that one language owns decides. Otherwise the detector decides
+    where it is sure and the text is long; else what the page declares, where that is a language
+    tag; else the detector, if it is more likely right than not.
 
     Returns:
         The tag, ``und`` if the language is undecided, or ``None`` if there is neither a letter nor
         a declaration.
     """
     tag = primary_tag(declared)
-    letters = [letter for letter in text if letter.isalpha()]
+    letters = sum(map(str.isalpha, text))
     if not letters:
         return tag
-    for language, script in _SCRIPTS:
-        if len(script.findall(text)) >= _SHARE * len(letters):
-            return tag if language == "zh" and tag in ("ja", "yue", "wuu") else language
-    if tag in _OTHER_SCRIPTS and len(_LATIN.findall(text)) > len(letters) / 2:
-        tag = None  # a page in English on a site that says it is in Chinese
-    found, probability = _identifier().classify(text)
-    if tag and (len(letters) < _SHORT or probability < _SURE):
+    counts = {script: len(pattern.findall(text)) for script, pattern in _LETTERS.items()}
+    script = next((name for name, count in counts.items() if count >= _SHARE * letters), None)
+    if script is None:  # Latin
+        present = [_LANGUAGES[name] for name, count in counts.items() if count]
+        tag = None if tag in _NOT_LATIN else tag
+        found, probability = _best(text, _NOT_LATIN.difference(*present))
+    else:
+        languages = _LANGUAGES[script]
+        tag = tag if tag in languages else None
+        if script not in _SHARED:
+            return tag or languages[0]
+        known = frozenset(_identifier().nb_classes)
+        found, probability = _best(text, known.difference(languages) | _RARE)
+    if tag and (letters < _SHORT or probability < _SURE):
         return tag
-    if len(letters) < _FEWEST or probability < _LIKELY:
-        return UNDECIDED
-    return _VARIETIES.get(found, str(found))
+    return found if letters >= _FEWEST and probability >= _LIKELY else UNDECIDED
+
+
+def _best(text: str, without: frozenset[str]) -> tuple[str, float]:
+    """Return the likeliest language but for some, and its probability among all."""
+    shares: Counter[str] = Counter()
+    for found, probability in _identifier().rank(text):
+        if found not in without:
+            shares[_VARIETIES.get(found, found)] += float(probability)
+    return shares.most_common(1)[0]
 
 
 def primary_tag(declared: str | None) -> str | None:
     """Return the primary tag of a declared language: ``zh-Hant-TW`` is ``zh``."""
     found = _PRIMARY.match((declared or "").strip().lower())
-    return {"cn": "zh", "jp": "ja", "kr": "ko"}.get(found[1], found[1]) if found else None
+    meant = {"cn": "zh", "jp": "ja", "kr": "ko", "iw": "he"}
+    return meant.get(found[1], found[1]) if found else None

@@ -19,6 +19,7 @@ from now_builder import __version__
 from now_builder.crawl.browser.pool import BrowserPool
 from now_builder.crawl.browser.prefetch import Prefetch
 from now_builder.crawl.browser.visit import REFUSED, VisitError, VisitRecord, VisitResult
+from now_builder.crawl.caption.charset import misread
 from now_builder.crawl.caption.describe import choose, describe, with_scripted
 from now_builder.crawl.caption.language import detect_language
 from now_builder.crawl.politeness.opt_outs import opt_outs
@@ -176,18 +177,21 @@ def _describe(
 ) -> tuple[CaptureRow, Capture]:
     """Fill in what needs no browser: caption, language, hashes."""
     fallback = settings.caption_fallback
-    page = describe(result.html, record.content_type, fallback=fallback)
+    page = describe(result.html, record.content_type, result.charset, fallback=fallback)
     said = opt_outs(result.robots_tags, page.metas, result.tdm) & obeyed
     if said:
         raise VisitError("opt_out", ", ".join(sorted(said)))
     candidates = with_scripted(page, result.scripted)
     caption, source = choose(candidates, fallback=fallback)
+    seen = (element.text for element in result.elements if element.visible)
+    garbled = misread(seen, page.charset, result.charset)
     screenshot = result.screenshot if settings.image == "png" else _to_webp(result.picture)
     ink, ink_middle = result.ink
     described = replace(
         row,
         charset=page.charset,
         charset_source=page.charset_source,
+        charset_browser=result.charset if garbled else page.charset,
         title=page.title,
         caption=caption,
         caption_source=source,

@@ -47,6 +47,32 @@ GBK = (
     '全家人都喜欢"></head><body>' + "欢迎光临" * 800 + "</body></html>"
 )
 
+
+def undeclared(description: str, text: str, codec: str, head: str = "") -> bytes:
+    return (
+        f'<html><head><title>A page</title><meta name=description content="{description}">{head}'
+        f"</head><body><h1>{text}</h1><p>{text}</p></body></html>"
+    ).encode(codec)
+
+
+BREAD = "Świeży chleb i ciasta każdego ranka w naszej piekarni, także w święta"
+TEA = "Чай и кофе из дальних стран"
+UNDECLARED: dict[str, bytes] = {
+    "/gbk": GBK.encode("gbk"),
+    "/windows-1250": undeclared(BREAD, BREAD, "cp1250"),
+    "/utf-8": undeclared(TEA, TEA, "utf-8"),
+    "/utf-8-late": undeclared(TEA, TEA, "utf-8", f"<p>{' ' * 1100}<meta charset=utf-8>"),
+    "/utf-8-unseen": undeclared(TEA, "Tea and coffee &copy; <!-- чай -->", "utf-8"),
+    "/utf-8-script": undeclared(
+        "tea", f"<script>document.querySelector('h1').append('{TEA}')</script>", "utf-8"
+    ),
+    "/utf-8-damaged": undeclared(TEA, TEA, "utf-8").replace(
+        "кофе".encode(), "коф".encode() + b"\xd0"
+    ),
+    "/ascii": undeclared("plain", "plain", "ascii"),
+}
+"""Pages served as text/html, with nothing that says their encoding."""
+
 PAGES: dict[str, bytes] = {
     "/": page("the front page"),
     "/plain": page("a plain page"),
@@ -56,6 +82,11 @@ PAGES: dict[str, bytes] = {
         None,
         "<script>const m = document.createElement('meta'); m.name = 'Description';"
         "m.content = 'put there  by a script'; document.head.append(m);</script>",
+    ),
+    "/filled": page(
+        "{{ description }}",
+        "<script>document.querySelector('[name=description]').content = 'filled in'</script>",
+        '<meta property="og:description" content="for sharing">',
     ),
     "/alert": page("one alert", "<script>alert('stop')</script><p>after</p>"),
     "/alerts": page("alerts for ever", "<script>while (true) alert('again')</script>"),
@@ -143,7 +174,7 @@ class Awkward:
         self._tls = tls
         self.hits: Counter[str] = Counter()
         self.agents: set[str] = set()
-        self.pages = PAGES | HARMFUL
+        self.pages = PAGES | HARMFUL | UNDECLARED
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._ready = threading.Event()
@@ -233,7 +264,7 @@ class Awkward:
         if path.startswith("/frames?"):
             path = "/frames"
         if path in self.pages:
-            kind = "text/html" if path == "/old" else html
+            kind = "text/html" if path == "/old" or path in UNDECLARED else html
             return _response(200, kind, self.pages[path])
         if path.startswith("/page/"):
             number = path.rpartition("/")[2]
@@ -270,7 +301,6 @@ class Awkward:
             "/bomb": _response(
                 200, html, gzip.compress(b" " * 80_000_000, 9), "Content-Encoding: gzip"
             ),
-            "/gbk": _response(200, "text/html", GBK.encode("gbk")),
             "/gzip": _response(
                 200, "text/html; charset=gbk", gzip.compress(GBK.encode("gbk")),
                 "Content-Encoding: gzip",

@@ -11,8 +11,9 @@ import pytest
 from now_builder.crawl.run import crawl
 from now_builder.crawl.settings import CrawlSettings
 from now_builder.formats.shard import CaptureRow, read_captures, read_rows
+from now_builder.package.flags import flags_of
 
-from .awkward import GBK, PAGES, Awkward
+from .awkward import BREAD, GBK, PAGES, TEA, UNDECLARED, Awkward
 
 pytestmark = [pytest.mark.browser]
 
@@ -29,6 +30,7 @@ EXPECTED: dict[str, tuple[str, str | None, str | None]] = {
     "/moves": ("ok", None, "a plain page"),
     "/offers": ("ok", None, "offers a file"),
     "/slow": ("ok", None, "slow but fine"),
+    "/filled": ("ok", None, "filled in"),
     "/alert": ("ok", None, "one alert"),
     "/app-or-page": ("ok", None, "a plain page"),
     "/sandboxed": ("ok", None, "without scripts"),
@@ -43,6 +45,13 @@ EXPECTED: dict[str, tuple[str, str | None, str | None]] = {
     "/deep": ("ok", None, "a deep page"),
     "/gbk": ("ok", None, "北京最好吃的餐厅推荐，全家人都喜欢"),
     "/gzip": ("ok", None, "北京最好吃的餐厅推荐，全家人都喜欢"),
+    "/windows-1250": ("ok", None, BREAD),
+    "/utf-8": ("ok", None, TEA),
+    "/utf-8-late": ("ok", None, TEA),
+    "/utf-8-unseen": ("ok", None, TEA),
+    "/utf-8-script": ("ok", None, "tea"),
+    "/utf-8-damaged": ("ok", None, "Чай и коф\ufffd из дальних стран"),
+    "/ascii": ("ok", None, "plain"),
     "/untyped": ("ok", None, "no content type"),
     "/chunked": ("ok", None, "in chunks"),
     "/picture": ("ok", None, "with a picture"),
@@ -152,10 +161,22 @@ def test_rows_tell_where_things_came_from(crawled) -> None:
     assert rows["/script"].caption_source == "script"
     assert rows["/og"].caption_source == "og"
     assert json.loads(rows["/og"].candidates or "") == {"og": ["for sharing"]}
-    assert (rows["/gbk"].charset, rows["/gbk"].charset_source) == ("gbk", "detected")
+    assert (rows["/gbk"].charset, rows["/gbk"].charset_source) == ("gbk", "browser")
     assert (rows["/gzip"].charset, rows["/gzip"].charset_source) == ("gbk", "header")
     assert rows["/gbk"].lang == "zh"
     assert rows["/404"].http_status == 404
+
+
+def test_a_screenshot_that_reads_otherwise_than_its_caption_is_flagged(crawled) -> None:
+    rows = crawled[1]
+    flags = {path: flags_of(rows[path]) & {"garbled_screenshot"} for path in UNDECLARED}
+    assert flags_of(rows["/filled"]) == set()
+    garbled = {path for path, found in flags.items() if found}
+    assert garbled == {"/utf-8", "/utf-8-late", "/utf-8-script", "/utf-8-damaged"}
+    assert {(rows[path].charset, rows[path].charset_browser) for path in garbled} == {
+        ("utf-8", "windows-1252")
+    }
+    assert (rows["/windows-1250"].charset, rows["/windows-1250"].lang) == ("windows-1250", "pl")
 
 
 STEPS = ["wait", "robots", "open", "navigate", "load", "settle", "freeze", "elements", "screenshot",

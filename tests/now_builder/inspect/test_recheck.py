@@ -49,6 +49,25 @@ def test_right_captions_are_read_the_same(tmp_path):
     assert (found.pages, found.disagreements) == (10, [])
 
 
+def test_placeholders_and_what_is_invisible_are_passed_over_by_both(tmp_path):
+    named = "<meta name=description content='%s'>"
+    pages = [
+        (named % "&#x200B;" + named % "bread", "bread", "name"),
+        (named % "{{ text }}" + named % "bread", "bread", "name"),
+        (named % "{{ text }}" + "<meta property=og:description content=og>", "og", "og"),
+        (named % "undefined" + named % "null", "undefined", "name"),
+    ]
+    rows, members = [], []
+    for place, (html, caption, source) in enumerate(pages):
+        key = f"00000_{place:04d}"
+        row = CaptureRow(key, "http://a.test/", "", "a.test", "ok", charset="utf-8")
+        rows.append(replace(row, caption=caption, caption_source=source))
+        members.append(Capture(key, b"\x89PNG", html.encode(), []))
+    write_shard(tmp_path, 0, rows, members)
+    write_plan(tmp_path, [Planned("00000_0000", 0, "http://a.test/", "", "a.test")])
+    assert recheck(tmp_path).disagreements == []
+
+
 def test_each_wrong_caption_is_named_with_both_texts(tmp_path):
     changes = {
         "00000_0001": {"caption": "\u624b"},

@@ -1,5 +1,6 @@
 """Which captions and titles are flagged, in several languages, and which are not."""
 
+import json
 import time
 
 import pytest
@@ -24,10 +25,57 @@ def row(caption: str, **more) -> CaptureRow:
         ("Call +44 20 7946 0958 now", {"phone"}),
         ("a &amp; b", {"double_escaped"}),
         ("mail a@b.com &amp; <b>call</b>", {"email", "double_escaped", "tags"}),
+        ("{{ page.description }}", {"placeholder"}),
     ],
 )
 def test_a_caption_has_its_flags(caption: str, flags: set[str]) -> None:
     assert flags_of(row(caption)) == flags
+
+
+@pytest.mark.parametrize(
+    ("caption", "source", "candidates", "flags"),
+    [
+        ("Bread", "name", {"name": ["Bread"], "og": ["..."]}, set()),
+        ("Bread", "name", {"name": ["Bread", "undefined"]}, set()),
+        ('"Bread"', "name", {"og": ["x"], "name": ['"Bread"']}, set()),
+        ("Bread", "og", {"name": ["undefined"], "og": ["Bread"]}, {"placeholder"}),
+        ("Bread", "name", {"name": ["undefined", "Bread"]}, {"placeholder"}),
+        ("Bread", "script", {"name": ["{{ text }}"], "script": ["Bread"]}, set()),
+        ("Bread", "og", {"twitter": ['"name": [x'], "og": ["Bread"]}, set()),
+        ("a & b", "json-ld", {"json-ld": ["a &amp; b"]}, {"double_escaped"}),
+        ("a & b", "json-ld", {"json-ld": ["a & b", "c &amp; d"]}, set()),
+        ("a & b", "json-ld", {}, set()),
+        ("Хлеб", "name", {"name": ["Хлеб"]}, set()),
+    ],
+)
+def test_what_was_passed_over_or_decoded_is_flagged(
+    caption: str, source: str, candidates: dict[str, list[str]], flags: set[str]
+) -> None:
+    kept = json.dumps(candidates)
+    assert flags_of(row(caption, caption_source=source, candidates=kept)) == flags
+
+
+@pytest.mark.parametrize("candidates", [None, "", "{", "[]", '{"name": 1}', '{"name": []}'])
+def test_candidates_that_are_none_flag_nothing(candidates: str | None) -> None:
+    assert flags_of(row("Bread", caption_source="name", candidates=candidates)) == set()
+
+
+@pytest.mark.parametrize(
+    ("charset", "browser", "garbled"),
+    [
+        ("utf-8", "windows-1252", True),
+        ("utf-8", "utf-8", False),
+        ("utf-8", None, False),
+        (None, None, False),
+    ],
+)
+def test_a_screenshot_in_another_encoding_is_flagged(
+    charset: str | None,
+    browser: str | None,
+    garbled: bool,  # noqa: FBT001
+) -> None:
+    flags = flags_of(row("Хлеб", charset=charset, charset_browser=browser))
+    assert flags == ({"garbled_screenshot"} if garbled else set())
 
 
 @pytest.mark.parametrize(
@@ -104,8 +152,10 @@ def test_a_status_or_a_caption_makes_an_error_page_too() -> None:
 @pytest.mark.parametrize(
     "caption",
     ["a" * 300_000, "1" * 300_000, "a@" * 150_000, "1-" * 150_000, "<a " + "x " * 150_000,
-     "&amp" * 75_000, "404 | " * 50_000],
-    ids=["letters", "digits", "at", "dashes", "a tag", "entities", "parts"],
+     "&amp" * 75_000, "404 | " * 50_000, "{{ a " * 60_000, "[a_ " * 75_000, "null " * 60_000,
+     "a.description" * 20_000],
+    ids=["letters", "digits", "at", "dashes", "a tag", "entities", "parts", "braces", "brackets",
+         "nulls", "names"],
 )  # fmt: skip
 def test_no_caption_takes_long(caption: str) -> None:
     before = time.process_time()

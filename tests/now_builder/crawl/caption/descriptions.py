@@ -291,6 +291,91 @@ HTML: dict[str, dict[str, tuple[str, str | None]]] = {
     },
 }  # fmt: skip
 
+INVISIBLE = {
+    "zero width": "&#x200B;", "joiners": "&zwnj;&zwj;", "word joiners": "&#x2060;&#xFEFF;",
+    "a soft hyphen": "&shy; &nbsp;", "Braille": "&#x2800;", "a filler of Hangul": "&#x3164;",
+    "half a filler": "&#xFFA0;", "fillers": "&#x115F;&#x1160;", "a selector": "&#xFE0F;",
+    "bidi": "&lrm;&#x202A;&#x2066;", "a tag character": "&#xE0041;", "an object": "&#xFFFC;",
+    "a grapheme joiner": "&#x34F;", "a separator of Mongolian": "&#x180E;",
+}  # fmt: skip
+"""Descriptions of which nothing can be seen."""
+
+# Blocks of JSON-LD: name -> (block, description).
+JSON_LD: dict[str, tuple[str, str | None]] = {
+    "of an article": ('{"@type": "Article", "description": "ld"}', "ld"),
+    "in a graph": (
+        ('{"@graph": [{"@type": "Person", "description": "no"}, '
+        '{"@type": "Product", "description": "ld"}]}'), "ld"),
+    "in a graph of one": ('{"@graph": {"@type": "Recipe", "description": "ld"}}', "ld"),
+    "in a list": (
+        ('[{"@type": "WebSite", "description": "no"}, '
+        '{"@type": "BlogPosting", "description": "ld"}]'), "ld"),
+    "in lists in a list": ('[[], [[{"@type": "Course", "description": "ld"}]]]', "ld"),
+    "without a type": ('{"@context": "https://schema.org", "description": "no"}', None),
+    "of a firm": ('{"@type": "Organization", "description": "no"}', None),
+    "of a kind of firm": ('{"@type": "Corporation", "description": "no"}', None),
+    "of a firm by address": ('{"@type": "http://schema.org/Organization", "description": "no"}',
+                             None),
+    "of a firm by prefix": ('{"@type": "schema:Organization", "description": "no"}', None),
+    "of a type that is no text": ('{"@type": {"a": 1}, "description": "no"}', None),
+    "by address": ('{"@type": "https://schema.org/Article/", "description": "ld"}', "ld"),
+    "by prefix": ('{"@type": "schema:Article", "schema:description": "ld"}', "ld"),
+    "by the alias of schema.org": ('{"type": "Article", "description": "ld"}', "ld"),
+    "of several types": ('{"@type": ["Thing", "FAQPage"], "description": "ld"}', "ld"),
+    "of the page before its product": (
+        ('[{"@type": "Product", "description": "no"}, '
+        '{"@type": "CollectionPage", "description": "ld"}]'), "ld"),
+    "of the page in its article": (
+        ('{"@type": "Article", "description": "no", '
+        '"mainEntityOfPage": {"@type": "WebPage", "description": "ld"}}'), "ld"),
+    "of what the page is about": (
+        ('{"@type": "ProfilePage", "mainEntity": {"@type": "Person", "description": "ld"}}'), "ld"),
+    "of what the page is about, by its name": (
+        ('{"@graph": [{"@type": "Museum", "@id": "#a", "description": "ld"}, '
+        '{"@type": "WebPage", "mainEntity": {"@id": "#a"}}]}'), "ld"),
+    "of what the page is about, without a type": (
+        '{"@type": "WebPage", "mainEntity": {"description": "no"}}', None),
+    "of what says that it is the page's": (
+        '{"@type": "Museum", "mainEntityOfPage": "http://a.test/", "description": "ld"}', "ld"),
+    "of an author": ('{"@type": "Article", "author": {"@type": "Person", "description": "no"}}',
+                     None),
+    "of what a list names": (
+        '{"@type": "ItemList", "itemListElement": [{"@type": "Product", "description": "no"}]}',
+        None),
+    "in CDATA": ('//<![CDATA[\n{"@type": "Article", "description": "ld"}\n//]]>', "ld"),
+    "in CDATA on a line": ('//<![CDATA[{"@type": "Article", "description": "ld"}//]]>', "ld"),
+    "in bare CDATA": ('<![CDATA[{"@type": "Article", "description": "ld"}]]>', "ld"),
+    "in CDATA behind block comments": (
+        '/*<![CDATA[*/{"@type": "Article", "description": "ld"}/*]]>*/', "ld"),
+    "in a comment": (' <!-- {"@type": "Article", "description": "ld"} --> ', "ld"),
+    "with comments": (
+        '/* a } */ {"@type": "Article", // the type, "\n "description": "l//d /* */" /* b */ }',
+        "l//d /* */"),
+    "with a comment without an end": ('/* {"@type": "Article", "description": "no"}', None),
+    "with a semicolon": ('{"@type": "Article", "description": "ld"};', "ld"),
+    "with a last comma": ('{"@type": ["Article",], "description": "l,}d", }', "l,}d"),
+    "with a brace too many": ('{"@type": "Article", "description": "ld"}}', "ld"),
+    "escaped": ("{&quot;@type&quot;:&quot;Article&quot;,&quot;description&quot;:&quot;ld&quot;}",
+                "ld"),
+    "escaped, with a semicolon": (
+        "{&#34;@type&#34;:&#34;Event&#34;,&#34;description&#34;:&#34;ld&#34;};", "ld"),
+    "with quotes in entities, and a last comma": (
+        '{"@type": "Article", "description": "a &quot;b&quot;",}', 'a "b"'),
+    "with entities": ('{"@type": "Article", "description": "a &amp; b"}', "a & b"),
+    "with entities escaped twice": ('{"@type": "Article", "description": "&amp;amp;"}', "&amp;"),
+    "with what only looks like an entity": ('{"@type": "Article", "description": "?a=1&copy=2"}',
+                                            "?a=1&copy=2"),
+    "with an entity of which nothing is seen": ('{"@type": "Article", "description": "&nbsp;"}',
+                                                None),
+    "with a new line in a string": ('{"@type": "Article", "description": "a\nb"}', "a b"),
+    "with half a surrogate pair": ('{"@type": "Article", "description": "a\\ud83d"}', "a\ufffd"),
+    "with a whole surrogate pair": ('{"@type": "Article", "description": "\\ud83d\\ude00"}', "😀"),
+    "with NUL": ('{"@type": "Article", "description": "a\\u0000b"}', "ab"),
+    "broken off": ('{"@type": "Article", "description": "no', None),
+    "nested without end": ("[" * 100_000, None),
+    "nested deep": ("[" * 900 + '{"@type": "Article", "description": "ld"}' + "]" * 900, "ld"),
+}  # fmt: skip
+
 # What browsers have no opinion on: name -> (source of the page, caption, source of the caption).
 OURS: dict[str, tuple[str, str | None, str | None]] = {
     "property instead of name": ("<meta property=description content=p>", "p", "property"),
@@ -324,53 +409,46 @@ OURS: dict[str, tuple[str, str | None, str | None]] = {
         "<noscript><meta property=og:description content=no></noscript>", None, None),
     "og in a template": (
         "<template><meta property=og:description content=no></template>", None, None),
-    "JSON-LD": ('<script type="application/ld+json">{"description": "ld"}</script>',
-                "ld", "json-ld"),
-    "JSON-LD in a graph": (
-        ('<script type="application/ld+json">{"@graph": [{"@type": "Person", "description": "no"}, '
-        '{"@type": "Product", "description": "ld"}]}</script>'), "ld", "json-ld"),
-    "JSON-LD in a list": (
-        ('<script type=application/ld+json>[{"@type": "WebSite", "description": "no"}, '
-        '{"description": "ld"}]</script>'), "ld", "json-ld"),
-    "JSON-LD in CDATA": (
-        '<script type="application/ld+json">//<![CDATA[\n{"description": "ld"}\n//]]></script>',
-        "ld", "json-ld"),
-    "JSON-LD in a comment": (
-        '<script type="application/ld+json"> <!-- {"description": "ld"} --> </script>',
-        "ld", "json-ld"),
-    "JSON-LD in bare CDATA": (
-        '<script type="application/ld+json"><![CDATA[{"description": "ld"}]]></script>',
-        "ld", "json-ld"),
-    "JSON-LD in CDATA behind block comments": (
-        '<script type="application/ld+json">/*<![CDATA[*/{"description": "no"}/*]]>*/</script>',
-        None, None),
-    "JSON-LD with a new line in a string": (
-        '<script type="application/ld+json">{"description": "a\nb"}</script>', "a b", "json-ld"),
-    "JSON-LD is not HTML: entities stay": (
-        '<script type="application/ld+json">{"description": "a &amp; b"}</script>',
-        "a &amp; b", "json-ld"),
-    "JSON-LD with half a surrogate pair": (
-        '<script type="application/ld+json">{"description": "a\\ud83d"}</script>',
-        "a\ufffd", "json-ld"),
-    "JSON-LD with a whole surrogate pair": (
-        '<script type="application/ld+json">{"description": "\\ud83d\\ude00"}</script>',
-        "😀", "json-ld"),
-    "JSON-LD with NUL": (
-        '<script type="application/ld+json">{"description": "a\\u0000b"}</script>',
-        "ab", "json-ld"),
+    **{
+        f"JSON-LD {name}": (
+            f'<script type="application/ld+json">{block}</script>',
+            caption, "json-ld" if caption else None)
+        for name, (block, caption) in JSON_LD.items()
+    },
     "JSON-LD of another type": (
-        '<script type="application/json">{"description": "no"}</script>', None, None),
-    "JSON-LD broken off": (
-        '<script type="application/ld+json">{"description": "no', None, None),
-    "JSON-LD nested without end": (
-        '<script type="application/ld+json">' + "[" * 100_000 + "</script>", None, None),
+        '<script type="application/json">{"@type": "Article", "description": "no"}</script>',
+        None, None),
+    "JSON-LD in two blocks": (
+        ('<script type="application/ld+json">{"@type": "Product", "description": "no"}</script>'
+        '<script type="application/ld+json">{"@type": "WebPage", "description": "ld"}</script>'),
+        "ld", "json-ld"),
+    "JSON-LD behind a block that is none": (
+        ('<script type="application/ld+json">var a</script>'
+        '<script type="application/ld+json">{"@type": "Event", "description": "ld"}</script>'),
+        "ld", "json-ld"),
     "a description that is no text": (
-        '<script type="application/ld+json">{"description": {"@value": "no"}}</script>',
+        ('<script type="application/ld+json">{"@type": "Article", "description": {"@value": "no"}}'
+        "</script>"),
         None, None),
     "a title is no description": ("<title>no</title><h1>no</h1><p>no", None, None),
     "keywords are no description": ("<meta name=keywords content=no>", None, None),
     "an abstract is no description": ("<meta name=abstract content=no>", None, None),
     "only controls is empty": (named("\x01\x02 \x7f"), None, None),
+    **{
+        f"{name} is empty": (f"{named(text)}<meta property=og:description content=o>", "o", "og")
+        for name, text in INVISIBLE.items()
+    },
+    "what is only invisible in part": (named("&#x200B;a&#x2800;"), "\u200ba\u2800", "name"),
+    "a heart with its selector": (named("&#x2764;&#xfe0f;"), "\u2764\ufe0f", "name"),
+    "a placeholder falls back": (
+        named("{{ description }}") + "<meta property=og:description content=o>", "o", "og"),
+    "a placeholder before another by name": (named("undefined") + YES, "yes", "name"),
+    "placeholders fall further": (
+        "<meta property=og:description content='...'><meta itemprop=description content=i>",
+        "i", "itemprop"),
+    "a placeholder alone": (named("%%excerpt%%"), "%%excerpt%%", "name"),
+    "two placeholders": (
+        named("null") + "<meta property=og:description content='{{ x }}'>", "null", "name"),
 }  # fmt: skip
 
 

@@ -1,0 +1,160 @@
+"""Undeclared encodings: UTF-8 with damages, what the browser took, and what it shows."""
+
+import random
+import time
+
+import pytest
+
+from now_builder.crawl.caption.charset import decode, misread
+from now_builder.crawl.caption.describe import describe
+
+SENTENCES = {
+    "zh": "每天早上新鲜出炉的面包和蛋糕，欢迎来店里品尝",
+    "zh-TW": "每天早上新鮮出爐的麵包和蛋糕，歡迎來店裡品嚐",
+    "ja": "毎朝焼きたてのパンとケーキをお店でどうぞ",
+    "ko": "매일 아침 갓 구운 빵과 케이크를 가게에서 맛보세요",
+    "ru": "Свежий хлеб и пирожные каждое утро в нашей пекарне",
+    "uk": "Свіжий хліб і тістечка щоранку в нашій пекарні",
+    "bg": "Пресен хляб и сладкиши всяка сутрин в нашата пекарна",
+    "el": "Φρέσκο ψωμί και γλυκά κάθε πρωί στον φούρνο μας",
+    "he": "לחם טרי ועוגות בכל בוקר במאפייה שלנו",
+    "ar": "خبز طازج وكعك كل صباح في مخبزنا",
+    "fa": "نان تازه و شیرینی هر روز صبح در نانوایی ما",
+    "th": "ขนมปังสดและเค้กทุกเช้าที่ร้านของเรา",
+    "hi": "हमारी बेकरी में हर सुबह ताज़ी रोटी और केक",
+    "vi": "Bánh mì nóng và bánh ngọt mỗi sáng tại tiệm của chúng tôi",
+    "pl": "Świeży chleb i ciasta każdego ranka w naszej piekarni, także w święta",
+    "cs": "Čerstvý chléb a koláče každé ráno v naší pekárně",
+    "hu": "Friss kenyér és sütemény minden reggel a pékségünkben",
+    "tr": "Fırınımızda her sabah taze ekmek, çörek ve börek",
+    "lt": "Kiekvieną rytą šviežia duona ir pyragai mūsų kepykloje",
+    "de": "Frisches Brot für jeden Morgen, Brötchen und süße Törtchen",
+    "fr": "Du pain frais et des gâteaux préparés chaque matin à la boulangerie",
+    "es": "Pan recién hecho cada mañana, también en días festivos",
+    "sv": "Nybakat bröd och kakor på vårt bageri från tidig morgon, även på söndagar",
+}
+LEGACY = {
+    "zh": ["gbk"], "zh-TW": ["big5"], "ja": ["shift_jis", "euc-jp"], "ko": ["euc-kr"],
+    "ru": ["windows-1251", "koi8-r", "iso-8859-5"], "uk": ["windows-1251", "koi8-u"],
+    "bg": ["windows-1251"], "el": ["windows-1253", "iso-8859-7"], "he": ["windows-1255"],
+    "ar": ["windows-1256"], "fa": ["windows-1256"], "th": ["windows-874"],
+    "pl": ["windows-1250", "iso-8859-2"], "cs": ["windows-1250", "iso-8859-2"],
+    "hu": ["windows-1250"], "tr": ["windows-1254"], "lt": ["windows-1257"], "de": ["windows-1252"],
+    "fr": ["windows-1252", "macintosh"], "es": ["windows-1252"], "sv": ["windows-1252"],
+}  # fmt: skip
+_CODECS = {"windows-874": "cp874", "macintosh": "mac_roman"}
+STRAY = [b"\xa0", b"\x92", b"\xff", b"\x80", b"\xe9", b"\xc3", b"\xf0"]
+
+
+def page(description: bytes, text: str, codec: str) -> bytes:
+    body = f"<title>Bakery</title></head><body><h1>{text}</h1><p>{text}".encode(codec, "ignore")
+    return b'<html><head><meta name=description content="' + description + b'">' + body
+
+
+def damaged(text: str, rng: random.Random) -> bytes:
+    """A text in UTF-8: cut within a character, a byte lost, one put in, or another one."""
+    content = text.encode()
+    inner = [at for at, byte in enumerate(content) if byte & 0xC0 == 0x80]
+    at, kind = rng.choice(inner), rng.randrange(4)
+    if kind == 0:
+        return content[:at]
+    put = b"" if kind == 1 else rng.choice(STRAY)
+    return content[:at] + put + content[at + (kind != 2) :]
+
+
+@pytest.mark.parametrize("language", SENTENCES)
+def test_utf_8_with_a_damage_stays_utf_8(language: str) -> None:
+    text, rng = SENTENCES[language], random.Random(language)
+    for _ in range(25):
+        description = damaged(text, rng)
+        found = describe(page(description, text, "utf-8"), "text/html", "windows-1252")
+        assert (found.charset, found.charset_source) == ("utf-8", "utf-8"), description
+        assert found.caption == " ".join(description.decode("utf-8", "replace").split())
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "Más abajo, a la derecha, la tradici".encode() + b'\xc3"><p>casa',
+        "<p>Größe, gr".encode() + b"\xc3</p>",
+        "儿童服装商店，全国配".encode() + b'\xe9\x80"><p>shop',
+        "Лавка ".encode() + b"\xd0<p>" + "и ещё".encode() + b"\xff",
+    ],
+)
+def test_little_utf_8_is_enough(content: bytes) -> None:
+    assert decode(content, None).charset == "utf-8"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"caf\xe9",
+        b"caf\xe9 \xc3\xa9t\xe9 d\xe9j\xe0 vu",
+        b"\xabCAF\xc9\xbb, d\xe9j\xe0",
+        b"It\x92s",
+    ],
+)
+def test_what_is_utf_8_by_accident_is_not(content: bytes) -> None:
+    assert decode(content, None, "windows-1252").source == "browser"
+
+
+@pytest.mark.parametrize(
+    ("language", "label"), [(name, label) for name, labels in LEGACY.items() for label in labels]
+)
+def test_an_undeclared_encoding_is_the_browsers(language: str, label: str) -> None:
+    text, codec = SENTENCES[language], _CODECS.get(label, label)
+    encoded = text.encode(codec, "ignore")
+    found = describe(page(encoded, text, codec), "text/html", label)
+    assert (found.charset, found.charset_source) == (label, "browser")
+    assert found.caption == " ".join(encoded.decode(codec).split())
+    assert decode(page(encoded, text, codec), None).charset != "utf-8"
+
+
+@pytest.mark.parametrize("browser", ["no-such-encoding", "", None])
+def test_without_a_browser_that_knows_the_encoding_is_guessed(browser: str | None) -> None:
+    content = page(SENTENCES["zh"].encode("gbk"), SENTENCES["zh"], "gbk")
+    assert decode(content, None, browser).source == "detected"
+
+
+def test_a_declaration_comes_before_the_browser() -> None:
+    content = b"<meta charset=gbk>" + SENTENCES["zh"].encode("gbk")
+    assert decode(content, None, "windows-1252").source == "meta"
+    assert decode(b"<p>plain", None, "windows-1252").charset == "utf-8"
+
+
+@pytest.mark.parametrize("language", SENTENCES)
+@pytest.mark.parametrize("browser", ["windows-1252", "windows-1250", "windows-1257", "iso-8859-2"])
+def test_undeclared_utf_8_is_misread(language: str, browser: str) -> None:
+    shown = SENTENCES[language].encode().decode(browser.replace("windows-", "cp"), "ignore")
+    assert misread(["Bakery", shown], "utf-8", browser)
+
+
+@pytest.mark.parametrize(
+    ("seen", "charset", "browser", "there"),
+    [
+        (["plain text"], "utf-8", "windows-1252", False),
+        ([], "utf-8", "windows-1252", False),
+        (["© 2024 café"], "utf-8", "windows-1252", False),  # entities, or put there by a script
+        (["Свежий хлеб"], "utf-8", "windows-1252", False),  # put there by a script
+        (["Â© 2024"], "utf-8", "windows-1252", True),
+        (["ÃƒÂ©"], "windows-1252", "windows-1252", False),  # the page itself has it so
+        (["Ñâåæèé õëåá"], "windows-1251", "windows-1252", True),  # declared far below
+        (["Ð"], "utf-8", "unknown", False),
+    ],
+)
+def test_only_what_reads_otherwise_is_misread(
+    seen: list[str],
+    charset: str,
+    browser: str,
+    there: bool,  # noqa: FBT001
+) -> None:
+    assert misread(seen, charset, browser) is there
+
+
+@pytest.mark.parametrize(
+    "piece", [b"\xff", b"\xff ", b"\xd0\xa0 ", b"a\xc3 ", b"\xe4\xb8 \xe4\xb8\xad"]
+)
+def test_no_bytes_take_long(piece: bytes) -> None:
+    before = time.process_time()
+    decode(piece * (3_000_000 // len(piece)), None, "windows-1252")
+    assert time.process_time() - before < 10
