@@ -52,16 +52,25 @@ _ALL_OF_IT = re.compile(
     r"""
     (?:[\s"'.,:;|/()–—-]*+ (?: \b(?:undefined|null|none|nil|true|false|n/a|nan)\b
         | [{<\[] \$?[\w.:-]+ [}>\]] | %(?:\d\$)?[sd]\b | [%@]\w+[%@] | \$[a-z_]\w*\$? ))+ \W*
-    | (?-i:Array)
-    | [\w.:-]*(?:description|excerpt)[\w.:-]*
+    | (?-i:Array) | <!--.* | [\w.:-]*(?:description|excerpt)[\w.:-]*
     | (?:(?:this|is|your|my|the|a|site|website|page|meta|default|enter|insert)\ )* description
         (?:\ (?:goes\ )?here)? \W*
-    | [(!+;]*+ (?:function\s*\w*\( | (?:(?:var|let|const)\ )? [a-z0-9_$.]+
-        (?:\([^()]*\)\s* | \ ?=\ ?(?:["'\[{(\d]|[\w$.]+\s*\|\|) .*) ; ) .*
     """,
     re.VERBOSE | re.IGNORECASE | re.DOTALL,
 )
-"""Values that are none, a placeholder and nothing else, the name of a text, statements."""
+"""Values that are none, a placeholder and nothing else, the name of a text."""
+
+_CODE = re.compile(
+    r"""
+    (?:[.\#][\w-]|:root) [^{}]*+ \{ \s*[\w-]+\s*: [^{}]+ (?:[;}]|\Z)
+    | @(?:media|font-face)\b [^{}]*+ \{
+    | (?:\$|jQuery)[.(] .* [)}];
+    | [(!+;]*+ (?:function\s*\w*\( .* | (?:(?:var|let|const)\ )? [a-z0-9_$.]+
+        (?:\([^()]*\)\s* | \ ?=\ ?(?:["'\[{(\d]|[\w$.]+\s*\|\|) .*) ) ;
+    """,
+    re.VERBOSE | re.IGNORECASE | re.DOTALL,
+)
+"""What a style sheet or a script begins with."""
 
 ODDITIES = ("double_escaped", "tags", "zero_width", "bidi", "replacement", "placeholder")
 """What :func:`oddities` may find; all but the last two can be mended."""
@@ -82,7 +91,7 @@ def is_placeholder(text: str) -> bool:
     text = text[:_START]
     if not text or _WORDS.search(text) is None:
         return bool(text)
-    return bool(_LEFT_OVER.search(text) or _ALL_OF_IT.fullmatch(text))
+    return bool(_LEFT_OVER.search(text) or _ALL_OF_IT.fullmatch(text) or _CODE.match(text))
 
 
 def oddities(text: str) -> frozenset[str]:

@@ -227,6 +227,9 @@ _NO_JSON = re.compile(
     r"|<!\[CDATA\[|\]\]>|<!--|-->|/\*(?:.*?\*/|.*)|//[^\n]*",
     re.DOTALL,
 )
+_ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|([^\"\\/bfnrtu])|(.))", re.DOTALL)
+"""``\\x27`` and ``\\'``, which are of scripts, and what JSON has."""
+
 _LAST_COMMA = re.compile(rf"{_STRING}|,(?=\s*[}}\]])", re.DOTALL)
 _JSON = json.JSONDecoder(strict=False)
 
@@ -255,14 +258,22 @@ def _of_json_ld(scripts: Iterable[str]) -> Iterator[str]:
 
 
 def _read_json(text: str) -> Any:
-    """Read the JSON of a script; what is none is read without comments, CDATA and last commas."""
+    """Read the JSON of a script; what is none is read without what JSON has not.
+
+    That is comments, CDATA, last commas, escapes of scripts, entities around strings.
+    """
     with suppress(ValueError, RecursionError):
         return json.loads(text, strict=False)
     for source in (text, unescape(text)):
         mended = _LAST_COMMA.sub(r"\1", _NO_JSON.sub(r"\1", source)).lstrip("\ufeff; \t\r\n")
+        mended = _ESCAPE.sub(_json_escape, mended)
         with suppress(ValueError, RecursionError):
             return _JSON.raw_decode(mended)[0]
     return None
+
+
+def _json_escape(match: re.Match[str]) -> str:
+    return rf"\u00{match[1]}" if match[1] else match[2] or match[0]
 
 
 def _things(value: Any) -> Iterator[dict[str, Any]]:

@@ -71,6 +71,9 @@ u0420u043eu0437u044b  %D0%A0%D0%BE
 <script async src="https://ads.test/a.js"></script>
 google_ad_client = "ca-pub-1"; google_ad_slot = "2";
 var cpro_id = "u1234567";  OA_show(12);  var _hmt = _hmt || [];  (function(){var a=1;})();
+jQuery(function($){ $("a").attr("target", "_blank"); });  $(document).ready(function(){ a(); });
+.stk-a1b2 { background-color: #fff !important; } Bread  @media (max-width: 9px) { .a { top: 0 } }
+<!-- DESCRIPTION -->
 googletag.cmd.push(function() { });  <!-- wp:paragraph --> Bread
 /*! elementor - v3 */ .a{padding:0}
 """
@@ -91,6 +94,7 @@ The <script> HTML element is used to embed executable code
 How to write <!-- comments --> in HTML
 How to add adsbygoogle.js to a page
 Apples (red); pears (green); plums (blue);
+.NET apps and {braces}  #bread and {butter} from 9:00; open daily
 C:\users\name and \usr
 Lorem Ipsum is simply dummy text of the printing industry
 Read https://bread.test/%E6%96%87%E7%AB%A0 first

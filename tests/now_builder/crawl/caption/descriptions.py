@@ -370,6 +370,9 @@ JSON_LD: dict[str, tuple[str, str | None]] = {
     "with a new line in a string": ('{"@type": "Article", "description": "a\nb"}', "a b"),
     "with half a surrogate pair": ('{"@type": "Article", "description": "a\\ud83d"}', "a\ufffd"),
     "with a whole surrogate pair": ('{"@type": "Article", "description": "\\ud83d\\ude00"}', "😀"),
+    "with escapes of scripts": (
+        r"""{"@type": "Article", "description": "It\x27s \'C\x2b\x2b\' \u00e9 \\x27"}""",
+        r"It's 'C++' é \x27"),
     "with NUL": ('{"@type": "Article", "description": "a\\u0000b"}', "ab"),
     "broken off": ('{"@type": "Article", "description": "no', None),
     "nested without end": ("[" * 100_000, None),
