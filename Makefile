@@ -29,6 +29,7 @@ test-slow: setup wheel ## long kills, soaks and grids
 	  $(WHEEL_ENV)/bin/python -m pytest -m "slow"
 
 test-detectron2: ## detectron2 in the detector; PYTHON=… has it and this project's packages
+	$(PYTHON) -c "import detectron2"
 	$(TEST_ENV) PYTHONPATH="$(CURDIR)" \
 	  $(PYTHON) -m pytest -m detectron2 tests/now_builder/detect
 

@@ -31,9 +31,9 @@ from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.features import REGIONS, FeatureBatch
 from now_builder.formats.io import sha256_of
 from now_builder.formats.shard import HEIGHT, WIDTH
+from now_builder.missing_package import INSTALL_DETECTRON2
 
 PREFIX = "detectron2:"
-INSTALL = "pip install --no-build-isolation git+https://github.com/facebookresearch/detectron2"
 
 _RANDOM = "random"
 _PROPOSALS = 300
@@ -54,7 +54,7 @@ def detectron2_module(name: str) -> Any:
     except ImportError as error:
         missing = error.name == "detectron2"
         found = "not installed" if missing else f"cannot be imported ({error!s:.200})"
-        raise ConfigError(f"detectron2: {found}; {INSTALL}") from None
+        raise ConfigError(f"detectron2: {found}; {INSTALL_DETECTRON2}") from None
 
 
 @dataclass(frozen=True, slots=True)

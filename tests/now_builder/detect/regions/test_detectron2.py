@@ -14,6 +14,7 @@ from torchvision.ops import nms
 from now_builder.detect.base import Page, TextBox
 from now_builder.detect.boxes import clip, windows
 from now_builder.detect.model.clip_resnet import AttentionPool
+from now_builder.detect.model.proposals import PageMaps
 from now_builder.detect.model.text_encoder import HashedNgrams
 from now_builder.detect.model.weights import read_card, to_prompts
 from now_builder.detect.pixels import decode_screenshot
@@ -27,14 +28,17 @@ from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.features import SOURCES, open_features
 from now_builder.formats.io import sha256_of
 from now_builder.formats.shard import read_captures
+from now_builder.missing_package import INSTALL_DETECTRON2
 
 needs_detectron2 = pytest.mark.detectron2
 pytestmark = pytest.mark.filterwarnings("ignore:torch.meshgrid", "ignore:.*jit.script")
+UNUSED = PageMaps(torch.zeros(1, 1, 1, 1), ())
+"""Maps of our own model, which detectron2 does not look at."""
 
 
 def test_without_detectron2_one_line_says_how_to_get_it(drawn, weights, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "detectron2", None)
-    expected = f"^detectron2: not installed; {re.escape(detectron.INSTALL)}$"
+    expected = f"^detectron2: not installed; {re.escape(INSTALL_DETECTRON2)}$"
     for given in (None, weights):
         settings = DetectSettings(regions="detectron2:config.yaml@random", weights=given)
         with pytest.raises(ConfigError, match=expected):
@@ -328,7 +332,7 @@ def test_boxes_are_those_that_detectron2_itself_finds(drawn, models, tmp_path, o
     upstream = engine.DefaultPredictor(config)
     size = (360, 640)
     source = detectron.Detectron2Boxes(network_for(path, weights))
-    found = source.propose(PageBatch(pages, images, torch.zeros(2, 1, 1, 1), size))
+    found = source.propose(PageBatch(pages, images, UNUSED, size))
     assert source.kind == "external"
     for ours, picture in zip(found, images, strict=True):
         bgr = np.ascontiguousarray(picture.permute(1, 2, 0).numpy()[:, :, ::-1])
@@ -372,7 +376,9 @@ def test_in_bfloat16_features_point_where_they_did(drawn, models, tmp_path, head
     check(half, 1)
     assert half.regions.dtype == np.float32
     assert not np.array_equal(half.regions[0], full)
-    cosine = torch.nn.functional.cosine_similarity(*map(torch.from_numpy, (half.regions[0], full)))
+    cosine = torch.nn.functional.cosine_similarity(
+        torch.from_numpy(half.regions[0]), torch.from_numpy(full)
+    )
     assert cosine.min() > 0.99
 
 
@@ -398,7 +404,7 @@ def test_a_model_of_another_architecture_gives_boxes():
     recipe.config.MODEL.RETINANET.SCORE_THRESH_TEST = 0.0
     network = detectron.Network(recipe, torch.device("cpu"))
     images = torch.zeros(1, 3, 640, 360, dtype=torch.uint8)
-    batch = PageBatch([Page("a")], images, torch.zeros(1, 1, 1, 1), (180, 320))
+    batch = PageBatch([Page("a")], images, UNUSED, (180, 320))
     (found,) = detectron.Detectron2Boxes(network).propose(batch)
     assert len(found.boxes) > 0
     assert (found.boxes[:, 2:] <= torch.tensor([180.0, 320.0])).all()
@@ -461,7 +467,7 @@ def test_a_model_without_one_box_predictor_gives_boxes_alone(tmp_path):
     with pytest.raises(ConfigError, match=r"with CascadeROIHeads: .* --weights"):
         detectron.Detectron2Detector(network, {})
     images = torch.zeros(1, 3, 1280, 720, dtype=torch.uint8)
-    batch = PageBatch([Page("a")], images, torch.zeros(1, 1, 1, 1), (720, 1280))
+    batch = PageBatch([Page("a")], images, UNUSED, (720, 1280))
     with torch.inference_mode():
         assert len(detectron.Detectron2Boxes(network).propose(batch)) == 1
 
@@ -558,7 +564,7 @@ def test_prompts_come_from_a_trained_detector_or_a_text_encoder(weights, tmp_pat
         "heading",
     ]
     own = network_for(config).predictor
-    torch.testing.assert_close(own.prompts, to_prompts(read_card(trained)))
+    torch.testing.assert_close(own.prompts, to_prompts(read_card(weights)))
     names = ", CLASSES: [[cat, 猫], [dog, 狗]], TEXT_ENCODER: 'hash:1'"
     two = apt_config(tmp_path, "fpn", names)
     with pytest.raises(ConfigError, match=r"prompts of 2 classes, .*NUM_CLASSES is 18"):
