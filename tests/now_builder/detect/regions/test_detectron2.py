@@ -5,6 +5,7 @@ import re
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -290,8 +291,9 @@ def test_where_little_is_proposed_windows_go_through_the_same_head(
 def test_heads_that_pool_by_attention_give_what_they_pool(drawn, models, tmp_path):
     """As RegionCLIP's: the shared transform, CLIP's attention pooling, then the predictor."""
     modeling = pytest.importorskip("detectron2.modeling")
+    base: Any = modeling.roi_heads.Res5ROIHeads
 
-    class AttentionROIHeads(modeling.roi_heads.Res5ROIHeads):
+    class AttentionROIHeads(base):
         def __init__(self, *args, **kwargs):
             super().__init__(*args, **kwargs)
             self.attnpool = AttentionPool(7, 256, 8, 256)
