@@ -427,6 +427,33 @@ def test_a_config_may_name_its_own_weights(models, tmp_path):
 
 @needs_detectron2
 @pytest.mark.parametrize(
+    ("name", "more"),
+    [
+        ("final.pth?dl=1", {}),
+        ("run #3?.pth", {}),
+        ("best.pth", {"best": np.float64(71.5), "losses": np.ones(3, np.float32)}),
+        ("best.pth", {"iteration": np.int64(9), "kept": np.array([True])}),
+    ],
+)
+def test_names_of_downloads_and_arrays_beside_the_tensors_are_read(models, tmp_path, name, more):
+    config, weights = models["fpn"]
+    state = torch.load(weights)["model"]
+    torch.save({"model": state} | more, tmp_path / name)
+    config = shutil.copy(config, tmp_path / "config.yaml?dl=1")
+    found = network_for(config, tmp_path / name).model.state_dict()
+    assert all(torch.equal(found[key], value) for key, value in state.items())
+
+
+@needs_detectron2
+def test_what_else_a_checkpoint_holds_is_named(models, tmp_path):
+    config, weights = models["fpn"]
+    torch.save(torch.load(weights) | {"folder": tmp_path}, tmp_path / "mine.pth")
+    with pytest.raises(FormatError, match=r"mine\.pth: not a readable .* pathlib\.PosixPath"):
+        network_for(config, tmp_path / "mine.pth")
+
+
+@needs_detectron2
+@pytest.mark.parametrize(
     ("regions", "message"),
     [
         ("nowhere.yaml@random", "neither a YAML file nor the name of one"),
