@@ -219,7 +219,7 @@ def by_kind(process: subprocess.Popen[bytes]) -> Counter[str]:
         time.sleep(0.05)
     total: Counter[str] = Counter()
     for kind, seconds in last.values():
-        total[kind] += seconds  # type: ignore[assignment] - seconds may be counted as well
+        total[kind] += seconds
     return total
 
 

@@ -106,7 +106,8 @@ def loaded(make_data: Callable[[], Any]) -> Callable[[], None]:
 
     def read() -> None:
         data = make_data()
-        for _ in DataLoader(data, BATCH, shuffle=True, collate_fn=ReleaseDataset.collate):
+        collate: Any = ReleaseDataset.collate  # of a batch that was read as a whole
+        for _ in DataLoader(data, BATCH, shuffle=True, collate_fn=collate):
             pass
 
     return read

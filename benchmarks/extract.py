@@ -34,7 +34,7 @@ from torchvision.ops import box_iou, nms, roi_align
 from now_builder.detect import boxes as geometry
 from now_builder.detect.base import Page
 from now_builder.detect.model.apt import PAPER, TINY, AptDetector, ModelConfig
-from now_builder.detect.model.inference import choose_precision, to_inference
+from now_builder.detect.model.inference import Computed, choose_precision, to_inference
 from now_builder.detect.model.proposals import PageMaps
 from now_builder.detect.model.text_boxes import dom_text_boxes, embed_text_boxes, linked_embeddings
 from now_builder.detect.model.text_encoder import TextEncoder, make_text_encoder
@@ -137,11 +137,12 @@ def drawn(count: int, seed: int = 0) -> list[Capture]:
         while y < HEIGHT - 160:
             colour = tuple(draw.randrange(230) for _ in range(3))
             if draw.random() < 0.4:
-                box = (24, y, draw.randrange(200, WIDTH), y + draw.randrange(60, 300))
+                right, bottom = draw.randrange(200, WIDTH), y + draw.randrange(60, 300)
+                box = (24.0, float(y), float(right), float(bottom))
                 pen.rectangle(box, fill=colour)
                 pen.ellipse((60, y + 10, 120, y + 50), fill=colour[::-1])
-                elements.append(Element(tuple(map(float, box)), "img", "img"))
-                y = box[3] + 16
+                elements.append(Element(box, "img", "img"))
+                y = bottom + 16
             else:
                 text = " ".join(f"{draw.randrange(10**6):x}" for _ in range(draw.randrange(2, 7)))
                 font = ImageFont.load_default(draw.choice([22, 30, 44]))
@@ -284,7 +285,7 @@ def compare(
     plain: Plain,
     captures: Sequence[Capture],
     device: torch.device,
-    precision: str,
+    precision: Computed,
     proposals: int,
     options: argparse.Namespace,
 ) -> None:

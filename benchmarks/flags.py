@@ -12,11 +12,13 @@ from collections import Counter
 from functools import lru_cache
 from itertools import product
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from leaderboard.core.tracks import ScoredSplit
 from leaderboard.metrics import count_ranks, expected_hits, recalls
 from leaderboard.scoring.checks import Known, check_matrix
 from leaderboard.scoring.evaluate import read_standard, score
@@ -68,7 +70,7 @@ def submissions(folder: Path, releases: Path) -> None:
     """Print which submissions in a folder are flagged, scored on the releases in another one."""
     galleries = {}
     for path in releases.glob("**/pairs.parquet"):
-        for split, track in product(("dev", "test"), TOKENIZERS):
+        for split, track in product(get_args(ScoredSplit), TOKENIZERS):
             with contextlib.suppress(NowError):
                 print_ = read_gallery(path.parent, split, track).fingerprint
                 galleries[print_] = path.parent

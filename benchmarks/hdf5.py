@@ -47,7 +47,7 @@ def write_raw(path: Path, pieces: Sequence[np.ndarray]) -> None:
     """Write arrays one behind the other, and sync."""
     with path.open("wb") as file:
         for piece in pieces:
-            file.write(memoryview(piece).cast("B"))
+            file.write(piece.data.cast("B"))
         file.flush()
         os.fsync(file.fileno())
 

@@ -139,7 +139,7 @@ def labels(folder: Path, kind: str) -> pd.DataFrame:
     if kind == "topic":
         return topics(folder)
     plan = read_split(folder / "captures" / "split.toml")
-    rows = []
+    rows: list[tuple[str, str, str]] = []
     for row in read_rows(folder / "captures"):
         if row.status == "ok" and kind == "language" and row.lang not in (None, "und"):
             rows.append((row.key, plan.pool_of(row.site, row.key), row.lang))

@@ -52,7 +52,7 @@ def commands(folder: Path, address: str) -> Iterator[tuple[str, list[str | Path]
     ], captures  # fmt: skip
     yield "detect", ["now-builder", "detect", captures, features], features
     yield "tokenize", ["now-builder", "tokenize", captures, tokens, "--bert", "learn"], tokens
-    package = ["now-builder", "package", captures, features, tokens, release]
+    package: list[str | Path] = ["now-builder", "package", captures, features, tokens, release]
     yield "package", [*package, "--matched", folder / "truth.parquet"], release
     yield "verify", ["now-builder", "verify", release], folder / "none"
     yield "report", ["now-builder", "report", release, "--captures", captures, "-o", report], report

@@ -28,7 +28,7 @@ from torch.nn import functional
 from pc2_baseline.networks.codes import CaptionCodes, ImageCodes
 from pc2_baseline.networks.fused import unit
 from pc2_baseline.networks.onednn_products import fast_float32
-from pc2_baseline.networks.similarity import MemoryBudget, SafSimilarity, SgrSimilarity, Similarity
+from pc2_baseline.networks.similarity import MemoryBudget, SafSimilarity, SgrSimilarity
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,7 @@ SIZES = {
 }
 WAYS = ("loop", "loop, oneDNN", "ours, fp32", "ours, bf16")
 LAYERS = 3
+Reasoner = SafSimilarity | SgrSimilarity
 
 
 def lengths_of(size: Size) -> list[int]:
@@ -68,7 +69,7 @@ def l2norm(x: Tensor, dim: int) -> Tensor:
     return x / (x.pow(2).sum(dim, keepdim=True).sqrt() + 1e-8)
 
 
-def plain_loop(net: Similarity, images: ImageCodes, captions: CaptionCodes) -> Tensor:
+def plain_loop(net: Reasoner, images: ImageCodes, captions: CaptionCodes) -> Tensor:
     """One caption at a time against all images: what the field's code does."""
     columns = []
     for row, length in enumerate(captions.lengths.tolist()):
@@ -107,10 +108,10 @@ def operations(size: Size) -> float:
     return 6.0 * words * (attention + size.dim * size.node + LAYERS * graph)
 
 
-def make(size: Size, precision: str) -> tuple[Similarity, ImageCodes, CaptionCodes]:
+def make(size: Size, way: str) -> tuple[Reasoner, ImageCodes, CaptionCodes]:
     """Draw weights and encoded inputs: the same in every process."""
     torch.manual_seed(0)
-    budget = MemoryBudget(size.chunk_mb, size.keep_mb, precision)
+    budget = MemoryBudget(size.chunk_mb, size.keep_mb, "bf16" if way.endswith("bf16") else "fp32")
     sgr = (
         SafSimilarity(size.dim, size.node, budget)
         if size.kind == "saf"
@@ -130,7 +131,7 @@ def make(size: Size, precision: str) -> tuple[Similarity, ImageCodes, CaptionCod
 def measure(way: str, size: Size, repeat: int, pipe: Connection) -> None:
     """Time one way of scoring and send the figures, its scores and gradients."""
     torch.set_num_threads(size.threads)
-    sgr, images, captions = make(size, way[-4:] if way.startswith("ours") else "fp32")
+    sgr, images, captions = make(size, way)
     score = plain_loop if way.startswith("loop") else type(sgr).__call__
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     seconds = []

@@ -88,10 +88,9 @@ def make_captures(folder: Path, rows: int) -> list[str]:
         site = f"s{number % SITES}.test"
         url = f"http://{site}/{number}"
         key = f"{number // SHARD:05d}_{number % SHARD:04d}"
-        named = {"url": url, "url_canonical": url, "site": site}
         found.append(
             CaptureRow(
-                key, **named, status="ok", final_url=url, http_status=200, caption=caption,
+                key, url, url, site, "ok", final_url=url, http_status=200, caption=caption,
                 caption_source="name", lang=lang, phash=f"{number:016x}", title=f"Page {number}",
                 fetched_at="2026-01-01T00:00:00+00:00",
             )

@@ -213,7 +213,7 @@ def bench_bert(bench: Bench, folder: Path) -> None:
 
 def peak(captures: Path) -> str:
     """Run the whole stage in one process, and give its peak."""
-    arguments = [sys.executable, __file__, "--memory", captures]
+    arguments = [sys.executable, __file__, "--memory", str(captures)]
     return subprocess.run(arguments, capture_output=True, text=True, check=True).stdout.strip()
 
 

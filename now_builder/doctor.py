@@ -13,6 +13,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from now_builder.chromium import find_chromium
+from now_builder.missing_package import INSTALL_DETECTRON2
 from now_builder.tessdata import debian_package, find_tessdata
 
 _log = logging.getLogger(__name__)
@@ -76,12 +77,7 @@ _PYTHON = (
     ("tokenizers", "tokenize", False, "pip install 'noise-of-web[tokenize]'"),
     ("transformers", "tokenize and detect", False, "pip install 'noise-of-web[tokenize]'"),
     ("tesserocr", "detect --text-source ocr", False, "pip install 'noise-of-web[ocr]'"),
-    (
-        "detectron2",
-        "an optional detector",
-        False,
-        "pip install --no-build-isolation git+https://github.com/facebookresearch/detectron2",
-    ),
+    ("detectron2", "an optional detector", False, INSTALL_DETECTRON2),
 )
 
 GPU = "GPU"

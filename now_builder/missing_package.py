@@ -5,6 +5,12 @@ from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, requires
 
 DISTRIBUTION = "noise-of-web"
+INSTALL_DETECTRON2 = (
+    'pip install "setuptools>=70.1" && '
+    "pip install --no-build-isolation git+https://github.com/facebookresearch/detectron2"
+)
+"""detectron2 is on no registry; older versions of setuptools cannot make its wheel."""
+
 _DISTRIBUTIONS = {
     "bs4": "beautifulsoup4",
     "phonenumbers": "phonenumberslite",

@@ -82,7 +82,16 @@ def _turn(file: str) -> int:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with what takes long, so that no worker is left alone with it at the end."""
+    """Begin with what takes long, so that no worker is left alone with it at the end.
+
+    Raises:
+        pytest.UsageError: If a test asks for a fixture that there is not, also if its marker is not
+            chosen.
+    """
+    for item in items:
+        asked = item._fixtureinfo
+        if missing := {*asked.names_closure} - {*asked.name2fixturedefs, "request"}:
+            raise pytest.UsageError(f"{item.nodeid}: no fixture {', '.join(sorted(missing))}")
     items.sort(key=lambda item: _turn(item.nodeid.split("::", 1)[0]))
 
 

@@ -198,7 +198,8 @@ def planted(losses: np.ndarray, seed: int) -> Division:
 def pair_set(check: Check, regions: Any, pairs: int) -> PairSet:
     """Make pairs of images from all over the features, with captions of NoW's lengths."""
     draw = np.random.default_rng(1)
-    size = replace(SIZES["now"], batch=pairs, **({"mean_words": 6} if check.tiny else {}))
+    size = replace(SIZES["now"], batch=pairs)
+    size = replace(size, mean_words=6) if check.tiny else size
     captions = [draw.integers(4, VOCABULARY, length + 2) for length in lengths_of(size)]
     image_of = draw.choice(len(regions), pairs, replace=False)
     return PairSet(regions, captions, "made up", check.device, image_of)

@@ -6,13 +6,14 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from benchmarks.extract import PLAIN_PROPOSALS, Ours, Plain, draw_model, drawn, flops_of
 from benchmarks.gpu.machine import Check, measure_ceilings
 from benchmarks.gpu.report import Goal
 from now_builder.detect.model.apt import PAPER, TINY
-from now_builder.detect.model.inference import to_inference
+from now_builder.detect.model.inference import Computed, to_inference
 from now_builder.detect.model.text_encoder import make_text_encoder
 from now_builder.detect.pixels import decode_screenshot
 from now_builder.detect.settings import DetectSettings
@@ -32,7 +33,7 @@ KEEPS_UP = 10.0
 def run(check: Check) -> None:
     """Draw pages, then time the plain loop, ours in its variants, decoding and writing."""
     config = TINY if check.tiny else PAPER
-    halves = ("bf16",) if check.device.type == "cpu" else ("bf16", "fp16")
+    halves: tuple[Computed, ...] = ("bf16",) if check.device.type == "cpu" else ("bf16", "fp16")
     ceilings = measure_ceilings(check, ("fp32", *halves))
     pages = drawn(2 if check.tiny else DRAWN)
     many = pages if check.tiny else repeated(pages, REPEATED)
@@ -58,8 +59,8 @@ def run(check: Check) -> None:
             if not written:
                 written = True
                 time_writing(check, ours.once(pages[: ours.batch]), ours)
-                check.profile(f"{label}: a batch of {ours.batch}",
-                              lambda ours=ours: ours.once(pages[: ours.batch]))  # fmt: skip
+                work = partial(ours.once, pages[: ours.batch])
+                check.profile(f"{label}: a batch of {ours.batch}", work)
 
 
 def repeated(pages: Sequence[Capture], times: int) -> list[Capture]:

@@ -15,7 +15,6 @@ import numpy as np
 import torch
 import torchvision
 from torch import Tensor
-from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.gpu.report import Figure, Goal, Report, Table
@@ -115,12 +114,12 @@ class Check:
         except RuntimeError as error:  # a machine may not let its counters be read
             self.add(f"profile: {title}", None, "", note=str(error)[:200])
             return
-        wanted = DeviceType.CUDA if on_gpu else DeviceType.CPU
+        wanted = "CUDA" if on_gpu else "CPU"
         spent = [
             (event.key, event.count, event.self_device_time_total if on_gpu
              else event.self_cpu_time_total)
             for event in recorded.key_averages()
-            if event.device_type == wanted
+            if event.device_type.name == wanted
         ]  # fmt: skip
         total = sum(us for *_, us in spent) or 1.0
         ordered = sorted(spent, key=lambda row: -row[2])[:KERNELS]

@@ -38,8 +38,10 @@ def run(check: Check) -> None:
         if not told.exists():
             raise RuntimeError(f"pytest exited {done.returncode} before it ran a test")
         cases = list(ET.parse(told).getroot().iter("testcase"))  # noqa: S314 - pytest wrote it
-    rows = [[_outcome(case), case.get("name", ""), float(case.get("time", 0)), _why(case)]
-            for case in cases]  # fmt: skip
+    rows: list[list[str | float]] = [
+        [_outcome(case), case.get("name", ""), float(case.get("time", 0)), _why(case)]
+        for case in cases
+    ]
     for kind in ("passed", "failed", "skipped"):
         check.add(f"tests {kind}", sum(row[0] == kind for row in rows), "tests")
     check.table("Tests", ["outcome", "test", "seconds", "why"], sorted(rows, key=lambda r: r[0]))

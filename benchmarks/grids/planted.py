@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import torch
 from scipy import stats
 
 from leaderboard.metrics import recalls

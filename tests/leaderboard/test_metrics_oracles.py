@@ -91,7 +91,7 @@ def test_every_figure_is_the_mean_over_all_orders_of_the_tied(data):
         ranks = np.array(
             [
                 [
-                    sorted(order, key=lambda j, line=line: -line[j]).index(row)
+                    sorted(order, key=(-line).__getitem__).index(row)
                     for row, line in enumerate(lines)
                 ]
                 for order in permutations(range(size))

@@ -6,12 +6,14 @@ detectron2 is not a dependency: it is imported when it is asked for. Its checkpo
 
 import hashlib
 import json
+import re
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -31,9 +33,9 @@ from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.features import REGIONS, FeatureBatch
 from now_builder.formats.io import sha256_of
 from now_builder.formats.shard import HEIGHT, WIDTH
+from now_builder.missing_package import INSTALL_DETECTRON2
 
 PREFIX = "detectron2:"
-INSTALL = "pip install --no-build-isolation git+https://github.com/facebookresearch/detectron2"
 
 _RANDOM = "random"
 _PROPOSALS = 300
@@ -54,7 +56,7 @@ def detectron2_module(name: str) -> Any:
     except ImportError as error:
         missing = error.name == "detectron2"
         found = "not installed" if missing else f"cannot be imported ({error!s:.200})"
-        raise ConfigError(f"detectron2: {found}; {INSTALL}") from None
+        raise ConfigError(f"detectron2: {found}; {INSTALL_DETECTRON2}") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +138,7 @@ def _zoo() -> Path:
 def _config_file(place: str) -> Path:
     zoo = _zoo()
     for path in (Path(place), zoo / place):
-        if path.suffix in (".yaml", ".yml") and path.is_file():
+        if re.search(r"\.ya?ml(\?|$)", path.name) and path.is_file():
             return path
     raise ConfigError(
         f"regions {PREFIX}{place}: neither a YAML file nor the name of one in {zoo}, such as "
@@ -220,9 +222,13 @@ def _load_checkpoint(model: Any, path: Path) -> None:
     # It would log what does not fit and go on with random weights.
     checkpointer._log_incompatible_keys = found.append  # noqa: SLF001
     try:
-        checkpointer.load(str(path))
+        with TemporaryDirectory() as folder, torch.serialization.safe_globals(_numpy_globals()):
+            # It takes what follows a "?" for a query, as in the name that a download leaves.
+            plain = Path(folder, path.name.partition("?")[0])
+            plain.symlink_to(path.absolute())
+            checkpointer.load(str(plain))
     except Exception as error:  # noqa: BLE001 - pickle, torch and assertions raise what they like
-        reason = " ".join(str(error).split())
+        reason = " ".join(str(error).split()).rpartition("WeightsUnpickler error: ")[2]
         raise FormatError(path, f"not a readable detectron2 checkpoint ({reason:.200})") from None
     lacking = [name for keys in found for name in keys.missing_keys]
     lacking += [name for keys in found for name, *_ in keys.incorrect_shapes]
@@ -231,6 +237,17 @@ def _load_checkpoint(model: Any, path: Path) -> None:
             path,
             f"not of this config: none that fit {lacking[0]} ({len(lacking)} parameters lack)",
         )
+
+
+def _numpy_globals() -> list[Any]:
+    """Return what pickled arrays call, under the names of either version of NumPy.
+
+    ``torch.load`` refuses them, though a training may leave metrics and arrays in a checkpoint.
+    """
+    makers: list[Any] = [np.zeros(1).__reduce__()[0], np.float64().__reduce__()[0]]
+    dtypes = [type(np.dtype(code)) for code in np.typecodes["AllInteger"] + "?efd"]
+    old = [(maker, f"numpy.core.multiarray.{maker.__name__}") for maker in makers]
+    return [np.ndarray, np.dtype, *dtypes, *makers, *old]
 
 
 class Detectron2Boxes:

@@ -39,9 +39,9 @@ from leaderboard.board.tables import make_board
 from leaderboard.scoring.evaluate import score
 from leaderboard.scoring.result import AtCutoffs, Folds, Release
 from leaderboard.store.entries import Withdrawal, entry_of
-from leaderboard.submission.archive import Noise as SubmittedNoise
 from leaderboard.submission.archive import Training, new_submission, pack
 from now_builder.formats.benchmarks import BOARDS
+from now_builder.formats.noise import Noise as SubmittedNoise
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -408,15 +408,15 @@ def test_other_boards_and_withdrawn_entries_are_left_out(tmp_path, release):
     entry = _entry(tmp_path, release)
     withdrawal = Withdrawal(name=entry.name, withdrawn_at=datetime(2026, 1, 1, tzinfo=UTC))
     gone = replace(entry, withdrawal=withdrawal)
-    for board, found in (("bpe", entry), ("jieba", gone)):
-        assert {row.evidence for row in rows_of(make_board(board, [found]))} == {"reported"}
+    for board in (make_board("bpe", [entry]), make_board("jieba", [gone])):
+        assert {row.evidence for row in rows_of(board)} == {"reported"}
 
 
 def test_a_coco_result_gives_its_folds_to_one_board_and_the_whole_to_the_other(tmp_path, archive):
     way = AtCutoffs.model_validate({"R@1": 70.0, "R@5": 90.0, "R@10": 95.0})
     folds = Folds(size=1000, count=5, i2t=way, t2i=way, rsum=510.0)
     release = {"origin": "field", "fingerprint": "0" * 64}
-    noise = SubmittedNoise(protocol="captions", sha256="0" * 64, ratio=0.19997)
+    noise = SubmittedNoise(protocol="captions", sha256="0" * 64, mismatch=0.19997)
     training = Training(noise=noise, ensemble_size=2)
     base = _entry(tmp_path, archive).result.model_copy(
         update={"track": "coco", "training": training, "release": Release(**release)}
@@ -438,7 +438,7 @@ def test_noise_that_is_not_told_is_not_taken_for_none(tmp_path, archive):
     silent = entry_of(base.model_copy(update={"track": "flickr30k"}))
     (row,) = (row for row in rows_of(make_board("flickr30k", [silent])) if row.entry)
     assert row.noise == "noise not stated"
-    shuffled = SubmittedNoise(protocol="either", sha256="0" * 64, ratio=0.2)
+    shuffled = SubmittedNoise(protocol="either", sha256="0" * 64, mismatch=0.2)
     more = entry_of(base.model_copy(update={"training": Training(noise=shuffled)}))
     (row,) = (row for row in rows_of(make_board("bert", [more])) if row.entry)
     assert row.noise == "noise of the web, 20 % more shuffled"

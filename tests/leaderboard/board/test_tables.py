@@ -124,7 +124,7 @@ def test_a_coco_result_stands_on_both_boards_the_folds_without_ranks(entry_on):
     folds = Folds(size=1000, count=5, i2t=result.i2t, t2i=result.t2i, rsum=result.rsum)
     shape = {"n_images": 5000, "n_pairs": 25000, "track": "coco"}
     release = result.release.model_copy(update={"origin": "field"})
-    clean = Training(noise=Noise(protocol="captions", sha256="0" * 64, ratio=0.0))
+    clean = Training(noise=Noise(protocol="captions", sha256="0" * 64, mismatch=0.0))
     entry = _changed(entry_on(), **shape, folds=folds, release=release, training=clean)
     assert boards_of(entry.result) == ("coco-5k", "coco-1k")
     small = make_board("coco-1k", [entry])

@@ -242,8 +242,8 @@ def test_the_gap_of_two_draws_of_one_population_is_of_normal_size():
         found = [recalls(embedded(draw, 200, 1.5)) for _ in range(2)]
         scores = [SplitScore(f.rsum, closed_form_deviation(f.per_image), 200) for f in found]
         gaps.append(dev_test_gap(*scores))
-    assert 0.7 < np.std(gaps) < 1.6
-    assert np.abs(gaps).max() < GAP_Z
+    assert 0.7 < np.array(gaps, float).std() < 1.6
+    assert np.abs(np.array(gaps, float)).max() < GAP_Z
 
 
 def test_a_pattern_that_meets_the_step_of_a_sample_is_checked():

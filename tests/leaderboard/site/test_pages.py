@@ -233,12 +233,12 @@ def test_no_field_can_add_markup_to_any_page(filed, looks):
             filing=_filing(entry.name, payload),
             reproductions=(
                 Reproduction.model_construct(
-                    by=payload, reproduced_at=datetime(2026, 1, 3, tzinfo=UTC), rsum=1.0,
-                    code_commit=payload,
+                    name=entry.name, payload_sha256="0" * 64, by=payload, rsum=1.0,
+                    reproduced_at=datetime(2026, 1, 3, tzinfo=UTC), code_commit=payload,
                 ),
             ),
             withdrawal=None if method != "Gone" else Withdrawal.model_construct(
-                withdrawn_at=datetime(2026, 1, 4, tzinfo=UTC), reason=payload
+                name=entry.name, withdrawn_at=datetime(2026, 1, 4, tzinfo=UTC), reason=payload
             ),
         )
         for method, entry in filed.items()

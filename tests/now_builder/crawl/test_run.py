@@ -70,7 +70,7 @@ def done(captures: Path) -> int:
     return rows + sum(pq.read_metadata(path).num_rows for path in finished)
 
 
-def wait_until(reached: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+def wait_until(reached: Callable[[], bool], process: subprocess.Popen) -> None:
     deadline = time.monotonic() + 90
     while time.monotonic() < deadline and process.poll() is None:
         with suppress(OSError):  # a file may go away between two looks
@@ -220,8 +220,8 @@ def test_a_signal_ends_a_crawl_in_one_line_that_says_what_is_kept(tmp_path: Path
             f"stopped: {done(captures)} of 20 pages are kept in {captures}; run the same command "
             "again to go on"
         )
-        said = [line for line in said.splitlines() if not line.startswith(("crawl: ", "warning: "))]
-        assert said == [last]
+        notes = ("crawl: ", "warning: ")
+        assert [line for line in said.splitlines() if not line.startswith(notes)] == [last]
     kept = crawl_status(captures)
     assert (kept.pages, kept.statuses.total()) == (20, done(captures))
 

@@ -29,7 +29,7 @@ from now_builder.formats.release import (
 from now_builder.formats.shard import CaptureRow, read_captures, read_rows, write_shard
 from now_builder.formats.split import SPLITS
 from now_builder.formats.statistics import ReleaseStatistics, ceiling
-from now_builder.formats.verdicts import Judged, open_verdicts
+from now_builder.formats.verdicts import Judged, Verdict, open_verdicts
 from now_builder.inspect.histograms import Histogram, draw, histogram_of
 from now_builder.inspect.pairs import data_uri, drawn
 from now_builder.inspect.report import commonest_captions, lengths_of, read_rest, report
@@ -251,7 +251,7 @@ def test_a_run_that_does_not_name_its_method_is_called_by_its_folder(run, method
 
 def test_audits_add_the_noise_that_was_measured(world, tmp_path, run):
     """Of 10 train pairs 4 mismatch and 1 is unsure: 4 of 9, Wilson 18.9 % to 73.3 %."""
-    words = ["mismatch"] * 4 + ["unsure"] + ["match"] * 5
+    words = Counter[Verdict]({"mismatch": 4, "unsure": 1, "match": 5}).elements()
     train = [pair for pair in read_pairs(world.release) if pair.split == "train"]
     path = tmp_path / "audit.csv"
     with open_verdicts(path) as file:

@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -48,7 +49,7 @@ def context(web: tuple[World, str]) -> Iterator[object]:
 
 
 def test_pages_show_large_pictures_of_their_topic_without_a_script_error(
-    web: tuple[World, str], context: object
+    web: tuple[World, str], context: Any
 ) -> None:
     world = web[0]
     chosen = {page.site: page for page in world.pages if page.kind == "page"}
@@ -70,7 +71,7 @@ def test_pages_show_large_pictures_of_their_topic_without_a_script_error(
 
 
 def test_a_browser_reads_legacy_pages_and_scripted_descriptions(
-    web: tuple[World, str], context: object
+    web: tuple[World, str], context: Any
 ) -> None:
     world = web[0]
     kinds = ("legacy_header", "legacy_meta", "legacy_late", "legacy_conflict", "script_description")
@@ -85,7 +86,7 @@ def test_a_browser_reads_legacy_pages_and_scripted_descriptions(
 
 
 @pytest.mark.slow
-def test_a_linear_probe_tells_the_topics_apart(context: object) -> None:
+def test_a_linear_probe_tells_the_topics_apart(context: Any) -> None:
     """24 x 24 px of a picture, any variant, are enough for more than 85 % of twelve topics."""
     linear_model = pytest.importorskip("sklearn.linear_model")
     topics = sorted(Random("0/world").sample(sorted(TOPICS), 12))

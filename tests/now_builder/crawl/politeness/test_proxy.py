@@ -331,6 +331,21 @@ def test_look_ups_and_connections_that_are_cancelled_are_not_reported(
     assert [record for record in caplog.records if record.name == "asyncio"] == []
 
 
+@pytest.mark.parametrize("steps", range(6))
+def test_who_connects_while_the_proxy_closes_is_closed_with_it(steps: int) -> None:
+    async def stop() -> list[socket.socket]:
+        async with Proxy(Resolver([], allow_private=False)) as proxy:
+            address = ("127.0.0.1", int(proxy.url.rpartition(":")[2]))
+            clients = [socket.create_connection(address) for _ in range(3)]
+            for _ in range(steps):
+                await asyncio.sleep(0)
+        return clients
+
+    for client in asyncio.run(stop()):
+        client.close()
+    gc.collect()  # pytest fails a test that leaves a transport open
+
+
 class _Server:
     """Answers each connection with some bytes, and keeps the head that it was sent."""
 

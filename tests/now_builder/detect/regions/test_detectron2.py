@@ -5,6 +5,7 @@ import re
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from torchvision.ops import nms
 from now_builder.detect.base import Page, TextBox
 from now_builder.detect.boxes import clip, windows
 from now_builder.detect.model.clip_resnet import AttentionPool
+from now_builder.detect.model.proposals import PageMaps
 from now_builder.detect.model.text_encoder import HashedNgrams
 from now_builder.detect.model.weights import read_card, to_prompts
 from now_builder.detect.pixels import decode_screenshot
@@ -27,14 +29,17 @@ from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.features import SOURCES, open_features
 from now_builder.formats.io import sha256_of
 from now_builder.formats.shard import read_captures
+from now_builder.missing_package import INSTALL_DETECTRON2
 
 needs_detectron2 = pytest.mark.detectron2
 pytestmark = pytest.mark.filterwarnings("ignore:torch.meshgrid", "ignore:.*jit.script")
+UNUSED = PageMaps(torch.zeros(1, 1, 1, 1), ())
+"""Maps of our own model, which detectron2 does not look at."""
 
 
 def test_without_detectron2_one_line_says_how_to_get_it(drawn, weights, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "detectron2", None)
-    expected = f"^detectron2: not installed; {re.escape(detectron.INSTALL)}$"
+    expected = f"^detectron2: not installed; {re.escape(INSTALL_DETECTRON2)}$"
     for given in (None, weights):
         settings = DetectSettings(regions="detectron2:config.yaml@random", weights=given)
         with pytest.raises(ConfigError, match=expected):
@@ -286,8 +291,9 @@ def test_where_little_is_proposed_windows_go_through_the_same_head(
 def test_heads_that_pool_by_attention_give_what_they_pool(drawn, models, tmp_path):
     """As RegionCLIP's: the shared transform, CLIP's attention pooling, then the predictor."""
     modeling = pytest.importorskip("detectron2.modeling")
+    base: Any = modeling.roi_heads.Res5ROIHeads
 
-    class AttentionROIHeads(modeling.roi_heads.Res5ROIHeads):
+    class AttentionROIHeads(base):
         def __init__(self, *args, **kwargs):
             super().__init__(*args, **kwargs)
             self.attnpool = AttentionPool(7, 256, 8, 256)
@@ -328,7 +334,7 @@ def test_boxes_are_those_that_detectron2_itself_finds(drawn, models, tmp_path, o
     upstream = engine.DefaultPredictor(config)
     size = (360, 640)
     source = detectron.Detectron2Boxes(network_for(path, weights))
-    found = source.propose(PageBatch(pages, images, torch.zeros(2, 1, 1, 1), size))
+    found = source.propose(PageBatch(pages, images, UNUSED, size))
     assert source.kind == "external"
     for ours, picture in zip(found, images, strict=True):
         bgr = np.ascontiguousarray(picture.permute(1, 2, 0).numpy()[:, :, ::-1])
@@ -372,7 +378,9 @@ def test_in_bfloat16_features_point_where_they_did(drawn, models, tmp_path, head
     check(half, 1)
     assert half.regions.dtype == np.float32
     assert not np.array_equal(half.regions[0], full)
-    cosine = torch.nn.functional.cosine_similarity(*map(torch.from_numpy, (half.regions[0], full)))
+    cosine = torch.nn.functional.cosine_similarity(
+        torch.from_numpy(half.regions[0]), torch.from_numpy(full)
+    )
     assert cosine.min() > 0.99
 
 
@@ -398,7 +406,7 @@ def test_a_model_of_another_architecture_gives_boxes():
     recipe.config.MODEL.RETINANET.SCORE_THRESH_TEST = 0.0
     network = detectron.Network(recipe, torch.device("cpu"))
     images = torch.zeros(1, 3, 640, 360, dtype=torch.uint8)
-    batch = PageBatch([Page("a")], images, torch.zeros(1, 1, 1, 1), (180, 320))
+    batch = PageBatch([Page("a")], images, UNUSED, (180, 320))
     (found,) = detectron.Detectron2Boxes(network).propose(batch)
     assert len(found.boxes) > 0
     assert (found.boxes[:, 2:] <= torch.tensor([180.0, 320.0])).all()
@@ -415,6 +423,33 @@ def test_a_config_may_name_its_own_weights(models, tmp_path):
     assert recipe.weights == weights
     named_outside = detectron.read_model_spec(f"detectron2:{config}@{weights}")
     assert recipe.config_sha256 == named_outside.config_sha256
+
+
+@needs_detectron2
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [
+        ("final.pth?dl=1", {}),
+        ("run #3?.pth", {}),
+        ("best.pth", {"best": np.float64(71.5), "losses": np.ones(3, np.float32)}),
+        ("best.pth", {"iteration": np.int64(9), "kept": np.array([True])}),
+    ],
+)
+def test_names_of_downloads_and_arrays_beside_the_tensors_are_read(models, tmp_path, name, more):
+    config, weights = models["fpn"]
+    state = torch.load(weights)["model"]
+    torch.save({"model": state} | more, tmp_path / name)
+    config = shutil.copy(config, tmp_path / "config.yaml?dl=1")
+    found = network_for(config, tmp_path / name).model.state_dict()
+    assert all(torch.equal(found[key], value) for key, value in state.items())
+
+
+@needs_detectron2
+def test_what_else_a_checkpoint_holds_is_named(models, tmp_path):
+    config, weights = models["fpn"]
+    torch.save(torch.load(weights) | {"folder": tmp_path}, tmp_path / "mine.pth")
+    with pytest.raises(FormatError, match=r"mine\.pth: not a readable .* pathlib\.PosixPath"):
+        network_for(config, tmp_path / "mine.pth")
 
 
 @needs_detectron2
@@ -461,7 +496,7 @@ def test_a_model_without_one_box_predictor_gives_boxes_alone(tmp_path):
     with pytest.raises(ConfigError, match=r"with CascadeROIHeads: .* --weights"):
         detectron.Detectron2Detector(network, {})
     images = torch.zeros(1, 3, 1280, 720, dtype=torch.uint8)
-    batch = PageBatch([Page("a")], images, torch.zeros(1, 1, 1, 1), (720, 1280))
+    batch = PageBatch([Page("a")], images, UNUSED, (720, 1280))
     with torch.inference_mode():
         assert len(detectron.Detectron2Boxes(network).propose(batch)) == 1
 
@@ -558,7 +593,7 @@ def test_prompts_come_from_a_trained_detector_or_a_text_encoder(weights, tmp_pat
         "heading",
     ]
     own = network_for(config).predictor
-    torch.testing.assert_close(own.prompts, to_prompts(read_card(trained)))
+    torch.testing.assert_close(own.prompts, to_prompts(read_card(weights)))
     names = ", CLASSES: [[cat, 猫], [dog, 狗]], TEXT_ENCODER: 'hash:1'"
     two = apt_config(tmp_path, "fpn", names)
     with pytest.raises(ConfigError, match=r"prompts of 2 classes, .*NUM_CLASSES is 18"):

@@ -65,9 +65,9 @@ class _InThisProcess(Executor):
     def __init__(self, workers, context, begin, given):
         begin(*given)
 
-    def submit(self, work, *given):
+    def submit(self, work, /, *given, **named):
         done = Future()
-        done.set_result(work(*given))
+        done.set_result(work(*given, **named))
         return done
 
 
@@ -111,7 +111,7 @@ def test_letters_stand_where_there_is_ink(writer):
 
 def test_only_sizes_that_are_to_be_read_have_letters(writer, monkeypatch):
     for size, read in ((15.0, True), (30.0, False), (6.0, False)):
-        monkeypatch.setattr(words.Writer.draw.__globals__["_size"], "__code__", _const(size))
+        monkeypatch.setattr(Writer.draw.__globals__["_size"], "__code__", _const(size))
         canvases = [writer.draw(seed) for seed in range(5)]
         assert any(canvas.text for canvas in canvases)
         assert any(canvas.letters for canvas in canvases) == read
