@@ -20,8 +20,7 @@ async () => {
   return {
     url: location.href,
     contentType: document.contentType,
-    descriptions: [...document.querySelectorAll("meta[name][content]")]
-      .filter((meta) => meta.getAttribute("name").trim().toLowerCase() === "description")
-      .map((meta) => meta.getAttribute("content")),
+    metas: [...document.querySelectorAll("meta[name][content]")]
+      .map((meta) => [meta.getAttribute("name"), meta.getAttribute("content")]),
   };
 }

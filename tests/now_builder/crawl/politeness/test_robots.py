@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from now_builder.crawl.politeness import origins
 from now_builder.crawl.politeness import robots as robots_module
 from now_builder.crawl.politeness.proxy import Proxy
 from now_builder.crawl.politeness.resolver import Refused, Resolver, parse_mapping
@@ -127,7 +128,7 @@ def test_the_delay_is_told_of_pages_that_may_not_be_visited_too() -> None:
 
 
 def test_the_origins_that_are_remembered_are_the_latest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(robots_module, "_ORIGINS", 2)
+    monkeypatch.setattr(origins, "_ORIGINS", 2)
     sites = Sites({f"{name}.test": (200, "", b"") for name in "abc"})
 
     async def work(robots: Robots) -> None:
@@ -150,7 +151,7 @@ def test_a_connection_that_broke_is_tried_once_more() -> None:
 
 
 def test_a_failure_counts_for_a_while_and_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(robots_module, "_FAILED_S", 1.0)
+    monkeypatch.setattr(origins, "_FAILED_S", 1.0)
     sites = Sites({"a.test": (200, "", RULES)}, broken=2)
 
     async def work(robots: Robots) -> None:
@@ -191,7 +192,7 @@ def down(work: Callable[[Robots, Callable[[], Awaitable[None]]], Awaitable[None]
 
 def test_a_host_that_can_be_reached_again_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """While a host is down the proxy refuses it; that must not outlast the host's return."""
-    monkeypatch.setattr(robots_module, "_FAILED_S", 0.2)
+    monkeypatch.setattr(origins, "_FAILED_S", 0.2)
 
     async def work(robots: Robots, start: Callable[[], Awaitable[None]]) -> None:
         for _ in range(2):
