@@ -2,12 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from now_builder.crawl.timings import StepTimer
 from now_builder.formats.shard import Element, Exchange
 
 
+@runtime_checkable
 class Ask(Protocol):
     """Whether a page may lead to a URL."""
 

@@ -63,12 +63,12 @@ class Workers:
             attempt = await self._visit(line, proxy, timer)
             self.progress.in_flight -= 1
             if attempt.put_off is not None:
-                self.scheduler.give_back(line, attempt.put_off)
+                self.scheduler.give_back(line, 0.0, attempt.put_off)
                 continue
             pause_s = self._pause(line, attempt)
             if pause_s is not None:
                 busy = site_of(attempt.row.final_url or line.url_canonical)
-                self.scheduler.give_back(line, busy, pause_s)
+                self.scheduler.give_back(line, pause_s, busy)
                 continue
             row = replace(attempt.row, elapsed_s=round(time.monotonic() - started, 3))
             await loop.run_in_executor(self.pool, self.tracker.add, line, row, attempt.capture)

@@ -76,12 +76,13 @@ class Scheduler:
         self._free(page)
         self._led_to.pop(page.key, None)
 
-    def give_back(self, page: Planned, site: str, pause_s: float = 0.0) -> None:
-        """Take a page back, to be handed out again in the turn of its host or one it leads to.
+    def give_back(self, page: Planned, pause_s: float, site: str | None = None) -> None:
+        """Take a page back, to be handed out again after a pause of a host, also a local one.
 
-        That host has a pause first, also a local one.
+        It is the host in whose turn the page was handed out, or another to which it leads.
         """
         self._free(page)
+        site = site or self.queue_of(page)
         if site != self.queue_of(page):
             self._led_to.setdefault(page.key, []).append(site)
         host = self._host(site)

@@ -1,7 +1,9 @@
 """robots.txt: asked once per origin, read by RFC 9309, through the same way out."""
 
 import asyncio
+import gzip
 import socket
+import zlib
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -55,6 +57,7 @@ def ask(sites: Sites, work: Callable[[Robots], Awaitable[None]]) -> None:
     asyncio.run(run())
 
 
+CLOSED = b"User-agent: *\nDisallow: /\n"
 RULES = b"""User-agent: *
 Disallow: /all
 User-agent: Noise-of-Web
@@ -96,14 +99,57 @@ def test_the_rules_for_our_token_count_before_those_for_all() -> None:
         ((200, "", b"User-agent: *\nDisallow: /\n" + b"#" * 900_000), "robots"),
         ((301, "Location: http://b.test/robots.txt\r\n", b""), "robots"),
         ((302, "Location: /robots.txt\r\n", b""), "robots_unreachable"),
+        ((302, "Location:  \r\n", b""), "allowed"),
+        ((301, "Location: http://☃.test/robots.txt\r\n", b""), "robots"),
+        ((301, "Location: http://[::/\r\n", b""), "robots_unreachable"),
+        ((301, "Location: ftp://b.test/robots.txt\r\n", b""), "robots_unreachable"),
         (None, "robots_unreachable"),
     ],
 )
 def test_what_a_site_answers_decides(answer, verdict: str) -> None:
-    sites = Sites({"a.test": answer, "b.test": (200, "", b"User-agent: *\nDisallow: /\n")})
+    closed = (200, "", CLOSED)
+    sites = Sites({"a.test": answer, "b.test": closed, "xn--n3h.test": closed})
 
     async def work(robots: Robots) -> None:
         assert (await robots.decide("http://a.test/page")).verdict == verdict
+
+    ask(sites, work)
+
+
+CODED = {
+    "x-gzip": (gzip.compress(CLOSED), "robots"),
+    "X-GZIP": (gzip.compress(CLOSED), "robots"),
+    "gzip": (gzip.compress(CLOSED), "robots"),
+    "deflate": (zlib.compress(CLOSED), "robots"),
+    "deflate, x-gzip": (gzip.compress(zlib.compress(CLOSED)), "robots"),
+    "br": (bytes.fromhex("8b0c80") + CLOSED + b"\x03", "robots_unreachable"),
+    "zstd": (bytes.fromhex("28b52ffd2019c90000") + CLOSED, "robots_unreachable"),
+    "x-compress": (b"\x1f\x9d\x90U\xe6\x94", "robots_unreachable"),
+    "gzip, br": (gzip.compress(b"\x0b\x02\x80abc\x03"), "robots_unreachable"),
+    "utf-8": (CLOSED, "robots"),
+    "none": (CLOSED, "robots"),
+    "": (CLOSED, "robots"),
+    "identity, none": (CLOSED, "robots"),
+}
+"""Bodies by Content-Encoding, those of Brotli and Zstandard with CLOSED as it is inside."""
+
+
+@pytest.mark.parametrize("coding", CODED)
+def test_a_robots_txt_in_a_coding_is_decoded_or_unreachable(coding: str) -> None:
+    body, verdict = CODED[coding]
+    sites = Sites({"a.test": (200, f"Content-Encoding: {coding}\r\n", body)})
+
+    async def work(robots: Robots) -> None:
+        assert (await robots.decide("http://a.test/page")).verdict == verdict
+
+    ask(sites, work)
+
+
+def test_a_body_that_cannot_be_decoded_matters_only_where_it_counts() -> None:
+    sites = Sites({"a.test": (404, "Content-Encoding: gzip\r\n", b"not gzip")})
+
+    async def work(robots: Robots) -> None:
+        assert (await robots.decide("http://a.test/page")).verdict == "allowed"
 
     ask(sites, work)
 
