@@ -21,6 +21,7 @@ async () => {
     url: location.href,
     contentType: document.contentType,
     metas: [...document.querySelectorAll("meta[name][content]")]
-      .map((meta) => [meta.getAttribute("name"), meta.getAttribute("content")]),
+      .map((meta) => [meta.getAttribute("name"), meta.getAttribute("content")])
+      .filter(([name]) => /^\s*(description|robots|tdm-reservation|noise-of-web)/i.test(name)),
   };
 }

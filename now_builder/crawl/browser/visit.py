@@ -65,7 +65,7 @@ class VisitResult:
         html: bytes of the main document as served, content encodings undone.
         screenshot: PNG of 720 x 1280 px.
         settled: whether the page was complete and came to rest.
-        metas: name and content of each ``<meta>`` in the live DOM.
+        metas: name and content of each ``<meta>`` with a description or an opt-out in the live DOM.
         headers: values of the headers of the main document, by name in lower case.
         exchanges: requests and responses that led to the main document; empty without a WARC.
         overlays: rules by which overlays were hidden.

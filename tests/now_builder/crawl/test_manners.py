@@ -69,6 +69,10 @@ REFUSED: dict[str, tuple[dict[str, bytes], str]] = {
         {"/": response(200, HTML, page("x"), "Content-Usage: bots=y", "content-usage: train-ai=n")},
         "content-usage: header Content-Usage: bots=y, train-ai=n",
     ),
+    "noml": (
+        {"/": response(200, HTML, page("x"), "X-Robots-Tag: otherbot: noai", "X-Robots-Tag: noml")},
+        "noml: header X-Robots-Tag: noml",
+    ),
     "tdmrep": (
         {"/.well-known/tdmrep.json": tdm(ALL_RESERVED)},
         'tdm-reservation: /.well-known/tdmrep.json, location "/"',
