@@ -1,8 +1,9 @@
 """The form in which URLs are visited, compared and stored."""
 
 import re
+import unicodedata
 from ipaddress import IPv6Address
-from urllib.parse import SplitResult, quote, urlsplit, urlunsplit
+from urllib.parse import SplitResult, quote, unquote, urlsplit, urlunsplit
 
 import idna
 
@@ -10,6 +11,8 @@ _PORTS = {"http": 80, "https": 443}
 _SCHEME = re.compile(r"^[a-z][a-z0-9+.-]*:(?!\d+(?:[/\\?#]|$))", re.IGNORECASE)
 _START = re.compile(r"^(https?):/*", re.IGNORECASE)
 _ESCAPE = re.compile(r"%([0-9a-fA-F]{2})")
+_IN_NO_HOST = re.compile(r"[\x00-,/:-^`{-\x7f]")
+_RIGHT_TO_LEFT = frozenset({"R", "AL", "AN"})
 _UNRESERVED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
 
 
@@ -21,8 +24,8 @@ def canonical(url: str) -> str | None:
     scheme is taken as ``http``.
 
     Source:
-        WHATWG URL standard, 4.4: before query and fragment a backslash is a slash, and any number
-        of slashes may follow the scheme.
+        WHATWG URL standard, 3.5: hosts by UTS 46, which has emoji and symbols; 4.4: before query
+        and fragment a backslash is a slash, and any number of slashes may follow the scheme.
     """
     if not _SCHEME.match(url):
         url = "http://" + url.lstrip("/\\")
@@ -52,12 +55,29 @@ def site_of(url_canonical: str) -> str:
 
 
 def _host(parts: SplitResult) -> str:
-    host = (parts.hostname or "").rstrip(".")
+    """Return a host as browsers write it; ``""``, or a ValueError, for one that cannot be."""
+    host = unquote(parts.hostname or "", errors="strict").lower()
     if ":" in host:
         return f"[{IPv6Address(host)}]"
-    if host.isascii():
-        return host if re.fullmatch(r"[a-z0-9._-]+", host) else ""
-    return str(idna.encode(host, uts46=True).decode())
+    if not host.isascii():
+        # Not idna.encode: IDNA 2008 has no symbols, and browsers do not ask it.
+        host = idna.uts46_remap(host, std3_rules=False)
+        both_ways = any(unicodedata.bidirectional(sign) in _RIGHT_TO_LEFT for sign in host)
+        host = ".".join(_label(label, both_ways=both_ways) for label in host.split("."))
+    return "" if _IN_NO_HOST.search(host) else host.rstrip(".")
+
+
+def _label(label: str, *, both_ways: bool) -> str:
+    """Return a label in ASCII; one beside or in a script from right to left has more rules."""
+    if both_ways and label:
+        idna.check_bidi(label, check_ltr=True)
+    if label.isascii():
+        return label
+    idna.check_initial_combiner(label)
+    for place, sign in enumerate(label):
+        if sign in "\u200c\u200d" and not idna.valid_contextj(label, place):
+            raise idna.IDNAError(f"{label!r} has a joiner that joins nothing")
+    return "xn--" + label.encode("punycode").decode()
 
 
 def _without_dots(path: str) -> str:

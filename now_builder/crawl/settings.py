@@ -38,7 +38,8 @@ class _SettingsOfOneMachine(Strict):
     )
     robots: bool = Field(
         default=True,
-        description="Obey robots.txt, its crawl delay included; also where a page leads elsewhere.",
+        description="Obey robots.txt, its crawl delay included; also where a page leads elsewhere, "
+        "and for the documents of frames.",
     )
     per_host_delay_s: float = Field(
         1.0, ge=0, description="Seconds between two visits to a public host."
@@ -91,9 +92,11 @@ class _SettingsOfOneMachine(Strict):
         "row.",
     )
     opt_outs: str = Field(
-        "noai,noimageai,tdm-reservation",
-        description="Refusals to obey where X-Robots-Tag, TDM-Reservation or a meta tag robots or "
-        "noise-of-web has one of them (noindex is another); empty: none.",
+        "noai,noimageai,noml,tdm-reservation,content-signal,content-usage,disallowaitraining,ai.txt",
+        description="Opt-outs to obey: a word (noindex is another) in X-Robots-Tag or a meta tag "
+        "robots or noise-of-web; tdm-reservation: header, meta tag or tdmrep.json; content-signal "
+        "(ai-train=no), content-usage (train-ai=n): robots.txt or header; disallowaitraining: "
+        "robots.txt; ai.txt: that file disallows the page. Empty: none.",
     )
     never: Path | None = Field(
         None,
@@ -161,6 +164,10 @@ class _SettingsOfOneMachine(Strict):
         "and whatever fsspec knows); by default a folder in the user's cache. Keep it between "
         "runs to go on where a run stopped.",
     )
+
+    def obeyed_opt_outs(self) -> frozenset[str]:
+        """Return the opt-outs to obey, in lower case."""
+        return frozenset(word.strip().lower() for word in self.opt_outs.split(",")) - {""}
 
 
 class CrawlSettings(DistributedSettings, _SettingsOfOneMachine):

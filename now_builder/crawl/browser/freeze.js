@@ -21,8 +21,8 @@
     contentType: document.contentType,
     stirred: hasFocus || scrolled,
     charset: document.characterSet,
-    descriptions: [...document.querySelectorAll("meta[name][content]")]
-      .filter((meta) => meta.getAttribute("name").trim().toLowerCase() === "description")
-      .map((meta) => meta.getAttribute("content")),
+    metas: [...document.querySelectorAll("meta[name][content]")]
+      .map((meta) => [meta.getAttribute("name"), meta.getAttribute("content")])
+      .filter(([name]) => /^\s*(description|robots|tdm-reservation|noise-of-web)/i.test(name)),
   };
 }

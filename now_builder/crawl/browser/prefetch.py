@@ -6,10 +6,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 
-from now_builder.crawl.browser.tab import check_answer
-from now_builder.crawl.browser.visit import BUSY, Ask, VisitError, VisitRecord
+from now_builder.crawl.browser.response import check_answer, last
+from now_builder.crawl.browser.visit import BUSY, Ask, VisitError, VisitRecord, refuse
 from now_builder.crawl.caption.describe import describe
 from now_builder.crawl.politeness.opt_outs import opt_outs
+from now_builder.crawl.politeness.plain import Answer, PlainClient
 from now_builder.crawl.politeness.proxy import Proxy
 from now_builder.crawl.settings import CrawlSettings
 
@@ -49,56 +50,30 @@ class Prefetch:
             VisitError: If there would be nothing to capture: no HTML, an opt-out, no description.
         """
         proxy.begin(self._settings.max_bytes)
+        client = PlainClient(proxy.url, self._headers, self._settings.page_timeout_s, self._tls)
         try:
             async with asyncio.timeout(_SHARE * self._settings.page_timeout_s):
-                response, body = await self._get(url, proxy, ask)
-        except (httpx.HTTPError, httpx.InvalidURL, TimeoutError, VisitError):
+                answer = await client.get(url, _REDIRECTS, self._most, ask)
+        except (httpx.HTTPError, httpx.InvalidURL, ValueError, TimeoutError, VisitError):
             return  # the browser will say it better
+        finally:
+            await client.close()
         try:
-            await self._check(response, body)
+            await self._check(answer, record.tdm_file.get(answer.url))
         except VisitError as problem:
             if problem.error not in _FINAL:
                 return
-            record.redirects = [str(hop.url) for hop in response.history]
-            record.final_url = str(response.url)
-            record.http_status = response.status_code
-            record.content_type = response.headers.get("content-type")
+            record.redirects = answer.redirects
+            record.final_url = answer.url
+            record.http_status = answer.status
+            record.content_type = ", ".join(answer.headers.get("content-type", ())) or None
             raise
 
-    async def _check(self, response: httpx.Response, body: bytes) -> None:
-        headers = response.headers
-        check_answer(response.status_code, dict(headers))
+    async def _check(self, answer: Answer, tdm_file: str | None) -> None:
+        check_answer(answer.status, answer.headers)
         page = await asyncio.get_running_loop().run_in_executor(
-            self._pool, describe, body, headers.get("content-type")
+            self._pool, describe, answer.body, last(answer.headers, "content-type") or None
         )
-        said = opt_outs(
-            headers.get_list("x-robots-tag"), page.metas, headers.get("tdm-reservation")
-        )
-        if said & self._obeyed:
-            raise VisitError("opt_out", ", ".join(sorted(said & self._obeyed)))
-        if len(body) < self._most and page.caption is None and not page.refreshes:
+        refuse(opt_outs(answer.headers, page.metas, tdm_file=tdm_file), self._obeyed)
+        if len(answer.body) < self._most and page.caption is None and not page.refreshes:
             raise VisitError("no_description", "none in the source; scripts were not run")
-
-    async def _get(self, url: str, proxy: Proxy, ask: Ask) -> tuple[httpx.Response, bytes]:
-        async def on_request(request: httpx.Request) -> None:
-            await ask(str(request.url))
-
-        async with (
-            httpx.AsyncClient(
-                proxy=proxy.url,
-                trust_env=False,
-                verify=self._tls,
-                timeout=self._settings.page_timeout_s,
-                follow_redirects=True,
-                max_redirects=_REDIRECTS,
-                headers=self._headers,
-                event_hooks={"request": [on_request]},
-            ) as client,
-            client.stream("GET", url) as response,
-        ):
-            body = bytearray()
-            async for chunk in response.aiter_bytes():
-                body += chunk
-                if len(body) >= self._most:
-                    break
-            return response, bytes(body)

@@ -17,10 +17,11 @@ from playwright.async_api import CDPSession, Page
 from playwright.async_api import Error as PlaywrightError
 
 from now_builder.crawl.browser.exchange import Exchanges
+from now_builder.crawl.browser.response import HTML, check_answer, headers_of, is_short, last
 from now_builder.crawl.browser.scripts import ELEMENTS, FREEZE, HIDE_OVERLAYS, WATCH, WATCHED
 from now_builder.crawl.browser.visit import Ask, VisitError, VisitRecord, VisitResult
 from now_builder.crawl.caption.charset import whole_characters
-from now_builder.crawl.politeness.opt_outs import retry_after_s
+from now_builder.crawl.politeness.plain import MOVED
 from now_builder.crawl.politeness.proxy import Proxy
 from now_builder.crawl.settings import CrawlSettings
 from now_builder.formats.ink import ink_shares, is_blank
@@ -30,9 +31,6 @@ SCALE = 2
 SCREEN = {"width": WIDTH // SCALE, "height": HEIGHT // SCALE}
 """The phone's screen in CSS px."""
 
-_HTML = {"text/html", "application/xhtml+xml"}
-_DOWNLOADS = {"application/octet-stream", "application/x-download", "application/zip"}
-_REDIRECTS = {301, 302, 303, 307, 308}
 _MOST_DOCUMENTS, _MOST_OF_ONE_URL = 10, 4
 """Documents one after the other, until a page counts as one that never stays. One that loads
 itself again is told by its URL: each time costs the host a request, and a slow machine the time."""
@@ -42,6 +40,8 @@ _PATIENCE = 0.18
 """Share of a page's time within which its renderer must answer while it comes to rest."""
 
 _CHUNK = 1 << 20
+_FRAME_S = 5.0
+"""Time to learn whether a frame may load its document, for which the page's load waits."""
 
 _ANSWER, _LOAD, _LATE_LOAD, _SETTLE = 0.85, 0.6, 0.8, 0.87
 """Shares of the page's time by which it must answer, load (even a late answer), and rest."""
@@ -82,8 +82,7 @@ class _Document:
     url: str
     body: bytes
     whole: bool
-    robots_tags: list[str]
-    tdm: str | None
+    headers: dict[str, list[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +102,7 @@ class _Page:
     url: str
     elements: list[Element]
     whole: bool
-    descriptions: list[str]
+    metas: list[tuple[str, str]]
     charset: str
     overlays: list[str]
 
@@ -115,7 +114,7 @@ class _Moved(Exception):  # noqa: N818 - no error: the page went on to another d
 class Tab:
     """A new page in a new context, and the documents that its main frame has loaded.
 
-    Every URL that the main frame is sent to, by whatever means, is asked for by ``ask`` first.
+    Every URL that a frame is sent to, by whatever means, is asked for by ``ask`` first.
     """
 
     def __init__(
@@ -234,14 +233,20 @@ class Tab:
             self._leaving = False
             self._loaded.set()  # a load that was broken off ends without its event
 
-    def _end(self, reason: VisitError) -> None:
+    def _end(self, reason: BaseException) -> None:
         if not self._over.done():
             self._over.set_exception(reason)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._handled)
+
+    def _handled(self, task: asyncio.Task[None]) -> None:
+        """End the visit if a handler failed: what it had paused would wait for ever."""
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._end(error)
 
     async def _no_password(self, event: dict[str, Any]) -> None:
         answer = {"authChallengeResponse": {"response": "CancelAuth"}}
@@ -254,8 +259,11 @@ class Tab:
         """Handle a navigation before it is sent, and its response before the browser sees it."""
         request = {"requestId": event["requestId"]}
         with suppress(PlaywrightError):  # the page may be gone by now
-            if event["frameId"] != self._frame or "responseErrorReason" in event:
+            if "responseErrorReason" in event:
                 await self._session.send("Fetch.continueRequest", request)
+                return
+            if event["frameId"] != self._frame:
+                await self._frame_paused(event, request)
                 return
             try:
                 if "responseStatusCode" in event:
@@ -270,6 +278,18 @@ class Tab:
                 else:
                     self._end(reason)
 
+    async def _frame_paused(self, event: dict[str, Any], request: dict[str, Any]) -> None:
+        """Let a frame load its document if robots.txt allows it; else the frame stays empty."""
+        if "responseStatusCode" not in event:
+            try:
+                async with asyncio.timeout(_FRAME_S):
+                    await self._ask(event["request"]["url"].partition("#")[0], frame=True)
+            except (VisitError, TimeoutError):
+                failure = {**request, "errorReason": "Aborted"}
+                await self._session.send("Fetch.failRequest", failure)
+                return
+        await self._session.send("Fetch.continueRequest", request)
+
     async def _sent(self, url: str, request: dict[str, Any]) -> None:
         try:
             await self._ask(url)
@@ -280,14 +300,14 @@ class Tab:
 
     async def _answered(self, event: dict[str, Any], request: dict[str, Any]) -> None:
         url = event["request"]["url"].partition("#")[0]
-        headers = _headers(event)
+        headers = headers_of(event)
         status = event["responseStatusCode"]
         refused = self._proxy.refusal(url)
         if refused is not None:
             self._note(url, None, None)
             raise VisitError(refused.reason, refused.detail)
-        self._note(url, status, headers.get("content-type"))
-        if status in _REDIRECTS and "location" in headers:
+        self._note(url, status, ", ".join(headers.get("content-type", ())) or None)
+        if status in MOVED and last(headers, "location"):
             if len(self._record.redirects) >= 2 * _MOST_DOCUMENTS:
                 raise VisitError("redirect_loop", f"{len(self._record.redirects)} redirects")
             self._exchanges.note(event, whole=False)
@@ -299,14 +319,12 @@ class Tab:
         if sum(document.url == url for document in self._documents.values()) >= _MOST_OF_ONE_URL:
             raise VisitError("redirect_loop", f"one URL {_MOST_OF_ONE_URL} times, and again")
         body, whole = await self._read_body(request, urlsplit(url).hostname or "")
-        whole = whole and not _is_short(body, headers)
-        coded = headers.get("content-encoding") or headers.get("transfer-encoding")
+        whole = whole and not is_short(body, headers)
+        coded = last(headers, "content-encoding") or last(headers, "transfer-encoding")
         if whole and not body and coded:  # the browser does not say that it cannot be decoded
             raise VisitError("net_error", f"a body of nothing, announced as {coded[:40]}")
         self._exchanges.note(event, whole=whole)
-        self._documents[event.get("networkId", "")] = _Document(
-            url, body, whole, _values(event, "x-robots-tag"), headers.get("tdm-reservation")
-        )
+        self._documents[event.get("networkId", "")] = _Document(url, body, whole, headers)
         await self._fulfil(request, event, body)
 
     def _note(self, url: str, status: int | None, content_type: str | None) -> None:
@@ -424,16 +442,16 @@ class Tab:
                 continue
             self._record.final_url = page.url
             return VisitResult(
+                url=page.document.url,
                 html=page.document.body,
                 screenshot=screenshot,
                 picture=picture,
                 ink=ink,
                 elements=page.elements,
                 settled=settled and page.whole and not empty,
-                scripted=page.descriptions,
+                metas=page.metas,
                 charset=page.charset,
-                robots_tags=page.document.robots_tags,
-                tdm=page.document.tdm,
+                headers=page.document.headers,
                 exchanges=self._exchanges.chain_to(self._loader),
                 overlays=page.overlays,
             )
@@ -477,7 +495,7 @@ class Tab:
             state = await self._evaluate(FREEZE, self._limits.left())
             if state["stirred"]:  # scripts may follow the scroll or the loss of focus
                 await self._within(asyncio.sleep(2 * _POLL_S), 1.0, "timeout", "")
-        if state["contentType"] not in _HTML:
+        if state["contentType"] not in HTML:
             raise VisitError("not_html", state["contentType"])
         if not state["url"].startswith(("http://", "https://")):
             raise VisitError("not_html", f"ended at {state['url'][:80]}")
@@ -495,7 +513,7 @@ class Tab:
             state["url"],
             [read_element(item) for item in found["elements"]],
             document.whole and not found["truncated"] and not self._proxy.exhausted,
-            [str(text) for text in state["descriptions"]],
+            [(str(name), str(content)) for name, content in state["metas"]],
             str(state["charset"]).lower(),
             overlays,
         )
@@ -578,41 +596,6 @@ async def _waited(work: Coroutine[Any, Any, Any], seconds: float) -> bool:
     except TimeoutError:
         return False
     return True
-
-
-def _headers(event: dict[str, Any]) -> dict[str, str]:
-    return {item["name"].lower(): item["value"] for item in event.get("responseHeaders", ())}
-
-
-def _values(event: dict[str, Any], name: str) -> list[str]:
-    """Return the values of a header that may be repeated."""
-    values = [
-        item["value"] for item in event.get("responseHeaders", ()) if item["name"].lower() == name
-    ]
-    return [line for value in values for line in value.split("\n")]
-
-
-def _is_short(body: bytes, headers: dict[str, str]) -> bool:
-    """Whether a body is shorter than announced; unknown, so false, for a compressed one."""
-    length = headers.get("content-length", "")
-    if "content-encoding" in headers or not length.isdecimal():
-        return False
-    return len(length) > 19 or len(body) < int(length)  # int takes some thousand digits alone
-
-
-def check_answer(status: int, headers: dict[str, str]) -> None:
-    """Raise a VisitError if a response is not an HTML page."""
-    if status in (204, 205):
-        raise VisitError("not_html", f"status {status} has no content")
-    if not 200 <= status < 300:
-        raise VisitError(f"http_{status}", "", retry_after_s(headers.get("retry-after")))
-    if headers.get("content-disposition", "").strip().lower().startswith("attachment"):
-        raise VisitError("download", headers["content-disposition"][:200])
-    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind in _DOWNLOADS:
-        raise VisitError("download", kind)
-    if kind and kind not in _HTML and "/" in kind:
-        raise VisitError("not_html", kind)
 
 
 def _from_playwright(error: PlaywrightError) -> VisitError:

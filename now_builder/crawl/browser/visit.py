@@ -1,16 +1,25 @@
 """The record of a visit to a page, and its result or error."""
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field, fields
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
 
 from PIL import Image
 
 from now_builder.crawl.timings import StepTimer
 from now_builder.formats.shard import Element, Exchange
 
-Ask = Callable[[str], Awaitable[None]]
-"""Raises a VisitError if robots.txt disallows a URL, or its host is not to be reached."""
+
+@runtime_checkable
+class Ask(Protocol):
+    """Whether a page may lead to a URL."""
+
+    async def __call__(self, url: str, *, frame: bool = False) -> None:
+        """Raise a VisitError if a URL is not to be requested, or its host not to be reached.
+
+        Of the document of a ``frame`` robots.txt alone is asked.
+        """
+
 
 BUSY = frozenset({"http_429", "http_503"})
 """Answers that ask to come back later."""
@@ -30,6 +39,8 @@ class VisitRecord:
     """How far a visit got; filled as it goes on, so that the row of a failure has it, too.
 
     ``redirects`` lack the final URL; ``robots`` is the reason of the decision by robots.txt.
+    ``hosts`` are those whose pause the visit has kept, ``tdm_file`` the rules of ``tdmrep.json``
+    that reserve a URL, by that URL.
     """
 
     redirects: list[str] = field(default_factory=list)
@@ -38,11 +49,13 @@ class VisitRecord:
     content_type: str | None = None
     robots: str | None = None
     timer: StepTimer = field(default_factory=StepTimer)
+    hosts: set[str] = field(default_factory=set)
+    tdm_file: dict[str, str] = field(default_factory=dict)
 
     def columns(self) -> dict[str, Any]:
         """Return the record as columns of the page's row."""
-        known = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "timer"}
-        return known | {"timings": self.timer.to_json()}
+        kept = ("redirects", "final_url", "http_status", "content_type", "robots")
+        return {name: getattr(self, name) for name in kept} | {"timings": self.timer.to_json()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,27 +63,29 @@ class VisitResult:
     """A page as the browser loaded it.
 
     Attributes:
+        url: URL of the main document, as it was requested.
         html: bytes of the main document as served, content encodings undone.
         screenshot: PNG of 720 x 1280 px.
         picture: the same, decoded.
         ink: shares of it and of its middle on which there is something to see.
         settled: whether the page was complete and came to rest.
-        scripted: contents of ``<meta name=description>`` in the live DOM.
+        metas: name and content of each ``<meta>`` with a description or an opt-out in the live DOM.
         charset: encoding in which the browser read the document, in lower case.
+        headers: values of the headers of the main document, by name in lower case.
         exchanges: requests and responses that led to the main document; empty without a WARC.
         overlays: rules by which overlays were hidden.
     """
 
+    url: str
     html: bytes
     screenshot: bytes
     picture: Image.Image
     ink: tuple[float, float]
     elements: list[Element]
     settled: bool
-    scripted: list[str]
+    metas: list[tuple[str, str]]
     charset: str
-    robots_tags: list[str] = field(default_factory=list)
-    tdm: str | None = None
+    headers: dict[str, list[str]]
     exchanges: tuple[Exchange, ...] = ()
     overlays: list[str] = field(default_factory=list)
 
@@ -83,3 +98,18 @@ class VisitError(Exception):
         self.error = error
         self.message = message
         self.retry_after_s = retry_after_s
+
+
+def refuse(said: Mapping[str, str], obeyed: frozenset[str]) -> None:
+    """Raise a VisitError if any of the opt-outs, each with where it is said, is to be obeyed."""
+    refusals = [f"{name}: {said[name]}" for name in sorted(said.keys() & obeyed)]
+    if refusals:
+        raise VisitError("opt_out", "; ".join(refusals))
+
+
+class PutOff(VisitError):  # noqa: N818 - no error: the page is visited later
+    """A page leads to a host that is to be left alone until its pause is over."""
+
+    def __init__(self, site: str) -> None:
+        super().__init__("put_off", f"{site} is left alone for now")
+        self.site = site

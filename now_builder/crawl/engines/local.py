@@ -17,8 +17,8 @@ from now_builder.crawl.engines.workers import Workers
 from now_builder.crawl.plan.urls import read_hosts
 from now_builder.crawl.politeness.proxy import Proxy
 from now_builder.crawl.politeness.resolver import Resolver, parse_mapping
-from now_builder.crawl.politeness.robots import Robots
 from now_builder.crawl.politeness.scheduler import Scheduler
+from now_builder.crawl.politeness.site_rules import SiteRules
 from now_builder.crawl.progress import Progress
 from now_builder.crawl.settings import CrawlSettings
 from now_builder.crawl.storage.locks import lock_shards
@@ -117,8 +117,13 @@ async def _visit_pending(
         stack.push_async_callback(resolver.close)
         proxies = [await stack.enter_async_context(Proxy(resolver)) for _ in range(concurrency + 1)]
         proxies[-1].begin(_UNLIMITED)
-        robots = Robots(proxies[-1], browsers.user_agent)
-        stack.push_async_callback(robots.close)
+        rules = SiteRules(
+            proxies[-1],
+            browsers.user_agent,
+            settings.obeyed_opt_outs(),
+            obey_robots=settings.robots,
+        )
+        stack.push_async_callback(rules.close)
         scheduler = Scheduler(
             tracker.pending,
             settings.per_host_delay_s,
@@ -127,7 +132,7 @@ async def _visit_pending(
         )
         progress = stack.enter_context(Progress(len(tracker.pending), tracker.total))
         ranks = tracker.ranks() if settings.per_host_quota else {}
-        visitor = PageVisitor(settings, browsers, robots, scheduler, ranks, pool)
+        visitor = PageVisitor(settings, browsers, rules, scheduler, ranks, pool)
         workers = Workers(visitor, tracker, scheduler, progress, settings, pool)
         await workers.run(proxies[:-1])
     return len(tracker.pending)

@@ -18,15 +18,23 @@ from PIL import Image
 from now_builder import __version__
 from now_builder.crawl.browser.pool import BrowserPool
 from now_builder.crawl.browser.prefetch import Prefetch
-from now_builder.crawl.browser.visit import REFUSED, VisitError, VisitRecord, VisitResult
+from now_builder.crawl.browser.visit import (
+    REFUSED,
+    PutOff,
+    VisitError,
+    VisitRecord,
+    VisitResult,
+    refuse,
+)
 from now_builder.crawl.caption.charset import misread
 from now_builder.crawl.caption.describe import choose, describe, with_scripted
 from now_builder.crawl.caption.language import detect_language
-from now_builder.crawl.politeness.opt_outs import opt_outs
+from now_builder.crawl.politeness.opt_outs import TDM, opt_outs
 from now_builder.crawl.politeness.proxy import Proxy
 from now_builder.crawl.politeness.resolver import Refused
-from now_builder.crawl.politeness.robots import PRODUCT, Decision, Robots
+from now_builder.crawl.politeness.robots import PRODUCT, Decision
 from now_builder.crawl.politeness.scheduler import Scheduler
+from now_builder.crawl.politeness.site_rules import SiteRules
 from now_builder.crawl.settings import CrawlSettings
 from now_builder.errors import NowError
 from now_builder.formats.shard import Capture, CaptureRow, Planned, Status
@@ -42,39 +50,40 @@ _GRACE_S = 150.0
 class Attempt:
     """What one visit to a page gave: its row, final unless the visit is repeated, and its capture.
 
-    The site may ask to come back after ``retry_after_s`` seconds.
+    The site may ask to come back after ``retry_after_s`` seconds; a page that leads to a host
+    which is to be left alone for now is ``put_off`` until that host's turn.
     """
 
     row: CaptureRow
     capture: Capture | None
     retry_after_s: float | None = None
+    put_off: str | None = None
 
 
 class PageVisitor:
     """Visits pages, and turns whatever goes wrong with one into its row.
 
-    The scheduler is told of the crawl delay that a site asks for; ``ranks`` number each page among
-    those of its host, for the quota; parsing and hashing would hold up the other pages, so they are
-    done in threads of ``pool``.
+    The scheduler is told of the crawl delay that a site asks for, and keeps the pauses of hosts to
+    which pages lead; ``ranks`` number each page among those of its host, for the quota; parsing and
+    hashing would hold up the other pages, so they are done in threads of ``pool``.
     """
 
     def __init__(
         self,
         settings: CrawlSettings,
         browsers: BrowserPool,
-        robots: Robots,
+        rules: SiteRules,
         scheduler: Scheduler,
         ranks: Mapping[str, int],
         pool: ThreadPoolExecutor,
     ) -> None:
         self._settings = settings
         self._browsers = browsers
-        self._robots = robots
+        self._rules = rules
         self._scheduler = scheduler
         self._ranks = ranks
         self._pool = pool
-        words = (word.strip().lower() for word in settings.opt_outs.split(","))
-        self._opt_outs = frozenset(words) - {""}
+        self._opt_outs = settings.obeyed_opt_outs()
         self._prefetch: Prefetch | None = None
         if settings.prefetch:
             self._prefetch = Prefetch(settings, browsers.user_agent, self._opt_outs, pool)
@@ -91,6 +100,8 @@ class PageVisitor:
         )  # fmt: skip
         capture: Capture | None = None
         retry_after_s: float | None = None
+        put_off: str | None = None
+        record.hosts.add(self._scheduler.queue_of(line))
         try:
             result = await self._load(line, proxy, record, alone=alone)
             with record.timer.step("describe"):
@@ -99,6 +110,7 @@ class PageVisitor:
                 )
         except VisitError as problem:
             retry_after_s = problem.retry_after_s
+            put_off = problem.site if isinstance(problem, PutOff) else None
             row = _failed(row, problem.error, problem.message)
         except Refused as problem:
             row = _failed(row, problem.reason, problem.detail)
@@ -111,13 +123,13 @@ class PageVisitor:
             raise  # not this page's failure: no browser, a full disk
         except Exception as problem:  # noqa: BLE001 - the one place: a page's failure is a row
             row = _failed(row, "internal_error", f"{type(problem).__name__}: {problem}")
-        return Attempt(replace(row, **record.columns()), capture, retry_after_s)
+        return Attempt(replace(row, **record.columns()), capture, retry_after_s, put_off)
 
     async def _load(
         self, line: Planned, proxy: Proxy, record: VisitRecord, *, alone: bool
     ) -> VisitResult:
         """Ask the site, make a plain request if that is wanted, and load the page in a browser."""
-        ask = partial(self._ask, record)
+        ask = partial(self._ask, line, record)
         async with asyncio.timeout(self._settings.page_timeout_s + _GRACE_S):
             with record.timer.step("robots"):
                 record.robots = (await self._allowed(line, record)).note
@@ -133,25 +145,39 @@ class PageVisitor:
         quota = self._settings.per_host_quota
         if quota and self._ranks[line.key] >= quota and not self._scheduler.is_local(line.site):
             raise VisitError("quota", f"more than {quota} pages of one host")
-        return await self._decide(line.url_canonical, record)
+        return await self._decide(line, record, line.url_canonical)
 
-    async def _ask(self, record: VisitRecord, url: str) -> None:
+    async def _ask(
+        self, line: Planned, record: VisitRecord, url: str, *, frame: bool = False
+    ) -> None:
         """Raise a VisitError if a URL to which a page leads is not to be requested."""
+        url = canonical(url) or url
         try:
-            await self._decide(canonical(url) or url, record)
+            if not frame:
+                await self._decide(line, record, url)
+            elif (decision := await self._rules.robots(url)).verdict != "allowed":
+                raise VisitError(decision.verdict, decision.note)
         except Refused as refused:
             raise VisitError(refused.reason, refused.detail) from None
 
-    async def _decide(self, url: str, record: VisitRecord) -> Decision:
-        """Raise an error if robots.txt disallows a URL, or its host cannot be reached."""
-        if not self._settings.robots:
-            return Decision("allowed", "ignored")
-        decision = await self._robots.decide(url)
+    async def _decide(self, line: Planned, record: VisitRecord, url: str) -> Decision:
+        """Raise an error if a URL is not to be requested, or not now; wait for its host's turn."""
+        decision = await self._rules.decide(url)
+        site = site_of(url)
         if decision.delay_s:
-            self._scheduler.slow_down(site_of(url), decision.delay_s)
+            self._scheduler.slow_down(site, decision.delay_s)
         if decision.verdict != "allowed":
             record.robots = decision.note
             raise VisitError(decision.verdict, decision.note)
+        if TDM in decision.opt_outs:  # the page itself may take it back
+            record.tdm_file[url] = decision.opt_outs[TDM]
+        refuse(decision.opt_outs, self._opt_outs - {TDM})
+        if site not in record.hosts:
+            pause_s = self._scheduler.turn(line, site)
+            if pause_s is None:
+                raise PutOff(site)
+            record.hosts.add(site)
+            await asyncio.sleep(pause_s)
         return decision
 
 
@@ -178,10 +204,10 @@ def _describe(
     """Fill in what needs no browser: caption, language, hashes."""
     fallback = settings.caption_fallback
     page = describe(result.html, record.content_type, result.charset, fallback=fallback)
-    said = opt_outs(result.robots_tags, page.metas, result.tdm) & obeyed
-    if said:
-        raise VisitError("opt_out", ", ".join(sorted(said)))
-    candidates = with_scripted(page, result.scripted)
+    tdm_file = record.tdm_file.get(canonical(result.url) or result.url)
+    refuse(opt_outs(result.headers, page.metas, result.metas, tdm_file), obeyed)
+    scripted = [text for name, text in result.metas if name.strip().lower() == "description"]
+    candidates = with_scripted(page, scripted)
     caption, source = choose(candidates, fallback=fallback)
     seen = (element.text for element in result.elements if element.visible)
     garbled = misread(seen, page.charset, result.charset)

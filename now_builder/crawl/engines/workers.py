@@ -16,6 +16,7 @@ from now_builder.crawl.settings import CrawlSettings
 from now_builder.crawl.storage.shard_tracker import ShardTracker
 from now_builder.crawl.timings import StepTimer
 from now_builder.formats.shard import Planned
+from now_builder.urls import site_of
 
 _CRASH_RETRIES = 2
 _BACK_OFF_S = 0.5
@@ -61,9 +62,13 @@ class Workers:
             self.progress.in_flight += 1
             attempt = await self._visit(line, proxy, timer)
             self.progress.in_flight -= 1
+            if attempt.put_off is not None:
+                self.scheduler.give_back(line, 0.0, attempt.put_off)
+                continue
             pause_s = self._pause(line, attempt)
             if pause_s is not None:
-                self.scheduler.give_back(line, pause_s)
+                busy = site_of(attempt.row.final_url or line.url_canonical)
+                self.scheduler.give_back(line, pause_s, busy)
                 continue
             row = replace(attempt.row, elapsed_s=round(time.monotonic() - started, 3))
             await loop.run_in_executor(self.pool, self.tracker.add, line, row, attempt.capture)

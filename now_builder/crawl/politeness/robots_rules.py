@@ -5,6 +5,8 @@ import string
 from dataclasses import dataclass, field
 from urllib.parse import quote, unquote_to_bytes
 
+from now_builder.crawl.politeness.preferences import refuses_training
+
 _MARK = re.compile(rb"\A\xef(?:\xbb\xbf?)?")
 _LONGEST_LINE = 8 * 2083 - 1
 _NAMES = {
@@ -13,21 +15,29 @@ _NAMES = {
     b"disallow": "disallow", b"dissallow": "disallow", b"dissalow": "disallow",
     b"disalow": "disallow", b"diasllow": "disallow", b"disallaw": "disallow",
     b"crawl-delay": "delay", b"crawl delay": "delay",
+    b"content-signal": "content-signal", b"content-signals": "content-signal",
+    b"content-usage": "content-usage",
+    b"disallowaitraining": "disallowaitraining", b"allowaitraining": "allowaitraining",
 }  # fmt: skip
 """Names of lines, with the slips that Google's parser forgives."""
 
 _NO_COLON = re.compile(rb"(%s)[ \t]+(\S+)" % b"|".join(_NAMES), re.IGNORECASE)
 _TOKEN = re.compile(rb"[a-z_-]+")
+_STATEMENT = re.compile(rb"(?:([/*]\S*)[ \t]+)?(.*)", re.DOTALL)
+_SHOWN = 200
 _ESCAPED_SLASH = re.compile(rb"%2f", re.IGNORECASE)
 _AUTHORITY = re.compile(r"[a-z][a-z0-9+.-]*://[^/?;#]*", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
-class _Rule:
+class Rule:
+    """What a line says of the paths that it matches, which may have ``*``, and ``$`` at the end."""
+
     allows: bool
     octets: int
     pieces: tuple[str, ...]
     to_the_end: bool
+    said: str
 
     def matches(self, path: str) -> bool:
         """Whether the pieces follow one another in a path, the first at its beginning."""
@@ -49,7 +59,8 @@ class _Rule:
 @dataclass(slots=True)
 class _Group:
     agents: set[bytes] = field(default_factory=set)
-    rules: list[_Rule] = field(default_factory=list)
+    rules: list[Rule] = field(default_factory=list)
+    preferences: list[tuple[str, Rule]] = field(default_factory=list)
     delay_s: float = 0.0
     closed: bool = False
 
@@ -62,23 +73,46 @@ class RobotsRules:
         delay_s: Pause between two requests that the site asks for, 0 if none.
     """
 
-    _rules: tuple[_Rule, ...]
+    _rules: tuple[Rule, ...]
+    _preferences: tuple[tuple[str, Rule], ...]
     delay_s: float
 
     def allows(self, url: str) -> bool:
         """Whether a URL may be visited: the longest rule that matches decides, of equals Allow."""
-        rest = _AUTHORITY.sub("", url.partition("#")[0], count=1)
-        path = _normal((rest if rest.startswith("/") else f"/{rest}").encode())
+        return self.disallowed_by(url) is None
+
+    def disallowed_by(self, url: str) -> str | None:
+        """Return the line that disallows a URL; ``None`` if none does."""
+        path = path_of(url)
         if path == "/robots.txt":
-            return True
-        return next((rule.allows for rule in self._rules if rule.matches(path)), True)
+            return None
+        rule = next((rule for rule in self._rules if rule.matches(path)), None)
+        return None if rule is None or rule.allows else rule.said
+
+    def opt_outs(self, url: str) -> dict[str, str]:
+        """Return the opt-outs from training that hold for a URL, and the line of each.
+
+        Of lines of one kind the one with the longest path that matches decides, of equals that
+        which refuses.
+
+        Source:
+            draft-ietf-aipref-attach, section 3; contentsignals.org;
+            draft-canel-robots-ai-control for ``DisallowAITraining``.
+        """
+        path = path_of(url)
+        decisive: dict[str, Rule] = {}
+        for kind, rule in self._preferences:
+            if kind not in decisive and rule.matches(path):
+                decisive[kind] = rule
+        return {kind: rule.said for kind, rule in decisive.items() if not rule.allows}
 
 
 def parse_robots(content: bytes, product: str) -> RobotsRules:
     """Parse what a robots.txt says to the crawler with a product token.
 
     Groups that name the token count together; only where there is none do those for ``*``. A group
-    ends at the first User-agent line behind a rule: lines of other names neither end nor begin one.
+    ends at the first User-agent line behind a rule or a preference: lines of other names neither
+    end nor begin one. Preferences before the first group are meant for all, as those for ``*``.
 
     Source:
         RFC 9309, section 2.2. Where it leaves a choice, as Google's parser: a token is read up to
@@ -95,22 +129,33 @@ def parse_robots(content: bytes, product: str) -> RobotsRules:
     ours = ours or [group for group in groups if b"*" in group.agents]
     rules = [rule for group in ours for rule in group.rules]
     rules.sort(key=lambda rule: (rule.octets, rule.allows), reverse=True)
-    return RobotsRules(tuple(rules), max((group.delay_s for group in ours), default=0.0))
+    preferences = [preference for group in ours for preference in group.preferences]
+    preferences.sort(key=lambda found: (-found[1].octets, found[1].allows))
+    delay_s = max((group.delay_s for group in ours), default=0.0)
+    return RobotsRules(tuple(rules), tuple(preferences), delay_s)
 
 
 def _groups(content: bytes) -> list[_Group]:
-    groups: list[_Group] = []
-    for line in _MARK.sub(b"", content).splitlines():
+    groups = [_Group({b"*"}, closed=True)]  # for the preferences before the first group
+    for number, line in enumerate(_MARK.sub(b"", content).splitlines(), 1):
         name, value = _line(line[:_LONGEST_LINE])
+        group = groups[-1]
         if name == "agent":
-            if not groups or groups[-1].closed:
-                groups.append(_Group())
-            groups[-1].agents.add(product_token(value))
-        elif name == "delay" and groups:
-            groups[-1].delay_s = max(groups[-1].delay_s, _seconds(value))
-        elif name and groups:
-            groups[-1].closed = True
-            groups[-1].rules += _rules(value, allows=name == "allow")
+            if group.closed:
+                group = _Group()
+                groups.append(group)
+            group.agents.add(product_token(value))
+        elif name in {"allow", "disallow", "delay"} and len(groups) == 1:
+            continue
+        elif name == "delay":
+            group.delay_s = max(group.delay_s, _seconds(value))
+        elif name:
+            group.closed = True
+            said = f"line {number}: {line[:_SHOWN].decode(errors='replace').strip()}"
+            if name in {"allow", "disallow"}:
+                group.rules += _rules(value, said, allows=name == "allow")
+            else:
+                group.preferences += _preferences(name, value, said)
     return groups
 
 
@@ -140,18 +185,43 @@ def _seconds(value: bytes) -> float:
     return seconds if 0 < seconds < float("inf") else 0.0
 
 
-def _rules(pattern: bytes, *, allows: bool) -> list[_Rule]:
+def _preferences(name: str, value: bytes, said: str) -> list[tuple[str, Rule]]:
+    """Return the opt-out that a line is about, and where it refuses or allows training."""
+    if name in {"disallowaitraining", "allowaitraining"}:
+        refuses: bool | None = name == "disallowaitraining"
+        pattern, name = value, "disallowaitraining"
+    else:
+        found = _STATEMENT.fullmatch(value)
+        pattern, statement = (found[1] or b"*", found[2]) if found else (b"*", value)
+        refuses = refuses_training(statement.decode(errors="replace"))
+    if refuses is None or not pattern:
+        return []
+    return [(name, rule_of(pattern, said, allows=not refuses))]
+
+
+def _rules(pattern: bytes, said: str, *, allows: bool) -> list[Rule]:
     """Return the rules of a line: none without a path, two for an index page that is allowed."""
     if not pattern:
         return []
+    rules = [rule_of(pattern, said, allows=allows)]
+    folder, slash, page = pattern.rpartition(b"/")
+    if allows and slash and page in {b"index.html", b"index.htm"}:
+        rules.append(rule_of(folder + b"/$", said, allows=True))
+    return rules
+
+
+def rule_of(pattern: bytes, said: str, *, allows: bool) -> Rule:
+    """Parse the pattern of a line."""
     to_the_end = pattern.endswith(b"$")
     path = pattern[:-1] if to_the_end else pattern
     pieces = tuple(_normal(piece) for piece in path.split(b"*"))
-    rules = [_Rule(allows, len(quote(pattern, safe=string.printable)), pieces, to_the_end)]
-    folder, slash, page = pattern.rpartition(b"/")
-    if allows and slash and page in {b"index.html", b"index.htm"}:
-        rules += _rules(folder + b"/$", allows=True)
-    return rules
+    return Rule(allows, len(quote(pattern, safe=string.printable)), pieces, to_the_end, said)
+
+
+def path_of(url: str) -> str:
+    """Return path and query of a URL, as rules are compared with them."""
+    rest = _AUTHORITY.sub("", url.partition("#")[0], count=1)
+    return _normal((rest if rest.startswith("/") else f"/{rest}").encode())
 
 
 def _normal(path: bytes) -> str:

@@ -9,6 +9,9 @@ from dataclasses import dataclass, field
 
 from now_builder.formats.shard import Planned
 
+_SHORT_S = 2.0
+"""A pause of a host for which a page waits where it is; for a longer one it is handed out again."""
+
 
 @dataclass(slots=True)
 class _Host:
@@ -42,13 +45,13 @@ class Scheduler:
         self._limit = limit
         self.is_local = is_local
         self._hosts: dict[str, _Host] = {}
+        self._led_to: dict[str, list[str]] = {}
         self._ready: list[tuple[str, str]] = []
         self._waiting: list[tuple[float, str]] = []
         self._changed = asyncio.Event()
         self._left = 0
         for page in pages:
-            host = self._hosts.setdefault(page.site, _Host(page.site))
-            host.pages.append(page)
+            self._host(page.site).pages.append(page)
             self._left += 1
         for host in self._hosts.values():
             self._queue(host)
@@ -57,8 +60,8 @@ class Scheduler:
         """Return the next page as soon as one may be visited; ``None`` when all are handed out."""
         while self._left:
             self._wake()
-            if self._ready:
-                return self._pop()
+            if (page := self._pop()) is not None:
+                return page
             self._changed.clear()
             pause = self._waiting[0][0] - time.monotonic() if self._waiting else None
             try:
@@ -70,54 +73,85 @@ class Scheduler:
 
     def done(self, page: Planned) -> None:
         """Mark a page as finished, so that its host is free again."""
-        host = self._hosts[page.site]
-        host.in_flight -= 1
-        self._queue(host)
-        self._changed.set()
+        self._free(page)
+        self._led_to.pop(page.key, None)
 
-    def give_back(self, page: Planned, pause_s: float) -> None:
-        """Take a page back, to be handed out again after a pause of its host, also a local one."""
-        host = self._hosts[page.site]
-        host.in_flight -= 1
+    def give_back(self, page: Planned, pause_s: float, site: str | None = None) -> None:
+        """Take a page back, to be handed out again after a pause of a host, also a local one.
+
+        It is the host in whose turn the page was handed out, or another to which it leads.
+        """
+        self._free(page)
+        site = site or self.queue_of(page)
+        if site != self.queue_of(page):
+            self._led_to.setdefault(page.key, []).append(site)
+        host = self._host(site)
         host.pages.appendleft(page)
         self._left += 1
-        self._put_off(host, time.monotonic() + pause_s)
+        host.not_before = max(host.not_before, time.monotonic() + pause_s)
+        self._queue(host)
+
+    def turn(self, page: Planned, site: str) -> float | None:
+        """Return the seconds to wait before a page goes on to another host, as a visit there.
+
+        ``None`` if they are too many: the page is to be given back. It is not sent back to a host
+        for which it has waited before.
+        """
+        host = self._host(site)
+        now = time.monotonic()
+        pause_s = max(0.0, host.not_before - now)
+        if pause_s > _SHORT_S:
+            if site != page.site and site not in self._led_to.get(page.key, ()):
+                return None
+            pause_s = _SHORT_S
+        self._visit(host, now + pause_s)
+        return pause_s
+
+    def queue_of(self, page: Planned) -> str:
+        """Return the host in whose turn a page is handed out: its own, or one it leads to."""
+        return self._led_to.get(page.key, [page.site])[-1]
 
     def slow_down(self, site: str, delay_s: float) -> None:
-        """Raise the delay between visits to what a host asks for, from the last visit on.
-
-        A host without pages, to which one of another host leads, needs none.
-        """
-        host = self._hosts.get(site)
-        if host is not None and delay_s > host.delay_s:
+        """Raise the delay between visits to what a host asks for, from the last visit on."""
+        host = self._host(site)
+        if delay_s > host.delay_s:
             host.delay_s = delay_s
             if not self.is_local(site):
-                self._put_off(host, host.visited + delay_s)
+                host.not_before = max(host.not_before, host.visited + delay_s)
 
-    def _put_off(self, host: _Host, due: float) -> None:
-        """Let a host wait until some time at least, also if its next page is queued already."""
-        host.not_before = max(host.not_before, due)
-        self._ready = [(key, name) for key, name in self._ready if name != host.name]
-        self._waiting = [(at, name) for at, name in self._waiting if name != host.name]
-        heapq.heapify(self._ready)
-        heapq.heapify(self._waiting)
-        host.queued = False
+    def _host(self, site: str) -> _Host:
+        if site not in self._hosts:
+            self._hosts[site] = _Host(site)
+        return self._hosts[site]
+
+    def _free(self, page: Planned) -> None:
+        host = self._hosts[self.queue_of(page)]
+        host.in_flight -= 1
         self._queue(host)
         self._changed.set()
 
-    def _pop(self) -> Planned:
-        _, name = heapq.heappop(self._ready)
-        host = self._hosts[name]
-        host.queued = False
-        page = host.pages.popleft()
-        host.in_flight += 1
-        self._left -= 1
-        host.visited = time.monotonic()
-        if not self.is_local(name):
-            host.not_before = host.visited + max(self._delay_s, host.delay_s)
-        self._queue(host)
-        self._changed.set()
-        return page
+    def _visit(self, host: _Host, at: float) -> None:
+        host.visited = max(host.visited, at)
+        if not self.is_local(host.name):
+            due = host.visited + max(self._delay_s, host.delay_s)
+            host.not_before = max(host.not_before, due)
+
+    def _pop(self) -> Planned | None:
+        """Return a page of a host that is ready; ``None`` if no host is."""
+        while self._ready:
+            _, name = heapq.heappop(self._ready)
+            host = self._hosts[name]
+            host.queued = False
+            if host.not_before > time.monotonic():  # put off meanwhile
+                self._queue(host)
+                continue
+            page = host.pages.popleft()
+            host.in_flight += 1
+            self._left -= 1
+            self._visit(host, time.monotonic())
+            self._queue(host)
+            return page
+        return None
 
     def _queue(self, host: _Host) -> None:
         if host.queued or not host.pages:
@@ -128,6 +162,7 @@ class Scheduler:
         elif self.is_local(host.name) or host.in_flight < self._limit:
             host.queued = True
             heapq.heappush(self._waiting, (host.not_before, host.name))
+        self._changed.set()
 
     def _wake(self) -> None:
         now = time.monotonic()

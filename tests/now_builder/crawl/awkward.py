@@ -258,17 +258,17 @@ class Awkward:
     def _answer(self, path: str) -> bytes:
         html = "text/html; charset=utf-8"
         if path == "/robots.txt":
-            return _response(200, "text/plain", b"User-agent: *\nDisallow: /hidden\n")
+            return response(200, "text/plain", b"User-agent: *\nDisallow: /hidden\n")
         if path in ANSWERS:
             return ANSWERS[path]
         if path.startswith("/frames?"):
             path = "/frames"
         if path in self.pages:
             kind = "text/html" if path == "/old" or path in UNDECLARED else html
-            return _response(200, kind, self.pages[path])
+            return response(200, kind, self.pages[path])
         if path.startswith("/page/"):
             number = path.rpartition("/")[2]
-            return _response(200, html, page(f"number {number}", f"<h1>{number}</h1>" * 20))
+            return response(200, html, page(f"number {number}", f"<h1>{number}</h1>" * 20))
         moves = {
             "/redirect": "/plain",
             "/loop": "/loop",
@@ -280,32 +280,32 @@ class Awkward:
             "/to-nowhere": "http://nowhere.invalid/",
         }
         if path in moves:
-            return _response(302, html, b"", f"Location: {moves[path]}")
+            return response(302, html, b"", f"Location: {moves[path]}")
         tag = "X-Robots-Tag: otherbot: noindex, nofollow\r\nX-Robots-Tag: noai"
         answers: dict[str, bytes] = {
-            "/tagged": _response(200, html, page("tagged"), tag),
-            "/sandboxed": _response(
+            "/tagged": response(200, html, page("tagged"), tag),
+            "/sandboxed": response(
                 200, html, page("without scripts"), "Content-Security-Policy: sandbox"
             ),
-            "/404": _response(404, html, page("an error page")),
-            "/500": _response(500, html, page("an error page")),
-            "/401": _response(401, html, b"who?", 'WWW-Authenticate: Basic realm="x"'),
-            "/204": _response(204, html, b""),
-            "/pdf": _response(200, "application/pdf", b"%PDF-1.4"),
-            "/json": _response(200, "application/json", b"{}"),
-            "/download": _response(
+            "/404": response(404, html, page("an error page")),
+            "/500": response(500, html, page("an error page")),
+            "/401": response(401, html, b"who?", 'WWW-Authenticate: Basic realm="x"'),
+            "/204": response(204, html, b""),
+            "/pdf": response(200, "application/pdf", b"%PDF-1.4"),
+            "/json": response(200, "application/json", b"{}"),
+            "/download": response(
                 200, html, page("a file"), 'Content-Disposition: attachment; filename="x.html"'
             ),
-            "/octets": _response(200, "application/octet-stream", b"\0\1\2"),
-            "/red.png": _response(200, "image/png", _png()),
-            "/bomb": _response(
+            "/octets": response(200, "application/octet-stream", b"\0\1\2"),
+            "/red.png": response(200, "image/png", _png()),
+            "/bomb": response(
                 200, html, gzip.compress(b" " * 80_000_000, 9), "Content-Encoding: gzip"
             ),
-            "/gzip": _response(
+            "/gzip": response(
                 200, "text/html; charset=gbk", gzip.compress(GBK.encode("gbk")),
                 "Content-Encoding: gzip",
             ),
-            "/long-header": _response(200, html, page("x"), "X-Long: " + "x" * 400_000),
+            "/long-header": response(200, html, page("x"), "X-Long: " + "x" * 400_000),
             "/untyped": b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + page("no content type"),
             "/chunked": b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nTransfer-Encoding: chunked"
             b"\r\n\r\n" + b"".join(
@@ -313,38 +313,38 @@ class Awkward:
                 for part in (page("in chunks")[:50], page("in chunks")[50:])
             ) + b"0\r\n\r\n",
         }  # fmt: skip
-        return answers.get(path, _response(404, html, page("not here")))
+        return answers.get(path, response(404, html, page("not here")))
 
     def _busy(self, path: str) -> bytes:
         """Refuse twice; ``/busy/STATUS/RETRY-AFTER``."""
         _, _, status, after = path.split("/")
         if self.hits[path] > 2:
-            return _response(200, "text/html", page("no longer busy"))
+            return response(200, "text/html", page("no longer busy"))
         header = [f"Retry-After: {after}"] if after != "-" else []
-        return _response(int(status), "text/html", b"later", *header)
+        return response(int(status), "text/html", b"later", *header)
 
     async def _hang(self, _writer: asyncio.StreamWriter) -> None:
         await asyncio.sleep(3600)
 
     async def _slow(self, writer: asyncio.StreamWriter) -> None:
         await asyncio.sleep(1.5)
-        writer.write(_response(200, "text/html; charset=utf-8", page("slow but fine")))
+        writer.write(response(200, "text/html; charset=utf-8", page("slow but fine")))
         await writer.drain()
 
     async def _slow_picture(self, writer: asyncio.StreamWriter) -> None:
         await asyncio.sleep(0.4)
-        writer.write(_response(200, "image/png", _png()))
+        writer.write(response(200, "image/png", _png()))
         await writer.drain()
 
     async def _slow_style(self, writer: asyncio.StreamWriter) -> None:
         await asyncio.sleep(0.7)
-        writer.write(_response(200, "text/css", b"main { display: block !important }"))
+        writer.write(response(200, "text/css", b"main { display: block !important }"))
         await writer.drain()
 
     async def _slow_script(self, writer: asyncio.StreamWriter) -> None:
         await asyncio.sleep(0.4)
         body = b"for (const i of document.querySelectorAll('.later')) i.src = i.dataset.src"
-        writer.write(_response(200, "text/javascript", body))
+        writer.write(response(200, "text/javascript", body))
         await writer.drain()
 
     async def _endless(self, writer: asyncio.StreamWriter) -> None:
@@ -365,7 +365,7 @@ class Awkward:
 
     async def _truncated(self, writer: asyncio.StreamWriter) -> None:
         body = page("cut off", "<h1>Begins</h1>" + "<p>text</p>" * 50)
-        writer.write(_response(200, "text/html; charset=utf-8", body)[:-400])
+        writer.write(response(200, "text/html; charset=utf-8", body)[:-400])
         await writer.drain()
 
     async def _reset(self, writer: asyncio.StreamWriter) -> None:
@@ -373,7 +373,7 @@ class Awkward:
         writer.transport.abort()
 
 
-def _response(status: int, kind: str, body: bytes, *headers: str) -> bytes:
+def response(status: int, kind: str, body: bytes, *headers: str) -> bytes:
     lines = [
         f"HTTP/1.1 {status} Status",
         f"Content-Type: {kind}",

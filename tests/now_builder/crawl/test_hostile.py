@@ -52,7 +52,7 @@ ERRORS: dict[str, set[str | None]] = {
     "/to-long-labels": {"dns_error"},
     "/to-data": {"net_error"},
     "/to-script": {"net_error"},
-    "/to-nothing": {"not_html"},
+    "/to-nothing": {"http_302"},
     "/to-bytes": {"http_404"},
     "/no-status": {"not_html"},
     "/bare": {"net_error"},

@@ -35,6 +35,16 @@ from now_builder.urls import canonical
         ("http://example.com?b=2&a=1", "http://example.com/?b=2&a=1"),
         ("http://中文.com/", "http://xn--fiq228c.com/"),
         ("http://Bücher.example./", "http://xn--bcher-kva.example/"),
+        # Hosts by UTS 46, as Chromium has them; the emoji are no host by IDNA 2008.
+        ("http://💩.la/", "http://xn--ls8h.la/"),
+        ("http://i❤️.ws/x", "http://xn--i-7iq.ws/x"),
+        ("http://XN--N3H.example/", "http://xn--n3h.example/"),
+        ("☃.net", "http://xn--n3h.net/"),
+        ("http://straße.de/", "http://xn--strae-oqa.de/"),
+        ("http://ＡＢＣ。example/", "http://abc.example/"),
+        ("http://a·b.example/", "http://xn--ab-0ea.example/"),
+        ("http://%E2%98%83.net/", "http://xn--n3h.net/"),
+        ("http://نامه‌ای.com/", "http://xn--mgba3gch31f060k.com/"),
         ("example.com/x", "http://example.com/x"),
         ("localhost:8000/x", "http://localhost:8000/x"),
         ("//example.com/x", "http://example.com/x"),
@@ -64,7 +74,9 @@ def test_a_url_has_one_canonical_form(url: str, expected: str) -> None:
 @pytest.mark.parametrize(
     "url",
     ["ftp://example.com/", "mailto:a@b.c", "javascript:alert(1)", "data:text/html,x", "file:///etc",
-     "http://", "http:///", "http:\\\\", "not a url", "http://exa mple.com/", "http://[::1/", "http://a:99999/"],
+     "http://", "http:///", "http:\\\\", "not a url", "http://exa mple.com/", "http://[::1/", "http://a:99999/",
+     "http://1דוגמה.example/", "http://א.1.example/", "http://\u0301a.example/", "http://a\u200db.example/",
+     "http://\ufffd.example/", "http://é℅.example/", "http://…/", "http://%ff.example/", "http://a%2fb.example/"],
 )  # fmt: skip
 def test_what_is_no_web_address_has_none(url: str) -> None:
     assert canonical(url) is None
@@ -75,6 +87,12 @@ def test_a_canonical_form_is_its_own(text: str) -> None:
     found = canonical("http://example.com/" + text)
     assert found is not None
     assert canonical(found) == found
+
+
+@given(st.text(max_size=12))
+def test_any_text_is_a_host_or_none(text: str) -> None:
+    found = canonical(f"http://{text}.example/")
+    assert found is None or canonical(found) == found
 
 
 def test_a_text_list_has_comments_blank_lines_and_a_byte_order_mark(tmp_path: Path) -> None:

@@ -1,11 +1,14 @@
 """robots.txt: asked once per origin, read by RFC 9309, through the same way out."""
 
 import asyncio
+import gzip
 import socket
+import zlib
 from collections.abc import Awaitable, Callable
 
 import pytest
 
+from now_builder.crawl.politeness import origins
 from now_builder.crawl.politeness import robots as robots_module
 from now_builder.crawl.politeness.proxy import Proxy
 from now_builder.crawl.politeness.resolver import Refused, Resolver, parse_mapping
@@ -54,6 +57,7 @@ def ask(sites: Sites, work: Callable[[Robots], Awaitable[None]]) -> None:
     asyncio.run(run())
 
 
+CLOSED = b"User-agent: *\nDisallow: /\n"
 RULES = b"""User-agent: *
 Disallow: /all
 User-agent: Noise-of-Web
@@ -95,14 +99,57 @@ def test_the_rules_for_our_token_count_before_those_for_all() -> None:
         ((200, "", b"User-agent: *\nDisallow: /\n" + b"#" * 900_000), "robots"),
         ((301, "Location: http://b.test/robots.txt\r\n", b""), "robots"),
         ((302, "Location: /robots.txt\r\n", b""), "robots_unreachable"),
+        ((302, "Location:  \r\n", b""), "allowed"),
+        ((301, "Location: http://☃.test/robots.txt\r\n", b""), "robots"),
+        ((301, "Location: http://[::/\r\n", b""), "robots_unreachable"),
+        ((301, "Location: ftp://b.test/robots.txt\r\n", b""), "robots_unreachable"),
         (None, "robots_unreachable"),
     ],
 )
 def test_what_a_site_answers_decides(answer, verdict: str) -> None:
-    sites = Sites({"a.test": answer, "b.test": (200, "", b"User-agent: *\nDisallow: /\n")})
+    closed = (200, "", CLOSED)
+    sites = Sites({"a.test": answer, "b.test": closed, "xn--n3h.test": closed})
 
     async def work(robots: Robots) -> None:
         assert (await robots.decide("http://a.test/page")).verdict == verdict
+
+    ask(sites, work)
+
+
+CODED = {
+    "x-gzip": (gzip.compress(CLOSED), "robots"),
+    "X-GZIP": (gzip.compress(CLOSED), "robots"),
+    "gzip": (gzip.compress(CLOSED), "robots"),
+    "deflate": (zlib.compress(CLOSED), "robots"),
+    "deflate, x-gzip": (gzip.compress(zlib.compress(CLOSED)), "robots"),
+    "br": (bytes.fromhex("8b0c80") + CLOSED + b"\x03", "robots_unreachable"),
+    "zstd": (bytes.fromhex("28b52ffd2019c90000") + CLOSED, "robots_unreachable"),
+    "x-compress": (b"\x1f\x9d\x90U\xe6\x94", "robots_unreachable"),
+    "gzip, br": (gzip.compress(b"\x0b\x02\x80abc\x03"), "robots_unreachable"),
+    "utf-8": (CLOSED, "robots"),
+    "none": (CLOSED, "robots"),
+    "": (CLOSED, "robots"),
+    "identity, none": (CLOSED, "robots"),
+}
+"""Bodies by Content-Encoding, those of Brotli and Zstandard with CLOSED as it is inside."""
+
+
+@pytest.mark.parametrize("coding", CODED)
+def test_a_robots_txt_in_a_coding_is_decoded_or_unreachable(coding: str) -> None:
+    body, verdict = CODED[coding]
+    sites = Sites({"a.test": (200, f"Content-Encoding: {coding}\r\n", body)})
+
+    async def work(robots: Robots) -> None:
+        assert (await robots.decide("http://a.test/page")).verdict == verdict
+
+    ask(sites, work)
+
+
+def test_a_body_that_cannot_be_decoded_matters_only_where_it_counts() -> None:
+    sites = Sites({"a.test": (404, "Content-Encoding: gzip\r\n", b"not gzip")})
+
+    async def work(robots: Robots) -> None:
+        assert (await robots.decide("http://a.test/page")).verdict == "allowed"
 
     ask(sites, work)
 
@@ -127,7 +174,7 @@ def test_the_delay_is_told_of_pages_that_may_not_be_visited_too() -> None:
 
 
 def test_the_origins_that_are_remembered_are_the_latest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(robots_module, "_ORIGINS", 2)
+    monkeypatch.setattr(origins, "_ORIGINS", 2)
     sites = Sites({f"{name}.test": (200, "", b"") for name in "abc"})
 
     async def work(robots: Robots) -> None:
@@ -150,7 +197,7 @@ def test_a_connection_that_broke_is_tried_once_more() -> None:
 
 
 def test_a_failure_counts_for_a_while_and_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(robots_module, "_FAILED_S", 1.0)
+    monkeypatch.setattr(origins, "_FAILED_S", 1.0)
     sites = Sites({"a.test": (200, "", RULES)}, broken=2)
 
     async def work(robots: Robots) -> None:
@@ -191,7 +238,7 @@ def down(work: Callable[[Robots, Callable[[], Awaitable[None]]], Awaitable[None]
 
 def test_a_host_that_can_be_reached_again_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """While a host is down the proxy refuses it; that must not outlast the host's return."""
-    monkeypatch.setattr(robots_module, "_FAILED_S", 0.2)
+    monkeypatch.setattr(origins, "_FAILED_S", 0.2)
 
     async def work(robots: Robots, start: Callable[[], Awaitable[None]]) -> None:
         for _ in range(2):

@@ -236,3 +236,78 @@ def test_no_pattern_takes_long() -> None:
     began = time.process_time()
     assert rules.allows(f"{SITE}/{'a' * 4000}")
     assert time.process_time() - began < 2
+
+
+ON = "Content-Usage: train-ai=n\n"
+OFF = "Content-Usage: train-ai=y\n"
+EVERYBODY = "User-agent: *\n"
+OTHERS = "User-agent: otherbot\n"
+
+OPT_OUTS = {
+    "in the group of all": (EVERYBODY + ON, "/x", {"content-usage"}),
+    "in its own group": (f"{EVERYBODY}{OFF}\n{US}{ON}", "/x", {"content-usage"}),
+    "in one of its own groups": (
+        f"{US}Allow: /\n{OTHERS}Allow: /\n{US}{ON}", "/x", {"content-usage"},
+    ),
+    "in a group that names it among others": (f"{OTHERS}{US}{ON}", "/x", {"content-usage"}),
+    "before all groups": (f"{ON}{OTHERS}Disallow: /\n", "/x", {"content-usage"}),
+    "in the group of others": (f"{OTHERS}{ON}", "/x", set()),
+    "of all, with a group of its own": (f"{EVERYBODY}{ON}\n{US}Disallow:\n", "/x", set()),
+    "of all, taken back in its own": (f"{EVERYBODY}{ON}\n{US}{OFF}", "/x", set()),
+    "of the group that a preference ends": (f"{EVERYBODY}{OFF}{OTHERS}{ON}", "/x", set()),
+    "in two vocabularies": (
+        f"{EVERYBODY}Content-Signal: search=yes, ai-train=no\n{ON}DisallowAITraining: /\n", "/x",
+        {"content-signal", "content-usage", "disallowaitraining"},
+    ),
+    "in one of two vocabularies": (
+        f"{EVERYBODY}Content-Signal: ai-train=yes\n{ON}", "/x", {"content-usage"},
+    ),
+    "with a remark": (f"{EVERYBODY}content-usage :train-ai=n # please\n", "/x", {"content-usage"}),
+    "in capitals": (f"{EVERYBODY}CONTENT-SIGNAL: AI-TRAIN=NO\n", "/x", {"content-signal"}),
+    "in a remark": (f"{EVERYBODY}# {ON}", "/x", set()),
+    "without a colon": (f"{EVERYBODY}Content-Usage train-ai=n\n", "/x", {"content-usage"}),
+    "of other uses": (f"{EVERYBODY}Content-Signal: search=no, ai-input=no\n", "/x", set()),
+    "of a path": (f"{EVERYBODY}Content-Usage: /a/ train-ai=n\n", "/a/x", {"content-usage"}),
+    "of another path": (f"{EVERYBODY}Content-Usage: /a/ train-ai=n\n", "/b/x", set()),
+    "of a pattern": (
+        f"{EVERYBODY}Content-Signal: /*.html$\tai-train=no\n", "/a.html", {"content-signal"},
+    ),
+    "of all but a path": (f"{EVERYBODY}{ON}Content-Usage: /ok/ train-ai=y\n", "/ok/x", set()),
+    "of a path in an allowed one": (
+        f"{EVERYBODY}{OFF}Content-Usage: /ok/ train-ai=y\nContent-Usage: /ok/no train-ai=n\n",
+        "/ok/no", {"content-usage"},
+    ),
+    "of all, and a path says nothing of it": (
+        f"{EVERYBODY}{ON}Content-Usage: /ok/ search=y\n", "/ok/x", {"content-usage"},
+    ),
+    "said twice, differently": (EVERYBODY + OFF + ON, "/x", {"content-usage"}),
+    "said twice of a path": (
+        f"{EVERYBODY}Content-Usage: /x train-ai=n\nContent-Usage: /x train-ai=y\n", "/x",
+        {"content-usage"},
+    ),
+    "by path for training": (
+        f"{EVERYBODY}DisallowAITraining: /\nAllowAITraining: /ok\n", "/ok/x", set(),
+    ),
+    "of nothing": (
+        f"{EVERYBODY}DisallowAITraining:\nContent-Usage:\nContent-Signal: /\n", "/x", set(),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("where", OPT_OUTS)
+def test_a_preference_about_training_holds(where: str) -> None:
+    robots, path, expected = OPT_OUTS[where]
+    assert parse_robots(robots.encode(), PRODUCT).opt_outs(SITE + path).keys() == expected
+
+
+def test_an_opt_out_names_its_line() -> None:
+    robots = f"# all\r\n{EVERYBODY}\r\nDisallow: /a\r\n{ON}".encode()
+    rules = parse_robots(robots, PRODUCT)
+    assert rules.opt_outs(SITE + "/x") == {"content-usage": "line 5: Content-Usage: train-ai=n"}
+    assert rules.disallowed_by(SITE + "/a/b") == "line 4: Disallow: /a"
+
+
+def test_preferences_before_all_groups_make_no_group_of_the_rules_there() -> None:
+    rules = parse_robots(f"{ON}Disallow: /x\nCrawl-delay: 9\n{OTHERS}".encode(), PRODUCT)
+    assert rules.allows(SITE + "/x")
+    assert rules.delay_s == 0

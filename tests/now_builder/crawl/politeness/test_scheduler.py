@@ -137,3 +137,74 @@ def test_a_page_that_is_given_back_takes_part_in_the_limit_once(limit: int) -> N
         return begun
 
     assert asyncio.run(run()) == limit
+
+
+def test_a_page_that_leads_to_another_host_is_a_visit_there() -> None:
+    scheduler = Scheduler(lines("a.org", "b.org", "b.org"), 0.3, 1, lambda _: False)
+
+    async def run() -> list[float]:
+        first, own = await scheduler.take(), await scheduler.take()
+        assert first is not None
+        assert own is not None
+        times = [time.monotonic()]
+        scheduler.done(own)
+        pause_s = scheduler.turn(first, "b.org")
+        assert pause_s is not None
+        assert 0.2 < pause_s <= 0.3
+        times.append(times[0] + pause_s)
+        scheduler.done(first)
+        assert await scheduler.take() is not None
+        return [*times, time.monotonic()]
+
+    times = asyncio.run(run())
+    assert times[2] - times[1] >= 0.25
+
+
+def test_a_page_waits_in_the_turn_of_a_host_whose_pause_is_long_and_but_once() -> None:
+    """Two hosts, each with a long pause: a page that waited for both of them would never end."""
+    scheduler = Scheduler(lines("a.org", "b.org", "b.org"), 0.0, 1, lambda _: False)
+
+    async def run() -> list[tuple[str, float]]:
+        for site in ("a.org", "b.org"):
+            scheduler.slow_down(site, 2.5)
+        leads, own = await scheduler.take(), await scheduler.take()
+        assert leads is not None
+        assert own is not None
+        started = time.monotonic()
+        assert scheduler.turn(leads, "b.org") is None
+        scheduler.give_back(leads, 0.0, "b.org")
+        assert scheduler.queue_of(leads) == "b.org"
+        scheduler.done(own)
+        begun = []
+        while (line := await scheduler.take()) is not None:
+            begun.append((line.key, time.monotonic() - started))
+            if line is leads:
+                scheduler.slow_down("a.org", 99.0)
+                assert scheduler.turn(line, "a.org") is not None
+            scheduler.done(line)
+        return begun
+
+    begun = asyncio.run(run())
+    assert [key for key, _ in begun] == ["00000_0000", "00000_0002"]
+    assert begun[0][1] >= 2.4
+    assert begun[1][1] >= 4.9
+
+
+def test_a_busy_host_has_its_pause_whatever_the_page_that_found_it() -> None:
+    scheduler = Scheduler(lines("a.test", "a.test", "busy.test"), 0.0, 1, lambda _: True)
+
+    async def run() -> list[tuple[str, float]]:
+        leads = await scheduler.take()
+        assert leads is not None
+        started = time.monotonic()
+        scheduler.give_back(leads, 0.4, "busy.test")
+        begun = []
+        while (line := await scheduler.take()) is not None:
+            begun.append((line.key, time.monotonic() - started))
+            scheduler.done(line)
+        return begun
+
+    begun = asyncio.run(run())
+    assert [key for key, _ in begun] == ["00000_0001", "00000_0000", "00000_0002"]
+    assert begun[0][1] < 0.3
+    assert begun[1][1] >= 0.4

@@ -1,0 +1,170 @@
+"""tdmrep.json and ai.txt: what they say of a path, and what is no such file."""
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from now_builder.crawl.politeness import origins
+from now_builder.crawl.politeness.proxy import Proxy
+from now_builder.crawl.politeness.resolver import Resolver, parse_mapping
+from now_builder.crawl.politeness.robots_rules import path_of
+from now_builder.crawl.politeness.site_files import SiteFiles, parse_tdm_file
+
+BOTH = frozenset({"tdm-reservation", "ai.txt"})
+
+
+def reserved(content: bytes | str, path: str = "/x") -> bool:
+    rules = parse_tdm_file(content.encode() if isinstance(content, str) else content)
+    rule = next((rule for rule in rules if rule.matches(path_of(f"http://a.test{path}"))), None)
+    return rule is not None and not rule.allows
+
+
+def rule(location: object, value: object = 1) -> dict[str, object]:
+    return {"location": location, "tdm-reservation": value}
+
+
+@pytest.mark.parametrize(
+    ("rules", "path", "expected"),
+    [
+        ([rule("/")], "/x", True),
+        ([rule("/*")], "/x?y=1", True),
+        ([rule("/", 0)], "/x", False),
+        ([rule("/a/"), rule("/", 0)], "/a/b", True),
+        ([rule("/a/"), rule("/", 0)], "/a", False),
+        ([rule("/", 0), rule("/a/")], "/a/b", False),
+        ([rule("/a/*.pdf$")], "/a/b.pdf", True),
+        ([rule("/a/*.pdf$")], "/a/b.pdf?x", False),
+        ([rule("/A")], "/a", False),
+        ([rule("/caf%C3%A9")], "/café", True),
+        ([rule("/café")], "/caf%c3%a9/x", True),
+        ([rule("/b")], "/a", False),
+        ([rule("/", "1")], "/x", True),
+        ([rule("/", value=True)], "/x", True),
+        ([rule("/", "yes"), rule("/", 1)], "/x", False),
+        ([rule("/", 2)], "/x", False),
+        ([rule("/", None)], "/x", False),
+        ([{"location": "/"}], "/x", False),
+        ([None, 3, rule(7), {"tdm-reservation": 1}, rule(""), rule("/")], "/x", True),
+        ([], "/x", False),
+    ],
+)
+def test_the_first_rule_that_matches_decides(rules, path: str, *, expected: bool) -> None:
+    assert reserved(json.dumps(rules), path) == expected
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"", b"<!doctype html><title>Not found</title>", b'[{"location": "/", "tdm-reser',
+        json.dumps(rule("/")).encode(), b'"/"', b"1", b"[" * 100_000, b"\xff\xfe\x00", b"null",
+        b'[{"location": "/", "tdm-reservation": 1},]',
+    ],
+)  # fmt: skip
+def test_what_is_no_such_file_reserves_nothing(content: bytes) -> None:
+    assert parse_tdm_file(content) == ()
+
+
+def test_a_byte_order_mark_and_half_a_character_are_no_harm() -> None:
+    assert reserved(b"\xef\xbb\xbf" + json.dumps([rule("/")]).encode())
+    assert reserved(json.dumps([rule("/\ud800"), rule("/")]))
+
+
+def ask(
+    answers: dict[str, tuple[int, bytes]],
+    obeyed: frozenset[str],
+    work: Callable[[SiteFiles], Awaitable[None]],
+) -> Counter[str]:
+    """Run ``work`` while a.test answers by path, and return how often each was asked for."""
+    asked: Counter[str] = Counter()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        path = (await reader.readuntil(b"\r\n\r\n")).decode().split(" ")[1]
+        asked[path] += 1
+        status, body = answers.get(path, (404, b"<title>Nothing here</title>"))
+        writer.write(f"HTTP/1.1 {status} x\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
+        await writer.drain()
+        writer.close()
+
+    async def run() -> None:
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        mapping = parse_mapping(f"*.test:127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        async with Proxy(Resolver([mapping], allow_private=True)) as proxy:
+            proxy.begin(1 << 40)
+            files = SiteFiles(proxy, "noise-of-web/test", obeyed)
+            await work(files)
+            await files.close()
+        server.close()
+
+    asyncio.run(run())
+    return asked
+
+
+AI_TXT = b"""# Spawning AI
+User-Agent: *
+Disallow: *.txt
+Disallow: *.jpg
+Disallow: /art/
+Allow: *.mp3
+"""
+
+
+def test_both_files_are_asked_for_once_and_say_where() -> None:
+    answers = {
+        "/.well-known/tdmrep.json": (200, json.dumps([rule("/art/old"), rule("/", 0)]).encode()),
+        "/ai.txt": (200, AI_TXT),
+    }
+
+    async def work(files: SiteFiles) -> None:
+        assert await files.opt_outs("http://a.test/") == {}
+        assert await files.opt_outs("http://a.test/photo.jpg") == {
+            "ai.txt": "ai.txt, line 4: Disallow: *.jpg"
+        }
+        assert await files.opt_outs("http://a.test/art/old") == {
+            "tdm-reservation": '/.well-known/tdmrep.json, location "/art/old"',
+            "ai.txt": "ai.txt, line 5: Disallow: /art/",
+        }
+        await asyncio.gather(*(files.opt_outs(f"http://a.test/{n}") for n in range(9)))
+
+    assert set(ask(answers, BOTH, work).values()) == {1}
+
+
+@pytest.mark.parametrize(
+    ("content", "refused"),
+    [
+        (b"User-Agent: *\nDisallow: /\nDisallow: *\n", True),
+        (b"User-Agent: *\nDisallow: *.html\nAllow: /\n", True),
+        (b"User-Agent: *\nAllow: *.html\nDisallow: *.jpg\n", False),
+        (b"User-Agent: GPTBot\nDisallow: /\n", False),
+        (b"User-Agent: *\nDisallow: /\nUser-agent: noise-of-web\nAllow: /\n", False),
+        (b"# About us\n> a summary for models\n", False),
+    ],
+)
+def test_ai_txt_refuses_pages_where_it_disallows(content: bytes, *, refused: bool) -> None:
+    async def work(files: SiteFiles) -> None:
+        assert ("ai.txt" in await files.opt_outs("http://a.test/about")) == refused
+
+    ask({"/ai.txt": (200, content)}, BOTH, work)
+
+
+def test_a_file_whose_opt_out_is_not_to_be_obeyed_is_not_asked_for() -> None:
+    async def work(files: SiteFiles) -> None:
+        assert await files.opt_outs("http://a.test/") == {}
+
+    assert ask({}, frozenset({"noai"}), work) == {}
+    assert ask({}, frozenset({"ai.txt"}), work) == {"/ai.txt": 1}
+    assert ask({}, frozenset({"tdm-reservation"}), work) == {"/.well-known/tdmrep.json": 1}
+
+
+def test_a_file_that_could_not_be_had_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(origins, "_FAILED_S", 0.3)
+
+    async def work(files: SiteFiles) -> None:
+        for _ in range(2):
+            assert await files.opt_outs("http://a.test/") == {}
+            await asyncio.sleep(0.5)
+
+    assert ask({"/ai.txt": (503, b"")}, frozenset({"ai.txt"}), work)["/ai.txt"] == 2
+    assert ask({}, frozenset({"ai.txt"}), work)["/ai.txt"] == 1
