@@ -115,11 +115,11 @@ def _check_kind(path: Path, unit: str, listed: Sequence[tuple[int, str]]) -> Non
     if not first and len(strange) < _NEARLY_ALL * len(listed):
         return
     number, url = listed[strange[0]]
-    found = f"{unit} {number}: found {url!r:.80}"
+    problem = f"{unit} {number}: found {url!r:.80}, expected {_EXPECTED}"
+    problem += f"; {len(strange)} of {len(listed)} {unit}s are no URLs"
     if _RANKED.match(url):
-        found += ", a rank before a domain; take the domains alone, by cut -d, -f2"
-    count = f"{len(strange)} of {len(listed)} {unit}s are no URLs"
-    raise FormatError(path, f"{found}, expected {_EXPECTED}; {count}")
+        problem += "; a rank before a domain is left out by cut -d, -f2"
+    raise FormatError(path, problem)
 
 
 def read_hosts(path: Path) -> frozenset[str]:
