@@ -347,8 +347,8 @@ def _tree(name: str) -> dict[str, Any]:
     if base is None:
         return tree
     if base not in presets() or base == name:
-        hint = nearest(str(base), presets())
-        raise ConfigError(f"{name}: extends {base!r}{hint}, expected one of {', '.join(presets())}")
+        names = f"{', '.join(presets())}{nearest(str(base), presets())}"
+        raise ConfigError(f"{name}: extends {base!r}, expected one of {names}")
     under = _tree(base)
     for section, values in tree.items():
         below = under.get(section)
@@ -364,7 +364,7 @@ def _own_tree(name: str) -> dict[str, Any]:
         return read_toml(_PRESETS / f"{name}.toml")
     if not Path(name).exists():
         raise ConfigError(
-            f"--config {name}: neither a file nor a preset{nearest(name, presets())}; "
-            f"presets are {', '.join(presets())}"
+            f"--config {name}: neither a file nor a preset; presets are {', '.join(presets())}"
+            f"{nearest(name, presets())}"
         )
     return read_toml(Path(name))

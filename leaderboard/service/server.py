@@ -98,7 +98,8 @@ def _bound(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port), family=family, backlog=2048)
     except OSError as error:  # a name that is none is one too
-        problem = f"cannot listen there ({error.strerror}); another --host or --port"
+        why = str(error.strerror).partition(" (while")[0]
+        problem = f"cannot listen there ({why}); another --host or --port"
         raise ConfigError(f"{host}:{port}: {problem}") from None
 
 

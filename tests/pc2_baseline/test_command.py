@@ -297,13 +297,14 @@ def test_ablate_prints_the_table_and_goes_on(tiny, tmp_path):
     assert [line["name"] for line in found["lines"]] == ["full", "sgr"]
     failed(call(*arguments, "--split", "train"), "--split train: expected dev or test")
     rows.write_text('[[row]]\nname = "typo"\ntitle = "x"\nset = ["method.rectifies=true"]\n')
-    failed(call(*arguments), "row typo: method.pc2.rectifies")
+    failed(call(*arguments), "row typo: method.rectifies: .* the nearest is method.rectify")
 
 
 def test_mistakes_end_in_one_line_and_exit_code_1(tiny, tmp_path, trained):
     run = tmp_path / "run"
     failed(call("train", tmp_path / "no", run), "no such release folder")
     failed(call("train", tiny, run, "--config", "pc3"), "neither a file nor a preset; presets are")
+    failed(call("train", tiny, run, "--config", "pc2-dmo"), "vsrn-f30k, the nearest is pc2-demo$")
     failed(call("train", tiny, run, "--set", "train.lr=fast"), "train.lr")
     failed(call("train", tiny, run, "--set", "train.speed=9"), "train.speed")
     failed(call("train", tiny, run, "--set", "method.name=pc3"), "method")
