@@ -1,8 +1,9 @@
 """Detect the language of a page from its caption and title; a declaration breaks ties."""
 
 import re
-from collections import Counter
+from collections import defaultdict
 from functools import cache
+from operator import itemgetter
 
 import regex
 from py3langid.langid import MODEL_FILE, LanguageIdentifier
@@ -118,11 +119,11 @@ def detect_language(text: str, declared: str | None) -> str | None:
 
 def _best(text: str, without: frozenset[str]) -> tuple[str, float]:
     """Return the likeliest language but for some, and its probability among all."""
-    shares: Counter[str] = Counter()
+    shares: dict[str, float] = defaultdict(float)
     for found, probability in _identifier().rank(text):
         if found not in without:
             shares[_VARIETIES.get(found, found)] += float(probability)
-    return shares.most_common(1)[0]
+    return max(shares.items(), key=itemgetter(1))
 
 
 def primary_tag(declared: str | None) -> str | None:
