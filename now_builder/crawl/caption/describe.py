@@ -248,9 +248,9 @@ def _of_json_ld(scripts: Iterable[str]) -> Iterator[str]:
         if _is_a(page, _PAGE)
     ]
     main = [thing for page in pages for thing in _things(page.get("mainEntity"))]
-    names = {str(thing["@id"]) for thing in main if "@id" in thing}
+    names = {thing["@id"] for thing in main if isinstance(thing.get("@id"), str)}
     main += [thing for thing in things if str(thing.get("@id")) in names]
-    main += [thing for thing in things if _is_a(thing, _ABOUT) or "mainEntityOfPage" in thing]
+    main += [thing for thing in things if _is_a(thing, _ABOUT) or thing.get("mainEntityOfPage")]
     for thing in (*pages, *main):
         description = thing.get("description")
         if isinstance(description, str) and _is_a(thing, _ANY):
@@ -284,7 +284,7 @@ def _things(value: Any) -> Iterator[dict[str, Any]]:
         if isinstance(item, list):
             waiting += reversed(item)
         elif isinstance(item, dict):
-            yield {_bare(name): value for name, value in item.items()}
+            yield {_bare(name): part for name, part in item.items()}
             waiting.append(item.get("@graph"))
 
 

@@ -119,7 +119,7 @@ def detect_language(text: str, declared: str | None) -> str | None:
 
 def _best(text: str, without: frozenset[str]) -> tuple[str, float]:
     """Return the likeliest language but for some, and its probability among all."""
-    shares: defaultdict[str, float] = defaultdict(float)
+    shares: dict[str, float] = defaultdict(float)
     for found, probability in _identifier().rank(text):
         if found not in without:
             shares[_VARIETIES.get(found, found)] += float(probability)

@@ -335,6 +335,9 @@ JSON_LD: dict[str, tuple[str, str | None]] = {
         '{"@type": "WebPage", "mainEntity": {"@id": "#a"}}]}'), "ld"),
     "of what the page is about, without a type": (
         '{"@type": "WebPage", "mainEntity": {"description": "no"}}', None),
+    "of a firm without a name": (
+        ('[{"@type": "WebPage", "mainEntity": {"@id": null}}, '
+        '{"@type": "Person", "description": "no", "mainEntityOfPage": false}]'), None),
     "of what says that it is the page's": (
         '{"@type": "Museum", "mainEntityOfPage": "http://a.test/", "description": "ld"}', "ld"),
     "of an author": ('{"@type": "Article", "author": {"@type": "Person", "description": "no"}}',
