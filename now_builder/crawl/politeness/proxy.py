@@ -61,7 +61,7 @@ class Proxy:
         if self._server is not None:
             for listening in self._server.sockets:
                 asyncio.get_running_loop().remove_reader(listening)
-            for _turn in range(3):  # what was accepted gets a transport, a stream and its task
+            for _step in range(3):  # what was accepted gets a transport, a stream and its task
                 await asyncio.sleep(0)
             self._server.close()
         self.cut()
