@@ -17,7 +17,7 @@ help: ## this text
 setup: ## virtual environment, pinned packages, a Chromium, fonts and OCR data
 	@scripts/setup.sh
 
-demo: setup ## the whole pipeline on a simulated web, about five minutes on two idle cores: see demo/site/index.html
+demo: setup ## the whole pipeline on a simulated web, five to seven minutes on two idle cores: see demo/site/index.html
 	@PATH="$(CURDIR)/$(BIN):$$PATH" scripts/demo.sh
 
 test: setup check wheel ## lint, types, import contracts, then the tests against the built wheel
