@@ -1,9 +1,11 @@
 """Pages of the documentation that are made and not written: MkDocs calls these hooks (mkdocs.yml).
 
 The home page is the README; the changes, the dataset card and how to contribute are the files at
-the top; the reference has what `--help` and the docstrings say.
+the top; the reference has what `--help` and the docstrings say. A line
+"Fields: `package.module.Class`." becomes a table of the class's fields.
 """
 
+import dataclasses
 import json
 import re
 from collections.abc import Iterator
@@ -11,8 +13,9 @@ from importlib import import_module
 from pathlib import Path
 from posixpath import normpath, relpath
 from textwrap import indent
-from typing import Any
+from typing import Any, get_type_hints
 
+from griffe import Docstring, DocstringSectionKind
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
@@ -31,6 +34,8 @@ TOP_PAGES = {
     "DATASET_CARD.md": "project/dataset_card.md",
     "SECURITY.md": "project/security.md",
 }
+FIELDS = re.compile(r"^Fields: (`[\w.]+`(?:,\s`[\w.]+`)*)\.$", re.MULTILINE)
+ROLE = re.compile(r":[a-z]+:`~?\.?([^`]+)`")
 CODE = re.compile(r"(`[^`]+`)")
 LINK = re.compile(r"\[([^\[\]]*)\]\(([^)\s#]+)([^)]*\))")
 
@@ -58,7 +63,43 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
             target = "adr/0001-feature-parts.md"
         return f"[{text}]({target}{rest}"
 
-    return LINK.sub(lead, markdown)
+    return FIELDS.sub(fields_tables, LINK.sub(lead, markdown))
+
+
+def fields_tables(match: re.Match[str]) -> str:
+    """Return a table of each class that the line names."""
+    paths = match[1].replace("`", "").replace(",", "").split()
+    return "\n\n".join(fields_table(*path.rsplit(".", 1), titled=len(paths) > 1) for path in paths)
+
+
+def fields_table(module: str, name: str, *, titled: bool) -> str:
+    """Return the fields of a dataclass or a model: name, type, and what its docstring says."""
+    model = getattr(import_module(module), name)
+    docstring = Docstring(ROLE.sub(r"`\1`", model.__doc__ or "").replace("``", "`"))
+    meanings = {
+        attribute.name: escaped(" ".join(attribute.description.split())).replace("|", r"\|")
+        for section in docstring.parse("google")
+        if section.kind is DocstringSectionKind.attributes
+        for attribute in section.value
+    }
+    hints = get_type_hints(model)
+    rows = [f"`{name}`\n" if titled else "", "| field | type | meaning |", "|---|---|---|"]
+    if dataclasses.is_dataclass(model):
+        fields = {field.name: field.name for field in dataclasses.fields(model)}
+    else:
+        fields = {key: field.alias or key for key, field in model.model_fields.items()}
+    for key, shown in fields.items():
+        rows.append(f"| `{shown}` | {type_text(hints[key])} | {meanings.get(key, '')} |")
+    return "\n".join(rows)
+
+
+def type_text(hint: Any) -> str:
+    """Return a type hint as words of a table's cell, without the names of modules."""
+    text = hint.__name__ if isinstance(hint, type) and hint.__module__ != "types" else str(hint)
+    text = re.sub(r"\b(?:\w+\.)+(?=\w)", "", text).replace(" | ", " or ")
+    text = re.sub(r"Literal\[(.*?)\]", lambda match: match[1].replace("'", "`"), text)
+    text = re.sub(r"^Union\[(.*)\]$", r"\1", re.sub(r"^Optional\[(.*)\]$", r"\1 or None", text))
+    return escaped(text)
 
 
 def top_page(name: str) -> str:

@@ -39,6 +39,9 @@ def test_the_site_builds_with_links_that_hold_and_nothing_from_other_hosts(tmp_p
     assert [str(path) for path, text in pages.items() if loads.search(text)] == []
     assert "--split-seed" in pages[site / "reference/now-builder.html"]
     assert "read_settings" in pages[site / "reference/pc2_baseline.html"]
+    formats = pages[site / "formats.html"]
+    assert "<td><code>url_canonical</code></td>" in formats, "a class's fields"
+    assert "Fields: <code>" not in formats
 
 
 @pytest.fixture

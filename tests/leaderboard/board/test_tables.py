@@ -5,7 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmarks import board_speed
 from leaderboard.board import display_text, tables
 from leaderboard.board.export_rows import rows_of
 from leaderboard.board.exports import badge_of
@@ -27,6 +26,7 @@ from leaderboard.store.entries import Entry, Proof, entry_of
 from leaderboard.submission.archive import Training
 from now_builder.formats.benchmarks import BOARDS
 from now_builder.formats.noise import Noise
+from tests.leaderboard.random_entries import make_entries
 
 
 def _boards(entries):
@@ -194,7 +194,7 @@ def test_places_in_folds_are_those_of_resampling_the_ranks_within_the_folds():
     folds = [folds_of(fold_ranks([matrix], owner, 2), 2) for matrix in (first, second)]
     assert [(one.count, one.rsum) for one in folds] == [(2, 600.0), (2, 500.0)]
     assert (folds[1].i2t.r1, folds[1].i2t.r5, folds[1].t2i.r1) == (50.0, 100.0, 50.0)
-    base = board_speed.make_entries(1)[0].result
+    base = make_entries(1)[0].result
     shape = {"track": "coco", "n_images": 4, "n_pairs": 4, "ranks": None}
     entries = [
         Entry(name * 12, base.model_copy(update={**shape, "folds": one, "rsum": one.rsum}))
@@ -211,7 +211,7 @@ def test_places_in_folds_are_those_of_resampling_the_ranks_within_the_folds():
 
 def test_ranked_lists_have_a_table_and_places_of_their_own_until_they_are_reproduced():
     """Lists that outdo every matrix lead no matrix, in tables, exports and badges alike."""
-    entries = board_speed.make_entries(4)
+    entries = make_entries(4)
     for at in (0, 1, 2):
         result = entries[at].result.model_copy(update={"precision": None, "rsum": 590.0 - at})
         entries[at] = replace(entries[at], result=result)
@@ -237,7 +237,7 @@ def test_ranked_lists_have_a_table_and_places_of_their_own_until_they_are_reprod
 
 
 def test_ranked_lists_on_the_published_layout_are_not_among_its_reported_rows():
-    found = board_speed.make_entries(1)[0]
+    found = make_entries(1)[0]
     release = found.result.release.model_copy(update={"origin": "archive"})
     result = found.result.model_copy(update={"release": release, "precision": None})
     first, second = make_board("jieba", [replace(found, result=result)]).sections

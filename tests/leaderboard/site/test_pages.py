@@ -19,7 +19,6 @@ from urllib.parse import unquote
 
 import pytest
 
-from benchmarks import board_speed
 from leaderboard.board.display_text import EVIDENCE, FLAG_MEANS
 from leaderboard.board.kept import Kept
 from leaderboard.board.tables import make_board
@@ -37,6 +36,7 @@ from leaderboard.store.entries import (
     read_results,
 )
 from now_builder.errors import ConfigError
+from tests.leaderboard.random_entries import make_entries
 
 _VOID = {"meta", "col", "br", "input", "link", "img", "hr", "wbr"}
 
@@ -589,7 +589,7 @@ def test_stated_noise_that_no_table_has_gives_no_first_place(filed):
 
 def test_pages_after_one_more_result_are_those_of_a_board_made_anew():
     """Also where rows were withdrawn, flagged or disclosed, or another row leads."""
-    entries, kept = board_speed.make_entries(9), Kept()
+    entries, kept = make_entries(9), Kept()
     entries[4] = replace(entries[4], result=entries[2].result)
     gone = Withdrawal(name=entries[3].name, withdrawn_at=datetime(2026, 1, 1, tzinfo=UTC))
     states = [entries[:5], entries[:8], [*entries[:3], replace(entries[3], withdrawal=gone)]]

@@ -5,7 +5,6 @@ from datetime import UTC, date, datetime, timedelta
 import numpy as np
 import pytest
 
-from benchmarks.board_speed import make_entries
 from leaderboard.scoring.checks import (
     KEPT_RANKS,
     LEAST_KEPT,
@@ -29,6 +28,7 @@ from leaderboard.store.relative import Pairs, relative_flags
 from leaderboard.store.signatures import make_key
 from leaderboard.submission.archive import new_submission, pack, pack_arrays
 from tests.leaderboard.conftest import SIZES, make_similarity
+from tests.leaderboard.random_entries import make_entries
 
 AT = datetime(2026, 11, 22, tzinfo=UTC)
 

@@ -6,13 +6,13 @@ import time
 import numpy as np
 import pytest
 
-from benchmarks.board_speed import make_entries
 from leaderboard.metrics import count_ranks
 from leaderboard.scoring.evaluate import figures_of, fold_ranks, folds_of, score
 from leaderboard.scoring.references import chance_rsum
 from leaderboard.scoring.result import QueryRanks, RankRecord, query_ranks
 from leaderboard.store.entries import entry_of, read_result, write_result
 from leaderboard.store.verify import count_figures, recomputed, verify
+from tests.leaderboard.random_entries import make_entries
 
 
 @pytest.fixture

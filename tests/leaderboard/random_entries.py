@@ -1,15 +1,7 @@
-"""Time of a board of many entries: its page from nothing, and after one more result.
-
-``python -m benchmarks.board_speed [ENTRIES]``.
-"""
-
-import sys
-import time
-from collections.abc import Sequence
+"""Entries of random ranks, as many as a test of boards wants."""
 
 import numpy as np
 
-from leaderboard.board.kept import Kept
 from leaderboard.scoring.evaluate import figures_of
 from leaderboard.scoring.result import (
     Duplicates,
@@ -19,7 +11,6 @@ from leaderboard.scoring.result import (
     Release,
     Result,
 )
-from leaderboard.site.pages import Site
 from leaderboard.store.entries import Entry
 from leaderboard.submission.archive import Method
 
@@ -65,27 +56,3 @@ def make_entries(count: int) -> list[Entry]:
         changed = {"ranks": record, "rsum": rsum, "method": Method(name=f"method {number}")}
         entries.append(Entry(f"{number:012x}", base.model_copy(update=changed)))
     return entries
-
-
-def main(count: int) -> None:
-    """Print the times: of the pages after one more result, kept and from nothing."""
-    entries, kept = make_entries(count + 1), Kept()
-    paths = f"entries/{entries[-1].name}.html", "boards/jieba.html"
-    nothing, whole = _times(Site(entries[:-1], kept=kept), paths[1:])
-    print(f"{count} entries: the board from nothing {nothing:.2f} s ({whole:.2f} s of CPU)")
-    for name, site in (("kept", Site(entries, kept=kept)), ("from nothing", Site(entries))):
-        for path in paths:
-            took, cpu = _times(site, [path])
-            print(f"after one more result, {name}: {path} {took:.2f} s ({cpu:.2f} s of CPU)")
-
-
-def _times(site: Site, paths: Sequence[str]) -> tuple[float, float]:
-    """Return the time of making pages, on the clock and of the CPU."""
-    started, used = time.perf_counter(), time.process_time()
-    for path in paths:
-        site.get(path)
-    return time.perf_counter() - started, time.process_time() - used
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 2000)
