@@ -51,7 +51,7 @@ GBK = (
 def undeclared(description: str, text: str, codec: str, head: str = "") -> bytes:
     return (
         f'<html><head><title>A page</title><meta name=description content="{description}">{head}'
-        f"</head><body><h1>{text}</h1><p>{text}</p></body></html>"
+        f"</head><body><h1>{text}</h1>{f'<p>{text}</p>' * 40}</body></html>"
     ).encode(codec)
 
 
