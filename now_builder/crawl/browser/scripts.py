@@ -10,13 +10,14 @@ def _read(name: str) -> str:
 
 
 _LIMITS = (
-    "{quiet: 150, moved: 400, burst: 50, bursts: 2, late: 1500, endless: 2000, share: 0.005,"
-    " finished: 200, slide: 1000}"
+    "{quiet: 150, moved: 400, frames: 6, sandboxed: 1000, burst: 50, bursts: 2, late: 1500,"
+    " endless: 2000, share: 0.005, finished: 200, slide: 1000}"
 )
-"""Milliseconds: without a change until a page is at rest, and where it changes in bursts that far
-apart; for which a page may still fetch scripts and pictures, and an element may change until it
-counts as one that never ends. Share of the screen below which an element may change unnoticed. Most
-animations that are brought to their end. Milliseconds at which one without end is shown."""
+"""Milliseconds without a change until a page is at rest, and where it changes in bursts that far
+apart; frames it must have drawn since, unless it draws none (``sandboxed``: for so long). For how
+long a page may still fetch scripts and pictures, and an element may change until it counts as one
+that never ends. Share of the screen below which an element may change unnoticed. Most animations
+that are brought to their end. Milliseconds at which one without end is shown."""
 
 WATCH = f"void (globalThis.watched = ({_read('settle.js')})({_LIMITS}))"
 WATCHED = "globalThis.watched?.()"

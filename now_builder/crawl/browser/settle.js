@@ -3,13 +3,17 @@
   const begun = performance.now();
   // The last change that can have been seen, and how many there were.
   let changed = begun, changes = 0, bursts = 0, endless = false;
+  // On a busy machine a page may get no turn for longer than it must be quiet: its frames count, too.
+  let frames = 0, last = 0;
+  const count = () => { frames += 1; requestAnimationFrame(count); };
+  requestAnimationFrame(count);
   // Scripts and style sheets that were added now, by the time at which nobody waits for them.
   const coming = new Map();
   // Elements whose attributes change: the first and the last time at which they did.
   const restless = new Map();
 
   const STYLING = new Set(["html", "body", "link", "style"]);
-  const note = () => { changed = performance.now(); changes += 1; };
+  const note = () => { changed = performance.now(); last = frames; changes += 1; };
   // What shows itself step by step, or one part after another, has longer pauses.
   const noteStep = () => { bursts += performance.now() - changed > limits.burst; note(); };
   const isFetched = (node) => (node.localName === "script" && node.src)
@@ -108,7 +112,10 @@
     if (painted.takeRecords().length) note();
     finish();
     const moved = bursts >= limits.bursts;
-    const rest = performance.now() - changed >= (moved ? limits.moved : limits.quiet)
+    const since = performance.now() - changed;
+    // A sandboxed document has no frames of its own, nor scripts that could change it.
+    const turns = frames - last >= limits.frames || (frames === 0 && since >= limits.sandboxed);
+    const rest = turns && since >= (moved ? limits.moved : limits.quiet)
       && document.fonts.status === "loaded" && document.readyState !== "loading"
       && Boolean(document.body) && !awaited() && !loading();
     return { rest, changes, moved, endless, body: Boolean(document.body) };
