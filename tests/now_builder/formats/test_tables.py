@@ -95,7 +95,7 @@ def test_a_name_that_differs_in_case_alone_is_another_column(tmp_path: Path) -> 
 
 @pytest.mark.parametrize(
     ("content", "found"),
-    [(gzip.compress(b"key,matched\na,1\n"), "found gzip data; unpack it"),
+    [(gzip.compress(b"key,matched\na,1\n", mtime=0), "found gzip data; unpack it"),
      (b"PK\x03\x04...", "found a zip archive or an Excel workbook"),
      ("key,matched\na,1\n".encode("utf-16-le"), "found binary data"),
      ("key,matched\na,1\n".encode("utf-16"), "found UTF-16 text"),
