@@ -13,12 +13,11 @@ from operator import attrgetter
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Integer
+from jaxtyping import Bool, Integer, UInt64
 
 from now_builder.errors import FormatError
 from now_builder.formats.captions import UNK, Numbers, from_line, to_line
 from now_builder.formats.io import stream_lines
-from now_builder.formats.perceptual_hash import ALIKE, alike
 from now_builder.formats.release import DATA_FOLDER, Pair, data_folder, stream_pairs
 from now_builder.formats.split import SPLITS, Split
 
@@ -30,6 +29,12 @@ COLUMNS: Mapping[str, Column] = {
     "site": attrgetter("site"),
 }
 """Values of a pair that are always compared between pairs."""
+
+ALIKE = 4
+"""Bits of 64 in which the perceptual hashes of screenshots that look alike differ at most."""
+
+_HASHES = 64
+"""Perceptual hashes that are compared with all earlier ones at once."""
 
 _PAGES = 4096
 """Pages whose columns are read at once."""
@@ -355,3 +360,16 @@ def ceiling(images: Sequence[Hashable], captions: Sequence[Hashable]) -> Ceiling
         i2t[image] = max(i2t.get(image, 0.0), count / of_caption[caption])
         t2i[caption] = max(t2i.get(caption, 0.0), count / of_image[image])
     return Ceiling(100 * sum(i2t.values()) / len(images), 100 * sum(t2i.values()) / len(captions))
+
+
+def alike(
+    later: UInt64[np.ndarray, " later"], earlier: UInt64[np.ndarray, " earlier"], bits: int
+) -> Bool[np.ndarray, " later"]:
+    """Find the perceptual hashes that have one within ``bits`` bits among earlier ones."""
+    found = np.zeros(len(later), dtype=bool)
+    if len(earlier):
+        for start in range(0, len(later), _HASHES):
+            part = later[start : start + _HASHES]
+            bits_apart = np.bitwise_count(part[:, None] ^ earlier[None])
+            found[start : start + _HASHES] = (bits_apart <= bits).any(axis=1)
+    return found

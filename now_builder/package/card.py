@@ -4,10 +4,9 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 
-from now_builder.formats.perceptual_hash import ALIKE
 from now_builder.formats.release import DATA_FOLDER
 from now_builder.formats.split import SplitPlan
-from now_builder.formats.statistics import SplitStatistics, ranked, summarize
+from now_builder.formats.statistics import ALIKE, SplitStatistics, ranked, summarize
 from now_builder.html import template_environment
 from now_builder.package.description import Description
 from now_builder.package.settings import FLAGS, ReleaseSettings

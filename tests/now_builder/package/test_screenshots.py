@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from now_builder.formats.perceptual_hash import alike
 from now_builder.formats.shard import Element
+from now_builder.formats.statistics import alike
 from now_builder.package.screenshots import PhashIndex, has_consent_wall
 
 FULL = (0.0, 0.0, 720.0, 1280.0)
