@@ -217,8 +217,10 @@ class Awkward:
         self.port = server.sockets[0].getsockname()[1]
         self._ready.set()
         self._loop.run_forever()
-        server.close()
+        for listening in server.sockets:
+            self._loop.remove_reader(listening)
         self._loop.run_until_complete(asyncio.sleep(0.1))  # whoever just came is to be closed, too
+        server.close()
         tasks = asyncio.all_tasks(self._loop)
         for task in tasks:
             task.cancel()
