@@ -27,7 +27,7 @@ from now_builder.formats.io import replacing, write_json
 from pc2_baseline.analysis.truth import report
 from pc2_baseline.config import Plan, Settings, read_settings
 from pc2_baseline.data.planted import plant
-from pc2_baseline.method_settings.triplet import OneNetworkSettings
+from pc2_baseline.methods.triplet import OneNetworkSettings
 from pc2_baseline.modules.retrieval import ensemble
 from pc2_baseline.runs.open_run import similarity
 from pc2_baseline.runs.train import train

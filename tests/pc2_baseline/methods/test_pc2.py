@@ -7,14 +7,14 @@ import torch
 from pc2_baseline.analysis.truth import report
 from pc2_baseline.config import read_settings
 from pc2_baseline.data.pairs import open_pairs
-from pc2_baseline.method_settings import method_fields
-from pc2_baseline.methods import METHODS, make_method
-from pc2_baseline.methods.bases import co_taught, two_peers
-from pc2_baseline.methods.pc2 import Pc2
-from pc2_baseline.modules.coteaching import PairStatistics, clean_and_noisy_batches
+from pc2_baseline.methods import make_method
+from pc2_baseline.methods.pc2 import paper, released
+from pc2_baseline.methods.pc2.paper import Pc2
+from pc2_baseline.methods.pc2.peers import PairStatistics
+from pc2_baseline.methods.pc2.pseudo_class import to_slots
+from pc2_baseline.modules.coteaching import clean_and_noisy_batches
 from pc2_baseline.modules.division import Division
 from pc2_baseline.modules.losses import soft_margin, triplet_hardest
-from pc2_baseline.modules.pseudo_class import to_slots
 from pc2_baseline.runs.train import train
 from pc2_baseline.training.method import Sizes
 from pc2_baseline.training.run_folder import read_run
@@ -142,8 +142,7 @@ def test_the_first_epoch_has_no_oscillation_and_rectifies_nothing(tiny, small_se
         assert method.statistics[0].oscillation.any()
 
 
-def test_peers_start_apart_and_methods_are_a_plain_table(tiny, small_settings):
-    assert METHODS.keys() == method_fields().keys()
+def test_peers_start_apart(tiny, small_settings):
     settings = read_settings("pc2-demo", small_settings)
     method = Pc2(settings, Sizes(24, 768, 28), CPU)
     weights = [net.matching.images.project.weight for net in method.nets]
@@ -178,7 +177,7 @@ def _statistics(pairs, third):
 @pytest.mark.parametrize("preset", ["pc2-paper", "pc2-released"])
 @pytest.mark.parametrize("peer", [0, 1])
 def test_a_peer_learns_the_pairs_that_the_other_calls_clean(divided, steps, preset, peer):
-    method, pairs = divided(preset, "method.pseudo_captions=false")
+    method, pairs = divided(preset, "method.noisy_from_epoch=9")
     method._learn(pairs, 1, peer)
     rows = np.concatenate([step.pair_index for _, step in steps[-1:]])
     assert sorted(rows) == method.statistics[1 - peer].division.clean.tolist()
@@ -190,10 +189,10 @@ def test_clean_margins_are_soft_and_rectified_by_the_others_statistics(
     divided, steps, monkeypatch, preset, peer
 ):
     """w + (1 - w) w° where the pair is stable, and w where not; then (10^y - 1) / 9 of 0.2."""
-    method, pairs = divided(preset, "method.pseudo_captions=false")
+    method, pairs = divided(preset, "method.noisy_from_epoch=9")
     seen = []
     monkeypatch.setattr(
-        two_peers,
+        paper if preset == "pc2-paper" else released,
         "triplet_hardest",
         lambda similarity, margins, *more: (
             seen.append(margins), triplet_hardest(similarity, margins, *more)
@@ -211,32 +210,27 @@ def test_clean_margins_are_soft_and_rectified_by_the_others_statistics(
 def test_negatives_harden_after_the_warm_up_and_the_mean_epochs(divided, monkeypatch):
     method, pairs = divided("pc2-paper", "method.mean_epochs=1", "method.noisy_from_epoch=9")
     asked = []
-    for module, name in (
-        (co_taught, "triplet_mean"), (two_peers, "triplet_mean"), (two_peers, "triplet_hardest")
-    ):  # fmt: skip
-        own = getattr(module, name)
+    for name in ("triplet_mean", "triplet_hardest"):
+        own = getattr(paper, name)
 
         def spy(similarity, *more, own=own, name=name):
             if similarity.requires_grad:
                 asked.append(name)
             return own(similarity, *more)
 
-        monkeypatch.setattr(module, name, spy)
+        monkeypatch.setattr(paper, name, spy)
     for epoch in range(3):
         method._learn(pairs, epoch, 0)
     assert asked == ["triplet_mean", "triplet_mean", "triplet_hardest"]
 
 
-@pytest.mark.parametrize(("preset", "which"), [("pc2-paper", 0), ("pc2-released", 1)])
-def test_the_noisy_loss_counts_by_its_weight(divided, steps, preset, which):
-    """In one summed loss, or in the second of two steps."""
+def test_the_noisy_loss_counts_by_its_weight(divided, steps):
     found = {}
     for weight in (0.0, 0.25, 1.0):
-        sets = (f"method.lambda_noisy={weight}", "method.noisy_from_epoch=0")
-        method, pairs = divided(preset, *sets)
+        method, pairs = divided("pc2-paper", f"method.lambda_noisy={weight}")
         steps.clear()
         method._learn(pairs, 1, 0)
-        found[weight] = steps[which][0]
+        found[weight] = steps[0][0]
     noisy = found[1.0] - found[0.0]
     assert noisy > 0.01
     assert found[0.25] == pytest.approx(found[0.0] + 0.25 * noisy, rel=1e-5)
@@ -250,7 +244,7 @@ NO_DROPOUT = ["model.dropout=0", "model.feature_dropout=0"]
     [
         ("pc2-paper", 'method.search_in="batch"', None),
         ("pc2-paper", 'method.search_in="clean_set"', "mismatch_threshold"),
-        ("pc2-released", 'method.steps="summed"', "zero_below"),
+        ("pc2-released", "train.lr=1e-12", "ZERO_BELOW"),  # so that its two steps are of one net
     ],
 )
 @pytest.mark.parametrize("peer", [0, 1])
@@ -262,8 +256,9 @@ def test_pairs_are_explained_as_they_are_then_trained_with(
     Some cosines are below the threshold, and some above it.
     """
     preset, override, threshold = variant
-    sets = ["method.noisy_from_epoch=0", "method.lambda_noisy=0.25", *NO_DROPOUT, override]
-    method, pairs = divided(preset, *sets)
+    is_paper, module = (True, paper) if preset == "pc2-paper" else (False, released)
+    sets = ["method.noisy_from_epoch=0", *NO_DROPOUT, override]
+    method, pairs = divided(preset, *sets, *(["method.lambda_noisy=0.25"] if is_paper else []))
     method.banks[peer].predictions[:] = 0  # as where the best epoch's checkpoint was loaded
 
     def explain():
@@ -275,14 +270,15 @@ def test_pairs_are_explained_as_they_are_then_trained_with(
         gap = int(np.diff(cosines).argmax())
         between = float(cosines[gap : gap + 2].mean())
         method.method = method.method.model_copy(update={threshold: between})
+        monkeypatch.setattr(released, "ZERO_BELOW", between)
     own = explain()
     division = method.statistics[1 - peer].division
     assert sorted(row for row, one in own.items() if one.kind == "clean") == list(division.clean)
     seen = []
     for name in ("triplet_mean", "triplet_hardest"):
-        real = getattr(two_peers, name)
+        real = getattr(module, name)
         monkeypatch.setattr(
-            two_peers,
+            module,
             name,
             lambda similarity, margins, *more, real=real: (
                 seen.append(margins), real(similarity, margins, *more)
@@ -299,10 +295,11 @@ def test_pairs_are_explained_as_they_are_then_trained_with(
         one, near = own[row], torch.cosine_similarity(found[[row]], found[division.clean])
         assert one.pseudo_caption == division.clean[int(near.argmax())]
         assert one.correspondence == pytest.approx(float(near.max()), abs=1e-5)
-        assert one.weight == (0.25 if one.correspondence >= method.method.mismatch_threshold else 0)
+        is_counted = not is_paper or one.correspondence >= method.method.mismatch_threshold
+        assert one.weight == ((0.25 if is_paper else 1.0) if is_counted else 0)
     if threshold == "mismatch_threshold":
         assert {own[row].weight for row in division.noisy} == {0.0, 0.25}
-    if threshold == "zero_below":
+    if threshold == "ZERO_BELOW":
         zero = [row for row in division.noisy if own[row].correspondence < between]
         assert zero == [row for row in division.noisy if own[row].margin == 0] != []
     assert all(own[row].pseudo_caption is None for row in division.clean)

@@ -1,4 +1,4 @@
-"""Each named difference between PC2's equations and its released code does what its name says."""
+"""Each difference between PC2's equations and its released code, on both."""
 
 import numpy as np
 import pytest
@@ -9,28 +9,18 @@ from now_builder.errors import ConfigError
 from pc2_baseline.config import presets, read_settings
 from pc2_baseline.data.pairs import open_pairs
 from pc2_baseline.methods import make_method
-from pc2_baseline.methods.bases.co_taught import CoTaught
-from pc2_baseline.methods.pc2_released import refit
-from pc2_baseline.modules.coteaching import PairStatistics
+from pc2_baseline.methods.pc2 import released
+from pc2_baseline.methods.pc2.peers import PairStatistics, Pc2Peers
+from pc2_baseline.methods.pc2.pseudo_caption import find_pseudo_captions, search_clean_set
+from pc2_baseline.methods.pc2.released import refit, resampled
 from pc2_baseline.modules.division import Division
+from pc2_baseline.modules.learner import Step
 from pc2_baseline.modules.losses import own_entropy, triplet_costs, triplet_hardest
-from pc2_baseline.modules.pseudo_caption import find_pseudo_captions
-from pc2_baseline.modules.pseudo_class import resampled
 from pc2_baseline.networks.codes import CaptionCodes
 from pc2_baseline.training.method import Sizes
 
 CPU = torch.device("cpu")
-AS_PAPER = [
-    "pc2-released", "method.class_input=slots", "method.entropy=batch_mean",
-    "method.division_order=fixed", "method.stable=from_threshold", "method.bank=each_epoch",
-    "method.divergence=old_new", "method.noisy_from_epoch=0", "method.zero_below=0.0",
-    "method.repeated_negatives=false", "method.pseudo_caption_fit=exact",
-    "method.margin_axis=query", "method.margin_gradient=false", "method.steps=summed",
-    "method.fresh_optimiser=false", "train.select_from_epoch=0", "method.rate_drops=once",
-    "method.batches=near_equal",
-]  # fmt: skip
-"""The released code with each of its departures turned off."""
-
+BOTH = ["pc2-paper", "pc2-released"]
 NOW = ['data.tokenizer="jieba"', 'data.name="now100k_precomp"']
 
 
@@ -73,7 +63,7 @@ def test_a_warm_up_that_is_not_judged_learns_the_same(method_of, monkeypatch, pr
     for judged in ("true", "false"):
         taken = []
         count = lambda self, peer, taken=taken: taken.append(peer) or {}  # noqa: E731
-        monkeypatch.setattr(CoTaught, "summary", count)
+        monkeypatch.setattr(Pc2Peers, "summary", count)
         method, _ = method_of(
             preset, "train.warmup_epochs=4", f"train.judge_warmup={judged}", epochs=6
         )
@@ -82,18 +72,6 @@ def test_a_warm_up_that_is_not_judged_learns_the_same(method_of, monkeypatch, pr
     assert counts == [6, {"pc2-paper": 4, "pc2-released": 3, "pcsr": 6}[preset]]
     for group, tensors in found[0].items():
         assert all(torch.equal(value, found[1][group][name]) for name, value in tensors.items())
-
-
-def test_without_its_departures_the_released_code_is_the_papers_method(method_of):
-    two, one = "train.warmup_epochs=1", ["method.mismatch_threshold=0.1", "method.classes=6"]
-    (paper, _), (released, _) = (
-        method_of(*preset, two, *one, epochs=3) for preset in (["pc2-paper"], AS_PAPER)
-    )
-    expected, found = paper.state_dict(), released.state_dict()
-    assert found.keys() == expected.keys()
-    for group, tensors in expected.items():
-        assert found[group].keys() == tensors.keys()
-        assert all(torch.equal(value, found[group][name]) for name, value in tensors.items())
 
 
 def test_the_margin_of_a_hinge_is_the_querys_or_broadcast():
@@ -149,34 +127,30 @@ def test_a_refitted_pseudo_caption_keeps_its_length_but_not_its_words(method_of)
     assert found.words[:, :, 0].tolist() == [[0.0] * 8, [0, 0, 2, 2, 0, 0, 0, 0]]
 
 
-def test_the_gradient_goes_through_the_cosine_only_where_it_is_let(method_of):
-    for through in (False, True):
-        method, pairs = method_of(*AS_PAPER, f"method.margin_gradient={str(through).lower()}")
-        split_in_half(method, pairs)
-        net = method.nets[0].train()
-        own = method.peer_epoch(pairs, 0, triplet_hardest)
-        encoded = net.encode(pairs.batch(np.arange(0, 8, 2)))
-        images = net.matching.encode_images(pairs.batch(np.arange(1, 8, 2)).regions)
-        loss = method.noisy_loss(own, images, encoded, torch.tensor([5, 5, 5, 5]))
-        loss.backward()
-        assert (net.classify.layers[0].weight.grad is not None) == through
-
-
-def test_a_low_cosine_zeroes_the_margin_or_leaves_the_pair_out(method_of):
-    """All cosines are below 1: PC2* leaves all pairs out; margin 0 still costs."""
-    overrides = {"mismatch_threshold": 0.0, "zero_below": 1.0}
-    assert _noisy_loss(method_of, overrides) > 0
-    assert _noisy_loss(method_of, {"mismatch_threshold": 1.0, "zero_below": 0.0}) == 0
-
-
-def _noisy_loss(method_of, overrides):
-    method, pairs = method_of(*AS_PAPER, *(f"method.{k}={v}" for k, v in overrides.items()))
+def test_the_gradient_goes_through_the_cosine_in_the_released_code_alone(method_of, monkeypatch):
+    """There the noisy step alone teaches the classifier, which it needs for the cosines."""
+    paper, pairs = method_of("pc2-paper")
+    codes = paper.nets[0].matching.encode_images(pairs.batch(np.arange(4)).regions)
+    assert not paper.describe(paper.nets[0], codes).requires_grad
+    method, pairs = method_of("pc2-released")
     split_in_half(method, pairs)
-    net = method.nets[0].train()
-    encoded = net.encode(pairs.batch(np.arange(0, 16, 2)))
-    images = net.matching.encode_images(pairs.batch(np.arange(1, 16, 2)).regions)
     own = method.peer_epoch(pairs, 0, triplet_hardest)
-    return method.noisy_loss(own, images, encoded, torch.full((8,), 5)).item()
+    monkeypatch.setattr(own.learner, "step", lambda loss, _: loss.backward() or 0.0)
+    step = Step(0, 0, "a", np.arange(8))
+    method._noisy_step(own, np.arange(0, 8, 2), np.arange(1, 8, 2), step)
+    assert own.net.classify.layers[0].weight.grad.any()
+
+
+def test_a_low_cosine_zeroes_the_margin_or_leaves_the_pair_out(method_of, monkeypatch):
+    """All cosines are below 1: PC2* leaves all pairs out; margin 0 still costs."""
+    monkeypatch.setattr(released, "ZERO_BELOW", 1.0)
+    for preset, override, costs in (
+        ("pc2-paper", "mismatch_threshold=1.0", False),
+        ("pc2-released", "noisy_from_epoch=0", True),
+    ):
+        method, pairs = method_of(preset, "train.warmup_epochs=1", f"method.{override}", epochs=1)
+        split_in_half(method, pairs)
+        assert (method.fit_epoch(pairs, 1)["loss_noisy_a"] > 0) == costs
 
 
 def test_noisy_pairs_wait_for_their_epoch(method_of):
@@ -214,17 +188,16 @@ def test_the_oscillation_of_the_released_code_is_since_the_warm_up(method_of):
     assert method.statistics[0].oscillation.max() > 0
 
 
-def test_two_steps_move_the_optimiser_twice_a_batch(method_of):
-    counts = {}
-    for steps in ("summed", "two"):
-        method, pairs = method_of(
-            *AS_PAPER, "train.warmup_epochs=1", f'method.steps="{steps}"', epochs=1
-        )
+def test_two_steps_move_the_optimiser_twice_a_batch_and_it_starts_anew_after_the_warm_up(method_of):
+    """Three steps of the warm-up; then two batches of clean pairs, and of noisy ones."""
+    counts = []
+    for preset in BOTH:
+        now = "train.warmup_epochs=1", "method.noisy_from_epoch=0"
+        method, pairs = method_of(preset, *now, epochs=1)
         split_in_half(method, pairs)
-        before = _steps(method)
         method.fit_epoch(pairs, 1)
-        counts[steps] = _steps(method) - before
-    assert counts == {"summed": 2, "two": 4}
+        counts.append(_steps(method))
+    assert counts == [3 + 2, 2 * 2]
 
 
 def _steps(method):
@@ -232,26 +205,12 @@ def _steps(method):
     return int(method.learners[0].optimiser.state[parameter]["step"])
 
 
-def test_the_optimiser_starts_anew_after_the_warm_up_only_where_asked(method_of):
-    steps = []
-    for fresh in ("false", "true"):
-        method, pairs = method_of(
-            *AS_PAPER, "train.warmup_epochs=1", f"method.fresh_optimiser={fresh}", epochs=1
-        )
-        split_in_half(method, pairs)
-        method.fit_epoch(pairs, 1)
-        steps.append(_steps(method))
-    assert steps == [3 + 2, 2]
-
-
 def test_the_dividing_pass_is_in_one_order_or_anew_each_epoch(method_of):
-    same = {}
-    for order in ("fixed", "shuffled"):
-        method, pairs = method_of(*AS_PAPER, f'method.division_order="{order}"',
-                                  "method.division_batch=8")  # fmt: skip
-        losses = [method.divide_pairs(pairs, epoch, 0).loss for epoch in (0, 1)]
-        same[order] = np.array_equal(*losses)
-    assert same == {"fixed": True, "shuffled": False}
+    small = "method.division_batch=8"
+    paper, pairs = method_of("pc2-paper", small)
+    assert np.array_equal(*(paper.divide_pairs(pairs, 0).loss for _ in range(2)))
+    method, pairs = method_of("pc2-released", small)
+    assert not np.array_equal(*(method.divide_pairs(pairs, epoch, 0).loss for epoch in (0, 1)))
 
 
 def test_the_clean_set_search_equals_a_search_of_all_clean_predictions(method_of):
@@ -264,7 +223,7 @@ def test_the_clean_set_search_equals_a_search_of_all_clean_predictions(method_of
     noisy = np.arange(1, len(pairs), 2)
     with torch.no_grad():
         images = net.matching.encode_images(pairs.batch(noisy).regions)
-        found, captions = method.search(own, images, net.encode(pairs.batch(clean[:8])))
+        found, captions = search_clean_set(own, images)
         for row, prediction in enumerate(net.predict(images)):
             bank = method.banks[0].predictions[clean]
             cosines = torch.cosine_similarity(prediction[None], bank)

@@ -15,10 +15,9 @@ from pc2_baseline.analysis.truth import read_truth
 from pc2_baseline.config import read_settings
 from pc2_baseline.data.pairs import PairSet, open_pairs, pair_names, read_vocabulary
 from pc2_baseline.data.seen_words import SeenWords
-from pc2_baseline.methods.ridge import Problem, Ridge
+from pc2_baseline.methods.ridge import Problem, Ridge, fit_lsa
 from pc2_baseline.modules.division import divide
 from pc2_baseline.modules.folds import assign_folds
-from pc2_baseline.modules.lsa import fit_lsa
 from pc2_baseline.modules.reading import fit_reading
 from pc2_baseline.runs.evaluate import evaluate
 from pc2_baseline.runs.predict import predict

@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy import integrate, special, stats
 
-from pc2_baseline.modules.evidence import (
+from pc2_baseline.methods.decl import (
     dirichlet_loss,
     evidence,
     evidential_loss,

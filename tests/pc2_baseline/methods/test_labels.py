@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from pc2_baseline.modules.labels import anchors, closeness, consistency, cosines, predicted_labels
+from pc2_baseline.methods.bicro import consistency, cosines
+from pc2_baseline.methods.ncr import predicted_labels
+from pc2_baseline.methods.relabelling import anchors, closeness
 
 
 def slow_closeness(matrix, margin):

@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy.optimize import linprog
 
-from pc2_baseline.modules.transport import CostFunction, partial_plan, rematching, sinkhorn
+from pc2_baseline.methods.l2rm import CostFunction, partial_plan, rematching, sinkhorn
 
 
 def costs(count: int, seed: int = 0, columns: int | None = None) -> torch.Tensor:

@@ -4,14 +4,14 @@ import pytest
 import torch
 
 from pc2_baseline.config import read_settings
-from pc2_baseline.methods.networks import make_network
-from pc2_baseline.modules.structure import (
+from pc2_baseline.methods.gsc import (
     STRUCTURES,
     as_captions,
     as_images,
     structure_agreement,
     structure_loss,
 )
+from pc2_baseline.methods.networks import make_network
 from pc2_baseline.networks.codes import CaptionCodes, ImageCodes
 from pc2_baseline.training.method import Sizes
 

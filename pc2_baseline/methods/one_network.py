@@ -1,7 +1,6 @@
-"""One network: its steps, its state, and what it last computed of each pair."""
+"""What methods of one network keep: the network, its optimiser, and statistics of the pairs."""
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 import torch
@@ -11,24 +10,15 @@ from torch import Tensor
 from pc2_baseline.config import Settings
 from pc2_baseline.data.pairs import PairSet
 from pc2_baseline.methods.networks import make_learner, make_network
-from pc2_baseline.modules.coteaching import DIVISIONS, Rows
-from pc2_baseline.modules.learner import Step
+from pc2_baseline.modules.coteaching import DIVISIONS
 from pc2_baseline.modules.retrieval import similarity_matrix
 from pc2_baseline.modules.seeds import seed_torch
 from pc2_baseline.process_groups import join_process_groups
-from pc2_baseline.progress import bar
-from pc2_baseline.training.method import NETWORKS, TRAINING, EpochOutputs, Sizes, State
-
-_STATISTICS = "beliefs"  # the group's name in checkpoints
+from pc2_baseline.training.method import NETWORKS, STATISTICS, TRAINING, EpochOutputs, Sizes, State
 
 
-class OneNetwork(ABC):
-    """A network with its optimiser, and statistics of the pairs; a subclass says how it learns.
-
-    Args:
-        settings: Settings of the run.
-        sizes: Sizes of the data.
-        device: Device of the network.
+class OneNetwork:
+    """A network with its optimiser, and statistics of the pairs; it does not say how they learn.
 
     Attributes:
         statistics: What the method last computed of each pair, by name and pair_index; empty if
@@ -46,15 +36,6 @@ class OneNetwork(ABC):
         self.statistics: dict[str, Tensor] = {}
         self.draw(0)
 
-    @abstractmethod
-    def fit_epoch(self, train: PairSet, epoch: int) -> dict[str, float]:
-        """Train for one epoch.
-
-        Args:
-            train: The training split.
-            epoch: From 0, the warm-up included.
-        """
-
     def draw(self, number: int) -> None:
         """Draw the network anew and forget the optimiser's moments.
 
@@ -65,32 +46,16 @@ class OneNetwork(ABC):
         self.net = make_network(self.model, self.sizes, self.group).to(self.device)
         self.learner = make_learner(self.net, self.net, self.train)
 
-    def take_steps(
-        self, epoch: int, batches: Sequence[tuple[Rows, ...]], loss_of: Callable[..., Tensor]
-    ) -> float:
-        """Take one step for each batch; the random draws are those of the epoch.
+    def begin(self, epoch: int, rate: float) -> None:
+        """Prepare the steps of an epoch: the rate, training mode, and random draws of its own.
 
         Args:
             epoch: From 0.
-            batches: Rows of the training pairs of each batch, in one part or more.
-            loss_of: Computes the loss of a batch from the rows of its parts.
-
-        Returns:
-            Mean loss of a batch.
+            rate: Factor of the learning rate.
         """
+        self.learner.set_rate(rate)
         seed_torch(self.train.seed, 2, epoch)
         self.net.train()
-        losses = []
-        for number, parts in enumerate(bar(batches, "train", len(batches))):
-            step = Step(epoch, number, None, np.concatenate(parts))
-            losses.append(self.learner.step(loss_of(*parts), step))
-        return float(np.mean(losses))
-
-    def score(
-        self, train: PairSet, rows: Rows, *, logits: bool = False
-    ) -> Float[Tensor, "batch batch"]:
-        """Score the images of some pairs against their captions."""
-        return self.net.score_batch(train.batch(rows), logits=logits)
 
     def similarity(self, split: PairSet) -> Float[np.ndarray, "images captions"]:
         """Score every image of a split against every caption."""
@@ -102,14 +67,14 @@ class OneNetwork(ABC):
             NETWORKS: self.learner.network_state(),
             TRAINING: self.learner.optimiser_state(),
         }
-        return state | ({_STATISTICS: self.statistics} if self.statistics else {})
+        return state | ({STATISTICS: self.statistics} if self.statistics else {})
 
     def load_state_dict(self, state: Mapping[str, Mapping[str, Tensor]]) -> None:
         """Load a state, or its network alone."""
         self.learner.load_network(state[NETWORKS])
         if TRAINING in state:
             self.learner.load_optimiser(state[TRAINING])
-        self.statistics = dict(state.get(_STATISTICS, {}))
+        self.statistics = dict(state.get(STATISTICS, {}))
 
     def epoch_outputs(self) -> EpochOutputs:
         """Return the statistics, for ``divisions/``."""

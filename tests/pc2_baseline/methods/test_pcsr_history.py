@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from pc2_baseline.modules.class_history import ClassHistory
+from pc2_baseline.methods.pc2.pcsr import ClassHistory
 
 
 def of(classes, count=4):

@@ -1,12 +1,20 @@
-"""Classifiers for both halves of a pair: regions or words to pseudo-class logits."""
+"""The network of a peer: matching, and a pseudo-classifier for both halves of a pair."""
 
+from dataclasses import dataclass
+
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from torch.nn import functional
 
 from now_builder.formats.features import REGIONS
+from pc2_baseline.config import ModelSettings
+from pc2_baseline.data.pairs import Batch, PairSet
+from pc2_baseline.methods.networks import make_network, pooled_width
 from pc2_baseline.networks.codes import CaptionCodes, ImageCodes
+from pc2_baseline.networks.network import MatchingNetwork
+from pc2_baseline.process_groups import ProcessGroup
+from pc2_baseline.training.method import Sizes
 
 
 def _layers(width: int, hidden: int, classes: int) -> nn.Sequential:
@@ -25,7 +33,7 @@ class FlatClassifier(nn.Module):
         PC2 (Duan et al., ACM MM 2024), section 3.2; layer sizes from the authors' code.
 
     Differs:
-        The authors' code resamples the *padded* words: see :class:`PaddedClassifier`.
+        The authors' code resamples the *padded* words: see ``PaddedClassifier``.
     """
 
     def __init__(self, dim: int, hidden: int, classes: int) -> None:
@@ -41,20 +49,6 @@ class FlatClassifier(nn.Module):
     def lay(self, captions: CaptionCodes) -> Float[Tensor, "captions 36 dim"]:
         """Lay words on 36 slots."""
         return to_slots(captions.words, captions.lengths)
-
-
-class PaddedClassifier(FlatClassifier):
-    """Classify a caption's words together with the padding of its batch, resampled to 36.
-
-    A caption's class then depends on the longest caption of its batch.
-
-    Source:
-        The authors' code of PC2.
-    """
-
-    def lay(self, captions: CaptionCodes) -> Float[Tensor, "captions 36 dim"]:
-        """Resample words and padding alike."""
-        return resampled(captions.words[:, : int(captions.lengths.max())], REGIONS)
 
 
 class PooledClassifier(nn.Module):
@@ -82,11 +76,9 @@ class PooledClassifier(nn.Module):
         return logits
 
 
-CLASSIFIERS: dict[str, type[FlatClassifier | PooledClassifier]] = {
-    "slots": FlatClassifier,
-    "padded": PaddedClassifier,
-    "pooled": PooledClassifier,
-}
+Classifier = FlatClassifier | PooledClassifier
+
+CLASSIFIERS: dict[str, type[Classifier]] = {"slots": FlatClassifier, "pooled": PooledClassifier}
 """Classifiers by the name of their input in the settings."""
 
 
@@ -117,25 +109,73 @@ def to_slots(
     return laid.masked_fill(outside[..., None], 0.0)
 
 
-def resampled(
-    words: Float[Tensor, "captions words dim"], size: int
-) -> Float[Tensor, "captions size dim"]:
-    """Interpolate padded captions linearly to fewer places, or centre them in zeros.
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """Both halves of a batch, encoded."""
+
+    images: ImageCodes
+    captions: CaptionCodes
+
+    def __getitem__(self, rows: slice) -> "Encoded":
+        return Encoded(self.images[rows], self.captions[rows])
+
+
+class Pc2Network(nn.Module):
+    """The matching network and the pseudo-classifier that both halves of a pair share.
 
     Args:
-        words: Words and padding.
-        size: Number of places.
-
-    Source:
-        The authors' code of PC2, for the classifier and for pseudo-captions.
+        matching: Encodes and scores.
+        classify: Turns codes into logits.
+        classes: Number of pseudo-classes.
     """
-    have = words.shape[1]
-    if have > size:
-        # as interpolate(mode="linear") does, whose gradient CUDA cannot repeat bit for bit
-        slots = torch.arange(size, device=words.device, dtype=words.dtype)
-        place = ((slots + 0.5) * (have / size) - 0.5).clamp(min=0)
-        left = place.long()
-        share = (place - left)[:, None]
-        return words[:, left] * (1 - share) + words[:, (left + 1).clamp(max=have - 1)] * share
-    front = (size - have) // 2
-    return functional.pad(words, (0, 0, front, size - have - front))
+
+    def __init__(self, matching: MatchingNetwork, classify: Classifier, classes: int) -> None:
+        super().__init__()
+        self.matching = matching
+        self.classify = classify
+        self.classes = classes
+
+    def encode(self, batch: Batch) -> Encoded:
+        """Encode images and captions."""
+        return Encoded(
+            self.matching.encode_images(batch.regions),
+            self.matching.encode_captions(batch.tokens, batch.lengths),
+        )
+
+    def encode_split(
+        self, train: PairSet, clean: Int[np.ndarray, " _"], noisy: Int[np.ndarray, " _"]
+    ) -> tuple[Encoded, ImageCodes, Int[Tensor, " noisy"]]:
+        """Encode clean pairs, and of noisy pairs the images alone; all images at once.
+
+        Returns:
+            The clean pairs, the noisy images, and the lengths of the noisy pairs' captions.
+        """
+        batch, size = train.batch(np.append(clean, noisy)), len(clean)
+        images = self.matching.encode_images(batch.regions)
+        captions = self.matching.encode_captions(batch.tokens[:size], batch.lengths[:size])
+        return Encoded(images[:size], captions), images[size:], batch.lengths[size:]
+
+    def predict(self, codes: ImageCodes | CaptionCodes) -> Float[Tensor, "batch classes"]:
+        """Return pseudo-class predictions; rows sum to 1."""
+        logits: Tensor = self.classify(codes)
+        return logits.softmax(1)
+
+
+def make_pc2_network(
+    model: ModelSettings,
+    sizes: Sizes,
+    group: ProcessGroup,
+    classifier: type[Classifier],
+    layers: tuple[int, int],
+) -> Pc2Network:
+    """Build the network of a peer, freshly drawn: the pseudo-classifier first.
+
+    Args:
+        model: Settings of the matching network.
+        sizes: Sizes of the data.
+        group: Ranks that train the network.
+        classifier: Kind of the pseudo-classifier.
+        layers: Its hidden width, and the number of pseudo-classes.
+    """
+    classify = classifier(pooled_width(model), *layers)
+    return Pc2Network(make_network(model, sizes, group), classify, layers[1])

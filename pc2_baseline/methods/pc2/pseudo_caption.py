@@ -2,10 +2,12 @@
 
 from dataclasses import dataclass
 
-import numpy as np
+import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from pc2_baseline.methods.pc2.peers import PeerEpoch
+from pc2_baseline.networks.codes import CaptionCodes, ImageCodes
 from pc2_baseline.networks.fused import unit
 
 
@@ -45,19 +47,17 @@ def find_pseudo_captions(
     return PseudoCaptions(chosen, best.clamp(0.0, 1.0))
 
 
-def rectified(
-    clean_prob: Float[np.ndarray, " pairs"],
-    stable_prob: Float[np.ndarray, " pairs"],
-    is_stable: Bool[np.ndarray, " pairs"],
-) -> Float[np.ndarray, " pairs"]:
-    r"""Correspondence of clean pairs: :math:`y = w + (1-w)\,w^\circ` where stable, else w.
+def find_in_clean_set(own: PeerEpoch, noisy: ImageCodes) -> PseudoCaptions:
+    """Choose for each noisy image the clean pair of the most similar prediction, by the bank."""
+    return find_pseudo_captions(own.net.predict(noisy).detach(), own.clean_predictions)
 
-    Args:
-        clean_prob: :math:`w`.
-        stable_prob: :math:`w^\circ`, posterior of little oscillation.
-        is_stable: :math:`1(w^\circ \ge \tau)`.
+
+def search_clean_set(own: PeerEpoch, noisy: ImageCodes) -> tuple[PseudoCaptions, CaptionCodes]:
+    """Find a caption among all clean pairs; encode each that was chosen once, in their order.
 
     Source:
-        PC2 (Duan et al., ACM MM 2024), section 3.4.
+        Not in PC2, which names it as future work.
     """
-    return np.asarray(clean_prob + (1 - clean_prob) * np.where(is_stable, stable_prob, 0.0))
+    found = find_in_clean_set(own, noisy)
+    rows = own.division.clean[torch.unique(found.chosen).cpu().numpy()]
+    return found, own.net.matching.encode_captions(*own.train.caption_batch(rows))
