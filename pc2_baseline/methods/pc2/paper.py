@@ -30,7 +30,6 @@ from pc2_baseline.methods.pc2.peers import (
     evaluate_pairs,
 )
 from pc2_baseline.methods.pc2.pseudo_caption import (
-    PseudoCaptions,
     find_in_clean_set,
     find_pseudo_captions,
     search_clean_set,
@@ -133,7 +132,7 @@ class Pc2(Pc2Peers):
         """Learn the pairs that the other peer calls clean, and as many noisy ones beside them."""
         method, since, name = self.method, epoch - self.train.warmup_epochs, PEERS[peer]
         triplet = triplet_mean if since < method.mean_epochs else triplet_hardest
-        own = self.peer_epoch(train, peer, triplet)
+        own = peer_epoch(self, train, peer, triplet)
         require_clean(own.division)
         batches = clean_and_noisy_batches(
             own.division, self.train.batch, self.train.seed, epoch, peer,
@@ -165,9 +164,10 @@ class Pc2(Pc2Peers):
         method, net = self.method, own.net
         pairs, images, _ = net.encode_split(own.train, clean, noisy)  # all images at once
 
-        # L^c, eq. 5: triplets of the clean pairs, margins soft by the rectified correspondence.
+        # L^c, eq. 5: triplets of clean pairs, margins soft by their rectified correspondence y.
+        y = torch.from_numpy(own.correspondence[clean]).float().to(self.device)
         similarity = net.matching.score(pairs.images, pairs.captions)
-        margins = soft_margin(own.clean_labels(clean), method.margin, method.margin_base)
+        margins = soft_margin(y, method.margin, method.margin_base)
         loss = own.triplet(similarity, margins).sum()
 
         # Pseudo-classification (section 3.2), on clean pairs alone.
@@ -180,19 +180,19 @@ class Pc2(Pc2Peers):
             if method.search_in == "batch":
                 asked, keys = (self.describe(net, codes) for codes in (images, pairs.images))
                 cosine, chosen = (unit(asked) @ unit(keys).T).max(1)
-                found = PseudoCaptions(chosen, cosine.clamp(0.0, 1.0))
                 captions = pairs.captions[torch.unique(chosen)]
-            else:
-                found, captions = search_clean_set(own, images)
+            else:  # not in the paper
+                cosine, chosen, captions = search_clean_set(own, images)
 
             # L^n, eq. 8: triplets of noisy images with pseudo-captions, margins soft by the
             # cosines. Images with one pseudo-caption are not negatives of each other: both columns
             # are the same, and the hinge between them a constant. PC2* leaves out low cosines.
-            _, column = torch.unique(found.chosen, return_inverse=True)
+            y = cosine.clamp(0.0, 1.0)
+            _, column = torch.unique(chosen, return_inverse=True)
             similarity = net.matching.score(images, captions)[:, column]
-            margins = soft_margin(found.correspondence, method.margin, method.margin_base)
-            costs = own.triplet(similarity, margins, found.negatives)
-            noisy_loss = costs[found.correspondence >= method.mismatch_threshold].sum()
+            margins = soft_margin(y, method.margin, method.margin_base)
+            costs = own.triplet(similarity, margins, chosen[:, None] != chosen[None])
+            noisy_loss = costs[y >= method.mismatch_threshold].sum()
 
         step = replace(step, parts={"noisy": noisy_loss.item()})
         return own.learner.step(loss + method.lambda_noisy * noisy_loss, step), noisy_loss.item()
@@ -201,19 +201,6 @@ class Pc2(Pc2Peers):
         """Return what images are searched by: pseudo-predictions, or embeddings without P-Cls."""
         own = net.predict(codes) if self.method.search_by == "prediction" else codes.pooled
         return own.detach()
-
-    def peer_epoch(self, train: PairSet, peer: int, triplet: Triplet) -> PeerEpoch:
-        """Return what a peer trains with after the warm-up: the division is the other's.
-
-        Args:
-            train: The training split.
-            peer: The peer to train.
-            triplet: Triplet loss of the epoch.
-        """
-        other = self.teacher(peer)
-        correspondence = rectified(other.division.clean_prob, other.stable_prob, other.is_stable)
-        own = self.nets[peer], self.learners[peer], self.banks[peer]
-        return PeerEpoch(train, *own, triplet, other.division, correspondence)
 
     def divide_pairs(self, train: PairSet, peer: int) -> PairStatistics:
         """Evaluate all pairs once with a peer, divide them, and write its bank.
@@ -251,7 +238,7 @@ class Pc2(Pc2Peers):
         self.load_statistics(outputs[DIVISIONS])
         method, told = self.method, []
         for peer, name in enumerate(PEERS):
-            own = self.peer_epoch(train, peer, triplet_hardest)
+            own = peer_epoch(self, train, peer, triplet_hardest)
             own.net.eval()
             clean, noisy = (among(part, rows) for part in (own.division.clean, own.division.noisy))
             weight = method.lambda_noisy if method.pseudo_captions else 0.0
@@ -316,6 +303,21 @@ def class_terms(
     loss = class_loss(images, choose(captions))
     entropy = mean_entropy(images, captions)
     return method.lambda_pseudo * loss - method.lambda_entropy * entropy
+
+
+def peer_epoch(peers: Pc2Peers, train: PairSet, peer: int, triplet: Triplet) -> PeerEpoch:
+    """Return what a peer trains with after the warm-up: the division is the other's.
+
+    Args:
+        peers: Both peers.
+        train: The training split.
+        peer: The peer to train.
+        triplet: Triplet loss of the epoch.
+    """
+    other = peers.teacher(peer)
+    correspondence = rectified(other.division.clean_prob, other.stable_prob, other.is_stable)
+    own = peers.nets[peer], peers.learners[peer], peers.banks[peer]
+    return PeerEpoch(train, *own, triplet, other.division, correspondence)
 
 
 def rectified(

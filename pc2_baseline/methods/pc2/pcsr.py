@@ -16,7 +16,7 @@ from pc2_baseline.data.pairs import PairSet
 from pc2_baseline.method_section import own_section
 from pc2_baseline.methods.pc2.bank import oscillation
 from pc2_baseline.methods.pc2.explain import Kind, Searched, among, explain
-from pc2_baseline.methods.pc2.paper import class_terms, rectified, stable_pairs
+from pc2_baseline.methods.pc2.paper import class_terms, peer_epoch, stable_pairs
 from pc2_baseline.methods.pc2.peers import (
     PairStatistics,
     Pc2CommonSettings,
@@ -32,7 +32,6 @@ from pc2_baseline.modules.coteaching import (
     NONE,
     PEERS,
     Rows,
-    Triplet,
     batches_beside,
     by_peer,
     dividing_batches,
@@ -175,7 +174,7 @@ class Pcsr(Pc2Peers):
         """Learn clean, refinable and ambiguous pairs, by the stage."""
         since, name = epoch - self.train.warmup_epochs, PEERS[peer]
         triplet = triplet_mean if since < self.method.mean_epochs else triplet_hardest
-        own = self.peer_epoch(train, peer, triplet)
+        own = peer_epoch(self, train, peer, triplet)
         require_clean(own.division)
         batches = self._batches(own.division, epoch, peer)
         losses = []
@@ -267,19 +266,6 @@ class Pcsr(Pc2Peers):
         asked, keys = (net.predict(codes).detach() for codes in (noisy, pairs.images))
         return find_pseudo_captions(asked, keys)
 
-    def peer_epoch(self, train: PairSet, peer: int, triplet: Triplet) -> PeerEpoch:
-        """Return what a peer trains with after the warm-up: the division is the other's.
-
-        Args:
-            train: The training split.
-            peer: The peer to train.
-            triplet: Triplet loss of the epoch.
-        """
-        other = self.teacher(peer)
-        correspondence = rectified(other.division.clean_prob, other.stable_prob, other.is_stable)
-        own = self.nets[peer], self.learners[peer], self.banks[peer]
-        return PeerEpoch(train, *own, triplet, other.division, correspondence)
-
     def divide_pairs(self, train: PairSet, epoch: int, peer: int) -> PairStatistics:
         """Evaluate all pairs once with a peer, divide them, and add to its bank and history."""
         method, seed, bank = self.method, self.train.seed, self.banks[peer]
@@ -343,7 +329,7 @@ class Pcsr(Pc2Peers):
         kept, told = outputs[DIVISIONS], []
         self.load_statistics(kept)
         for peer, name in enumerate(PEERS):
-            own = self.peer_epoch(train, peer, triplet_hardest)
+            own = peer_epoch(self, train, peer, triplet_hardest)
             own.net.eval()
             kinds = self._kinds(
                 own.division, kept[f"{PEERS[1 - peer]}.is_consistent"].numpy(), rows

@@ -52,12 +52,19 @@ def find_in_clean_set(own: PeerEpoch, noisy: ImageCodes) -> PseudoCaptions:
     return find_pseudo_captions(own.net.predict(noisy).detach(), own.clean_predictions)
 
 
-def search_clean_set(own: PeerEpoch, noisy: ImageCodes) -> tuple[PseudoCaptions, CaptionCodes]:
-    """Find a caption among all clean pairs; encode each that was chosen once, in their order.
+def search_clean_set(
+    own: PeerEpoch, noisy: ImageCodes
+) -> tuple[Float[Tensor, " noisy"], Int[Tensor, " noisy"], CaptionCodes]:
+    """Find a caption among all clean pairs for each noisy image.
+
+    Returns:
+        Its cosine, its row of the clean pairs, and each caption that was chosen, encoded once, in
+        their order.
 
     Source:
         Not in PC2, which names it as future work.
     """
     found = find_in_clean_set(own, noisy)
     rows = own.division.clean[torch.unique(found.chosen).cpu().numpy()]
-    return found, own.net.matching.encode_captions(*own.train.caption_batch(rows))
+    captions = own.net.matching.encode_captions(*own.train.caption_batch(rows))
+    return found.correspondence, found.chosen, captions

@@ -18,7 +18,7 @@ from pc2_baseline.data.pairs import PairSet, cut_full
 from pc2_baseline.method_section import own_section
 from pc2_baseline.methods.pc2.bank import oscillation
 from pc2_baseline.methods.pc2.explain import Kind, Searched, among, explain
-from pc2_baseline.methods.pc2.paper import rectified
+from pc2_baseline.methods.pc2.paper import peer_epoch
 from pc2_baseline.methods.pc2.peers import (
     PairStatistics,
     Pc2Peers,
@@ -33,7 +33,6 @@ from pc2_baseline.modules.coteaching import (
     NONE,
     PEERS,
     Rows,
-    Triplet,
     by_peer,
     dividing_batches,
     full_batches,
@@ -124,7 +123,7 @@ class Pc2Released(Pc2Peers):
         """Take a step on each clean batch, and one on a noisy batch once it is time."""
         since, name = epoch - self.train.warmup_epochs, PEERS[peer]
         triplet = triplet_mean if since < self.method.mean_epochs else triplet_hardest
-        own = self.peer_epoch(train, peer, triplet)
+        own = peer_epoch(self, train, peer, triplet)
         require_clean(own.division)
         batches = self._batches(own.division, epoch, peer)
         losses = []
@@ -190,19 +189,6 @@ class Pc2Released(Pc2Peers):
         loss = pseudo_class_loss(images, likeliest(captions))
         return loss - self.method.lambda_entropy * own_entropy(images)
 
-    def peer_epoch(self, train: PairSet, peer: int, triplet: Triplet) -> PeerEpoch:
-        """Return what a peer trains with after the warm-up: the division is the other's.
-
-        Args:
-            train: The training split.
-            peer: The peer to train.
-            triplet: Triplet loss of the epoch.
-        """
-        other = self.teacher(peer)
-        correspondence = rectified(other.division.clean_prob, other.stable_prob, other.is_stable)
-        own = self.nets[peer], self.learners[peer], self.banks[peer]
-        return PeerEpoch(train, *own, triplet, other.division, correspondence)
-
     def divide_pairs(self, train: PairSet, epoch: int, peer: int) -> PairStatistics:
         """Evaluate all pairs once with a peer, in an order of the epoch's own, and divide them.
 
@@ -239,7 +225,7 @@ class Pc2Released(Pc2Peers):
         self.load_statistics(outputs[DIVISIONS])
         told = []
         for peer, name in enumerate(PEERS):
-            own = self.peer_epoch(train, peer, triplet_hardest)
+            own = peer_epoch(self, train, peer, triplet_hardest)
             own.net.eval()
             clean, noisy = (among(part, rows) for part in (own.division.clean, own.division.noisy))
             kinds = [Kind("clean", clean, 1.0), Kind("noisy", noisy, 1.0, by_pseudo_captions=True)]

@@ -9,7 +9,7 @@ from pc2_baseline.config import read_settings
 from pc2_baseline.data.pairs import open_pairs
 from pc2_baseline.methods import make_method
 from pc2_baseline.methods.pc2 import paper, released
-from pc2_baseline.methods.pc2.paper import Pc2
+from pc2_baseline.methods.pc2.paper import Pc2, peer_epoch
 from pc2_baseline.methods.pc2.peers import PairStatistics
 from pc2_baseline.methods.pc2.pseudo_class import to_slots
 from pc2_baseline.modules.coteaching import clean_and_noisy_batches
@@ -90,7 +90,7 @@ def test_divisions_are_crossed(fitted):
     method, pairs = fitted
     for peer in (0, 1):
         other = method.statistics[1 - peer]
-        own = method.peer_epoch(pairs, peer, triplet_hardest)
+        own = peer_epoch(method, pairs, peer, triplet_hardest)
         assert own.division is other.division
         assert own.net is method.nets[peer]
 

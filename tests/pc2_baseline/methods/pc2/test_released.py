@@ -10,6 +10,7 @@ from pc2_baseline.config import presets, read_settings
 from pc2_baseline.data.pairs import open_pairs
 from pc2_baseline.methods import make_method
 from pc2_baseline.methods.pc2 import released
+from pc2_baseline.methods.pc2.paper import peer_epoch
 from pc2_baseline.methods.pc2.peers import PairStatistics, Pc2Peers
 from pc2_baseline.methods.pc2.pseudo_caption import find_pseudo_captions, search_clean_set
 from pc2_baseline.methods.pc2.released import refit, resampled
@@ -134,7 +135,7 @@ def test_the_gradient_goes_through_the_cosine_in_the_released_code_alone(method_
     assert not paper.describe(paper.nets[0], codes).requires_grad
     method, pairs = method_of("pc2-released")
     split_in_half(method, pairs)
-    own = method.peer_epoch(pairs, 0, triplet_hardest)
+    own = peer_epoch(method, pairs, 0, triplet_hardest)
     monkeypatch.setattr(own.learner, "step", lambda loss, _: loss.backward() or 0.0)
     step = Step(0, 0, "a", np.arange(8))
     method._noisy_step(own, np.arange(0, 8, 2), np.arange(1, 8, 2), step)
@@ -218,17 +219,17 @@ def test_the_clean_set_search_equals_a_search_of_all_clean_predictions(method_of
                               "train.warmup_epochs=1", epochs=1)  # fmt: skip
     split_in_half(method, pairs)
     net = method.nets[0].eval()
-    own = method.peer_epoch(pairs, 0, triplet_hardest)
+    own = peer_epoch(method, pairs, 0, triplet_hardest)
     clean = np.arange(0, len(pairs), 2)
     noisy = np.arange(1, len(pairs), 2)
     with torch.no_grad():
         images = net.matching.encode_images(pairs.batch(noisy).regions)
-        found, captions = search_clean_set(own, images)
+        cosines, chosen, captions = search_clean_set(own, images)
         for row, prediction in enumerate(net.predict(images)):
             bank = method.banks[0].predictions[clean]
-            cosines = torch.cosine_similarity(prediction[None], bank)
-            assert found.correspondence[row].item() == pytest.approx(cosines.max().item(), abs=1e-5)
-        wanted = clean[np.unique(found.chosen.numpy())]
+            expected = torch.cosine_similarity(prediction[None], bank).max()
+            assert cosines[row].item() == pytest.approx(expected.item(), abs=1e-5)
+        wanted = clean[np.unique(chosen.numpy())]
         own = net.matching.encode_captions(*pairs.caption_batch(wanted))
     assert torch.equal(captions.words, own.words)
 

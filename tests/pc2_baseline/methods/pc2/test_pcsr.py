@@ -8,6 +8,7 @@ import torch
 
 from now_builder.errors import ConfigError
 from pc2_baseline.config import read_settings
+from pc2_baseline.methods.pc2.paper import peer_epoch
 from pc2_baseline.methods.pc2.pcsr import Pcsr
 from pc2_baseline.methods.pc2.peers import PairStatistics
 from pc2_baseline.modules.contrastive import info_nce
@@ -42,7 +43,7 @@ def believe(method, *by_peer):
 
 def of_one_peer(method, pairs, peer=0):
     """Return what a peer trains with, its clean pairs encoded, and noisy ones."""
-    own = method.peer_epoch(pairs, peer, triplet_hardest)
+    own = peer_epoch(method, pairs, peer, triplet_hardest)
     own.net.eval()
     return own, own.net.encode(pairs.batch(np.arange(12)))
 

@@ -15,7 +15,7 @@ from pc2_baseline.modules import division
 from pc2_baseline.training.method import Sizes
 
 PAIRS, FEATURES, VOCABULARY, EPOCHS = 28, 12, 40, 4
-PLAIN = Path(__file__).parents[3] / "benchmarks" / "plain" / "pc2.py"
+PLAIN = Path(__file__).parents[4] / "benchmarks" / "plain" / "pc2.py"
 TINY = [
     "model.embed_dim=8", "model.word_dim=6", "model.similarity_dim=5", "model.dropout=0",
     "method.classes=6", "method.class_hidden=7", "method.division_batch=9", "train.batch=9",
