@@ -22,6 +22,13 @@ POOLED = [
 
 
 @pytest.fixture
+def small(small_settings):
+    """Overrides that make any preset without pseudo-classes small and quick."""
+    kept = [value for value in small_settings if "method.class" not in value]
+    return ["data.tokenizer=jieba", *kept]
+
+
+@pytest.fixture
 def on_tiny(tiny, small_settings):
     """Make a method of a preset on the tiny release, with its pairs beside it."""
 

@@ -71,6 +71,25 @@ def test_it_goes_on_bit_for_bit_after_a_stop_and_predicts_by_its_networks_alone(
     assert np.array_equal(alone.similarity(pairs), matrix)
 
 
+@pytest.mark.parametrize(
+    "preset", ["bicro", "contrastive", "cream", "decl", "gsc", "l2rm", "ncr", "pc2-paper",
+               "pc2-released", "pcsr", "rcl", "sgr"],
+)  # fmt: skip
+def test_each_epoch_of_the_warm_up_takes_every_pair_once_in_another_order(on_tiny, steps, preset):
+    method, pairs = on_tiny(preset, "train.warmup_epochs=2", "model.similarity_dim=8")
+    orders = []
+    for epoch in range(2):
+        steps.clear()
+        method.fit_epoch(pairs, epoch)
+        peers = {step.peer for _, step in steps}
+        assert len(peers) == method.ensemble_size
+        for peer in peers:
+            rows = [step.pair_index for _, step in steps if step.peer == peer]
+            orders.append(np.concatenate(rows).tolist())
+            assert sorted(orders[-1]) == list(range(24))
+    assert len({tuple(order) for order in orders}) == len(orders)
+
+
 def test_every_method_is_in_the_table_above_and_has_settings_of_its_name(on_tiny):
     names = {on_tiny(preset, *overrides)[0].section.model_fields["name"].default
              for preset, overrides in VARIANTS}  # fmt: skip

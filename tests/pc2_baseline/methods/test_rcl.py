@@ -1,6 +1,5 @@
 """RCL: learns among mismatched pairs by what does not match, and by nothing else."""
 
-import numpy as np
 import pytest
 import torch
 
@@ -34,24 +33,6 @@ def test_it_learns_where_four_in_ten_captions_are_shuffled(easy):
         for epoch in range(7):
             method.fit_epoch(pairs, epoch)
         assert recalls(method.similarity(dev), dev.image_of).rsum > 4 * CHANCE
-
-
-def test_each_epoch_takes_every_pair_once_from_the_first_on_and_in_another_order(tiny, monkeypatch):
-    taken = []
-    own = Learner.step
-    monkeypatch.setattr(
-        Learner, "step", lambda self, loss, step: (taken.append(step), own(self, loss, step))[1]
-    )
-    settings = read_settings("rcl", SMALL)
-    orders = []
-    with open_pairs(tiny, "train", settings.data, CPU) as pairs:
-        method = make(settings, pairs)
-        for epoch in range(2):
-            taken.clear()
-            method.fit_epoch(pairs, epoch)
-            orders.append(np.concatenate([step.pair_index for step in taken]))
-            assert sorted(orders[-1]) == list(range(24))
-    assert not np.array_equal(*orders)
 
 
 def test_its_loss_sums_the_other_pairs_of_both_directions_alone(tiny, monkeypatch):

@@ -237,12 +237,6 @@ def test_a_run_trains_goes_on_predicts_and_is_evaluated(tiny, tmp_path):
     assert evaluate(tmp_path / "whole", "test")
 
 
-def test_a_method_of_other_settings_is_refused(tiny):
-    settings = read_settings("sgr", SMALL[:1])
-    with pytest.raises(TypeError, match="settings of triplet, expected those of ridge"):
-        Ridge(settings, Sizes(24, 768, 28), CPU)
-
-
 READ = slice(3, 259)
 """Columns of the words in the drawn releases below, behind three that say nothing."""
 
