@@ -26,8 +26,8 @@ import torch
 from benchmarks.plain.pc2 import PlainPc2
 from pc2_baseline.config import read_settings
 from pc2_baseline.data.pairs import PairSet
-from pc2_baseline.methods.pc2_released import Pc2Released
-from pc2_baseline.modules.coteaching import PairStatistics
+from pc2_baseline.methods.pc2.peers import PairStatistics
+from pc2_baseline.methods.pc2.released import Pc2Released
 from pc2_baseline.modules.division import Division
 from pc2_baseline.modules.retrieval import similarity_matrix
 from pc2_baseline.networks.onednn_products import fast_float32

@@ -15,9 +15,13 @@ from pydantic import (
 from now_builder.config import Strict, build, nearest, read_toml, with_overrides
 from now_builder.errors import ConfigError
 from now_builder.formats.benchmarks import NowName, PrecompName
-from pc2_baseline.method_settings import OLD_NAMES, MethodSettings, method_fields
-from pc2_baseline.method_settings.base import Share
-from pc2_baseline.method_settings.pc2 import Pc2Settings
+from pc2_baseline.method_section import (
+    OLD_NAMES,
+    MethodSection,
+    Share,
+    default_section,
+    method_fields,
+)
 
 DEFAULT_PRESET = "pc2-paper"
 _PRESETS = Path(__file__).with_name("configs")
@@ -197,24 +201,22 @@ class Settings(Strict):
 
     data: DataSettings = DataSettings()
     model: ModelSettings = ModelSettings()
-    method: MethodSettings = Pc2Settings()
+    method: MethodSection = Field(default_factory=default_section)
     train: TrainSettings = TrainSettings()
 
     @model_validator(mode="after")
     def _the_network_has_what_the_method_needs(self) -> "Settings":
         if self.model.similarity in {"pooled", "reading"}:
-            for name, needed in _OF_ONE_VECTOR.items():
-                found = getattr(self.method, name, needed)
-                if found != needed:
-                    raise ValueError(
-                        f'method.{name} = "{found}" needs regions and words, but model.similarity '
-                        f'= "{self.model.similarity}" has one vector each; expected "{needed}"'
-                    )
+            has = f'model.similarity = "{self.model.similarity}" has one vector each'
+            if self.method.name == "pc2-released":
+                raise ValueError(f"method pc2-released needs regions and words, but {has}")
+            found = getattr(self.method, "class_input", "pooled")
+            if found != "pooled":
+                raise ValueError(
+                    f'method.class_input = "{found}" needs regions and words, but {has}; '
+                    'expected "pooled"'
+                )
         return self
-
-
-_OF_ONE_VECTOR = {"class_input": "pooled", "pseudo_caption_fit": "exact"}
-"""Settings of methods that work on one vector a screenshot and a caption, and their value then."""
 
 
 class Plan(Strict):
@@ -321,7 +323,7 @@ def with_method(tree: dict[str, Any], name: str) -> dict[str, Any]:
         name: Name of the new method.
     """
     name = OLD_NAMES.get(name, name)
-    known = method_fields().get(name, ())
+    known = method_fields(name)
     kept = {key: value for key, value in tree.get("method", {}).items() if key in known}
     return {**tree, "method": {**kept, "name": name}}
 

@@ -16,9 +16,10 @@ from benchmarks.gpu.report import Goal
 from benchmarks.sgr import SIZES, lengths_of
 from pc2_baseline.config import Settings, read_settings
 from pc2_baseline.data.pairs import PairSet
-from pc2_baseline.methods.bases import co_taught
-from pc2_baseline.methods.pc2 import Pc2
-from pc2_baseline.modules.coteaching import PEERS, PairStatistics
+from pc2_baseline.methods.pc2 import paper
+from pc2_baseline.methods.pc2.paper import Pc2
+from pc2_baseline.methods.pc2.peers import PairStatistics
+from pc2_baseline.modules.coteaching import PEERS
 from pc2_baseline.modules.division import Division, clean_posterior, divide
 from pc2_baseline.networks.onednn_products import fast_float32
 from pc2_baseline.training.method import Sizes
@@ -92,10 +93,10 @@ class TimedPc2(Pc2):
         with self._noted(PHASES[epoch]):
             return super()._learn(train, epoch, peer)
 
-    def divide_pairs(self, train: PairSet, epoch: int, peer: int) -> PairStatistics:
+    def divide_pairs(self, train: PairSet, peer: int) -> PairStatistics:
         """Divide, and note the time."""
         with self._noted("division"):
-            return super().divide_pairs(train, epoch, peer)
+            return super().divide_pairs(train, peer)
 
     @contextmanager
     def _noted(self, phase: str) -> Iterator[None]:
@@ -176,8 +177,8 @@ def fit(settings: Settings, train: PairSet, check: Check) -> TimedPc2:
     sizes = Sizes(len(train), FEATURES, VOCABULARY)
     method = TimedPc2(settings, sizes, check.device)
     with ExitStack() as stack:
-        stack.enter_context(patch.object(co_taught, "divide", planted))
-        stack.enter_context(patch.object(co_taught, "clean_posterior", certain))
+        stack.enter_context(patch.object(paper, "divide", planted))
+        stack.enter_context(patch.object(paper, "clean_posterior", certain))
         for epoch in range(len(PHASES)):
             method.fit_epoch(train, epoch)
     return method

@@ -1,8 +1,8 @@
 """PC²'s released training restated plainly: one caption at a time, a line a step.
 
 Written from what the authors' code does (``alipay/PC2-NoiseofWeb``), in plain PyTorch on the
-weights of a :class:`~pc2_baseline.modules.pc2_network.Pc2Network`. Batches and mixtures are the
-method's, so that both train on the same; everything between them is restated.
+weights of a ``Pc2Network``. Batches and mixtures are the method's, so that both train on the same;
+everything between them is restated.
 """
 
 import copy
@@ -17,7 +17,8 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from pc2_baseline.config import Settings
 from pc2_baseline.data.pairs import Batch, PairSet, cut_full
-from pc2_baseline.method_settings.pc2 import Pc2ReleasedSettings
+from pc2_baseline.methods.pc2.pseudo_class import Pc2Network
+from pc2_baseline.methods.pc2.released import Pc2ReleasedSettings
 from pc2_baseline.modules.coteaching import (
     PEERS,
     Rows,
@@ -26,7 +27,6 @@ from pc2_baseline.modules.coteaching import (
     warm_up_batches,
 )
 from pc2_baseline.modules.division import Division, by_posterior, clean_posterior
-from pc2_baseline.modules.pc2_network import Pc2Network
 
 REGIONS = 36
 OWN_WORDS = 1e-14

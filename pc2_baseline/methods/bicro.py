@@ -1,34 +1,68 @@
 """BiCro: bidirectional cross-modal similarity consistency (Yang et al., CVPR 2023)."""
 
+from functools import partial
+from typing import Annotated, Literal
+
 import numpy as np
 import torch
 from jaxtyping import Float
+from pydantic import Field
 from torch import Tensor
+from torch.nn import functional
 
 from pc2_baseline.config import Settings
 from pc2_baseline.data.pairs import PairSet
-from pc2_baseline.method_settings.bicro import BiCroSettings
-from pc2_baseline.methods.bases.relabelling import Labels, Relabelling
+from pc2_baseline.method_section import Share, own_section
+from pc2_baseline.methods.relabelling import (
+    Labelling,
+    Labels,
+    Relabelling,
+    RelabellingSettings,
+    anchors,
+    closeness,
+    learn_labelled,
+)
 from pc2_baseline.modules.beta_mixture import divide_by_beta
-from pc2_baseline.modules.coteaching import Rows
-from pc2_baseline.modules.division import Division
-from pc2_baseline.modules.labels import anchors, closeness, consistency, cosines
+from pc2_baseline.modules.coteaching import (
+    PEERS,
+    DividedPairs,
+    Rows,
+    by_peer,
+    full_margin_loss,
+    warm_up_batches,
+)
+from pc2_baseline.modules.learner import Step, rate
 from pc2_baseline.networks.codes import CaptionCodes, ImageCodes
+from pc2_baseline.progress import bar
 from pc2_baseline.training.method import Sizes
+
+_TINY = 1e-12
+
+
+class BiCroSettings(RelabellingSettings):
+    """BiCro (Yang et al., CVPR 2023): labels by comparison with clean pairs."""
+
+    name: Literal["bicro"] = "bicro"
+    warmup_share: Annotated[float, Field(gt=0, le=1)] = Field(
+        0.3, description="Share of a batch of the warm-up that is learned: its lowest losses."
+    )
+    mismatch_threshold: Share = Field(
+        0.0, description="Noisy pairs with a lower label are left out (BiCro*: 0.5); 0: none."
+    )
+    zero_below: Share = Field(
+        0.0,
+        description="Noisy pairs with a lower label get margin 0, and go on acting, as in the "
+        "released code (0.5); 0: none.",
+    )
 
 
 class BiCro(Relabelling):
     r"""Co-taught peers that label a pair by how alike its halves differ from a clean pair's halves.
 
     The other peer's network labels: the closest tenth of the clean batch are its anchors. With
-    :math:`r` of :func:`~pc2_baseline.modules.labels.consistency`, the label is :math:`r` for a
+    :math:`r` of :func:`consistency`, the label is :math:`r` for a
     noisy pair, :math:`(1 + r) / 2` for a clean one, and 1 for an anchor. The warm-up learns the
     pairs of each batch that have the lowest losses.
-
-    Args:
-        settings: Settings of the run; the method section is :class:`BiCroSettings`.
-        sizes: Sizes of the data.
-        device: Device of the networks.
 
     Source:
         BiCro (Yang et al., CVPR 2023); anchors, clean labels and the share of the warm-up as in
@@ -43,21 +77,41 @@ class BiCro(Relabelling):
         Dividing batches have one order a run.
     """
 
-    method: BiCroSettings
-    order = ("noisy", "clean")
+    section = BiCroSettings
 
     def __init__(self, settings: Settings, sizes: Sizes, device: torch.device) -> None:
-        if not isinstance(settings.method, BiCroSettings):
-            raise TypeError(f"settings of {settings.method.name}, expected those of bicro")
-        self.method = settings.method
-        self.label_threshold = self.method.mismatch_threshold
+        self.method = own_section(settings.method, BiCroSettings)
         super().__init__(settings, sizes, device)
 
-    def warm_up_loss(self, train: PairSet, peer: int, rows: Rows) -> Float[Tensor, ""]:
-        """Sum the lowest of the triplet losses with mean negatives."""
-        costs = self._warm_up_costs(train, peer, rows)
-        kept = max(1, int(self.method.warmup_share * len(costs)))
-        return costs.topk(kept, largest=False).values.sum()
+    def fit_epoch(self, train: PairSet, epoch: int) -> dict[str, float]:
+        """Train both peers for one epoch, then divide the pairs anew."""
+        each = self.groups.for_each_peer
+        if epoch >= self.train.warmup_epochs:
+            self.copy_others()
+        figures = each(lambda peer: self._learn(train, epoch, peer))
+        if self.train.judges(epoch):
+            self.statistics = each(lambda peer: self._divide(train, peer))
+            summaries = [own.summary() for own in self.statistics]
+            figures = [own | more for own, more in zip(figures, summaries, strict=True)]
+        return by_peer(figures)
+
+    def _learn(self, train: PairSet, epoch: int, peer: int) -> dict[str, float]:
+        """Train one peer for an epoch; the warm-up takes the lowest losses of each batch."""
+        self.begin(epoch, peer, rate(epoch, self.train.warmup_epochs, self.train.lr_drop_epoch))
+        method = self.method
+        if epoch >= self.train.warmup_epochs:
+            labels_of = partial(self.labels, train, peer)
+            labelling = Labelling(labels_of, method.mismatch_threshold, noisy_first=True)
+            return learn_labelled(self, method, train, epoch, peer, labelling)
+        net, learner, name = self.nets[peer], self.learners[peer], PEERS[peer]
+        batches = warm_up_batches(len(train), self.train.batch, self.train.seed, epoch, peer)
+        losses = []
+        for number, rows in enumerate(bar(batches, f"warm-up {name}", len(batches))):
+            costs = full_margin_loss(net.score_batch(train.batch(rows)), method.margin)
+            kept = max(1, int(method.warmup_share * len(costs)))
+            loss = costs.topk(kept, largest=False).values.sum()
+            losses.append(learner.step(loss, Step(epoch, number, name, rows)))
+        return {"loss": float(np.mean(losses))}
 
     def labels(self, train: PairSet, peer: int, clean: Rows, noisy: Rows) -> Labels:
         """Label a batch with the other peer's network."""
@@ -71,9 +125,10 @@ class BiCro(Relabelling):
         noisy_labels = own[size:].masked_fill(own[size:] < self.method.zero_below, 0.0)
         return ((1 + own[:size]) / 2).index_fill(0, found, 1.0), noisy_labels
 
-    def divide(self, losses: Float[np.ndarray, " pairs"]) -> Division:
-        """Divide the pairs by a mixture of two beta distributions."""
-        return divide_by_beta(losses)
+    def _divide(self, train: PairSet, peer: int) -> DividedPairs:
+        """Divide the pairs by a mixture of two beta distributions over their losses."""
+        losses = self.losses(train, peer, self.method.margin, self.method.division_batch)
+        return DividedPairs(losses, divide_by_beta(losses))
 
 
 def _means(
@@ -81,3 +136,38 @@ def _means(
 ) -> tuple[Float[Tensor, "batch dim"], Float[Tensor, "batch dim"]]:
     """Return the sums of regions and of words, whose directions are those of the means."""
     return images.regions.sum(1), captions.words.sum(1)
+
+
+def cosines(
+    rows: Float[Tensor, "rows dim"], columns: Float[Tensor, "columns dim"]
+) -> Float[Tensor, "rows columns"]:
+    """Return the cosine of each row with each column."""
+    return functional.normalize(rows, dim=1) @ functional.normalize(columns, dim=1).T
+
+
+def consistency(
+    images: Float[Tensor, "batch anchors"], captions: Float[Tensor, "batch anchors"]
+) -> Float[Tensor, " batch"]:
+    r"""Compare how similar a pair's two halves are to the halves of the nearest clean pair.
+
+    .. math::
+        r_i = \frac{1}{2} \sum_{a} \frac{\min(x_{ia}, y_{ia})}{\max(x_{ia}, y_{ia})},\quad
+        a \in \{\arg\max_a x_{ia}, \arg\max_a y_{ia}\}
+
+    Args:
+        images: :math:`x`, cosines of the images with those of clean pairs.
+        captions: :math:`y`, cosines of the captions with those of the same pairs.
+
+    Returns:
+        In [0, 1]: 1 where both halves are as similar as each other.
+
+    Source:
+        BiCro (Yang et al., CVPR 2023), bidirectional similarity consistency.
+
+    Differs:
+        A ratio with a negative cosine is 0; the released code adds it as it is, then clips.
+    """
+    low = torch.minimum(images, captions).clamp(min=0)
+    ratios = low / torch.maximum(images, captions).clamp(min=_TINY)
+    nearest = torch.stack([images.argmax(1), captions.argmax(1)], 1)
+    return ratios.gather(1, nearest).mean(1).clamp(max=1)

@@ -1,19 +1,31 @@
 """The contrastive baseline: one network, a softmax loss, every pair taken as matched."""
 
+from typing import Literal
+
 import numpy as np
 import torch
-from jaxtyping import Float
-from torch import Tensor
+from pydantic import Field
 
 from pc2_baseline.config import Settings
 from pc2_baseline.data.pairs import PairSet, cut
-from pc2_baseline.method_settings.contrastive import ContrastiveSettings
-from pc2_baseline.methods.bases.one_network import OneNetwork
+from pc2_baseline.method_section import SoftmaxSettings, own_section
+from pc2_baseline.methods.one_network import OneNetwork
 from pc2_baseline.modules.contrastive import contrastive_loss
-from pc2_baseline.modules.coteaching import Rows
-from pc2_baseline.modules.learner import rate
+from pc2_baseline.modules.learner import Step, rate
 from pc2_baseline.modules.seeds import stream
+from pc2_baseline.progress import bar
 from pc2_baseline.training.method import Sizes
+
+
+class ContrastiveSettings(SoftmaxSettings):
+    """One network and a softmax loss: every pair is taken as matched."""
+
+    name: Literal["contrastive"] = "contrastive"
+    loss: Literal["info_nce", "complementary", "gce"] = Field(
+        "info_nce",
+        description="InfoNCE; or a robust loss, by which a pair that does not fit costs little: "
+        "complementary contrastive (RCL), or generalised cross-entropy.",
+    )
 
 
 class Contrastive(OneNetwork):
@@ -21,34 +33,24 @@ class Contrastive(OneNetwork):
 
     The warm-up is an epoch like the others: it only says from when on the rate's drop counts.
 
-    Args:
-        settings: Settings of the run; the method section is :class:`ContrastiveSettings`.
-        sizes: Sizes of the data.
-        device: Device of the network.
-
     Source:
         CLIP (Radford et al., ICML 2021) for the loss; with the pooled network a dual encoder, as
         VSE-infinity (Chen et al., CVPR 2021).
     """
 
+    section = ContrastiveSettings
+
     def __init__(self, settings: Settings, sizes: Sizes, device: torch.device) -> None:
-        if not isinstance(settings.method, ContrastiveSettings):
-            raise TypeError(f"settings of {settings.method.name}, expected those of contrastive")
-        method = settings.method
+        method = own_section(settings.method, ContrastiveSettings)
         self.loss = contrastive_loss(method.loss, method.temperature, method.power)
         super().__init__(settings, sizes, device)
 
     def fit_epoch(self, train: PairSet, epoch: int) -> dict[str, float]:
-        """Train for one epoch.
-
-        Args:
-            train: The training split.
-            epoch: From 0, the warm-up included.
-        """
-
-        def loss_of(rows: Rows) -> Float[Tensor, ""]:
-            return self.loss(self.score(train, rows)).mean()
-
-        self.learner.set_rate(rate(epoch, self.train.warmup_epochs, self.train.lr_drop_epoch))
+        """Train for one epoch."""
+        self.begin(epoch, rate(epoch, self.train.warmup_epochs, self.train.lr_drop_epoch))
         batches = cut(np.arange(len(train)), self.train.batch, stream(self.train.seed, epoch))
-        return {"loss": self.take_steps(epoch, [(rows,) for rows in batches], loss_of)}
+        losses = []
+        for number, rows in enumerate(bar(batches, "train", len(batches))):
+            loss = self.loss(self.net.score_batch(train.batch(rows))).mean()
+            losses.append(self.learner.step(loss, Step(epoch, number, None, rows)))
+        return {"loss": float(np.mean(losses))}

@@ -1,18 +1,45 @@
 """CRCL: active complementary learning with self-refined confidences (Qin et al., NeurIPS 2023)."""
 
+from typing import Literal
+
+import numpy as np
 import torch
 from jaxtyping import Float
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor
 
 from now_builder.errors import ConfigError
 from pc2_baseline.config import Settings
 from pc2_baseline.data.pairs import PairSet
-from pc2_baseline.method_settings.crcl import CrclSettings
-from pc2_baseline.methods.bases.one_network import OneNetwork
+from pc2_baseline.method_section import MethodSettings, Share, own_section
+from pc2_baseline.methods.one_network import OneNetwork
 from pc2_baseline.modules.contrastive import info_nce, log_matches
-from pc2_baseline.modules.coteaching import Rows, warm_up_batches
-from pc2_baseline.modules.learner import rate
+from pc2_baseline.modules.coteaching import warm_up_batches
+from pc2_baseline.modules.learner import Step, rate
+from pc2_baseline.progress import bar
 from pc2_baseline.training.method import Sizes
+
+
+class CrclSettings(MethodSettings):
+    """CRCL (Qin et al., NeurIPS 2023): active complementary loss, self-refined confidences."""
+
+    name: Literal["crcl"] = "crcl"
+    temperature: PositiveFloat = Field(
+        0.05, description="Tau of the softmax over a batch, in units of similarity."
+    )
+    momentum: Share = Field(
+        0.8, description="Share of a pair's confidence that an epoch keeps; the rest is new."
+    )
+    threshold: Share = Field(0.1, description="Confidences below this count as 0.")
+    complementary_weight: NonNegativeFloat = Field(
+        5.0, description="Lambda: weight of the complementary loss beside the active one."
+    )
+    schedules: tuple[PositiveInt, ...] = Field(
+        (5, 5, 5),
+        description="Epochs of each schedule before the last, without those of train.warmup_epochs "
+        "that begin each and leave confidences as they are. Each schedule draws the network anew "
+        "and keeps the confidences; the last takes the epochs that are left of train.epochs.",
+    )
 
 
 def active_complementary(
@@ -57,11 +84,6 @@ class Crcl(OneNetwork):
     first ``train.warmup_epochs`` epochs. In the first schedule all pairs begin with confidence 1,
     and the last of these epochs sets the confidences to the probabilities.
 
-    Args:
-        settings: Settings of the run; the method section is :class:`CrclSettings`.
-        sizes: Sizes of the data.
-        device: Device of the network.
-
     Raises:
         ConfigError: If ``train.epochs`` has no room for the schedules.
 
@@ -73,10 +95,10 @@ class Crcl(OneNetwork):
         ``train.lr_drop_epoch`` has passed, and selects by dev but scores test on the way.
     """
 
+    section = CrclSettings
+
     def __init__(self, settings: Settings, sizes: Sizes, device: torch.device) -> None:
-        if not isinstance(settings.method, CrclSettings):
-            raise TypeError(f"settings of {settings.method.name}, expected those of crcl")
-        self.method = settings.method
+        self.method = own_section(settings.method, CrclSettings)
         frozen = settings.train.warmup_epochs
         self.starts = [0]
         for epochs in self.method.schedules:
@@ -98,35 +120,30 @@ class Crcl(OneNetwork):
             train: The training split.
             epoch: From 0, all schedules counted through.
         """
+        method, warmup = self.method, self.train.warmup_epochs
         schedule = sum(epoch >= start for start in self.starts) - 1
         since = epoch - self.starts[schedule]
         if schedule and not since:
             self.draw(schedule)
-        self.learner.set_rate(rate(since, self.train.warmup_epochs, self.train.lr_drop_epoch))
-        frozen = since < self.train.warmup_epochs
-        taken_over = schedule == 0 and since == self.train.warmup_epochs - 1
+        self.begin(epoch, rate(since, warmup, self.train.lr_drop_epoch))
+        taken_over = schedule == 0 and since == warmup - 1
         old = self.statistics["clean_prob"]
-        new, losses = old.clone(), torch.zeros(len(train))
-
-        def loss_of(rows: Rows) -> Float[Tensor, ""]:
-            similarity = self.score(train, rows)
-            matching = matching_probability(similarity.detach(), self.method.temperature)
-            confidence = old[rows].to(matching.device)
-            if not frozen:
-                confidence = refined(
-                    confidence, matching, self.method.momentum, self.method.threshold
-                )
-            new[rows] = (matching if taken_over else confidence).cpu()
-            losses[rows] = info_nce(similarity.detach(), self.method.temperature).cpu()
-            costs = active_complementary(
-                similarity, confidence, self.method.temperature, self.method.complementary_weight
-            )
-            return costs.mean()
-
+        new, pair_losses, losses = old.clone(), torch.zeros(len(train)), []
         batches = warm_up_batches(len(train), self.train.batch, self.train.seed, epoch, 0)
-        loss = self.take_steps(epoch, [(rows,) for rows in batches], loss_of)
-        self._believe(new, losses)
-        return {"loss": loss, "confidence": float(new.mean())}
+        for number, rows in enumerate(bar(batches, "train", len(batches))):
+            similarity = self.net.score_batch(train.batch(rows))
+            matching = matching_probability(similarity.detach(), method.temperature)
+            confidence = old[rows].to(matching.device)
+            if since >= warmup:
+                confidence = refined(confidence, matching, method.momentum, method.threshold)
+            new[rows] = (matching if taken_over else confidence).cpu()
+            pair_losses[rows] = info_nce(similarity.detach(), method.temperature).cpu()
+            loss = active_complementary(
+                similarity, confidence, method.temperature, method.complementary_weight
+            ).mean()
+            losses.append(self.learner.step(loss, Step(epoch, number, None, rows)))
+        self._believe(new, pair_losses)
+        return {"loss": float(np.mean(losses)), "confidence": float(new.mean())}
 
     def _believe(self, confidence: Float[Tensor, " pairs"], loss: Float[Tensor, " pairs"]) -> None:
         """Keep the confidences; pairs that the active loss still counts are called clean.

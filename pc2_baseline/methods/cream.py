@@ -1,16 +1,19 @@
 """CREAM: consistency refining and mining (Ma et al., TIP 2024)."""
 
 from collections.abc import Mapping
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
+from pydantic import Field, PositiveFloat
 from torch import Tensor
 
 from pc2_baseline.config import Settings
 from pc2_baseline.data.pairs import PairSet, cut
-from pc2_baseline.method_settings.cream import CreamSettings
-from pc2_baseline.methods.bases.peers import Peers
+from pc2_baseline.method_section import DivisionSettings, Share, own_section
+from pc2_baseline.methods.networks import make_network
+from pc2_baseline.methods.peers import Peers
 from pc2_baseline.modules.contrastive import log_matches, soft_info_nce
 from pc2_baseline.modules.coteaching import (
     DIVISIONS,
@@ -19,21 +22,50 @@ from pc2_baseline.modules.coteaching import (
     Rows,
     batches_beside,
     dividing_batches,
+    pack_statistics,
 )
 from pc2_baseline.modules.division import Division, divide, require_clean
-from pc2_baseline.modules.learner import Step, prefixed, stepped_rate, under
+from pc2_baseline.modules.learner import Step, stepped_rate, under
 from pc2_baseline.modules.seeds import stream
+from pc2_baseline.networks.network import MatchingNetwork
 from pc2_baseline.progress import bar
-from pc2_baseline.training.method import EpochOutputs, Sizes, State
+from pc2_baseline.training.method import STATISTICS, EpochOutputs, Sizes, State
 
 NOISY, HARD, CLEAN = range(3)
 """Kinds of a pair: how many of the two peers call it clean."""
 
-_STATISTICS = "beliefs"  # the group's name in checkpoints
 _HARD_ORDER = 3  # part of the stream's name
 
 
-class Cream(Peers):
+class CreamSettings(DivisionSettings):
+    """CREAM (Ma et al., TIP 2024): clean, hard and noisy pairs by the agreement of two networks."""
+
+    name: Literal["cream"] = "cream"
+    temperature: PositiveFloat = Field(
+        0.07, description="Temperature of InfoNCE, in units of similarity."
+    )
+    hard_from_epoch: Annotated[int, Field(ge=0)] = Field(
+        10,
+        description="First epoch after the warm-up that trains on hard pairs (of which one network "
+        "says clean, the other noisy), and that mines negatives of clean ones.",
+    )
+    noisy_from_epoch: Annotated[int, Field(ge=0)] = Field(
+        15, description="First epoch after the warm-up that trains on noisy pairs."
+    )
+    mine_all_above: Share = Field(
+        0.85,
+        description="Share of clean pairs above which every negative of clean and hard pairs is "
+        "mined; up to it, only those whose part of the target is at least the pairs' mean "
+        "correspondence.",
+    )
+    lr_decay: Annotated[float, Field(gt=0, le=1)] = Field(
+        0.1,
+        description="What is left of the learning rate each time train.lr_drop_epoch epochs have "
+        "passed since the warm-up.",
+    )
+
+
+class Cream(Peers[MatchingNetwork]):
     """Two peers whose agreement makes a pair clean, hard or noisy, each kind with soft targets.
 
     Every epoch ends with one evaluation pass, in which each peer divides the pairs by their InfoNCE
@@ -41,11 +73,6 @@ class Cream(Peers):
     clean pairs (which both call clean), later on hard ones (on which they differ), last on noisy
     ones. A pair's target has its refined correspondence, and what is left of it for the negatives
     that look like it.
-
-    Args:
-        settings: Settings of the run; the method section is :class:`CreamSettings`.
-        sizes: Sizes of the data.
-        device: Device of the networks.
 
     Source:
         CREAM (Ma et al., TIP 2024); its formulas and schedule as in the authors' code.
@@ -57,20 +84,17 @@ class Cream(Peers):
         epoch of the warm-up, judged on dev; here from the last one.
     """
 
+    section = CreamSettings
+
     def __init__(self, settings: Settings, sizes: Sizes, device: torch.device) -> None:
-        if not isinstance(settings.method, CreamSettings):
-            raise TypeError(f"settings of {settings.method.name}, expected those of cream")
-        self.method = settings.method
-        super().__init__(PEERS, settings, sizes, device)
+        self.method = own_section(settings.method, CreamSettings)
+        super().__init__(
+            PEERS, settings, device, lambda group: make_network(settings.model, sizes, group)
+        )
         self.statistics: list[dict[str, Tensor]] = []
 
     def fit_epoch(self, train: PairSet, epoch: int) -> dict[str, float]:
-        """Train both peers for one epoch, then divide the pairs anew.
-
-        Args:
-            train: The training split.
-            epoch: From 0, the warm-up included.
-        """
+        """Train both peers for one epoch, then divide the pairs anew."""
         each = self.groups.for_each_peer
         losses = each(lambda peer: self._learn(train, epoch, peer))
         self.statistics = each(lambda peer: self._divide(train, peer))
@@ -84,18 +108,19 @@ class Cream(Peers):
 
     def state_dict(self) -> State:
         """Return networks, optimisers and both divisions."""
-        networks, training = self.peer_states()
-        return {"networks": networks, _STATISTICS: self._statistics_state(), "training": training}
+        return super().state_dict() | {STATISTICS: pack_statistics(self.peers, self.statistics)}
 
     def load_state_dict(self, state: Mapping[str, Mapping[str, Tensor]]) -> None:
         """Load a state, or its networks alone."""
-        self.load_peers(state)
-        if _STATISTICS in state:
-            self.statistics = [under(state[_STATISTICS], name) for name in self.peers]
+        super().load_state_dict(state)
+        if STATISTICS in state:
+            self.statistics = [under(state[STATISTICS], name) for name in self.peers]
 
     def epoch_outputs(self) -> EpochOutputs:
         """Return both peers' statistics and the mean clean probability, for ``divisions/``."""
-        return {DIVISIONS: self._statistics_state()} if self.statistics else {}
+        if not self.statistics:
+            return {}
+        return {DIVISIONS: pack_statistics(self.peers, self.statistics)}
 
     def correspondence(self, peer: int) -> Float[np.ndarray, " pairs"]:
         r"""Refine how far the halves of each pair belong together, for a peer to train with.
@@ -126,21 +151,19 @@ class Cream(Peers):
 
     def _learn(self, train: PairSet, epoch: int, peer: int) -> float:
         """Train a peer for an epoch and return the mean loss of a batch."""
-        self.seed(peer, epoch)
         since = epoch - self.train.warmup_epochs
-        learner, name = self.learners[peer], self.peers[peer]
         drops = stepped_rate(max(since, 0), self.train.lr_drop_epoch, self.method.lr_decay)
-        learner.set_rate(drops)
+        self.begin(epoch, peer, drops)
+        net, learner, name = self.nets[peer], self.learners[peer], self.peers[peer]
         kinds, correspondence = np.full(len(train), CLEAN), np.ones(len(train))
         if since >= 0:
             kinds, correspondence = self._kinds(), self.correspondence(peer)
             require_clean(Division(correspondence, kinds == CLEAN))
         floors = self._mining_floors(kinds, correspondence, since)
         batches = self._batches(kinds, epoch, peer)
-        self.nets[peer].train()
         losses = []
         for number, (kind, rows) in enumerate(bar(batches, f"train {name}", len(batches))):
-            similarity = self.score(train, peer, rows)
+            similarity = net.score_batch(train.batch(rows))
             own = torch.from_numpy(correspondence[rows]).float().to(train.device)
             targets = mined_targets(similarity, own, floors[kind])
             costs = soft_info_nce(similarity, self.method.temperature, *targets)
@@ -193,7 +216,7 @@ class Cream(Peers):
         losses, predictions = torch.zeros(len(train)), torch.zeros(len(train))
         batches = dividing_batches(len(train), self.method.division_batch, self.train.seed)
         for rows in bar(batches, f"divide {self.peers[peer]}", len(batches)):
-            similarity = self.score(train, peer, rows)
+            similarity = self.nets[peer].score_batch(train.batch(rows))
             logs = log_matches(similarity, self.method.temperature)
             own = torch.stack([way.diagonal() for way in logs]).float().cpu()
             losses[rows], predictions[rows] = -own.mean(0), own.exp().mean(0)
@@ -204,16 +227,6 @@ class Cream(Peers):
             "loss": losses,
             "prediction": predictions,
         }
-
-    def _statistics_state(self) -> dict[str, Tensor]:
-        state: dict[str, Tensor] = {}
-        for name, own in zip(self.peers, self.statistics, strict=False):
-            state |= prefixed(name, own)
-        if self.statistics:
-            state["clean_prob"] = torch.stack([own["clean_prob"] for own in self.statistics]).mean(
-                0
-            )
-        return state
 
 
 def mined_targets(

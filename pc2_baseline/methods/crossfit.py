@@ -1,16 +1,19 @@
 """Cross-fit division: every pair is judged by a network that did not train on it."""
 
 from collections.abc import Mapping
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
+from pydantic import Field
 from torch import Tensor
 
 from pc2_baseline.config import Settings
 from pc2_baseline.data.pairs import PairSet, cut
-from pc2_baseline.method_settings.crossfit import CrossFitSettings
-from pc2_baseline.methods.bases.peers import Peers
+from pc2_baseline.method_section import DividingSettings, SoftmaxSettings, own_section
+from pc2_baseline.methods.networks import make_network
+from pc2_baseline.methods.peers import Peers
 from pc2_baseline.modules.contrastive import contrastive_loss, info_nce
 from pc2_baseline.modules.coteaching import (
     DIVISIONS,
@@ -23,13 +26,28 @@ from pc2_baseline.modules.folds import assign_folds, divide_by_fold
 from pc2_baseline.modules.learner import Step, rate
 from pc2_baseline.modules.losses import soft_margin, triplet_hardest, triplet_mean
 from pc2_baseline.modules.seeds import stream
+from pc2_baseline.networks.network import MatchingNetwork
 from pc2_baseline.progress import bar
-from pc2_baseline.training.method import EpochOutputs, Sizes, State
-
-_STATISTICS = "beliefs"  # the group's name in checkpoints
+from pc2_baseline.training.method import STATISTICS, EpochOutputs, Sizes, State
 
 
-class CrossFit(Peers):
+class CrossFitSettings(DividingSettings, SoftmaxSettings):
+    """Cross-fit division: a pair is judged by a network that did not train on it."""
+
+    name: Literal["crossfit"] = "crossfit"
+    folds: Annotated[int, Field(ge=2)] = Field(
+        4,
+        description="Folds of the pairs, and networks: each trains on all folds but one, judges "
+        "that one, and their similarities are averaged. Training time grows with folds - 1.",
+    )
+    loss: Literal["triplet", "info_nce", "complementary", "gce"] = Field(
+        "triplet",
+        description="Triplets with soft margins by the clean probabilities, of which also the "
+        "statistic is one; or a softmax loss, which they weigh, with InfoNCE as the statistic.",
+    )
+
+
+class CrossFit(Peers[MatchingNetwork]):
     """K peers, each of which never trains on one of K folds and alone judges the pairs in it.
 
     The warm-up trains each peer on all pairs outside its fold. Every epoch ends with one evaluation
@@ -42,11 +60,6 @@ class CrossFit(Peers):
     its clean probability, and the mixture is over InfoNCE, whichever loss the peers learn by.
 
     An epoch takes K - 1 times the steps of one network on all pairs, and one evaluation of them.
-
-    Args:
-        settings: Settings of the run; the method section is :class:`CrossFitSettings`.
-        sizes: Sizes of the data.
-        device: Device of the networks.
 
     Note:
         Pairs with the same caption are in one fold: a peer that has learned a site's slogan on
@@ -67,12 +80,14 @@ class CrossFit(Peers):
         after it, so each pair is judged by networks that may have learned it by heart.
     """
 
+    section = CrossFitSettings
+
     def __init__(self, settings: Settings, sizes: Sizes, device: torch.device) -> None:
-        if not isinstance(settings.method, CrossFitSettings):
-            raise TypeError(f"settings of {settings.method.name}, expected those of crossfit")
-        self.method = settings.method
-        super().__init__([str(peer) for peer in range(self.method.folds)], settings, sizes, device)
-        own = self.method
+        self.method = own = own_section(settings.method, CrossFitSettings)
+        names = [str(peer) for peer in range(own.folds)]
+        super().__init__(
+            names, settings, device, lambda group: make_network(settings.model, sizes, group)
+        )
         self.contrast = (
             None
             if own.loss == "triplet"
@@ -81,12 +96,7 @@ class CrossFit(Peers):
         self.statistics: dict[str, Tensor] = {}
 
     def fit_epoch(self, train: PairSet, epoch: int) -> dict[str, float]:
-        """Train every peer outside its fold for one epoch, then divide the pairs anew.
-
-        Args:
-            train: The training split.
-            epoch: From 0, the warm-up included.
-        """
+        """Train every peer outside its fold for one epoch, then divide the pairs anew."""
         each = self.groups.for_each_peer
         fold = assign_folds(train.image_of, train.captions, self.method.folds, self.train.seed)
         losses = each(lambda peer: self._learn(train, epoch, peer, fold != peer))
@@ -108,42 +118,29 @@ class CrossFit(Peers):
 
     def state_dict(self) -> State:
         """Return networks, optimisers and the division."""
-        networks, training = self.peer_states()
-        return {"networks": networks, _STATISTICS: self.statistics, "training": training}
+        return super().state_dict() | {STATISTICS: self.statistics}
 
     def load_state_dict(self, state: Mapping[str, Mapping[str, Tensor]]) -> None:
         """Load a state, or its networks alone."""
-        self.load_peers(state)
-        self.statistics = dict(state.get(_STATISTICS, {}))
+        super().load_state_dict(state)
+        self.statistics = dict(state.get(STATISTICS, {}))
 
     def epoch_outputs(self) -> EpochOutputs:
         """Return the division, the held-out losses and the folds, for ``divisions/``."""
         return {DIVISIONS: self.statistics} if self.statistics else {}
 
     def _learn(self, train: PairSet, epoch: int, peer: int, outside: np.ndarray) -> float:
-        """Train a peer for an epoch; its random draws are independent of the others'.
-
-        Args:
-            train: The training split.
-            epoch: From 0.
-            peer: The peer.
-            outside: Whether each pair is outside the peer's fold.
-
-        Returns:
-            Mean loss of a batch.
-        """
-        self.seed(peer, epoch)
+        """Train a peer for an epoch on pairs outside its fold; return the mean loss of a batch."""
+        self.begin(epoch, peer, rate(epoch, self.train.warmup_epochs, self.train.lr_drop_epoch))
         hardest = epoch - self.train.warmup_epochs >= self.method.mean_epochs
-        learner, name = self.learners[peer], self.peers[peer]
-        learner.set_rate(rate(epoch, self.train.warmup_epochs, self.train.lr_drop_epoch))
+        net, learner, name = self.nets[peer], self.learners[peer], self.peers[peer]
         division = self._division(len(train), epoch)
         require_clean(Division(division.clean_prob[outside], division.is_clean[outside]))
         rows = np.flatnonzero(division.is_clean & outside)
         batches = cut(rows, self.train.batch, stream(self.train.seed, epoch, peer))
-        self.nets[peer].train()
         losses = []
         for number, pairs in enumerate(bar(batches, f"train {name}", len(batches))):
-            similarity = self.score(train, peer, pairs)
+            similarity = net.score_batch(train.batch(pairs))
             clean_prob = torch.from_numpy(division.clean_prob[pairs]).float().to(train.device)
             loss = self._loss(similarity, clean_prob, hardest=hardest)
             losses.append(learner.step(loss, Step(epoch, number, name, pairs)))

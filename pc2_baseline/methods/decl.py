@@ -1,23 +1,48 @@
 """DECL: deep evidential learning with noisy correspondence (Qin et al., ACM MM 2022)."""
 
-from itertools import count
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor
 
 from pc2_baseline.config import Settings
 from pc2_baseline.data.pairs import PairSet, cut
-from pc2_baseline.method_settings.decl import DeclSettings
-from pc2_baseline.methods.bases.one_network import OneNetwork
+from pc2_baseline.method_section import MethodSettings, own_section
+from pc2_baseline.methods.one_network import OneNetwork
 from pc2_baseline.modules.coteaching import Rows, dividing_batches
-from pc2_baseline.modules.evidence import evidence, evidential_loss, match_probabilities
-from pc2_baseline.modules.learner import rate
+from pc2_baseline.modules.learner import Step, rate
 from pc2_baseline.modules.losses import triplet_top
 from pc2_baseline.modules.seeds import stream
 from pc2_baseline.progress import bar
 from pc2_baseline.training.method import Sizes
+
+
+class DeclSettings(MethodSettings):
+    """DECL (Qin et al., ACM MM 2022): evidence of each match, as a Dirichlet distribution."""
+
+    name: Literal["decl"] = "decl"
+    margin: PositiveFloat = Field(
+        0.2, description="Margin of the hinge, in units of the logit's hyperbolic tangent."
+    )
+    temperature: PositiveFloat = Field(0.1, description="Tau: evidence is exp(tanh(logit) / tau).")
+    lambda_kl: NonNegativeFloat = Field(
+        0.1, description="Lambda 2: weight of the divergence that takes evidence from non-matches."
+    )
+    lambda_hinge: NonNegativeFloat = Field(
+        0.8, description="Lambda 1: weight of the hinge of clean pairs."
+    )
+    hardening: NonNegativeFloat = Field(
+        0.025, description="Eta: by how much fewer negatives count in the hinge with each step."
+    )
+    fewest_negatives: PositiveInt = Field(
+        5, description="Mu: hardest negatives that count in the end."
+    )
+    division_batch: Annotated[int, Field(ge=2)] = Field(
+        128, description="Pairs among which a pair must be the likeliest to be clean, at most."
+    )
 
 
 class Decl(OneNetwork):
@@ -29,11 +54,6 @@ class Decl(OneNetwork):
     if it was the likeliest match of its image in the dividing pass of the epoch before; in the
     warm-up all are.
 
-    Args:
-        settings: Settings of the run; the method section is :class:`DeclSettings`.
-        sizes: Sizes of the data.
-        device: Device of the network.
-
     Source:
         DECL (Qin et al., ACM MM 2022), and its released code.
 
@@ -42,34 +62,29 @@ class Decl(OneNetwork):
         has at most as many negatives as there are: the code's n may count the pair itself.
     """
 
+    section = DeclSettings
+
     def __init__(self, settings: Settings, sizes: Sizes, device: torch.device) -> None:
-        if not isinstance(settings.method, DeclSettings):
-            raise TypeError(f"settings of {settings.method.name}, expected those of decl")
-        self.method = settings.method
+        self.method = own_section(settings.method, DeclSettings)
         super().__init__(settings, sizes, device)
 
     def fit_epoch(self, train: PairSet, epoch: int) -> dict[str, float]:
-        """Train for one epoch, then divide the pairs anew.
-
-        Args:
-            train: The training split.
-            epoch: From 0, the warm-up included.
-        """
+        """Train for one epoch, then divide the pairs anew."""
         warmup = self.train.warmup_epochs
+        self.begin(epoch, rate(epoch, warmup, self.train.lr_drop_epoch))
         everything = torch.ones(len(train), dtype=torch.bool)
         is_clean = everything if epoch < warmup else self.statistics["is_clean"]
         batches = cut(np.arange(len(train)), self.train.batch, stream(self.train.seed, epoch))
-        steps = count(epoch * len(batches) + 1)
-
-        def loss_of(rows: Rows) -> Float[Tensor, ""]:
+        losses = []
+        for number, rows in enumerate(bar(batches, "train", len(batches))):
             clean = is_clean[torch.from_numpy(rows)].to(train.device)
-            logits = self.score(train, rows, logits=True)
-            return self._loss(logits, clean, self.negatives(next(steps)))
-
-        self.learner.set_rate(rate(epoch, warmup, self.train.lr_drop_epoch))
-        loss = self.take_steps(epoch, [(rows,) for rows in batches], loss_of)
+            logits = self.net.score_batch(train.batch(rows), logits=True)
+            loss = self._loss(logits, clean, self.negatives(epoch * len(batches) + number + 1))
+            losses.append(self.learner.step(loss, Step(epoch, number, None, rows)))
         self.statistics = self._divide(train)
-        return {"loss": loss, "clean": float(self.statistics["is_clean"].sum())}
+        return {
+            "loss": float(np.mean(losses)), "clean": float(self.statistics["is_clean"].sum()),
+        }  # fmt: skip
 
     def negatives(self, step: int) -> int:
         """Return how many hardest negatives count in a step, from 1, of a full batch."""
@@ -108,7 +123,7 @@ class Decl(OneNetwork):
         return found
 
     def _judge(self, train: PairSet, rows: Rows) -> dict[str, Tensor]:
-        logits = self.score(train, rows, logits=True)
+        logits = self.net.score_batch(train.batch(rows), logits=True)
         found = evidence(logits, self.method.temperature)
         matches = match_probabilities(found)
         own = torch.arange(len(rows), device=matches.device)
@@ -118,3 +133,89 @@ class Decl(OneNetwork):
             "is_clean": matches.argmax(1) == own,
             "loss": evidential_loss(found, everything, self.method.lambda_kl),
         }
+
+
+def evidence(
+    logits: Float[Tensor, "batch batch"], temperature: float
+) -> Float[Tensor, "batch batch"]:
+    r"""Turn logits of similarities into evidence :math:`e = \exp(\tanh(r) / \tau)`.
+
+    Args:
+        logits: :math:`r`, rows images, columns captions.
+        temperature: :math:`\tau`; the evidence lies between :math:`e^{-1/\tau}` and its inverse.
+
+    Source:
+        DECL (Qin et al., ACM MM 2022).
+    """
+    return (logits.tanh() / temperature).exp()
+
+
+def uniform_divergence(concentration: Float[Tensor, "rows classes"]) -> Float[Tensor, " rows"]:
+    r"""Kullback-Leibler divergence of Dirichlet distributions from the uniform one, in nats.
+
+    .. math::
+        \ln\Gamma(S) - \ln\Gamma(K) - \sum_j \ln\Gamma(\alpha_j)
+        + \sum_j (\alpha_j - 1)(\psi(\alpha_j) - \psi(S)),\quad S = \sum_j \alpha_j
+
+    Args:
+        concentration: :math:`\alpha > 0`, a distribution a row.
+    """
+    total = concentration.sum(1)
+    classes = total.new_tensor(float(concentration.shape[1]))
+    log_norm = torch.lgamma(total) - torch.lgamma(concentration).sum(1) - torch.lgamma(classes)
+    logs = torch.digamma(concentration) - torch.digamma(total)[:, None]
+    return log_norm + ((concentration - 1) * logs).sum(1)
+
+
+def dirichlet_loss(
+    evidence: Float[Tensor, "rows classes"], target: Float[Tensor, "rows classes"], weight: float
+) -> Float[Tensor, " rows"]:
+    r"""Expected squared error of a Dirichlet distribution, and what pulls it to the uniform one.
+
+    .. math::
+        \sum_j (y_j - \alpha_j / S)^2 + \sum_j \frac{\alpha_j (S - \alpha_j)}{S^2 (S + 1)}
+        + \lambda\, KL(\tilde\alpha),\quad
+        \alpha = e + 1,\ \tilde\alpha = e (1 - y) + 1
+
+    Args:
+        evidence: :math:`e \ge 0`, a distribution a row.
+        target: :math:`y`: one-hot, or all zero where no class is right.
+        weight: :math:`\lambda` of :func:`uniform_divergence`.
+
+    Source:
+        Sensoy et al., NeurIPS 2018, eq. 5; DECL (Qin et al., ACM MM 2022).
+    """
+    concentration = evidence + 1
+    total = concentration.sum(1, keepdim=True)
+    error = (target - concentration / total).square().sum(1)
+    variance = (concentration * (total - concentration) / (total.square() * (total + 1))).sum(1)
+    return error + variance + weight * uniform_divergence(evidence * (1 - target) + 1)
+
+
+def evidential_loss(
+    evidence: Float[Tensor, "batch batch"], is_clean: Bool[Tensor, " batch"], weight: float
+) -> Float[Tensor, " batch"]:
+    """Sum each pair's :func:`dirichlet_loss` as an image and as a caption.
+
+    Args:
+        evidence: Rows images, columns captions, the pairs on the diagonal.
+        is_clean: Pairs that are a match; of the others every match is wrong.
+        weight: As for :func:`dirichlet_loss`.
+
+    Source:
+        DECL (Qin et al., ACM MM 2022).
+    """
+    target = torch.diag(is_clean.to(evidence))
+    by_image = dirichlet_loss(evidence, target, weight)
+    return by_image + dirichlet_loss(evidence.T, target, weight)
+
+
+def match_probabilities(evidence: Float[Tensor, "batch batch"]) -> Float[Tensor, "batch batch"]:
+    """Share the evidence of both directions out among the captions of a batch; rows sum to 1.
+
+    Source:
+        The released code of DECL (Qin et al., ACM MM 2022), whose sum of a matrix and its
+        transpose adds image i with caption j to image j with caption i.
+    """
+    both = evidence + evidence.T
+    return both / both.sum(1, keepdim=True)

@@ -1,31 +1,61 @@
 """GSC: geometrical structure consistency (Zhao et al., CVPR 2024)."""
 
-from collections.abc import Mapping
+from collections.abc import Callable
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
 from jaxtyping import Float
+from pydantic import Field, NonNegativeFloat, PositiveFloat
 from torch import Tensor
+from torch.nn import functional
 
 from pc2_baseline.config import Settings
 from pc2_baseline.data.pairs import Batch, PairSet, cut
-from pc2_baseline.method_settings.gsc import GscSettings
-from pc2_baseline.methods.networks import make_learner, make_network
+from pc2_baseline.method_section import MethodSettings, own_section
+from pc2_baseline.methods.one_network import OneNetwork
 from pc2_baseline.modules.contrastive import log_matches
-from pc2_baseline.modules.coteaching import DIVISIONS
 from pc2_baseline.modules.division import THRESHOLD, clean_posterior
 from pc2_baseline.modules.learner import Step, stepped_rate
-from pc2_baseline.modules.retrieval import similarity_matrix
-from pc2_baseline.modules.seeds import seed_torch, stream
-from pc2_baseline.modules.structure import STRUCTURES, structure_agreement, structure_loss
-from pc2_baseline.process_groups import join_process_groups
+from pc2_baseline.modules.seeds import stream
+from pc2_baseline.networks.codes import CaptionCodes, ImageCodes
+from pc2_baseline.networks.fused import unit
+from pc2_baseline.networks.network import MatchingNetwork
 from pc2_baseline.progress import bar
-from pc2_baseline.training.method import EpochOutputs, Sizes, State
-
-_STATISTICS = "beliefs"  # the group's name in checkpoints
+from pc2_baseline.training.method import Sizes
 
 
-class Gsc:
+class GscSettings(MethodSettings):
+    """GSC (Zhao et al., CVPR 2024): pairs weighted by how well they fit the geometry learned.
+
+    The warm-up is the epochs whose pairs all have weight 1; at least the first one is such.
+    """
+
+    name: Literal["gsc"] = "gsc"
+    temperature: PositiveFloat = Field(
+        0.07, description="Temperature of InfoNCE, in units of similarity."
+    )
+    newest_weight: Annotated[float, Field(gt=0, le=1)] = Field(
+        0.7,
+        description="Beta: weight of an epoch's own estimates of correspondence in their running "
+        "averages; 1 forgets all earlier epochs.",
+    )
+    structures: Literal["network", "pooled"] = Field(
+        "network",
+        description="How images are compared with images, and captions with captions: by the "
+        "network itself, which takes three times the work, or by cosines of pooled vectors.",
+    )
+    structure_weight: NonNegativeFloat = Field(
+        0.01, description="Gamma: weight of the loss that aligns the structures of both modalities."
+    )
+    lr_decay: Annotated[float, Field(gt=0, le=1)] = Field(
+        0.2,
+        description="What is left of the learning rate each time train.lr_drop_epoch epochs have "
+        "passed, the warm-up included.",
+    )
+
+
+class Gsc(OneNetwork):
     """One network; each pair's loss has the weight of how well the pair fits what was learned.
 
     While it trains, the network predicts for each pair how far its halves belong together among the
@@ -33,11 +63,6 @@ class Gsc:
     the captions (within each modality), from which a mixture makes a posterior. Both are averaged
     over the epochs, the newest counting most; a pair's weight is the smaller average, in its own
     loss and in the structures of the others. The first epoch takes every pair as matched.
-
-    Args:
-        settings: Settings of the run; the method section is :class:`GscSettings`.
-        sizes: Sizes of the data.
-        device: Device of the network.
 
     Attributes:
         statistics: By pair_index: the running averages ``prediction`` and ``structure``, their
@@ -48,42 +73,30 @@ class Gsc:
         ICLR 2017). Formulas and schedule as in the authors' code.
 
     Differs:
-        Structures compare as :mod:`pc2_baseline.modules.structure` says; theirs a little otherwise.
+        Structures compare as :func:`network_structures` says; theirs a little otherwise.
         The authors' checkpoints leave out the average prediction, so that theirs starts anew at a
         resume. Their variant GSC+, two networks that exchange weights, is not here.
     """
 
-    ensemble_size = 1
+    section = GscSettings
 
     def __init__(self, settings: Settings, sizes: Sizes, device: torch.device) -> None:
-        if not isinstance(settings.method, GscSettings):
-            raise TypeError(f"settings of {settings.method.name}, expected those of gsc")
-        self.method = settings.method
+        self.method = own_section(settings.method, GscSettings)
         self.compare = STRUCTURES[self.method.structures]
-        self.train = settings.train
-        seed_torch(self.train.seed, 0)
-        self.net = make_network(settings.model, sizes, join_process_groups(1).groups[0]).to(device)
-        self.learner = make_learner(self.net, self.net, self.train)
+        super().__init__(settings, sizes, device)
         ones = torch.ones(sizes.pairs)
         self.statistics = {"prediction": ones, "structure": ones, "clean_prob": ones}
 
     def fit_epoch(self, train: PairSet, epoch: int) -> dict[str, float]:
         """Train for one epoch, then weigh the pairs anew.
 
-        Args:
-            train: The training split.
-            epoch: From 0, the warm-up included.
-
         Raises:
             TrainingError: If all pairs' structures agree alike.
         """
-        seed_torch(self.train.seed, 2, epoch)
-        factor = stepped_rate(epoch, self.train.lr_drop_epoch, self.method.lr_decay)
-        self.learner.set_rate(factor)
+        self.begin(epoch, stepped_rate(epoch, self.train.lr_drop_epoch, self.method.lr_decay))
         weights = self.statistics["clean_prob"]
         if epoch < self.train.warmup_epochs:
             weights = torch.ones(len(train))
-        self.net.train()
         batches = cut(np.arange(len(train)), self.train.batch, stream(self.train.seed, epoch))
         found, losses = torch.zeros(3, len(train)), []
         for number, rows in enumerate(bar(batches, "train", len(batches))):
@@ -96,30 +109,6 @@ class Gsc:
             "pair_loss": float(self.statistics["loss"].mean()),
             "clean": float(self.statistics["is_clean"].sum()),
         }
-
-    def similarity(self, split: PairSet) -> Float[np.ndarray, "images captions"]:
-        """Score every image of a split against every caption."""
-        return similarity_matrix(self.net, split)
-
-    def state_dict(self) -> State:
-        """Return the network, its optimiser and the statistics of the pairs."""
-        return {
-            "networks": self.learner.network_state(),
-            _STATISTICS: {name: values.clone() for name, values in self.statistics.items()},
-            "training": self.learner.optimiser_state(),
-        }
-
-    def load_state_dict(self, state: Mapping[str, Mapping[str, Tensor]]) -> None:
-        """Load a state, or its network alone."""
-        self.learner.load_network(state["networks"])
-        if "training" in state:
-            self.learner.load_optimiser(state["training"])
-        if _STATISTICS in state:
-            self.statistics = dict(state[_STATISTICS])
-
-    def epoch_outputs(self) -> EpochOutputs:
-        """Return the pairs' weights and what they come from, for ``divisions/``."""
-        return {DIVISIONS: self.statistics}
 
     def _batch_loss(
         self, batch: Batch, weights: Float[Tensor, " batch"]
@@ -160,3 +149,92 @@ class Gsc:
             "is_clean": clean_prob > THRESHOLD,
             "loss": losses,
         }
+
+
+Structures = tuple[Float[Tensor, "batch batch"], Float[Tensor, "batch batch"]]
+"""Similarities of each image with all images of a batch, and of each caption with all captions."""
+
+
+def network_structures(
+    net: MatchingNetwork, images: ImageCodes, captions: CaptionCodes
+) -> Structures:
+    """Compare images with images, and captions with captions, by the network that matches both.
+
+    Regions stand for words, and words for regions. It takes two more blocks of similarities.
+
+    Args:
+        net: The network.
+        images: Images of a batch.
+        captions: Their captions.
+
+    Source:
+        GSC (Zhao et al., CVPR 2024).
+
+    Differs:
+        The authors' code compares the regions of two images rank by rank; here each attends to
+        those of the other, as words do. In it, a caption's padding is masked; here it is filled
+        with the caption's own words (:func:`as_images`).
+    """
+    return net.score(images, as_captions(images)), net.score(as_images(captions), captions)
+
+
+def pooled_structures(_: MatchingNetwork, images: ImageCodes, captions: CaptionCodes) -> Structures:
+    """Compare images, and captions, by the cosines of their pooled vectors: next to no work.
+
+    The arguments are those of :func:`network_structures`.
+    """
+    vectors = unit(images.pooled), unit(captions.pooled)
+    of_images, of_captions = (own @ own.T for own in vectors)
+    return of_images, of_captions
+
+
+STRUCTURES: dict[str, Callable[[MatchingNetwork, ImageCodes, CaptionCodes], Structures]] = {
+    "network": network_structures,
+    "pooled": pooled_structures,
+}
+"""Ways to compare samples of one modality, by their name in the settings."""
+
+
+def as_captions(images: ImageCodes) -> CaptionCodes:
+    """Take regions for words."""
+    lengths = torch.full((len(images.regions),), images.regions.shape[1])
+    return CaptionCodes(images.regions, images.pooled, lengths)
+
+
+def as_images(captions: CaptionCodes) -> ImageCodes:
+    """Take words for regions, again from the first one where a caption is shorter than others.
+
+    A caption whose words all come equally often is attended to as the caption itself is.
+    """
+    lengths = captions.lengths[:, None]
+    places = torch.arange(int(lengths.max())) % lengths
+    places = places[..., None].to(captions.words.device)
+    words = captions.words.gather(1, places.expand(-1, -1, captions.words.shape[2]))
+    return ImageCodes(words, captions.pooled)
+
+
+def structure_agreement(
+    images: Float[Tensor, "batch batch"], captions: Float[Tensor, "batch batch"]
+) -> Float[Tensor, " batch"]:
+    """Compute the cosine of each pair's two structures: high where its halves lie alike.
+
+    Args:
+        images: Structure of the images, a row each.
+        captions: Structure of their captions, a row each.
+    """
+    return functional.cosine_similarity(images, captions, dim=1)
+
+
+def structure_loss(
+    images: Float[Tensor, "batch batch"], captions: Float[Tensor, "batch batch"]
+) -> Float[Tensor, " batch"]:
+    r"""InfoNCE of each image's structure with the captions' structures, in nats.
+
+    .. math:: -\log \mathrm{softmax}_j (G^I_i \cdot G^T_j)_i
+
+    The arguments are those of :func:`structure_agreement`.
+
+    Source:
+        GSC (Zhao et al., CVPR 2024); temperature and direction as in the authors' code.
+    """
+    return -log_matches(images @ captions.T, 1.0)[0].diagonal()

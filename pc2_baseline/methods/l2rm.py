@@ -1,34 +1,75 @@
 """L2RM: mismatched pairs are rematched by optimal transport (Han et al., CVPR 2024)."""
 
 from collections.abc import Mapping
+from functools import partial
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
-from jaxtyping import Float
-from torch import Tensor
+from jaxtyping import Bool, Float
+from pydantic import Field, NonNegativeFloat, PositiveFloat
+from torch import Tensor, nn
+from torch.nn import functional
 
 from pc2_baseline.config import Settings
 from pc2_baseline.data.pairs import PairSet
-from pc2_baseline.method_settings.l2rm import L2rmSettings
-from pc2_baseline.methods.bases.one_network import OneNetwork
+from pc2_baseline.method_section import DivisionSettings, TripletSettings, own_section
+from pc2_baseline.methods.one_network import OneNetwork
 from pc2_baseline.modules.beta_mixture import divide_by_beta
-from pc2_baseline.modules.contrastive import symmetric_cross_entropy
+from pc2_baseline.modules.contrastive import log_matches, symmetric_cross_entropy
 from pc2_baseline.modules.coteaching import (
     Rows,
     clean_and_noisy_batches,
     dividing_batches,
+    full_margin_loss,
+    pair_losses,
     warm_up_batches,
 )
 from pc2_baseline.modules.division import Division, require_clean
 from pc2_baseline.modules.learner import Learner, Step, prefixed, rate, under
 from pc2_baseline.modules.losses import triplet_hardest, triplet_mean
 from pc2_baseline.modules.seeds import stream
-from pc2_baseline.modules.transport import CostFunction, partial_plan, rematching
 from pc2_baseline.progress import bar
 from pc2_baseline.training.method import TRAINING, Sizes, State
 
 _COST = "cost_function"
 _COST_STREAM = 3
+_FLOOR = 1e-10
+_ITERATIONS = 1000
+
+
+class L2rmSettings(TripletSettings, DivisionSettings):
+    """L2RM (Han et al., CVPR 2024): noisy pairs are rematched by partial optimal transport."""
+
+    name: Literal["l2rm"] = "l2rm"
+    mean_epochs: Annotated[int, Field(ge=0)] = Field(
+        0,
+        description="Epochs after the warm-up that learn clean pairs by mean negatives; then "
+        "hardest.",
+    )
+    temperature: PositiveFloat = Field(
+        0.05,
+        description="Tau of the softmax over a batch, in the warm-up and for noisy pairs, in units "
+        "of similarity.",
+    )
+    mass: Annotated[float, Field(gt=0, lt=1)] = Field(
+        0.1, description="Rho: share of a noisy batch that is rematched."
+    )
+    regularisation: PositiveFloat = Field(
+        0.07,
+        description="Entropic regularisation of the transport, in units of cost; Flickr30K: 0.01.",
+    )
+    mask_diagonal: bool = Field(
+        default=True,
+        description="Never rematch an image with the caption that it came with; false where most "
+        "noisy pairs may be matched after all, as on CC152K in the released code.",
+    )
+    cost_lr: NonNegativeFloat = Field(
+        2e-6, description="Adam's learning rate of the cost function; it drops as train.lr does."
+    )
+    cost_share: Annotated[float, Field(gt=0, le=1)] = Field(
+        0.1, description="Largest share of a clean batch that a step of the cost function takes."
+    )
 
 
 class L2rm(OneNetwork):
@@ -39,11 +80,6 @@ class L2rm(OneNetwork):
     takes a clean and a noisy batch: a small step of the cost function lowers the costs of some
     clean pairs; then the network takes one step down the clean batch's triplet loss and the
     divergence of the noisy batch's matches from the plan that the costs give.
-
-    Args:
-        settings: Settings of the run; the method section is :class:`L2rmSettings`.
-        sizes: Sizes of the data.
-        device: Device of the network.
 
     Source:
         L2RM (Han et al., CVPR 2024) and its code.
@@ -56,28 +92,25 @@ class L2rm(OneNetwork):
         :mod:`~pc2_baseline.modules.beta_mixture`.
     """
 
+    section = L2rmSettings
+
     def __init__(self, settings: Settings, sizes: Sizes, device: torch.device) -> None:
-        if not isinstance(settings.method, L2rmSettings):
-            raise TypeError(f"settings of {settings.method.name}, expected those of l2rm")
-        self.method = settings.method
+        self.method = own_section(settings.method, L2rmSettings)
         super().__init__(settings, sizes, device)
         largest = max(3, self.train.batch)  # batches of two may take a third pair
         self.cost = CostFunction(largest).to(device)
         self.cost_learner = Learner(self.cost, self.method.cost_lr, float("inf"), 0.0)
 
     def fit_epoch(self, train: PairSet, epoch: int) -> dict[str, float]:
-        """Train for one epoch, then divide the pairs anew.
-
-        Args:
-            train: The training split.
-            epoch: From 0, the warm-up included.
-        """
+        """Train for one epoch, then divide the pairs anew by their mean-negative triplet loss."""
         factor = rate(epoch, self.train.warmup_epochs, self.train.lr_drop_epoch)
-        self.learner.set_rate(factor)
+        self.begin(epoch, factor)
         self.cost_learner.set_rate(factor)
         learn = self._warm_up if epoch < self.train.warmup_epochs else self._rematch
         loss = learn(train, epoch)
-        losses = self._losses(train)
+        batches = dividing_batches(len(train), self.method.division_batch, self.train.seed)
+        full = partial(full_margin_loss, margin=self.method.margin)
+        losses = pair_losses(self.net, train, batches, full, "divide")
         division = divide_by_beta(losses)
         arrays = {
             "clean_prob": division.clean_prob, "is_clean": division.is_clean, "loss": losses,
@@ -101,13 +134,13 @@ class L2rm(OneNetwork):
 
     def _warm_up(self, train: PairSet, epoch: int) -> float:
         """Train for an epoch of the warm-up; return the mean loss of a batch."""
-
-        def loss_of(rows: Rows) -> Float[Tensor, ""]:
-            similarity = self.score(train, rows)
-            return symmetric_cross_entropy(similarity, self.method.temperature).mean()
-
         batches = warm_up_batches(len(train), self.train.batch, self.train.seed, epoch, 0)
-        return self.take_steps(epoch, [(rows,) for rows in batches], loss_of)
+        losses = []
+        for number, rows in enumerate(bar(batches, "train", len(batches))):
+            similarity = self.net.score_batch(train.batch(rows))
+            loss = symmetric_cross_entropy(similarity, self.method.temperature).mean()
+            losses.append(self.learner.step(loss, Step(epoch, number, None, rows)))
+        return float(np.mean(losses))
 
     def _rematch(self, train: PairSet, epoch: int) -> float:
         """Train for an epoch after the warm-up; return the mean loss of a batch."""
@@ -118,22 +151,24 @@ class L2rm(OneNetwork):
         hardest = epoch >= self.train.warmup_epochs + self.method.mean_epochs
         triplet = triplet_hardest if hardest else triplet_mean
         generator = stream(self.train.seed, epoch, 0, _COST_STREAM)
-
-        def loss_of(clean: Rows, noisy: Rows) -> Float[Tensor, ""]:
-            self._learn_cost(train, clean, epoch, generator)
-            similarity = self.score(train, clean)
-            margins = similarity.new_full((len(clean),), self.method.margin)
-            loss = triplet(similarity, margins).sum()
-            return loss + self._noisy_loss(train, noisy) if len(noisy) > 1 else loss
-
         batches = clean_and_noisy_batches(
             division, self.train.batch, self.train.seed, epoch, 0, with_noisy=True
         )
-        return self.take_steps(epoch, batches, loss_of)
+        losses = []
+        for number, (clean, noisy) in enumerate(bar(batches, "train", len(batches))):
+            self._learn_cost(train, clean, epoch, generator)
+            similarity = self.net.score_batch(train.batch(clean))
+            margins = similarity.new_full((len(clean),), self.method.margin)
+            loss = triplet(similarity, margins).sum()
+            if len(noisy) > 1:
+                loss = loss + self._noisy_loss(train, noisy)
+            step = Step(epoch, number, None, np.append(clean, noisy))
+            losses.append(self.learner.step(loss, step))
+        return float(np.mean(losses))
 
     def _noisy_loss(self, train: PairSet, noisy: Rows) -> Float[Tensor, ""]:
         """Compute how far the matches of noisy pairs are from the plan that rematches them."""
-        similarity = self.score(train, noisy)
+        similarity = self.net.score_batch(train.batch(noisy))
         with torch.no_grad():
             cost = self.cost(similarity)
             own = torch.eye(len(noisy), dtype=torch.bool, device=cost.device)
@@ -158,14 +193,158 @@ class L2rm(OneNetwork):
         costs = self.cost(similarity).gather(1, own)
         self.cost_learner.step(costs.sum(), Step(epoch, 0, None, clean[chosen]))
 
-    @torch.no_grad()
-    def _losses(self, train: PairSet) -> Float[np.ndarray, " pairs"]:
-        """Return the mean-negative triplet loss of each pair, in evaluation mode."""
-        self.net.eval()
-        losses = np.zeros(len(train), dtype=np.float32)
-        batches = dividing_batches(len(train), self.method.division_batch, self.train.seed)
-        for rows in bar(batches, "divide", len(batches)):
-            similarity = self.score(train, rows)
-            margins = similarity.new_full((len(rows),), self.method.margin)
-            losses[rows] = triplet_mean(similarity, margins).float().cpu().numpy()
-        return losses
+
+def sinkhorn(
+    cost: Float[Tensor, "*batches rows columns"],
+    row_mass: Float[Tensor, " rows"],
+    column_mass: Float[Tensor, " columns"],
+    regularisation: float,
+    allowed: Bool[Tensor, "rows columns"] | None = None,
+    tolerance: float = 1e-6,
+) -> Float[Tensor, "*batches rows columns"]:
+    r"""Solve optimal transport with entropic regularisation by Sinkhorn's iterations.
+
+    .. math::
+        \min_\pi \sum_{ij} \pi_{ij} C_{ij} + \varepsilon \sum_{ij} \pi_{ij} \log \pi_{ij},
+        \quad \pi 1 = p,\ \pi^\top 1 = q
+
+    The iterations are done on logarithms and in float64, so that no small ``regularisation``
+    underflows.
+
+    Args:
+        cost: One problem, or several at once.
+        row_mass: :math:`p`, above 0.
+        column_mass: :math:`q`, above 0, with the same sum.
+        regularisation: :math:`\varepsilon`, in units of cost.
+        allowed: Cells that may hold mass; the others are 0 in the plan. Default: all.
+        tolerance: Stop where the masses of the rows of no plan are off by more, in sum,
+            or after 1000 iterations.
+
+    Returns:
+        The plans, in float64. The masses of their columns are exact, those of their rows are to
+        the tolerance where it was reached.
+
+    Raises:
+        ValueError: If the masses differ in sum, or a row or column may hold none.
+
+    Source:
+        Cuturi, NeurIPS 2013; on logarithms Peyré and Cuturi, Computational Optimal Transport, 4.4.
+    """
+    p, q = row_mass.double(), column_mass.double()
+    if not torch.isclose(p.sum(), q.sum()):
+        raise ValueError(f"masses of rows {p.sum():.6g}, of columns {q.sum():.6g}: not the same")
+    kernel = -cost.double() / regularisation
+    if allowed is not None:
+        if not (allowed.any(0).all() and allowed.any(1).all()):
+            raise ValueError("a row or column with no allowed cell, expected one in each at least")
+        kernel = kernel.masked_fill(~allowed, -torch.inf)
+    of_rows, of_columns = torch.zeros_like(kernel[..., 0]), torch.zeros_like(kernel[..., 0, :])
+    for _ in range(_ITERATIONS):
+        before = of_rows
+        of_rows = p.log() - (kernel + of_columns[..., None, :]).logsumexp(-1)
+        of_columns = q.log() - (kernel + of_rows[..., None]).logsumexp(-2)
+        off = (p * (before - of_rows).expm1().abs()).sum(-1)
+        if bool((off <= tolerance).all()):
+            break
+    return (kernel + of_rows[..., None] + of_columns[..., None, :]).exp()
+
+
+def partial_plan(
+    cost: Float[Tensor, "*batches images captions"],
+    mass: float,
+    regularisation: float,
+    allowed: Bool[Tensor, "images captions"] | None = None,
+) -> Float[Tensor, "*batches images captions"]:
+    r"""Move a share of the mass of the images to the captions at the lowest cost.
+
+    Each of n images has 1/n of the mass and each of m captions takes 1/m. A dummy caption takes
+    what the images keep, :math:`1 - \rho`, and a dummy image sends what the captions go without,
+    so the plan is that of a whole transport without its last row and column.
+
+    Args:
+        cost: 0 or more.
+        mass: :math:`\rho`, share of the mass that is moved, between 0 and 1.
+        regularisation: As for :func:`sinkhorn`.
+        allowed: As for :func:`sinkhorn`.
+
+    Returns:
+        The plan. It sums to ``mass``, and to a trace more where ``regularisation`` is not small
+        against the highest cost.
+
+    Source:
+        L2RM (Han et al., CVPR 2024); dummies as in Chapel et al., NeurIPS 2020.
+
+    Differs:
+        In the authors' code a dummy costs :math:`\xi = 100 \max C`, and :math:`2\xi + \max C` where
+        both meet. What a whole row or column costs more changes no plan, so here a dummy costs
+        nothing, and :math:`\max C` where both meet: the same plan without the large numbers.
+    """
+    images, captions = cost.shape[-2:]
+    padded = functional.pad(cost.double(), (0, 1, 0, 1))
+    padded[..., -1, -1] = cost.amax((-2, -1))
+    kept = cost.new_tensor([1 - mass], dtype=torch.float64)
+    masses = [torch.cat([kept.new_full((count,), 1 / count), kept]) for count in (images, captions)]
+    if allowed is not None:
+        allowed = functional.pad(allowed, (0, 1, 0, 1), value=True)
+    plan = sinkhorn(padded, masses[0], masses[1], regularisation, allowed)
+    return plan[..., :-1, :-1].to(cost.dtype)
+
+
+def rematching(
+    similarity: Float[Tensor, "batch batch"], plan: Float[Tensor, "batch batch"], temperature: float
+) -> Float[Tensor, " batch"]:
+    r"""Divergence of each image's and each caption's matches from a plan, the mean of both KL.
+
+    .. math::
+        \tfrac12 \sum_{\text{both ways}}
+        \big[\mathrm{KL}(\hat\pi \| P) + \mathrm{KL}(P \| \hat\pi)\big]
+        = \tfrac12 \sum_{\text{both ways}} \sum_j (\hat\pi_{ij} - P_{ij})
+        (\log \hat\pi_{ij} - \log P_{ij})
+
+    Args:
+        similarity: Rows images, columns captions.
+        plan: What is moved from which image to which caption; scaled here to sum to 1 for each
+            image, and for each caption the other way, with a floor of 1e-10 before that.
+        temperature: As for :func:`~pc2_baseline.modules.contrastive.log_matches`, which makes P.
+
+    Source:
+        L2RM (Han et al., CVPR 2024).
+    """
+    by_image, by_caption = log_matches(similarity, temperature)
+    floored = plan.clamp(min=_FLOOR)
+    gaps = []
+    for axis, logs in ((1, by_image), (0, by_caption)):
+        target = floored / floored.sum(axis, keepdim=True)
+        gaps.append(((target - logs.exp()) * (target.log() - logs)).sum(axis))
+    return (gaps[0] + gaps[1]) / 2
+
+
+class CostFunction(nn.Module):
+    r"""Learned cost of moving an image to a caption, from all similarities of the image.
+
+    .. math:: C = \max(S W^\top + b,\ 0)
+
+    It starts as :math:`1 - S`, cut at 0.
+
+    Args:
+        size: Largest number of captions.
+
+    Source:
+        L2RM (Han et al., CVPR 2024) and its code.
+
+    Differs:
+        The authors drop smaller batches; here one of n captions uses the first n rows and columns.
+    """
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(-torch.eye(size))
+        self.bias = nn.Parameter(torch.ones(size))
+
+    def forward(
+        self, similarity: Float[Tensor, "images captions"]
+    ) -> Float[Tensor, "images captions"]:
+        """Compute the cost of each cell."""
+        count = similarity.shape[1]
+        weight, bias = self.weight[:count, :count], self.bias[:count]
+        return functional.relu(functional.linear(similarity, weight, bias))

@@ -1,17 +1,45 @@
 """NCR: noisy correspondence rectifier (Huang et al., NeurIPS 2021)."""
 
+from functools import partial
+from typing import Literal
+
 import numpy as np
 import torch
 from jaxtyping import Float
+from torch import Tensor
 
 from pc2_baseline.config import Settings
 from pc2_baseline.data.pairs import PairSet
-from pc2_baseline.method_settings.ncr import NcrSettings
-from pc2_baseline.methods.bases.relabelling import Labels, Relabelling
-from pc2_baseline.modules.coteaching import Rows
-from pc2_baseline.modules.division import Division, divide
-from pc2_baseline.modules.labels import predicted_labels
+from pc2_baseline.method_section import own_section
+from pc2_baseline.methods.relabelling import (
+    Labelling,
+    Labels,
+    Relabelling,
+    RelabellingSettings,
+    anchors,
+    closeness,
+    learn_labelled,
+)
+from pc2_baseline.modules.coteaching import (
+    PEERS,
+    DividedPairs,
+    Rows,
+    by_peer,
+    full_margin_loss,
+    warm_up_batches,
+)
+from pc2_baseline.modules.division import divide
+from pc2_baseline.modules.learner import Step, rate
+from pc2_baseline.progress import bar
 from pc2_baseline.training.method import Sizes
+
+_TINY = 1e-12
+
+
+class NcrSettings(RelabellingSettings):
+    """NCR (Huang et al., NeurIPS 2021): labels that the networks predict."""
+
+    name: Literal["ncr"] = "ncr"
 
 
 class Ncr(Relabelling):
@@ -20,11 +48,6 @@ class Ncr(Relabelling):
     The label of a clean pair is :math:`w + (1 - w)\,p`, with the clean probability :math:`w` of the
     other peer's division and the prediction :math:`p` of the network that is trained. The label of
     a noisy pair is the mean of both networks' predictions.
-
-    Args:
-        settings: Settings of the run; the method section is :class:`NcrSettings`.
-        sizes: Sizes of the data.
-        device: Device of the networks.
 
     Source:
         NCR (Huang et al., NeurIPS 2021).
@@ -37,13 +60,38 @@ class Ncr(Relabelling):
         Dividing batches have one order a run.
     """
 
-    method: NcrSettings
+    section = NcrSettings
 
     def __init__(self, settings: Settings, sizes: Sizes, device: torch.device) -> None:
-        if not isinstance(settings.method, NcrSettings):
-            raise TypeError(f"settings of {settings.method.name}, expected those of ncr")
-        self.method = settings.method
+        self.method = own_section(settings.method, NcrSettings)
         super().__init__(settings, sizes, device)
+
+    def fit_epoch(self, train: PairSet, epoch: int) -> dict[str, float]:
+        """Train both peers for one epoch, then divide the pairs anew."""
+        each = self.groups.for_each_peer
+        if epoch >= self.train.warmup_epochs:
+            self.copy_others()
+        figures = each(lambda peer: self._learn(train, epoch, peer))
+        if self.train.judges(epoch):
+            self.statistics = each(lambda peer: self._divide(train, peer))
+            summaries = [own.summary() for own in self.statistics]
+            figures = [own | more for own, more in zip(figures, summaries, strict=True)]
+        return by_peer(figures)
+
+    def _learn(self, train: PairSet, epoch: int, peer: int) -> dict[str, float]:
+        """Train one peer for an epoch; the warm-up takes all pairs, mean negatives, one margin."""
+        self.begin(epoch, peer, rate(epoch, self.train.warmup_epochs, self.train.lr_drop_epoch))
+        if epoch >= self.train.warmup_epochs:
+            labelling = Labelling(partial(self.labels, train, peer))
+            return learn_labelled(self, self.method, train, epoch, peer, labelling)
+        net, learner, name = self.nets[peer], self.learners[peer], PEERS[peer]
+        batches = warm_up_batches(len(train), self.train.batch, self.train.seed, epoch, peer)
+        losses = []
+        for number, rows in enumerate(bar(batches, f"warm-up {name}", len(batches))):
+            similarity = net.score_batch(train.batch(rows))
+            loss = full_margin_loss(similarity, self.method.margin).sum()
+            losses.append(learner.step(loss, Step(epoch, number, name, rows)))
+        return {"loss": float(np.mean(losses))}
 
     def labels(self, train: PairSet, peer: int, clean: Rows, noisy: Rows) -> Labels:
         """Rectify the labels of a batch."""
@@ -60,6 +108,25 @@ class Ncr(Relabelling):
         ]
         return rectified, (both[0] + both[1]) / 2
 
-    def divide(self, losses: Float[np.ndarray, " pairs"]) -> Division:
-        """Divide the pairs by a mixture of two Gaussians."""
-        return divide(losses, self.train.seed)
+    def _divide(self, train: PairSet, peer: int) -> DividedPairs:
+        """Divide the pairs by a mixture of two Gaussians over their losses."""
+        losses = self.losses(train, peer, self.method.margin, self.method.division_batch)
+        return DividedPairs(losses, divide(losses, self.train.seed))
+
+
+def predicted_labels(
+    similarity: Float[Tensor, "batch batch"], margin: float
+) -> Float[Tensor, " batch"]:
+    """Predict the label of each pair of a batch: its closeness, in units of the batch's highest.
+
+    The arguments are those of :func:`~pc2_baseline.methods.relabelling.closeness`.
+
+    Returns:
+        In [0, 1]; 1 from the mean closeness of the
+        :func:`~pc2_baseline.methods.relabelling.anchors` on.
+
+    Source:
+        NCR (Huang et al., NeurIPS 2021), adaptive prediction.
+    """
+    close = closeness(similarity, margin)
+    return (close / close[anchors(close)].mean().clamp(min=_TINY)).clamp(max=1)

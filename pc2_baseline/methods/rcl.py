@@ -1,26 +1,33 @@
 """RCL: a network learns from what does not match (Hu et al., TPAMI 2023)."""
 
+from typing import Literal
+
+import numpy as np
 import torch
-from jaxtyping import Float
-from torch import Tensor
+from pydantic import Field, PositiveFloat
 
 from pc2_baseline.config import Settings
 from pc2_baseline.data.pairs import PairSet
-from pc2_baseline.method_settings.rcl import RclSettings
-from pc2_baseline.methods.bases.one_network import OneNetwork
+from pc2_baseline.method_section import MethodSettings, own_section
+from pc2_baseline.methods.one_network import OneNetwork
 from pc2_baseline.modules.contrastive import complementary
-from pc2_baseline.modules.coteaching import Rows, warm_up_batches
-from pc2_baseline.modules.learner import rate
+from pc2_baseline.modules.coteaching import warm_up_batches
+from pc2_baseline.modules.learner import Step, rate
+from pc2_baseline.progress import bar
 from pc2_baseline.training.method import Sizes
+
+
+class RclSettings(MethodSettings):
+    """RCL (Hu et al., TPAMI 2023): the complementary contrastive loss."""
+
+    name: Literal["rcl"] = "rcl"
+    temperature: PositiveFloat = Field(
+        0.05, description="Tau of the softmax over a batch, in units of similarity."
+    )
 
 
 class Rcl(OneNetwork):
     """One network with the complementary contrastive loss on all pairs, which are not divided.
-
-    Args:
-        settings: Settings of the run; the method section is :class:`RclSettings`.
-        sizes: Sizes of the data.
-        device: Device of the network.
 
     Source:
         RCL (Hu et al., TPAMI 2023), with its logarithmic loss.
@@ -29,24 +36,19 @@ class Rcl(OneNetwork):
         There is no warm-up: the epochs of ``train.warmup_epochs`` are like the others.
     """
 
+    section = RclSettings
+
     def __init__(self, settings: Settings, sizes: Sizes, device: torch.device) -> None:
-        if not isinstance(settings.method, RclSettings):
-            raise TypeError(f"settings of {settings.method.name}, expected those of rcl")
-        self.method = settings.method
+        self.method = own_section(settings.method, RclSettings)
         super().__init__(settings, sizes, device)
 
     def fit_epoch(self, train: PairSet, epoch: int) -> dict[str, float]:
-        """Train for one epoch on all pairs.
-
-        Args:
-            train: The training split.
-            epoch: From 0, the warm-up included.
-        """
-
-        def loss_of(rows: Rows) -> Float[Tensor, ""]:
-            one_way = complementary(self.score(train, rows), self.method.temperature)
-            return 2 * one_way.mean()
-
-        self.learner.set_rate(rate(epoch, self.train.warmup_epochs, self.train.lr_drop_epoch))
+        """Train for one epoch on all pairs."""
+        self.begin(epoch, rate(epoch, self.train.warmup_epochs, self.train.lr_drop_epoch))
         batches = warm_up_batches(len(train), self.train.batch, self.train.seed, epoch, 0)
-        return {"loss": self.take_steps(epoch, [(rows,) for rows in batches], loss_of)}
+        losses = []
+        for number, rows in enumerate(bar(batches, "train", len(batches))):
+            similarity = self.net.score_batch(train.batch(rows))
+            loss = 2 * complementary(similarity, self.method.temperature).mean()  # both ways
+            losses.append(self.learner.step(loss, Step(epoch, number, None, rows)))
+        return {"loss": float(np.mean(losses))}

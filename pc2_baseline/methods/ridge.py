@@ -1,27 +1,59 @@
 """Ridge regression from screenshots to the vectors of their captions: a reference in seconds."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
+from pydantic import Field, PositiveFloat, PositiveInt
 from torch import Tensor
 
 from pc2_baseline.config import Settings
 from pc2_baseline.data.page_means import centre_and_scale, mean_regions
 from pc2_baseline.data.pairs import PairSet
-from pc2_baseline.method_settings.ridge import RidgeSettings
+from pc2_baseline.method_section import MethodSettings, own_section
 from pc2_baseline.modules.coteaching import DIVISIONS
 from pc2_baseline.modules.division import divide
 from pc2_baseline.modules.folds import assign_folds
-from pc2_baseline.modules.lsa import Lsa, fit_lsa
 from pc2_baseline.modules.reading import Reading, fit_reading
+from pc2_baseline.modules.seeds import stream
 from pc2_baseline.networks.cosine import cosine_logits
 from pc2_baseline.networks.fused import unit
 from pc2_baseline.progress import bar
 from pc2_baseline.training.method import EpochOutputs, Sizes, State
+
+_ROUNDS = 8
+_MORE = 10
+_SKETCH = 5  # part of the stream's name
+
+Captions = Sequence[Int[np.ndarray, " _"]]
+"""Ids of each caption between ``<start>`` and ``<end>``."""
+
+
+class RidgeSettings(MethodSettings):
+    """Ridge regression from screenshots to captions, in closed form."""
+
+    name: Literal["ridge"] = "ridge"
+    dim: PositiveInt = Field(64, description="Width of a caption's vector (LSA).")
+    words: bool = Field(
+        default=False,
+        description="Begin with the words that the detector read, and compare letters instead of "
+        "LSA vectors; needs the features of a detector that reads.",
+    )
+    penalty_from: PositiveFloat = Field(
+        0.1,
+        description="Penalty of the first epoch, in units of a feature's variance; dev chooses.",
+    )
+    penalty_to: PositiveFloat = Field(
+        1000.0,
+        description="Penalty of the last epoch; those between grow by equal factors.",
+    )
+    folds: Annotated[int, Field(ge=2)] = Field(
+        5, description="Folds of the pairs; those of one are judged by a fit to the others."
+    )
 
 
 @dataclass(frozen=True)
@@ -94,23 +126,17 @@ class Ridge:
     other folds gives it. All folds have the same features and vectors, and so one scale and one
     mixture.
 
-    Args:
-        settings: Settings of the run; the method section is :class:`RidgeSettings`.
-        sizes: Sizes of the data.
-        device: Not used.
-
     Source:
         Ridge regression: Hoerl and Kennard, Technometrics 1970. Judging a pair by a fit to the
         others is cross-validation, as in :class:`~pc2_baseline.methods.crossfit.CrossFit`.
     """
 
+    section = RidgeSettings
     ensemble_size = 1
 
     def __init__(self, settings: Settings, sizes: Sizes, device: torch.device) -> None:
-        del device
-        if not isinstance(settings.method, RidgeSettings):
-            raise TypeError(f"settings of {settings.method.name}, expected those of ridge")
-        self.method = settings.method
+        del device  # everything is done on the CPU
+        self.method = own_section(settings.method, RidgeSettings)
         self.seed = settings.train.seed
         self.vocabulary = sizes.vocabulary
         penalties = self.method.penalty_from, self.method.penalty_to
@@ -120,12 +146,7 @@ class Ridge:
         self.statistics: dict[str, Tensor] = {}
 
     def fit_epoch(self, train: PairSet, epoch: int) -> dict[str, float]:
-        """Solve for the penalty of the epoch, and divide the pairs.
-
-        Args:
-            train: The training split.
-            epoch: From 0.
-        """
+        """Solve for the penalty of the epoch, and divide the pairs."""
         if self.problem is None:
             self.problem = self._prepare(train)
         penalty = float(self.penalties[epoch])
@@ -194,3 +215,75 @@ class Ridge:
         captions = lsa.vectors(train.captions)
         nothing = torch.zeros_like(captions)
         return Problem(pages[own], captions, fold, nothing, nothing[:, 0])
+
+
+@dataclass(frozen=True, slots=True)
+class Lsa:
+    """TF-IDF, projected on the first singular vectors of the captions that it was fitted to.
+
+    Attributes:
+        idf: Weight of each token.
+        tokens: Vector of each token: a right singular vector a column; zeros for tokens that no
+            fitted caption has.
+        mean: Mean of the fitted captions' unit vectors.
+    """
+
+    idf: Float[Tensor, " vocabulary"]
+    tokens: Float[Tensor, "vocabulary dim"]
+    mean: Float[Tensor, " dim"]
+
+    def vectors(self, captions: Captions) -> Float[Tensor, "captions dim"]:
+        """Return a vector a caption: its projection, scaled to unit length, less the mean."""
+        return unit(torch.sparse.mm(_tf_idf(captions, self.idf), self.tokens)) - self.mean
+
+
+def fit_lsa(captions: Captions, vocabulary: int, dim: int, seed: int) -> Lsa:
+    r"""Fit the analysis to captions.
+
+    Counts are weighed by :math:`1 + \log\frac{1 + n}{1 + n_t}`, with :math:`n_t` of :math:`n`
+    captions that have token :math:`t`, and rows scaled to unit length. The singular vectors come
+    from subspace iteration, begun at random.
+
+    Args:
+        captions: What to learn from.
+        vocabulary: Number of tokens.
+        dim: Singular vectors; fewer where there are fewer captions or tokens.
+        seed: Seed of the draw.
+
+    Source:
+        Deerwester et al., JASIS 1990; the smoothed weight as in scikit-learn; the iteration as in
+        Halko et al., SIAM Review 2011, algorithm 4.4.
+    """
+    counted = [np.unique(caption[1:-1]) for caption in captions]
+    having = np.bincount(np.concatenate(counted), minlength=vocabulary)
+    idf = torch.from_numpy(1 + np.log((1 + len(captions)) / (1 + having)))
+    table = _tf_idf(captions, idf)
+    width = min(dim + _MORE, *table.shape)
+    sketch = stream(seed, len(captions), _SKETCH).normal(size=(vocabulary, width))
+    basis = torch.from_numpy(sketch)
+    for _ in range(_ROUNDS):
+        left = torch.linalg.qr(torch.sparse.mm(table, basis)).Q
+        basis = torch.linalg.qr(torch.sparse.mm(table.t(), left)).Q
+    right = torch.linalg.svd(torch.sparse.mm(table, basis), full_matrices=False).Vh
+    tokens = (basis @ right.T)[:, :dim] * torch.from_numpy(having > 0)[:, None]
+    fresh = Lsa(idf, tokens, tokens.new_zeros(tokens.shape[1]))
+    return Lsa(idf, tokens, fresh.vectors(captions).mean(0))
+
+
+def _tf_idf(
+    captions: Captions, idf: Float[Tensor, " vocabulary"]
+) -> Float[Tensor, "captions vocabulary"]:
+    """Return the sparse table of weighed counts, its rows of unit length."""
+    rows = np.repeat(np.arange(len(captions)), [len(caption) - 2 for caption in captions])
+    columns = np.concatenate([caption[1:-1] for caption in captions])
+    cells, counts = np.unique(rows * len(idf) + columns, return_counts=True)
+    rows, columns = np.divmod(cells, len(idf))
+    values = counts * idf.numpy()[columns]
+    norms = np.sqrt(np.bincount(rows, values**2, minlength=len(captions)))
+    return torch.sparse_coo_tensor(
+        torch.from_numpy(np.stack([rows, columns])),
+        torch.from_numpy(values / norms[rows]),
+        (len(captions), len(idf)),
+        check_invariants=False,
+        is_coalesced=True,
+    )

@@ -1,28 +1,48 @@
 """One network of any kind that takes every pair as matched: SGR, SAF, SCAN, IMRAM, VSRN."""
 
+from typing import Annotated, Literal
+
 import numpy as np
 import torch
-from jaxtyping import Float
-from torch import Tensor
+from pydantic import AfterValidator, Field, model_validator
 
 from pc2_baseline.config import Settings
 from pc2_baseline.data.pairs import PairSet, cut
-from pc2_baseline.method_settings.triplet import OneNetworkSettings
-from pc2_baseline.methods.bases.one_network import OneNetwork
-from pc2_baseline.modules.coteaching import Rows
-from pc2_baseline.modules.learner import rate
+from pc2_baseline.method_section import TripletSettings, own_section
+from pc2_baseline.methods.one_network import OneNetwork
+from pc2_baseline.modules.learner import Step, rate
 from pc2_baseline.modules.losses import triplet_hardest, triplet_mean
 from pc2_baseline.modules.seeds import stream
+from pc2_baseline.progress import bar
 from pc2_baseline.training.method import Sizes
+
+
+class OneNetworkSettings(TripletSettings):
+    """Triplets of one network, of any kind: every pair is taken as matched."""
+
+    name: Annotated[Literal["triplet", "sgr"], AfterValidator(lambda _: "triplet")] = "triplet"
+    warm_up: Literal["mean", "hardest"] = Field(
+        "mean",
+        description="Negatives of the warm-up: their mean, as NCR's SGR*, or the hardest, as SGR "
+        "itself, which collapses on noisy pairs.",
+    )
+    matched_only: bool = Field(
+        default=False,
+        description="Train on the pairs that data.truth or data.noise_file calls matched, and on "
+        "no others (SGR-C): a bound to compare with, for the truth is part of the training.",
+    )
+
+    @model_validator(mode="after")
+    def _negatives_never_soften(self) -> "OneNetworkSettings":
+        if self.warm_up == "hardest" and self.mean_epochs:
+            raise ValueError(
+                f'mean_epochs is {self.mean_epochs}, expected 0 with warm_up = "hardest"'
+            )
+        return self
 
 
 class Triplet(OneNetwork):
     """One network; mean negatives in the warm-up and a while after, then hardest negatives.
-
-    Args:
-        settings: Settings of the run; the method section is :class:`OneNetworkSettings`.
-        sizes: Sizes of the data.
-        device: Device of the network.
 
     Source:
         VSE++ (Faghri et al., BMVC 2018) for the loss, which SGRAF (Diao et al., AAAI 2021), SCAN
@@ -36,28 +56,24 @@ class Triplet(OneNetwork):
         caption from the regions, is left out.
     """
 
+    section = OneNetworkSettings
+
     def __init__(self, settings: Settings, sizes: Sizes, device: torch.device) -> None:
-        if not isinstance(settings.method, OneNetworkSettings):
-            raise TypeError(f"settings of {settings.method.name}, expected those of triplet")
-        self.method = settings.method
+        self.method = own_section(settings.method, OneNetworkSettings)
         super().__init__(settings, sizes, device)
 
     def fit_epoch(self, train: PairSet, epoch: int) -> dict[str, float]:
-        """Train for one epoch.
-
-        Args:
-            train: The training split.
-            epoch: From 0, the warm-up included.
-        """
+        """Train for one epoch."""
+        self.begin(epoch, rate(epoch, self.train.warmup_epochs, self.train.lr_drop_epoch))
         softened = self.train.warmup_epochs + self.method.mean_epochs
         hardest = self.method.warm_up == "hardest" or epoch >= softened
         triplet = triplet_hardest if hardest else triplet_mean
-
-        def loss_of(rows: Rows) -> Float[Tensor, ""]:
-            similarity = self.score(train, rows)
-            return triplet(similarity, similarity.new_full((len(rows),), self.method.margin)).sum()
-
-        self.learner.set_rate(rate(epoch, self.train.warmup_epochs, self.train.lr_drop_epoch))
         pairs = train.matched_rows() if self.method.matched_only else np.arange(len(train))
         batches = cut(pairs, self.train.batch, stream(self.train.seed, epoch))
-        return {"loss": self.take_steps(epoch, [(rows,) for rows in batches], loss_of)}
+        losses = []
+        for number, rows in enumerate(bar(batches, "train", len(batches))):
+            similarity = self.net.score_batch(train.batch(rows))
+            margins = similarity.new_full((len(rows),), self.method.margin)
+            loss = triplet(similarity, margins).sum()
+            losses.append(self.learner.step(loss, Step(epoch, number, None, rows)))
+        return {"loss": float(np.mean(losses))}

@@ -1,1 +1,1 @@
-"""What methods share: losses, divisions, pseudo-classifier, co-teaching."""
+"""What several methods call: losses, divisions, mixtures, co-teaching."""

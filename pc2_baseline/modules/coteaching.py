@@ -2,21 +2,18 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import cached_property
 from itertools import takewhile
 from typing import TypeVar
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from pc2_baseline.data.pairs import Cut, PairSet, cut, cut_full, endless
-from pc2_baseline.modules.bank import PredictionBank
 from pc2_baseline.modules.division import Division
-from pc2_baseline.modules.learner import Learner
+from pc2_baseline.modules.learner import prefixed
 from pc2_baseline.modules.losses import triplet_mean
-from pc2_baseline.modules.pc2_network import Pc2Network
 from pc2_baseline.modules.seeds import stream
 from pc2_baseline.networks.network import MatchingNetwork
 from pc2_baseline.progress import bar
@@ -47,27 +44,18 @@ class DividedPairs:
     loss: Float[np.ndarray, " pairs"]
     division: Division
 
+    def summary(self) -> dict[str, float]:
+        """Return figures for the log."""
+        return {
+            "clean": float(self.division.is_clean.sum()), "pair_loss": float(self.loss.mean()),
+        }  # fmt: skip
+
     def to_tensors(self) -> dict[str, Tensor]:
         """Return the statistics by name, as stored."""
         own = {field.name: getattr(self, field.name) for field in fields(self)}
         division = own.pop("division")
         own |= {"clean_prob": division.clean_prob, "is_clean": division.is_clean}
         return {name: torch.from_numpy(value) for name, value in own.items()}
-
-
-@dataclass(frozen=True, slots=True)
-class PairStatistics(DividedPairs):
-    """What one peer of PC2 computes for all training pairs at the end of an epoch.
-
-    Attributes:
-        oscillation: How far the peer's pseudo-prediction moved; zeros in the first epoch.
-        stable_prob: Posterior of little oscillation; zeros where it cannot be estimated.
-        is_stable: Pairs whose margin is rectified by it.
-    """
-
-    oscillation: Float[np.ndarray, " pairs"]
-    stable_prob: Float[np.ndarray, " pairs"]
-    is_stable: Bool[np.ndarray, " pairs"]
 
 
 def read_statistics(kind: type[Divided], state: Mapping[str, Tensor]) -> Divided:
@@ -77,32 +65,25 @@ def read_statistics(kind: type[Divided], state: Mapping[str, Tensor]) -> Divided
     return kind(division=division, **{name: state[name].numpy() for name in names})
 
 
-@dataclass(frozen=True)
-class PeerEpoch:
-    """What one peer trains with in one epoch after the warm-up.
+def pack_statistics(
+    peers: Sequence[str], statistics: Sequence[Mapping[str, Tensor]]
+) -> dict[str, Tensor]:
+    """Return each peer's statistics under its name, and the mean clean probability, as stored."""
+    state: dict[str, Tensor] = {}
+    for peer, own in zip(peers, statistics, strict=False):  # none before the first division
+        state |= prefixed(peer, own)
+    if statistics:
+        state["clean_prob"] = torch.stack([own["clean_prob"] for own in statistics]).mean(0)
+    return state
 
-    Attributes:
-        train: The training split.
-        net: Network of the peer.
-        learner: Takes its steps.
-        bank: Its predictions.
-        triplet: Triplet loss of the epoch.
-        division: Division of the *other* peer.
-        correspondence: Correspondence of each pair, for the margins of clean ones.
-    """
 
-    train: PairSet
-    net: Pc2Network
-    learner: Learner
-    bank: PredictionBank
-    triplet: Triplet
-    division: Division
-    correspondence: Float[np.ndarray, " pairs"]
-
-    @cached_property
-    def clean_predictions(self) -> Float[Tensor, "clean classes"]:
-        """The bank's predictions of the clean pairs, on the device of the batches."""
-        return self.bank.predictions[self.division.clean].to(self.train.device)
+def by_peer(figures: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Return both peers' figures of an epoch by one name each, for the log."""
+    return {
+        f"{name}_{peer}": value
+        for peer, own in zip(PEERS, figures, strict=True)
+        for name, value in own.items()
+    }
 
 
 def warm_up_batches(

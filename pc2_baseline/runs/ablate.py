@@ -12,7 +12,7 @@ from now_builder.errors import ConfigError, TrainingError
 from now_builder.formats.io import read_json, sha256_of, write_json, write_text
 from now_builder.formats.split import Split
 from pc2_baseline.config import Settings, with_method
-from pc2_baseline.method_settings.pc2 import Pc2CommonSettings
+from pc2_baseline.methods.pc2.peers import PseudoClassSettings
 from pc2_baseline.progress import say
 from pc2_baseline.runs import text_table
 from pc2_baseline.runs.evaluate import evaluate
@@ -170,10 +170,10 @@ def _line(row: Row, settings: Settings, scores: dict[int, Score]) -> Line:
 def parts(settings: Settings) -> dict[str, bool]:
     """Return whether a method has each part of PC2."""
     method = settings.method
-    is_pc2 = isinstance(method, Pc2CommonSettings)
+    is_pc2 = isinstance(method, PseudoClassSettings)
     names = ("pseudo_classes", "pseudo_captions", "rectify")
     return {
-        part: is_pc2 and bool(getattr(method, name))
+        part: is_pc2 and bool(getattr(method, name, True))  # the released code has each
         for part, name in zip(PARTS, names, strict=True)
     }
 

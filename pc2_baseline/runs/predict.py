@@ -14,7 +14,7 @@ from now_builder.errors import ConfigError
 from now_builder.formats.benchmarks import BENCHMARKS
 from now_builder.formats.release import check_split
 from pc2_baseline.config import DataSettings, Settings
-from pc2_baseline.method_settings.triplet import OneNetworkSettings
+from pc2_baseline.methods.triplet import OneNetworkSettings
 from pc2_baseline.runs.open_run import OpenRun, mean_similarity, open_runs
 
 _TITLES = {

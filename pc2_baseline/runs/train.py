@@ -15,9 +15,9 @@ from pc2_baseline.analysis.callbacks import PictureCallback, judge_division
 from pc2_baseline.analysis.truth import Truth, truth_of
 from pc2_baseline.config import Settings
 from pc2_baseline.data.pairs import DataIdentity, PairSet, ReleaseReader
-from pc2_baseline.method_settings import MethodSettings
-from pc2_baseline.method_settings.triplet import OneNetworkSettings
+from pc2_baseline.method_section import MethodSettings
 from pc2_baseline.methods import make_method
+from pc2_baseline.methods.triplet import OneNetworkSettings
 from pc2_baseline.modules.reading import fit_word_sides
 from pc2_baseline.networks.onednn_products import fast_float32
 from pc2_baseline.progress import say

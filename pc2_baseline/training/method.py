@@ -11,8 +11,9 @@ from torch import Tensor
 from pc2_baseline.data.pairs import PairSet
 from pc2_baseline.networks.reading import WordSides
 
-NETWORKS, TRAINING = "networks", "training"
-"""Groups of a state: what prediction needs, and what only further training needs."""
+NETWORKS, STATISTICS, TRAINING = "networks", "beliefs", "training"
+"""Groups of a state: what prediction needs, statistics of the pairs, and what only further training
+needs."""
 
 State = dict[str, dict[str, Tensor]]
 """Tensors by group; every method has :data:`NETWORKS` and :data:`TRAINING`, and may have others."""
@@ -42,6 +43,10 @@ class Sizes:
 @runtime_checkable
 class Method(Protocol):
     """A way to learn from pairs of which some are mismatched.
+
+    A method's class is called with the settings of the run, the :class:`Sizes` of the data and the
+    device of its networks; its networks are freshly drawn then. A method of this
+    package has the class of its own settings as ``section``.
 
     Attributes:
         ensemble_size: Number of networks whose similarities are averaged.

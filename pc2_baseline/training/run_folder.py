@@ -16,7 +16,6 @@ from now_builder.formats.release import features_hashes
 from now_builder.formats.split import Split
 from pc2_baseline.config import Settings
 from pc2_baseline.data.pairs import DataIdentity, hash_of_vocabulary, read_vocabulary
-from pc2_baseline.method_settings.pc2 import upgrade_method
 from pc2_baseline.training.method import Sizes
 
 BEST, LAST = "best", "last"
@@ -136,11 +135,7 @@ def read_run(run: Path) -> RunRecord:
     path = run / "run.toml"
     if not path.exists():
         raise FormatError(path, "no such file; `pc2-baseline train` writes it")
-    tree = read_toml(path)
-    settings = tree.get("settings")
-    if isinstance(settings, dict) and isinstance(settings.get("method"), dict):
-        settings["method"] = upgrade_method(settings["method"])
-    return build(RunRecord, tree, str(path))
+    return build(RunRecord, read_toml(path), str(path))
 
 
 def pick_device(name: str) -> torch.device:

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 from now_builder.formats.captions import make_vocabulary, write_vocabulary
 from pc2_baseline.config import read_settings
-from pc2_baseline.methods import METHODS as KNOWN
+from pc2_baseline.method_section import METHODS as KNOWN
 from pc2_baseline.networks.attention import ImramSimilarity, ScanSimilarity
 from pc2_baseline.networks.codes import CaptionCodes, ImageCodes
 from pc2_baseline.networks.fused import unit

@@ -15,10 +15,10 @@ from typing import ClassVar, Literal
 import pytest
 
 from now_builder.errors import ConfigError
+from pc2_baseline import method_section
 from pc2_baseline.config import Plan
 from pc2_baseline.data.planted import plant
-from pc2_baseline.method_settings import outside
-from pc2_baseline.method_settings.outside import OutsideSettings, outside_settings
+from pc2_baseline.method_section import OutsideSettings, outside_settings
 
 PAGE = Path(__file__).parents[2] / "docs" / "new-method.md"
 SMALL = [
@@ -87,7 +87,7 @@ def test_the_pages_method_trains_divides_and_stands_in_a_table(site):
 def test_a_setting_of_an_outside_method_is_checked_as_ours_are(site):
     done = run(site, *commands()["train"], "--set", "method.keep=2")
     assert (done.returncode, done.stdout) == (1, "")
-    assert re.fullmatch(r"error: small-loss.toml: method.small-loss.keep: .*\n", done.stderr)
+    assert re.fullmatch(r"error: small-loss.toml: method.keep: .*\n", done.stderr)
 
 
 class Fine(OutsideSettings):
@@ -123,8 +123,8 @@ class Unbound(OutsideSettings):
 )
 def test_an_entry_point_that_is_none_is_told_in_one_line(monkeypatch, name, value, problem):
     monkeypatch.setitem(sys.modules, "here", sys.modules[__name__])
-    points = [EntryPoint(name, value if ":" in value else f"here:{value}", outside.GROUP)]
-    monkeypatch.setattr(outside, "entry_points", lambda group: points)
+    points = [EntryPoint(name, value if ":" in value else f"here:{value}", method_section.GROUP)]
+    monkeypatch.setattr(method_section, "entry_points", lambda group: points)
     with pytest.raises(
         ConfigError, match=rf"entry point pc2_baseline.methods: {name} = .*{problem}"
     ):

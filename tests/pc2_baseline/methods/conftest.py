@@ -24,19 +24,25 @@ POOLED = [
 @pytest.fixture
 def small(small_settings):
     """Overrides that make any preset without pseudo-classes small and quick."""
-    kept = [value for value in small_settings if "classes" not in value and "hidden" not in value]
-    return ["data.tokenizer=jieba", "model.graph_layers=1", *kept]
+    kept = [value for value in small_settings if "method.class" not in value]
+    return ["data.tokenizer=jieba", *kept]
 
 
 @pytest.fixture
-def on_tiny(tiny, small):
+def on_tiny(tiny, small_settings):
     """Make a method of a preset on the tiny release, with its pairs beside it."""
 
+    def settings_of(preset, *overrides):
+        has_classes = hasattr(read_settings(preset, []).method, "classes")
+        small = [value for value in small_settings if has_classes or "method.class" not in value]
+        return read_settings(preset, ["data.tokenizer=jieba", *small, *overrides])
+
     def make(preset, *overrides):
-        settings = read_settings(preset, [*small, *overrides])
+        settings = settings_of(preset, *overrides)
         with open_pairs(tiny, "train", settings.data, CPU) as pairs:
             return make_method(settings, Sizes(len(pairs), pairs.features, 28), CPU), pairs
 
+    make.settings = settings_of
     return make
 
 
@@ -51,31 +57,6 @@ def steps(monkeypatch):
         lambda self, loss, step: (taken.append((loss.item(), step)), own(self, loss, step))[1],
     )
     return taken
-
-
-@pytest.fixture
-def resumes(on_tiny):
-    """Check that an epoch more from a state is that of a method which never stopped."""
-
-    def check(preset, *overrides):
-        whole, pairs = on_tiny(preset, "train.warmup_epochs=1", *overrides)
-        for epoch in range(2):
-            whole.fit_epoch(pairs, epoch)
-        state = {
-            group: {name: value.clone() for name, value in tensors.items()}
-            for group, tensors in whole.state_dict().items()
-        }
-        again, _ = on_tiny(preset, "train.warmup_epochs=1", *overrides)
-        again.load_state_dict(state)
-        assert again.fit_epoch(pairs, 2) == whole.fit_epoch(pairs, 2)
-        first, second = whole.state_dict(), again.state_dict()
-        assert first.keys() == second.keys()
-        for group, tensors in first.items():
-            assert tensors.keys() == second[group].keys()
-            assert all(torch.equal(tensors[name], second[group][name]) for name in tensors)
-        assert (again.similarity(pairs) == whole.similarity(pairs)).all()
-
-    return check
 
 
 @pytest.fixture

@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from pc2_baseline.methods import relabelling
 from pc2_baseline.modules.beta_mixture import divide_by_beta
+from pc2_baseline.modules.coteaching import DividedPairs
+from pc2_baseline.modules.division import Division
 
 CLEAN, NOISY = np.array([3, 20, 7, 1, 15, 0, 11, 22, 5, 18, 9]), np.array([2, 8, 13, 4])
 
@@ -78,25 +81,19 @@ def test_an_anchor_is_certain_where_another_has_the_same_image(bicro):
     assert clean.count(1.0) == 2
 
 
-def noisy_share(method, pairs, given):
-    """What is left of the noisy hinges, all at the hardest, where the labels are given."""
-    seen = []
-
-    def triplet(similarity, margins):
-        seen.append(margins)
-        return similarity.sum(1) * 0 + 1
-
-    method._loss(pairs, method.nets[0], triplet, NOISY, torch.tensor(given), 0.0)
-    loss = method._loss(
-        pairs, method.nets[0], triplet, NOISY, torch.tensor(given), method.label_threshold
+@pytest.mark.parametrize(("preset", "counted"), [("bicro", 4), ("bicro-star", 2)])
+def test_bicro_star_leaves_noisy_pairs_of_low_label_out(bicro, monkeypatch, preset, counted):
+    """Every pair costs 1; two of four labels are below 0.5."""
+    method, pairs = bicro(preset, "method.mean_epochs=0")
+    is_clean = ~np.isin(np.arange(24), NOISY)
+    own = DividedPairs(np.zeros(24, np.float32), Division(np.where(is_clean, 0.9, 0.1), is_clean))
+    method.statistics = [own, own]
+    given = torch.tensor([0.2, 0.49, 0.5, 0.9])
+    monkeypatch.setattr(method, "labels", lambda *_: (torch.ones(20), given))
+    monkeypatch.setattr(
+        relabelling, "triplet_hardest", lambda similarity, _: similarity.sum(1) * 0 + 1
     )
-    return loss.item(), seen[0].tolist()
-
-
-def test_bicro_star_leaves_noisy_pairs_of_low_label_out(bicro):
-    given = [0.2, 0.49, 0.5, 0.9]
-    assert noisy_share(*bicro(), given)[0] == 4
-    assert noisy_share(*bicro("bicro-star"), given)[0] == 2
+    assert method._learn(pairs, 1, 0)["loss_noisy"] == counted
 
 
 def test_as_released_noisy_pairs_of_low_label_have_margin_0_and_go_on_acting(bicro):
@@ -107,7 +104,6 @@ def test_as_released_noisy_pairs_of_low_label_have_margin_0_and_go_on_acting(bic
     assert found[0] == plain[0]
     assert found[1] == [label if label >= middle else 0.0 for label in plain[1]]
     assert 0.0 in found[1]
-    assert method.label_threshold == 0.0
 
 
 @pytest.mark.parametrize(("share", "kept"), [(0.3, 7), (1.0, 24), (0.01, 1)])
@@ -125,7 +121,6 @@ def test_the_warm_up_learns_the_lowest_losses_of_a_batch(on_tiny, steps, share, 
 
 
 def test_pairs_are_divided_by_a_mixture_of_beta_distributions(bicro):
-    method, _ = bicro()
-    rng = np.random.default_rng(0)
-    losses = np.r_[rng.normal(0.2, 0.05, 60), rng.normal(0.7, 0.1, 40)]
-    assert np.array_equal(method.divide(losses).clean_prob, divide_by_beta(losses).clean_prob)
+    method, pairs = bicro()
+    found = method._divide(pairs, 0)
+    assert np.array_equal(found.division.clean_prob, divide_by_beta(found.loss).clean_prob)

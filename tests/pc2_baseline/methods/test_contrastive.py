@@ -9,7 +9,6 @@ import torch
 from leaderboard.metrics import recalls
 from pc2_baseline.config import read_settings
 from pc2_baseline.data.pairs import open_pairs, read_vocabulary
-from pc2_baseline.methods import make_method
 from pc2_baseline.methods.contrastive import Contrastive
 from pc2_baseline.modules.learner import Learner
 from pc2_baseline.training.method import Sizes
@@ -71,21 +70,17 @@ def test_the_loss_is_the_one_that_is_set_at_its_temperature(tiny, steps, loss, t
     assert steps[0][0] == pytest.approx(expected, rel=1e-4)
 
 
-def test_every_pair_counts_once_an_epoch_in_an_order_of_its_own_and_the_rate_drops(tiny, steps):
+def test_a_batch_has_at_most_so_many_pairs_and_the_rate_drops(tiny, steps):
     settings = read_settings(
         "contrastive-demo", [*SMALL, "train.batch=5", "train.lr=1e-3", "train.lr_drop_epoch=1"]
     )
     with open_pairs(tiny, "train", settings.data, CPU) as pairs:
         method = Contrastive(settings, Sizes(len(pairs), pairs.features, 28), CPU)
-        orders = []
         for epoch in range(3):
             steps.clear()
             method.fit_epoch(pairs, epoch)
             assert max(len(rows) for _, rows, _ in steps) == 5
-            orders.append(np.concatenate([rows for _, rows, _ in steps]).tolist())
             assert {rate for *_, rate in steps} == {1e-3 if epoch < 2 else 1e-4}
-    assert all(sorted(order) == list(range(24)) for order in orders)
-    assert orders[0] != orders[1]
 
 
 @pytest.mark.parametrize("loss", ["info_nce", "complementary", "gce"])
@@ -105,41 +100,6 @@ def test_it_learns_where_captions_are_shuffled(easy, loss):
         assert recalls(method.similarity(dev), dev.image_of).rsum > 4 * CHANCE
     assert method.ensemble_size == 1
     assert not method.epoch_outputs()
-
-
-@pytest.mark.parametrize(
-    ("config", "overrides"),
-    [
-        ("contrastive-demo", ["model.image_pooling=gpo", "model.caption_encoder=gru"]),
-        ("contrastive-demo", ["model.similarity=sgr", "model.similarity_dim=8"]),
-        ("crossfit-pooled-demo", ["method.folds=2", "method.loss=gce"]),
-        ("sgr", ["model.similarity=pooled", "method.margin=0.2"]),
-        ("pc2-demo", ["model.similarity=pooled", "method.classes=8", "method.class_hidden=8"]),
-        ("pc2-released", ["model.similarity=pooled", "method.classes=8", "method.class_hidden=8",
-                          "method.class_input=pooled", "method.pseudo_caption_fit=exact",
-                          "method.noisy_from_epoch=0"]),
-    ],
-)  # fmt: skip
-def test_what_stopped_goes_on_bit_for_bit_on_any_network(tiny, config, overrides):
-    settings = read_settings(
-        config, [*SMALL, "model.dropout=0.2", "train.batch=8", "train.seed=1", *overrides]
-    )
-    with open_pairs(tiny, "train", settings.data, CPU) as pairs:
-        sizes = Sizes(len(pairs), pairs.features, 28)
-        first, second, third = (make_method(settings, sizes, CPU) for _ in range(3))
-        first.fit_epoch(pairs, 0)
-        second.load_state_dict(first.state_dict())
-        for method in (first, second):
-            method.fit_epoch(pairs, 1)
-        one, two = first.state_dict(), second.state_dict()
-        assert one.keys() == two.keys()
-        for group, tensors in one.items():
-            assert tensors.keys() == two[group].keys()
-            assert all(torch.equal(value, two[group][name]) for name, value in tensors.items())
-        third.load_state_dict({"networks": one["networks"]})
-        matrix = first.similarity(pairs)
-        assert np.array_equal(matrix, third.similarity(pairs))
-        assert np.isfinite(matrix).all()
 
 
 @pytest.mark.parametrize("loss", ["info_nce", "complementary", "gce"])

@@ -211,22 +211,6 @@ def test_the_rate_drops_within_each_schedule(tiny):
     assert rates == pytest.approx([2e-3, 2e-3, 2e-3, 2e-4] * 2)
 
 
-@pytest.mark.parametrize("epochs", [1, 3, 4])
-def test_another_epoch_from_its_state_equals_never_having_stopped(tiny, epochs):
-    """Before the confidences are taken over, before a network is drawn anew, and after it."""
-    settings = read_settings("crcl", [*SMALL, *SCHEDULES, "train.seed=3"])
-    with open_pairs(tiny, "train", settings.data, CPU) as pairs:
-        whole, resumed = make(settings, pairs), make(settings, pairs)
-        for epoch in range(epochs):
-            whole.fit_epoch(pairs, epoch)
-        resumed.load_state_dict(whole.state_dict())
-        figures = [method.fit_epoch(pairs, epochs) for method in (whole, resumed)]
-        assert figures[0] == figures[1]
-        for group, tensors in whole.state_dict().items():
-            other = resumed.state_dict()[group]
-            assert all(torch.equal(tensors[name], other[name]) for name in tensors)
-
-
 def test_a_run_keeps_its_confidences_and_they_are_judged(tiny, tmp_path):
     settings = read_settings(
         "crcl", [*SMALL, *SCHEDULES, "train.tensorboard=false", "train.pictures=true"]

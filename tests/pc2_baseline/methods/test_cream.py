@@ -1,6 +1,7 @@
 """CREAM: two networks agree or not, and a pair's target says how far they believe in it."""
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -8,34 +9,19 @@ import torch
 
 from now_builder.errors import TrainingError
 from pc2_baseline.config import read_settings
-from pc2_baseline.data.pairs import open_pairs
 from pc2_baseline.methods import cream
-from pc2_baseline.methods.cream import CLEAN, HARD, NOISY, Cream, mined_targets
+from pc2_baseline.methods.cream import CLEAN, HARD, NOISY, mined_targets
 from pc2_baseline.modules.contrastive import info_nce, soft_info_nce
 from pc2_baseline.modules.learner import Learner
-from pc2_baseline.training.method import Sizes
+from pc2_baseline.networks.network import MatchingNetwork
 
 CPU = torch.device("cpu")
-CHANCE = 2 * 100 * (1 + 5 + 10) / 40
-"""rSum of a random matrix over 40 pairs; knowing the topic gives about 440."""
-
-
-@pytest.fixture(scope="module")
-def small(small_settings):
-    kept = [value for value in small_settings if "classes" not in value and "hidden" not in value]
-    return ["data.tokenizer=jieba", *kept, "train.warmup_epochs=1"]
 
 
 @pytest.fixture
-def made(tiny, small):
-    """Make CREAM on the tiny release with divisions given by hand, and its pairs."""
-
-    def make(*overrides):
-        settings = read_settings("cream", [*small, *overrides])
-        with open_pairs(tiny, "train", settings.data, CPU) as pairs:
-            return Cream(settings, Sizes(len(pairs), pairs.features, 28), CPU), pairs
-
-    return make
+def made(on_tiny):
+    """Make CREAM on the tiny release, and its pairs."""
+    return partial(on_tiny, "cream", "train.warmup_epochs=1")
 
 
 def believe(method, clean_a, clean_b, probs=None, predictions=None):
@@ -62,29 +48,6 @@ def steps_of(method, pairs, epoch, monkeypatch):
     return [step.pair_index for step in taken if step.peer == "a"]
 
 
-def test_it_learns_and_its_division_finds_the_shuffled_pairs(learned):
-    done, found = learned("cream-demo")
-    assert done.best_rsum > 4 * CHANCE
-    assert found.best.auroc > 0.9
-    assert set(found.best.auroc_by_statistic) == {"loss"}
-
-
-def test_resuming_equals_never_having_stopped(made):
-    both = "method.hard_from_epoch=0", "method.noisy_from_epoch=0", "train.batch=6"
-    (whole, pairs), (resumed, _) = made(*both), made(*both)
-    whole.fit_epoch(pairs, 0)
-    probs = np.linspace(0, 1, 48).reshape(2, 24)
-    believe(whole, np.arange(24) < 18, np.arange(24) < 12, probs)
-    resumed.load_state_dict(whole.state_dict())
-    for method in (whole, resumed):
-        method.fit_epoch(pairs, 1)
-    expected, found = whole.state_dict(), resumed.state_dict()
-    assert found.keys() == expected.keys()
-    for group, tensors in expected.items():
-        assert found[group].keys() == tensors.keys()
-        assert all(torch.equal(value, found[group][name]) for name, value in tensors.items())
-
-
 def test_the_defaults_are_the_published_schedule():
     settings = read_settings("cream-f30k", [])
     method, life = settings.method, settings.train
@@ -102,10 +65,10 @@ def test_the_defaults_are_the_published_schedule():
 def test_the_warm_up_is_info_nce_at_the_temperature(made, monkeypatch):
     method, pairs = made("model.dropout=0", "train.batch=24", "method.temperature=0.3")
     expected, own = [], Learner.step
-    similarity, asked = method.score, []
+    score, asked = MatchingNetwork.score_batch, []
     monkeypatch.setattr(
-        method, "score", lambda *a: (asked.append(similarity(*a)), asked[-1])[1]
-    )  # fmt: skip
+        MatchingNetwork, "score_batch", lambda *a: (asked.append(score(*a)), asked[-1])[1]
+    )
 
     def step(self, loss, step):
         expected.append(loss.item() - info_nce(asked[-1], 0.3).mean().item())

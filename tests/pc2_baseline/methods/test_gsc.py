@@ -1,60 +1,25 @@
 """GSC: pairs weigh as much as the learned geometry, across and within modalities, fits them."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
 
 from now_builder.errors import TrainingError
 from pc2_baseline.config import read_settings
-from pc2_baseline.data.pairs import open_pairs
 from pc2_baseline.methods.gsc import Gsc
 from pc2_baseline.modules.division import clean_posterior
 from pc2_baseline.modules.learner import Learner
-from pc2_baseline.training.method import Sizes
 
 CPU = torch.device("cpu")
-CHANCE = 2 * 100 * (1 + 5 + 10) / 40
-"""rSum of a random matrix over 40 pairs; knowing the topic gives about 440."""
 AVERAGES = ("prediction", "structure", "clean_prob")
 
 
-@pytest.fixture(scope="module")
-def small(small_settings):
-    kept = [value for value in small_settings if "classes" not in value and "hidden" not in value]
-    return ["data.tokenizer=jieba", *kept, "train.warmup_epochs=1"]
-
-
 @pytest.fixture
-def made(tiny, small):
+def made(on_tiny):
     """Make GSC on the tiny release, and its pairs."""
-
-    def make(*overrides):
-        settings = read_settings("gsc", [*small, *overrides])
-        with open_pairs(tiny, "train", settings.data, CPU) as pairs:
-            return Gsc(settings, Sizes(len(pairs), pairs.features, 28), CPU), pairs
-
-    return make
-
-
-def test_it_learns_and_its_weights_find_the_shuffled_pairs(learned):
-    done, found = learned("gsc-demo", "train.epochs=3", "train.seed=1")
-    assert done.best_rsum > 4 * CHANCE
-    assert found.epochs[-1].auroc > 0.85
-    assert found.epochs[-1].auroc_by_statistic["loss"] > 0.85
-
-
-def test_resuming_equals_never_having_stopped(made):
-    (whole, pairs), (resumed, _) = made(), made()
-    for epoch in range(2):
-        whole.fit_epoch(pairs, epoch)
-    resumed.load_state_dict(whole.state_dict())
-    for method in (whole, resumed):
-        method.fit_epoch(pairs, 2)
-    expected, found = whole.state_dict(), resumed.state_dict()
-    assert found.keys() == expected.keys()
-    for group, tensors in expected.items():
-        assert found[group].keys() == tensors.keys()
-        assert all(torch.equal(value, found[group][name]) for name, value in tensors.items())
+    return partial(on_tiny, "gsc", "train.warmup_epochs=1")
 
 
 def test_the_defaults_are_the_published_schedule():

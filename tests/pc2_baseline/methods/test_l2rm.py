@@ -8,10 +8,10 @@ from now_builder.errors import TrainingError
 from pc2_baseline.config import read_settings
 from pc2_baseline.data.pairs import open_pairs
 from pc2_baseline.methods import l2rm, make_method
+from pc2_baseline.methods.l2rm import CostFunction, partial_plan, rematching
 from pc2_baseline.modules.beta_mixture import divide_by_beta
 from pc2_baseline.modules.division import Division
 from pc2_baseline.modules.learner import Learner
-from pc2_baseline.modules.transport import CostFunction, partial_plan, rematching
 from pc2_baseline.training.method import Sizes
 
 CPU = torch.device("cpu")
@@ -56,36 +56,6 @@ def same(first, second):
     return all(torch.equal(first[name], second[name]) for name in first)
 
 
-def test_it_learns_and_its_division_finds_the_shuffled_pairs(learned):
-    done, found = learned("l2rm-demo", "train.batch=16", "train.warmup_epochs=3")
-    assert done.best_rsum > 4 * CHANCE
-    assert len(found.epochs) == 4
-    assert found.best.auroc > 0.8
-    assert set(found.best.auroc_by_statistic) == {"loss"}
-
-
-@pytest.mark.parametrize("epochs", [1, 2])
-def test_another_epoch_from_its_state_equals_never_having_stopped(warm, epochs):
-    """The last epoch of the warm-up, and one that has taught the cost function."""
-    whole, pairs = warm
-    resumed = make(read_settings("l2rm", SMALL), pairs)
-    for epoch in range(1, epochs):
-        whole.fit_epoch(pairs, epoch)
-    resumed.load_state_dict(whole.state_dict())
-    figures = [method.fit_epoch(pairs, epochs) for method in (whole, resumed)]
-    assert figures[0] == figures[1]
-    assert same(dict(whole.cost.named_parameters()), dict(resumed.cost.named_parameters()))
-    for group, tensors in whole.state_dict().items():
-        assert same(tensors, resumed.state_dict()[group]), group
-
-
-def test_its_network_alone_is_enough_to_predict(warm):
-    method, pairs = warm
-    other = make(read_settings("l2rm", SMALL), pairs)
-    other.load_state_dict({"networks": method.state_dict()["networks"]})
-    assert np.array_equal(other.similarity(pairs), method.similarity(pairs))
-
-
 def test_the_warm_up_learns_all_pairs_by_the_symmetric_cross_entropy(tiny, monkeypatch):
     asked = []
     for name in ("symmetric_cross_entropy", "rematching", "triplet_hardest"):
@@ -112,7 +82,7 @@ def test_the_pairs_are_divided_by_the_beta_mixture_of_mean_negative_losses(tiny)
         method.fit_epoch(pairs, 0)
         with torch.no_grad():
             method.net.eval()
-            matrix = method.score(pairs, np.arange(24))
+            matrix = method.net.score_batch(pairs.batch(np.arange(24)))
     own = matrix.diagonal()
     i2t = (0.2 + matrix - own[:, None]).clamp(min=0).fill_diagonal_(0).mean(1)
     t2i = (0.2 + matrix - own[None]).clamp(min=0).fill_diagonal_(0).mean(0)
@@ -127,12 +97,12 @@ def test_the_pairs_are_divided_by_the_beta_mixture_of_mean_negative_losses(tiny)
 def spy(method, monkeypatch):
     """Record each scored batch with its triplets and plan, and each step."""
     seen = {"scored": [], "triplet": [], "plan": [], "rematched": [], "steps": []}
-    own = method.score
+    own = method.net.score_batch
 
-    def score(pairs, rows):
-        found = own(pairs, rows)
+    def score(batch):
+        found = own(batch)
         if method.net.training:
-            seen["scored"].append((rows, found))
+            seen["scored"].append((batch.pair_index, found))
         return found
 
     def record(name, key):
@@ -145,7 +115,7 @@ def spy(method, monkeypatch):
 
         monkeypatch.setattr(l2rm, name, call)
 
-    monkeypatch.setattr(method, "score", score)
+    monkeypatch.setattr(method.net, "score_batch", score)
     record("triplet_hardest", "triplet")
     record("partial_plan", "plan")
     record("rematching", "rematched")

@@ -1,6 +1,5 @@
 """RCL: learns among mismatched pairs by what does not match, and by nothing else."""
 
-import numpy as np
 import pytest
 import torch
 
@@ -9,7 +8,7 @@ from pc2_baseline.config import read_settings
 from pc2_baseline.data.pairs import open_pairs, read_vocabulary
 from pc2_baseline.methods import make_method, rcl
 from pc2_baseline.modules.learner import Learner
-from pc2_baseline.training.method import Method, Sizes
+from pc2_baseline.training.method import Sizes
 
 CPU = torch.device("cpu")
 CHANCE = 2 * 100 * (1 + 5 + 10) / 40
@@ -34,39 +33,6 @@ def test_it_learns_where_four_in_ten_captions_are_shuffled(easy):
         for epoch in range(7):
             method.fit_epoch(pairs, epoch)
         assert recalls(method.similarity(dev), dev.image_of).rsum > 4 * CHANCE
-
-
-def test_another_epoch_from_its_state_equals_never_having_stopped(tiny):
-    settings = read_settings("rcl", [*SMALL, "train.seed=3"])
-    with open_pairs(tiny, "train", settings.data, CPU) as pairs:
-        whole, resumed = make(settings, pairs), make(settings, pairs)
-        assert isinstance(whole, Method)
-        whole.fit_epoch(pairs, 0)
-        resumed.load_state_dict(whole.state_dict())
-        figures = [method.fit_epoch(pairs, 1) for method in (whole, resumed)]
-        assert figures[0] == figures[1]
-        for group, tensors in whole.state_dict().items():
-            other = resumed.state_dict()[group]
-            assert all(torch.equal(tensors[name], other[name]) for name in tensors)
-        assert whole.epoch_outputs() == {}, "RCL divides nothing"
-
-
-def test_each_epoch_takes_every_pair_once_from_the_first_on_and_in_another_order(tiny, monkeypatch):
-    taken = []
-    own = Learner.step
-    monkeypatch.setattr(
-        Learner, "step", lambda self, loss, step: (taken.append(step), own(self, loss, step))[1]
-    )
-    settings = read_settings("rcl", SMALL)
-    orders = []
-    with open_pairs(tiny, "train", settings.data, CPU) as pairs:
-        method = make(settings, pairs)
-        for epoch in range(2):
-            taken.clear()
-            method.fit_epoch(pairs, epoch)
-            orders.append(np.concatenate([step.pair_index for step in taken]))
-            assert sorted(orders[-1]) == list(range(24))
-    assert not np.array_equal(*orders)
 
 
 def test_its_loss_sums_the_other_pairs_of_both_directions_alone(tiny, monkeypatch):

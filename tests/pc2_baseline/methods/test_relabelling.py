@@ -4,13 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from pc2_baseline.methods.bases import two_peers
+from pc2_baseline.methods import relabelling
 from pc2_baseline.modules import coteaching
 from pc2_baseline.modules.coteaching import DividedPairs
 from pc2_baseline.modules.division import Division
 
-CHANCE = 2 * 100 * (1 + 5 + 10) / 40
-"""rSum of a random matrix over 40 pairs; knowing the topic gives about 440."""
 BOTH = pytest.mark.parametrize("preset", ["ncr", "bicro"])
 ONE_BATCH = ("train.warmup_epochs=1", "train.batch=24", "model.dropout=0", "data.tokenizer=jieba")
 
@@ -60,19 +58,6 @@ def trained_score(net, pairs, rows):
     return matrix
 
 
-@pytest.mark.parametrize("preset", ["ncr-demo", "bicro-demo"])
-def test_it_learns_and_its_division_finds_the_shuffled_pairs(learned, preset):
-    done, found = learned(preset)
-    assert done.best_rsum > 4 * CHANCE
-    assert found.epochs[-1].auroc > 0.75
-
-
-@BOTH
-@pytest.mark.parametrize("steps_taken", ["summed", "two"])
-def test_a_resumed_training_equals_one_that_never_stopped(resumes, preset, steps_taken):
-    resumes(preset, f"method.steps={steps_taken}", "train.seed=3")
-
-
 @BOTH
 @pytest.mark.parametrize("peer", [0, 1])
 def test_a_peer_learns_the_pairs_that_the_other_calls_clean(divided, steps, preset, peer):
@@ -100,29 +85,21 @@ def test_the_loss_is_the_hinges_of_both_kinds_with_the_labels_as_soft_margins(
 ):
     """Hardest negatives, the margin of the query, clean and noisy pairs in one sum."""
     method, pairs = divided(preset)
-    seen = []
-    own = method.labels
+    own, expected, parts = method.labels, [], []
 
     def spy(train, peer, clean, noisy):
         assert not method.nets[peer].training
-        seen.append((clean, noisy, *own(train, peer, clean, noisy)))
-        return seen[-1][2:]
+        labels = own(train, peer, clean, noisy)
+        for rows, values in zip((clean, noisy), labels, strict=True):
+            matrix = trained_score(method.nets[peer], pairs, rows)
+            expected.append(sum(slow_hinges(matrix, soft(values.tolist()))))
+            parts.extend(rows)
+        return labels
 
     method.labels = spy
-    expected = []
-    own_step = method._take_step
-
-    def before_step(train, peer, triplet, parts, step):
-        scores = [trained_score(method.nets[peer], pairs, rows) for rows in parts]
-        found = own_step(train, peer, triplet, parts, step)
-        labels = [values.tolist() for values in seen[-1][2:]]
-        expected.append([sum(slow_hinges(s, soft(y))) for s, y in zip(scores, labels, strict=True)])
-        return found
-
-    method._take_step = before_step
     method._learn(pairs, 1, 0)
-    (clean, noisy, *_), (clean_loss, noisy_loss) = seen[0], expected[0]
-    assert sorted(np.append(clean, noisy)) == list(range(24))
+    clean_loss, noisy_loss = expected
+    assert sorted(parts) == list(range(24))
     assert clean_loss > 0.1
     assert noisy_loss > 0.1
     assert steps[-1][0] == pytest.approx(clean_loss + noisy_loss, rel=1e-4)
@@ -153,12 +130,14 @@ def test_of_two_steps_the_noisy_one_has_its_place(divided, steps, preset, noisy_
 def test_negatives_harden_after_the_warm_up_and_the_mean_epochs(divided, monkeypatch, preset):
     asked = []
     for module, name in (
-        (coteaching, "triplet_mean"), (two_peers, "triplet_mean"), (two_peers, "triplet_hardest")
+        (coteaching, "triplet_mean"), (relabelling, "triplet_mean"),
+        (relabelling, "triplet_hardest"),
     ):  # fmt: skip
         own = getattr(module, name)
 
         def spy(similarity, *more, own=own, name=name):
-            asked.append(name)
+            if similarity.requires_grad:
+                asked.append(name)
             return own(similarity, *more)
 
         monkeypatch.setattr(module, name, spy)

@@ -15,10 +15,9 @@ from pc2_baseline.analysis.truth import read_truth
 from pc2_baseline.config import read_settings
 from pc2_baseline.data.pairs import PairSet, open_pairs, pair_names, read_vocabulary
 from pc2_baseline.data.seen_words import SeenWords
-from pc2_baseline.methods.ridge import Problem, Ridge
+from pc2_baseline.methods.ridge import Problem, Ridge, fit_lsa
 from pc2_baseline.modules.division import divide
 from pc2_baseline.modules.folds import assign_folds
-from pc2_baseline.modules.lsa import fit_lsa
 from pc2_baseline.modules.reading import fit_reading
 from pc2_baseline.runs.evaluate import evaluate
 from pc2_baseline.runs.predict import predict
@@ -236,12 +235,6 @@ def test_a_run_trains_goes_on_predicts_and_is_evaluated(tiny, tmp_path):
     assert set(line["figures"]) == {"penalty", "held_out_loss", "clean"}
     predict(tmp_path / "whole", "test", tmp_path / "x.zip")
     assert evaluate(tmp_path / "whole", "test")
-
-
-def test_a_method_of_other_settings_is_refused(tiny):
-    settings = read_settings("sgr", SMALL[:1])
-    with pytest.raises(TypeError, match="settings of triplet, expected those of ridge"):
-        Ridge(settings, Sizes(24, 768, 28), CPU)
 
 
 READ = slice(3, 259)

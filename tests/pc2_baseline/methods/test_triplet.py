@@ -16,7 +16,6 @@ from pc2_baseline.config import ModelSettings, read_settings, with_method
 from pc2_baseline.data.pairs import open_pairs, read_vocabulary
 from pc2_baseline.methods import make_method
 from pc2_baseline.methods.networks import KINDS, make_network
-from pc2_baseline.methods.triplet import Triplet
 from pc2_baseline.modules.losses import triplet_hardest, triplet_mean
 from pc2_baseline.networks.attention import ImramSimilarity, ScanSimilarity
 from pc2_baseline.runs.evaluate import evaluate
@@ -252,8 +251,3 @@ def test_runs_of_different_data_are_not_averaged(runs, tiny, planted, tmp_path):
     with pytest.raises(ConfigError, match=r"noisy: the noise file \w{12}, expected .* none"):
         predict([runs / "sgr", tmp_path / "noisy"], "test", out)
     assert not out.exists()
-
-
-def test_settings_of_another_method_are_refused():
-    with pytest.raises(TypeError, match="expected those of triplet"):
-        Triplet(read_settings("crossfit", SMALL), Sizes(4, 10, 28), CPU)

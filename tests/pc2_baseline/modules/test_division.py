@@ -11,7 +11,9 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture
 
 from now_builder.errors import TrainingError
-from pc2_baseline.modules.bank import PredictionBank, oscillation
+from pc2_baseline.methods.pc2.bank import PredictionBank, oscillation
+from pc2_baseline.methods.pc2.paper import rectified
+from pc2_baseline.methods.pc2.pseudo_caption import find_pseudo_captions
 from pc2_baseline.modules.division import (
     Division,
     by_posterior,
@@ -20,7 +22,6 @@ from pc2_baseline.modules.division import (
     require_clean,
     scaled,
 )
-from pc2_baseline.modules.pseudo_caption import find_pseudo_captions, rectified
 
 
 def test_two_modes_are_told_apart():

@@ -14,9 +14,9 @@ from pc2_baseline.config import read_settings
 from pc2_baseline.data.pairs import PairSet
 from pc2_baseline.data.seen_words import SeenWords
 from pc2_baseline.methods import make_method
+from pc2_baseline.methods.gsc import network_structures
 from pc2_baseline.methods.networks import make_network
 from pc2_baseline.modules.reading import fit_word_sides
-from pc2_baseline.modules.structure import network_structures
 from pc2_baseline.networks.codes import CaptionCodes, ImageCodes
 from pc2_baseline.networks.reading import ReadingSimilarity, letter_sums, nearest_regions
 from pc2_baseline.runs.open_run import open_run

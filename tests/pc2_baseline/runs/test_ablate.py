@@ -10,7 +10,7 @@ import pytest
 from leaderboard.metrics import recalls
 from now_builder.errors import ConfigError, TrainingError
 from pc2_baseline.config import read_settings, read_tree
-from pc2_baseline.method_settings.triplet import OneNetworkSettings
+from pc2_baseline.methods.triplet import OneNetworkSettings
 from pc2_baseline.runs.ablate import (
     Line,
     Row,

@@ -15,7 +15,7 @@ from now_builder.errors import FormatError
 from pc2_baseline.analysis.pictures import draw_division
 from pc2_baseline.analysis.truth import Truth
 from pc2_baseline.config import read_settings
-from pc2_baseline.methods.pc2 import Pc2
+from pc2_baseline.methods.pc2.paper import Pc2
 from pc2_baseline.runs.train import train
 from pc2_baseline.training.checkpoint import read_state, read_tensors
 from pc2_baseline.training.tensorboard import open_writer

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from now_builder.errors import ConfigError, TrainingError
 from pc2_baseline.config import TrainSettings, read_settings
 from pc2_baseline.data.pairs import ReleaseReader, open_pairs
 from pc2_baseline.methods import make_method
-from pc2_baseline.methods.pc2 import Pc2
+from pc2_baseline.methods.pc2.paper import Pc2
 from pc2_baseline.runs.train import train
 from pc2_baseline.training.checkpoint import EpochRecord, read_state, read_tensors
 from pc2_baseline.training.method import Method, Sizes
@@ -125,7 +126,7 @@ KILLED = """
 import json, os, signal, sys
 from pathlib import Path
 from pc2_baseline.config import read_settings
-from pc2_baseline.methods.pc2 import Pc2
+from pc2_baseline.methods.pc2.paper import Pc2
 from pc2_baseline.runs.train import train
 fit = Pc2.fit_epoch
 
@@ -247,7 +248,7 @@ def test_a_loss_that_is_not_finite_stops_and_names_epoch_and_batch(
 
     train_settings = settings.train.model_copy(update={"epochs": 0})
     settings = settings.model_copy(update={"train": train_settings})
-    monkeypatch.setattr("pc2_baseline.methods.bases.co_taught.triplet_mean", not_a_number)
+    monkeypatch.setattr("pc2_baseline.methods.pc2.paper.triplet_mean", not_a_number)
     with pytest.raises(TrainingError, match="epoch 0, batch 0, peer a: the loss is nan"):
         train(tiny, tmp_path / "run", settings)
 
@@ -256,18 +257,21 @@ def test_a_loss_that_is_not_finite_stops_and_names_epoch_and_batch(
 def test_a_step_that_breaks_leaves_its_batch_and_the_last_checkpoint_whole(
     whole, tiny, tmp_path, settings, broken
 ):
-    fit, steps = Pc2._clean_loss, []
+    real, steps = Pc2.training_step, []
 
-    def breaks(self, own, pairs, rows):
-        loss = fit(self, own, pairs, rows)
-        steps.append(rows.tolist())
-        if len(steps) < 2:
-            return loss
-        return loss * float("nan") if broken == "loss" else (loss * 0).sqrt() + loss
+    def breaks(self, own, clean, noisy, step):
+        steps.append(clean.tolist())
+
+        def triplet(*args):
+            costs = own.triplet(*args)
+            return costs * float("nan") if broken == "loss" else (costs * 0).sqrt() + costs
+
+        given = own if len(steps) < 2 else replace(own, triplet=triplet)
+        return real(self, given, clean, noisy, step)
 
     run = tmp_path / "run"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Pc2, "_clean_loss", breaks)
+        patch.setattr(Pc2, "training_step", breaks)
         message = "the loss is nan" if broken == "loss" else "the gradient norm is nan"
         where = r"^epoch 2, batch (\d), peer ([ab])"
         with pytest.raises(TrainingError, match=rf"{where}: {message}.*failure") as caught:
@@ -333,26 +337,6 @@ def test_an_early_stop_is_told_recorded_and_stays(tiny, tmp_path, small_settings
     again = train(tiny, tmp_path / "run", patient)
     assert (again.epochs, again.stopped, again.fresh) == (3, True, 0)
     assert "done, 3 epochs, stopped early" in capsys.readouterr().err
-
-
-def test_a_run_of_before_pc2_released_was_a_method_goes_on(finished, tiny, settings):
-    """Its settings still name the departures, all of them off."""
-    path = finished / "run.toml"
-    section = "[settings.method]\n"
-    path.write_text(path.read_text().replace(section, section + "".join(DEPARTURES_OFF)))
-    assert read_run(finished).settings == settings
-    assert train(tiny, finished, settings).fresh == 0
-    path.write_text(path.read_text().replace('steps = "summed"', 'steps = "two"'))
-    found = read_run(finished).settings.method
-    assert (found.name, found.steps, found.entropy) == ("pc2-released", "two", "batch_mean")
-
-
-DEPARTURES_OFF = [
-    'entropy = "batch_mean"\n', 'division_order = "fixed"\n', 'stable = "from_threshold"\n',
-    'bank = "each_epoch"\n', 'divergence = "old_new"\n', "zero_below = 0.0\n",
-    "repeated_negatives = false\n", 'pseudo_caption_fit = "exact"\n', 'margin_axis = "query"\n',
-    "margin_gradient = false\n", 'steps = "summed"\n', "fresh_optimiser = false\n",
-]  # fmt: skip
 
 
 def test_a_release_smaller_than_a_batch_trains_with_a_message(

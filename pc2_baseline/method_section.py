@@ -1,0 +1,194 @@
+"""The section ``[method]`` of a run's settings: the class that reads it, and shared fields."""
+
+from collections.abc import Mapping
+from functools import cache
+from importlib.metadata import entry_points
+from pkgutil import resolve_name
+from typing import Annotated, ClassVar, TypeVar
+
+from pydantic import BeforeValidator, Field, PositiveFloat, SerializeAsAny
+
+from now_builder.config import Strict
+from now_builder.errors import ConfigError
+
+METHODS = {
+    "bicro": "bicro:BiCro",
+    "contrastive": "contrastive:Contrastive",
+    "crcl": "crcl:Crcl",
+    "cream": "cream:Cream",
+    "crossfit": "crossfit:CrossFit",
+    "decl": "decl:Decl",
+    "gsc": "gsc:Gsc",
+    "l2rm": "l2rm:L2rm",
+    "ncr": "ncr:Ncr",
+    "pc2": "pc2.paper:Pc2",
+    "pc2-released": "pc2.released:Pc2Released",
+    "pcsr": "pc2.pcsr:Pcsr",
+    "rcl": "rcl:Rcl",
+    "ridge": "ridge:Ridge",
+    "triplet": "triplet:Triplet",
+}
+"""Class of each method in :mod:`pc2_baseline.methods`, by the name in its settings. It has the
+class of its settings as ``section``, and is imported only when such settings are read: a method
+needs torch, ``--help`` does not."""
+
+GROUP = "pc2_baseline.methods"
+"""Entry-point group of methods of other packages: the name, and the class of its settings."""
+
+OLD_NAMES = {"sgr": "triplet"}
+"""Names that methods had, which settings may still say."""
+
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+class MethodSettings(Strict):
+    """Base of the settings of a method, which name it."""
+
+    name: str
+
+
+Own = TypeVar("Own", bound=MethodSettings)
+
+
+class OutsideSettings(MethodSettings):
+    """Base of the settings of a method that another package adds.
+
+    A subclass has ``name``, a ``Literal`` of the entry point's name with that as its default.
+
+    Attributes:
+        implementation: The method's class as ``package.module:Class``; imported when it trains, so
+            that the settings need not import torch.
+    """
+
+    implementation: ClassVar[str]
+
+
+class SoftmaxSettings(MethodSettings):
+    """Settings of the softmax losses over a batch, each pair against all others."""
+
+    temperature: PositiveFloat = Field(
+        0.05,
+        description="Temperature of the softmax losses, in units of similarity; lower: only the "
+        "hardest negatives count.",
+    )
+    power: Annotated[float, Field(gt=0, le=1)] = Field(
+        0.7,
+        description="Exponent q of generalised cross-entropy: near 0 InfoNCE, 1 the mean absolute "
+        "error.",
+    )
+
+
+class TripletSettings(MethodSettings):
+    """Settings shared by methods that learn by triplets."""
+
+    margin: PositiveFloat = Field(0.2, description="Triplet margin, in units of similarity.")
+    mean_epochs: Annotated[int, Field(ge=0)] = Field(
+        0, description="Epochs after the warm-up that go on with mean negatives; then hardest."
+    )
+
+
+class DivisionSettings(MethodSettings):
+    """Settings shared by methods that divide the pairs."""
+
+    division_batch: Annotated[int, Field(ge=2)] = Field(
+        128, description="Pairs against which a pair's loss is taken to divide them, at most."
+    )
+
+
+class DividingSettings(TripletSettings, DivisionSettings):
+    """Settings shared by methods that divide the pairs and learn them with soft margins."""
+
+    margin_base: Annotated[float, Field(gt=1)] = Field(
+        10.0, description="Base m of the soft margin."
+    )
+
+
+class CoTeachingSettings(DividingSettings):
+    """Settings shared by methods of two peers that are taught by each other's division."""
+
+    noisy_from_epoch: Annotated[int, Field(ge=0)] = Field(
+        0, description="First epoch after the warm-up that trains on noisy pairs."
+    )
+
+
+def own_section(section: MethodSettings, kind: type[Own]) -> Own:
+    """Return a method's section as the class that the method has for it.
+
+    Raises:
+        TypeError: If it is another method's.
+    """
+    if not isinstance(section, kind):
+        raise TypeError(f"settings of {section.name}, expected {kind.__name__}")
+    return section
+
+
+def settings_class(name: str) -> type[MethodSettings]:
+    """Return the class of the settings of a method.
+
+    Raises:
+        ValueError: If there is no method of that name.
+    """
+    outside = _outside()
+    if name in outside:
+        return outside[name]
+    if name not in METHODS:
+        raise ValueError(f"name to be one of {', '.join([*METHODS, *outside])}")
+    section: type[MethodSettings] = resolve_name(f"pc2_baseline.methods.{METHODS[name]}").section
+    return section
+
+
+@cache
+def _outside() -> dict[str, type[OutsideSettings]]:
+    return outside_settings(METHODS)
+
+
+def outside_settings(known: Mapping[str, object]) -> dict[str, type[OutsideSettings]]:
+    """Load the settings of the methods of all installed packages, by name.
+
+    Args:
+        known: Names that are taken.
+
+    Raises:
+        ConfigError: If a name is taken, or an entry point does not name such settings.
+    """
+    found: dict[str, type[OutsideSettings]] = {}
+    for point in entry_points(group=GROUP):
+        where = f"entry point {GROUP}: {point.name} = {point.value}"
+        if point.name in known or point.name in found:
+            raise ConfigError(f"{where}: there is already a method of that name")
+        try:
+            kind = point.load()
+        except (ImportError, AttributeError) as error:
+            raise ConfigError(f"{where}: cannot be imported ({error})") from None
+        if not (isinstance(kind, type) and issubclass(kind, OutsideSettings)):
+            raise ConfigError(f"{where}: expected a subclass of OutsideSettings")
+        field = kind.model_fields.get("name")
+        if field is None or field.default != point.name or not hasattr(kind, "implementation"):
+            raise ConfigError(f"{where}: expected name = {point.name!r}, and implementation")
+        found[point.name] = kind
+    return found
+
+
+def method_fields(name: str) -> set[str]:
+    """Return the names of the settings of a method; none if there is no such method."""
+    try:
+        return set(settings_class(name).model_fields)
+    except ValueError:
+        return set()
+
+
+def default_section() -> MethodSettings:
+    """Return the settings of PC2, with its defaults."""
+    return settings_class("pc2")(name="pc2")
+
+
+def _read_section(value: object) -> object:
+    """Read a section by the class that its name says; PC2's if it has none."""
+    if not isinstance(value, Mapping):
+        return value
+    name = str(value.get("name", "pc2"))
+    return settings_class(OLD_NAMES.get(name, name)).model_validate(value)
+
+
+MethodSection = Annotated[SerializeAsAny[MethodSettings], BeforeValidator(_read_section)]
+"""Type of the field in the settings of a run."""

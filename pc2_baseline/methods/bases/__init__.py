@@ -1,1 +1,0 @@
-"""What several methods are built on; no method by itself."""

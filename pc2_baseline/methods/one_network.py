@@ -1,0 +1,81 @@
+"""What methods of one network keep: the network, its optimiser, and statistics of the pairs."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from pc2_baseline.config import Settings
+from pc2_baseline.data.pairs import PairSet
+from pc2_baseline.methods.networks import make_learner, make_network
+from pc2_baseline.modules.coteaching import DIVISIONS
+from pc2_baseline.modules.retrieval import similarity_matrix
+from pc2_baseline.modules.seeds import seed_torch
+from pc2_baseline.process_groups import join_process_groups
+from pc2_baseline.training.method import NETWORKS, STATISTICS, TRAINING, EpochOutputs, Sizes, State
+
+
+class OneNetwork:
+    """A network with its optimiser, and statistics of the pairs; it does not say how they learn.
+
+    Attributes:
+        statistics: What the method last computed of each pair, by name and pair_index; empty if
+            it keeps nothing. Those of a division are ``clean_prob`` and ``is_clean``.
+    """
+
+    ensemble_size = 1
+
+    def __init__(self, settings: Settings, sizes: Sizes, device: torch.device) -> None:
+        self.train = settings.train
+        self.model = settings.model
+        self.sizes = sizes
+        self.device = device
+        self.group = join_process_groups(1).groups[0]
+        self.statistics: dict[str, Tensor] = {}
+        self.draw(0)
+
+    def draw(self, number: int) -> None:
+        """Draw the network anew and forget the optimiser's moments.
+
+        Args:
+            number: How often it has been drawn before.
+        """
+        seed_torch(self.train.seed, 0, *([number] if number else []))
+        self.net = make_network(self.model, self.sizes, self.group).to(self.device)
+        self.learner = make_learner(self.net, self.net, self.train)
+
+    def begin(self, epoch: int, rate: float) -> None:
+        """Prepare the steps of an epoch: the rate, training mode, and random draws of its own.
+
+        Args:
+            epoch: From 0.
+            rate: Factor of the learning rate.
+        """
+        self.learner.set_rate(rate)
+        seed_torch(self.train.seed, 2, epoch)
+        self.net.train()
+
+    def similarity(self, split: PairSet) -> Float[np.ndarray, "images captions"]:
+        """Score every image of a split against every caption."""
+        return similarity_matrix(self.net, split)
+
+    def state_dict(self) -> State:
+        """Return the network, its optimiser and the statistics."""
+        state = {
+            NETWORKS: self.learner.network_state(),
+            TRAINING: self.learner.optimiser_state(),
+        }
+        return state | ({STATISTICS: self.statistics} if self.statistics else {})
+
+    def load_state_dict(self, state: Mapping[str, Mapping[str, Tensor]]) -> None:
+        """Load a state, or its network alone."""
+        self.learner.load_network(state[NETWORKS])
+        if TRAINING in state:
+            self.learner.load_optimiser(state[TRAINING])
+        self.statistics = dict(state.get(STATISTICS, {}))
+
+    def epoch_outputs(self) -> EpochOutputs:
+        """Return the statistics, for ``divisions/``."""
+        return {DIVISIONS: self.statistics} if self.statistics else {}

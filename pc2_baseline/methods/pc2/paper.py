@@ -1,0 +1,356 @@
+"""PC2: pseudo-classification based pseudo-captioning (Duan et al., ACM MM 2024), as its paper says.
+
+Read it from the top: an epoch, a training step, then what the step is prepared by. On the way from
+a batch to its loss there are two more files: the network, ``methods/pc2/pseudo_class.py``, and the
+losses, ``modules/losses.py``.
+Symbols and sections are the paper's; where it is not followed, ``docs/departures.md`` says why.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Literal
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from pc2_baseline.config import Settings
+from pc2_baseline.data.pairs import PairSet, cut
+from pc2_baseline.method_section import own_section
+from pc2_baseline.methods.pc2.bank import oscillation
+from pc2_baseline.methods.pc2.explain import Kind, Searched, among, explain
+from pc2_baseline.methods.pc2.peers import (
+    PairStatistics,
+    Pc2CommonSettings,
+    Pc2Peers,
+    PeerEpoch,
+    evaluate_pairs,
+)
+from pc2_baseline.methods.pc2.pseudo_caption import (
+    find_in_clean_set,
+    find_pseudo_captions,
+    search_clean_set,
+)
+from pc2_baseline.methods.pc2.pseudo_class import CLASSIFIERS, Encoded, Pc2Network
+from pc2_baseline.modules.coteaching import (
+    DIVISIONS,
+    PEERS,
+    Rows,
+    Triplet,
+    by_peer,
+    clean_and_noisy_batches,
+    dividing_batches,
+    warm_up_batches,
+)
+from pc2_baseline.modules.division import clean_posterior, divide, require_clean
+from pc2_baseline.modules.learner import Step, rate
+from pc2_baseline.modules.losses import (
+    likeliest,
+    mean_entropy,
+    pseudo_class_loss,
+    relatively_likeliest,
+    soft_margin,
+    triplet_hardest,
+    triplet_mean,
+)
+from pc2_baseline.networks.codes import ImageCodes
+from pc2_baseline.networks.fused import unit
+from pc2_baseline.progress import bar
+from pc2_baseline.training.method import EpochOutputs, PairTraining, Sizes
+
+
+class Pc2Settings(Pc2CommonSettings):
+    """PC2 (Duan et al., ACM MM 2024)."""
+
+    name: Literal["pc2"] = "pc2"
+    search_in: Literal["batch", "clean_set"] = Field(
+        "batch",
+        description="Where pseudo-captions are searched: in the clean batch, or among the bank's "
+        "clean pairs.",
+    )
+
+    @model_validator(mode="after")
+    def _search_fits(self) -> "Pc2Settings":
+        if self.search_by == "embedding" and self.search_in == "clean_set":
+            raise ValueError('search_by = "embedding" needs search_in = "batch"')
+        return self
+
+
+class Pc2(Pc2Peers):
+    """Co-taught peers that learn noisy images from captions of clean pairs of the same class.
+
+    Source:
+        PC2 (Duan et al., ACM MM 2024), eq. 1 to 14.
+
+    Differs:
+        The authors' code departs from the equations: see
+        :class:`~pc2_baseline.methods.pc2.released.Pc2Released`.
+    """
+
+    section = Pc2Settings
+
+    def __init__(self, settings: Settings, sizes: Sizes, device: torch.device) -> None:
+        self.method = own_section(settings.method, Pc2Settings)
+        classifier = CLASSIFIERS[self.method.class_input]
+        super().__init__(settings, sizes, device, self.method, classifier)
+
+    def fit_epoch(self, train: PairSet, epoch: int) -> dict[str, float]:
+        """Train both peers for one epoch, then let each divide the pairs for the other."""
+        each = self.groups.for_each_peer
+        figures = each(lambda peer: self._learn(train, epoch, peer))
+        judged = self.train.judges(epoch, last=2)  # a prediction is compared with the one before
+        if judged:
+            self.statistics = each(lambda peer: self.divide_pairs(train, peer))
+        self.share_banks()
+        if judged:
+            figures = [own | self.summary(peer) for peer, own in enumerate(figures)]
+        return by_peer(figures)
+
+    def _learn(self, train: PairSet, epoch: int, peer: int) -> dict[str, float]:
+        """Train one peer for an epoch: on all pairs at first, then by the other's division."""
+        self.begin(epoch, peer, rate(epoch, self.train.warmup_epochs, self.train.lr_drop_epoch))
+        learn = self._warm_up if epoch < self.train.warmup_epochs else self._co_teach
+        return learn(train, epoch, peer)
+
+    def _warm_up(self, train: PairSet, epoch: int, peer: int) -> dict[str, float]:
+        """Learn all pairs with mean negatives and one margin, and their pseudo-classes."""
+        net, learner, name = self.nets[peer], self.learners[peer], PEERS[peer]
+        batches = warm_up_batches(len(train), self.train.batch, self.train.seed, epoch, peer)
+        losses = []
+        for number, rows in enumerate(bar(batches, f"warm-up {name}", len(batches))):
+            pairs = net.encode(train.batch(rows))
+            similarity = net.matching.score(pairs.images, pairs.captions)
+            margins = torch.full((len(rows),), self.method.margin, device=self.device)
+            loss = triplet_mean(similarity, margins).sum() + class_terms(net, pairs, self.method)
+            losses.append(learner.step(loss, Step(epoch, number, name, rows)))
+        return {"loss": float(np.mean(losses))}
+
+    def _co_teach(self, train: PairSet, epoch: int, peer: int) -> dict[str, float]:
+        """Learn the pairs that the other peer calls clean, and as many noisy ones beside them."""
+        method, since, name = self.method, epoch - self.train.warmup_epochs, PEERS[peer]
+        triplet = triplet_mean if since < method.mean_epochs else triplet_hardest
+        own = peer_epoch(self, train, peer, triplet)
+        require_clean(own.division)
+        batches = clean_and_noisy_batches(
+            own.division, self.train.batch, self.train.seed, epoch, peer,
+            with_noisy=method.pseudo_captions and since >= method.noisy_from_epoch,
+        )  # fmt: skip
+        losses = []
+        for number, (clean, noisy) in enumerate(bar(batches, f"co-teach {name}", len(batches))):
+            step = Step(epoch, number, name, np.append(clean, noisy))
+            losses.append(self.training_step(own, clean, noisy, step))
+        loss, noisy_loss = np.mean(losses, axis=0).tolist()
+        return {"loss": loss, "loss_noisy": noisy_loss}
+
+    def training_step(
+        self, own: PeerEpoch, clean: Rows, noisy: Rows, step: Step
+    ) -> tuple[float, float]:
+        r"""Take one step down the total loss.
+
+        .. math:: L = L^c + \lambda_n L^n + \lambda_{pse} L^{pse} - \lambda_{ent} L^{ent}
+
+        Args:
+            own: What the peer trains with.
+            clean: Pairs that the other peer calls clean.
+            noisy: Pairs that it calls noisy; none before their epoch.
+            step: The step, for the message if it fails.
+
+        Returns:
+            The loss, and its noisy part L^n.
+        """
+        method, net = self.method, own.net
+        pairs, images, _ = net.encode_split(own.train, clean, noisy)  # all images at once
+
+        # L^c, eq. 5: triplets of clean pairs, margins soft by their rectified correspondence y.
+        y = torch.from_numpy(own.correspondence[clean]).float().to(self.device)
+        similarity = net.matching.score(pairs.images, pairs.captions)
+        margins = soft_margin(y, method.margin, method.margin_base)
+        loss = own.triplet(similarity, margins).sum()
+
+        # Pseudo-classification (section 3.2), on clean pairs alone.
+        loss = loss + class_terms(net, pairs, method)
+
+        noisy_loss = torch.zeros((), device=self.device)
+        if len(noisy):
+            # Pseudo-captioning (section 3.3): the caption of the clean image whose
+            # pseudo-prediction is the nearest by cosine. Nothing learns from the choice itself.
+            if method.search_in == "batch":
+                asked, keys = (self.describe(net, codes) for codes in (images, pairs.images))
+                cosine, chosen = (unit(asked) @ unit(keys).T).max(1)
+                captions = pairs.captions[torch.unique(chosen)]
+            else:  # not in the paper
+                cosine, chosen, captions = search_clean_set(own, images)
+
+            # L^n, eq. 8: triplets of noisy images with pseudo-captions, margins soft by the
+            # cosines. Images with one pseudo-caption are not negatives of each other: both columns
+            # are the same, and the hinge between them a constant. PC2* leaves out low cosines.
+            y = cosine.clamp(0.0, 1.0)
+            _, column = torch.unique(chosen, return_inverse=True)
+            similarity = net.matching.score(images, captions)[:, column]
+            margins = soft_margin(y, method.margin, method.margin_base)
+            costs = own.triplet(similarity, margins, chosen[:, None] != chosen[None])
+            noisy_loss = costs[y >= method.mismatch_threshold].sum()
+
+        step = replace(step, parts={"noisy": noisy_loss.item()})
+        return own.learner.step(loss + method.lambda_noisy * noisy_loss, step), noisy_loss.item()
+
+    def describe(self, net: Pc2Network, codes: ImageCodes) -> Float[Tensor, "images width"]:
+        """Return what images are searched by: pseudo-predictions, or embeddings without P-Cls."""
+        own = net.predict(codes) if self.method.search_by == "prediction" else codes.pooled
+        return own.detach()
+
+    def divide_pairs(self, train: PairSet, peer: int) -> PairStatistics:
+        """Evaluate all pairs once with a peer, divide them, and write its bank.
+
+        Co-dividing: a mixture of two Gaussians over the losses gives the posterior w of each pair
+        to be clean. Rectification (section 3.4): another over the oscillation of its image's
+        pseudo-prediction since the epoch before gives the posterior w° to be stable.
+        """
+        method, seed, bank = self.method, self.train.seed, self.banks[peer]
+        batches = dividing_batches(len(train), method.division_batch, seed)
+        title = f"divide {PEERS[peer]}"
+        losses, predictions = evaluate_pairs(self.nets[peer], train, batches, method.margin, title)
+        moved = np.zeros_like(losses)
+        if method.pseudo_classes:
+            divergence = oscillation(bank.predictions, predictions)
+            moved[bank.written.numpy()] = divergence[bank.written].numpy()
+        bank.write(predictions)
+        stable = stable_pairs(moved, method, seed)
+        return PairStatistics(losses, divide(losses, seed), moved, *stable)
+
+    @torch.no_grad()
+    def explain_pairs(
+        self, train: PairSet, rows: Rows, outputs: EpochOutputs
+    ) -> list[PairTraining]:
+        """Tell how each peer would train with some pairs in an epoch after the warm-up.
+
+        Pseudo-captions are searched in the first clean batch of such an epoch, or where the
+        method searches else, by the networks in evaluation mode.
+
+        Args:
+            train: The training split.
+            rows: The pairs.
+            outputs: What :meth:`epoch_outputs` returned; statistics are these from then on.
+        """
+        self.load_statistics(outputs[DIVISIONS])
+        method, told = self.method, []
+        for peer, name in enumerate(PEERS):
+            own = peer_epoch(self, train, peer, triplet_hardest)
+            own.net.eval()
+            clean, noisy = (among(part, rows) for part in (own.division.clean, own.division.noisy))
+            weight = method.lambda_noisy if method.pseudo_captions else 0.0
+            kinds = [
+                Kind("clean", clean, 1.0),
+                Kind("noisy", noisy, weight, method.pseudo_captions),
+            ]
+            margins_of = partial(soft_margin, margin=method.margin, base=method.margin_base)
+            search = partial(self._search, own, peer, margins_of)
+            told += explain(own, name, kinds, margins_of, search)
+        return told
+
+    def _search(
+        self, own: PeerEpoch, peer: int, margins_of: Callable[[Tensor], Tensor], noisy: Rows
+    ) -> Searched:
+        """Find the pseudo-captions of noisy pairs as the first step of an epoch would.
+
+        The bank of the clean pairs is written anew: the best epoch's checkpoint does not hold it.
+        """
+        train = self.train
+        clean, *_ = clean_and_noisy_batches(
+            own.division, train.batch, train.seed, train.warmup_epochs, peer, with_noisy=False
+        )[0]
+        pairs, images, _ = own.net.encode_split(own.train, clean, noisy)
+        if self.method.search_in == "batch":
+            asked, keys = (self.describe(own.net, codes) for codes in (images, pairs.images))
+            found, searched = find_pseudo_captions(asked, keys), clean
+        else:
+            searched = own.division.clean
+            for rows in cut(searched, self.method.division_batch):
+                regions = own.train.image_batch(own.train.image_of[rows])
+                own.bank.write_rows(rows, own.net.predict(own.net.matching.encode_images(regions)))
+            found = find_in_clean_set(own, images)
+        is_counted = found.correspondence >= self.method.mismatch_threshold
+        return Searched(found, searched, margins_of(found.correspondence), is_counted)
+
+
+def class_terms(
+    net: Pc2Network,
+    pairs: Encoded,
+    method: Pc2CommonSettings,
+    class_loss: Callable[[Tensor, Tensor], Tensor] = pseudo_class_loss,
+) -> Float[Tensor, ""]:
+    r"""Return :math:`\lambda_{pse} L^{pse} - \lambda_{ent} L^{ent}` of some pairs.
+
+    The likeliest class of a caption is the label of its image; the entropy of the mean prediction
+    is raised, so that predictions spread over the classes.
+
+    Args:
+        net: The network.
+        pairs: The pairs, encoded.
+        method: Weights, and whether pseudo-classes are learned at all.
+        class_loss: L^pse of the images' logits, given the classes of their captions.
+
+    Source:
+        PC2 (Duan et al., ACM MM 2024), section 3.2.
+    """
+    if not method.pseudo_classes:
+        return torch.zeros((), device=pairs.images.pooled.device)
+    images, captions = net.classify(pairs.images), net.classify(pairs.captions)
+    choose = relatively_likeliest if method.relative_targets else likeliest
+    loss = class_loss(images, choose(captions))
+    entropy = mean_entropy(images, captions)
+    return method.lambda_pseudo * loss - method.lambda_entropy * entropy
+
+
+def peer_epoch(peers: Pc2Peers, train: PairSet, peer: int, triplet: Triplet) -> PeerEpoch:
+    """Return what a peer trains with after the warm-up: the division is the other's.
+
+    Args:
+        peers: Both peers.
+        train: The training split.
+        peer: The peer to train.
+        triplet: Triplet loss of the epoch.
+    """
+    other = peers.teacher(peer)
+    correspondence = rectified(other.division.clean_prob, other.stable_prob, other.is_stable)
+    own = peers.nets[peer], peers.learners[peer], peers.banks[peer]
+    return PeerEpoch(train, *own, triplet, other.division, correspondence)
+
+
+def rectified(
+    clean_prob: Float[np.ndarray, " pairs"],
+    stable_prob: Float[np.ndarray, " pairs"],
+    is_stable: Bool[np.ndarray, " pairs"],
+) -> Float[np.ndarray, " pairs"]:
+    r"""Correspondence of clean pairs: :math:`y = w + (1-w)\,w^\circ` where stable, else w.
+
+    Args:
+        clean_prob: :math:`w`.
+        stable_prob: :math:`w^\circ`, posterior of little oscillation.
+        is_stable: :math:`1(w^\circ \ge \tau)`.
+
+    Source:
+        PC2 (Duan et al., ACM MM 2024), section 3.4.
+    """
+    return np.asarray(clean_prob + (1 - clean_prob) * np.where(is_stable, stable_prob, 0.0))
+
+
+def stable_pairs(
+    moved: Float[np.ndarray, " pairs"], method: Pc2CommonSettings, seed: int
+) -> tuple[Float[np.ndarray, " pairs"], Bool[np.ndarray, " pairs"]]:
+    r"""Return the posterior :math:`w^\circ` of little oscillation and which pairs are stable.
+
+    No pair is where all move alike.
+
+    Args:
+        moved: Oscillation of each pair.
+        method: Says whether margins are rectified, and from which posterior on.
+        seed: Seed of the mixture's starts.
+    """
+    if np.ptp(moved) <= 1e-12 or not method.rectify:
+        return np.zeros(len(moved)), np.zeros(len(moved), dtype=bool)
+    stable_prob = clean_posterior(moved, seed)
+    return stable_prob, np.asarray(stable_prob >= method.oscillation_threshold)

@@ -1,0 +1,424 @@
+"""PCSR: pseudo-label consistency-guided sample refinement (Liu et al., AAAI 2026), built on PC2."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Annotated, Literal
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from pydantic import Field, NonNegativeFloat, PositiveFloat, model_validator
+from torch import Tensor
+
+from pc2_baseline.config import Settings
+from pc2_baseline.data.pairs import PairSet
+from pc2_baseline.method_section import own_section
+from pc2_baseline.methods.pc2.bank import oscillation
+from pc2_baseline.methods.pc2.explain import Kind, Searched, among, explain
+from pc2_baseline.methods.pc2.paper import class_terms, peer_epoch, stable_pairs
+from pc2_baseline.methods.pc2.peers import (
+    PairStatistics,
+    Pc2CommonSettings,
+    Pc2Peers,
+    PeerEpoch,
+    evaluate_pairs,
+)
+from pc2_baseline.methods.pc2.pseudo_caption import PseudoCaptions, find_pseudo_captions
+from pc2_baseline.methods.pc2.pseudo_class import CLASSIFIERS, Encoded, Pc2Network
+from pc2_baseline.modules.contrastive import info_nce
+from pc2_baseline.modules.coteaching import (
+    DIVISIONS,
+    NONE,
+    PEERS,
+    Rows,
+    batches_beside,
+    by_peer,
+    dividing_batches,
+    warm_up_batches,
+)
+from pc2_baseline.modules.division import Division, divide, require_clean
+from pc2_baseline.modules.learner import Step, prefixed, rate, under
+from pc2_baseline.modules.losses import (
+    robust_class_loss,
+    soft_margin,
+    triplet_hardest,
+    triplet_mean,
+)
+from pc2_baseline.networks.codes import ImageCodes
+from pc2_baseline.progress import bar
+from pc2_baseline.training.method import TRAINING, EpochOutputs, PairTraining, Sizes, State
+
+_HISTORY = "history"
+
+TARGET_SHARES = 0.4, 0.9
+"""Shares of consistent pairs that are aimed at, at the start and at the end of a training."""
+
+RATE = 0.3 * 0.2
+"""Step of the threshold for each unit of share that is missing."""
+
+
+class PcsrSettings(Pc2CommonSettings):
+    """PCSR (Liu et al., AAAI 2026): noisy pairs are refinable or ambiguous, by their history."""
+
+    name: Literal["pcsr"] = "pcsr"
+    classes: Annotated[int, Field(ge=2)] = Field(256, description="Pseudo-classes K.")
+    temperature: PositiveFloat = Field(
+        0.05, description="Temperature of the warm-up's InfoNCE, in units of similarity."
+    )
+    noisy_from_epoch: Annotated[int, Field(ge=0)] = Field(
+        25,
+        description="First epoch after the warm-up that trains on refinable pairs (noisy ones of a "
+        "consistent pseudo-class), with pseudo-captions.",
+    )
+    ambiguous_from_epoch: Annotated[int, Field(ge=0)] = Field(
+        40, description="First epoch after the warm-up that trains on ambiguous pairs, too."
+    )
+    consistency_threshold: Literal["tracked", "mean"] = Field(
+        "tracked",
+        description="Lead that a pair's most frequent pseudo-class must exceed: tracked, from the "
+        "mean after the warm-up in small steps towards a growing share of consistent pairs; or "
+        "the mean lead of each epoch.",
+    )
+    gce_power: Annotated[float, Field(gt=0, le=1)] = Field(
+        0.7,
+        description="Power q of the generalised cross-entropy of ambiguous pairs: near 0 the "
+        "cross-entropy, 1 the mean absolute error.",
+    )
+    ambiguous_captions: Literal["own", "pseudo"] = Field(
+        "own",
+        description="Captions that ambiguous images are matched with: their own, or "
+        "pseudo-captions as in the released code.",
+    )
+    lambda_ambiguous: NonNegativeFloat = Field(
+        1.0, description="Weight of the ambiguous pairs' loss."
+    )
+
+    @model_validator(mode="after")
+    def _has_classes(self) -> "PcsrSettings":
+        if not self.pseudo_classes:
+            raise ValueError("pcsr needs pseudo_classes: their history divides the noisy pairs")
+        return self
+
+
+class Pcsr(Pc2Peers):
+    """PC2's peers, which tell noisy pairs apart by how often their pseudo-class came again.
+
+    A noisy pair whose image is given one pseudo-class again and again is refinable: its image
+    learns from a pseudo-caption, as in PC2. The others are ambiguous: their images are matched with
+    soft margins and classified by a loss that forgives wrong classes. The warm-up is InfoNCE alone;
+    after it come three stages: clean pairs, refinable ones beside them, ambiguous ones, too.
+
+    Attributes:
+        histories: Pseudo-classes that each peer gave the pairs; as divisions they are crossed, so
+            that a peer trains on what the other calls refinable.
+
+    Source:
+        PCSR (Liu et al., AAAI 2026); what it does not say itself as in PC2 (Duan et al., ACM MM
+        2024). Formulas and stages as in the authors' code.
+
+    Differs:
+        The authors' code is a fork of that of PC2 and shares what departs from PC2's paper there
+        (see :class:`~pc2_baseline.methods.pc2.released.Pc2Released`); here these parts are as in
+        PC2's paper, and the losses of all kinds are one sum. In it, ambiguous images are matched
+        with pseudo-captions, too: ``ambiguous_captions = "pseudo"``.
+    """
+
+    method: PcsrSettings
+
+    section = PcsrSettings
+
+    def __init__(self, settings: Settings, sizes: Sizes, device: torch.device) -> None:
+        self.method = own_section(settings.method, PcsrSettings)
+        classifier = CLASSIFIERS[self.method.class_input]
+        super().__init__(settings, sizes, device, self.method, classifier)
+        self.histories = [ClassHistory(sizes.pairs, self.method.classes) for _ in PEERS]
+        self.robust_loss = partial(robust_class_loss, power=self.method.gce_power)
+
+    def fit_epoch(self, train: PairSet, epoch: int) -> dict[str, float]:
+        """Train both peers for one epoch, then divide the pairs anew: a history has all epochs."""
+        each = self.groups.for_each_peer
+        figures = each(lambda peer: self._learn(train, epoch, peer))
+        self.statistics = each(lambda peer: self.divide_pairs(train, epoch, peer))
+        self.share_banks()
+        states = each(lambda peer: self.histories[peer].state())
+        for history, state in zip(self.histories, states, strict=True):
+            history.load(state)
+        return by_peer([
+            own | self.summary(peer) | {"refinable": self._count_refinable(peer)}
+            for peer, own in enumerate(figures)
+        ])  # fmt: skip
+
+    def _count_refinable(self, peer: int) -> float:
+        is_noisy = ~self.statistics[peer].division.is_clean
+        return float(np.sum(is_noisy & self.histories[peer].is_consistent().numpy()))
+
+    def _learn(self, train: PairSet, epoch: int, peer: int) -> dict[str, float]:
+        """Train one peer for an epoch."""
+        self.begin(epoch, peer, rate(epoch, self.train.warmup_epochs, self.train.lr_drop_epoch))
+        learn = self._warm_up if epoch < self.train.warmup_epochs else self._co_teach
+        return learn(train, epoch, peer)
+
+    def _warm_up(self, train: PairSet, epoch: int, peer: int) -> dict[str, float]:
+        """Learn all pairs by InfoNCE alone: the pseudo-classifier does not learn yet."""
+        net, learner, name = self.nets[peer], self.learners[peer], PEERS[peer]
+        batches = warm_up_batches(len(train), self.train.batch, self.train.seed, epoch, peer)
+        losses = []
+        for number, rows in enumerate(bar(batches, f"warm-up {name}", len(batches))):
+            similarity = net.matching.score_batch(train.batch(rows))
+            loss = info_nce(similarity, self.method.temperature).mean()
+            losses.append(learner.step(loss, Step(epoch, number, name, rows)))
+        return {"loss": float(np.mean(losses))}
+
+    def _co_teach(self, train: PairSet, epoch: int, peer: int) -> dict[str, float]:
+        """Learn clean, refinable and ambiguous pairs, by the stage."""
+        since, name = epoch - self.train.warmup_epochs, PEERS[peer]
+        triplet = triplet_mean if since < self.method.mean_epochs else triplet_hardest
+        own = peer_epoch(self, train, peer, triplet)
+        require_clean(own.division)
+        batches = self._batches(own.division, epoch, peer)
+        losses = []
+        for number, rows in enumerate(bar(batches, f"co-teach {name}", len(batches))):
+            step = Step(epoch, number, name, np.concatenate(rows))
+            losses.append(self.training_step(own, rows, step))
+        loss, refined = np.mean(losses, axis=0).tolist()
+        return {"loss": loss, "loss_noisy": refined}
+
+    def _batches(self, division: Division, epoch: int, peer: int) -> list[tuple[Rows, ...]]:
+        """Cut the pairs into batches of clean, refinable and ambiguous ones, by the stage."""
+        since, train = epoch - self.train.warmup_epochs, self.train
+        refinable, ambiguous = self._noisy_kinds(division, peer)
+        if not self.method.pseudo_captions or since < self.method.noisy_from_epoch:
+            refinable = NONE
+        if since < self.method.ambiguous_from_epoch:
+            ambiguous = NONE
+        others = [refinable, ambiguous]
+        return batches_beside(division.clean, others, train.batch, train.seed, epoch, peer)
+
+    def _noisy_kinds(self, division: Division, peer: int) -> tuple[Rows, Rows]:
+        """Return the refinable and the ambiguous pairs: histories are crossed as divisions are."""
+        is_consistent = self.histories[1 - peer].is_consistent().numpy()[division.noisy]
+        return division.noisy[is_consistent], division.noisy[~is_consistent]
+
+    def training_step(
+        self, own: PeerEpoch, rows: tuple[Rows, ...], step: Step
+    ) -> tuple[float, float]:
+        """Take one step down the sum of the losses of all kinds, whose images are encoded together.
+
+        Args:
+            own: What the peer trains with.
+            rows: Clean, refinable and ambiguous pairs.
+            step: The step, for the message if it fails.
+
+        Returns:
+            The loss, and its refinable part.
+        """
+        method, net = self.method, own.net
+        clean, refinable, ambiguous = rows
+        whole = np.append(clean, ambiguous)
+        pairs, images, _ = net.encode_split(own.train, whole, refinable)
+        clean_pairs, ambiguous_pairs = pairs[: len(clean)], pairs[len(clean) :]
+        refined = unclear = torch.zeros((), device=self.device)
+        if len(refinable):
+            refined = self.noisy_loss(own, images, clean_pairs)
+        if len(ambiguous):
+            unclear = self.ambiguous_loss(own, ambiguous_pairs, clean_pairs, ambiguous)
+        step = replace(step, parts={"refinable": refined.item(), "ambiguous": unclear.item()})
+        loss = self.clean_loss(own, clean_pairs, clean)
+        loss = loss + method.lambda_noisy * refined + method.lambda_ambiguous * unclear
+        return own.learner.step(loss, step), refined.item()
+
+    def clean_loss(self, own: PeerEpoch, pairs: Encoded, rows: Rows) -> Float[Tensor, ""]:
+        """Sum the triplet losses of clean pairs, and add the class terms."""
+        return self._matching_loss(own, pairs, rows) + class_terms(own.net, pairs, self.method)
+
+    def ambiguous_loss(
+        self, own: PeerEpoch, pairs: Encoded, clean: Encoded, rows: Rows
+    ) -> Float[Tensor, ""]:
+        """Triplet loss with soft margins, and class terms with the generalised cross-entropy."""
+        if self.method.ambiguous_captions == "pseudo":
+            matching = self.noisy_loss(own, pairs.images, clean)
+        else:
+            matching = self._matching_loss(own, pairs, rows)
+        return matching + class_terms(own.net, pairs, self.method, self.robust_loss)
+
+    def _matching_loss(self, own: PeerEpoch, pairs: Encoded, rows: Rows) -> Float[Tensor, ""]:
+        """Sum the triplet losses of pairs, with soft margins by their correspondence."""
+        similarity = own.net.matching.score(pairs.images, pairs.captions)
+        return own.triplet(similarity, self.margins(own.clean_labels(rows))).sum()
+
+    def noisy_loss(self, own: PeerEpoch, noisy: ImageCodes, pairs: Encoded) -> Float[Tensor, ""]:
+        """Sum the triplet losses of noisy images with pseudo-captions from the clean batch."""
+        found = self.find(own.net, noisy, pairs)
+        used, column = torch.unique(found.chosen, return_inverse=True)
+        similarity = own.net.matching.score(noisy, pairs.captions[used])[:, column]
+        costs = own.triplet(similarity, self.margins(found.correspondence), found.negatives)
+        return costs[found.correspondence >= self.method.mismatch_threshold].sum()
+
+    def margins(self, correspondence: Float[Tensor, " batch"]) -> Float[Tensor, " batch"]:
+        """Return soft margins."""
+        return soft_margin(correspondence, self.method.margin, self.method.margin_base)
+
+    def find(self, net: Pc2Network, noisy: ImageCodes, pairs: Encoded) -> PseudoCaptions:
+        """Choose a pair of the clean batch for each noisy image."""
+        if self.method.search_by == "embedding":
+            return find_pseudo_captions(noisy.pooled.detach(), pairs.images.pooled.detach())
+        asked, keys = (net.predict(codes).detach() for codes in (noisy, pairs.images))
+        return find_pseudo_captions(asked, keys)
+
+    def divide_pairs(self, train: PairSet, epoch: int, peer: int) -> PairStatistics:
+        """Evaluate all pairs once with a peer, divide them, and add to its bank and history."""
+        method, seed, bank = self.method, self.train.seed, self.banks[peer]
+        batches = dividing_batches(len(train), method.division_batch, seed)
+        title = f"divide {PEERS[peer]}"
+        losses, predictions = evaluate_pairs(self.nets[peer], train, batches, method.margin, title)
+        moved = np.zeros_like(losses)
+        divergence = oscillation(bank.predictions, predictions)
+        moved[bank.written.numpy()] = divergence[bank.written].numpy()
+        bank.write(predictions)
+        self._follow_classes(epoch, peer)
+        stable = stable_pairs(moved, method, seed)
+        return PairStatistics(losses, divide(losses, seed), moved, *stable)
+
+    def _follow_classes(self, epoch: int, peer: int) -> None:
+        """Add a peer's predictions to its history, and move the threshold."""
+        history = self.histories[peer]
+        history.add(self.banks[peer].predictions)
+        tracked = self.method.consistency_threshold == "tracked"
+        if not tracked or epoch < self.train.warmup_epochs:
+            history.start_threshold()
+        if tracked:
+            history.track_threshold((epoch + 1) / self.train.total_epochs)
+
+    def state_dict(self) -> State:
+        """Return networks, statistics, banks, histories and optimisers of both peers."""
+        state = super().state_dict()
+        for name, history in zip(PEERS, self.histories, strict=True):
+            state[TRAINING] |= prefixed(f"{name}.{_HISTORY}", history.state())
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Mapping[str, Tensor]]) -> None:
+        """Load a state, or its networks alone."""
+        super().load_state_dict(state)
+        if TRAINING in state:
+            for name, history in zip(PEERS, self.histories, strict=True):
+                history.load(under(state[TRAINING], f"{name}.{_HISTORY}"))
+
+    def epoch_outputs(self) -> EpochOutputs:
+        """Return both peers' statistics and which pairs are consistent, for ``divisions/``."""
+        outputs = super().epoch_outputs()
+        if not outputs:
+            return outputs
+        consistent = {
+            f"{name}.is_consistent": history.is_consistent()
+            for name, history in zip(PEERS, self.histories, strict=True)
+        }
+        return {DIVISIONS: {**outputs[DIVISIONS], **consistent}}
+
+    @torch.no_grad()
+    def explain_pairs(
+        self, train: PairSet, rows: Rows, outputs: EpochOutputs
+    ) -> list[PairTraining]:
+        """Tell how each peer would train with some pairs, once all kinds are learned.
+
+        Args:
+            train: The training split.
+            rows: The pairs.
+            outputs: What :meth:`epoch_outputs` returned; statistics are these from then on.
+        """
+        kept, told = outputs[DIVISIONS], []
+        self.load_statistics(kept)
+        for peer, name in enumerate(PEERS):
+            own = peer_epoch(self, train, peer, triplet_hardest)
+            own.net.eval()
+            kinds = self._kinds(
+                own.division, kept[f"{PEERS[1 - peer]}.is_consistent"].numpy(), rows
+            )
+            told += explain(own, name, kinds, self.margins, partial(self._search, own, peer))
+        return told
+
+    def _kinds(
+        self, division: Division, is_consistent: Bool[np.ndarray, " pairs"], rows: Rows
+    ) -> list[Kind]:
+        """Say how some pairs are learned: clean, refinable and ambiguous ones."""
+        method = self.method
+        clean, noisy = among(division.clean, rows), among(division.noisy, rows)
+        weight = method.lambda_noisy if method.pseudo_captions else 0.0
+        pseudo = method.ambiguous_captions == "pseudo"
+        return [
+            Kind("clean", clean, 1.0),
+            Kind("refinable", noisy[is_consistent[noisy]], weight, method.pseudo_captions),
+            Kind("ambiguous", noisy[~is_consistent[noisy]], method.lambda_ambiguous, pseudo),
+        ]
+
+    def _search(self, own: PeerEpoch, peer: int, noisy: Rows) -> Searched:
+        """Find the pseudo-captions of noisy pairs in the first clean batch of an epoch."""
+        clean, *_ = self._batches(own.division, self.train.warmup_epochs, peer)[0]
+        pairs, images, _ = own.net.encode_split(own.train, clean, noisy)
+        found = self.find(own.net, images, pairs)
+        is_counted = found.correspondence >= self.method.mismatch_threshold
+        return Searched(found, clean, self.margins(found.correspondence), is_counted)
+
+
+class ClassHistory:
+    """Count how often one network gave each pair each pseudo-class.
+
+    Args:
+        pairs: Pairs of the training split.
+        classes: Number of pseudo-classes.
+
+    Attributes:
+        counts: Counts of each pair, by pair_index.
+        threshold: Lead from which on, exclusively, a pair is consistent.
+
+    Source:
+        PCSR (Liu et al., AAAI 2026): the pseudo-label consistency score, as in the authors' code.
+
+    Differs:
+        The authors' code counts every training step of the warm-up once and every dividing pass
+        twice; here each dividing pass counts once.
+    """
+
+    def __init__(self, pairs: int, classes: int) -> None:
+        self.counts = torch.zeros(pairs, classes, dtype=torch.int16)
+        self.threshold = torch.zeros((), dtype=torch.float64)
+
+    def add(self, predictions: Float[Tensor, "pairs classes"]) -> None:
+        """Count each pair's likeliest pseudo-class once more."""
+        self.counts[torch.arange(len(predictions)), predictions.argmax(1).cpu()] += 1
+
+    def lead(self) -> Int[Tensor, " pairs"]:
+        """Return by how many counts each pair's most frequent class leads the second."""
+        first, second = self.counts.topk(2, dim=1).values.unbind(1)
+        return first - second
+
+    def is_consistent(self) -> Bool[Tensor, " pairs"]:
+        """Return which pairs have a lead above the threshold."""
+        return self.lead() > self.threshold
+
+    def start_threshold(self) -> None:
+        """Set the threshold to the mean lead."""
+        self.threshold = self.lead().double().mean()
+
+    def track_threshold(self, progress: float) -> None:
+        r"""Move the threshold towards the share of consistent pairs that is aimed at.
+
+        .. math:: \tau \leftarrow \tau - 0.06\,(\lambda^* - \lambda)
+
+        The share aimed at, :math:`\lambda^*`, grows from 0.4 to 0.9; :math:`\lambda` is the share
+        of pairs above the threshold now.
+
+        Args:
+            progress: Part of the training that is over, in [0, 1].
+        """
+        first, last = TARGET_SHARES
+        missing = first + (last - first) * progress - float(self.is_consistent().double().mean())
+        self.threshold = self.threshold - RATE * missing
+
+    def state(self) -> dict[str, Tensor]:
+        """Return counts and threshold, as stored."""
+        return {"counts": self.counts.clone(), "threshold": self.threshold.clone()}
+
+    def load(self, state: dict[str, Tensor]) -> None:
+        """Load what :meth:`state` returned."""
+        self.counts, self.threshold = state["counts"].clone(), state["threshold"].clone()

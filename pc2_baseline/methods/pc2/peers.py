@@ -1,0 +1,205 @@
+"""What PC2, its released code and PCSR share: two peers with banks, and their statistics."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Annotated, Literal
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from pydantic import Field, NonNegativeFloat, PositiveInt, model_validator
+from torch import Tensor
+
+from pc2_baseline.config import Settings
+from pc2_baseline.data.pairs import PairSet
+from pc2_baseline.method_section import CoTeachingSettings, Share
+from pc2_baseline.methods.pc2.bank import PredictionBank
+from pc2_baseline.methods.pc2.pseudo_class import Classifier, Pc2Network, make_pc2_network
+from pc2_baseline.methods.peers import CoTaught
+from pc2_baseline.modules.coteaching import PEERS, DividedPairs, Rows, Triplet
+from pc2_baseline.modules.division import Division
+from pc2_baseline.modules.learner import Learner
+from pc2_baseline.modules.losses import triplet_mean
+from pc2_baseline.process_groups import ProcessGroup
+from pc2_baseline.progress import bar
+from pc2_baseline.training.method import TRAINING, Sizes, State
+
+
+class PseudoClassSettings(CoTeachingSettings):
+    """Settings of all methods that learn pseudo-classes."""
+
+    classes: Annotated[int, Field(ge=2)] = Field(128, description="Pseudo-classes K.")
+    class_hidden: PositiveInt = Field(256, description="Hidden width of the pseudo-classifier.")
+    lambda_entropy: NonNegativeFloat = Field(
+        10.0, description="Weight of the entropy that spreads predictions over the classes."
+    )
+
+
+class Pc2CommonSettings(PseudoClassSettings):
+    """Settings shared by PC2 and PCSR: the parts of the paper, each of which can be left out."""
+
+    pseudo_classes: bool = Field(
+        default=True, description="Learn pseudo-classes (P-Cls); without, search by embedding."
+    )
+    class_input: Literal["slots", "pooled"] = Field(
+        "slots",
+        description="What is classified: 36 vectors in their order, or the attention-pooled one.",
+    )
+    relative_targets: bool = Field(
+        default=False,
+        description="Choose a caption's pseudo-class against the mean of its batch.",
+    )
+    rectify: bool = Field(default=True, description="Rectify clean margins by oscillation (CR).")
+    oscillation_threshold: Share = Field(
+        0.5, description="Tau: stable posterior from which a clean pair is rectified."
+    )
+    pseudo_captions: bool = Field(
+        default=True, description="Train on noisy pairs' pseudo-captions (P-Cap)."
+    )
+    search_by: Literal["prediction", "embedding"] = Field(
+        "prediction",
+        description="A pseudo-caption's clean image is the one with the most similar pseudo-class "
+        "prediction, or pooled embedding.",
+    )
+    mismatch_threshold: Share = Field(
+        0.0, description="Noisy pairs below this cosine are left out (PC2*: 0.5); 0: none."
+    )
+    lambda_noisy: NonNegativeFloat = Field(
+        1.0,
+        description="Weight of the noisy pairs' loss. At 1 pseudo-captions undo the division of a "
+        "small release; 0.1 does not.",
+    )
+    lambda_pseudo: NonNegativeFloat = Field(1.0, description="Weight of the pseudo-class loss.")
+
+    @model_validator(mode="after")
+    def _parts_fit_together(self) -> "Pc2CommonSettings":
+        if not self.pseudo_classes and self.rectify:
+            raise ValueError("rectify needs pseudo_classes: predictions are what oscillates")
+        if not self.pseudo_classes and self.pseudo_captions and self.search_by != "embedding":
+            raise ValueError('pseudo_captions without pseudo_classes need search_by = "embedding"')
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class PairStatistics(DividedPairs):
+    """What one peer of PC2 computes for all training pairs at the end of an epoch.
+
+    Attributes:
+        oscillation: How far the peer's pseudo-prediction moved; zeros in the first epoch.
+        stable_prob: Posterior of little oscillation; zeros where it cannot be estimated.
+        is_stable: Pairs whose margin is rectified by it.
+    """
+
+    oscillation: Float[np.ndarray, " pairs"]
+    stable_prob: Float[np.ndarray, " pairs"]
+    is_stable: Bool[np.ndarray, " pairs"]
+
+
+@dataclass(frozen=True)
+class PeerEpoch:
+    """What one peer trains with in one epoch after the warm-up.
+
+    Attributes:
+        train: The training split.
+        net: Network of the peer.
+        learner: Takes its steps.
+        bank: Its predictions.
+        triplet: Triplet loss of the epoch.
+        division: Division of the *other* peer.
+        correspondence: Correspondence of each pair, for the margins of clean ones.
+    """
+
+    train: PairSet
+    net: Pc2Network
+    learner: Learner
+    bank: PredictionBank
+    triplet: Triplet
+    division: Division
+    correspondence: Float[np.ndarray, " pairs"]
+
+    def clean_labels(self, rows: Rows) -> Float[Tensor, " rows"]:
+        """Return the correspondence of some pairs, on the device of the batches."""
+        return torch.from_numpy(self.correspondence[rows]).float().to(self.train.device)
+
+    @cached_property
+    def clean_predictions(self) -> Float[Tensor, "clean classes"]:
+        """The bank's predictions of the clean pairs, on the device of the batches."""
+        return self.bank.predictions[self.division.clean].to(self.train.device)
+
+
+class Pc2Peers(CoTaught[Pc2Network, PairStatistics]):
+    """Two peers, each with a pseudo-classifier and a prediction bank."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        sizes: Sizes,
+        device: torch.device,
+        method: PseudoClassSettings,
+        classifier: type[Classifier],
+    ) -> None:
+        def make(group: ProcessGroup) -> Pc2Network:
+            width = method.class_hidden, method.classes
+            return make_pc2_network(settings.model, sizes, group, classifier, width)
+
+        super().__init__(settings, device, make, PairStatistics)
+        self.banks = [PredictionBank(sizes.pairs, method.classes) for _ in PEERS]
+
+    def share_banks(self) -> None:
+        """Share both peers' predictions with all processes."""
+        predictions = self.groups.for_each_peer(lambda peer: self.banks[peer].predictions)
+        for bank, held in zip(self.banks, predictions, strict=True):
+            bank.write(held)
+
+    def summary(self, peer: int) -> dict[str, float]:
+        """Return figures of a peer's statistics and predictions, for the log."""
+        own, classes = self.statistics[peer], self.banks[peer].predictions.argmax(1)
+        return {
+            **own.summary(),
+            "oscillation": float(own.oscillation.mean()),
+            "classes_used": float(len(torch.unique(classes))),
+        }
+
+    def state_dict(self) -> State:
+        """Return networks, statistics, banks and optimisers of both peers."""
+        state = super().state_dict()
+        for peer, bank in zip(PEERS, self.banks, strict=True):
+            state[TRAINING][f"{peer}.bank"] = bank.predictions
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Mapping[str, Tensor]]) -> None:
+        """Load a state, or its networks alone."""
+        super().load_state_dict(state)
+        if TRAINING in state:
+            for peer, bank in zip(PEERS, self.banks, strict=True):
+                bank.write(state[TRAINING][f"{peer}.bank"])
+
+
+@torch.no_grad()
+def evaluate_pairs(
+    net: Pc2Network, train: PairSet, batches: Sequence[Rows], margin: float, title: str
+) -> tuple[Float[np.ndarray, " pairs"], Float[Tensor, "pairs classes"]]:
+    """Evaluate each pair once, in evaluation mode.
+
+    Args:
+        net: The network that judges.
+        train: The training split.
+        batches: All pairs; each is compared with those of its batch.
+        margin: Margin of the losses.
+        title: Text of the progress bar.
+
+    Returns:
+        Mean-negative triplet losses, and the images' pseudo-class predictions on the CPU, both by
+        pair_index.
+    """
+    net.eval()
+    losses = np.zeros(len(train), dtype=np.float32)
+    predictions = torch.zeros(len(train), net.classes)
+    for rows in bar(batches, title, len(batches)):
+        pairs = net.encode(train.batch(rows))
+        similarity = net.matching.score(pairs.images, pairs.captions)
+        margins = similarity.new_full((len(rows),), margin, dtype=torch.float32)
+        losses[rows] = triplet_mean(similarity, margins).cpu().numpy()
+        predictions[rows] = net.predict(pairs.images).cpu()
+    return losses, predictions

@@ -1,0 +1,70 @@
+"""Pseudo-captions: which clean caption stands in for a noisy pair's, and how well it fits."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from pc2_baseline.methods.pc2.peers import PeerEpoch
+from pc2_baseline.networks.codes import CaptionCodes, ImageCodes
+from pc2_baseline.networks.fused import unit
+
+
+@dataclass(frozen=True, slots=True)
+class PseudoCaptions:
+    """The clean captions that stand in for those of noisy pairs.
+
+    Attributes:
+        chosen: Row of the clean pairs searched, for each noisy pair.
+        correspondence: Cosine of the two, in [0, 1].
+    """
+
+    chosen: Int[Tensor, " noisy"]
+    correspondence: Float[Tensor, " noisy"]
+
+    @property
+    def negatives(self) -> Bool[Tensor, "noisy noisy"]:
+        """Pairs of noisy rows whose pseudo-captions differ: only they are negatives."""
+        return self.chosen[:, None] != self.chosen[None]
+
+
+def find_pseudo_captions(
+    noisy: Float[Tensor, "noisy width"], clean: Float[Tensor, "clean width"]
+) -> PseudoCaptions:
+    """Choose for each noisy image the most similar clean pair, by cosine.
+
+    Args:
+        noisy: Pseudo-class predictions, or pooled embeddings, of the noisy images. Detached, they
+            let no gradient through the correspondence.
+        clean: The same of the clean images.
+
+    Source:
+        PC2 (Duan et al., ACM MM 2024), section 3.3.
+    """
+    cosine = unit(noisy) @ unit(clean).T
+    best, chosen = cosine.max(1)
+    return PseudoCaptions(chosen, best.clamp(0.0, 1.0))
+
+
+def find_in_clean_set(own: PeerEpoch, noisy: ImageCodes) -> PseudoCaptions:
+    """Choose for each noisy image the clean pair of the most similar prediction, by the bank."""
+    return find_pseudo_captions(own.net.predict(noisy).detach(), own.clean_predictions)
+
+
+def search_clean_set(
+    own: PeerEpoch, noisy: ImageCodes
+) -> tuple[Float[Tensor, " noisy"], Int[Tensor, " noisy"], CaptionCodes]:
+    """Find a caption among all clean pairs for each noisy image.
+
+    Returns:
+        Its cosine, its row of the clean pairs, and each caption that was chosen, encoded once, in
+        their order.
+
+    Source:
+        Not in PC2, which names it as future work.
+    """
+    found = find_in_clean_set(own, noisy)
+    rows = own.division.clean[torch.unique(found.chosen).cpu().numpy()]
+    captions = own.net.matching.encode_captions(*own.train.caption_batch(rows))
+    return found.correspondence, found.chosen, captions

@@ -1,0 +1,302 @@
+"""PC2 as its authors' released code learns, defects that change behaviour included."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Annotated, Literal, cast
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn import functional
+
+from now_builder.formats.features import REGIONS
+from pc2_baseline.config import Settings
+from pc2_baseline.data.pairs import PairSet, cut_full
+from pc2_baseline.method_section import own_section
+from pc2_baseline.methods.pc2.bank import oscillation
+from pc2_baseline.methods.pc2.explain import Kind, Searched, among, explain
+from pc2_baseline.methods.pc2.paper import peer_epoch
+from pc2_baseline.methods.pc2.peers import (
+    PairStatistics,
+    Pc2Peers,
+    PeerEpoch,
+    PseudoClassSettings,
+    evaluate_pairs,
+)
+from pc2_baseline.methods.pc2.pseudo_caption import find_pseudo_captions
+from pc2_baseline.methods.pc2.pseudo_class import Encoded, FlatClassifier, Pc2Network
+from pc2_baseline.modules.coteaching import (
+    DIVISIONS,
+    NONE,
+    PEERS,
+    Rows,
+    by_peer,
+    dividing_batches,
+    full_batches,
+    warm_up_batches,
+)
+from pc2_baseline.modules.division import THRESHOLD, Division, divide, require_clean
+from pc2_baseline.modules.learner import Step, stepped_rate
+from pc2_baseline.modules.losses import (
+    likeliest,
+    own_entropy,
+    pseudo_class_loss,
+    soft_margin,
+    triplet_hardest,
+    triplet_mean,
+)
+from pc2_baseline.networks.codes import CaptionCodes, word_mask
+from pc2_baseline.networks.text import CaptionEncoder
+from pc2_baseline.progress import bar
+from pc2_baseline.training.method import EpochOutputs, PairTraining, Sizes
+
+ZERO_BELOW = 0.5
+"""Cosine below which a noisy pair's margin is 0: ``--p_threshold`` of the released code."""
+
+
+class Pc2ReleasedSettings(PseudoClassSettings):
+    """PC2 as its released code departs from the paper."""
+
+    name: Literal["pc2-released"] = "pc2-released"
+    noisy_from_epoch: Annotated[int, Field(ge=0)] = Field(
+        25, description="First epoch after the warm-up that trains on noisy pairs."
+    )
+
+
+class Pc2Released(Pc2Peers):
+    """Two co-taught peers that learn as the released code of PC2 does.
+
+    Source:
+        The released code of PC2 (Duan et al., ACM MM 2024).
+
+    Differs:
+        ``docs/departures.md`` lists what departs from the paper, and what is not copied.
+    """
+
+    section = Pc2ReleasedSettings
+
+    def __init__(self, settings: Settings, sizes: Sizes, device: torch.device) -> None:
+        self.method = own_section(settings.method, Pc2ReleasedSettings)
+        super().__init__(settings, sizes, device, self.method, PaddedClassifier)
+
+    def fit_epoch(self, train: PairSet, epoch: int) -> dict[str, float]:
+        """Train both peers for one epoch, then let each divide the pairs for the other."""
+        each = self.groups.for_each_peer
+        figures = each(lambda peer: self._learn(train, epoch, peer))
+        judged = self.train.judges(epoch)  # the bank is the warm-up's own, whatever is divided
+        if judged:
+            self.statistics = each(lambda peer: self.divide_pairs(train, epoch, peer))
+        self.share_banks()
+        if judged:
+            figures = [own | self.summary(peer) for peer, own in enumerate(figures)]
+        return by_peer(figures)
+
+    def _learn(self, train: PairSet, epoch: int, peer: int) -> dict[str, float]:
+        """Train one peer for an epoch; after the warm-up the optimiser starts anew."""
+        since = epoch - self.train.warmup_epochs
+        if since == 0:
+            self.learners[peer].restart()
+        self.begin(epoch, peer, stepped_rate(max(0, since), self.train.lr_drop_epoch, 0.1))
+        learn = self._warm_up if since < 0 else self._co_teach
+        return learn(train, epoch, peer)
+
+    def _warm_up(self, train: PairSet, epoch: int, peer: int) -> dict[str, float]:
+        """Learn all pairs with mean negatives, and write the bank in training mode."""
+        net, learner, name = self.nets[peer], self.learners[peer], PEERS[peer]
+        size, seed = self.train.batch, self.train.seed
+        batches = warm_up_batches(len(train), size, seed, epoch, peer, cut_full)
+        batches = [rows for rows in batches if len(rows) > 1]  # one breaks batch normalisation
+        losses = []
+        for number, rows in enumerate(bar(batches, f"warm-up {name}", len(batches))):
+            pairs = net.encode(train.batch(rows))
+            self.banks[peer].write_rows(rows, net.predict(pairs.images))
+            similarity = net.matching.score(pairs.images, pairs.captions)
+            margins = torch.full((len(rows),), self.method.margin, device=self.device)
+            loss = triplet_mean(similarity, margins).sum() + self._class_terms(net, pairs)
+            losses.append(learner.step(loss, Step(epoch, number, name, rows)))
+        return {"loss": float(np.mean(losses))}
+
+    def _co_teach(self, train: PairSet, epoch: int, peer: int) -> dict[str, float]:
+        """Take a step on each clean batch, and one on a noisy batch once it is time."""
+        since, name = epoch - self.train.warmup_epochs, PEERS[peer]
+        triplet = triplet_mean if since < self.method.mean_epochs else triplet_hardest
+        own = peer_epoch(self, train, peer, triplet)
+        require_clean(own.division)
+        batches = self._batches(own.division, epoch, peer)
+        losses = []
+        for number, (clean, noisy) in enumerate(bar(batches, f"co-teach {name}", len(batches))):
+            rows = noisy if since >= self.method.noisy_from_epoch else NONE
+            step = Step(epoch, number, name, np.append(clean, rows))
+            losses.append((
+                self._clean_step(own, clean, step),
+                self._noisy_step(own, clean, rows, step) if len(rows) else 0.0,
+            ))  # fmt: skip
+        loss, noisy_loss = np.mean(losses, axis=0).tolist()
+        return {"loss": loss, "loss_noisy": noisy_loss}
+
+    def _batches(self, division: Division, epoch: int, peer: int) -> Sequence[tuple[Rows, ...]]:
+        """Cut an epoch's pairs into full batches, which end before one with a single pair.
+
+        An epoch that would end before it began takes one step, on clean pairs.
+        """
+        size = self.train.batch
+        batches = full_batches(division, size, self.train.seed, epoch, peer)
+        return batches or [(division.clean[:size], NONE)]
+
+    def _clean_step(self, own: PeerEpoch, clean: Rows, step: Step) -> float:
+        """Take a step on clean pairs, the margins broadcast along the images both ways."""
+        pairs = own.net.encode(own.train.batch(clean))
+        similarity = own.net.matching.score(pairs.images, pairs.captions)
+        margins = soft_margin(own.clean_labels(clean), self.method.margin, self.method.margin_base)
+        loss = own.triplet(similarity, margins, None, "image").sum()
+        return own.learner.step(loss + self._class_terms(own.net, pairs), step)
+
+    def _noisy_step(self, own: PeerEpoch, clean: Rows, noisy: Rows, step: Step) -> float:
+        """Take a step on noisy images with pseudo-captions, and write the bank.
+
+        The gradient goes through the cosines into the margins, which are broadcast along the
+        captions both ways; images with one pseudo-caption are negatives of each other. The bank is
+        written by position in the subset of noisy, then of clean pairs.
+        """
+        net, batch = own.net, own.train.batch(noisy)
+        with uncounted(net):
+            pairs = net.encode(own.train.batch(clean))
+        images = net.matching.encode_images(batch.regions)
+        found = find_pseudo_captions(net.predict(images), net.predict(pairs.images))
+        captions = refit(net, pairs.captions, int(batch.lengths.max()))
+        used, column = torch.unique(found.chosen, return_inverse=True)
+        similarity = net.matching.score(images, captions[used])[:, column]
+        margins = self.noisy_margins(found.correspondence)
+        loss = own.triplet(similarity, margins, None, "caption").sum()
+        with torch.no_grad():
+            for subset, rows, codes in (
+                (own.division.noisy, noisy, images), (own.division.clean, clean, pairs.images)
+            ):  # fmt: skip
+                own.bank.write_rows(np.searchsorted(subset, rows), net.predict(codes))
+        return own.learner.step(loss, step)
+
+    def noisy_margins(self, cosines: Float[Tensor, " noisy"]) -> Float[Tensor, " noisy"]:
+        """Return the margins of noisy pairs; 0 for low cosines, whose hinges act all the same."""
+        kept = cosines.masked_fill(cosines < ZERO_BELOW, 0.0)
+        return soft_margin(kept, self.method.margin, self.method.margin_base)
+
+    def _class_terms(self, net: Pc2Network, pairs: Encoded) -> Float[Tensor, ""]:
+        """Return the pseudo-class loss less the weighted entropy of each image's prediction."""
+        images, captions = net.classify(pairs.images), net.classify(pairs.captions)
+        loss = pseudo_class_loss(images, likeliest(captions))
+        return loss - self.method.lambda_entropy * own_entropy(images)
+
+    def divide_pairs(self, train: PairSet, epoch: int, peer: int) -> PairStatistics:
+        """Evaluate all pairs once with a peer, in an order of the epoch's own, and divide them.
+
+        The oscillation is the divergence of the bank from the new predictions; stable pairs are
+        those that a division by it calls clean. The bank is not written.
+        """
+        method, seed, bank = self.method, self.train.seed, self.banks[peer]
+        batches = dividing_batches(
+            len(train), method.division_batch, seed, epoch, into_batches=cut_full
+        )
+        title = f"divide {PEERS[peer]}"
+        losses, predictions = evaluate_pairs(self.nets[peer], train, batches, method.margin, title)
+        moved = np.zeros_like(losses)
+        divergence = oscillation(predictions, bank.predictions)
+        moved[bank.written.numpy()] = divergence[bank.written].numpy()
+        stable_prob, is_stable = np.zeros(len(moved)), np.zeros(len(moved), dtype=bool)
+        if np.ptp(moved) > 1e-12:
+            stable = divide(moved, seed)
+            stable_prob = stable.clean_prob
+            is_stable = stable.is_clean & bool((stable_prob > THRESHOLD).any())
+        return PairStatistics(losses, divide(losses, seed), moved, stable_prob, is_stable)
+
+    @torch.no_grad()
+    def explain_pairs(
+        self, train: PairSet, rows: Rows, outputs: EpochOutputs
+    ) -> list[PairTraining]:
+        """Tell how each peer would train with some pairs, in the first epoch after the warm-up.
+
+        Args:
+            train: The training split.
+            rows: The pairs.
+            outputs: What :meth:`epoch_outputs` returned; statistics are these from then on.
+        """
+        self.load_statistics(outputs[DIVISIONS])
+        told = []
+        for peer, name in enumerate(PEERS):
+            own = peer_epoch(self, train, peer, triplet_hardest)
+            own.net.eval()
+            clean, noisy = (among(part, rows) for part in (own.division.clean, own.division.noisy))
+            kinds = [Kind("clean", clean, 1.0), Kind("noisy", noisy, 1.0, by_pseudo_captions=True)]
+            margins = partial(soft_margin, margin=self.method.margin, base=self.method.margin_base)
+            told += explain(own, name, kinds, margins, partial(self._search, own, peer))
+        return told
+
+    def _search(self, own: PeerEpoch, peer: int, noisy: Rows) -> Searched:
+        """Find the pseudo-captions of noisy pairs in the first clean batch."""
+        clean, *_ = self._batches(own.division, self.train.warmup_epochs, peer)[0]
+        pairs, images, _ = own.net.encode_split(own.train, clean, noisy)
+        found = find_pseudo_captions(own.net.predict(images), own.net.predict(pairs.images))
+        every = torch.ones_like(found.chosen, dtype=torch.bool)
+        return Searched(found, clean, self.noisy_margins(found.correspondence), every)
+
+
+class PaddedClassifier(FlatClassifier):
+    """Classify a caption's words together with the padding of its batch, resampled to 36.
+
+    A caption's class then depends on the longest caption of its batch.
+
+    Source:
+        The authors' code of PC2.
+    """
+
+    def lay(self, captions: CaptionCodes) -> Float[Tensor, "captions 36 dim"]:
+        """Resample words and padding alike."""
+        return resampled(captions.words[:, : int(captions.lengths.max())], REGIONS)
+
+
+def resampled(
+    words: Float[Tensor, "captions words dim"], size: int
+) -> Float[Tensor, "captions size dim"]:
+    """Interpolate padded captions linearly to fewer places, or centre them in zeros.
+
+    Args:
+        words: Words and padding.
+        size: Number of places.
+
+    Source:
+        The authors' code of PC2, for the classifier and for pseudo-captions.
+    """
+    have = words.shape[1]
+    if have > size:
+        # as interpolate(mode="linear") does, whose gradient CUDA cannot repeat bit for bit
+        slots = torch.arange(size, device=words.device, dtype=words.dtype)
+        place = ((slots + 0.5) * (have / size) - 0.5).clamp(min=0)
+        left = place.long()
+        share = (place - left)[:, None]
+        return words[:, left] * (1 - share) + words[:, (left + 1).clamp(max=have - 1)] * share
+    front = (size - have) // 2
+    return functional.pad(words, (0, 0, front, size - have - front))
+
+
+def refit(net: Pc2Network, captions: CaptionCodes, words: int) -> CaptionCodes:
+    """Resample padded captions to so many words and keep their lengths, which no longer agree."""
+    lengths = captions.lengths.clamp(max=words)
+    laid = resampled(captions.words[:, : int(captions.lengths.max())], words)
+    laid = laid * word_mask(lengths, words, laid.device)[..., None]
+    encoder = cast(CaptionEncoder, net.matching.captions)
+    return CaptionCodes(laid, encoder.pool(laid, lengths), lengths)
+
+
+@contextmanager
+def uncounted(net: nn.Module) -> Iterator[None]:
+    """Let batch normalisation leave its running statistics as they are, in training mode too."""
+    norms = [module for module in net.modules() if isinstance(module, nn.BatchNorm1d)]
+    for norm in norms:
+        norm.track_running_stats = False
+    try:
+        yield
+    finally:
+        for norm in norms:
+            norm.track_running_stats = True

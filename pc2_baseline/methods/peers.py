@@ -1,0 +1,162 @@
+"""What methods of several networks keep: the networks, their optimisers, and their statistics."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Generic, TypeVar, cast
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from pc2_baseline.config import Settings
+from pc2_baseline.data.pairs import PairSet
+from pc2_baseline.methods.networks import make_learner
+from pc2_baseline.modules.coteaching import (
+    DIVISIONS,
+    PEERS,
+    DividedPairs,
+    pack_statistics,
+    read_statistics,
+)
+from pc2_baseline.modules.learner import peer_states, prefixed, under
+from pc2_baseline.modules.retrieval import ensemble, similarity_matrix
+from pc2_baseline.modules.seeds import seed_torch
+from pc2_baseline.networks.network import MatchingNetwork
+from pc2_baseline.process_groups import ProcessGroup, join_process_groups
+from pc2_baseline.training.method import NETWORKS, STATISTICS, TRAINING, EpochOutputs, State
+
+Net = TypeVar("Net", bound=nn.Module)
+Divided = TypeVar("Divided", bound=DividedPairs)
+
+
+class Peers(Generic[Net]):
+    """Networks with their optimisers, side by side; it does not say how they learn.
+
+    Args:
+        names: Name of each peer, in messages and checkpoints.
+        settings: Settings of the run.
+        device: Device of the networks.
+        make: Draws a peer's network, for the ranks that train it.
+
+    Attributes:
+        groups: The processes that train each peer.
+        matching: The part of each network that encodes and scores; the network itself if it does
+            nothing else.
+    """
+
+    optimiser = ""
+    """Part of the names that an optimiser has in a checkpoint, after the peer's."""
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        settings: Settings,
+        device: torch.device,
+        make: Callable[[ProcessGroup], Net],
+    ) -> None:
+        self.peers = list(names)
+        self.ensemble_size = len(self.peers)
+        self.train = settings.train
+        self.device = device
+        self.groups = join_process_groups(len(self.peers))
+        self.nets: list[Net] = []
+        for peer, group in enumerate(self.groups.groups):
+            seed_torch(self.train.seed, peer)
+            self.nets.append(make(group).to(device))
+        self.matching = [_matching_part(net) for net in self.nets]
+        self.learners = [
+            make_learner(net, matching, self.train)
+            for net, matching in zip(self.nets, self.matching, strict=True)
+        ]
+
+    def begin(self, epoch: int, peer: int, rate: float) -> None:
+        """Prepare a peer's epoch: the rate, training mode, and random draws of its own.
+
+        Args:
+            epoch: From 0.
+            peer: The peer.
+            rate: Factor of the learning rate.
+        """
+        seed_torch(self.train.seed, len(self.peers) + peer, epoch)
+        self.learners[peer].set_rate(rate)
+        self.nets[peer].train()
+
+    def similarity(self, split: PairSet) -> Float[np.ndarray, "images captions"]:
+        """Average the peers' similarity matrices."""
+        return ensemble(self.similarities(split))
+
+    def similarities(self, split: PairSet) -> list[Float[np.ndarray, "images captions"]]:
+        """Score a split with each peer."""
+        return self.groups.for_each_peer(lambda peer: similarity_matrix(self.matching[peer], split))
+
+    def state_dict(self) -> State:
+        """Return the networks and the optimisers of all peers."""
+        state: State = {NETWORKS: {}, TRAINING: {}}
+        own = peer_states(self.learners, self.groups)
+        for peer, (network, optimiser) in zip(self.peers, own, strict=True):
+            state[NETWORKS] |= prefixed(peer, network)
+            state[TRAINING] |= prefixed(f"{peer}{self.optimiser}", optimiser)
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Mapping[str, Tensor]]) -> None:
+        """Load networks, and optimisers if they are there."""
+        for peer, learner in zip(self.peers, self.learners, strict=True):
+            learner.load_network(under(state[NETWORKS], peer))
+            if TRAINING in state:
+                learner.load_optimiser(under(state[TRAINING], f"{peer}{self.optimiser}"))
+
+
+def _matching_part(net: nn.Module) -> MatchingNetwork:
+    return net if isinstance(net, MatchingNetwork) else cast(MatchingNetwork, net.matching)
+
+
+class CoTaught(Peers[Net], Generic[Net, Divided]):
+    """Two peers, each of which divides the pairs for the other.
+
+    Args:
+        settings: Settings of the run.
+        device: Device of the networks.
+        make: Draws a peer's network, for the ranks that train it.
+        divided: Class of the statistics.
+
+    Source:
+        Co-teaching (Han et al., NeurIPS 2018); with a division NCR (Huang et al., NeurIPS 2021).
+    """
+
+    optimiser = ".optimiser"
+
+    def __init__(
+        self,
+        settings: Settings,
+        device: torch.device,
+        make: Callable[[ProcessGroup], Net],
+        divided: type[Divided],
+    ) -> None:
+        super().__init__(PEERS, settings, device, make)
+        self.divided = divided
+        self.statistics: list[Divided] = []
+
+    def teacher(self, peer: int) -> Divided:
+        """Return the statistics that teach a peer: the other's."""
+        return self.statistics[1 - peer]
+
+    def state_dict(self) -> State:
+        """Return networks, statistics and optimisers of both peers."""
+        return super().state_dict() | {STATISTICS: self._tensors()}
+
+    def load_state_dict(self, state: Mapping[str, Mapping[str, Tensor]]) -> None:
+        """Load a state, or its networks alone."""
+        super().load_state_dict(state)
+        if state.get(STATISTICS):  # none before the first division
+            self.load_statistics(state[STATISTICS])
+
+    def load_statistics(self, tensors: Mapping[str, Tensor]) -> None:
+        """Load both peers' statistics as they are stored."""
+        self.statistics = [read_statistics(self.divided, under(tensors, peer)) for peer in PEERS]
+
+    def epoch_outputs(self) -> EpochOutputs:
+        """Return both peers' statistics and the mean clean probability, for ``divisions/``."""
+        return {DIVISIONS: self._tensors()} if self.statistics else {}
+
+    def _tensors(self) -> dict[str, Tensor]:
+        return pack_statistics(PEERS, [own.to_tensors() for own in self.statistics])

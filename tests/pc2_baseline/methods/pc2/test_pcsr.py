@@ -1,0 +1,251 @@
+"""PCSR: three stages, and a history of pseudo-classes that tells noisy pairs apart."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+
+from now_builder.errors import ConfigError
+from pc2_baseline.config import read_settings
+from pc2_baseline.methods.pc2.paper import peer_epoch
+from pc2_baseline.methods.pc2.pcsr import Pcsr
+from pc2_baseline.methods.pc2.peers import PairStatistics
+from pc2_baseline.modules.contrastive import info_nce
+from pc2_baseline.modules.division import Division
+from pc2_baseline.modules.learner import Learner, Step
+from pc2_baseline.modules.losses import soft_margin, triplet_hardest
+
+CPU = torch.device("cpu")
+KINDS = np.repeat([2, 1, 0], [12, 6, 6])
+"""Twelve clean pairs, six refinable and six ambiguous ones, as given by hand."""
+STEP = Step(0, 0, "a", np.arange(2))
+
+
+@pytest.fixture
+def made(on_tiny):
+    """Make PCSR on the tiny release, and its pairs."""
+    return partial(on_tiny, "pcsr", "train.warmup_epochs=1", "method.lambda_entropy=1")
+
+
+def believe(method, *by_peer):
+    """Set a division and a history of each peer: 2 clean, 1 noisy but consistent, 0 neither."""
+    zeros, none = np.zeros(24, np.float32), np.zeros(24, bool)
+    method.statistics = []
+    for history, kinds in zip(method.histories, by_peer, strict=True):
+        prob = np.linspace(0.6, 0.9, 24)
+        own = PairStatistics(zeros, Division(prob, kinds == 2), zeros, zeros, none)
+        method.statistics.append(own)
+        history.counts[:] = 0
+        history.counts[:, 0] = torch.from_numpy(np.where(kinds == 1, 9, 3))
+        history.threshold = torch.tensor(5.0)
+
+
+def of_one_peer(method, pairs, peer=0):
+    """Return what a peer trains with, its clean pairs encoded, and noisy ones."""
+    own = peer_epoch(method, pairs, peer, triplet_hardest)
+    own.net.eval()
+    return own, own.net.encode(pairs.batch(np.arange(12)))
+
+
+def test_the_defaults_are_the_published_schedule():
+    settings = read_settings("pcsr-f30k", [])
+    method, life = settings.method, settings.train
+    assert (method.noisy_from_epoch, method.ambiguous_from_epoch) == (25, 40)
+    assert (method.classes, method.temperature, method.gce_power) == (256, 0.05, 0.7)
+    assert (life.warmup_epochs, life.epochs, life.lr_drop_epoch) == (5, 50, 30)
+
+
+def test_without_pseudo_classes_it_cannot_be():
+    with pytest.raises(ConfigError, match="pcsr needs pseudo_classes"):
+        read_settings("pcsr", ["method.pseudo_classes=false", "method.rectify=false",
+                               "method.search_by=embedding"])  # fmt: skip
+
+
+def test_the_warm_up_is_info_nce_alone_and_the_classifier_does_not_learn(made, steps):
+    small = "train.batch=24", "model.dropout=0"
+    method, pairs = made("method.temperature=0.3", "train.weight_decay=0", *small)
+    before = {name: value.clone() for name, value in method.nets[0].classify.named_parameters()}
+    with torch.no_grad():
+        similarity = method.nets[0].train().matching.score_batch(pairs.batch(np.arange(24)))
+    method.fit_epoch(pairs, 0)
+    assert steps[0][0] == pytest.approx(float(info_nce(similarity, 0.3).mean()), rel=1e-5)
+    after = dict(method.nets[0].classify.named_parameters())
+    assert all(torch.equal(value, after[name]) for name, value in before.items())
+
+
+@pytest.mark.parametrize("epoch", [1, 2, 3])
+def test_stages_are_clean_then_refinable_then_ambiguous_pairs_too(made, monkeypatch, epoch):
+    """The divisions of the peers are crossed: the first one trains on the second one's."""
+    method, pairs = made("method.noisy_from_epoch=1", "method.ambiguous_from_epoch=2")
+    believe(method, KINDS[::-1], KINDS)
+    parts, own = [], Pcsr.training_step
+
+    def spy(self, taught, rows, step):
+        if taught.net is self.nets[0]:
+            parts.append(rows)
+        return own(self, taught, rows, step)
+
+    monkeypatch.setattr(Pcsr, "training_step", spy)
+    method.fit_epoch(pairs, epoch)
+    kinds = [np.concatenate(own) for own in zip(*parts, strict=True)]
+    assert sorted(kinds[0]) == list(range(12))
+    assert set(kinds[1]) == (set(range(12, 18)) if epoch >= 2 else set())
+    assert set(kinds[2]) == (set(range(18, 24)) if epoch >= 3 else set())
+
+
+def test_without_pseudo_captions_refinable_pairs_are_left_out(made):
+    stages = "method.noisy_from_epoch=0", "method.ambiguous_from_epoch=0"
+    method, _ = made(*stages, "method.pseudo_captions=false")
+    believe(method, KINDS, KINDS)
+    batches = method._batches(method.statistics[1].division, 1, 0)
+    assert all(len(parts[1]) == 0 for parts in batches)
+    assert set(np.concatenate([parts[2] for parts in batches])) == set(range(18, 24))
+
+
+def test_a_history_counts_each_dividing_pass_once_from_the_first_epoch_on(made):
+    method, pairs = made("method.noisy_from_epoch=0", "method.ambiguous_from_epoch=0")
+    for epoch in range(3):
+        believe_in = epoch > 0
+        if believe_in:  # the counts are kept, the divisions are such that there are clean pairs
+            counts = [history.counts.clone() for history in method.histories]
+            believe(method, KINDS, KINDS)
+            for history, own in zip(method.histories, counts, strict=True):
+                history.counts = own
+        method.fit_epoch(pairs, epoch)
+    for history, bank in zip(method.histories, method.banks, strict=True):
+        assert (history.counts.sum(1) == 3).all()
+        newest = bank.predictions.argmax(1)
+        assert (history.counts[torch.arange(24), newest] > 0).all()
+
+
+@pytest.mark.parametrize("kind", ["tracked", "mean"])
+def test_the_threshold_starts_at_the_mean_lead_and_is_tracked_or_the_mean_again(made, kind):
+    method, pairs = made(f"method.consistency_threshold={kind}", "train.epochs=3")
+    history = method.histories[0]
+    thresholds = []
+    for epoch in range(3):
+        method.divide_pairs(pairs, epoch, 0)
+        thresholds.append(float(history.threshold))
+    leads = [1.0, 2.0, 3.0]  # the network stays as it is
+    if kind == "mean":
+        assert thresholds == pytest.approx(leads)
+        return
+    first = 1 - 0.06 * (0.4 + 0.5 * 1 / 4 - 0)
+    second = first - 0.06 * (0.4 + 0.5 * 2 / 4 - 1)
+    third = second - 0.06 * (0.4 + 0.5 * 3 / 4 - 1)
+    assert thresholds == pytest.approx([first, second, third])
+
+
+def test_refinable_images_learn_from_the_caption_of_the_clean_image_of_their_class(made):
+    method, pairs = made()
+    believe(method, KINDS, KINDS)
+    own, clean = of_one_peer(method, pairs)
+    images = own.net.encode(pairs.batch(np.arange(12, 18))).images
+    found = method.noisy_loss(own, images, clean)
+    asked, keys = own.net.predict(images), own.net.predict(clean.images)
+    cosine = torch.cosine_similarity(asked[:, None], keys[None], dim=2)
+    best, chosen = cosine.max(1)
+    matrix = own.net.matching.score(images, clean.captions)[:, chosen]
+    expected = triplet_hardest(
+        matrix, soft_margin(best.clamp(max=1), 0.2), chosen[:, None] != chosen[None]
+    )
+    assert torch.allclose(found, expected.sum(), atol=1e-5)
+
+
+@pytest.mark.parametrize("captions", ["own", "pseudo"])
+def test_ambiguous_images_are_matched_and_classified_by_a_forgiving_loss(made, captions):
+    """Margins by the other peer's belief; generalised cross-entropy with their own captions."""
+    method, pairs = made(
+        f"method.ambiguous_captions={captions}", "method.gce_power=0.5", "method.lambda_pseudo=3"
+    )
+    believe(method, KINDS, KINDS)
+    own, clean = of_one_peer(method, pairs)
+    rows = np.arange(18, 24)
+    ambiguous = own.net.encode(pairs.batch(rows))
+    found = method.ambiguous_loss(own, ambiguous, clean, rows)
+    if captions == "own":
+        prob = torch.from_numpy(np.linspace(0.6, 0.9, 24)[rows]).float()
+        matrix = own.net.matching.score(ambiguous.images, ambiguous.captions)
+        matching = triplet_hardest(matrix, soft_margin(prob, 0.2)).sum()
+    else:
+        matching = method.noisy_loss(own, ambiguous.images, clean)
+    images, words = own.net.predict(ambiguous.images), own.net.predict(ambiguous.captions)
+    chosen = images[torch.arange(6), words.argmax(1)]
+    robust = ((1 - chosen.sqrt()) / 0.5).mean()
+    entropy = sum(-(p.mean(0) * p.mean(0).log()).sum() for p in (images, words)) / 2
+    assert torch.allclose(found, matching + 3 * robust - entropy, atol=1e-5)
+
+
+def test_the_loss_of_a_step_is_the_weighted_sum_of_all_kinds(made, monkeypatch):
+    method, pairs = made("method.lambda_noisy=10", "method.lambda_ambiguous=100", "model.dropout=0")
+    believe(method, KINDS, KINDS)
+    for name, value in (("clean_loss", 1.0), ("noisy_loss", 2.0), ("ambiguous_loss", 3.0)):
+        monkeypatch.setattr(method, name, lambda *_, value=value: torch.tensor(value))
+    asked = []
+    monkeypatch.setattr(Learner, "step", lambda _, loss, step: asked.append((loss, step)) or 0.0)
+    own, _ = of_one_peer(method, pairs)
+    for rows in ([0, 1], [12, 13], [18]), ([0, 1], [], []):
+        parts = tuple(np.array(kind, dtype=np.int64) for kind in rows)
+        method.training_step(own, parts, STEP)
+    assert [float(loss) for loss, _ in asked] == [1 + 10 * 2 + 100 * 3, 1]
+    assert asked[0][1].parts == {"refinable": 2.0, "ambiguous": 3.0}
+
+
+def test_parts_of_a_step_reach_the_loss_of_their_kind(made, monkeypatch):
+    """Images of all kinds are encoded together, then told apart again."""
+    method, pairs = made("model.dropout=0")
+    believe(method, KINDS, KINDS)
+    seen = {}
+    zero = torch.zeros(())
+    monkeypatch.setattr(
+        method, "clean_loss", lambda own, pairs, rows: seen.update(clean=(pairs, rows)) or zero
+    )
+    monkeypatch.setattr(
+        method,
+        "noisy_loss",
+        lambda own, images, pairs: seen.update(noisy=(images, pairs)) or zero,
+    )
+    monkeypatch.setattr(
+        method, "ambiguous_loss",
+        lambda own, pairs, clean, rows: seen.update(ambiguous=(pairs, clean, rows)) or zero,
+    )  # fmt: skip
+    monkeypatch.setattr(Learner, "step", lambda *_: 0.0)
+    own, _ = of_one_peer(method, pairs)
+    clean, refinable, ambiguous = np.array([0, 1, 2]), np.array([12, 13]), np.array([18, 19])
+    method.training_step(own, (clean, refinable, ambiguous), STEP)
+    alone = {name: own.net.encode(pairs.batch(rows)) for name, rows in
+             (("clean", clean), ("noisy", refinable), ("ambiguous", ambiguous))}  # fmt: skip
+    for name, rows in (("clean", clean), ("ambiguous", ambiguous)):
+        assert np.array_equal(seen[name][-1], rows)
+        found = seen[name][0]
+        assert torch.allclose(found.images.pooled, alone[name].images.pooled, atol=1e-5)
+        assert torch.allclose(found.captions.pooled, alone[name].captions.pooled, atol=1e-5)
+    assert torch.allclose(seen["noisy"][0].pooled, alone["noisy"].images.pooled, atol=1e-5)
+    for against in (seen["noisy"][1], seen["ambiguous"][1]):
+        assert torch.allclose(against.images.pooled, alone["clean"].images.pooled, atol=1e-5)
+
+
+@pytest.mark.parametrize("clean", [2, 24])
+@pytest.mark.parametrize("kind", [0, 1])
+def test_epochs_are_finite_with_two_clean_pairs_or_no_noisy_ones(made, clean, kind):
+    method, pairs = made("method.noisy_from_epoch=0", "method.ambiguous_from_epoch=0")
+    kinds = np.where(np.arange(24) < clean, 2, kind)
+    believe(method, kinds, kinds)
+    method.fit_epoch(pairs, 1)
+    assert all(np.isfinite(own.loss).all() for own in method.statistics)
+
+
+@pytest.mark.parametrize("captions", ["own", "pseudo"])
+def test_pairs_are_explained_by_their_kind(made, captions):
+    """Of each peer by what the other calls refinable."""
+    method, pairs = made(f'method.ambiguous_captions="{captions}"', "method.lambda_ambiguous=0.3")
+    believe(method, KINDS, KINDS[::-1].copy())
+    told = method.explain_pairs(pairs, np.arange(24), method.epoch_outputs())
+    names = {2: "clean", 1: "refinable", 0: "ambiguous"}
+    for peer, kinds in (("a", KINDS[::-1]), ("b", KINDS)):
+        own = {one.row: one for one in told if one.peer == peer}
+        assert [own[row].kind for row in range(24)] == [names[kind] for kind in kinds]
+        assert {own[row].weight for row in np.flatnonzero(kinds == 0)} == {0.3}
+        replaced = {own[row].kind for row in range(24) if own[row].pseudo_caption is not None}
+        assert replaced == {"refinable", *(["ambiguous"] if captions == "pseudo" else [])}
