@@ -17,6 +17,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from pc2_baseline.config import Settings
 from pc2_baseline.data.pairs import Batch, PairSet, cut_full
+from pc2_baseline.method_section import own_section
 from pc2_baseline.methods.pc2.pseudo_class import Pc2Network
 from pc2_baseline.methods.pc2.released import Pc2ReleasedSettings
 from pc2_baseline.modules.coteaching import (
@@ -174,9 +175,7 @@ class PlainPc2:
     """
 
     def __init__(self, settings: Settings, nets: Sequence[Pc2Network], pairs: int) -> None:
-        method = settings.method
-        if not isinstance(method, Pc2ReleasedSettings):
-            raise TypeError(f"settings of {method.name}, expected those of pc2-released")
+        method = own_section(settings.method, Pc2ReleasedSettings)
         self.method, self.train = method, settings.train
         self.peers = [
             PlainPeer(

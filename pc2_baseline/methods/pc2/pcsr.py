@@ -124,8 +124,6 @@ class Pcsr(Pc2Peers):
         with pseudo-captions, too: ``ambiguous_captions = "pseudo"``.
     """
 
-    method: PcsrSettings
-
     section = PcsrSettings
 
     def __init__(self, settings: Settings, sizes: Sizes, device: torch.device) -> None:

@@ -32,8 +32,8 @@ VARIANTS = [
     ("pcsr", [NOISY, "method.ambiguous_from_epoch=0"]),
     ("rcl", []),
     ("ridge", ["method.dim=8"]),
-    ("sgr", []),
     ("sgr", [POOLED]),
+    *((network, []) for network in ("sgr", "saf", "scan-t2i", "scan-i2t", "imram", "vsrn")),
 ]
 
 

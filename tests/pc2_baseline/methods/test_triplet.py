@@ -57,26 +57,6 @@ def test_it_learns_although_many_captions_are_shuffled(easy, preset):
 
 
 @pytest.mark.parametrize("preset", NETWORKS)
-def test_an_epoch_more_from_a_state_equals_never_having_stopped(tiny, preset):
-    settings = read_settings(preset, [*SMALL, "model.dropout=0.3", "model.graph_layers=1"])
-    with open_pairs(tiny, "train", settings.data, CPU) as pairs:
-        sizes = Sizes(len(pairs), pairs.features, 28)
-        whole = make_method(settings, sizes, CPU)
-        whole.fit_epoch(pairs, 0)
-        state = whole.state_dict()
-        fresh = make_method(settings, sizes, CPU)
-        fresh.load_state_dict(state)
-        for method in (whole, fresh):
-            method.fit_epoch(pairs, 1)
-        one, two = whole.state_dict(), fresh.state_dict()
-    for group in ("networks", "training"):
-        assert one[group].keys() == two[group].keys()
-        assert all(torch.equal(one[group][name], two[group][name]) for name in one[group])
-    assert whole.epoch_outputs() == {}
-    assert whole.ensemble_size == 1
-
-
-@pytest.mark.parametrize("preset", NETWORKS)
 @pytest.mark.parametrize("triplet", [triplet_mean, triplet_hardest])
 def test_losses_are_finite_for_a_batch_of_two_that_are_alike(preset, triplet):
     model = read_settings(preset, SMALL).model
