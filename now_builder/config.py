@@ -3,6 +3,7 @@
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args
@@ -17,6 +18,15 @@ class Strict(BaseModel):
     """A frozen settings or record model that refuses fields it does not know."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    @classmethod
+    def read_by(cls, tree: Any) -> "type[Strict]":  # noqa: ARG003 - a base of several reads it
+        """Return the class that a plain tree is read by: this one, or the subclass it names.
+
+        Raises:
+            ValueError: If it names none.
+        """
+        return cls
 
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -106,8 +116,6 @@ _PLAIN = {
     "extra_forbidden": "no field of this name",
     "missing": "a value",
     "json_invalid": "plain JSON",
-    "union_tag_invalid": "one of {expected_tags}",
-    "union_tag_not_found": "a field {discriminator}",
 }
 _LEAD = re.compile(
     r"^(?:Value error, )?(?:expected |[A-Z]\w*(?: input)? should (?:be|have|match) )?"
@@ -138,7 +146,7 @@ def place_of(item: Mapping[str, Any], tree: Any) -> str:
     """
     parts = []
     for number, part in enumerate(item["loc"], 1):
-        row = isinstance(tree, list | tuple) and isinstance(part, int)
+        row = isinstance(tree, list | tuple) and isinstance(part, int) and part < len(tree)
         there = part in tree if isinstance(tree, dict) else row
         if there or number == len(item["loc"]):
             parts.append(f"{part!s:.60}")
@@ -152,10 +160,9 @@ def fields_of(model: type[BaseModel], tree: Any, prefix: str = "") -> Iterator[s
         yield prefix + name
         below = tree.get(name) if isinstance(tree, dict) else None
         for kind in _models_in(field.annotation):
-            tag, chosen = field.discriminator, below if isinstance(below, dict) else {}
-            tags = get_args(kind.model_fields[tag].annotation) if isinstance(tag, str) else ()
-            if not isinstance(tag, str) or chosen.get(tag) in tags:
-                yield from fields_of(kind, below, f"{prefix}{name}.")
+            with suppress(ValueError):  # no class has the name that stands in the tree
+                own = kind.read_by(below) if issubclass(kind, Strict) else kind
+                yield from fields_of(own, below, f"{prefix}{name}.")
 
 
 def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
@@ -189,8 +196,7 @@ def nearest(word: str, names: Iterable[str]) -> str:
 
 
 def _found(item: Mapping[str, Any]) -> str:
-    found = item.get("ctx", {}).get("tag", item["input"])
-    return "nothing" if item["type"] == "missing" else f"{found!r:.80}"
+    return "nothing" if item["type"] == "missing" else f"{item['input']!r:.80}"
 
 
 def to_toml(settings: BaseModel) -> str:

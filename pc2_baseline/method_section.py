@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import entry_points
 from pkgutil import resolve_name
-from typing import Annotated, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import BeforeValidator, Field, PositiveFloat, SerializeAsAny
 
@@ -45,6 +45,14 @@ class MethodSettings(Strict):
     """Base of the settings of a method, which name it."""
 
     name: str
+
+    @classmethod
+    def read_by(cls, tree: Any) -> type[Strict]:
+        """Return the class of the method that a section names: PC2's if it names none."""
+        if cls is not MethodSettings:
+            return cls
+        name = str(tree.get("name", "pc2")) if isinstance(tree, Mapping) else "pc2"
+        return settings_class(OLD_NAMES.get(name, name))
 
 
 Own = TypeVar("Own", bound=MethodSettings)
@@ -183,11 +191,9 @@ def default_section() -> MethodSettings:
 
 
 def _read_section(value: object) -> object:
-    """Read a section by the class that its name says; PC2's if it has none."""
     if not isinstance(value, Mapping):
         return value
-    name = str(value.get("name", "pc2"))
-    return settings_class(OLD_NAMES.get(name, name)).model_validate(value)
+    return MethodSettings.read_by(value).model_validate(value)
 
 
 MethodSection = Annotated[SerializeAsAny[MethodSettings], BeforeValidator(_read_section)]

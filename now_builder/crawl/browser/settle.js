@@ -106,6 +106,9 @@
     looked = changes;
   };
 
+  // One whose parsing ended in its head has none and is never painted; one that removed its root is.
+  const hasBody = () => Boolean(document.body) || !document.documentElement;
+
   wake();
   return () => {
     noteRecords(observer.takeRecords());
@@ -117,7 +120,7 @@
     const turns = frames - last >= limits.frames || (frames === 0 && since >= limits.sandboxed);
     const rest = turns && since >= (moved ? limits.moved : limits.quiet)
       && document.fonts.status === "loaded" && document.readyState !== "loading"
-      && Boolean(document.body) && !awaited() && !loading();
-    return { rest, changes, moved, endless, body: Boolean(document.body) };
+      && hasBody() && !awaited() && !loading();
+    return { rest, changes, moved, endless, body: hasBody() };
   };
 }
