@@ -26,7 +26,7 @@ def replacing(path: Path, *, durable: bool = True, mode: int | None = None) -> I
 
     The name survives a power cut only if it is ``durable``; what is in the file always does. Who
     may read it is for ``mode`` or else the process's ``umask`` to say, whatever wrote it:
-    safetensors writes for its owner alone. An error of the disk names ``path``, whoever raised it.
+    safetensors writes for its owner alone. Any error of the disk names ``path``.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = _beside(path, "tmp")

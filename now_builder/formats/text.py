@@ -79,8 +79,8 @@ ODDITIES = ("double_escaped", "tags", "zero_width", "bidi", "replacement", "plac
 def clean(text: str) -> str:
     """Return the caption of an attribute value whose entities are decoded.
 
-    C0 and C1 controls dropped, NFC, white space collapsed; nothing else. A text of which nothing
-    can be seen (zero-width characters, blanks of Braille, fillers of Hangul) is empty.
+    C0 and C1 controls dropped, NFC, white space collapsed; nothing else. A text that cannot be
+    seen (zero-width characters, blanks of Braille, fillers of Hangul) is empty.
     """
     text = " ".join(unicodedata.normalize("NFC", _CONTROLS.sub("", text)).split())
     return "" if _NOTHING_SEEN.fullmatch(text) else text

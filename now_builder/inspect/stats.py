@@ -206,7 +206,7 @@ def _read_audit(path: Path, release: Path | None) -> list[Judged]:
 
 
 def _line_of(row: Mapping[str, object], column: str, verdict: Verdict) -> Judged:
-    """Make a line of a table's row, of which ``column`` names the pair."""
+    """Make a line of a table's row; ``column`` names the pair."""
     texts = {name: "" if (cell := row.get(name)) is None else str(cell).strip() for name in COLUMNS}
     key, url = (texts["key"], "") if column == "key" else ("", texts["url"])
     split, judge, note = texts["split"], texts["judge"], texts["note"]

@@ -34,7 +34,7 @@ def choose_pools(learned: SplitPlan, settings: ReleaseSettings, sites: list[str]
 def read_test_sites(path: Path, plan: Sequence[Planned]) -> list[str]:
     """Read which sites are test: a host name or URL a line, or a table of such.
 
-    A name stands for all hosts below it too. Names of which the crawl has no page are named on
+    A name stands for all hosts below it too. Names without a page in the crawl are named on
     stderr.
 
     Args:

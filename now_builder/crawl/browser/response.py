@@ -1,4 +1,4 @@
-"""What the head of a response says: whether a page follows, and of which length."""
+"""Headers of a response: whether a page follows, and how long it is."""
 
 import re
 from collections.abc import Mapping, Sequence
