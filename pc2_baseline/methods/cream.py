@@ -46,8 +46,8 @@ class CreamSettings(DivisionSettings):
     )
     hard_from_epoch: Annotated[int, Field(ge=0)] = Field(
         10,
-        description="First epoch after the warm-up that trains on hard pairs (of which one network "
-        "says clean, the other noisy), and that mines negatives of clean ones.",
+        description="First epoch after the warm-up that trains on hard pairs (one network says "
+        "clean, the other noisy), and that mines negatives of clean ones.",
     )
     noisy_from_epoch: Annotated[int, Field(ge=0)] = Field(
         15, description="First epoch after the warm-up that trains on noisy pairs."

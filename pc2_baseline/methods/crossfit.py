@@ -42,8 +42,8 @@ class CrossFitSettings(DividingSettings, SoftmaxSettings):
     )
     loss: Literal["triplet", "info_nce", "complementary", "gce"] = Field(
         "triplet",
-        description="Triplets with soft margins by the clean probabilities, of which also the "
-        "statistic is one; or a softmax loss, which they weigh, with InfoNCE as the statistic.",
+        description="Triplets with soft margins by the clean probabilities, with a triplet loss as "
+        "the statistic; or a softmax loss, which they weigh, with InfoNCE as the statistic.",
     )
 
 

@@ -111,7 +111,7 @@ def _matching_part(net: nn.Module) -> MatchingNetwork:
 
 
 class CoTaught(Peers[Net], Generic[Net, Divided]):
-    """Two peers, each of which divides the pairs for the other.
+    """Two peers that divide the pairs for each other.
 
     Args:
         settings: Settings of the run.

@@ -66,7 +66,7 @@ class Relabelling(CoTaught[MatchingNetwork, DividedPairs]):
         ]
 
     def copy_others(self) -> None:
-        """Give each peer the other's network as it is now."""
+        """Copy the other peer's network to each peer."""
         states = self.groups.for_each_peer(lambda peer: self.learners[peer].network_state())
         for other, state in zip(self.others, reversed(states), strict=True):
             other.load_state_dict(state)

@@ -25,7 +25,7 @@ WATCHED = "globalThis.watched?.()"
 where it is not watched yet."""
 
 FREEZE = f"({_read('freeze.js')})({_LIMITS})"
-"""Stops what moves; its value is the document's address, type and descriptions."""
+"""Stops what moves; its value is the document's address, type, encoding and ``<meta>`` tags."""
 
 HIDE_OVERLAYS = f"({_read('overlays.js')})({_read('overlays.json')})"
 """Hides cookie and consent overlays, found by listed rules or by what they say, never clicked; its

@@ -480,7 +480,7 @@ class Tab:
     async def _watched(self) -> dict[str, Any]:
         """Return the state of the watched document.
 
-        The watcher has no timers and no promises: in a sandboxed document, none is ever called.
+        No answer waits for a timer, a promise or a frame: a sandboxed document calls none of them.
         """
         seconds = min(self._limits.left(), _PATIENCE * self._limits.seconds)
         state = await self._evaluate(WATCHED, seconds)

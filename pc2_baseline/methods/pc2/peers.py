@@ -37,7 +37,7 @@ class PseudoClassSettings(CoTeachingSettings):
 
 
 class Pc2CommonSettings(PseudoClassSettings):
-    """Settings shared by PC2 and PCSR: the parts of the paper, each of which can be left out."""
+    """Settings shared by PC2 and PCSR; each part of the paper can be left out."""
 
     pseudo_classes: bool = Field(
         default=True, description="Learn pseudo-classes (P-Cls); without, search by embedding."

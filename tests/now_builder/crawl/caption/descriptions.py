@@ -298,7 +298,7 @@ INVISIBLE = {
     "bidi": "&lrm;&#x202A;&#x2066;", "a tag character": "&#xE0041;", "an object": "&#xFFFC;",
     "a grapheme joiner": "&#x34F;", "a separator of Mongolian": "&#x180E;",
 }  # fmt: skip
-"""Descriptions of which nothing can be seen."""
+"""Descriptions that show nothing."""
 
 # Blocks of JSON-LD: name -> (block, description).
 JSON_LD: dict[str, tuple[str, str | None]] = {
