@@ -33,13 +33,13 @@ from bs4 import BeautifulSoup
 from playwright.async_api import Browser, async_playwright
 from playwright.sync_api import Page, sync_playwright
 
-from now_builder.chromium import find_chromium
 from now_builder.crawl.browser.pool import user_agent
 from now_builder.crawl.browser.scripts import ELEMENTS, FREEZE, WATCH, WATCHED
 from now_builder.crawl.browser.tab import SCALE, SCREEN
 from now_builder.crawl.run import crawl
 from now_builder.crawl.settings import CrawlSettings
 from now_builder.formats.shard import read_captures, read_rows
+from now_builder.machine.chromium import find_chromium
 from now_builder.simweb.make import make
 from now_builder.simweb.settings import SimwebSettings
 

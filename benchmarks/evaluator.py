@@ -80,8 +80,8 @@ def partition(matrix: np.ndarray) -> Recalls:
 
 def torchmetrics_one(matrix: np.ndarray) -> Recalls:
     """RetrievalHitRate at 1, images as queries."""
-    import torch  # noqa: PLC0415 - each way loads its own
-    from torchmetrics.retrieval import RetrievalHitRate  # noqa: PLC0415
+    import torch
+    from torchmetrics.retrieval import RetrievalHitRate
 
     n = len(matrix)
     metric = RetrievalHitRate(top_k=1)
@@ -94,7 +94,7 @@ def torchmetrics_one(matrix: np.ndarray) -> Recalls:
 
 def ranx_all(matrix: np.ndarray) -> Recalls:
     """Hit rates at 1, 5 and 10 of two runs."""
-    from ranx import Qrels, Run, evaluate  # noqa: PLC0415 - each way loads its own
+    from ranx import Qrels, Run, evaluate
 
     found = {}
     names = [str(place) for place in range(len(matrix))]

@@ -267,13 +267,13 @@ def _write_captions(folder: _Folder) -> dict[str, str]:
 
 def _write_images(folder: _Folder) -> list[Pair]:
     """Copy features in the order of the images; return rows with the features' hashes."""
-    from now_builder.formats.features import (  # noqa: PLC0415 - h5py is heavy
+    from now_builder.formats.features import (
         OF_FILE,
         FeatureBatch,
         open_features,
         write_features,
     )
-    from now_builder.formats.release import hash_of  # noqa: PLC0415
+    from now_builder.formats.release import hash_of
 
     order, keys, pairs = np.array(folder.draw.images), _keys(folder.draw), []
     with open_features(folder.release / DATA_FOLDER / "test.h5") as features:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from leaderboard.commands import admin, blind, board, judge, keys, service
-from now_builder.command_line import Program, run, say_version
+from now_builder.program.command_line import Program, run, say_version
 
 app = Program(
     name="now-leaderboard",

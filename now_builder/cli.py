@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from now_builder.build import presets
-from now_builder.command_line import Fields, Program, run, say_version
 from now_builder.errors import FormatError, NowError
+from now_builder.program.command_line import Fields, Program, run, say_version
 
 if TYPE_CHECKING:
     from now_builder.crawl.settings import CrawlSettings
@@ -471,7 +471,7 @@ def _doctor(
     mend: Annotated[bool, typer.Option(help="Install what may be installed here.")] = False,
 ) -> None:
     """Say what this machine lacks for each stage, and how to get it."""
-    from now_builder import doctor
+    from now_builder.machine import doctor
 
     findings = doctor.mend() if mend else doctor.check()
     for finding in findings:

@@ -209,7 +209,7 @@ def _advice(name: str, folder: Path | None) -> str:
 
 def _check_kind(name: str, folder: Path) -> None:
     """Refuse a model of another kind by its configuration, before its weights are downloaded."""
-    from transformers import MODEL_MAPPING, AutoConfig  # noqa: PLC0415 - slow to import
+    from transformers import MODEL_MAPPING, AutoConfig
 
     try:
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
@@ -225,7 +225,7 @@ def _check_kind(name: str, folder: Path) -> None:
 
 def _load(name: str, folder: Path, dtype: torch.dtype) -> tuple[Any, Any]:
     """Load network and processor; nothing may be missing, as it would be random."""
-    from transformers import AutoModel, AutoProcessor  # noqa: PLC0415 - slow to import
+    from transformers import AutoModel, AutoProcessor
 
     try:
         model, loading = AutoModel.from_pretrained(

@@ -44,7 +44,7 @@ def encode(
 def _cut(path: Path, text: str) -> list[str]:
     if not path.is_file():
         raise FormatError(path, "no such file, without which no text can be cut as the captions")
-    import tokenizers  # noqa: PLC0415 - only some tracks need it
+    import tokenizers
 
     try:
         backend = tokenizers.Tokenizer.from_file(str(path))
@@ -83,7 +83,7 @@ def jieba_library() -> Any:
     """Load Jieba's dictionary, past its cache: that is a marshal file in a shared folder."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # jieba 0.42 has invalid escapes, asks pkg_resources
-        import jieba  # noqa: PLC0415
+        import jieba
     library = jieba.Tokenizer()
     library.FREQ, library.total = library.gen_pfdict(library.get_dict_file())
     library.initialized = True

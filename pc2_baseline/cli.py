@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from now_builder.command_line import Fields, Program, say_version
-from now_builder.command_line import run as run_app
 from now_builder.errors import ConfigError, FormatError, TrainingError
+from now_builder.program.command_line import Fields, Program, say_version
+from now_builder.program.command_line import run as run_app
 
 if TYPE_CHECKING:
     from pc2_baseline.config import Plan, ZeroShotSettings
@@ -105,15 +105,15 @@ def train(
     those that share a peer split its similarity block; where shares do not come out even, and for
     other methods, all processes split each block.
     """
-    from pc2_baseline.config import DEFAULT_PRESET, read_settings  # noqa: PLC0415 - quick help
-    from pc2_baseline.process_groups import is_first  # noqa: PLC0415 - torch is heavy
-    from pc2_baseline.progress import say  # noqa: PLC0415 - torch is heavy
-    from pc2_baseline.runs.default_preset import (  # noqa: PLC0415 - torch is heavy
+    from pc2_baseline.config import DEFAULT_PRESET, read_settings
+    from pc2_baseline.process_groups import is_first
+    from pc2_baseline.progress import say
+    from pc2_baseline.runs.default_preset import (
         default_preset,
         with_only_track,
     )
-    from pc2_baseline.runs.series import read_seeds, train_seeds  # noqa: PLC0415 - torch is heavy
-    from pc2_baseline.runs.train import train as start  # noqa: PLC0415 - torch is heavy
+    from pc2_baseline.runs.series import read_seeds, train_seeds
+    from pc2_baseline.runs.train import train as start
 
     overrides = _overrides(set_, device)
     by_size = config is None
@@ -175,7 +175,7 @@ def predict(
     Similarities of several runs on the same data are averaged, each run counting once: SGRAF is SGR
     and SAF, and two seeds of one network stand beside a method that has two.
     """
-    from pc2_baseline.runs.predict import predict as start  # noqa: PLC0415 - torch is heavy
+    from pc2_baseline.runs.predict import predict as start
 
     start(runs, split, output, release=release, device_name=device)
     typer.echo(f"{output}")
@@ -204,7 +204,7 @@ def zero_shot(
     A name on the hub is downloaded once. Without a network, download it beforehand elsewhere
     (`hf download NAME --local-dir FOLDER`) and give the folder.
     """
-    from pc2_baseline.runs.zero_shot import zero_shot as start  # noqa: PLC0415 - torch is heavy
+    from pc2_baseline.runs.zero_shot import zero_shot as start
 
     typer.echo(start(release, output, settings))
 
@@ -230,8 +230,8 @@ def evaluate(
 
     Similarities of several runs are averaged, as `predict` does.
     """
-    from pc2_baseline.runs.evaluate import evaluate as start  # noqa: PLC0415 - torch is heavy
-    from pc2_baseline.runs.evaluate import in_words  # noqa: PLC0415 - torch is heavy
+    from pc2_baseline.runs.evaluate import evaluate as start
+    from pc2_baseline.runs.evaluate import in_words
 
     found = start(runs, split, release=release, device_name=device, matrix=output, fold=fold)
     _print(asdict(found), in_words(found), as_json=as_json)
@@ -267,8 +267,8 @@ def examples(
     holds most surely for mismatched and for matched. Where a method changes captions or margins, as
     PC2 does, a sample of noisy pairs with their pseudo-captions, and of clean ones, with margins.
     """
-    from pc2_baseline.runs.examples import Choice  # noqa: PLC0415 - torch is heavy
-    from pc2_baseline.runs.examples import examples as start  # noqa: PLC0415 - torch is heavy
+    from pc2_baseline.runs.examples import Choice
+    from pc2_baseline.runs.examples import examples as start
 
     choice = Choice(split, query, count, seed, truth)
     start(run, captures, output, choice, release=release, device_name=device)
@@ -324,12 +324,12 @@ def search(
         raise ConfigError("--weights: words need no detector, expected --image or --serve with it")
     if not serve and (captures or port):
         raise ConfigError("--captures, --port: expected with --serve")
-    from pc2_baseline.runs.search.searcher import in_words, open_search  # noqa: PLC0415 - torch is heavy
+    from pc2_baseline.runs.search.searcher import in_words, open_search
 
     content = _read_picture(image) if image else b""
     with open_search(run, split, release=release, device_name=device, weights=weights) as searcher:
         if serve:
-            from pc2_baseline.runs.search.page import serve as start  # noqa: PLC0415 - quick help
+            from pc2_baseline.runs.search.page import serve as start
 
             start(searcher, captures, count, port, typer.echo)
             return
@@ -365,8 +365,8 @@ def make_noise(
     force: Annotated[bool, typer.Option("--force", help="Replace a file.")] = False,
 ) -> None:
     """Assign wrong images to a share of the training captions, in a file for data.noise_file."""
-    from pc2_baseline.data.make_noise import Draw  # noqa: PLC0415 - torch is heavy
-    from pc2_baseline.data.make_noise import make_noise as start  # noqa: PLC0415 - torch is heavy
+    from pc2_baseline.data.make_noise import Draw
+    from pc2_baseline.data.make_noise import make_noise as start
 
     made = start(release, output, Draw(mismatch, protocol, seed), name, force=force)
     typer.echo(f"{output}: {made.mismatch:.4%} of the captions have another image\n{made.sha256}")
@@ -390,15 +390,15 @@ def division(
     as_json: AsJson = False,
 ) -> None:
     """Judge how well the division finds the mismatched pairs of a truth file (AUROC)."""
-    from pc2_baseline.analysis.truth import in_words, report  # noqa: PLC0415 - sklearn is heavy
-    from pc2_baseline.training.run_folder import locate_release, read_run  # noqa: PLC0415 - quick help
+    from pc2_baseline.analysis.truth import in_words, report
+    from pc2_baseline.training.run_folder import locate_release, read_run
 
     if picture and picture.suffix not in {".png", ".svg"}:
         raise ConfigError(f"--picture {picture}: expected the name of a .png or .svg file")
     record = read_run(run)
     found = report(run, record, locate_release(run, record, release), truth)
     if picture:
-        from pc2_baseline.analysis.pictures import draw_quality  # noqa: PLC0415 - matplotlib is heavy
+        from pc2_baseline.analysis.pictures import draw_quality
 
         draw_quality(picture, found.epochs, found.best.epoch, record.settings.train.warmup_epochs)
     _print(found.as_json(), in_words(found, every=every_epoch), as_json=as_json)
@@ -438,10 +438,10 @@ def ablate(
     (in the table) and set, a list of KEY=VALUE on top of --config and --set, such as
     set = ["method.classes=512", "train.lr=1e-4"].
     """
-    from pc2_baseline.config import read_tree  # noqa: PLC0415 - quick help
-    from pc2_baseline.runs import ablate as variants  # noqa: PLC0415 - torch is heavy
-    from pc2_baseline.runs.default_preset import with_only_track  # noqa: PLC0415 - torch is heavy
-    from pc2_baseline.runs.series import read_seeds  # noqa: PLC0415 - torch is heavy
+    from pc2_baseline.config import read_tree
+    from pc2_baseline.runs import ablate as variants
+    from pc2_baseline.runs.default_preset import with_only_track
+    from pc2_baseline.runs.series import read_seeds
 
     if split not in {"dev", "test"}:
         raise ConfigError(f"--split {split}: expected dev or test")
@@ -504,7 +504,7 @@ def table(
     or seeds, those of before stay in the table. Beside each run stand its submission for
     now-leaderboard (seed-N.zip) and what it printed (seed-N.log).
     """
-    from pc2_baseline.runs import table as tables  # noqa: PLC0415 - torch is heavy
+    from pc2_baseline.runs import table as tables
 
     lanes, on_device = tables.make_lanes(_parts(device), jobs)
     overrides = [*(set_ or []), *on_device]
@@ -526,7 +526,7 @@ def _parts(text: str | None) -> list[str]:
 @app.command()
 def presets(as_json: AsJson = False) -> None:
     """List the settings that come with the package."""
-    from pc2_baseline.config import presets as found  # noqa: PLC0415 - quick help
+    from pc2_baseline.config import presets as found
 
     width = max(map(len, found()))
     lines = (f"{name:{width}} {line}" for name, line in found().items())
@@ -539,7 +539,7 @@ def plant(
     plan: Annotated["Plan", Fields("pc2_baseline.config:Plan")],
 ) -> None:
     """Make a small release of random pages, with truth.csv, for trying a method: in seconds."""
-    from pc2_baseline.data.planted import plant as start  # noqa: PLC0415 - h5py is heavy
+    from pc2_baseline.data.planted import plant as start
 
     start(release, plan)
     typer.echo(f"{release}")

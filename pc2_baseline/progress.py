@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from tqdm import tqdm
 
-from now_builder.progress import watched
+from now_builder.program.progress import watched
 from pc2_baseline.process_groups import is_first
 
 Batch = TypeVar("Batch")

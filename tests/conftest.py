@@ -98,7 +98,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
     """Assign one worker all files with browser tests: they would only wait for each other."""
-    from xdist.scheduler import LoadFileScheduling  # noqa: PLC0415 - the plugin may be absent
+    from xdist.scheduler import LoadFileScheduling
 
     class Scheduling(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
@@ -185,7 +185,7 @@ def encoders():
 @pytest.fixture(scope="session")
 def device():
     """What tests marked ``gpu`` run on: NOW_TEST_DEVICE, or else the first GPU."""
-    import torch  # noqa: PLC0415 - most tests do without
+    import torch
 
     name = os.environ.get("NOW_TEST_DEVICE", "cuda")
     if name.startswith("cuda") and not torch.cuda.is_available():
@@ -196,7 +196,7 @@ def device():
 @pytest.fixture
 def full_float32():
     """Float32 in all its digits: by default cuDNN rounds it to TF32 in convolutions and GRUs."""
-    import torch  # noqa: PLC0415 - the same
+    import torch
 
     kinds = (torch.backends.cudnn.conv, torch.backends.cudnn.rnn)
     before = [kind.fp32_precision for kind in kinds]

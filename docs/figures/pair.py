@@ -15,8 +15,8 @@ from pathlib import Path
 import pandas as pd
 from playwright.sync_api import sync_playwright
 
-from now_builder.chromium import find_chromium
 from now_builder.formats.shard import HEIGHT, WIDTH, Capture, Element, read_captures, read_rows
+from now_builder.machine.chromium import find_chromium
 
 TAGS = {"img", "canvas", "svg", "h1", "h2", "h3", "p", "a", "button", "input", "li"}
 REGIONS = 36

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from playwright.sync_api import sync_playwright
 
-from now_builder.chromium import find_chromium
+from now_builder.machine.chromium import find_chromium
 
 
 def main() -> None:

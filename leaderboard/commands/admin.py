@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from leaderboard.commands.options import AsJson, DatabaseUrl
-from now_builder.command_line import Program
 from now_builder.errors import ConfigError
+from now_builder.program.command_line import Program
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
@@ -48,7 +48,7 @@ def _add_user(
 ) -> None:
     """Create a user; make a token for them with: admin token add HANDLE."""
     with _open(database, store) as engine:
-        from leaderboard.service.accounts import create_user  # noqa: PLC0415
+        from leaderboard.service.accounts import create_user
 
         user = create_user(engine, handle, name)
         typer.echo(f"{user.handle}: made")
@@ -60,7 +60,7 @@ def _list_users(
 ) -> None:
     """List all users, by handle."""
     with _open(database, store) as engine:
-        from leaderboard.service.accounts import list_users  # noqa: PLC0415
+        from leaderboard.service.accounts import list_users
 
         _print([asdict(user) for user in list_users(engine)], as_json)
 
@@ -74,7 +74,7 @@ def _disable_user(
 ) -> None:
     """Disable all tokens of a user; their entries stay."""
     with _open(database, store) as engine:
-        from leaderboard.service.accounts import set_disabled  # noqa: PLC0415
+        from leaderboard.service.accounts import set_disabled
 
         set_disabled(engine, handle, disabled=not undo)
         typer.echo(f"{handle}: {'enabled' if undo else 'disabled'}")
@@ -94,7 +94,7 @@ def _add_token(
 ) -> None:
     """Make a token and print it, only once: its hash is stored."""
     with _open(database, store) as engine:
-        from leaderboard.service.accounts import create_token  # noqa: PLC0415
+        from leaderboard.service.accounts import create_token
 
         expires = datetime.now(UTC) + timedelta(days=days)
         scopes = scope or ["submit", "read"]
@@ -113,7 +113,7 @@ def _list_tokens(
 ) -> None:
     """List tokens, without their secrets."""
     with _open(database, store) as engine:
-        from leaderboard.service.accounts import list_tokens  # noqa: PLC0415
+        from leaderboard.service.accounts import list_tokens
 
         _print([asdict(token) for token in list_tokens(engine, handle)], as_json)
 
@@ -128,7 +128,7 @@ def _revoke_token(
 ) -> None:
     """Revoke a token."""
     with _open(database, store) as engine:
-        from leaderboard.service.accounts import revoke_token  # noqa: PLC0415
+        from leaderboard.service.accounts import revoke_token
 
         revoke_token(engine, prefix)
         typer.echo(f"{prefix}: revoked")
@@ -150,7 +150,7 @@ def _events(
 ) -> None:
     """Print the log, oldest first. Each event has a hash of itself and all previous ones."""
     with _open(database, store) as engine:
-        from leaderboard.service import events  # noqa: PLC0415
+        from leaderboard.service import events
 
         if not check:
             page = events.read(engine, after=after, limit=limit, kind=kind)
@@ -174,7 +174,7 @@ def rebuild_db(
     if not store.is_dir():
         raise ConfigError(f"{store}: no such folder, expected a store")
     with _open(database, store) as engine:
-        from leaderboard.service.index import rebuild  # noqa: PLC0415
+        from leaderboard.service.index import rebuild
 
         counts = rebuild(engine, store)
         typer.echo(
@@ -188,7 +188,7 @@ def rebuild_db(
 @contextmanager
 def _open(url: str | None, store: Path | None) -> "Iterator[Engine]":
     try:
-        from leaderboard.service.database import default_url, open_database  # noqa: PLC0415
+        from leaderboard.service.database import default_url, open_database
     except ModuleNotFoundError as error:
         raise ConfigError(
             f"a database needs {error.name}: pip install 'noise-of-web[server]'"

@@ -31,7 +31,7 @@ def make(
     Publish OUT/participants and keep OUT/judge: score X.zip --release OUT/judge. The release, its
     list of pages and its captures must stay private until the round is closed.
     """
-    from leaderboard.blind import RoundPlan, make_round  # noqa: PLC0415
+    from leaderboard.blind import RoundPlan, make_round
 
     plan = RoundPlan(pairs, round_, secret_file, with_train)
     blind = make_round(release, out, plan)
@@ -43,6 +43,6 @@ def close(out: Annotated[Path, typer.Argument(help="Folder that `blind make` wro
 
     sha256sum OUT/closed/blind.json must give the commitment of round.json.
     """
-    from leaderboard.blind import close_round  # noqa: PLC0415
+    from leaderboard.blind import close_round
 
     typer.echo(f"{close_round(out)}: publish it; later scores are not blind")

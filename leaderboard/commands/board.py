@@ -54,9 +54,9 @@ def submit(
             "submit: found --anonymous-until with --store, expected it with --url:"
             " a board hides who submits, a folder has the authors of the submission"
         )
-    from leaderboard.scoring.evaluate import score  # noqa: PLC0415
-    from leaderboard.store.entries import file_result  # noqa: PLC0415
-    from leaderboard.store.signatures import Signer, filed_paths  # noqa: PLC0415
+    from leaderboard.scoring.evaluate import score
+    from leaderboard.store.entries import file_result
+    from leaderboard.store.signatures import Signer, filed_paths
 
     signer = Signer(store, judge_key) if judge_key else None
     entry, new = file_result(store, score(submission, release, attributes))
@@ -82,9 +82,9 @@ def reproduce(
 
     The difference is printed with its interval; whether the two agree is left to the reader.
     """
-    from leaderboard.commands.terminal import comparison_as_text  # noqa: PLC0415
-    from leaderboard.store.reproduce import Claim, reproduce  # noqa: PLC0415
-    from leaderboard.store.signatures import Signer  # noqa: PLC0415
+    from leaderboard.commands.terminal import comparison_as_text
+    from leaderboard.store.reproduce import Claim, reproduce
+    from leaderboard.store.signatures import Signer
 
     signer = Signer(store, judge_key) if judge_key else None
     filed, compared = reproduce(store, name, submission, release, Claim(by, commit, run), signer)
@@ -106,9 +106,9 @@ def export_site(
     Open SITE/index.html. Nothing is loaded from elsewhere, everything works without scripts; the
     same results give the same bytes. Reports filed by dataset-report become pages too.
     """
-    from leaderboard.site.pages import export_site  # noqa: PLC0415
-    from leaderboard.store.dataset import read_reports  # noqa: PLC0415
-    from leaderboard.store.proof import key_in_use, read_board  # noqa: PLC0415
+    from leaderboard.site.pages import export_site
+    from leaderboard.store.dataset import read_reports
+    from leaderboard.store.proof import key_in_use, read_board
 
     paths = [*results, *(more or [])]
     entries = read_board(paths)
@@ -137,11 +137,11 @@ def export(
     Rows under different training noise, or scored on different data, get separate tables.
     Citation keys of --format tex are those of --format bib.
     """
-    from leaderboard.board.export_rows import rows_of  # noqa: PLC0415
-    from leaderboard.board.exports import FORMATS  # noqa: PLC0415
-    from leaderboard.board.tables import make_board  # noqa: PLC0415
-    from leaderboard.store.proof import read_board  # noqa: PLC0415
-    from now_builder.formats.benchmarks import BOARDS  # noqa: PLC0415
+    from leaderboard.board.export_rows import rows_of
+    from leaderboard.board.exports import FORMATS
+    from leaderboard.board.tables import make_board
+    from leaderboard.store.proof import read_board
+    from now_builder.formats.benchmarks import BOARDS
 
     found = next((name for name in BOARDS if name == board), None)
     if found is None:
@@ -159,8 +159,8 @@ def dataset_report(
     ] = None,
 ) -> None:
     """Count duplicates and leaks of a release, and the rSum that a perfect scorer can reach."""
-    from leaderboard.commands.terminal import dataset_text  # noqa: PLC0415
-    from leaderboard.store.dataset import dataset_report, file_report  # noqa: PLC0415
+    from leaderboard.commands.terminal import dataset_text
+    from leaderboard.store.dataset import dataset_report, file_report
 
     report = dataset_report(release)
     if store is not None:
@@ -196,7 +196,7 @@ def check_store(
     with the release also its references, duplicates and fingerprint. Nothing in the folder is
     executed. Flags of a matrix can only be recomputed from the file: verify --submission.
     """
-    from leaderboard.store.check_store import Trust, check_store  # noqa: PLC0415
+    from leaderboard.store.check_store import Trust, check_store
 
     trust = Trust(blind=blind, judge=judge, releases=tuple(release or []), attributes=attributes)
     problems = check_store(store, base, trust)

@@ -73,9 +73,9 @@ def pack(
     It records the release's fingerprint and keys, so that a matrix made on another release, or in
     another order, is an error instead of a low score. Use float32: float16 makes ties.
     """
-    from leaderboard.submission.archive import new_submission, with_details  # noqa: PLC0415
-    from leaderboard.submission.pack import Sources, pack_files  # noqa: PLC0415
-    from now_builder.config import read_toml, with_overrides  # noqa: PLC0415
+    from leaderboard.submission.archive import new_submission, with_details
+    from leaderboard.submission.pack import Sources, pack_files
+    from now_builder.config import read_toml, with_overrides
 
     details = with_overrides(read_toml(about) if about else {}, set_ or [])
     meta = with_details(new_submission(release, track, split, method), details)
@@ -85,7 +85,7 @@ def pack(
 
 def validate(submission: SubmissionFile, release: ReleaseFolder) -> None:
     """Check a submission without scoring it: fields, order, numbers."""
-    from leaderboard.scoring.evaluate import validate  # noqa: PLC0415
+    from leaderboard.scoring.evaluate import validate
 
     meta, n_pairs = validate(submission, release)
     typer.echo(
@@ -107,9 +107,9 @@ def score(
 
     Nothing is stored except with -o; export-site shows the result, submit files it.
     """
-    from leaderboard.commands.terminal import as_text  # noqa: PLC0415
-    from leaderboard.scoring.evaluate import score  # noqa: PLC0415
-    from leaderboard.store.entries import write_result  # noqa: PLC0415
+    from leaderboard.commands.terminal import as_text
+    from leaderboard.scoring.evaluate import score
+    from leaderboard.store.entries import write_result
 
     result = score(submission, release, attributes)
     if output is not None:
@@ -129,8 +129,8 @@ def recall(
     as_json: AsJson = False,
 ) -> None:
     """Compute the recalls of any matrix, without a release. It is read in blocks, of any size."""
-    from leaderboard.commands.terminal import recall_text  # noqa: PLC0415
-    from leaderboard.submission.matrix import recall_file, recall_tree  # noqa: PLC0415
+    from leaderboard.commands.terminal import recall_text
+    from leaderboard.submission.matrix import recall_file, recall_tree
 
     found = recall_file(matrix, captions_per_image)
     typer.echo(json.dumps(recall_tree(found), indent=2) if as_json else recall_text(found))
@@ -146,9 +146,9 @@ def compare(
     The interval is by a paired bootstrap over images, p by a sign-flip test; each recall has
     McNemar's exact test. It does not cover training seeds: run several.
     """
-    from leaderboard.commands.terminal import comparison_as_text  # noqa: PLC0415
-    from leaderboard.scoring.pairing import compare_results  # noqa: PLC0415
-    from leaderboard.store.entries import read_result  # noqa: PLC0415
+    from leaderboard.commands.terminal import comparison_as_text
+    from leaderboard.scoring.pairing import compare_results
+    from leaderboard.store.entries import read_result
 
     one, other = read_result(first), read_result(second)
     found = compare_results(one, other)
@@ -166,8 +166,8 @@ def verify(
     ] = None,
 ) -> None:
     """Recompute every figure of results from their ranks; exit code 1 if one differs."""
-    from leaderboard.store.entries import read_result  # noqa: PLC0415
-    from leaderboard.store.verify import count_figures, verify  # noqa: PLC0415
+    from leaderboard.store.entries import read_result
+    from leaderboard.store.verify import count_figures, verify
 
     if submission is not None and (release is None or len(results) > 1):
         raise ConfigError("--submission: expected one result, and --release")
@@ -186,10 +186,10 @@ def schema(
     kind: Annotated[str, typer.Argument(help="submission or result.")] = "submission",
 ) -> None:
     """Print the JSON schema of submission.json, or of a result."""
-    from pydantic import BaseModel  # noqa: PLC0415
+    from pydantic import BaseModel
 
-    from leaderboard.scoring.result import Result  # noqa: PLC0415
-    from leaderboard.submission.archive import Submission  # noqa: PLC0415
+    from leaderboard.scoring.result import Result
+    from leaderboard.submission.archive import Submission
 
     kinds: dict[str, type[BaseModel]] = {"submission": Submission, "result": Result}
     if kind not in kinds:

@@ -16,8 +16,8 @@ def make(
 
     What is in the store already is signed as known, in the order of its dates: not as scored.
     """
-    from leaderboard.store.entries import prepare_store, read_results  # noqa: PLC0415
-    from leaderboard.store.signatures import make_key  # noqa: PLC0415
+    from leaderboard.store.entries import prepare_store, read_results
+    from leaderboard.store.signatures import make_key
 
     prepare_store(store)
     entries = read_results([store]) if (store / "results").is_dir() else []
@@ -30,7 +30,7 @@ def show(
     store: Store,
 ) -> None:
     """Print the name and the public key of a private key."""
-    from leaderboard.store.signatures import name_of, public_of, read_private  # noqa: PLC0415
+    from leaderboard.store.signatures import name_of, public_of, read_private
 
     public = public_of(read_private(key, store))
     typer.echo(f"{name_of(public)}  {public}")
@@ -42,14 +42,14 @@ def rotate(
     store: Store,
 ) -> None:
     """Make the next key, signed by the one in use, which signs nothing after it."""
-    from leaderboard.store.signatures import rotate_key  # noqa: PLC0415
+    from leaderboard.store.signatures import rotate_key
 
     typer.echo(f"{rotate_key(store, key, new).name}: in use now; keep {new}, destroy {key}")
 
 
 def list_(store: Store) -> None:
     """List the keys of a store and the numbers of the signatures that each may make."""
-    from leaderboard.store.signatures import read_chain, refuse_broken  # noqa: PLC0415
+    from leaderboard.store.signatures import read_chain, refuse_broken
 
     chain = read_chain(store)
     refuse_broken(store, chain)

@@ -23,7 +23,7 @@ from leaderboard.commands.options import (
 from now_builder.errors import ConfigError
 
 if TYPE_CHECKING:
-    from leaderboard.service.client import BoardClient
+    from leaderboard.client import BoardClient
 
 _log = logging.getLogger(__name__)
 
@@ -64,13 +64,13 @@ def serve(
             "--token-file and --database need --release: without it nobody may submit"
         )
     try:
-        from leaderboard.service.access import make_operator  # noqa: PLC0415
-        from leaderboard.service.quotas import Quotas  # noqa: PLC0415
-        from leaderboard.service.running import Settings, make_judge  # noqa: PLC0415
-        from leaderboard.service.server import serve  # noqa: PLC0415
+        from leaderboard.service.access import make_operator
+        from leaderboard.service.quotas import Quotas
+        from leaderboard.service.running import Settings, make_judge
+        from leaderboard.service.server import serve
     except ModuleNotFoundError as error:
         raise ConfigError(f"serve needs {error.name}: pip install 'noise-of-web[server]'") from None
-    from leaderboard.service.client import TOKEN_VARIABLE, read_token  # noqa: PLC0415
+    from leaderboard.client import TOKEN_VARIABLE, read_token
 
     if release is None:
         serve(Settings(store), host, port)
@@ -138,14 +138,14 @@ def quota(url: BoardUrl, token_file: TokenFile = None, as_json: AsJson = False) 
 
 
 def _reading(url: str) -> AbstractContextManager[None]:
-    from leaderboard.service.client import reading  # noqa: PLC0415 - httpx
+    from leaderboard.client import reading
 
     return reading(url)
 
 
 def _client(url: str, token_file: Path | None) -> "BoardClient":
     try:
-        from leaderboard.service.client import BoardClient, read_token  # noqa: PLC0415
+        from leaderboard.client import BoardClient, read_token
     except ModuleNotFoundError as error:
         raise ConfigError(f"--url needs {error.name}: pip install 'noise-of-web[server]'") from None
     return BoardClient(url, read_token(token_file))
@@ -155,10 +155,10 @@ def send(
     path: Path, url: str, token_file: Path | None, anonymous_until: str | None, as_json: bool
 ) -> None:
     """Send a submission to a board with a progress bar; print its entry, or each problem."""
-    from rich.console import Console  # noqa: PLC0415
-    from rich.progress import Progress  # noqa: PLC0415
+    from rich.console import Console
+    from rich.progress import Progress
 
-    from leaderboard.service.client import BoardError  # noqa: PLC0415
+    from leaderboard.client import BoardError
 
     console = Console(stderr=True)
     with (

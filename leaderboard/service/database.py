@@ -205,7 +205,7 @@ def open_database(url: str) -> Engine:
             be written or was made by a newer version.
     """
     engine = _engine(_parse(url))
-    from leaderboard.service.migrations import upgrade  # noqa: PLC0415 - which imports the tables
+    from leaderboard.service.migrations import upgrade
 
     shown = engine.url.render_as_string(hide_password=True)
     try:

@@ -11,10 +11,10 @@ from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import Response
 
+from leaderboard.client import is_loopback
 from leaderboard.service.access import check_routes
 from leaderboard.service.admin_api import admin
 from leaderboard.service.api import api, root
-from leaderboard.service.client import is_loopback
 from leaderboard.service.guard import LOG, Connection, Guard
 from leaderboard.service.problems import handle_errors, problem_response
 from leaderboard.service.running import Service, Settings

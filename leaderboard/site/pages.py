@@ -44,7 +44,7 @@ from leaderboard.store.relative import relative_flags
 from now_builder.errors import ConfigError
 from now_builder.formats.benchmarks import BOARDS, BoardName
 from now_builder.formats.io import replacing_folder
-from now_builder.html import template_environment
+from now_builder.program.html import template_environment
 
 GENERATOR = "now-leaderboard"
 ALL_PAIRS = 12

@@ -251,8 +251,8 @@ def message(record: PublicKey | Signature) -> bytes:
 
 @lru_cache(1 << 16)
 def _holds(public: str, signed: bytes, signature: str) -> bool:
-    from cryptography.exceptions import InvalidSignature  # noqa: PLC0415 - heavy
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import (  # noqa: PLC0415
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import (
         Ed25519PublicKey,
     )
 
@@ -452,7 +452,7 @@ def public_of(key: "Ed25519PrivateKey") -> str:
 
 
 def _new_private(path: Path, store: Path) -> "Ed25519PrivateKey":
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import (  # noqa: PLC0415
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import (
         Ed25519PrivateKey,
     )
 
@@ -474,7 +474,7 @@ def read_private(path: Path, store: Path) -> "Ed25519PrivateKey":
     Raises:
         ConfigError: If it is missing, readable by others, inside the store, or not a key.
     """
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import (  # noqa: PLC0415
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import (
         Ed25519PrivateKey,
     )
 

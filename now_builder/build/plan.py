@@ -10,10 +10,10 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from now_builder import doctor
 from now_builder.build.run import BuildSettings
 from now_builder.crawl.plan.urls import read_urls
 from now_builder.formats.split import SPLITS, Shares, Split, choose_shares
+from now_builder.machine import doctor
 from now_builder.urls import canonical, site_of
 
 # Measured on simulated and real sites unless said otherwise: docs/scale.md.

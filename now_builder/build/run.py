@@ -70,10 +70,10 @@ def build_release(
         The release folder.
     """
     # Late imports: `now-builder --help` must not load a browser driver and torch.
-    from now_builder.crawl.run import crawl  # noqa: PLC0415
-    from now_builder.detect.run import detect  # noqa: PLC0415
-    from now_builder.package.run import package  # noqa: PLC0415
-    from now_builder.tokenize.run import tokenize  # noqa: PLC0415
+    from now_builder.crawl.run import crawl
+    from now_builder.detect.run import detect
+    from now_builder.package.run import package
+    from now_builder.tokenize.run import tokenize
 
     captures, features = out / "captures", out / "features.h5"
     captions, release = out / "captions", out / "release"

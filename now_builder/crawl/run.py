@@ -17,9 +17,9 @@ from now_builder.crawl.settings import CrawlSettings
 from now_builder.crawl.storage.locks import ALL_SHARDS, lock_shards
 from now_builder.crawl.storage.own_files import start_over
 from now_builder.crawl.storage.shard_storage import local_rows, open_storage
-from now_builder.distribution import read_share
 from now_builder.errors import ConfigError
 from now_builder.formats.shard import complete_shards, read_columns
+from now_builder.machine.distribution import read_share
 
 _log = logging.getLogger(__name__)
 
@@ -113,7 +113,7 @@ def crawl(
         plan = assign_host_groups(plan, finished=())
     shards = [shard for group in host_groups(plan)[share[0] :: share[1]] for shard in group]
     if settings.engine == "ray":
-        from now_builder.crawl.engines.ray_cluster import crawl_on_ray  # noqa: PLC0415 - needs Ray
+        from now_builder.crawl.engines.ray_cluster import crawl_on_ray
 
         visited = crawl_on_ray(str(captures), storage, plan, settings)
     else:

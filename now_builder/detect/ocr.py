@@ -9,7 +9,7 @@ from now_builder.detect.base import TextBox
 from now_builder.detect.pixels import decode_screenshot
 from now_builder.errors import ConfigError
 from now_builder.formats.shard import HEIGHT, WIDTH, Box, Capture
-from now_builder.tessdata import debian_package, find_tessdata
+from now_builder.machine.tessdata import debian_package, find_tessdata
 
 _SPARSE = 11
 """Tesseract's page segmentation for text that stands anywhere, in no order."""
@@ -101,7 +101,7 @@ def ocr_attributes(languages: str, confidence: float) -> dict[str, str]:
 
 def _tesserocr() -> Any:
     try:
-        import tesserocr  # noqa: PLC0415 - an optional extra
+        import tesserocr
     except ImportError as error:
         raise ConfigError(
             f"text_source 'ocr': tesserocr is missing ({error}); pip install 'noise-of-web[ocr]' "

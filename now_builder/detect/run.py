@@ -31,7 +31,6 @@ from now_builder.detect.pixels import (
 from now_builder.detect.regions.by_name import absolute
 from now_builder.detect.regions.loading import attributes_of, load, resolve_settings, threads_of
 from now_builder.detect.settings import DetectSettings
-from now_builder.distribution import read_share
 from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.feature_parts import (
     merge_parts,
@@ -54,8 +53,9 @@ from now_builder.formats.shard import (
     read_captures,
     read_rows,
 )
-from now_builder.progress import Progress
-from now_builder.ray_engine import RayEngine
+from now_builder.machine.distribution import read_share
+from now_builder.machine.ray_engine import RayEngine
+from now_builder.program.progress import Progress
 
 _log = logging.getLogger(__name__)
 _SHARD_LIMIT_S = 3600.0

@@ -6,7 +6,7 @@ from typing import Literal
 from pydantic import Field
 
 from now_builder.config import Strict
-from now_builder.distribution import DistributedSettings
+from now_builder.machine.distribution import DistributedSettings
 
 
 class LabelSettings(Strict):

@@ -83,8 +83,8 @@ def _division_file(run: Path, release: Path) -> Path:
 
 def _clean_prob(path: Path) -> np.ndarray:
     try:
-        from safetensors import SafetensorError  # noqa: PLC0415 - only who trains has it
-        from safetensors.numpy import load_file  # noqa: PLC0415
+        from safetensors import SafetensorError
+        from safetensors.numpy import load_file
     except ImportError:
         raise ConfigError(
             "reading a run needs the package safetensors: pip install 'noise-of-web[baseline]'"

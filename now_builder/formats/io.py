@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from now_builder.errors import FormatError
-from now_builder.progress import Progress
+from now_builder.program.progress import Progress
 
 _log = logging.getLogger(__name__)
 

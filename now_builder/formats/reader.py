@@ -93,7 +93,7 @@ class Release:
         Raises:
             FormatError: If there is none, as in the authors' archive, or it cannot be read.
         """
-        from now_builder.formats.features import open_features  # noqa: PLC0415 - h5py is heavy
+        from now_builder.formats.features import open_features
 
         return open_features(data_folder(self.path) / f"{check_split(split)}.h5")
 

@@ -363,7 +363,7 @@ def open_regions(release: Path, split: Split) -> Iterator[Any]:
     """
     folder = data_folder(release)
     if (folder / f"{split}.h5").exists():
-        from now_builder.formats.features import open_features  # noqa: PLC0415 - h5py is heavy
+        from now_builder.formats.features import open_features
 
         with open_features(folder / f"{split}.h5") as features:
             yield features.dataset
@@ -380,7 +380,7 @@ def region_attributes(release: Path, split: Split) -> dict[str, str]:
     path = data_folder(release) / f"{split}.h5"
     if not path.exists():
         return {}
-    from now_builder.formats.features import open_features  # noqa: PLC0415 - h5py is heavy
+    from now_builder.formats.features import open_features
 
     with open_features(path) as features:
         return {name: str(value) for name, value in features.attributes.items()}

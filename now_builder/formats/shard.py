@@ -353,7 +353,7 @@ def read_columns(captures: Path, shard: int, names: Sequence[str]) -> list[dict[
     Raises:
         FormatError: If the shard is missing or torn.
     """
-    import pyarrow as pa  # noqa: PLC0415 - see formats.tables
+    import pyarrow as pa
 
     whole = schema_of(CaptureRow, _CAPTURES)
     schema = pa.schema([whole.field(name) for name in names], metadata=whole.metadata)

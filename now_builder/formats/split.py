@@ -117,7 +117,7 @@ def suffix_list() -> str:
 
 @cache
 def _extract() -> Any:
-    from tldextract import TLDExtract  # noqa: PLC0415 - it loads an HTTP client
+    from tldextract import TLDExtract
 
     # No URL, no cache folder: the list of the package, never the network.
     return TLDExtract(cache_dir=None, suffix_list_urls=(), include_psl_private_domains=True)

@@ -318,7 +318,7 @@ class ReleaseStatistics:
         Raises:
             FormatError: If the file cannot be read, or holds more or fewer pages than pairs.
         """
-        from now_builder.formats.features import REGIONS, open_features  # noqa: PLC0415 - heavy
+        from now_builder.formats.features import REGIONS, open_features
 
         path, statistics = release / DATA_FOLDER / f"{split}.h5", self.splits[split]
         with open_features(path) as features:

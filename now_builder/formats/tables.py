@@ -28,7 +28,7 @@ def schema_of(kind: type, version: str | None = None) -> Any:
 
     All columns but numbers and lists are strings.
     """
-    import pyarrow as pa  # noqa: PLC0415 - see above
+    import pyarrow as pa
 
     types: dict[Any, Any] = {
         int: pa.int32(),
@@ -43,8 +43,8 @@ def schema_of(kind: type, version: str | None = None) -> Any:
 
 def write_rows(path: Path, rows: Sequence[Any], schema: Any) -> None:
     """Write dataclass instances as a parquet file, atomically."""
-    import pyarrow as pa  # noqa: PLC0415 - see above
-    import pyarrow.parquet as pq  # noqa: PLC0415 - the same
+    import pyarrow as pa
+    import pyarrow.parquet as pq
 
     with replacing(path) as temporary, pq.ParquetWriter(temporary, schema) as file:
         for at in range(0, len(rows) or 1, _GROUP):
@@ -63,7 +63,7 @@ def read_rows(
     Raises:
         FormatError: If it is missing, torn, of another format, or as :func:`upgrade` says.
     """
-    import pyarrow.parquet as pq  # noqa: PLC0415 - see above
+    import pyarrow.parquet as pq
 
     with _readable(path), pq.ParquetFile(path) as file:
         there = [name for name in schema.names if name in file.schema_arrow.names]
@@ -85,8 +85,8 @@ def stream_rows(
     Raises:
         FormatError: If it is missing, torn, or as :func:`upgrade` says.
     """
-    import pyarrow as pa  # noqa: PLC0415 - see above
-    import pyarrow.parquet as pq  # noqa: PLC0415 - the same
+    import pyarrow as pa
+    import pyarrow.parquet as pq
 
     schema, required = schema_of(kind), {f.name for f in fields(kind) if f.type in {str, int}}
     with _readable(path), pq.ParquetFile(path, buffer_size=_BUFFER) as file:
@@ -112,7 +112,7 @@ def upgrade(
     Raises:
         FormatError: If a column is missing or of another type, or a required cell is empty.
     """
-    import pyarrow as pa  # noqa: PLC0415 - see above
+    import pyarrow as pa
 
     _check_names(path, table.column_names, schema, later)
     for field in schema:
@@ -145,9 +145,9 @@ def read_frame(path: Path) -> Any:
         FormatError: If it is missing, is no table, or two columns have one name; or as
             :func:`read_records` says.
     """
-    import pandas as pd  # noqa: PLC0415 - 45 MB that only such tables need
-    import pyarrow as pa  # noqa: PLC0415 - see above
-    import pyarrow.parquet as pq  # noqa: PLC0415 - the same
+    import pandas as pd
+    import pyarrow as pa
+    import pyarrow.parquet as pq
 
     try:
         with path.open("rb") as file:
@@ -248,7 +248,7 @@ def _holds_record(cells: list[str], header: list[str]) -> bool:
 
 @contextmanager
 def _readable(path: Path) -> Iterator[None]:
-    import pyarrow as pa  # noqa: PLC0415 - see above
+    import pyarrow as pa
 
     try:
         yield

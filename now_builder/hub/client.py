@@ -37,8 +37,8 @@ def hub_errors(what: str) -> Iterator[None]:
 
 def _describe(error: BaseException) -> str | None:
     """Say in one line what the hub's client met; ``None`` if it is none of its errors."""
-    from httpx2 import HTTPError  # noqa: PLC0415 - the hub's client takes half a second
-    from huggingface_hub.errors import (  # noqa: PLC0415
+    from httpx2 import HTTPError
+    from huggingface_hub.errors import (
         HfHubHTTPError,
         HFValidationError,
         LocalTokenNotFoundError,

@@ -114,8 +114,8 @@ def _check_same(marker: Path, before: Fetched, settings: FetchSettings) -> None:
 
 
 def _find(settings: FetchSettings) -> _Remote:
-    from huggingface_hub import get_hf_file_metadata, hf_hub_url  # noqa: PLC0415 - half a second
-    from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]  # noqa: PLC0415
+    from huggingface_hub import get_hf_file_metadata, hf_hub_url
+    from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
 
     name = settings.repository
     with hub_errors(f"{name}/{ARCHIVE}"):
@@ -136,7 +136,7 @@ def _find(settings: FetchSettings) -> _Remote:
 
 def _download(remote: _Remote, path: Path) -> None:
     """Append to the part that is there what it lacks, and check the whole."""
-    from huggingface_hub.file_download import http_get  # noqa: PLC0415 - half a second
+    from huggingface_hub.file_download import http_get
 
     size, start = remote.fetched.bytes, path.stat().st_size if path.exists() else 0
     if start > size:

@@ -24,8 +24,8 @@ def find_model(name: str, files: Sequence[str], revision: str | None = None) -> 
         return Path(name)
     if not name:
         raise ConfigError("neither a folder nor a name of the hub")
-    from huggingface_hub import snapshot_download  # noqa: PLC0415 - a folder needs no hub
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError  # noqa: PLC0415
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
     try:
         return Path(snapshot_download(name, revision=revision, allow_patterns=list(files)))

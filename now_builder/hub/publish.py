@@ -106,7 +106,7 @@ def account(settings: PublishSettings) -> str:
     Raises:
         NowError: If there is no valid token, or the hub cannot be reached.
     """
-    from huggingface_hub import HfApi  # noqa: PLC0415 - half a second
+    from huggingface_hub import HfApi
 
     with hub_errors("publish"):
         return str(HfApi(endpoint=settings.endpoint).whoami()["name"])
@@ -124,7 +124,7 @@ def send(upload: Upload) -> str:
     Raises:
         NowError: If the hub cannot be reached or refuses, or shows to all what is to be private.
     """
-    from huggingface_hub import HfApi  # noqa: PLC0415 - half a second
+    from huggingface_hub import HfApi
 
     name, settings = upload.repository, upload.settings
     api = HfApi(endpoint=settings.endpoint)
@@ -148,7 +148,7 @@ def _commit(
     Raises:
         NowError: If the hub cannot be reached or refuses.
     """
-    from huggingface_hub.utils._runtime import is_xet_available  # noqa: PLC0415 - half a second
+    from huggingface_hub.utils._runtime import is_xet_available
 
     context = multiprocessing.get_context("spawn")
     problems, told = context.Pipe(duplex=False)
@@ -180,7 +180,7 @@ def _send_commit(
     remove: Sequence[str],
 ) -> None:
     """Send a commit; tell the line of an error that the hub's client raises."""
-    from huggingface_hub import (  # noqa: PLC0415 - half a second
+    from huggingface_hub import (
         CommitOperationAdd,
         CommitOperationDelete,
         HfApi,

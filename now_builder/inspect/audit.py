@@ -17,7 +17,7 @@ from now_builder.inspect.pairs import data_uri, drawn, language_of, link_of
 from now_builder.inspect.report import render
 from now_builder.inspect.server import Audit, AuditHandler
 from now_builder.inspect.settings import AuditSettings
-from now_builder.loopback import listening
+from now_builder.program.loopback import listening
 
 _WIDEST = 720
 

@@ -17,7 +17,7 @@ from now_builder.formats.features import Features, open_features, source_name
 from now_builder.formats.release import DATA_FOLDER, Pair
 from now_builder.formats.screenshots import find_screenshots
 from now_builder.formats.shard import HEIGHT, WIDTH, open_screenshot
-from now_builder.progress import watched
+from now_builder.program.progress import watched
 
 _TRIES = (
     (720, 75), (540, 70), (360, 70), (300, 60), (240, 50), (180, 40), (120, 30), (90, 15), (45, 5),

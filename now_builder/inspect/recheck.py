@@ -19,7 +19,7 @@ from now_builder.formats.shard import (
 )
 from now_builder.formats.text import clean, is_placeholder
 from now_builder.inspect.pairs import draw_order
-from now_builder.progress import watched
+from now_builder.program.progress import watched
 
 _INERT = frozenset(
     {"noscript", "template", "textarea", "title", "iframe", "noembed", "noframes", "xmp", "style",
@@ -130,7 +130,7 @@ def descriptions(
 
 def _import_bs4() -> Any:
     try:
-        import bs4  # noqa: PLC0415 - only this check needs it
+        import bs4
     except ImportError:
         raise ConfigError(
             "--recheck needs the package beautifulsoup4: pip install 'noise-of-web[crawl]'"

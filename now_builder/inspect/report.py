@@ -24,12 +24,12 @@ from now_builder.formats.release import Manifest, Pair, read_manifest, stream_pa
 from now_builder.formats.shard import HEIGHT, WIDTH
 from now_builder.formats.split import SPLITS
 from now_builder.formats.statistics import ReleaseStatistics, Summary, identity, ranked, summarize
-from now_builder.html import template_environment
 from now_builder.inspect.agreement import Share, mean_interval, wilson
 from now_builder.inspect.histograms import Histogram, draw, histogram_of
 from now_builder.inspect.pairs import drawn, show
 from now_builder.inspect.settings import ReportSettings
 from now_builder.inspect.stats import audit_stats
+from now_builder.program.html import template_environment
 
 _CAPTION = 400
 """Characters of a caption that are shown."""

@@ -14,7 +14,7 @@ from now_builder.formats.screenshots import Screenshot
 from now_builder.formats.shard import image_kind
 from now_builder.formats.verdicts import VERDICTS, Judged, VerdictFile, one_line
 from now_builder.inspect.pairs import language_of
-from now_builder.loopback import LoopbackHandler
+from now_builder.program.loopback import LoopbackHandler
 
 _BODY = 16 * 2**10
 """Bytes of a request at most."""

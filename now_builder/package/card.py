@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from now_builder.formats.release import DATA_FOLDER
 from now_builder.formats.split import SplitPlan
 from now_builder.formats.statistics import ALIKE, SplitStatistics, ranked, summarize
-from now_builder.html import template_environment
 from now_builder.package.description import Description
 from now_builder.package.settings import FLAGS, ReleaseSettings
+from now_builder.program.html import template_environment
 
 _SIZES = (
     (1_000, "n<1K"),

@@ -39,7 +39,7 @@ class NearCaptions(SameCaptions):
 
     def __init__(self, similarity: float) -> None:
         # Late: this loads SciPy, for a filter that few ask for.
-        from datasketch import MinHash, MinHashLSH  # noqa: PLC0415
+        from datasketch import MinHash, MinHashLSH
 
         super().__init__()
         self._similarity = similarity

@@ -14,7 +14,7 @@ from now_builder.formats.verdicts import Verdict
 from now_builder.package.duplicates import NearCaptions, SameCaptions
 from now_builder.package.screenshots import PhashIndex
 from now_builder.package.settings import ReleaseSettings
-from now_builder.progress import watched
+from now_builder.program.progress import watched
 from now_builder.urls import canonical
 
 

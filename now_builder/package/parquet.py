@@ -37,7 +37,7 @@ from now_builder.formats.shard import image_kind
 from now_builder.formats.split import SPLITS, Split
 from now_builder.package.croissant import describe_parquet
 from now_builder.package.settings import ParquetSettings
-from now_builder.progress import watched
+from now_builder.program.progress import watched
 
 _GROUP = 100
 """Rows that are read at once by whoever wants one of them; the hub's own measure for pictures."""

@@ -70,7 +70,7 @@ from now_builder.package.judgements import read_judgements, relative
 from now_builder.package.pools import choose_pools, count_learned, read_test_sites
 from now_builder.package.screenshots import find_consent_walls
 from now_builder.package.settings import PackageSettings, ReleaseSettings
-from now_builder.progress import watched
+from now_builder.program.progress import watched
 
 _PREVIOUS = ".previous-manifest.json"
 _LIBRARIES = ("datasketch", "h5py", "numpy", "phonenumberslite", "pyarrow", "tldextract")

@@ -14,7 +14,7 @@ from now_builder.formats.shard import (
     stream_elements,
 )
 from now_builder.package.flags import consent_words
-from now_builder.progress import watched
+from now_builder.program.progress import watched
 
 _DIALOGS = frozenset({"dialog", "alertdialog"})
 _LANDMARKS = frozenset({"main", "article", "nav", "navigation"})

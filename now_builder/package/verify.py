@@ -25,7 +25,7 @@ from now_builder.formats.release import (
     stream_split_captions,
 )
 from now_builder.formats.split import SPLITS, Split
-from now_builder.progress import watched
+from now_builder.program.progress import watched
 
 _BATCH = 256
 

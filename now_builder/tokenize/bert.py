@@ -88,15 +88,15 @@ def _backend(folder: Path) -> tokenizers.Tokenizer:
     if not (folder / _FILES[0]).is_file():
         # Without vocab.txt, transformers takes the tokens of tokenizer.json but not its settings.
         return tokenizers.Tokenizer.from_file(str(folder / _FILES[1]))
-    from transformers import BertTokenizer as Fast  # noqa: PLC0415 - a second to import
+    from transformers import BertTokenizer as Fast
 
     backend: tokenizers.Tokenizer = Fast.from_pretrained(folder).backend_tokenizer
     return backend
 
 
 def _from_hub(name: str) -> Path:
-    from huggingface_hub import constants, snapshot_download  # noqa: PLC0415 - half a second
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError  # noqa: PLC0415
+    from huggingface_hub import constants, snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
     try:
         cached = Path(snapshot_download(name, allow_patterns=_FILES, local_files_only=True))

@@ -122,7 +122,7 @@ def _files(captions: Path, settings: TokenizeSettings) -> dict[str, Path]:
     standing = {p.name.removesuffix(ending): p for p in captions.glob(f"[!.]*{ending}")}
     files = {name: path for name, path in standing.items() if name not in TOKENIZERS}
     if settings.with_ is not None:
-        from now_builder.tokenize.custom import CustomTokenizer, custom_name  # noqa: PLC0415
+        from now_builder.tokenize.custom import CustomTokenizer, custom_name
 
         name = custom_name(settings.with_)
         CustomTokenizer(name, settings.with_)
@@ -241,21 +241,21 @@ def _tokenizer(
 ) -> CaptionTokenizer:
     # Late: each tokenizer's library is loaded only when it runs.
     if name in files:
-        from now_builder.tokenize.custom import CustomTokenizer  # noqa: PLC0415
+        from now_builder.tokenize.custom import CustomTokenizer
 
         _log.info("%s: the vocabulary of %s as it is; nothing is learned", name, files[name])
         return CustomTokenizer(name, files[name])
     _log.info("%s: learning from %d captions of the train pool", name, job.learned_on)
     train = TrainCaptions(corpus, job.learned_on, settings.learn_from)
     if name == "jieba":
-        from now_builder.tokenize.jieba import JiebaTokenizer  # noqa: PLC0415
+        from now_builder.tokenize.jieba import JiebaTokenizer
 
         return JiebaTokenizer(white_space=settings.jieba_white_space)
     if name == "bpe":
-        from now_builder.tokenize.bpe import learn_bpe  # noqa: PLC0415
+        from now_builder.tokenize.bpe import learn_bpe
 
         return learn_bpe(train, settings.bpe_vocabulary, settings.min_frequency)
-    from now_builder.tokenize.bert import make_bert  # noqa: PLC0415
+    from now_builder.tokenize.bert import make_bert
 
     folder = job.folder / settings.bert
     choice = str(folder) if folder.is_dir() else settings.bert

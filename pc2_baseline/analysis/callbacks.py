@@ -48,7 +48,7 @@ class PictureCallback:
 
     def on_epoch_end(self, state: CheckpointState, outputs: EpochOutputs) -> None:
         """Draw the epoch that just ended."""
-        from pc2_baseline.analysis.pictures import draw_curves, draw_division  # noqa: PLC0415 - seconds
+        from pc2_baseline.analysis.pictures import draw_curves, draw_division
 
         if division := _division(outputs):
             path = self._run / PICTURES / f"{state.epoch:05d}.png"

@@ -281,7 +281,7 @@ def quality(epoch: int, division: Mapping[str, np.ndarray], truth: Truth) -> Div
 
 
 def _auroc(score: Float[np.ndarray, " known"], matched: Bool[np.ndarray, " known"]) -> float:
-    from sklearn.metrics import roc_auc_score  # noqa: PLC0415 - SciPy comes with it
+    from sklearn.metrics import roc_auc_score
 
     return float(roc_auc_score(matched, score))
 

@@ -52,7 +52,7 @@ def _key(texts: Sequence[str], *, sentences: bool) -> str:
     try:
         digest = hashlib.sha256(f"words/1\nnltk {version('nltk')}\n{sentences}\n".encode())
         if sentences:
-            from nltk.data import find  # noqa: PLC0415 - only these layouts need it
+            from nltk.data import find
 
             model = find("tokenizers/punkt_tab/english/")
             for name in _PUNKT:
@@ -91,7 +91,7 @@ def _cut(texts: Sequence[str], *, sentences: bool) -> list[list[str]]:
 
 def _tokeniser(*, sentences: bool) -> Callable[[str], list[str]]:
     try:
-        from nltk.tokenize import word_tokenize  # noqa: PLC0415 - only these layouts need it
+        from nltk.tokenize import word_tokenize
     except ImportError as error:
         raise _without_nltk(error) from None
 

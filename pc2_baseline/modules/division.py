@@ -79,8 +79,8 @@ def clean_posterior(
         mixture calls nearly all pairs clean or nearly none. Here 10 starts are drawn, and the
         likeliest fit is kept.
     """
-    from sklearn.exceptions import ConvergenceWarning  # noqa: PLC0415 - SciPy comes with it
-    from sklearn.mixture import GaussianMixture  # noqa: PLC0415 - the same
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.mixture import GaussianMixture
 
     values = scaled(statistic.astype(np.float64))[:, None]
     mixture = GaussianMixture(

@@ -16,7 +16,7 @@ from now_builder.formats.release import Pair, check_split, is_ours, read_pairs
 from now_builder.formats.screenshots import Screenshot, some_screenshots
 from now_builder.formats.shard import open_screenshot
 from now_builder.formats.split import Split
-from now_builder.html import template_environment
+from now_builder.program.html import template_environment
 from pc2_baseline.analysis.explained import ExplainedPairs, explain_sample
 from pc2_baseline.analysis.judged import Surest, read_surest
 from pc2_baseline.analysis.truth import Truth, find_truth

@@ -119,7 +119,7 @@ def peak_memory() -> int:
     if status.exists():
         line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
         return 1024 * int(line.split()[1])
-    from resource import RUSAGE_SELF, getrusage  # noqa: PLC0415 - not everywhere
+    from resource import RUSAGE_SELF, getrusage
 
     return getrusage(RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from markupsafe import Markup
 
 from now_builder.formats.io import write_text
-from now_builder.html import template_environment
+from now_builder.program.html import template_environment
 from pc2_baseline.runs import text_table
 from pc2_baseline.runs.table_rows import FIGURES, ONE_NETWORK, TWO_NETWORKS, Line, Section
 from pc2_baseline.runs.text_table import HTML, SCORE_COLUMNS, SCORES, Column, Value

@@ -23,7 +23,7 @@ def open_writer(folder: Path, first: int) -> Any:
     # TensorBoard takes its own file functions instead of importing TensorFlow, with its
     # greetings and its seconds, where a module of this name can be found
     sys.modules.setdefault("tensorboard.compat.notf", ModuleType("tensorboard.compat.notf"))
-    from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415 - seconds
+    from torch.utils.tensorboard import SummaryWriter
 
     # Readers take files by name, which begins with the second: two of one second may change places
     while any(folder.glob(f"*.{int(time.time()):010d}.*")):

@@ -97,7 +97,7 @@ def test_a_part_that_runs_out_of_time_or_breaks_is_told_and_the_rest_goes_on(tmp
 
 def test_reports_of_several_calls_are_merged(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", [*sys.path, str(ROOT)])  # last: the wheel goes before the tree
-    from benchmarks.gpu.report import Figure, Report  # noqa: PLC0415 - beside the tests
+    from benchmarks.gpu.report import Figure, Report
 
     for number in ("1", "4"):
         report = Report(tmp_path / number)

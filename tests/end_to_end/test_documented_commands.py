@@ -70,7 +70,7 @@ def publish(release: Path, folder: Path) -> None:
 
 
 def write_tokenizer(path: Path) -> None:
-    from tokenizers import Tokenizer, models, pre_tokenizers  # noqa: PLC0415 - one page's
+    from tokenizers import Tokenizer, models, pre_tokenizers
 
     own = Tokenizer(models.WordLevel({"<unk>": 0, "news": 1, "music": 2, "cars": 3}, "<unk>"))
     own.pre_tokenizer = pre_tokenizers.Whitespace()

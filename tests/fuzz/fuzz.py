@@ -91,7 +91,7 @@ def _place(error: BaseException) -> str:
 
 def _fuzz_here(name: str, folder: Path, seconds: int) -> None:
     """Fuzz in this process; the fuzzer ends it."""
-    import atheris  # noqa: PLC0415 - replaying does without
+    import atheris
 
     with atheris.instrument_imports(include=_PACKAGES):
         reader = importlib.import_module(name)

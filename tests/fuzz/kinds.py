@@ -43,7 +43,7 @@ class Kinds:
 
     def mutate(self, content: bytes, longest: int, seed: int) -> bytes:
         """Change bytes of the file, or something inside that leaves the file whole."""
-        import atheris  # noqa: PLC0415 - replaying does without
+        import atheris
 
         chance = random.Random(seed)
         first, rest = content[:1] or b"\0", content[1:]

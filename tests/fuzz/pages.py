@@ -46,7 +46,7 @@ def read(content: bytes) -> None:
 
 def mutate(content: bytes, longest: int, seed: int) -> bytes:
     """Change bytes, or put a piece of markup somewhere, or repeat a piece many times."""
-    import atheris  # noqa: PLC0415 - replaying does without
+    import atheris
 
     chance = random.Random(seed)
     how, at = chance.random(), chance.randint(0, len(content))

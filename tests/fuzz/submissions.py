@@ -65,7 +65,7 @@ def read(content: bytes) -> None:
 
 def mutate(content: bytes, longest: int, seed: int) -> bytes:
     """Change bytes of the file, or of a member inside a zip that stays whole."""
-    import atheris  # noqa: PLC0415 - replaying does without
+    import atheris
 
     chance = random.Random(seed)
     if content[:2] != b"PK" or chance.random() < 0.3:

@@ -422,7 +422,7 @@ def test_validating_reads_the_order_of_columns(out, tmp_path):
 
 
 def test_a_reported_data_set_is_never_a_round(out):
-    from leaderboard.store.dataset import dataset_report  # noqa: PLC0415
+    from leaderboard.store.dataset import dataset_report
 
     with pytest.raises(FormatError, match="the release that it was drawn from"):
         dataset_report(out / "judge")

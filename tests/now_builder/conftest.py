@@ -226,8 +226,8 @@ def small_features(small_crawl: Path, tmp_path_factory: pytest.TempPathFactory) 
 @pytest.fixture(scope="session")
 def small_captions(small_crawl: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Captions of the small crawl under the three tokenizers; read only."""
-    from now_builder.tokenize.run import tokenize  # noqa: PLC0415 - few tests need it
-    from now_builder.tokenize.settings import TokenizeSettings  # noqa: PLC0415
+    from now_builder.tokenize.run import tokenize
+    from now_builder.tokenize.settings import TokenizeSettings
 
     folder = tmp_path_factory.mktemp("small-captions") / "captions"
     tokenize(small_crawl, folder, TokenizeSettings(bert="learn", processes=1))
@@ -242,8 +242,8 @@ def small_release(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Path:
     """The small crawl packaged, under a name that needs quotes; read only."""
-    from now_builder.package.run import package  # noqa: PLC0415 - few tests need it
-    from now_builder.package.settings import PackageSettings  # noqa: PLC0415
+    from now_builder.package.run import package
+    from now_builder.package.settings import PackageSettings
 
     release = tmp_path_factory.mktemp("small-release") / "release"
     settings = PackageSettings(name='A "name": odd', licence="cc-by-nc-4.0", homepage="http://x.y/")

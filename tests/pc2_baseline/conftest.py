@@ -59,7 +59,7 @@ def fields():
 @pytest.fixture(scope="session")
 def punkt(tmp_path_factory):
     """A small sentence splitter where NLTK looks first."""
-    import nltk  # noqa: PLC0415 - only some tests need it
+    import nltk
 
     before = list(nltk.data.path)
     fields_module.make_punkt(tmp_path_factory.mktemp("nltk_data"))

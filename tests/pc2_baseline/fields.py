@@ -70,8 +70,8 @@ def make_field(parent: Path, plan: Field) -> Path:
 
 def make_punkt(data: Path) -> None:
     """Learn a sentence splitter from a few sentences and store it where NLTK looks for it."""
-    import nltk  # noqa: PLC0415 - only these tests need it
-    from nltk.tokenize.punkt import PunktTrainer, save_punkt_params  # noqa: PLC0415
+    import nltk
+    from nltk.tokenize.punkt import PunktTrainer, save_punkt_params
 
     folder = data / "tokenizers" / "punkt_tab" / "english"
     folder.mkdir(parents=True, mode=0o700)

@@ -228,9 +228,9 @@ def test_messages_of_one_process_come_back_as_they_were(device, tmp_path):
 def test_a_dual_encoder_gives_the_vectors_of_the_cpu(
     device, full_float32, encoders, tmp_path, precision
 ):
-    from PIL import Image  # noqa: PLC0415 - as transformers, which may be absent
+    from PIL import Image
 
-    from now_builder.dual_encoder import DualEncoder  # noqa: PLC0415
+    from now_builder.dual_encoder import DualEncoder
 
     folder = encoders.save(encoders.siglip, tmp_path / "model", ["cats", "and", "dogs"])
     pixels = np.random.default_rng(0).integers(0, 256, (3, 128, 72, 3), dtype=np.uint8)

@@ -132,12 +132,12 @@ def test_an_entry_point_that_is_none_is_told_in_one_line(monkeypatch, name, valu
 
 
 def test_the_pages_method_goes_on_bit_for_bit(site, tiny, monkeypatch):
-    import torch  # noqa: PLC0415 - seconds
+    import torch
 
-    from pc2_baseline.config import read_settings  # noqa: PLC0415 - the same
-    from pc2_baseline.data.pairs import open_pairs  # noqa: PLC0415 - the same
-    from pc2_baseline.methods import make_method  # noqa: PLC0415 - the same
-    from pc2_baseline.training.method import Sizes  # noqa: PLC0415 - the same
+    from pc2_baseline.config import read_settings
+    from pc2_baseline.data.pairs import open_pairs
+    from pc2_baseline.methods import make_method
+    from pc2_baseline.training.method import Sizes
 
     monkeypatch.syspath_prepend(site)
     kind = import_module("small_loss.settings").SmallLossSettings
@@ -157,11 +157,11 @@ def test_the_pages_method_goes_on_bit_for_bit(site, tiny, monkeypatch):
 
 
 def test_a_method_whose_class_cannot_be_imported_is_told_in_one_line(monkeypatch):
-    import torch  # noqa: PLC0415 - seconds
+    import torch
 
-    from pc2_baseline.config import Settings  # noqa: PLC0415 - the same
-    from pc2_baseline.methods import make_method  # noqa: PLC0415 - the same
-    from pc2_baseline.training.method import Sizes  # noqa: PLC0415 - the same
+    from pc2_baseline.config import Settings
+    from pc2_baseline.methods import make_method
+    from pc2_baseline.training.method import Sizes
 
     settings = Settings.model_construct(method=Fine())
     with pytest.raises(ConfigError, match=r"method fine: nowhere.method:Fine cannot be imported"):

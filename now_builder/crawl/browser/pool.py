@@ -15,7 +15,6 @@ from playwright.async_api import Browser, BrowserContext, Page
 from playwright.async_api import Error as PlaywrightError
 
 from now_builder import __version__
-from now_builder.chromium import find_chromium
 from now_builder.crawl.browser.driver import Driver, DriverError
 from now_builder.crawl.browser.memory import end_process, limit_memory
 from now_builder.crawl.browser.tab import SCALE, SCREEN, Limits, Tab
@@ -24,6 +23,7 @@ from now_builder.crawl.politeness.proxy import Proxy
 from now_builder.crawl.politeness.robots import PRODUCT
 from now_builder.crawl.settings import CrawlSettings
 from now_builder.errors import CrawlError
+from now_builder.machine.chromium import find_chromium
 
 _log = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from now_builder.crawl.storage.shard_storage import ShardStorage, is_remote
 from now_builder.errors import CrawlError
 from now_builder.formats.io import write_json
 from now_builder.formats.shard import Planned, read_rows
-from now_builder.ray_engine import RayEngine
+from now_builder.machine.ray_engine import RayEngine
 
 POISON = "poison.json"
 _LOCK_WAIT_S = 60.0

@@ -78,7 +78,7 @@ class RemoteStorage(ShardStorage):
 
     def __init__(self, url: str, scratch: Path | None) -> None:
         try:
-            import fsspec  # noqa: PLC0415 - only those who store elsewhere need it
+            import fsspec
         except ImportError:
             raise ConfigError(f"{url}: needs fsspec; pip install 'noise-of-web[cluster]'") from None
         self.url = url.rstrip("/")

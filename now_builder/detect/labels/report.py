@@ -12,7 +12,7 @@ from PIL import Image
 from now_builder.detect.labels.elements import DROPPED, IGNORED, PAGES_DROPPED, Labels
 from now_builder.detect.labels.mapping import ClassMapping
 from now_builder.formats.shard import HEIGHT, WIDTH, Box, Capture, CaptureRow, open_screenshot
-from now_builder.html import template_environment
+from now_builder.program.html import template_environment
 
 _THUMBNAIL = (WIDTH // 2, HEIGHT // 2)
 IGNORED_COLOUR = "#888"

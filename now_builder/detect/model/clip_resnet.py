@@ -230,8 +230,8 @@ def _zipped_state(path: Path) -> Mapping[str, object]:
 
 def _from_hub(name: str) -> Path:
     # Late, because a run from a file or from scratch needs no hub.
-    from huggingface_hub import hf_hub_download  # noqa: PLC0415
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError  # noqa: PLC0415
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
     problem = ""
     for file in _HUB_FILES:

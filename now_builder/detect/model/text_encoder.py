@@ -83,7 +83,7 @@ class HubEncoder:
     """
 
     def __init__(self, name: str, device: torch.device | str = "cpu") -> None:
-        from transformers import AutoModel, AutoTokenizer  # noqa: PLC0415 - slow to import
+        from transformers import AutoModel, AutoTokenizer
 
         try:
             self._tokenizer: Any = AutoTokenizer.from_pretrained(name)

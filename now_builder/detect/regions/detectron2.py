@@ -33,7 +33,7 @@ from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.features import REGIONS, FeatureBatch
 from now_builder.formats.io import sha256_of
 from now_builder.formats.shard import HEIGHT, WIDTH
-from now_builder.missing_package import INSTALL_DETECTRON2
+from now_builder.program.missing_package import INSTALL_DETECTRON2
 
 PREFIX = "detectron2:"
 

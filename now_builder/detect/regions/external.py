@@ -49,7 +49,7 @@ class ExternalDetector:
 
     def __init__(self, name: str, device: torch.device) -> None:
         # Late, because transformers is slow to import.
-        from transformers import (  # noqa: PLC0415
+        from transformers import (
             AutoImageProcessor,
             AutoModelForObjectDetection,
         )

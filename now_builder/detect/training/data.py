@@ -36,7 +36,7 @@ from now_builder.formats.shard import (
     read_rows,
 )
 from now_builder.formats.split import Split, read_split, registrable_domain
-from now_builder.progress import watched
+from now_builder.program.progress import watched
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from now_builder.detect.base import Page
 from now_builder.detect.labels.elements import Labels
 from now_builder.detect.training.data import Screenshots, TrainPage
 from now_builder.formats.features import REGIONS, FeatureBatch
-from now_builder.progress import Progress
+from now_builder.program.progress import Progress
 
 _FOUND = 0.5
 

@@ -17,9 +17,9 @@ from urllib.parse import parse_qs
 from now_builder.errors import NowError
 from now_builder.formats.screenshots import Screenshot, some_screenshots
 from now_builder.formats.shard import image_kind, open_screenshot
-from now_builder.html import template_environment
-from now_builder.loopback import LoopbackHandler, listening
-from now_builder.missing_package import describe_missing
+from now_builder.program.html import template_environment
+from now_builder.program.loopback import LoopbackHandler, listening
+from now_builder.program.missing_package import describe_missing
 from pc2_baseline.runs.search.searcher import Found, Searcher
 
 MOST_BYTES = 20 * 2**20

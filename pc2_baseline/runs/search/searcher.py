@@ -137,7 +137,7 @@ class Searcher:
     @cached_property
     def describe(self) -> "Describer":
         """The detector that described the pages of the split."""
-        from now_builder.describe import Describer  # noqa: PLC0415 - words need no detector
+        from now_builder.describe import Describer
 
         path = data_folder(self._opened.release) / f"{self._split}.h5"
         if not path.is_file():

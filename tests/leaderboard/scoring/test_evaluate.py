@@ -139,9 +139,9 @@ def test_a_caption_of_another_topic_is_not_found_by_topic():
 
 
 def test_a_file_of_attributes_may_be_parquet_and_have_keys(tmp_path, release, gallery, attributes):
-    import pandas as pd  # noqa: PLC0415
+    import pandas as pd
 
-    from now_builder.formats.release import read_pairs  # noqa: PLC0415
+    from now_builder.formats.release import read_pairs
 
     table = pd.read_csv(attributes)
     keys = {pair.url: pair.key for pair in read_pairs(release) if pair.split == "test"}

@@ -195,7 +195,7 @@ def test_two_tokens_of_one_prefix_are_told_apart(database, token):
     create_user(database, "bob")
     other = create_token(database, "bob", ["read"])
     twin = _with_checksum(f"now_{token[4:12]}_{other[13:56]}")
-    from leaderboard.service.accounts import _hash  # noqa: PLC0415
+    from leaderboard.service.accounts import _hash
 
     with writing(database) as session:
         session.execute(

@@ -10,10 +10,10 @@ import pytest
 from leaderboard.board.export_rows import rows_of
 from leaderboard.board.exports import FORMATS
 from leaderboard.board.tables import make_board
+from leaderboard.client import read_token
 from leaderboard.scoring.result import Result
 from leaderboard.service import index
 from leaderboard.service.access import make_operator
-from leaderboard.service.client import read_token
 from leaderboard.service.running import Settings
 from leaderboard.service.server import make_app
 from leaderboard.service.views import BoardView

@@ -8,7 +8,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from leaderboard.site.pages import compare_path, export_site
-from now_builder.chromium import find_chromium
+from now_builder.machine.chromium import find_chromium
 
 pytestmark = pytest.mark.browser
 
@@ -50,7 +50,7 @@ def paths(filed):
 
 @pytest.fixture(scope="module")
 def browser():
-    from playwright.sync_api import sync_playwright  # noqa: PLC0415
+    from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
         path = find_chromium()

@@ -7,12 +7,12 @@ import sys
 
 import pytest
 
-from now_builder import doctor
 from now_builder.build import plan as planning
 from now_builder.build import preset_path, presets
 from now_builder.build.plan import plan_build
 from now_builder.build.run import read_build_settings
 from now_builder.errors import ConfigError
+from now_builder.machine import doctor
 
 GPU = doctor.Finding(doctor.GPU, found=True, detail="1 x a card")
 NO_GPU = doctor.Finding(doctor.GPU, found=False, detail="none", remedy="buy one")
@@ -112,7 +112,7 @@ def test_every_preset_is_read_and_a_file_and_single_values_go_over_it(tmp_path):
 
 def test_the_command_prints_the_plan_and_writes_nothing(tmp_path):
     urls = listed(tmp_path, hosts=2, each=3)
-    code = "import now_builder.doctor as d; d.find_chromium = lambda: None; "
+    code = "import now_builder.machine.doctor as d; d.find_chromium = lambda: None; "
     code += "from now_builder.cli import main; main()"
     words = ["build", urls, tmp_path / "out", "--preset", "now-100k", "--dry-run", "--json"]
     words += ["--user-agent-url", "https://example.org/a"]

@@ -14,7 +14,6 @@ import torch
 from PIL import Image, ImageDraw, ImageFont
 from torchvision.ops import box_iou
 
-from now_builder import doctor
 from now_builder.detect.model.text_boxes import embed_text_boxes, link, linked_embeddings
 from now_builder.detect.model.text_encoder import HashedNgrams
 from now_builder.detect.ocr import Recognizer
@@ -24,7 +23,8 @@ from now_builder.detect.settings import DetectSettings
 from now_builder.errors import ConfigError
 from now_builder.formats.features import open_features
 from now_builder.formats.shard import HEIGHT, WIDTH, Capture, Element
-from now_builder.tessdata import debian_package, find_tessdata
+from now_builder.machine import doctor
+from now_builder.machine.tessdata import debian_package, find_tessdata
 
 ENGLISH, CHINESE, LIGHT = "Fresh bread every morning", "我们每天清晨烘焙面包", "About us"
 

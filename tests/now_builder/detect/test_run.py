@@ -224,7 +224,7 @@ def test_a_disk_that_cannot_be_written_ends_the_run(drawn, settings, tmp_path):
 def test_without_a_terminal_a_line_tells_the_rate_and_what_is_left(
     drawn, settings, tmp_path, capsys, monkeypatch
 ):
-    monkeypatch.setattr("now_builder.progress.EVERY_S", 0.0)
+    monkeypatch.setattr("now_builder.program.progress.EVERY_S", 0.0)
     detect(drawn, tmp_path / "f.h5", settings)
     told = capsys.readouterr().err.splitlines()
     lines = [line for line in told if line.startswith("detect: ")]

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from now_builder.chromium import find_chromium
 from now_builder.formats.io import write_json
 from now_builder.formats.release import read_manifest, read_pairs, write_pairs
 from now_builder.formats.shard import read_captures, read_rows, write_shard
+from now_builder.machine.chromium import find_chromium
 
 HOSTILE = [
     "</script><img src=x onerror=\"document.title='owned'\">",

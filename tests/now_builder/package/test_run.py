@@ -34,7 +34,7 @@ from now_builder.formats.split import read_split, write_split
 from now_builder.package.run import package
 from now_builder.package.settings import PackageSettings
 from now_builder.package.verify import verify
-from now_builder.stopping import stoppable
+from now_builder.program.stopping import stoppable
 from now_builder.tokenize.run import tokenize
 from now_builder.tokenize.settings import TokenizeSettings
 from tests.kill_at_rename import run_until_rename

@@ -68,8 +68,8 @@ def test_the_sentence_splitter_is_the_fields_and_can_be_left_out(flickr, punkt):
 
 
 def test_a_splitter_without_its_data_says_how_to_get_it(flickr, tmp_path, monkeypatch):
-    import nltk  # noqa: PLC0415 - only here
-    from nltk import tokenize  # noqa: PLC0415
+    import nltk
+    from nltk import tokenize
 
     monkeypatch.setattr(nltk.data, "path", [str(tmp_path)])
     tokenize._get_punkt_tokenizer.cache_clear()

@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from now_builder.chromium import find_chromium
 from now_builder.describe import Describer
 from now_builder.detect.run import detect
 from now_builder.detect.settings import DetectSettings
@@ -24,6 +23,7 @@ from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.features import open_features, write_features
 from now_builder.formats.release import DATA_FOLDER, Pair, read_pairs, write_pairs
 from now_builder.formats.shard import read_captures, read_rows
+from now_builder.machine.chromium import find_chromium
 from pc2_baseline.config import read_settings
 from pc2_baseline.runs.open_run import similarity
 from pc2_baseline.runs.search.page import MOST_BYTES, file_of, serving

@@ -249,7 +249,7 @@ def test_of_three_seeds_each_is_averaged_with_the_next_and_made_anew_when_one_is
 
     runs = grid(made[0], [("jieba/one", read_settings("sgr", []))], [0, 1])
     record = json.loads(runs[0].beside(".json").read_text())
-    from pc2_baseline.runs import table_rows  # noqa: PLC0415 - to change it
+    from pc2_baseline.runs import table_rows
 
     measured = tables.Measured(**record)
     three = [(runs[0], measured), (runs[1], measured), (replace(runs[1], seed=7), measured)]
@@ -303,7 +303,7 @@ def test_the_auroc_is_of_the_best_epoch_and_memory_is_not_guessed(made, tiny, tm
 
 
 def test_the_board_takes_the_submissions_as_they_are(made, tiny):
-    from leaderboard.store.entries import file_result  # noqa: PLC0415 - writes
+    from leaderboard.store.entries import file_result
 
     out = made[0]
     for path in [*out.glob("jieba/*/seed-*.zip"), out / "jieba" / "one" / "seeds-0-1.zip"]:

@@ -31,7 +31,7 @@ def fonts_by_language(lexicon: Lexicon, folders: Iterable[Path]) -> Mapping[str,
         ConfigError: If fontTools is missing, or no font can draw English.
     """
     try:
-        from fontTools.ttLib import TTFont, TTLibError  # noqa: PLC0415 - of an extra
+        from fontTools.ttLib import TTFont, TTLibError
     except ModuleNotFoundError:
         raise ConfigError(
             "fontTools is missing: pip install 'noise-of-web[words]' brings it"

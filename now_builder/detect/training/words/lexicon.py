@@ -93,7 +93,7 @@ def _folder(package: str) -> Path:
 
 def _babel() -> Iterator[tuple[str, str]]:
     """Yield the names of countries, languages, currencies, scripts, months and days."""
-    from babel import Locale, localedata  # noqa: PLC0415 - of an extra
+    from babel import Locale, localedata
 
     for name in localedata.locale_identifiers():
         if "_" in name and not name.startswith("zh_Han"):

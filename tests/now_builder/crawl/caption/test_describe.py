@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from playwright.sync_api import sync_playwright
 
-from now_builder.chromium import find_chromium
 from now_builder.crawl.caption.charset import decode
 from now_builder.crawl.caption.describe import choose, describe, with_scripted
 from now_builder.formats.text import clean
+from now_builder.machine.chromium import find_chromium
 
 UTF8 = "text/html; charset=utf-8"
 

@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from playwright.sync_api import sync_playwright
 
-from now_builder.chromium import find_chromium
 from now_builder.crawl.caption.charset import decode
 from now_builder.crawl.caption.describe import describe
 from now_builder.formats.text import clean
 from now_builder.inspect.recheck import descriptions
+from now_builder.machine.chromium import find_chromium
 
 from .descriptions import CASES, UTF8, Case
 

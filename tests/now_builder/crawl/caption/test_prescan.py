@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from playwright.sync_api import sync_playwright
 
-from now_builder.chromium import find_chromium
 from now_builder.crawl.caption.charset import decode
 from now_builder.crawl.caption.prescan import declared_labels
+from now_builder.machine.chromium import find_chromium
 
 PRAGMA = "<meta http-equiv='%s' content='%s'>"
 LONG = "x" * 2000

@@ -170,7 +170,7 @@ def test_a_torn_or_empty_pickle_is_a_users_mistake(tmp_path, small):
 
 def test_rn50_computes_what_open_clip_computes_from_the_same_weights(tmp_path):
     """Names one to one, C4, layer 4 and attention pooling, on a picture of 224 px."""
-    from open_clip.modified_resnet import ModifiedResNet as Theirs  # noqa: PLC0415 - slow
+    from open_clip.modified_resnet import ModifiedResNet as Theirs
 
     theirs = Theirs([3, 4, 6, 3], 1024, 32, 224, 64)
     torch.manual_seed(0)

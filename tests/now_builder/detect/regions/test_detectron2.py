@@ -29,7 +29,7 @@ from now_builder.errors import ConfigError, FormatError
 from now_builder.formats.features import SOURCES, open_features
 from now_builder.formats.io import sha256_of
 from now_builder.formats.shard import read_captures
-from now_builder.missing_package import INSTALL_DETECTRON2
+from now_builder.program.missing_package import INSTALL_DETECTRON2
 
 needs_detectron2 = pytest.mark.detectron2
 pytestmark = pytest.mark.filterwarnings("ignore:torch.meshgrid", "ignore:.*jit.script")

@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from now_builder.errors import ConfigError
-from now_builder.loopback import LoopbackHandler, listening
+from now_builder.program.loopback import LoopbackHandler, listening
 
 
 class Broken(LoopbackHandler):

@@ -17,10 +17,10 @@ from pydantic import Field
 from typer.testing import CliRunner
 
 from now_builder.cli import main
-from now_builder.command_line import Fields, Program, set_up_logging
 from now_builder.config import Strict
 from now_builder.errors import ConfigError, NowError
-from now_builder.stopping import stoppable
+from now_builder.program.command_line import Fields, Program, set_up_logging
+from now_builder.program.stopping import stoppable
 
 PROGRAMS = {
     "now_builder": "crawl status label train-detector train-words measure-detector detect tokenize "

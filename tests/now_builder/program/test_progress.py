@@ -10,11 +10,11 @@ import termios
 import pytest
 
 from now_builder.formats.io import sha256_of
-from now_builder.progress import Progress, watched
+from now_builder.program.progress import Progress, watched
 
 SLOW = """
 import sys, time
-from now_builder import progress
+from now_builder.program import progress
 progress.DELAY_S = float(sys.argv[1])
 for _ in progress.watched(range(4), "work", "step"):
     time.sleep(0.2)
@@ -38,7 +38,7 @@ def test_elsewhere_a_line_tells_the_rate_and_what_is_left(
 ) -> None:
     assert list(watched("abc", "work", "step")) == ["a", "b", "c"]
     assert capsys.readouterr().err == "", "it took no half minute"
-    monkeypatch.setattr("now_builder.progress.EVERY_S", 0.0)
+    monkeypatch.setattr("now_builder.program.progress.EVERY_S", 0.0)
     assert list(watched(iter("abc"), "work", "step", total=3)) == ["a", "b", "c"]
     first, *_ = capsys.readouterr().err.splitlines()
     assert re.fullmatch(r"work: 1 of 3 steps, [\d.]+ steps/s, [\d:]+ left", first)
@@ -52,6 +52,6 @@ def test_a_large_file_is_hashed_with_progress(
     tmp_path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "train.h5").write_bytes(b"x" * 3_000_000)
-    monkeypatch.setattr("now_builder.progress.EVERY_S", 0.0)
+    monkeypatch.setattr("now_builder.program.progress.EVERY_S", 0.0)
     sha256_of(tmp_path / "train.h5")
     assert capsys.readouterr().err.startswith("train.h5: 1.05MB of 3.00MB")

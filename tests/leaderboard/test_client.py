@@ -19,7 +19,7 @@ import httpx
 import pytest
 
 from leaderboard.cli import main
-from leaderboard.service.client import TRIES, BoardClient, BoardError
+from leaderboard.client import TRIES, BoardClient, BoardError
 from leaderboard.service.quotas import Quotas
 from leaderboard.service.running import Settings, make_judge
 from leaderboard.service.server import serve

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from now_builder.missing_package import describe_missing
+from now_builder.program.missing_package import describe_missing
 
 BLOCKED = """
 import sys

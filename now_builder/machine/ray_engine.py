@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from now_builder.distribution import DistributedSettings
 from now_builder.errors import ConfigError
+from now_builder.machine.distribution import DistributedSettings
 
 Task = TypeVar("Task")
 
@@ -161,7 +161,7 @@ class _Worker:
 
 def _connected(address: str | None) -> Any:
     try:
-        import ray  # noqa: PLC0415 - only those who run a cluster need it
+        import ray
     except ImportError:
         raise ConfigError("--engine ray: pip install 'noise-of-web[cluster]'") from None
     try:

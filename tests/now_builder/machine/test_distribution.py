@@ -2,8 +2,8 @@
 
 import pytest
 
-from now_builder.distribution import read_share
 from now_builder.errors import ConfigError
+from now_builder.machine.distribution import read_share
 
 
 @pytest.mark.parametrize("text", ["", "3", "3/3", "-1/4", "a/b", "1/0"])

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from now_builder import doctor
-from now_builder.chromium import find_chromium
+from now_builder.machine import doctor
+from now_builder.machine.chromium import find_chromium
 
 
 @pytest.mark.browser
@@ -106,7 +106,7 @@ def test_playwrights_own_shell_is_found(tmp_path: Path, monkeypatch: pytest.Monk
     shell.write_text("", encoding="utf-8")
     shell.chmod(0o755)
     monkeypatch.setenv("PLAYWRIGHT_BROWSERS_PATH", str(tmp_path))
-    monkeypatch.setattr("now_builder.chromium.shutil.which", lambda *_, **__: None)
+    monkeypatch.setattr("now_builder.machine.chromium.shutil.which", lambda *_, **__: None)
     assert find_chromium() == shell
 
 

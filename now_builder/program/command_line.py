@@ -17,7 +17,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from now_builder.errors import NowError
-from now_builder.stopping import CommandStopped, how_to_go_on, stoppable
+from now_builder.program.stopping import CommandStopped, how_to_go_on, stoppable
 
 PACKAGES = ("now_builder", "leaderboard", "pc2_baseline")
 LOG_LEVEL = "NOW_LOG"
@@ -171,7 +171,7 @@ def _gathering(
     origin: str,
 ) -> Callable[..., None]:
     """Return a function of those parameters that calls ``function`` with a settings object."""
-    from now_builder.config import build  # noqa: PLC0415 - pydantic only where there are settings
+    from now_builder.config import build
 
     name, model = settings
 
@@ -256,7 +256,7 @@ def run(app: typer.Typer) -> NoReturn:
         sys.stderr.write(f"error: {error.filename}: {what}\n")
         sys.exit(1)
     except ModuleNotFoundError as error:
-        from now_builder.missing_package import describe_missing  # noqa: PLC0415 - quick help
+        from now_builder.program.missing_package import describe_missing
 
         line = describe_missing(error, [str(app.info.name), *sys.argv[1:]])
         if line is None:

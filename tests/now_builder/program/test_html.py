@@ -2,7 +2,7 @@
 
 import pytest
 
-from now_builder.html import template_environment
+from now_builder.program.html import template_environment
 
 
 @pytest.mark.parametrize(

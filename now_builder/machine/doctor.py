@@ -12,9 +12,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import quote
 
-from now_builder.chromium import find_chromium
-from now_builder.missing_package import INSTALL_DETECTRON2
-from now_builder.tessdata import debian_package, find_tessdata
+from now_builder.machine.chromium import find_chromium
+from now_builder.machine.tessdata import debian_package, find_tessdata
+from now_builder.program.missing_package import INSTALL_DETECTRON2
 
 _log = logging.getLogger(__name__)
 

@@ -1,0 +1,1 @@
+"""What the three programs share: command line, interruption, missing packages, progress, pages."""
