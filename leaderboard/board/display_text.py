@@ -36,27 +36,12 @@ FLAG_MEANS: Mapping[str, str] = {
     " the rows, so something else got in.",
     "unexplained-pairs": "The right pairs stand out, but the other similarities show nothing that"
     " images and captions have in common: as in noise with a raised diagonal.",
-    "duplicates-apart": "Among captions of the same tokens the right one is preferred. Their text"
-    " cannot tell them apart; their place in the file can.",
-    "one-to-one": "Hardly any candidate comes first twice, as if each had been given to one query"
-    " only. That uses the whole test set at once, and no post-processing was declared.",
-    "normalised-both-ways": "Sums over rows and over columns are even, as after Sinkhorn or a dual"
-    " softmax. That uses the whole test set at once, and it was not declared.",
-    "normalised-rows": "Every row was normalised over all candidates, and it was not declared.",
-    "normalised-columns": "Every column was normalised over all queries, and it was not declared.",
-    "low-precision": "Values were rounded, or computed in half precision: that makes ties.",
-    "many-ties": "Many right candidates have an equal. Ties count by expectation here; other"
-    " evaluators may give another figure.",
     "distances": "The reversed similarities score far above chance: distances may have been"
     " submitted.",
-    "rebuilt-lists": "Its ranks follow those of another entry query by query, as lists made from"
-    " published ranks do.",
     "near-identical": "Its ranks are almost those of another entry.",
-    "dev-test-gap": "It does much better on one split than on the other.",
 }
 LISTS_MEAN = (
-    "Submitted as ranked lists, without similarities: few checks can be made of those. They are"
-    " ranked apart, and join the other table once the judge has reproduced them."
+    "Submitted as ranked lists, without similarities. They are scored and shown, and get no place."
 )
 _FLAG_UNKNOWN = "Something that a reader should look at."
 
@@ -71,16 +56,12 @@ class Note:
 
 def section_title(section: Section, board: BoardName) -> str:
     """Return the title of a section."""
-    title = _section_title(section.kind, board, with_reported=section.with_reported)
-    return f"{title}: ranked lists" if section.kind.lists else title
-
-
-def _section_title(kind: Kind, board: BoardName, *, with_reported: bool) -> str:
+    kind = section.kind
     if board not in TOKENIZERS:
         return kind.noise.title[:1].upper() + kind.noise.title[1:]
     where = {
         "rebuilt": "Rebuilt release",
-        "archive": "The authors’ test set" if with_reported else "Another archive",
+        "archive": "The authors’ test set" if section.with_reported else "Another archive",
         "blind": "Blind round",
         "closed": "Closed blind round",
         "field": "Another data set",
@@ -129,7 +110,7 @@ def row_notes(row: Row) -> list[Note]:
 def _notes(result: Result) -> list[Note]:
     training = result.training
     found = []
-    if not result.ranked:
+    if not result.ranked or result.precision is None:
         found.append(Note("not ranked", warning=True))
     if training.ensemble_size is not None:
         found.append(_networks(training.ensemble_size))

@@ -52,7 +52,7 @@ def export_row(row: Row, section: Section, board: BoardName) -> ExportRow:
         footnote=result.reason,
         flags=tuple(flag.code for flag in row.flags),
         signed=row.signed,
-        lists=section.kind.lists,
+        lists=result.precision is None,
     )
 
 
@@ -75,14 +75,7 @@ def from_reported(row: ReportedRow) -> ExportRow:
 
 
 def _data_of(section: Section) -> str:
-    data = _data(section)
-    return f"{data}, ranked lists that were not reproduced" if section.kind.lists else data
-
-
-def _data(section: Section) -> str:
     kind = section.kind
-    if kind.lists and kind.origin in {"archive", "field"}:
-        return f"{PUBLISHED} {kind.fingerprint[:8]}" if kind.fingerprint else PUBLISHED
     if section.published or kind.fingerprint is None:
         return PUBLISHED
     kinds = {"rebuilt": "rebuilt release", "blind": "blind round", "closed": "closed blind round"}

@@ -68,7 +68,7 @@ class ExportRow:
         date: day of the scoring, ISO 8601.
         flags: codes of the flags, also of those found by comparison with other entries.
         signed: whether the judge signed that they scored it; None for reported rows.
-        lists: whether it is ranked among ranked lists that the judge did not reproduce.
+        lists: whether it was submitted as ranked lists, which get no place.
         source: publication of a reported row.
     """
 
@@ -215,7 +215,7 @@ FORMATS: Mapping[str, Callable[[Iterable[ExportRow]], str]] = {
 
 def badge_of(row: ExportRow) -> Badge:
     """Make the badge of a row: blue or green if a file was scored, else grey."""
-    place = f", place {row.place}{' of lists' if row.lists else ''}" if row.place else ""
+    place = f", place {row.place}" if row.place else ""
     scored: Colour = "green" if row.evidence in {"reproduced", "blind"} else "blue"
     return Badge(
         TITLES.get(row.board, row.board),

@@ -94,8 +94,6 @@ class Kind:
     Attributes:
         fingerprint: fingerprint of the split; None if all rows are reported.
         folds: number of folds that the figures are averaged over.
-        lists: whether the rows are ranked lists that the judge did not reproduce: few checks can be
-            made of those, so that they have a table and places of their own.
     """
 
     split: str
@@ -105,15 +103,13 @@ class Kind:
     n_images: int
     n_pairs: int
     folds: int = 1
-    lists: bool = False
 
     @property
     def name(self) -> str:
         """Name of the section in URLs, unique on the board."""
         mismatch = "" if self.noise.mismatch is None else f"-{round(100 * self.noise.mismatch)}"
         where = self.fingerprint[:16] if self.fingerprint else "reported"
-        lists = "-lists" if self.lists else ""
-        return f"{self.split}-{where}-{self.noise.protocol}{mismatch}-{self.n_images}{lists}"
+        return f"{self.split}-{where}-{self.noise.protocol}{mismatch}-{self.n_images}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,11 +182,10 @@ def make_board(
     """Group entries by split, release and noise condition; rank each group by exact rSum.
 
     Results on the published layout and as many images and captions as the reported rows are ranked
-    among them; others, which are on other data, get their own sections. Ranked lists that the judge
-    did not reproduce get sections of their own, after those of the same data. Withdrawn entries are
-    not ranked. Training noise that no reported row has is the submitter's word alone: its rows get
-    no places. ``flags`` are those found by comparison with other entries, by name; ``kept`` has
-    what was computed of an entry, for the next board.
+    among them; others, which are on other data, get their own sections. Withdrawn entries are not
+    rows, and ranked lists get no places. Training noise that no reported row has is the
+    submitter's word alone: its rows get no places. ``flags`` are those found by comparison with
+    other entries, by name; ``kept`` has what was computed of an entry, for the next board.
     """
     flags, kept = flags or {}, kept or Kept()
     own = sorted(
@@ -199,9 +194,9 @@ def make_board(
     groups: dict[Kind, list[Row]] = defaultdict(list)
     for entry in own:
         if entry.withdrawal is None:
-            found = entry.result.flags + flags.get(entry.name, ())
+            found = entry.result.current_flags + flags.get(entry.name, ())
             row = _scored(entry, name, found)
-            groups[_kind(row, entry.result, name)].append(row)
+            groups[_kind(entry.result, name)].append(row)
     left: dict[NoiseCondition, list[ReportedRow]] = defaultdict(list)
     for reported in read_reported(name):
         left[reported.noise].append(reported)
@@ -273,7 +268,7 @@ def noise_of(result: Result) -> NoiseCondition:
     return NoiseCondition(protocol="unstated")
 
 
-def _kind(row: Row, result: Result, board: BoardName) -> Kind:
+def _kind(result: Result, board: BoardName) -> Kind:
     folds = result.folds if board == "coco-1k" else None
     return Kind(
         split=result.split,
@@ -283,15 +278,10 @@ def _kind(row: Row, result: Result, board: BoardName) -> Kind:
         n_images=result.n_images,
         n_pairs=result.n_pairs,
         folds=folds.count if folds else 1,
-        lists=result.precision is None and not row.proof,
     )
 
 
 def _is_published(kind: Kind, board: BoardName) -> bool:
-    return not kind.lists and _is_of_published(kind, board)
-
-
-def _is_of_published(kind: Kind, board: BoardName) -> bool:
     return (
         kind.origin in {"archive", "field"}
         and kind.split == "test"
@@ -302,16 +292,14 @@ def _is_of_published(kind: Kind, board: BoardName) -> bool:
 
 def _order(section: Section, board: BoardName) -> tuple[object, ...]:
     kind, noise = section.kind, section.kind.noise
-    beside = section.with_reported or (kind.lists and _is_of_published(kind, board))
     return (
         kind.split != "test",
-        board in TOKENIZERS and beside,
-        not beside,
+        board in TOKENIZERS and section.with_reported,
+        not section.with_reported,
         _PROTOCOLS.index(noise.protocol),
         noise.mismatch or 0.0,
         -kind.n_images,
         kind.fingerprint or "",
-        kind.lists,
     )
 
 
@@ -354,7 +342,7 @@ def _scored(entry: Entry, board: BoardName, flags: tuple[Flag, ...]) -> Row:
         low=low,
         high=high,
         recalls=part.i2t.values() + part.t2i.values(),
-        ranked=result.ranked,
+        ranked=result.ranked and result.precision is not None,
         entry=entry,
         flags=flags,
         resampled=folds is None or folds.rsum_interval is not None,

@@ -186,7 +186,7 @@ def _score_and_file(service: Service, upload: Upload, filing: NewFiling) -> tupl
     judge, store = judge_of(service), service.settings.store
     with service.meters.scoring.time(), _refusing(service):
         result = score(
-            upload.path, judge.release, judge.attributes, name="submission", standard=judge.standard
+            upload.path, judge.release, judge.attributes, name="submission", read=judge.read
         )
     with _promising(service, entry_to_file(result, filing).name):
         entry, new = file_result(store, result, filing)

@@ -26,7 +26,7 @@ class EntryView(_View):
     Attributes:
         rsum: None if withdrawn, as is its interval.
         flags: flags of its file, and those found by comparison with other entries.
-        lists: whether it was submitted as ranked lists, which are ranked apart unless reproduced.
+        lists: whether it was submitted as ranked lists, which get no place.
         submitter: handle; None if anonymous or unknown.
     """
 

@@ -48,7 +48,9 @@ def verify(
     if submission is not None and release is not None:
         again = score(submission, release)
         mine = anonymised(again) if result == anonymised(result) else again
-        known = result.model_copy(update={"references": mine.references})
+        # an earlier evaluator had flags that are gone; references need the judge's attributes
+        kept = {name: getattr(mine, name) for name in ("references", "unchecked")}
+        known = result.model_copy(update={**kept, "flags": result.current_flags})
         return found + _differences(known.model_dump(by_alias=True), mine.model_dump(by_alias=True))
     if release is not None:
         said = result.release.fingerprint
