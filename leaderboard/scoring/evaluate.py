@@ -11,7 +11,7 @@ from jaxtyping import Bool
 from leaderboard.core.errors import Problem, Problems
 from leaderboard.core.rounds import round_of
 from leaderboard.core.tracks import SCORED_SPLITS, ScoredSplit, Track
-from leaderboard.core.uncertainty import bootstrap_rsum, wilson
+from leaderboard.core.uncertainty import bootstrap_rsum, recall_interval
 from leaderboard.metrics import (
     CUTOFFS,
     Labels,
@@ -334,7 +334,7 @@ def _direction(strict: OneWay, aware: OneWay, tied_queries: Count) -> Direction:
         optimistic=AtCutoffs(**_at(strict.optimistic)),
         pessimistic=AtCutoffs(**_at(strict.pessimistic)),
         interval=Intervals(
-            **_at(lambda k: _rounded(wilson(float(strict.hits[k]), strict.n_queries)))
+            **_at(lambda k: _rounded(recall_interval(float(strict.hits[k]), strict.n_queries)))
         ),
         duplicate_aware=AtCutoffs(**_at(aware.recall)),
         median_rank=strict.median_rank,
