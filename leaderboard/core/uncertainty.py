@@ -61,7 +61,7 @@ def bootstrap_rsum(
 
 
 def sum_deviation(recalls: Sequence[float], n_queries: int) -> float:
-    """Return the standard error of the sum of a direction's recalls, of which no more is known.
+    """Return the standard error of the sum of a direction's recalls, from these alone.
 
     The cutoffs are nested (a hit at 1 is a hit at 5), so their covariances follow from the recalls.
     """
