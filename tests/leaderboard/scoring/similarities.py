@@ -22,18 +22,6 @@ def raised(draw, size, deviations=6.0):
     return draw.normal(size=(size, size)) + deviations * np.eye(size)
 
 
-def averaged(draw, size):
-    """Two networks that know the same meanings, each with errors of its own."""
-    meaning = draw.normal(size=(size, 64))
-    noise = draw.uniform(0.3, 3)
-
-    def one(weights):
-        images, captions = (meaning + noise * draw.normal(size=(size, 64)) for _ in range(2))
-        return (images * weights) @ captions.T
-
-    return one(1 + draw.gamma(1, 1, 64)) + one(1 + draw.gamma(1, 1, 64))
-
-
 def few_topics(draw, size):
     """Little but a few topics and languages is learned."""
     topics = draw.integers(2, 12)
@@ -41,12 +29,6 @@ def few_topics(draw, size):
     meaning = draw.normal(size=(topics, 32))[topic] + 0.5 * draw.normal(size=(size, 32))
     images, captions = (meaning + draw.uniform(0.2, 1) * draw.normal(size=(size, 32)) for _ in "ab")
     return images @ captions.T
-
-
-def hubs(draw, size):
-    """A few captions and images that are near to everything."""
-    similarity = embedded(draw, size, draw.uniform(0.3, 3))
-    return similarity + 0.1 * draw.gamma(1, 1, size) + 0.1 * draw.gamma(1, 1, size)[:, None]
 
 
 def sigmoid(draw, size):
@@ -63,31 +45,8 @@ def anisotropic(draw, size):
     return images @ captions.T / np.square(weights).sum()
 
 
-def saturated(draw, size):
-    """A sigmoid, many of whose values float32 holds as 1 or as the number below."""
-    logits = draw.uniform(6, 14) * anisotropic(draw, size)
-    return (1 / (1 + np.exp(-logits - draw.uniform(0, 6)))).astype(np.float32)
-
-
-def stored_in_half(draw, size):
-    """Cosines kept as float16."""
-    return embedded(draw, size, draw.uniform(0.3, 3)).astype(np.float16)
-
-
 def unit(vectors):
     return vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
-
-
-def languages(draw, size):
-    """Captions in languages of very different shares; images show the language a little."""
-    count = draw.integers(3, 40)
-    shares = np.arange(1, count + 1) ** -draw.uniform(0.8, 2.0)
-    language = draw.choice(count, size, p=shares / shares.sum())
-    spoken = draw.normal(size=(count, 48))[language]
-    meaning, noise = draw.normal(size=(size, 48)), draw.uniform(0.3, 2)
-    images = meaning + draw.uniform(0.2, 1) * spoken + noise * draw.normal(size=(size, 48))
-    captions = meaning + draw.uniform(0.5, 2) * spoken + noise * draw.normal(size=(size, 48))
-    return unit(images) @ unit(captions).T
 
 
 def attention(draw, size):
@@ -149,23 +108,6 @@ def sites(draw, size):
     return unit(images) @ unit(captions).T
 
 
-def two_views(draw, size):
-    """The mean of cosines and of a sigmoid over attention, on scales of their own."""
-    meaning = draw.normal(size=(size, 32))
-    images, captions = (
-        meaning + draw.uniform(0.3, 1.5) * draw.normal(size=(size, 32)) for _ in "ab"
-    )
-    cosines = unit(images) @ unit(captions).T
-    logits = draw.uniform(2, 8) * images @ captions.T / 32
-    return (cosines + 1 / (1 + np.exp(-logits))) / 2
-
-
-def softened(draw, size):
-    """Logarithms of exponentials: scores with a floor, as a soft hinge makes them."""
-    similarity = embedded(draw, size, draw.uniform(0.3, 2), groups=draw.integers(0, 20))
-    return np.logaddexp(0, draw.uniform(5, 20) * (similarity - draw.uniform(0, 0.4)))
-
-
 def repeats(draw, size):
     """Number captions so that a fifth of them occurs several times."""
     labels = np.arange(size)
@@ -223,45 +165,28 @@ HONEST = {
     "Sinkhorn": lambda draw, size: sinkhorn(mild(draw, size), 0.1, 20),
     "CSLS": lambda draw, size: csls(mild(draw, size)),
     "constant": lambda _, size: np.zeros((size, size)),
-    "averaged networks": averaged,
     "few topics": few_topics,
     "anisotropic": anisotropic,
-    "saturated sigmoids": saturated,
-    "float16": stored_in_half,
     "cosines": lambda draw, size: embedded(draw, size, draw.uniform(0.1, 4), draw.integers(8, 512)),
-    "hubs": hubs,
     "clusters": lambda draw, size: embedded(draw, size, draw.uniform(0.1, 3), groups=40),
     "clusters side by side": lambda draw, size: embedded(
         draw, size, draw.uniform(0.1, 3), groups=draw.integers(5, 100), side_by_side=True
     ),
     "sigmoid": sigmoid,
-    "shifted cosines": lambda draw, size: (1 + embedded(draw, size, draw.uniform(0.1, 3))) / 2,
-    "of two models": lambda draw, size: (hubs(draw, size) + few_topics(draw, size) / 50) / 2,
     "nothing learned": lambda draw, size: draw.normal(size=(size, size)),
     "exponentials": lambda draw, size: np.exp(10 * embedded(draw, size, draw.uniform(0.3, 3))),
-    "languages": languages,
     "attention": attention,
     "noisily labelled": noisily_labelled,
     "distances": distances,
     "products": products,
     "classified": classified,
     "sites of all sizes": sites,
-    "two views": two_views,
-    "softened": softened,
 }
 
 
 def vectors_of_rows(draw, size, dim=64, noise=0.5):
     """A random vector for each pair, which image and caption have in common."""
     return embedded(draw, size, noise, dim)
-
-
-def frequencies(draw, size):
-    """Waves of high frequency over the numbers of rows: of few dimensions, without neighbours."""
-    chosen = draw.choice(np.arange(size // 16, size // 2), 24, replace=False)
-    steps = np.subtract.outer(np.arange(size), np.arange(size))
-    waves = np.cos(2 * np.pi * chosen[:, None, None] * steps / size).sum(axis=0)
-    return waves + 1.5 * draw.normal(size=(size, size))
 
 
 def residues(draw, size):
@@ -289,7 +214,6 @@ def lifted(draw, similarity, share):
 
 UNSEEN = {
     "a random vector for each pair": vectors_of_rows,
-    "waves over row numbers": frequencies,
     **{
         f"own pairs of a method raised by {times} deviations": (
             lambda draw, size, times=times: (

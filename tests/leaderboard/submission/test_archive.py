@@ -4,12 +4,10 @@ import io
 import json
 import pickle
 import platform
-import stat
 import struct
 import subprocess
 import sys
 import zipfile
-import zlib
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
@@ -234,25 +232,6 @@ def _bomb():
     return _zip([(META, json.dumps(TREE)), (MATRIX, bytes(2**24))], zipfile.ZIP_DEFLATED)
 
 
-def _flagged(content, flag):
-    """Set a general purpose flag in both headers of the first member."""
-    changed = bytearray(content)
-    central = content.index(b"PK\x01\x02")
-    for place in (6, central + 8):
-        struct.pack_into("<H", changed, place, flag)
-    return bytes(changed)
-
-
-def _linked():
-    info = zipfile.ZipInfo(META)
-    info.external_attr = (stat.S_IFLNK | 0o777) << 16
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as archive:
-        archive.writestr(info, "/etc/passwd")
-        archive.writestr(MATRIX, _npy(_similarity()))
-    return buffer.getvalue()
-
-
 def _twice():
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
@@ -260,14 +239,6 @@ def _twice():
         archive.writestr(MATRIX, _npy(_similarity()))
         archive.writestr("similarity.npz", _npy(_similarity()))
     return buffer.getvalue().replace(b"similarity.npz", b"similarity.npy")
-
-
-def _named_twice():
-    """A member with another name in an extra field, which some readers take instead."""
-    info, other = zipfile.ZipInfo(MATRIX), b"../evil"
-    head = struct.pack("<HHHHBI", 0x5455, 0, 0x7075, 5 + len(other), 1, zlib.crc32(MATRIX.encode()))
-    info.extra = head + other
-    return _zip([(META, json.dumps(TREE)), (info, _npy(_similarity()))])
 
 
 def _shorter():
@@ -293,7 +264,6 @@ HOSTILE = {
         "an hdf5 file": (b"\x89HDF\r\n\x1a\n" + bytes(600), "plain zip"),
         "bytes before the zip": (b"#!/bin/sh\n" + _with(), "before it"),
         "bytes after the zip": (_with() + b"x", "plain zip"),
-        "a comment": (_with()[:-2] + b"\x01\x00x", "plain zip"),
         "a torn zip": (_with()[:200] + _with()[260:], "before it or inside"),
     },
     "zip.missing": {
@@ -311,27 +281,10 @@ HOSTILE = {
             _zip([("submission.jsonXevil", "{}")]).replace(b".jsonXevil", b".json\x00evil"),
             "zip",
         ),
-        "another name in an extra field": (_named_twice(), "another name|member"),
     },
     "zip.traversal": {
-        "a traversing name": (_zip([("../../etc/cron.d/x", "x")]), "expected only"),
         "an absolute name": (_zip([("/etc/passwd", "x")]), "expected only"),
         "a folder": (_zip([("submission.json/", "")]), "expected only"),
-    },
-    "zip.link": {
-        "a link": (_linked(), "link"),
-    },
-    "zip.encrypted": {
-        "an encrypted member": (_flagged(_with(), 0x1), "encrypted"),
-    },
-    "zip.members": {
-        "many members": (_zip([(f"{n}", "") for n in range(300)]), "300 members"),
-    },
-    "zip.compression": {
-        "an odd compression": (
-            _zip([(META, json.dumps(TREE)), (MATRIX, b"x" * 99)], zipfile.ZIP_BZIP2),
-            "method 12",
-        ),
     },
     "zip.bomb": {
         "a bomb": (_bomb(), "at most 200 times"),
