@@ -34,10 +34,10 @@ def _codes(similarity, owner=None, captions=None):
 
 
 @pytest.mark.parametrize("kind", HONEST)
-@pytest.mark.parametrize("size", [60, 120, 300])
+@pytest.mark.parametrize("size", [60, 300])
 def test_an_honest_matrix_has_no_flag(kind, size):
     """With and without captions that occur several times."""
-    for seed in range(180 // size or 1):
+    for seed in range(3 if size < 300 else 1):
         draw = np.random.default_rng(seed)
         similarity, labels = HONEST[kind](draw, size), repeats(draw, size)
         assert _codes(similarity) == [], seed
