@@ -9,7 +9,7 @@ import pytest
 from leaderboard.metrics import count_ranks
 from leaderboard.scoring.evaluate import figures_of, fold_ranks, folds_of, score
 from leaderboard.scoring.references import chance_rsum
-from leaderboard.scoring.result import QueryRanks, RankRecord, query_ranks
+from leaderboard.scoring.result import Flag, QueryRanks, RankRecord, query_ranks
 from leaderboard.store.entries import entry_of, read_result, write_result
 from leaderboard.store.verify import count_figures, recomputed, verify
 from tests.leaderboard.random_entries import make_entries
@@ -132,3 +132,14 @@ def test_figures_of_folds_are_recomputed_from_the_ranks_within_them(monkeypatch)
     duplicates = duplicates.model_copy(update={"rsum": aware.rsum})
     update = {**figures, "ranks": whole, "folds": forged, "duplicates": duplicates}
     assert [one.field for one in recomputed(result.model_copy(update=update))] == ["folds.ranks"]
+
+
+def test_a_stored_result_with_a_flag_of_an_earlier_evaluator_is_read_and_verified(
+    tmp_path, packed, release
+):
+    old = Flag(code="low-precision", message="2 % of values are distinct, expected 50 %")
+    fields = {"flags": (old,), "unchecked": ("many-ties",)}
+    write_result(tmp_path / "r.json", score(packed, release).model_copy(update=fields))
+    result = read_result(tmp_path / "r.json")
+    assert (result.flags, result.current_flags) == ((old,), ())
+    assert verify(tmp_path / "r.json", result, packed, release) == []
