@@ -214,6 +214,7 @@ def lifted(draw, similarity, share):
 
 UNSEEN = {
     "a random vector for each pair": vectors_of_rows,
+    "remainders of row numbers": residues,
     **{
         f"own pairs of a method raised by {times} deviations": (
             lambda draw, size, times=times: (
@@ -313,7 +314,6 @@ TRICKS = {
         lambda draw, size: (values := raised(draw, size, 0)) + values.T + 5 * np.eye(size),
     ),
     "foreign content, diagonal up": ("unexplained-pairs", foreign_content),
-    "remainders of row numbers": ("unexplained-pairs", residues),
     "shuffled blocks": ("unexplained-pairs", shuffled_blocks),
     "exponential of noise, diagonal up": (
         "unexplained-pairs",
