@@ -30,7 +30,7 @@ def export_row(row: Row, section: Section, board: BoardName) -> ExportRow:
         return replace(from_reported(row.reported), place=row.place, low=low, high=high)
     if row.entry is None:
         raise ValueError(f"{row.method}: found a reference, expected an entry or a reported row")
-    result = row.entry.shown
+    result = row.entry.result
     return ExportRow(
         board=board,
         noise=section.kind.noise.title,
@@ -52,7 +52,6 @@ def export_row(row: Row, section: Section, board: BoardName) -> ExportRow:
         footnote=result.reason,
         flags=tuple(flag.code for flag in row.flags),
         signed=row.signed,
-        lists=section.kind.lists,
     )
 
 
@@ -75,14 +74,7 @@ def from_reported(row: ReportedRow) -> ExportRow:
 
 
 def _data_of(section: Section) -> str:
-    data = _data(section)
-    return f"{data}, ranked lists that were not reproduced" if section.kind.lists else data
-
-
-def _data(section: Section) -> str:
     kind = section.kind
-    if kind.lists and kind.origin in {"archive", "field"}:
-        return f"{PUBLISHED} {kind.fingerprint[:8]}" if kind.fingerprint else PUBLISHED
     if section.published or kind.fingerprint is None:
         return PUBLISHED
     kinds = {"rebuilt": "rebuilt release", "blind": "blind round", "closed": "closed blind round"}

@@ -1,4 +1,4 @@
-"""Exports of a board: CSV, JSON, Markdown, LaTeX, BibTeX and badges, whatever its text holds."""
+"""Exports of a board: CSV, JSON, Markdown, LaTeX, BibTeX and badges. Its text is untrusted."""
 
 import csv
 import io
@@ -7,7 +7,7 @@ import math
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal
 from urllib.parse import quote
 from xml.sax.saxutils import escape
@@ -54,32 +54,31 @@ _TEX_HEAD = r"""% Needs \usepackage{booktabs}. Sources are cited by the keys of 
 _SAFE_IN_URL = ":/?#@!&*+,;=%~-._"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ExportRow:
-    """A row of an exported board. Its text is untrusted.
+    """A row of an exported board, its fields in the order of the exports.
 
     Attributes:
         noise: The training noise in words. Rows under different noise, or scored on different data,
             get tables of their own.
-        evidence: ``scored``, ``reproduced``, ``blind``, ``reported`` or ``reference``.
         place_interval: first and last place that the row may have.
+        evidence: ``scored``, ``reproduced``, ``blind``, ``reported`` or ``reference``.
         low: lower end of the 95 % interval of rSum.
         recalls: Six, as in ``RECALLS``, in percent; none where only the sum is known.
         date: day of the scoring, ISO 8601.
+        source: publication of a reported row.
         flags: codes of the flags, also of those found by comparison with other entries.
         signed: whether the judge signed that they scored it; None for reported rows.
-        lists: whether it is ranked among ranked lists that the judge did not reproduce.
-        source: publication of a reported row.
     """
 
     board: str
     noise: str
-    method: str
-    evidence: str
-    rsum: float
     data: str = PUBLISHED
     place: int | None = None
     place_interval: tuple[int, int] | None = None
+    method: str
+    evidence: str
+    rsum: float
     low: float | None = None
     high: float | None = None
     recalls: tuple[float, ...] = ()
@@ -94,7 +93,6 @@ class ExportRow:
     footnote: str | None = None
     flags: tuple[str, ...] = ()
     signed: bool | None = None
-    lists: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,8 +186,7 @@ def _flagged(row: ExportRow) -> str:
 
 def _evidence(row: ExportRow) -> str:
     unsigned = "not signed" if row.signed is False else ""
-    lists = "ranked lists" if row.lists else ""
-    return ", ".join(filter(None, (row.evidence, lists, unsigned, _flagged(row))))
+    return ", ".join(filter(None, (row.evidence, unsigned, _flagged(row))))
 
 
 def to_bibtex(rows: Iterable[ExportRow]) -> str:
@@ -215,7 +212,7 @@ FORMATS: Mapping[str, Callable[[Iterable[ExportRow]], str]] = {
 
 def badge_of(row: ExportRow) -> Badge:
     """Make the badge of a row: blue or green if a file was scored, else grey."""
-    place = f", place {row.place}{' of lists' if row.lists else ''}" if row.place else ""
+    place = f", place {row.place}" if row.place else ""
     scored: Colour = "green" if row.evidence in {"reproduced", "blind"} else "blue"
     return Badge(
         TITLES.get(row.board, row.board),
@@ -270,37 +267,27 @@ def _encodable(text: str) -> str:
 def _record(row: ExportRow) -> dict[str, object]:
     """Flatten a row into named values; non-finite numbers become None."""
     place_low, place_high = row.place_interval or (None, None)
-    recalls = [_finite(value) for value in row.recalls] or [None] * len(RECALLS)
-    record = {
-        "board": row.board,
-        "noise": row.noise,
-        "data": row.data,
-        "place": row.place,
-        "place_low": place_low,
-        "place_high": place_high,
-        "method": row.method,
-        "evidence": row.evidence,
-        "rsum": _finite(row.rsum),
-        "low": _finite(row.low),
-        "high": _finite(row.high),
-        **dict(zip(RECALLS, recalls, strict=True)),
-        "ensemble": row.ensemble,
-        "post_processing": row.post_processing,
-        "date": row.date,
-        "entry": row.entry,
-        "url": row.url,
-        "authors": " and ".join(row.authors) or None,
-        "source": row.source.key if row.source else None,
-        "table": row.table,
-        "footnote": row.footnote,
-        "flags": " ".join(row.flags) or None,
-        "signed": row.signed,
-        "lists": row.lists,
+    recalls = row.recalls or [None] * len(RECALLS)
+    flat: dict[str, dict[str, object]] = {
+        "place_interval": {"place_low": place_low, "place_high": place_high},
+        "recalls": dict(zip(RECALLS, recalls, strict=True)),
+        "authors": {"authors": " and ".join(row.authors) or None},
+        "source": {"source": row.source.key if row.source else None},
+        "flags": {"flags": " ".join(row.flags) or None},
     }
-    return {k: _encodable(v) if isinstance(v, str) else v for k, v in record.items()}
+    record: dict[str, object] = {}
+    for name in (field.name for field in fields(row)):
+        record |= flat.get(name, {name: getattr(row, name)})
+    return {name: _plain(value) for name, value in record.items()}
 
 
-CSV_COLUMNS = tuple(_record(ExportRow("", "", "", "", 0.0)))
+def _plain(value: object) -> object:
+    if isinstance(value, str):
+        return _encodable(value)
+    return _finite(value) if isinstance(value, float) else value
+
+
+CSV_COLUMNS = tuple(_record(ExportRow(board="", noise="", method="", evidence="", rsum=0.0)))
 
 
 def _line(text: str) -> str:
@@ -333,7 +320,7 @@ def _latex(text: str) -> str:
 
 
 def _bib(text: str) -> str:
-    """Escape for LaTeX, with braces that BibTeX counts as balanced."""
+    """Escape for LaTeX, keeping the braces balanced as BibTeX counts them."""
     return "".join(_TEX.get(char, char) for char in _line(text))
 
 

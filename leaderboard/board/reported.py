@@ -35,7 +35,7 @@ class NoiseCondition(Strict):
             keeps some of its own; ``images`` gives all captions of an image away together, which
             is harder; ``either`` is the same where an image has one caption, on top of the noise
             of the web; ``web`` is noise as found; ``unknown`` where the table, its released code
-            and the tables that it cites do not agree; ``unstated`` where a submission says nothing.
+            and the tables that it cites do not agree; ``unstated`` if a submission states none.
         mismatch: Share of wrong pairs, in [0, 1); None for noise as found.
     """
 

@@ -64,8 +64,8 @@ class Authenticator:
         if self.database is None:
             raise Refusal(403, "this board is read-only: it was started without --release")
         if self.operator is not None and self.operator.holds(token):
-            name, scopes = accounts.OPERATOR, frozenset(accounts.SCOPES)
-            return accounts.Principal(self.operator_id, name, scopes, name)
+            scopes = frozenset(accounts.SCOPES)
+            return accounts.Principal(self.operator_id, accounts.OPERATOR, scopes)
         try:
             return accounts.authenticate(self.database, token)
         except accounts.TokenError as error:
@@ -107,7 +107,6 @@ PUBLIC = Depends(Public())
 Reader = Annotated[accounts.Principal, Depends(Access("read"))]
 Submitter = Annotated[accounts.Principal, Depends(Access("submit"))]
 Owner = Annotated[accounts.Principal, Depends(Access("admin", "submit"))]
-Admin = Annotated[accounts.Principal, Depends(Access("admin"))]
 
 
 def rule_of(route: BaseRoute) -> Access | Public | None:

@@ -41,7 +41,7 @@ SCORERS = 2
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """What a service needs to accept and score submissions.
+    """Release, limits and cached inputs for scoring submissions.
 
     Attributes:
         attributes: file with languages and topics of pages, for the references.
@@ -88,7 +88,7 @@ class Service:
     """A running service.
 
     Attributes:
-        scorers: pool of the scoring threads, first come first served.
+        scorers: pool of the scoring threads.
         upload_locks: lock of each upload's bytes, by sha256, while it is held or awaited.
         incoming: folder of uploads that are being received or scored.
 
@@ -100,7 +100,7 @@ class Service:
         self.settings = settings
         self.meters = Meters()
         self.signer = Signer(settings.store, settings.judge_key) if settings.judge_key else None
-        self.pages = Pages(settings.store, discloses=settings.judge is not None)
+        self.pages = Pages(settings.store)
         self.authenticator = Authenticator(None)
         self.upload_locks = WeakValueDictionary[str, asyncio.Lock]()
         self.incoming = settings.store / PRIVATE / "incoming"
@@ -121,7 +121,7 @@ class Service:
         database = open_database(settings.database or default_url(settings.store))
         opened.callback(database.dispose)
         if self.signer is not None:
-            self.signer.keep_promises()
+            self.signer.sign_pending()
         index.update_index(database, settings.store)
         quotas.reconcile(database, datetime.now(UTC))
         with writing(database) as session:
@@ -154,7 +154,7 @@ class Service:
         return None
 
     def close(self) -> None:
-        """Finish what is being scored, then release all resources."""
+        """Finish the submissions being scored, then release all resources."""
         self._opened.close()
 
 

@@ -16,10 +16,10 @@ from jinja2 import Environment
 from markupsafe import Markup
 
 from leaderboard.board import display_text
+from leaderboard.board.board_cache import BoardCache, Key
 from leaderboard.board.display_text import WAYS
 from leaderboard.board.export_rows import export_row, rows_of
 from leaderboard.board.exports import FORMATS, ExportRow, badge_json, badge_of, badge_svg, to_bibtex
-from leaderboard.board.kept import Kept, Key
 from leaderboard.board.reported import short_name
 from leaderboard.board.tables import (
     SORT_KEYS,
@@ -84,10 +84,13 @@ class Place:
 class Site:
     """All pages of the leaderboard, deterministic to the byte and rendered on request.
 
-    Entries include withdrawn ones, in any order; reports are on the data sets that they were scored
-    on. Lines over time end today, or at the last row's date. ``judge_key`` is the name of the key
-    that the store's signatures were checked by; without one every page says that it is not signed.
-    ``kept`` is what sites of earlier states of the store computed.
+    Args:
+        entries: all entries, withdrawn ones too, in any order.
+        today: end of lines over time; None for the last row's date.
+        reports: reports on the data sets of the entries.
+        judge_key: name of the key of the store's signatures; without one every page says that it
+            is not signed.
+        cache: values computed for earlier states of the store.
     """
 
     def __init__(
@@ -97,12 +100,12 @@ class Site:
         reports: Iterable[DatasetReport] = (),
         judge_key: str | None = None,
         *,
-        kept: Kept | None = None,
+        cache: BoardCache | None = None,
     ) -> None:
         self._judge_key = judge_key
         self._entries = {entry.name: entry for entry in sorted(entries, key=lambda e: e.name)}
         self._today = today
-        self._kept = kept or Kept()
+        self._cache = cache or BoardCache()
         self._reports = {report.fingerprint[:16]: report for report in reports}
         self._data = {
             track.fingerprint: data_path(report)
@@ -157,17 +160,16 @@ class Site:
 
     def board(self, name: BoardName) -> Board:
         """Return a board, made on first use."""
-        with self._kept.lock:
+        with self._cache.lock:
             if name not in self._boards:
-                self._boards[name] = make_board(
-                    name, self._entries.values(), self._flags, self._kept
-                )
+                entries = self._entries.values()
+                self._boards[name] = make_board(name, entries, self._flags, self._cache)
             return self._boards[name]
 
     @cached_property
     def _flags(self) -> dict[str, tuple[Flag, ...]]:
-        with self._kept.lock:
-            return relative_flags(self._entries.values(), self._kept.pairs)
+        with self._cache.lock:
+            return relative_flags(self._entries.values(), self._cache.pairs)
 
     def flags_of(self, entry: Entry) -> tuple[Flag, ...]:
         """Return the flags of an entry's file, and those by comparison with other entries."""
@@ -205,10 +207,10 @@ class Site:
         found = self.board(board)
         known = {row.evidence for row in _rows(found)}
         footnotes = _footnotes(_rows(found))
-        with self._kept.lock:
-            before = self._kept.rendered.get(board, {})
+        with self._cache.lock:
+            before = self._cache.rendered.get(board, {})
             cells = Cells(found, before, footnotes)
-            self._kept.rendered[board] = cells.rendered
+            self._cache.rendered[board] = cells.rendered
         return self._render(
             "board.html.j2",
             cells=cells,
@@ -296,7 +298,7 @@ class Cells:
         tie = self._tie(section, row)
         if row.entry is None:
             return self._render(row, section, tie)
-        shown = row.method, row.evidence, row.signed, row.flags, row.date, row.entry.anonymous
+        shown = row.method, row.evidence, row.signed, row.flags, row.date
         key = (row.entry.name, *shown, section.kind.folds, section.axis, section.base, tie)
         if key not in self.rendered:
             known = self._before.get(key)
@@ -452,7 +454,7 @@ def _footnotes(rows: Iterable[Row]) -> dict[str, int]:
 
 
 def _entry_values(entry: Entry, place: Place) -> dict[str, object]:
-    result, section = entry.shown, place.section
+    result, section = entry.result, place.section
     own = Row(place.row.evidence, result.method.name, result.rsum, *result.rsum_interval)
     ladder = [own, *(reference(name, rsum) for name, rsum in result.references.items())]
     ladder.sort(key=lambda row: -row.rsum)

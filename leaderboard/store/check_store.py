@@ -6,7 +6,7 @@ import stat
 from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path, PurePosixPath
 from typing import TypeAlias
 
@@ -17,11 +17,9 @@ from leaderboard.store.entries import (
     MAX_RECORD,
     PRIVATE,
     RESULTS,
-    Disclosure,
     Filing,
     Reproduction,
     Withdrawal,
-    discloses,
     entry_of,
     now,
     read_record,
@@ -32,7 +30,7 @@ from leaderboard.store.verify import against_release, verify
 from leaderboard.submission.untrusted import shown
 from now_builder.errors import FormatError
 
-About: TypeAlias = Filing | Withdrawal | Reproduction | Disclosure
+About: TypeAlias = Filing | Withdrawal | Reproduction
 Record: TypeAlias = Result | DatasetReport | PublicKey | Signature | About
 
 KINDS: dict[str, type[Record]] = {
@@ -40,7 +38,6 @@ KINDS: dict[str, type[Record]] = {
     "filings": Filing,
     "withdrawals": Withdrawal,
     "reproductions": Reproduction,
-    "disclosures": Disclosure,
     DATASETS: DatasetReport,
     KEYS: PublicKey,
     SIGNATURES: Signature,
@@ -56,7 +53,7 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9-]*\.json")
 
 @dataclass(frozen=True, slots=True)
 class Trust:
-    """What is at hand besides the folder.
+    """Permissions and data of the person who checks.
 
     Attributes:
         blind: accept new results of blind rounds, which cannot be recomputed: for their judge.
@@ -87,9 +84,9 @@ class _Store:
 def check_store(store: Path, base: Path | None = None, trust: Trust | None = None) -> list[Problem]:
     """Find everything in an untrusted folder that a board must not accept.
 
-    Only data is read, and validated; nothing in the folder is executed, and no link is followed.
-    All files of ``base``, the folder as it is, must exist unchanged. In a store with a key,
-    what is new must be signed by it.
+    Only data is read and validated; nothing in the folder is executed, and no link is followed.
+    All files of ``base``, the folder before the change, must exist unchanged. In a store with a
+    key, new records must be signed by it.
 
     Returns:
         Problems, sorted by path.
@@ -133,7 +130,7 @@ def _walk(found: _Store) -> None:
         if stat.S_ISLNK(mode):
             found.note("store.link", path, "a symbolic link", "files and folders alone")
         elif folder == "." and name == PRIVATE:
-            found.note("store.private", path, "what is hidden yet", "it left out", "git rm -r it")
+            found.note("store.private", path, "a private folder", "none", "git rm -r it")
         elif stat.S_ISDIR(mode):
             if folder != "." or name not in KINDS:
                 wanted = ", ".join([*KINDS, *sorted(LOOSE)])
@@ -153,13 +150,13 @@ def _walk(found: _Store) -> None:
 def _entries(root: Path) -> Iterator[tuple[str, os.DirEntry[str]]]:
     """List a store and its known folders, no deeper."""
     for entry in sorted(os.scandir(root), key=lambda one: one.name):
-        yield _shown(entry.name), entry
+        yield _printable(entry.name), entry
         inside = entry.is_dir(follow_symlinks=False) and entry.name in KINDS
         for child in sorted(os.scandir(entry), key=lambda one: one.name) if inside else ():
-            yield f"{entry.name}/{_shown(child.name)}", child
+            yield f"{entry.name}/{_printable(child.name)}", child
 
 
-def _shown(name: str) -> str:
+def _printable(name: str) -> str:
     return name if name.isascii() and name.isprintable() else shown(name)
 
 
@@ -208,37 +205,36 @@ def _check_about(found: _Store, path: str, record: About, entries: AbstractSet[s
     _named(found, path, wanted)
     if record.name not in entries:
         found.note("record.dangling", path, f"no entry {record.name}", "a result that it is about")
-    if isinstance(record, Disclosure):
-        filing = found.records.get(f"filings/{record.name}.json")
-        if not isinstance(filing, Filing) or not discloses(filing, record):
-            expected = "one that it discloses, with its hash"
-            found.note("record.dangling", path, "no anonymous filing", expected)
 
 
 def _check_signatures(
     found: _Store, base: Path | None, known: AbstractSet[str], trust: Trust
 ) -> None:
     """Check all signatures; note new records that need one, and filings dated back."""
-    unread = [p.field for p in found.problems if p.field.startswith((KEYS, SIGNATURES))]
-    if unread:
+    if any(problem.field.startswith((KEYS, SIGNATURES)) for problem in found.problems):
         return
     chain = read_chain(found.root)
     found.problems += chain.problems
     signed = chain.signed_files()
     for path in found.files - known - signed.keys():
         folder = path.partition("/")[0]
-        only_judge = folder in _BY_JUDGE and (base is not None or bool(chain.keys))
+        by_judge = folder in {"withdrawals", "reproductions"}
+        only_judge = by_judge and (base is not None or bool(chain.keys))
         if (chain.keys and folder in {RESULTS, "filings"}) or (only_judge and not trust.judge):
             mend = "the judge files it with --judge-key"
             found.note("record.unsigned", path, "no signature", "one of the judge's key", mend)
-    _check_future(found, known)
+    filings = {path: one for path, one in found.records.items() if isinstance(one, Filing)}
+    new = {path: filing for path, filing in filings.items() if path not in known}
+    latest = now() + timedelta(days=1)
+    for path, filing in new.items():
+        if filing.submitted_at > latest:  # it would stay the newest one
+            at = filing.submitted_at.isoformat()
+            found.note("filing.date", path, at, f"{latest.isoformat()} at the latest")
     if base is not None:
         _check_first_key(found, base, known)
-        _check_dates(found, known, signed)
-        _check_late(found, known, signed)
-
-
-_BY_JUDGE = frozenset({"withdrawals", "reproductions"})
+        before = [filing.submitted_at for path, filing in filings.items() if path in known]
+        unsigned = {path: filing for path, filing in new.items() if path not in signed}
+        _check_unsigned(found, unsigned, known, max(before, default=None))
 
 
 def _check_first_key(found: _Store, base: Path, known: AbstractSet[str]) -> None:
@@ -249,55 +245,29 @@ def _check_first_key(found: _Store, base: Path, known: AbstractSet[str]) -> None
             found.note("key.new", path, "a first key", "the key of the base", mend)
 
 
-def _check_future(found: _Store, known: AbstractSet[str]) -> None:
-    """Note new filings that are dated after tomorrow: they would stay the newest ones."""
-    last = now() + timedelta(days=1)
-    for path, record in found.records.items():
-        if isinstance(record, Filing) and path not in known and record.submitted_at > last:
-            at = record.submitted_at.isoformat()
-            found.note("filing.date", path, at, f"{last.isoformat()} at the latest")
-
-
-def _check_dates(found: _Store, known: AbstractSet[str], signed: Mapping[str, object]) -> None:
-    """Note new unsigned filings that are dated before those of the base."""
-    filings = {p: r.submitted_at for p, r in found.records.items() if isinstance(r, Filing)}
-    last = max((at for path, at in filings.items() if path in known), default=None)
-    for path, at in filings.items():
-        if last is not None and at < last and path not in known and path not in signed:
-            expected = f"{last.isoformat()} or later, as filings of the base"
-            found.note("filing.date", path, at.isoformat(), expected)
-
-
-def _check_late(found: _Store, known: AbstractSet[str], signed: Mapping[str, object]) -> None:
-    """Note new unsigned filings, and disclosures by them, of entries that the base has without."""
+def _check_unsigned(
+    found: _Store, filings: Mapping[str, Filing], known: AbstractSet[str], last: datetime | None
+) -> None:
+    """Note new unsigned filings dated before the last of the base, or of its entries."""
     old = {path[-17:-5] for path in known if path.startswith(f"{RESULTS}/")}
-    for path, record in found.records.items():
-        if isinstance(record, Filing | Disclosure) and record.name in old:
-            filing = f"filings/{record.name}.json"
-            if path not in known and filing not in known and filing not in signed:
-                expected = "nothing: the base has this entry without a filing"
-                found.note("filing.late", path, f"a new {type(record).__name__.lower()}", expected)
+    for path, filing in filings.items():
+        if last is not None and filing.submitted_at < last:
+            expected = f"{last.isoformat()} or later, as filings of the base"
+            found.note("filing.date", path, filing.submitted_at.isoformat(), expected)
+        if filing.name in old:
+            expected = "nothing: the base has this entry without a filing"
+            found.note("filing.late", path, "a new filing", expected)
 
 
 def _verify(found: _Store, path: str, result: Result, trust: Trust) -> None:
-    """Recompute a new result from its ranks, and from the release if it is at hand."""
-    for difference in against_release(result, trust.releases, trust.attributes):
-        found.note(
-            "result.differs",
-            path,
-            f"{difference.field} {difference.found!r:.60}",
-            f"{difference.expected!r:.60}",
-        )
-    if result.ranks is None:
-        if result.release.origin != "blind" or not trust.blind:
-            mend = "its judge files it, and checks with --blind"
-            found.note("result.unproved", path, "no ranks", "figures that can be recomputed", mend)
-        return
-    for difference in verify(found.root / path, result):
-        found.note(
-            "result.differs",
-            path,
-            f"{difference.field} {difference.found!r:.60}",
-            f"{difference.expected!r:.60}",
-            "now-leaderboard score writes it",
-        )
+    """Recompute a new result from its ranks, and from the release if there is one."""
+    differences = [(one, "") for one in against_release(result, trust.releases, trust.attributes)]
+    if result.ranks is not None:
+        mend = "now-leaderboard score writes it"
+        differences += [(one, mend) for one in verify(found.root / path, result)]
+    elif result.release.origin != "blind" or not trust.blind:
+        mend = "its judge files it, and checks with --blind"
+        found.note("result.unproved", path, "no ranks", "figures that can be recomputed", mend)
+    for one, mend in differences:
+        was = f"{one.field} {one.found!r:.60}"
+        found.note("result.differs", path, was, f"{one.expected!r:.60}", mend)

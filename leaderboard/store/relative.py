@@ -263,8 +263,7 @@ def _method(entry: Entry) -> tuple[object, ...]:
 
 def _submitter(entry: Entry) -> str | None:
     """Return who filed an entry; None while that is hidden, or if nobody said."""
-    said = entry.disclosure or entry.filing
-    return said.submitter if said else None
+    return entry.filing.submitter if entry.filing else None
 
 
 def _score(result: Result) -> SplitScore:

@@ -18,7 +18,7 @@ import uuid
 from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import httpx
@@ -206,8 +206,8 @@ def file_entry(store, release, name, strength=2.0, filing=None, **details):
     return file_result(store, score(store.parent / "x.zip", release), filing)[0]
 
 
-def filed_on(day, anonymous_until=None):
-    return NewFiling("ann", datetime(2026, 1, 1, 9, tzinfo=UTC) + timedelta(day), anonymous_until)
+def filed_on(day):
+    return NewFiling("ann", datetime(2026, 1, 1, 9, tzinfo=UTC) + timedelta(day))
 
 
 @pytest.fixture
@@ -239,8 +239,7 @@ def filed(tmp_path_factory, release):
         training={"external_data": "Pictures of the web"},
     )
     file_entry(store, release, "Tied throughout", 0.0, filed_on(40))
-    secret = filed_on(50, date(2027, 6, 1))
-    file_entry(store, release, "Secret", 1.5, secret, seed=4, authors=["Nobody Knows"])
+    file_entry(store, release, "Fourth", 1.5, filed_on(50), seed=4)
     again = file_entry(store, release, "Run again", 2.5, filed_on(70), seed=5)
     gone = file_entry(store, release, "Gone", 2.2, filed_on(10), seed=6)
     file_entry(store, release, "On dev", 2.0, filed_on(5), split="dev")

@@ -121,7 +121,9 @@ def _rows():
             low=153.66699973692954,
             high=174.13300026307047,
         ),
-        ExportRow("jieba", "noise of the web", "chance", "reference", 3.2),
+        ExportRow(
+            board="jieba", noise="noise of the web", method="chance", evidence="reference", rsum=3.2
+        ),
         replace(from_reported(ncr), place=1),
         from_reported(next(row for row in read_reported("flickr30k") if not row.recalls)),
     ]

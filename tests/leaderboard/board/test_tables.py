@@ -6,13 +6,11 @@ import numpy as np
 import pytest
 
 from leaderboard.board import display_text, tables
-from leaderboard.board.export_rows import rows_of
-from leaderboard.board.exports import badge_of
-from leaderboard.board.kept import Kept
+from leaderboard.board.board_cache import BoardCache
 from leaderboard.board.reported import NoiseCondition, read_reported
 from leaderboard.board.tables import (
     SORT_KEYS,
-    Kind,
+    SectionKind,
     axis_of,
     boards_of,
     make_board,
@@ -200,47 +198,29 @@ def test_places_in_folds_are_those_of_resampling_the_ranks_within_the_folds():
         Entry(name * 12, base.model_copy(update={**shape, "folds": one, "rsum": one.rsum}))
         for name, one in zip("ab", folds, strict=True)
     ]
-    kind = Kind("test", "0" * 64, "field", NoiseCondition(protocol="unstated"), 4, 4, folds=2)
+    kind = SectionKind(
+        "test", "0" * 64, "field", NoiseCondition(protocol="unstated"), 4, 4, folds=2
+    )
     rows = [tables._scored(entry, "coco-1k", ()) for entry in entries]
-    found = tables._placed(rows, kind, Kept())
+    found = tables._placed(rows, kind, BoardCache())
     assert [row.places for row in found] == [(1, 2), (1, 2)]
     assert all(row.resampled for row in found)
     assert found[1].low == 400.0
     assert found[1].high == 600.0
 
 
-def test_ranked_lists_have_a_table_and_places_of_their_own_until_they_are_reproduced():
-    """Lists that outdo every matrix lead no matrix, in tables, exports and badges alike."""
-    entries = make_entries(4)
-    for at in (0, 1, 2):
+def test_ranked_lists_are_not_ranked_even_when_reproduced():
+    """Lists that outdo every matrix lead no matrix."""
+    entries = make_entries(3)
+    for at in (0, 1):
         result = entries[at].result.model_copy(update={"precision": None, "rsum": 590.0 - at})
         entries[at] = replace(entries[at], result=result)
-    entries[2] = replace(entries[2], proof=Proof(scored=True, reproduced=True))
-    board = make_board("jieba", entries)
-    main, lists = board.sections[:2]
-    assert [(row.entry.name, row.place) for row in _scored(main)] == [
+    entries[1] = replace(entries[1], proof=Proof(scored=True, reproduced=True))
+    rows = _scored(make_board("jieba", entries).sections[0])
+    assert [(row.entry.name, row.place) for row in rows] == [
         (entries[2].name, 1),
-        (entries[3].name, 2),
+        (entries[1].name, None),
+        (entries[0].name, None),
     ]
-    assert [(row.entry.name, row.place) for row in _scored(lists)] == [
-        (entries[0].name, 1),
-        (entries[1].name, 2),
-    ]
-    assert (main.kind.lists, lists.kind.lists) == (False, True)
-    assert display_text.section_title(lists, "jieba") == "Rebuilt release: ranked lists"
-    assert main.kind.name != lists.kind.name
-    rows = {row.entry: row for row in rows_of(board)}
-    assert rows[entries[0].name].lists
-    assert "not reproduced" in rows[entries[0].name].data
-    assert badge_of(rows[entries[0].name]).message.endswith("place 1 of lists")
-    assert badge_of(rows[entries[2].name]).message.endswith("place 1")
-
-
-def test_ranked_lists_on_the_published_layout_are_not_among_its_reported_rows():
-    found = make_entries(1)[0]
-    release = found.result.release.model_copy(update={"origin": "archive"})
-    result = found.result.model_copy(update={"release": release, "precision": None})
-    first, second = make_board("jieba", [replace(found, result=result)]).sections
-    assert (first.with_reported, _scored(first)) == (True, [])
-    assert (second.with_reported, len(_scored(second))) == (False, 1)
-    assert [row.evidence for row in second.rows if not row.entry] == ["reference"]
+    notes = [note.text for note in display_text.row_notes(rows[1])]
+    assert notes == ["not ranked", "ranked lists"]

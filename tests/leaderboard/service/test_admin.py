@@ -4,11 +4,10 @@ import json
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from sqlalchemy import text
 
 from leaderboard.scoring.evaluate import score
 from leaderboard.service.accounts import authenticate, list_tokens
-from leaderboard.service.database import open_database, writing
+from leaderboard.service.database import open_database
 from leaderboard.store.entries import NewFiling, file_result
 
 
@@ -40,7 +39,7 @@ def test_a_token_is_printed_once_and_lets_its_user_in(admin, database_url):
     everything = [admin("token", "list"), admin("token", "list", "--json"), admin("events")]
     for code, out, progress in everything:
         assert code == 0
-        assert principal.prefix in out
+        assert token[4:12] in out
         assert token[13:56] not in out + progress
 
 
@@ -78,23 +77,6 @@ def test_users_and_tokens_are_shut_out(admin, database_url):
     page = json.loads(admin("events", "--json", "--after", first["number"])[1])
     assert [event["kind"] for event in page] == kinds[1:]
     assert len(admin("events", "--kind", "token.revoked")[1].splitlines()) == 1
-
-
-def test_the_log_is_checked(admin, database_url):
-    admin("user", "add", "ann")
-    code, out, _ = admin("events", "--check")
-    assert (code, out.startswith("1 events, none changed")) == (0, True)
-    engine = open_database(database_url)
-    with writing(engine) as session:
-        if engine.dialect.name == "postgresql":
-            session.execute(text("ALTER TABLE events DISABLE TRIGGER ALL"))
-        else:
-            session.execute(text("DROP TRIGGER events_update"))
-        session.execute(text("UPDATE events SET subject = 'eve'"))
-    engine.dispose()
-    code, out, problem = admin("events", "--check")
-    assert (code, out) == (1, "")
-    assert "was changed, or a previous one" in problem
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ FEW = Quotas(attempts=7, scored=3)
 
 @pytest.fixture
 def ann(database):
-    return create_user(database, "ann").user_id
+    return create_user(database, "ann")
 
 
 def _left(database, user_id, at=NOON):
@@ -69,7 +69,7 @@ def test_each_quota_ends_and_says_when_it_begins_again(database, ann):
 
 
 def test_users_and_days_have_their_own(database, ann):
-    bob = create_user(database, "bob").user_id
+    bob = create_user(database, "bob")
     take(database, "scored", ann, FEW, NOON)
     midnight = datetime(2026, 3, 2, tzinfo=UTC)
     assert _left(database, bob) == (7, 3)
@@ -172,7 +172,7 @@ def test_what_a_killed_process_reserved_is_returned(database, ann, forked):
 
 
 def test_reconciling_counts_the_days_entries_on_the_test_split(database, ann):
-    bob = create_user(database, "bob").user_id
+    bob = create_user(database, "bob")
     day = datetime(2026, 3, 1, tzinfo=UTC)
     second = timedelta(seconds=1)
     _file(database, ann, day, name="first")

@@ -4,7 +4,7 @@ import json
 import os
 import shutil
 import subprocess
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -15,14 +15,11 @@ from leaderboard.scoring.evaluate import score
 from leaderboard.store.check_store import Trust, check_store
 from leaderboard.store.dataset import dataset_report, file_report
 from leaderboard.store.entries import (
-    Disclosure,
     NewFiling,
     Reproduction,
     add_reproduction,
-    disclose_due,
     entry_of,
     file_result,
-    read_entry,
     read_result,
     withdraw,
 )
@@ -48,9 +45,7 @@ def whole(release, tmp_path_factory):
     folder = tmp_path_factory.mktemp("whole")
     store, result = folder / "store", _scored(release, folder)
     first, _ = file_result(store, result, NewFiling("ann", AT))
-    hidden = _scored(release, folder, 1.0, "Other").model_copy(update={"authors": ("Bo",)})
-    file_result(store, hidden, NewFiling("bo", AT, date(2026, 2, 1)))
-    disclose_due(store, date(2026, 3, 1))
+    file_result(store, _scored(release, folder, 1.0, "Other"), NewFiling("bo", AT))
     withdraw(store, first.name, "an error", AT)
     again = Reproduction(
         name=first.name, by="cy", reproduced_at=AT, rsum=400.0, payload_sha256="a" * 64
@@ -137,53 +132,21 @@ def test_figures_that_nobody_can_recompute_are_the_judges_alone(store, whole, re
 def test_names_are_those_of_contents(store):
     result = _one(store, "results")
     result.rename(result.with_name(f"bert-{result.name.partition('-')[2]}"))
-    for folder in ("filings", "withdrawals", "reproductions", "disclosures", "datasets"):
+    for folder in ("filings", "withdrawals", "reproductions", "datasets"):
         path = _one(store, folder)
         path.rename(
             path.with_name(f"0{path.name[1:]}" if path.name[0] != "0" else f"1{path.name[1:]}")
         )
     found = {problem.field.partition("/")[0] for problem in check_store(store)
              if problem.code == "record.name"}  # fmt: skip
-    assert found == {
-        "results", "filings", "withdrawals", "reproductions", "disclosures", "datasets",
-    }  # fmt: skip
+    assert found == {"results", "filings", "withdrawals", "reproductions", "datasets"}
 
 
 def test_what_is_said_points_to_entries(store):
     for path in (store / "results").iterdir():
         path.unlink()
     codes = _codes(check_store(store))
-    assert codes.count("record.dangling") == 5, "two filings, three others"
-
-
-def test_only_an_anonymous_filing_is_disclosed(store):
-    names = {path.stem for path in (store / "filings").iterdir()}
-    (told,) = {path.stem for path in (store / "disclosures").iterdir()}
-    (other,) = names - {told}
-    path = store / "disclosures" / f"{other}.json"
-    path.write_text(Disclosure(name=other, submitter="eve").model_dump_json(indent=2) + "\n")
-    (problem,) = check_store(store)
-    assert (problem.code, problem.found) == ("record.dangling", "no anonymous filing")
-
-
-def test_an_anonymous_entry_is_disclosed_by_nobody_else(tmp_path, release):
-    """Its filing has the hash of what is to come, so nobody can put other authors in its place."""
-    store = tmp_path / "anonymous"
-    filing = NewFiling("ann", AT, date(2027, 1, 1))
-    entry, _ = file_result(store, _scored(release, tmp_path), filing)
-    (store / "disclosures").mkdir()
-    path = store / "disclosures" / f"{entry.name}.json"
-    for salt in ("", "ab" * 32):
-        forged = Disclosure(name=entry.name, submitter="eve", authors=("Eve",), salt=salt)
-        path.write_text(forged.model_dump_json(indent=2) + "\n")
-        assert read_entry(store, entry.result).shown.authors == ()
-        copy = shutil.copytree(
-            store, tmp_path / f"copy{salt}", ignore=shutil.ignore_patterns("private")
-        )
-        assert _codes(check_store(copy)) == ["record.dangling"]
-    path.unlink()
-    disclose_due(store, date(2027, 1, 1))
-    assert read_entry(store, entry.result).disclosure.submitter == "ann"
+    assert codes.count("record.dangling") == 4, "two filings, two others"
 
 
 @pytest.mark.parametrize(

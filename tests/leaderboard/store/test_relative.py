@@ -1,6 +1,6 @@
 """Flags that take two entries."""
 
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import pytest
@@ -19,7 +19,6 @@ from leaderboard.store.entries import (
     Entry,
     NewFiling,
     Proof,
-    disclose_due,
     file_result,
     read_results,
 )
@@ -38,9 +37,9 @@ def filed(tmp_path, release):
     """File a matrix, an hour after the one before; give the entry's name."""
     hours = iter(range(99))
 
-    def file(matrix, method="Mine", split="test", who="ann", until=None):
+    def file(matrix, method="Mine", split="test", who="ann"):
         pack(tmp_path / "x.zip", matrix, new_submission(release, "jieba", split, method))
-        filing = NewFiling(who, AT + timedelta(hours=next(hours)), until)
+        filing = NewFiling(who, AT + timedelta(hours=next(hours)))
         entry, _ = file_result(tmp_path / "s", score(tmp_path / "x.zip", release), filing)
         return entry.name
 
@@ -112,19 +111,6 @@ def test_a_test_score_far_above_dev_is_flagged_where_the_splits_are_as_large(
     monkeypatch.setattr("leaderboard.store.relative._score", as_large)
     assert _codes(tmp_path / "s") == {test: ["dev-test-gap"]}
     assert dev
-
-
-def test_the_dev_entry_of_a_stranger_says_nothing_of_an_anonymous_one(tmp_path, filed, monkeypatch):
-    """Until both are known: anyone may give a method another's name."""
-    day = date(2027, 1, 1)
-    filed(make_similarity(SIZES["dev"], 0.0, 1), split="dev", who="eve", until=day)
-    filed(make_similarity(SIZES["dev"], 0.0, 2), split="dev", until=day)
-    test = filed(make_similarity(strength=5.0), until=day)
-    as_large = lambda result: SplitScore(result.rsum, result.rsum_deviation, 24)  # noqa: E731
-    monkeypatch.setattr("leaderboard.store.relative._score", as_large)
-    assert _codes(tmp_path / "s") == {}
-    disclose_due(tmp_path / "s", day)
-    assert _codes(tmp_path / "s") == {test: ["dev-test-gap"]}
 
 
 def _slowly(entries):

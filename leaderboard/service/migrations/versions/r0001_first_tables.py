@@ -79,7 +79,6 @@ def _make_entries() -> None:
         sa.Column("method", sa.Text, nullable=False),
         sa.Column("evidence", sa.String(16), nullable=False),
         sa.Column("submitted_at", _INSTANT),
-        sa.Column("anonymous_until", sa.Date),
         sa.Column("withdrawn_at", _INSTANT),
         sa.PrimaryKeyConstraint("name", name="pk_entries"),
         sa.UniqueConstraint("payload_sha256", name="uq_entries_payload_sha256"),
@@ -99,11 +98,7 @@ def _make_events() -> None:
         sa.Column("kind", sa.String(40), nullable=False),
         sa.Column("subject", sa.String(120), nullable=False),
         sa.Column("detail", sa.Text, nullable=False),
-        sa.Column("previous", sa.String(64), nullable=False),
-        sa.Column("hash", sa.String(64), nullable=False),
         sa.PrimaryKeyConstraint("id", name="pk_events"),
-        sa.UniqueConstraint("previous", name="uq_events_previous"),
-        sa.UniqueConstraint("hash", name="uq_events_hash"),
         sqlite_autoincrement=True,
     )
     op.create_index("ix_events_kind", "events", ["kind"])
@@ -112,16 +107,9 @@ def _make_events() -> None:
 
 
 def _guard_sqlite() -> None:
-    # INSERT OR REPLACE deletes without firing a trigger on deletion.
-    same = "id = NEW.id OR previous = NEW.previous OR hash = NEW.hash"
-    replacing = f"INSERT ON events WHEN EXISTS (SELECT 1 FROM events WHERE {same})"  # noqa: S608
-    for name, when in (
-        ("update", "UPDATE ON events"),
-        ("delete", "DELETE ON events"),
-        ("replace", replacing),
-    ):
+    for change in ("UPDATE", "DELETE"):
         op.execute(
-            f"CREATE TRIGGER events_{name} BEFORE {when}"
+            f"CREATE TRIGGER events_{change.lower()} BEFORE {change} ON events"
             f" BEGIN SELECT RAISE(ABORT, '{_REFUSAL}'); END"
         )
 
