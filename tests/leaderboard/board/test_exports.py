@@ -271,14 +271,6 @@ def test_only_web_addresses_become_links(url, link):
     assert (link in exported) if link else ("](" not in exported)
 
 
-def test_each_noise_has_a_table_of_its_own():
-    rows = [from_reported(row) for row in read_reported("flickr30k")]
-    noises = {row.noise for row in rows}
-    for exported, start in ((to_markdown(rows), "### "), (to_latex(rows), r"\caption")):
-        heads = [line for line in exported.splitlines() if line.startswith(start)]
-        assert len(heads) == len(set(heads)) == len(noises)
-
-
 def test_rows_of_one_table_stay_together_and_in_order():
     row = _rows()[0]
     rows = [replace(row, noise=noise, method=method) for noise, method in ("aX", "bY", "aZ")]

@@ -55,16 +55,6 @@ def test_results_on_a_rebuilt_release_stand_apart_from_the_papers(entry_on):
     assert all(row.low < row.rsum < row.high for row in paper.rows[:-1])
 
 
-def test_results_on_the_authors_test_set_stand_among_the_papers(entry_on, archive):
-    entry = entry_on(on=archive, track="bert")
-    (section,) = make_board("bert", [_at_paper_size(entry)]).sections
-    assert section.with_reported
-    assert section.rows[0].entry
-    assert [row.place for row in section.rows] == [1, 2, 3, 4, 5, 6, None]
-    small = make_board("bert", [entry]).sections
-    assert [part.with_reported for part in small] == [False, True]
-
-
 def test_equal_scores_share_a_place_and_the_unranked_have_none(entry_on):
     entries = [entry_on("A"), entry_on("B"), entry_on("C", 1.0), entry_on("D", 0)]
     rows = _scored(make_board("jieba", entries).sections[0])

@@ -8,10 +8,8 @@ import threading
 import time
 from contextlib import suppress
 from html.parser import HTMLParser
-from pathlib import Path
 from urllib.parse import urlsplit
 
-import httpx
 import pytest
 from fastapi import APIRouter
 from fastapi.routing import APIRoute
@@ -330,30 +328,6 @@ def test_requests_that_say_two_things_reach_no_other_route(plain, zipped):
     assert host not in _talk(plain, b"GET / HTTP/1.1\r\nHost: " + host + b"\r\n\r\n")
 
 
-def test_twenty_uploads_at_once_take_no_more_than_the_quota(make_board, zipped):
-    board = make_board(scored=3, attempts=12)
-    ann, contents, found = board.token("ann"), [zipped(seed) for seed in range(20)], []
-
-    def send(content):
-        with httpx.Client(timeout=60) as http:
-            headers = {"Authorization": f"Bearer {ann}"}
-            url = f"{board.url}/v1/submissions"
-            found.append(http.put(url, content=content, headers=headers).status_code)
-
-    threads = [threading.Thread(target=send, args=(content,)) for content in contents]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(found) == [201] * 3 + [429] * 17
-    assert _quota(board, ann) == (0, 0)
-
-
-def _quota(board, token):
-    left = board.call("GET", "/v1/me", token).json()["quota"]
-    return left["attempts"], left["scored"]
-
-
 @pytest.mark.parametrize(
     "name",
     [
@@ -520,9 +494,3 @@ def _until(fine):
             return
         time.sleep(0.01)
     pytest.fail("it never came to be")
-
-
-def test_the_private_folder_is_for_its_owner_alone(plain):
-    private = Path(plain.service.incoming).parent
-    assert private.stat().st_mode & 0o077 == 0
-    assert (private / "board.sqlite").stat().st_mode & 0o077 == 0

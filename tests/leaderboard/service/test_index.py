@@ -9,9 +9,6 @@ import pytest
 from leaderboard.scoring.evaluate import score
 from leaderboard.service import events
 from leaderboard.service.accounts import (
-    TokenError,
-    authenticate,
-    create_token,
     create_user,
     list_users,
 )
@@ -119,19 +116,6 @@ def test_a_row_says_what_the_result_says(database, live, results):
     assert find_by_payload(database, "f" * 64) is None
 
 
-def test_an_upload_again_is_the_same_entry(database, store, results, ann, live):
-    bob = create_user(database, "bob")
-    assert _submit(database, store, results[0], bob) == (live[0], False)
-    assert find_entry(database, live[0]).user_id == ann
-
-
-def test_a_tombstone_is_set_once(database, live):
-    with writing(database) as session:
-        assert not mark_withdrawn(session, live[2], NOON + timedelta(days=1))
-        assert not mark_withdrawn(session, "f" * 12, NOON)
-    assert find_entry(database, live[2]).withdrawn_at == NOON
-
-
 def test_a_users_entries_the_newest_first_those_of_no_date_last(
     database, store, results, ann, live
 ):
@@ -158,16 +142,6 @@ def test_rebuilt_from_the_folder_alone_it_is_the_live_index(tmp_path, database, 
     assert (counts.entries, counts.added, counts.users) == (4, 4, 1)
     assert [user.handle for user in list_users(fresh)] == ["ann"]
     assert _all(fresh) == _all(database)
-    fresh.dispose()
-
-
-def test_users_that_were_made_again_have_no_way_in_until_given_one(tmp_path, database, store, live):
-    old = create_token(database, "ann", ["submit"])
-    fresh = _fresh(tmp_path)
-    rebuild(fresh, store)
-    with pytest.raises(TokenError):
-        authenticate(fresh, old)
-    assert authenticate(fresh, create_token(fresh, "ann", ["submit"])).handle == "ann"
     fresh.dispose()
 
 
@@ -248,10 +222,6 @@ def test_a_store_that_is_not_there_empties_nothing(tmp_path, database, live):
         with pytest.raises(FormatError, match="no such folder"):
             act(database, tmp_path / "elsewhere")
     assert _all(database) == before
-
-
-def test_a_start_without_a_store_is_fine(tmp_path, database):
-    assert update_index(database, tmp_path / "elsewhere").entries == 0
 
 
 _KILLED = """

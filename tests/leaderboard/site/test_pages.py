@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from base64 import b64encode
 from dataclasses import replace
 from datetime import UTC, date, datetime
@@ -31,7 +30,6 @@ from leaderboard.store.entries import (
     Proof,
     Reproduction,
     Withdrawal,
-    entry_of,
     file_result,
     read_results,
 )
@@ -484,23 +482,6 @@ def test_a_killed_export_leaves_the_old_site_or_the_new(tmp_path, filed):
             process.wait()
         assert (site / "index.html").read_text() in (old, new)
     assert (site / "index.html").read_text() == new
-
-
-@pytest.mark.slow
-def test_a_board_of_two_thousand_entries_is_rendered_in_seconds(entry_on):
-    entry = entry_on()
-    entries = [
-        entry_of(
-            entry.result.model_copy(
-                update={"method": entry.result.method.model_copy(update={"name": f"M{n}"})}
-            )
-        )
-        for n in range(2000)
-    ]
-    site, start = Site(entries), time.process_time()
-    assert site.get("index.html")
-    assert site.get("boards/jieba.html")[0].count("<tr ") > 2000
-    assert time.process_time() - start < 20
 
 
 def test_the_first_page_shows_who_leads_also_below_what_language_alone_gives(entry_on):

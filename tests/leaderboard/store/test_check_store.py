@@ -18,9 +18,7 @@ from leaderboard.store.entries import (
     NewFiling,
     Reproduction,
     add_reproduction,
-    entry_of,
     file_result,
-    read_result,
     withdraw,
 )
 from leaderboard.submission.archive import new_submission, pack
@@ -68,10 +66,6 @@ def _codes(problems):
 
 def _one(store, folder):
     return min((store / folder).iterdir())
-
-
-def _edit(path, **changes):
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
 def test_a_sound_store_is_fine_and_so_is_its_growth(store, whole, release, now_leaderboard):
@@ -299,8 +293,3 @@ def test_the_documented_steps_find_what_is_outside_the_store(workflow, whole, tm
     assert changed(more_results)[0] == 0
     for change in (workflow_changed, code_added, link_added):
         assert changed(change)[0] == 1, change
-
-
-def test_the_name_of_an_entry_is_that_of_its_file(whole):
-    for path in (whole / "results").iterdir():
-        assert entry_of(read_result(path)).name in path.name

@@ -1,6 +1,5 @@
 """What only a judge can say is signed: attacks on real stores, and the life of a key."""
 
-import hashlib
 import json
 import shutil
 import subprocess
@@ -454,11 +453,6 @@ def test_commands_sign_what_they_file(packed, release, tmp_path, now_leaderboard
     assert (name in listed[0], "retired" in listed[0], "in use" in listed[1]) == (True,) * 3
 
 
-def test_who_signs_first_in_a_copy_of_a_store_makes_what_is_private(board):
-    with Signer(board, board.parent / "judge.key").signing_intent("scored", "0" * 12):
-        assert (board / "private").stat().st_mode & 0o777 == 0o700
-
-
 def test_two_processes_sign_one_chain(board, release):
     entries = [file_entry(board, release, f"E{n}", 1.5, filed_on(9), seed=20 + n) for n in (0, 1)]
     script = (
@@ -487,8 +481,3 @@ def test_pages_say_whether_they_are_signed(board, unsigned, now_leaderboard):
         pages = [path.read_text() for path in site.rglob("*.html")]
         assert pages
         assert all(said in page for page in pages)
-
-
-def test_the_name_of_a_key_is_its_hash(board):
-    (key,) = read_chain(board).keys
-    assert key.name == hashlib.sha256(bytes.fromhex(key.public)).hexdigest()[:16]
