@@ -141,7 +141,6 @@ def _events(
         int, typer.Option(help="Only events after this number.", min=0, max=2**31)
     ] = 0,
     limit: Annotated[int, typer.Option(help="Maximum number of events.", min=1, max=10**6)] = 100,
-    kind: Annotated[str | None, typer.Option(help="Only this kind: entry.filed, …")] = None,
     as_json: AsJson = False,
     database: DatabaseUrl = None,
     store: StoreFolder = None,
@@ -150,7 +149,7 @@ def _events(
     with _open(database, store) as engine:
         from leaderboard.service import events
 
-        page = events.read(engine, after=after, limit=limit, kind=kind)
+        page = events.read(engine, after=after, limit=limit)
         _print([asdict(event) for event in page], as_json)
 
 

@@ -64,7 +64,7 @@ def serve(
             "--token-file and --database need --release: without it nobody may submit"
         )
     from leaderboard.client import TOKEN_VARIABLE, read_token
-    from leaderboard.service.access import make_operator
+    from leaderboard.service.access import hash_operator_token
     from leaderboard.service.quotas import Quotas
     from leaderboard.service.running import Settings, make_judge
     from leaderboard.service.server import serve
@@ -73,7 +73,7 @@ def serve(
         serve(Settings(store), host, port)
         return
     named = token_file is not None or os.environ.get(TOKEN_VARIABLE)
-    operator = make_operator(read_token(token_file)) if named else None
+    operator = hash_operator_token(read_token(token_file)) if named else None
     if operator is None:
         _log.warning("%s is not set: only users' own tokens are valid", TOKEN_VARIABLE)
     judge = make_judge(release, attributes, Quotas(attempts=attempts, scored=scored))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
-from sqlalchemy import Engine, Row, select, update
+from sqlalchemy import Engine, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -101,8 +101,8 @@ def set_disabled(engine: Engine, handle: str, *, disabled: bool = True) -> None:
             events.append(session, OPERATOR, kind, handle)
 
 
-def list_users(engine: Engine) -> list[Row[Any]]:
-    """List users by handle."""
+def list_users(engine: Engine) -> list[Any]:
+    """List users by handle, as rows of named columns."""
     query = select(
         User.id.label("user_id"), User.handle, User.display_name, User.created_at, User.disabled_at
     )
@@ -198,8 +198,8 @@ def revoke_token(engine: Engine, prefix: str) -> None:
                 events.append(session, OPERATOR, "token.revoked", prefix)
 
 
-def list_tokens(engine: Engine, handle: str | None = None) -> list[Row[Any]]:
-    """List tokens of one user or of all, oldest first, without their hashes."""
+def list_tokens(engine: Engine, handle: str | None = None) -> list[Any]:
+    """List tokens of one user or of all, oldest first, as rows without their hashes."""
     times = Token.created_at, Token.expires_at, Token.revoked_at, Token.last_used_at
     query = select(Token.prefix, User.handle, Token.scopes, Token.label, *times)
     query = query.join(User, Token.user_id == User.id).order_by(Token.id)

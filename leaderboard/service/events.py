@@ -48,11 +48,9 @@ def append(
     session.flush()
 
 
-def read(engine: Engine, after: int = 0, limit: int = 100, kind: str | None = None) -> list[Event]:
+def read(engine: Engine, after: int = 0, limit: int = 100) -> list[Event]:
     """Read a page of events, oldest first."""
     query = select(EventRow).where(EventRow.id > after).order_by(EventRow.id).limit(limit)
-    if kind is not None:
-        query = query.where(EventRow.kind == kind)
     with reading(engine) as session:
         return [
             Event(row.id, row.at, row.actor, row.kind, row.subject, json.loads(row.detail))

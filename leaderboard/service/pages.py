@@ -17,7 +17,7 @@ from leaderboard.store.entries import PRIVATE, RESULTS, Entry, read_entry, read_
 from leaderboard.store.proof import key_of, prove
 from leaderboard.store.signatures import SIGNATURES, read_chain
 
-Page = tuple[bytes, str]
+Rendered = tuple[bytes, str]
 # File systems' timestamps are coarse: a second change of a folder may not alter its time.
 _SETTLED_SECONDS = 0.1
 NAME_LENGTH = 12
@@ -51,7 +51,7 @@ class Pages:
         self._raw: dict[str, Entry] = {}
         self._said: dict[str, tuple[str, ...]] = {}
 
-    def get(self, path: str) -> Page | None:
+    def get(self, path: str) -> Rendered | None:
         """Return a page's bytes and media type; None if there is no such page."""
         return self._page(self.state()[1], path)
 
@@ -114,6 +114,6 @@ def _names(folder: Path) -> list[str]:
     return sorted(os.listdir(folder)) if folder.is_dir() else []  # noqa: PTH208
 
 
-def _render(site: Site, path: str) -> Page | None:
+def _render(site: Site, path: str) -> Rendered | None:
     page = site.get(path)
     return None if page is None else (page[0].encode(), page[1])

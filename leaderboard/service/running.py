@@ -21,7 +21,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from leaderboard.core.tracks import TRACKS, ScoredSplit, Track
 from leaderboard.scoring.evaluate import Standard, read_standard
 from leaderboard.service import index, quotas
-from leaderboard.service.access import Authenticator, Operator
+from leaderboard.service.access import Authenticator
 from leaderboard.service.accounts import OPERATOR, add_user
 from leaderboard.service.database import User, default_url, open_database, reading, writing
 from leaderboard.service.metering import Meters
@@ -74,13 +74,14 @@ class Settings:
         store: folder of results, which is authoritative.
         judge: without one the board is read-only and needs no database.
         database: URL of the database; None for a file in the store's private folder.
+        operator_hash: :func:`leaderboard.service.access.hash_operator_token`.
         judge_key: file with the judge's private key; None signs nothing.
     """
 
     store: Path
     judge: Judge | None = None
     database: str | None = None
-    operator: Operator | None = None
+    operator_hash: bytes | None = None
     judge_key: Path | None = None
 
 
@@ -127,7 +128,7 @@ class Service:
         with writing(database) as session:
             row = session.scalar(select(User).where(User.handle == OPERATOR))
             operator = (row or add_user(session, OPERATOR)).id
-        self.authenticator = Authenticator(database, settings.operator, operator)
+        self.authenticator = Authenticator(database, settings.operator_hash, operator)
 
     @property
     def database(self) -> Engine:

@@ -56,7 +56,7 @@ _AUTHORS = 12
 LEADERS = 3
 LINKS = {"paper": "Paper", "code": "Code", "weights": "Weights", "model_card": "Model card"}
 
-Page = tuple[str, str]
+SiteFile = tuple[str, str]
 """A file's text and its media type."""
 
 MEDIA_TYPES = {
@@ -127,7 +127,7 @@ class Site:
             rf"compare/{_NAME}\.\.(?P<other>[0-9a-f]{{12}})\.html": self._compare,
         }
 
-    def get(self, path: str) -> Page | None:
+    def get(self, path: str) -> SiteFile | None:
         """Render the file at a path such as ``boards/jieba.html``; None if there is none."""
         for pattern, render in self._routes.items():
             if found := re.fullmatch(pattern, path):

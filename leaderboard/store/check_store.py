@@ -97,54 +97,56 @@ def check_store(store: Path, base: Path | None = None, trust: Trust | None = Non
     for folder in (store, base):
         if folder is not None and (folder.is_symlink() or not folder.is_dir()):
             raise FormatError(folder, "a link" if folder.is_symlink() else "no such folder")
-    found = _Store(store)
-    _walk(found)
-    known = set() if base is None else _compare(found, base)
-    for path in sorted(found.files):
-        _read(found, path)
+    checked = _Store(store)
+    _walk(checked)
+    known = set() if base is None else _compare(checked, base)
+    for path in sorted(checked.files):
+        _read(checked, path)
     trust = trust or Trust()
-    entries = {path[-17:-5] for path in found.records if path.startswith(f"{RESULTS}/")}
-    for path, record in found.records.items():
+    entries = {path[-17:-5] for path in checked.records if path.startswith(f"{RESULTS}/")}
+    for path, record in checked.records.items():
         match record:
             case Result():
-                _check_result(found, path, record)
+                _check_result(checked, path, record)
                 if path not in known:
-                    _verify(found, path, record, trust)
+                    _verify(checked, path, record, trust)
             case PublicKey():
-                _named(found, path, f"{record.name}.json")
+                _named(checked, path, f"{record.name}.json")
             case Signature():
-                _named(found, path, f"{record.number:08d}.json")
+                _named(checked, path, f"{record.number:08d}.json")
             case DatasetReport():
-                _named(found, path, f"{record.fingerprint}.json")
+                _named(checked, path, f"{record.fingerprint}.json")
             case _:
-                _check_about(found, path, record, entries)
-    _check_signatures(found, base, known, trust)
-    return sorted(found.problems, key=lambda problem: (problem.field, problem.code))
+                _check_about(checked, path, record, entries)
+    _check_signatures(checked, base, known, trust)
+    return sorted(checked.problems, key=lambda problem: (problem.field, problem.code))
 
 
-def _walk(found: _Store) -> None:
+def _walk(checked: _Store) -> None:
     """Collect allowed plain files; note everything else."""
-    for path, entry in _entries(found.root):
+    for path, entry in _entries(checked.root):
         folder, name = PurePosixPath(path).parent.as_posix(), entry.name
         mode = entry.stat(follow_symlinks=False).st_mode
         if stat.S_ISLNK(mode):
-            found.note("store.link", path, "a symbolic link", "files and folders alone")
+            checked.note("store.link", path, "a symbolic link", "files and folders alone")
         elif folder == "." and name == PRIVATE:
-            found.note("store.private", path, "a private folder", "none", "git rm -r it")
+            checked.note("store.private", path, "a private folder", "none", "git rm -r it")
         elif stat.S_ISDIR(mode):
             if folder != "." or name not in KINDS:
                 wanted = ", ".join([*KINDS, *sorted(LOOSE)])
-                found.note("store.foreign", path, "a folder", f"only {wanted}")
+                checked.note("store.foreign", path, "a folder", f"only {wanted}")
         elif not stat.S_ISREG(mode):
-            found.note("store.special", path, "no plain file", "files and folders alone")
+            checked.note("store.special", path, "no plain file", "files and folders alone")
         elif folder == "." and name in LOOSE:
-            found.files.add(path)
+            checked.files.add(path)
         elif folder not in KINDS or not _NAME.fullmatch(name):
-            found.note("store.foreign", path, "another file", "records named as a store names them")
+            checked.note(
+                "store.foreign", path, "another file", "records named as a store names them"
+            )
         elif entry.stat(follow_symlinks=False).st_size > MAX_RECORD:
-            found.note("store.size", path, f"more than {MAX_RECORD} bytes", "a record")
+            checked.note("store.size", path, f"more than {MAX_RECORD} bytes", "a record")
         else:
-            found.files.add(path)
+            checked.files.add(path)
 
 
 def _entries(root: Path) -> Iterator[tuple[str, os.DirEntry[str]]]:
@@ -160,114 +162,116 @@ def _printable(name: str) -> str:
     return name if name.isascii() and name.isprintable() else shown(name)
 
 
-def _compare(found: _Store, base: Path) -> set[str]:
+def _compare(checked: _Store, base: Path) -> set[str]:
     """Note changed or deleted files of the base; return unchanged ones."""
     before = _Store(base)
     _walk(before)
     same = set()
     for path in sorted(before.files - {"README.md"}):
-        if path not in found.files:
+        if path not in checked.files:
             mend = "withdraw an entry by a tombstone" if path.startswith(RESULTS) else ""
-            found.note("base.deleted", path, "nothing", "the file as it is in the base", mend)
-        elif (base / path).read_bytes() != (found.root / path).read_bytes():
-            found.note("base.changed", path, "another content", "the file as it is in the base")
+            checked.note("base.deleted", path, "nothing", "the file as it is in the base", mend)
+        elif (base / path).read_bytes() != (checked.root / path).read_bytes():
+            checked.note("base.changed", path, "another content", "the file as it is in the base")
         else:
             same.add(path)
     return same
 
 
-def _read(found: _Store, path: str) -> None:
+def _read(checked: _Store, path: str) -> None:
     folder = PurePosixPath(path).parent.as_posix()
     if folder not in KINDS:
         return
     try:
-        found.records[path] = read_record(found.root / path, KINDS[folder])
+        checked.records[path] = read_record(checked.root / path, KINDS[folder])
     except FormatError as error:
-        found.note("record.format", path, error.problem, f"a {KINDS[folder].__name__.lower()}")
+        checked.note("record.format", path, error.problem, f"a {KINDS[folder].__name__.lower()}")
 
 
-def _named(found: _Store, path: str, wanted: str) -> None:
+def _named(checked: _Store, path: str, wanted: str) -> None:
     if PurePosixPath(path).name != wanted:
-        found.note("record.name", path, "a name that is not its content's", wanted)
+        checked.note("record.name", path, "a name that is not its content's", wanted)
 
 
-def _check_result(found: _Store, path: str, result: Result) -> None:
-    _named(found, path, result_path(found.root, entry_of(result)).name)
-    if (found.root / path).read_bytes() != result.to_json().encode():
-        found.note("record.text", path, "other spaces or order", "the text that score -o writes")
+def _check_result(checked: _Store, path: str, result: Result) -> None:
+    _named(checked, path, result_path(checked.root, entry_of(result)).name)
+    if (checked.root / path).read_bytes() != result.to_json().encode():
+        checked.note("record.text", path, "other spaces or order", "the text that score -o writes")
 
 
-def _check_about(found: _Store, path: str, record: About, entries: AbstractSet[str]) -> None:
+def _check_about(checked: _Store, path: str, record: About, entries: AbstractSet[str]) -> None:
     """Check the name of a record, and that its entry exists."""
     wanted = f"{record.name}.json"
     if isinstance(record, Reproduction):
         wanted = f"{record.name}-{record.payload_sha256[:12]}.json"
-    _named(found, path, wanted)
+    _named(checked, path, wanted)
     if record.name not in entries:
-        found.note("record.dangling", path, f"no entry {record.name}", "a result that it is about")
+        checked.note(
+            "record.dangling", path, f"no entry {record.name}", "a result that it is about"
+        )
 
 
 def _check_signatures(
-    found: _Store, base: Path | None, known: AbstractSet[str], trust: Trust
+    checked: _Store, base: Path | None, known: AbstractSet[str], trust: Trust
 ) -> None:
     """Check all signatures; note new records that need one, and filings dated back."""
-    if any(problem.field.startswith((KEYS, SIGNATURES)) for problem in found.problems):
+    if any(problem.field.startswith((KEYS, SIGNATURES)) for problem in checked.problems):
         return
-    chain = read_chain(found.root)
-    found.problems += chain.problems
+    chain = read_chain(checked.root)
+    checked.problems += chain.problems
     signed = chain.signed_files()
-    for path in found.files - known - signed.keys():
+    for path in checked.files - known - signed.keys():
         folder = path.partition("/")[0]
         by_judge = folder in {"withdrawals", "reproductions"}
         only_judge = by_judge and (base is not None or bool(chain.keys))
         if (chain.keys and folder in {RESULTS, "filings"}) or (only_judge and not trust.judge):
             mend = "the judge files it with --judge-key"
-            found.note("record.unsigned", path, "no signature", "one of the judge's key", mend)
-    filings = {path: one for path, one in found.records.items() if isinstance(one, Filing)}
+            checked.note("record.unsigned", path, "no signature", "one of the judge's key", mend)
+    filings = {path: one for path, one in checked.records.items() if isinstance(one, Filing)}
     new = {path: filing for path, filing in filings.items() if path not in known}
     latest = now() + timedelta(days=1)
     for path, filing in new.items():
         if filing.submitted_at > latest:  # it would stay the newest one
             at = filing.submitted_at.isoformat()
-            found.note("filing.date", path, at, f"{latest.isoformat()} at the latest")
+            checked.note("filing.date", path, at, f"{latest.isoformat()} at the latest")
     if base is not None:
-        _check_first_key(found, base, known)
+        _check_first_key(checked, base, known)
         before = [filing.submitted_at for path, filing in filings.items() if path in known]
         unsigned = {path: filing for path, filing in new.items() if path not in signed}
-        _check_unsigned(found, unsigned, known, max(before, default=None))
+        _check_unsigned(checked, unsigned, known, max(before, default=None))
 
 
-def _check_first_key(found: _Store, base: Path, known: AbstractSet[str]) -> None:
+def _check_first_key(checked: _Store, base: Path, known: AbstractSet[str]) -> None:
     """Note a first key in a store that had none: anyone could make one."""
-    for path, record in found.records.items():
+    for path, record in checked.records.items():
         if isinstance(record, PublicKey) and record.previous is None and path not in known:
             mend = f"the judge commits it to {base.name} before"
-            found.note("key.new", path, "a first key", "the key of the base", mend)
+            checked.note("key.new", path, "a first key", "the key of the base", mend)
 
 
 def _check_unsigned(
-    found: _Store, filings: Mapping[str, Filing], known: AbstractSet[str], last: datetime | None
+    checked: _Store, filings: Mapping[str, Filing], known: AbstractSet[str], last: datetime | None
 ) -> None:
     """Note new unsigned filings dated before the last of the base, or of its entries."""
     old = {path[-17:-5] for path in known if path.startswith(f"{RESULTS}/")}
     for path, filing in filings.items():
         if last is not None and filing.submitted_at < last:
             expected = f"{last.isoformat()} or later, as filings of the base"
-            found.note("filing.date", path, filing.submitted_at.isoformat(), expected)
+            checked.note("filing.date", path, filing.submitted_at.isoformat(), expected)
         if filing.name in old:
             expected = "nothing: the base has this entry without a filing"
-            found.note("filing.late", path, "a new filing", expected)
+            checked.note("filing.late", path, "a new filing", expected)
 
 
-def _verify(found: _Store, path: str, result: Result, trust: Trust) -> None:
+def _verify(checked: _Store, path: str, result: Result, trust: Trust) -> None:
     """Recompute a new result from its ranks, and from the release if there is one."""
     differences = [(one, "") for one in against_release(result, trust.releases, trust.attributes)]
     if result.ranks is not None:
         mend = "now-leaderboard score writes it"
-        differences += [(one, mend) for one in verify(found.root / path, result)]
+        differences += [(one, mend) for one in verify(checked.root / path, result)]
     elif result.release.origin != "blind" or not trust.blind:
         mend = "its judge files it, and checks with --blind"
-        found.note("result.unproved", path, "no ranks", "figures that can be recomputed", mend)
+        checked.note("result.unproved", path, "no ranks", "figures that can be recomputed", mend)
     for one, mend in differences:
         was = f"{one.field} {one.found!r:.60}"
-        found.note("result.differs", path, was, f"{one.expected!r:.60}", mend)
+        checked.note("result.differs", path, was, f"{one.expected!r:.60}", mend)

@@ -32,7 +32,7 @@ from sqlalchemy.pool import NullPool
 from leaderboard.cli import main
 from leaderboard.scoring.evaluate import score
 from leaderboard.scoring.result import Flag, Release
-from leaderboard.service.access import make_operator
+from leaderboard.service.access import hash_operator_token
 from leaderboard.service.accounts import create_token, create_user
 from leaderboard.service.database import open_database
 from leaderboard.service.guard import Connection
@@ -491,7 +491,7 @@ def make_board(serving, tmp_path, release):
 
     def make(database=None, judge_key=None, **limits):
         judge = make_judge(release, None, Quotas(**limits))
-        operator = make_operator(OPERATOR_TOKEN)
+        operator = hash_operator_token(OPERATOR_TOKEN)
         app = make_app(Settings(tmp_path / "store", judge, database, operator, judge_key))
         url, stop = serving(app)
         return RunningBoard(url, app, http, stop)

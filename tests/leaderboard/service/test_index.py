@@ -3,7 +3,6 @@
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
 from leaderboard.scoring.evaluate import score
@@ -22,7 +21,6 @@ from leaderboard.service.index import (
     record_entry,
     update_index,
 )
-from leaderboard.service.quotas import Quotas, reconcile, remaining
 from leaderboard.store.entries import (
     NewFiling,
     Reproduction,
@@ -36,6 +34,7 @@ from leaderboard.store.entries import (
 from leaderboard.store.signatures import Signer, make_key
 from leaderboard.submission.archive import new_submission, pack
 from now_builder.errors import FormatError
+from tests.leaderboard.conftest import SIZES, make_similarity
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 NAMES = ("Mine", "Yours", "Theirs", "Ours")
@@ -46,11 +45,10 @@ def results(tmp_path_factory, release):
     """Scored submissions by different methods, one of them on the dev split."""
     made = []
     for seed, method in enumerate(NAMES):
-        split, size = ("dev", 12) if method == "Ours" else ("test", 24)
-        noise = np.random.default_rng(seed).standard_normal((size, size))
+        split = "dev" if method == "Ours" else "test"
         path = tmp_path_factory.mktemp("packed") / "x.zip"
         meta = new_submission(release, "jieba", split, method)
-        pack(path, (noise + 2 * np.eye(size)).astype(np.float32), meta)
+        pack(path, make_similarity(SIZES[split], seed=seed), meta)
         made.append(score(path, release))
     return made
 
@@ -222,35 +220,3 @@ def test_a_store_that_is_not_there_empties_nothing(tmp_path, database, live):
         with pytest.raises(FormatError, match="no such folder"):
             act(database, tmp_path / "elsewhere")
     assert _all(database) == before
-
-
-_KILLED = """
-import os, signal
-from datetime import datetime
-from leaderboard.service.database import open_database
-from leaderboard.service.quotas import Quotas, take
-from leaderboard.store.entries import NewFiling, file_result, read_result
-store, result, url, at, when = argv
-at = datetime.fromisoformat(at)
-take(open_database(url), "scored", 1, Quotas(), at)
-if when == "filed":
-    file_result(store, read_result(result), NewFiling("ann", at))
-os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
-@pytest.mark.parametrize("when", ["filed", "reserved"])
-def test_killed_half_way_a_submission_is_whole_or_gone_after_a_start(
-    database, store, results, ann, forked, when
-):
-    path = store.parent / "result.json"
-    path.write_text(results[0].to_json())
-    url = database.url.render_as_string(hide_password=False)
-    process = forked(_KILLED, store, path, url, NOON.isoformat(), when)
-    process.join()
-    assert process.exitcode == -9
-    assert remaining(database, ann, Quotas(), NOON).scored == 4
-    update_index(database, store)
-    reconcile(database, NOON)
-    assert remaining(database, ann, Quotas(), NOON).scored == (4 if when == "filed" else 5)
-    assert (find_by_payload(database, results[0].payload_sha256) is not None) == (when == "filed")

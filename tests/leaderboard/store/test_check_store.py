@@ -7,7 +7,6 @@ import subprocess
 from datetime import UTC, datetime
 from pathlib import Path
 
-import numpy as np
 import pytest
 import yaml
 
@@ -22,19 +21,16 @@ from leaderboard.store.entries import (
     withdraw,
 )
 from leaderboard.submission.archive import new_submission, pack
+from tests.leaderboard.conftest import make_similarity
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def _scored(release, folder, strength=2.0, name="Mine"):
     path = folder / f"{name}.zip"
-    pack(path, _similarity(strength), new_submission(release, "jieba", "test", name))
+    similarity = make_similarity(strength=strength)
+    pack(path, similarity, new_submission(release, "jieba", "test", name))
     return score(path, release)
-
-
-def _similarity(strength):
-    noise = np.random.default_rng(0).standard_normal((24, 24))
-    return (noise + strength * np.eye(24)).astype(np.float32)
 
 
 @pytest.fixture(scope="module")
