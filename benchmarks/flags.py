@@ -1,7 +1,7 @@
 """Flags of honest matrices, which should have none, and of tricks, each of which has its own.
 
 python benchmarks/flags.py                  # 1,000 pairs: 100 matrices a family, 20 a trick
-python benchmarks/flags.py --sizes 100 300 1000 --honest 44 --tricks 0    # 2,024 honest ones
+python benchmarks/flags.py --sizes 100 300 1000 --honest 44 --tricks 0
 python benchmarks/flags.py --honest 0 --tricks 0 --submissions tables --releases releases
 """
 
@@ -19,10 +19,9 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from leaderboard.core.tracks import ScoredSplit
-from leaderboard.metrics import count_ranks, expected_hits, recalls
-from leaderboard.scoring.checks import Known, check_matrix
-from leaderboard.scoring.evaluate import read_standard, score
-from leaderboard.scoring.wording import Texts
+from leaderboard.metrics import recalls
+from leaderboard.scoring.checks import check_matrix
+from leaderboard.scoring.evaluate import read_inputs, score
 from leaderboard.submission.archive import open_submission
 from leaderboard.submission.gallery import read_gallery
 from now_builder.errors import NowError
@@ -30,16 +29,11 @@ from now_builder.formats.captions import TOKENIZERS
 from tests.leaderboard.scoring import similarities
 
 
-def codes(similarity: np.ndarray, labels: np.ndarray | None = None, texts: Texts = ()) -> list[str]:
+def codes(similarity: np.ndarray, labels: np.ndarray | None = None) -> list[str]:
     """Return the flags of a square matrix."""
-    hits = [float(expected_hits(way, 1).sum()) for way in count_ranks(similarity)]
-    known = Known(np.arange(len(similarity)), captions=labels, texts=texts)
-    return [flag.code for flag in check_matrix(similarity, known, (hits[0], hits[1]))]
-
-
-def single(values: np.ndarray) -> np.ndarray:
-    """Return float32, and float16 as it is."""
-    return values if values.dtype == np.float16 else values.astype(np.float32)
+    rows = np.arange(len(similarity))
+    values = similarity if similarity.dtype == np.float16 else similarity.astype(np.float32)
+    return [flag.code for flag in check_matrix(values, rows, rows if labels is None else labels)]
 
 
 def honest(sizes: list[int], times: int, first: int) -> None:
@@ -50,19 +44,17 @@ def honest(sizes: list[int], times: int, first: int) -> None:
     found, total = 0, 0
     for name, make in similarities.HONEST.items():
         counted: Counter[str] = Counter()
-        low, high = 600.0, 0.0
+        rsums = []
         for seed in range(times):
             draw, size = np.random.default_rng(first + seed), sizes[seed % len(sizes)]
-            similarity, labels = single(make(draw, size)), similarities.repeats(draw, size)
+            similarity, labels = make(draw, size), similarities.repeats(draw, size)
             repeated = similarities.with_repeats(similarity, labels)
             flagged = [codes(similarity), codes(repeated, labels)]
             found, total = found + sum(map(bool, flagged)), total + 2
             counted.update(f"{code}, {size} pairs" for either in flagged for code in either)
-            rsum = recalls(similarity).rsum
-            low, high = min(low, rsum), max(high, rsum)
-        print(
-            f"honest  {name:42} rSum {low:3.0f} to {high:3.0f}  {dict(counted) or ''}", flush=True
-        )
+            rsums.append(recalls(similarity).rsum)
+        span = f"rSum {min(rsums):3.0f} to {max(rsums):3.0f}"
+        print(f"honest  {name:42} {span}  {dict(counted) or ''}", flush=True)
     print(f"honest matrices flagged: {found} of {total}")
 
 
@@ -72,15 +64,15 @@ def submissions(folder: Path, releases: Path) -> None:
     for path in releases.glob("**/pairs.parquet"):
         for split, track in product(get_args(ScoredSplit), TOKENIZERS):
             with contextlib.suppress(NowError):
-                print_ = read_gallery(path.parent, split, track).fingerprint
-                galleries[print_] = path.parent
-    standard = lru_cache(read_standard)
+                fingerprint = read_gallery(path.parent, split, track).fingerprint
+                galleries[fingerprint] = path.parent
+    read = lru_cache(read_inputs)
     found = total = 0
     for path in sorted(folder.glob("**/*.zip")):
         with open_submission(path) as submission:
             release = galleries.get(submission.meta.dataset_fingerprint)
         if release is not None:
-            flags = [flag.code for flag in score(path, release, standard=standard).flags]
+            flags = [flag.code for flag in score(path, release, read=read).flags]
             found, total = found + bool(flags), total + 1
             if flags:
                 print(f"honest  {path.relative_to(folder)}  {flags}", flush=True)
@@ -88,40 +80,15 @@ def submissions(folder: Path, releases: Path) -> None:
 
 
 def tricks(size: int, times: int) -> None:
-    """Print the share of each trick that has its flag, and that has any."""
-    for name, (code, make) in similarities.TRICKS.items():
-        found = [
-            (codes(similarity), recalls(similarity).rsum)
-            for seed in range(times)
-            if (similarity := single(make(np.random.default_rng(seed), size))) is not None
-        ]
-        own = sum(code in flags for flags, _ in found)
-        some = sum(bool(flags) for flags, _ in found)
-        rsum = np.mean([rsum for _, rsum in found])
-        print(
-            f"trick   {name:42} rSum {rsum:3.0f}  {code} {own}, any {some} of {times}", flush=True
-        )
-    apart = sum(
-        "duplicates-apart" in codes(single(values), labels)
-        for seed in range(times)
-        for values, labels in [similarities.told_apart(np.random.default_rng(seed), size)]
-    )
-    print(f"trick   {'identical captions told apart':42} duplicates-apart {apart} of {times}")
-    for name, forge in similarities.OF_ROWS.items():
-        unread = [
-            "words-unread" in codes(single(forge(draw, size)), texts=texts)
-            for draw in map(np.random.default_rng, range(times))
-            for _, texts in [similarities.worded(draw, size)]
-        ]
-        print(f"trick   {name:42} words-unread {sum(unread)} of {times}", flush=True)
-    for name, change in similarities.UNSEEN.items():
-        flagged, rsum = 0, 0.0
-        for draw in map(np.random.default_rng, range(times)):
-            scores, texts = similarities.worded(draw, size)
-            forged = single(change(draw, scores, texts))
-            flagged += bool(codes(forged, texts=texts))
-            rsum += recalls(forged).rsum / times
-        print(f"unseen  {name:50} rSum {rsum:3.0f}  any {flagged} of {times}", flush=True)
+    """Print how many matrices of each trick have its flag, and how many have any."""
+    unseen = {name: (None, make) for name, make in similarities.UNSEEN.items()}
+    for name, (code, make) in (similarities.TRICKS | unseen).items():
+        matrices = [make(np.random.default_rng(seed), size) for seed in range(times)]
+        flags = [codes(similarity) for similarity in matrices]
+        rsum = np.mean([recalls(similarity).rsum for similarity in matrices])
+        own = f"{code} {sum(code in own for own in flags)}, " if code else ""
+        some = f"any {sum(map(bool, flags))} of {times}"
+        print(f"trick   {name:50} rSum {rsum:3.0f}  {own}{some}", flush=True)
 
 
 if __name__ == "__main__":

@@ -35,23 +35,9 @@ FLAG_MEANS: Mapping[str, str] = {
     " the rows, so something else got in.",
     "unexplained-pairs": "The right pairs stand out, but the other similarities show nothing that"
     " images and captions have in common: as in noise with a raised diagonal.",
-    "duplicates-apart": "Among captions of the same tokens the right one is preferred. Their text"
-    " cannot tell them apart; their place in the file can.",
-    "one-to-one": "Hardly any candidate comes first twice, as if each had been given to one query"
-    " only. That uses the whole test set at once, and no post-processing was declared.",
-    "normalised-both-ways": "Sums over rows and over columns are even, as after Sinkhorn or a dual"
-    " softmax. That uses the whole test set at once, and it was not declared.",
-    "normalised-rows": "Every row was normalised over all candidates, and it was not declared.",
-    "normalised-columns": "Every column was normalised over all queries, and it was not declared.",
-    "low-precision": "Values were rounded, or computed in half precision: that makes ties.",
-    "many-ties": "Many right candidates have an equal. Ties count by expectation here; other"
-    " evaluators may give another figure.",
     "distances": "The reversed similarities score far above chance: distances may have been"
     " submitted.",
-    "rebuilt-lists": "Its ranks follow those of another entry query by query, as lists made from"
-    " published ranks do.",
     "near-identical": "Its ranks are almost those of another entry.",
-    "dev-test-gap": "It does much better on one split than on the other.",
 }
 _FLAG_UNKNOWN = "Something that a reader should look at."
 

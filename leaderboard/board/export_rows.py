@@ -52,6 +52,7 @@ def export_row(row: Row, section: Section, board: BoardName) -> ExportRow:
         footnote=result.reason,
         flags=tuple(flag.code for flag in row.flags),
         signed=row.signed,
+        lists=result.precision is None,
     )
 
 

@@ -69,6 +69,7 @@ class ExportRow:
         source: publication of a reported row.
         flags: codes of the flags, also of those found by comparison with other entries.
         signed: whether the judge signed that they scored it; None for reported rows.
+        lists: whether it was submitted as ranked lists, which get no place.
     """
 
     board: str
@@ -93,6 +94,7 @@ class ExportRow:
     footnote: str | None = None
     flags: tuple[str, ...] = ()
     signed: bool | None = None
+    lists: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +188,8 @@ def _flagged(row: ExportRow) -> str:
 
 def _evidence(row: ExportRow) -> str:
     unsigned = "not signed" if row.signed is False else ""
-    return ", ".join(filter(None, (row.evidence, unsigned, _flagged(row))))
+    lists = "ranked lists" if row.lists else ""
+    return ", ".join(filter(None, (row.evidence, lists, unsigned, _flagged(row))))
 
 
 def to_bibtex(rows: Iterable[ExportRow]) -> str:

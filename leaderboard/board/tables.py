@@ -192,7 +192,8 @@ def make_board(
     groups: dict[SectionKind, list[Row]] = defaultdict(list)
     for entry in own:
         if entry.withdrawal is None:
-            row = _scored(entry, name, entry.result.flags + flags.get(entry.name, ()))
+            own_flags = entry.result.current_flags
+            row = _scored(entry, name, own_flags + flags.get(entry.name, ()))
             groups[_kind(entry.result, name)].append(row)
     reported: dict[NoiseCondition, list[ReportedRow]] = defaultdict(list)
     for printed in read_reported(name):

@@ -18,7 +18,7 @@ def pack(
         typer.Argument(
             metavar="SIMILARITY.npy",
             help="Scores, rows are images, columns are captions, in the order of the split. With "
-            "--lists for each image the columns of its best captions, best first.",
+            "--lists, by image the columns of its best captions, best first.",
         ),
     ],
     output: Annotated[Path, typer.Option("-o", "--output", help="The submission to write (.zip).")],
@@ -36,16 +36,16 @@ def pack(
         Path | None,
         typer.Option(
             metavar="T2I.npy",
-            help="If caption queries have other similarities than image queries: their matrix, "
-            "images x captions too. With --lists for each caption the rows of its best images.",
+            help="Ranked lists of the captions, with --lists: by caption the rows of its best "
+            "images, best first.",
         ),
     ] = None,
     lists: Annotated[
         bool,
         typer.Option(
             "--lists",
-            help="The files are ranked lists, whole numbers, and not scores. Lists stand after "
-            "matrices: most checks need values.",
+            help="Read ranked lists, whole numbers, instead of scores. Lists are scored, and not "
+            "ranked on a board.",
         ),
     ] = False,
     image_ids: Annotated[
@@ -77,9 +77,12 @@ def pack(
     from leaderboard.submission.pack import Sources, pack_files
     from now_builder.config import read_toml, with_overrides
 
+    if lists != (t2i is not None):
+        found = "--lists without --t2i" if lists else "--t2i without --lists"
+        raise ConfigError(f"{found}: expected both for ranked lists, none for a matrix")
     details = with_overrides(read_toml(about) if about else {}, set_ or [])
     meta = with_details(new_submission(release, track, split, method), details)
-    pack_files(output, meta, Sources(similarity, t2i, image_ids, caption_ids, lists=lists))
+    pack_files(output, meta, Sources(similarity, t2i, image_ids, caption_ids))
     typer.echo(f"{output}: {meta.method.name}, track {meta.track}, {meta.split} of {release}")
 
 

@@ -1,8 +1,8 @@
-"""What off-diagonal similarities say of the pairs: content that images and captions share, or none.
+"""Statistics of the content that images and captions share, from similarities off the diagonal.
 
-Row order is public, so whoever forges a matrix can raise what stands on its diagonal, or near it.
-A method can not: it raises a pair because of what the two show, and the same content then
-shows elsewhere in the matrix, in how either of them stands to all other images and captions.
+Row order is public, so a forger can raise the values on the diagonal, or near it. A method cannot:
+it raises a pair because of what the two show, and the same content then shows elsewhere in the
+matrix, in how either of them compares with all other images and captions.
 """
 
 from dataclasses import dataclass
@@ -14,8 +14,8 @@ from jaxtyping import Bool, Float
 
 from leaderboard.metrics import Labels, Matrix
 
-LARGEST = 1000
-"""Number of images, each with its first caption, that are looked at."""
+WINDOW = 1000
+"""Number of images, each with its captions, that are checked at once."""
 
 STEPS = 8
 """Largest distance of rows that count as neighbours."""
@@ -55,7 +55,7 @@ class Content:
     size: int
 
     def dimensions_needed(self) -> float:
-        r"""Return how many dimensions embeddings need for such own pairs, at the least.
+        r"""Return the least number of dimensions that embeddings with such own pairs need.
 
         If own pairs correlate with :math:`\rho` in each of d dimensions, they lie
         :math:`\rho \sqrt d` deviations above the rest, and :attr:`shared` is :math:`\rho^2`.
@@ -63,14 +63,14 @@ class Content:
         return max(self.own, 0.0) ** 2 / (max(self.shared, 0.0) + 4 * sqrt(2) / self.size)
 
     def dimensions(self) -> float:
-        """Return how many effective dimensions there are, at the least.
+        """Return a lower bound of the effective dimensions.
 
         The inverse is raised by four standard errors, as independent noise has them.
         """
         return 1 / (max(self.inverse_dimensions, 0.0) + 14 / self.size**2)
 
     def near_unexplained(self) -> float:
-        """Return the largest value beside the diagonal, in units of what alike neighbours explain.
+        """Return the largest value beside the diagonal, relative to how alike neighbours are.
 
         Neighbours that agree with c lie as much as c times the root of the dimensions above the
         rest.
@@ -83,11 +83,12 @@ class Content:
 
 
 def own_square(similarity: Matrix, owner: Labels, first: int = 0) -> Square:
-    """Return normal scores of images from a row on, each with the mean of its captions.
+    """Return the normal scores of a window of images, each with the mean of its captions.
 
-    Own pairs stand on the diagonal. At most :data:`LARGEST` images are looked at.
+    Own pairs are on the diagonal. The window begins at row ``first`` and has at most
+    :data:`WINDOW` images.
     """
-    last = min(first + LARGEST, len(similarity))
+    last = min(first + WINDOW, len(similarity))
     captions = np.flatnonzero((owner >= first) & (owner < last))
     captions = captions[np.argsort(owner[captions], kind="stable")]
     scores = normal_scores(similarity[first:last][:, captions])
@@ -136,13 +137,8 @@ def read_content(square: Square) -> Content | None:
     )
 
 
-def centred_off(square: Square) -> Square:
-    """Subtract means of rows and columns without the diagonal, which becomes 0."""
-    off = ~np.eye(len(square), dtype=np.bool_)
-    return np.asarray(np.where(off, _centred(square, off), 0.0))
-
-
 def _centred(square: Square, off: Bool[np.ndarray, "images images"]) -> Square:
+    """Subtract the means of rows and columns, taken without the diagonal."""
     total = np.where(off, square, 0.0)
     by_row, by_column = (total.sum(axis=axis, keepdims=True) / (len(square) - 1) for axis in (1, 0))
     return np.asarray(square - by_row - by_column + by_row.mean())
@@ -151,9 +147,9 @@ def _centred(square: Square, off: Bool[np.ndarray, "images images"]) -> Square:
 def _inverse_dimensions(centred: Square) -> float:
     products = centred.astype(np.float32)
     products = products @ products.T
-    return float(np.square(products, dtype=np.float64).sum()) / float(
-        np.trace(products, dtype=np.float64)
-    ) ** 2 - 2 / len(centred)
+    fourth = float(np.square(products, dtype=np.float64).sum())
+    # independent noise has 2 / size by itself
+    return fourth / float(np.trace(products, dtype=np.float64)) ** 2 - 2 / len(centred)
 
 
 def _beside(centred: Square, step: int) -> float:

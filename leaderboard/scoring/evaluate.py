@@ -20,17 +20,16 @@ from leaderboard.metrics import (
     Ranks,
     Recalls,
     count_duplicate_aware,
-    expected_hits,
     explained_ties,
     fold_recalls,
     recalls,
     summarise,
     tie_width,
 )
-from leaderboard.scoring.checks import CODES, LEAST_QUERIES, OF_LISTS, Known, check_matrix
-from leaderboard.scoring.list_checks import check_lists
+from leaderboard.scoring.checks import MIN_IMAGES, check_matrix
 from leaderboard.scoring.references import chance_rsum, references
 from leaderboard.scoring.result import (
+    MATRIX_FLAGS,
     AtCutoffs,
     Code,
     Count,
@@ -66,27 +65,30 @@ FAR_ABOVE = 3.0
 MAX_TIE_WIDTH = 5.0
 """Largest number of rSum points that ties may decide in a ranked result."""
 
+LISTS_REASON = "ranked lists: expected a matrix of similarities, which alone gets a place"
+"""Why a submission of ranked lists is not ranked."""
+
 Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, slots=True)
-class Standard:
-    """What submissions to a split are scored against."""
+class ScoringInputs:
+    """The gallery of a split, and the rSum of its reference scorers."""
 
     gallery: Gallery
     references: dict[str, float]
 
 
-def read_standard(
+def read_inputs(
     release: Path, split: ScoredSplit, track: Track, attributes: Path | None = None
-) -> Standard:
-    """Read what submissions to a split are scored against.
+) -> ScoringInputs:
+    """Read the inputs that submissions to a split are scored with.
 
     Raises:
         FormatError: If the release or the attributes cannot be read.
     """
     gallery = read_gallery(release, split, track)
-    return Standard(gallery, references(release, gallery, split, attributes))
+    return ScoringInputs(gallery, references(release, gallery, split, attributes))
 
 
 def score(
@@ -95,17 +97,17 @@ def score(
     attributes: Path | str | None = None,
     *,
     name: str | None = None,
-    standard: Callable[[Path, ScoredSplit, Track, Path | None], Standard] = read_standard,
+    read: Callable[[Path, ScoredSplit, Track, Path | None], ScoringInputs] = read_inputs,
 ) -> Result:
     """Score a submission against a release.
 
     Args:
         path: the submission.
-        release: the release that it was made on; for a blind round, the judge's folder.
+        release: the release that it is made on; for a blind round, the judge's folder.
         attributes: CSV or Parquet with languages and topics of pages, for
             :attr:`Result.references`.
         name: name of the submission in messages; its path by default.
-        standard: :func:`read_standard`, or a cached version if many are scored on one release.
+        read: :func:`read_inputs`, or a cached version if many are scored on one release.
 
     Raises:
         SubmissionError: With all problems: it cannot be read, or is of another release, split
@@ -115,12 +117,12 @@ def score(
     with open_submission(path, name) as submission:
         meta = submission.meta
         folder, known = Path(release), Path(attributes) if attributes else None
-        against = standard(folder, meta.split, meta.track, known)
-        gallery = against.gallery
+        inputs = read(folder, meta.split, meta.track, known)
+        gallery = inputs.gallery
         if gallery.origin == "blind" and _is_closed(folder, meta.split):  # since it was read
             gallery = replace(gallery, origin="closed")
         scored = _read(submission, gallery, folder)
-        return _result(submission, scored, gallery, against.references)
+        return _result(submission, scored, gallery, inputs.references)
 
 
 def _is_closed(release: Path, split: ScoredSplit) -> bool:
@@ -188,7 +190,7 @@ def _result(
         release=Release(origin=gallery.origin, fingerprint=gallery.fingerprint),
         duplicates=duplicates_of(gallery, aware.rsum),
         references=known,
-        flags=(*_flags(scored, _known(meta, gallery)), *_distances(record)),
+        flags=_flags(scored, gallery, record),
         unchecked=_unchecked(scored),
         folds=_folds(scored, gallery),
         precision=scored.precision,
@@ -197,26 +199,26 @@ def _result(
         ranks=record,
         **figures,
     )
-    return _coarse(result) if gallery.origin == "blind" else result
+    return round_blind_result(result) if gallery.origin == "blind" else result
 
 
 _KEPT_BY_JUDGE = "the judge of the blind round has the measure"
 
 
-def _coarse(result: Result) -> Result:
+def round_blind_result(result: Result) -> Result:
     """Round the result of a blind round, so that it does not reveal the pairing.
 
     Exact figures are sums over queries: a matrix with ties of different widths, or with ranks
     chosen by row, could recover the pairing from them in a few submissions.
     """
-    said = result.model_dump(include={*Description.model_fields})
-    found = _to_one_digit(
+    description = result.model_dump(include={*Description.model_fields})
+    figures = _to_one_digit(
         result.model_dump(
-            exclude={"folds": {"ranks"}, **dict.fromkeys((*said, "ranks", "flags"), True)}
+            exclude={"folds": {"ranks"}, **dict.fromkeys((*description, "ranks", "flags"), True)}
         )
     )
     flags = tuple(Flag(code=flag.code, message=_KEPT_BY_JUDGE) for flag in result.flags)
-    return Result.model_validate({**said, **found, "flags": flags, "ranks": None})
+    return Result.model_validate({**description, **figures, "flags": flags, "ranks": None})
 
 
 def _to_one_digit(value: Any, name: str = "") -> Any:
@@ -259,12 +261,10 @@ def _of_duplicates(
     labels = gallery.image_labels, gallery.caption_labels
     if all(len(np.unique(group)) == len(group) for group in labels):
         return None, None
-    if scored.lists is not None:
-        return _right_in_lists(scored.lists, gallery), None
+    if not isinstance(scored.arrays, np.ndarray):
+        return _right_in_lists(scored.arrays, gallery), None
     groups = *labels, gallery.owner
-    aware = [count_duplicate_aware(matrix, *groups) for matrix in scored.matrices]
-    explained = [explained_ties(matrix, *groups) for matrix in scored.matrices]
-    return (aware[0][0], aware[-1][1]), (explained[0][0], explained[-1][1])
+    return count_duplicate_aware(scored.arrays, *groups), explained_ties(scored.arrays, *groups)
 
 
 def _right_in_lists(lists: tuple[Lists, Lists], gallery: Gallery) -> tuple[Ranks, Ranks]:
@@ -300,11 +300,12 @@ def figures_of(record: RankRecord) -> tuple[dict[str, Any], Recalls]:
         rows, columns = (np.array(way) for way in record.explained)
         unexplained = tie_width(strict.ranks, (rows, columns))
     interval = bootstrap_rsum(strict.per_image)
+    reason = LISTS_REASON if record.depth is not None else _reason(unexplained)
     tied = [int(np.count_nonzero(way.equal)) for way in strict.ranks]
     figures = {
         "rsum": strict.rsum,
-        "ranked": unexplained <= MAX_TIE_WIDTH,
-        "reason": _reason(unexplained),
+        "ranked": reason is None,
+        "reason": reason,
         "i2t": _direction(strict.i2t, aware.i2t, tied[0]),
         "t2i": _direction(strict.t2i, aware.t2i, tied[1]),
         "rsum_interval": _rounded((interval.low, interval.high)),
@@ -367,32 +368,15 @@ def ceiling_rsum(images: Labels, texts: Labels, owner: Labels) -> float:
     return recalls(same.astype(np.float32), owner).rsum
 
 
-def _known(meta: Submission, gallery: Gallery) -> Known:
-    images, captions = (
-        labels if len(np.unique(labels)) < len(labels) else None
-        for labels in (gallery.image_labels, gallery.caption_labels)
-    )
-    external = bool(meta.training.external_data)
-    declared = meta.postprocessing.kind
-    return Known(gallery.owner, images, captions, declared, external, gallery.texts)
-
-
-def _flags(scored: Scored, known: Known) -> tuple[Flag, ...]:
-    """Check each matrix; keep one flag of each code."""
-    i2t, t2i = (float(expected_hits(way, 1).sum()) for way in scored.ranks)
-    if scored.lists is not None:
-        return check_lists(scored.lists, known, (i2t, t2i))
-    flags: dict[str, Flag] = {}
-    for matrix in scored.matrices:
-        for flag in check_matrix(matrix, known, (i2t, t2i)):
-            flags.setdefault(flag.code, flag)
-    return tuple(flags.values())
+def _flags(scored: Scored, gallery: Gallery, record: RankRecord) -> tuple[Flag, ...]:
+    if not isinstance(scored.arrays, np.ndarray):
+        return ()
+    of_values = check_matrix(scored.arrays, gallery.owner, gallery.caption_labels)
+    return (*of_values, *_distances(record))
 
 
 def _distances(record: RankRecord) -> tuple[Flag, ...]:
-    """Look whether a matrix scores below chance, and its negative far above it."""
-    if record.depth is not None:
-        return ()
+    """Check whether a matrix scores below chance, and its negative far above it."""
     owner, (i2t, t2i) = record.owner(), record.read()
     found, chance = summarise(i2t, t2i, owner).rsum, chance_rsum(len(i2t.greater), len(owner))
     turned = summarise(_reversed(i2t, len(owner)), _reversed(t2i, len(i2t.greater)), owner).rsum
@@ -412,25 +396,24 @@ def _reversed(ranks: Ranks, candidates: int) -> Ranks:
 
 
 def _unchecked(scored: Scored) -> tuple[Code, ...]:
-    """Return the flags that the payload could not have, whatever it holds."""
-    if len(scored.ranks[0].greater) < LEAST_QUERIES:
-        return CODES
-    return () if scored.lists is None else tuple(code for code in CODES if code not in OF_LISTS)
+    """Return the flags that the payload cannot have, whatever it holds."""
+    few = len(scored.ranks[0].greater) < MIN_IMAGES
+    return MATRIX_FLAGS if few or scored.depth is not None else ()
 
 
 def _folds(scored: Scored, gallery: Gallery) -> Folds | None:
     """Average MS-COCO's 1K folds; None if the split is small or has one caption per image."""
     images, captions = gallery.shape
-    if scored.lists is not None or captions == images or images < 2 * FOLD:
+    if not isinstance(scored.arrays, np.ndarray) or captions == images or images < 2 * FOLD:
         return None
-    return folds_of(fold_ranks(scored.matrices, gallery.owner, FOLD), FOLD)
+    return folds_of(fold_ranks(scored.arrays, gallery.owner, FOLD), FOLD)
 
 
-def fold_ranks(matrices: Sequence[Matrix], owner: Labels, size: int) -> RankRecord:
-    """Rank within consecutive folds of ``size`` images, for the first matrix i2t, the last t2i."""
-    folds = [fold_recalls(matrix, owner, size) for matrix in matrices]
-    i2t, t2i = (_joined([f.ranks[way] for f in folds[-way]]) for way in (0, 1))
-    owners = [owner[owner // size == fold] for fold in range(len(folds[0]))]
+def fold_ranks(similarity: Matrix, owner: Labels, size: int) -> RankRecord:
+    """Rank within consecutive folds of ``size`` images."""
+    folds = fold_recalls(similarity, owner, size)
+    i2t, t2i = (_joined([fold.ranks[way] for fold in folds]) for way in (0, 1))
+    owners = [owner[owner // size == fold] for fold in range(len(folds))]
     order = np.argsort(np.concatenate(owners), kind="stable")
     rows = np.arange(len(i2t.greater))
     return RankRecord(i2t=query_ranks(i2t, rows), t2i=query_ranks(t2i, order))

@@ -16,6 +16,13 @@ from now_builder.config import Sha256, Strict
 VERSION = "2"
 """Version of the evaluator, raised whenever a score could change."""
 
+MATRIX_FLAGS = ("identity-like", "unexplained-pairs", "index-local")
+"""Codes of the flags of a matrix's values."""
+
+FLAGS = (*MATRIX_FLAGS, "distances")
+"""Codes of all flags of a result. A stored result may have others, of an earlier evaluator: they
+are kept in its file, and have no effect."""
+
 Percent = Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)]
 Points = Annotated[float, Field(ge=0, le=600, allow_inf_nan=False)]
 Rank = Annotated[float, Field(ge=1, allow_inf_nan=False)]
@@ -134,7 +141,7 @@ class Flag(_Record):
     """A warning to readers; it never changes the score.
 
     Attributes:
-        code: stable name for programs, such as ``one-to-one``.
+        code: stable name for programs, such as ``identity-like``.
         message: the measured value and the threshold.
     """
 
@@ -259,7 +266,7 @@ class Result(Description, _Record):
         rsum: rSum, 0 to 600, ties by expectation, rounded once from the exact value.
         n_pairs: number of captions, each with its image.
         n_images: number of images: the same, or a fifth if an image has five captions.
-        ranked: whether it gets a place on the board.
+        ranked: whether it gets a place on the board; ranked lists get none.
         reason: why it is not ranked.
         rsum_interval: 95 % interval, bootstrap over images with their captions, directions jointly.
         rsum_deviation: standard error by the same bootstrap.
@@ -267,8 +274,8 @@ class Result(Description, _Record):
         references: rSum of trivial scorers that know nothing (``chance``), the language, language
             and topic.
         flags: warnings to readers.
-        unchecked: codes of flags that could not be checked: of ranked lists those that need values,
-            of a small split all of them.
+        unchecked: codes of the flags that could not be checked: those that need values, for ranked
+            lists and for a small split.
         folds: figures of the other protocol, if the data set has two.
         precision: float type of the stored matrix; None for ranked lists.
         payload_sha256: sha256 of the submission's zip.
@@ -301,6 +308,11 @@ class Result(Description, _Record):
     payload_sha256: Sha256
     evaluator: Evaluator
     ranks: RankRecord | None
+
+    @property
+    def current_flags(self) -> tuple[Flag, ...]:
+        """Flags that have an effect: those in :data:`FLAGS`."""
+        return tuple(flag for flag in self.flags if flag.code in FLAGS)
 
     def to_json(self) -> str:
         """Return the text of the result file, with the ranks last, one list per line."""

@@ -161,7 +161,7 @@ def _score_and_file(service: Service, upload: Upload, filing: NewFiling) -> tupl
     judge, store = judge_of(service), service.settings.store
     with service.meters.scoring.time(), _refusing(service):
         result = score(
-            upload.path, judge.release, judge.attributes, name="submission", standard=judge.standard
+            upload.path, judge.release, judge.attributes, name="submission", read=judge.read
         )
     signer, name = service.signer, entry_of(result).name
     with signer.signing_intent("scored", name) if signer else nullcontext():

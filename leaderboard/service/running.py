@@ -19,7 +19,7 @@ from sqlalchemy import Engine, select, text
 from sqlalchemy.exc import SQLAlchemyError
 
 from leaderboard.core.tracks import TRACKS, ScoredSplit, Track
-from leaderboard.scoring.evaluate import Standard, read_standard
+from leaderboard.scoring.evaluate import ScoringInputs, read_inputs
 from leaderboard.service import index, quotas
 from leaderboard.service.access import Authenticator
 from leaderboard.service.accounts import OPERATOR, add_user
@@ -46,14 +46,14 @@ class Judge:
     Attributes:
         attributes: file with languages and topics of pages, for the references.
         max_bytes: maximum size of a body.
-        standard: cached :func:`leaderboard.scoring.evaluate.read_standard`.
+        read: cached :func:`leaderboard.scoring.evaluate.read_inputs`.
     """
 
     release: Path
     attributes: Path | None
     max_bytes: int
     quotas: Quotas
-    standard: Callable[[Path, ScoredSplit, Track, Path | None], Standard]
+    read: Callable[[Path, ScoredSplit, Track, Path | None], ScoringInputs]
 
 
 def make_judge(release: Path, attributes: Path | None, limits: Quotas) -> Judge:
@@ -62,8 +62,8 @@ def make_judge(release: Path, attributes: Path | None, limits: Quotas) -> Judge:
     Raises:
         FormatError: If there is no such release.
     """
-    standard = lru_cache(maxsize=32)(read_standard)
-    return Judge(release, attributes, _max_bytes(release), limits, standard)
+    read = lru_cache(maxsize=32)(read_inputs)
+    return Judge(release, attributes, _max_bytes(release), limits, read)
 
 
 @dataclass(frozen=True, slots=True)

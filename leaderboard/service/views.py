@@ -26,6 +26,7 @@ class EntryView(_View):
     Attributes:
         rsum: None if withdrawn, as is its interval.
         flags: flags of its file, and those found by comparison with other entries.
+        lists: whether it was submitted as ranked lists, which get no place.
         submitter: handle; None if unknown.
     """
 
@@ -41,6 +42,7 @@ class EntryView(_View):
     rsum_interval: tuple[float, float] | None
     ranked: bool
     flags: tuple[Flag, ...]
+    lists: bool
     submitter: str | None
     submitted_at: datetime | None
     withdrawal: Withdrawal | None
@@ -154,6 +156,7 @@ def view_entry(entry: Entry, flags: tuple[Flag, ...]) -> EntryView:
         rsum_interval=None if gone else result.rsum_interval,
         ranked=result.ranked and not gone,
         flags=() if gone else flags,
+        lists=result.precision is None,
         submitter=filing.submitter if filing else None,
         submitted_at=filing.submitted_at if filing else None,
         withdrawal=entry.withdrawal,

@@ -173,7 +173,7 @@ class Site:
 
     def flags_of(self, entry: Entry) -> tuple[Flag, ...]:
         """Return the flags of an entry's file, and those by comparison with other entries."""
-        return entry.result.flags + self._flags.get(entry.name, ())
+        return entry.result.current_flags + self._flags.get(entry.name, ())
 
     def not_found(self, depth: int = 0) -> str:
         """Render the page for missing addresses, ``depth`` folders below the root."""

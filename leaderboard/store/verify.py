@@ -47,7 +47,9 @@ def verify(
         found.append(Difference("evaluator.version", result.evaluator.version, VERSION))
     if submission is not None and release is not None:
         again = score(submission, release)
-        known = result.model_copy(update={"references": again.references})
+        # an earlier evaluator had flags that are gone; references need the judge's attributes
+        kept = {name: getattr(again, name) for name in ("references", "unchecked")}
+        known = result.model_copy(update={**kept, "flags": result.current_flags})
         return found + _differences(
             known.model_dump(by_alias=True), again.model_dump(by_alias=True)
         )

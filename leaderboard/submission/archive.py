@@ -46,13 +46,12 @@ MAX_META = 4 * 2**20
 MAX_LINE = 120
 """Characters of a line of text, as readers count them."""
 
-Payload = Literal["matrix", "matrix_pair", "ranked"]
+Payload = Literal["matrix", "ranked"]
 Precision = Literal["float16", "float32", "float64"]
 Lists: TypeAlias = Integer[np.ndarray, "_ _"]
 
 PAYLOADS: dict[Payload, tuple[str, ...]] = {
     "matrix": (MATRIX,),
-    "matrix_pair": ("similarity_i2t.npy", "similarity_t2i.npy"),
     "ranked": ("ranked_i2t.npy", "ranked_t2i.npy"),
 }
 """Members of the zip besides ``submission.json``, by payload."""
@@ -170,11 +169,10 @@ class Submission(Description):
 
     Attributes:
         dataset_fingerprint: fingerprint of the release's (split, track); must equal the judge's.
-        axes: axes of every matrix: rows, then columns.
-        payload: ``matrix``: ``similarity.npy``. ``matrix_pair``: ``similarity_i2t.npy``, whose rows
-            are ranked, and ``similarity_t2i.npy``, whose columns are, both images x captions.
-            ``ranked``: ``ranked_i2t.npy`` (by image the columns of its best captions, best first)
-            and ``ranked_t2i.npy`` (by caption the rows of its best images), ten or more each.
+        axes: axes of the matrix: rows, then columns.
+        payload: ``matrix``: ``similarity.npy``. ``ranked``: ``ranked_i2t.npy`` (by image the
+            columns of its best captions, best first) and ``ranked_t2i.npy`` (by caption the rows
+            of its best images), ten or more each; scored, and not ranked on the board.
         image_ids: key of each row, optional; if given, a wrong order is an error.
         caption_ids: key of each column, likewise.
     """
@@ -355,22 +353,23 @@ def _member(name: str) -> zipfile.ZipInfo:
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """Ranks and arrays of a payload, of image queries and of caption queries.
+    """Ranks of image queries and of caption queries, and the arrays behind them.
 
     Attributes:
-        matrices: one, or one for each of them; empty for lists.
+        arrays: the matrix, or the ranked lists of images and of captions.
         precision: float type of the stored matrix; None for ranked lists.
     """
 
     ranks: tuple[Ranks, Ranks]
-    matrices: tuple[Matrix, ...] = ()
-    lists: tuple[Lists, Lists] | None = None
+    arrays: Matrix | tuple[Lists, Lists]
     precision: Precision | None = None
 
     @property
     def depth(self) -> int | None:
         """Length of the shorter ranked lists."""
-        return None if self.lists is None else min(rows.shape[1] for rows in self.lists)
+        if isinstance(self.arrays, np.ndarray):
+            return None
+        return min(len(lists.T) for lists in self.arrays)
 
 
 class OpenSubmission:
@@ -424,10 +423,10 @@ class OpenSubmission:
             i2t, t2i = found
             images = ranks_of_right(gallery.owner[i2t] == np.arange(len(i2t))[:, None])
             captions = ranks_of_right(t2i == gallery.owner[:, None])
-            return Scored((images, captions), lists=(i2t, t2i))
-        counted = [count_ranks(matrix, gallery.owner) for matrix in found]
-        kind = _PRECISIONS[min(matrix.dtype.itemsize for matrix in found)]
-        return Scored((counted[0][0], counted[-1][1]), tuple(found), precision=kind)
+            return Scored((images, captions), (i2t, t2i))
+        (matrix,) = found
+        kind = _PRECISIONS[matrix.dtype.itemsize]
+        return Scored(count_ranks(matrix, gallery.owner), matrix, kind)
 
     def _read_array(self, name: str, shape: tuple[int, int], way: int) -> Matrix | Lists:
         with self._archive.open(name, max_matrix(shape)) as stream:
@@ -469,7 +468,7 @@ def max_matrix(shape: tuple[int, int]) -> int:
 
 
 def max_submission(shape: tuple[int, int]) -> int:
-    """Return the largest size of a submission to a split, two float64 matrices, in bytes."""
+    """Return the largest size of a submission to a split, whole ranked lists, in bytes."""
     return 2 * max_matrix(shape) + MAX_META + 5000
 
 

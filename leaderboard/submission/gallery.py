@@ -1,7 +1,7 @@
 """Galleries: images and captions of a split, and which belong together."""
 
 import hashlib
-from collections.abc import Collection, Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,7 +26,6 @@ class Gallery:
         origin: ``rebuilt`` by this toolkit, the authors' ``archive``, a layout of the ``field``, or
             a ``blind`` round whose pairing only the judge has, or one that is ``closed``: its
             pairing has been published.
-        texts: tokens of each caption; of text without tokens numbers of its words.
     """
 
     image_keys: list[str]
@@ -36,7 +35,6 @@ class Gallery:
     caption_labels: Integer[np.ndarray, " captions"]
     fingerprint: str
     origin: Origin
-    texts: Sequence[Collection[int]] = ()
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -90,7 +88,6 @@ def read_gallery(
         _labels(map(tuple, captions.captions)),
         captions.fingerprint,
         origin,
-        captions.captions,
     )
 
 
@@ -109,15 +106,7 @@ def _read_field(release: Path, split: ScoredSplit, benchmark: Benchmark) -> Gall
         _labels(texts),
         hashlib.sha256(lines.encode()).hexdigest(),
         "field",
-        _numbered(texts),
     )
-
-
-def _numbered(texts: Iterable[str]) -> list[list[int]]:
-    numbers: dict[str, int] = {}
-    return [
-        [numbers.setdefault(word, len(numbers)) for word in text.lower().split()] for text in texts
-    ]
 
 
 def _labels(values: Iterable[Hashable]) -> Integer[np.ndarray, " _"]:

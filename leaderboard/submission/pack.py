@@ -8,25 +8,27 @@ import numpy as np
 from jaxtyping import Float
 
 from leaderboard.metrics import Labels
-from leaderboard.submission.archive import Lists, Submission, opened, pack_arrays
+from leaderboard.submission.archive import Lists, Submission, opened, pack, pack_arrays
 from leaderboard.submission.untrusted import read_lists, read_matrix
-from now_builder.errors import ConfigError, FormatError
+from now_builder.errors import FormatError
 from now_builder.formats.io import read_lines
 
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Files that a submission is made from: matrices or ranked lists, and keys of rows and columns.
+    """Files that a submission is made from.
 
-    Without ``t2i`` one matrix serves both; without keys they are in the order of the split. Whole
-    numbers are scores too, unless ``lists`` says that the files are ranked lists.
+    Attributes:
+        i2t: a matrix; with ``t2i`` the ranked lists of the images.
+        t2i: the ranked lists of the captions.
+        image_ids: keys of the rows, if they are not in the order of the split.
+        caption_ids: keys of the columns, likewise.
     """
 
     i2t: Path
     t2i: Path | None = None
     image_ids: Path | None = None
     caption_ids: Path | None = None
-    lists: bool = False
 
 
 def pack_files(path: Path, meta: Submission, sources: Sources) -> None:
@@ -35,21 +37,13 @@ def pack_files(path: Path, meta: Submission, sources: Sources) -> None:
     Raises:
         FormatError: If a file is missing, or a list of keys is not that of the split.
         SubmissionError: If an array does not fit the split.
-        ConfigError: If ranked lists of only one direction are given.
     """
     rows = _order(sources.image_ids, meta.image_ids or ())
     columns = _order(sources.caption_ids, meta.caption_ids or ())
-    files = [file for file in (sources.i2t, sources.t2i) if file is not None]
-    if not sources.lists:
-        shape = len(rows), len(columns)
-        matrices = [read_matrix_file(file, shape)[np.ix_(rows, columns)] for file in files]
-        payload = "matrix" if len(files) == 1 else "matrix_pair"
-        pack_arrays(path, matrices, meta.model_copy(update={"payload": payload}))
-        return
     if sources.t2i is None:
-        raise ConfigError(
-            f"--lists: {sources.i2t} holds those of the images; --t2i names those of the captions"
-        )
+        matrix = read_matrix_file(sources.i2t, (len(rows), len(columns)))
+        pack(path, matrix[np.ix_(rows, columns)], meta)
+        return
     lists = [_read_lists(sources.i2t, rows, columns), _read_lists(sources.t2i, columns, rows)]
     pack_arrays(path, lists, meta.model_copy(update={"payload": "ranked"}))
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
-from leaderboard.scoring.evaluate import read_standard, score
+from leaderboard.scoring.evaluate import read_inputs, score
 from leaderboard.store.entries import write_result
 from leaderboard.submission.archive import Compute, Submission, pack
 from now_builder.config import Strict
@@ -131,11 +131,11 @@ def _score(job: Assignment) -> tuple[int, dict[str, float]]:
     with opened.open(SPLIT, whole=True) as pairs:
         whole = describe([opened], SPLIT, job.title)
         matrices = by_networks(opened.method, pairs)
-    standard, rsums = cache(read_standard), {}
+    read, rsums = cache(read_inputs), {}
     for ending, similarity in matrices.items():
         submission = _beside(job.run, f"{ending}.zip")
         pack(submission, similarity, whole if ending == WHOLE else _of(whole, PARTS[ending]))
-        result = score(submission, job.release, standard=standard)
+        result = score(submission, job.release, read=read)
         write_result(_beside(job.run, f"{ending}.result.json"), result)
         rsums[ending] = result.rsum
     return opened.method.ensemble_size, rsums

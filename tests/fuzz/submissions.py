@@ -27,7 +27,7 @@ def seeds() -> list[bytes]:
     lists = np.tile(np.arange(3, dtype=np.int32), (3, 1))
     found = [
         _packed("matrix", scores),
-        _packed("matrix_pair", scores.astype(np.float16), scores.astype(np.float64)),
+        _packed("matrix", scores.astype(np.float16)),
         _packed("ranked", lists, lists.astype(np.int64)),
     ]
     path = _FOLDER / "seed.npy"

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from leaderboard.blind import RoundPlan, close_round, keyed_order, make_round
-from leaderboard.scoring.evaluate import read_standard, score, validate
+from leaderboard.scoring.evaluate import read_inputs, score, validate
 from leaderboard.scoring.references import chance_rsum
 from leaderboard.store.entries import entry_of
 from leaderboard.store.proof import read_board
@@ -326,10 +326,10 @@ def test_a_service_that_read_the_round_before_it_was_closed_knows_it(source, sec
     out = tmp_path / "out"
     make_round(source, out, RoundPlan(secret_file=secret))
     x = _submit(out, _noisy(out), tmp_path / "x.zip")
-    kept = cache(read_standard)
-    assert score(x, out / "judge", standard=kept).release.origin == "blind"
+    kept = cache(read_inputs)
+    assert score(x, out / "judge", read=kept).release.origin == "blind"
     close_round(out)
-    assert score(x, out / "judge", standard=kept).release.origin == "closed"
+    assert score(x, out / "judge", read=kept).release.origin == "closed"
 
 
 def test_a_pairing_changed_afterwards_is_found(source, secret, tmp_path):

@@ -7,6 +7,8 @@ import pytest
 
 from leaderboard.board import display_text, tables
 from leaderboard.board.board_cache import BoardCache
+from leaderboard.board.export_rows import rows_of
+from leaderboard.board.exports import badge_of
 from leaderboard.board.reported import NoiseCondition, read_reported
 from leaderboard.board.tables import (
     SORT_KEYS,
@@ -19,7 +21,7 @@ from leaderboard.board.tables import (
 from leaderboard.metrics import recalls
 from leaderboard.scoring.evaluate import fold_ranks, folds_of
 from leaderboard.scoring.references import chance_rsum
-from leaderboard.scoring.result import Folds
+from leaderboard.scoring.result import Flag, Folds
 from leaderboard.store.entries import Entry, Proof, entry_of
 from leaderboard.submission.archive import Training
 from now_builder.formats.benchmarks import BOARDS
@@ -179,7 +181,7 @@ def test_places_in_folds_are_those_of_resampling_the_ranks_within_the_folds():
     first = np.array([[5, 1, 9, 1], [1, 5, 1, 9], [1, 9, 5, 1], [9, 1, 1, 5]], np.float32)
     second = first.copy()
     second[:2, :2] = [[1, 5], [5, 1]]
-    folds = [folds_of(fold_ranks([matrix], owner, 2), 2) for matrix in (first, second)]
+    folds = [folds_of(fold_ranks(matrix, owner, 2), 2) for matrix in (first, second)]
     assert [(one.count, one.rsum) for one in folds] == [(2, 600.0), (2, 500.0)]
     assert (folds[1].i2t.r1, folds[1].i2t.r5, folds[1].t2i.r1) == (50.0, 100.0, 50.0)
     base = make_entries(1)[0].result
@@ -199,18 +201,28 @@ def test_places_in_folds_are_those_of_resampling_the_ranks_within_the_folds():
     assert found[1].high == 600.0
 
 
-def test_ranked_lists_are_not_ranked_even_when_reproduced():
-    """Lists that outdo every matrix lead no matrix."""
-    entries = make_entries(3)
-    for at in (0, 1):
+def test_ranked_lists_are_shown_and_never_ranked():
+    """Neither lists that outdo every matrix nor those of a second run, whatever a file says."""
+    entries = make_entries(4)
+    for at in (0, 1, 2):
         result = entries[at].result.model_copy(update={"precision": None, "rsum": 590.0 - at})
         entries[at] = replace(entries[at], result=result)
-    entries[1] = replace(entries[1], proof=Proof(scored=True, reproduced=True))
-    rows = _scored(make_board("jieba", entries).sections[0])
-    assert [(row.entry.name, row.place) for row in rows] == [
-        (entries[2].name, 1),
-        (entries[1].name, None),
-        (entries[0].name, None),
-    ]
-    notes = [note.text for note in display_text.row_notes(rows[1])]
-    assert notes == ["not ranked", "ranked lists"]
+    entries[2] = replace(entries[2], proof=Proof(scored=True, reproduced=True))
+    board = make_board("jieba", entries)
+    rows = {row.entry.name: row for row in _scored(board.sections[0])}
+    assert [rows[entry.name].place for entry in entries] == [None, None, None, 1]
+    exported = {row.entry: row for row in rows_of(board)}
+    assert [exported[entry.name].lists for entry in entries] == [True, True, True, False]
+    assert "place" not in badge_of(exported[entries[0].name]).message
+    notes = [note.text for note in display_text.row_notes(rows[entries[0].name])]
+    assert {"not ranked", "ranked lists"} <= set(notes)
+
+
+def test_a_flag_of_an_earlier_evaluator_costs_no_place():
+    (entry,) = make_entries(1)
+    flags = tuple(Flag(code=code, message="seen") for code in ("low-precision", "index-local"))
+    for kept, place in ((flags, None), (flags[:1], 1)):
+        result = entry.result.model_copy(update={"flags": kept})
+        (row,) = _scored(make_board("jieba", [replace(entry, result=result)]).sections[0])
+        assert row.flags == kept[1:]
+        assert row.place == place

@@ -111,7 +111,7 @@ def test_figures_of_folds_are_recomputed_from_the_ranks_within_them(monkeypatch)
     i2t, t2i = (query_ranks(way, np.arange(4)) for way in count_ranks(matrix))
     record = RankRecord(i2t=i2t, t2i=t2i)
     figures, aware = figures_of(record)
-    folds = folds_of(fold_ranks([matrix], np.arange(4), 2), 2)
+    folds = folds_of(fold_ranks(matrix, np.arange(4), 2), 2)
     base = make_entries(1)[0].result
     duplicates = base.duplicates.model_copy(update={"rsum": aware.rsum})
     known = {"n_images": 4, "n_pairs": 4, "references": {"chance": chance_rsum(4, 4)}}

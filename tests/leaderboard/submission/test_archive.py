@@ -85,7 +85,7 @@ def _with(meta=None, matrix=None, **changes):
 def _read(path, content):
     path.write_bytes(content)
     with open_submission(path) as submission:
-        return submission.meta, submission.read(GALLERY).matrices[0]
+        return submission.meta, submission.read(GALLERY).arrays
 
 
 @pytest.mark.parametrize("kind", ["<f2", "<f4", "<f8", ">f2", ">f4", ">f8"])

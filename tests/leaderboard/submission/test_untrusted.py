@@ -22,7 +22,6 @@ from leaderboard.submission.untrusted import (
     Archive,
     read_array_header,
     read_json,
-    read_lists,
     read_matrix,
     shown,
 )
@@ -431,32 +430,6 @@ def test_whole_numbers_are_scores_only_where_they_are_asked_for():
     with pytest.raises(SubmissionError) as caught:
         read_matrix(io.BytesIO(content), "m", len(content), (3, 3))
     assert caught.value.problems[0].code == "array.dtype"
-
-
-@pytest.mark.parametrize("place", [1, 5, 9])
-@pytest.mark.parametrize("again", [0, 4, 8])
-def test_a_candidate_twice_is_found_wherever_it_stands(place, again):
-    lists = np.array([np.arange(10), np.arange(10)[::-1]])
-    lists[1, place] = lists[1, again]
-    content = _npy(lists)
-    if place == again:
-        read_lists(io.BytesIO(content), "m", len(content), 2, 20)
-        return
-    with pytest.raises(SubmissionError) as caught:
-        read_lists(io.BytesIO(content), "m", len(content), 2, 20)
-    (problem,) = caught.value.problems
-    assert (problem.code, problem.found) == ("ranked.twice", "a candidate twice in list 1")
-
-
-def test_a_candidate_out_of_range_is_told_the_range():
-    lists = np.array([np.arange(10), np.arange(11, 21)])
-    content = _npy(lists)
-    read_lists(io.BytesIO(content), "m", len(content), 2, 21)
-    with pytest.raises(SubmissionError) as caught:
-        read_lists(io.BytesIO(content), "m", len(content), 2, 20)
-    (problem,) = caught.value.problems
-    assert problem.code == "ranked.range"
-    assert (problem.found, problem.expected) == ("20 in list 1, place 9", "rows from 0 to 19")
 
 
 @pytest.mark.parametrize(
