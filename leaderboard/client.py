@@ -119,7 +119,7 @@ class BoardClient:
         return Filed(name, f"{self._url}/entries/{name}.html", answer.status_code == 201, result)
 
     def me(self) -> dict[str, Any]:
-        """Return the token's owner, its scopes and what is left of the quotas."""
+        """Return the token's owner, its scopes and the rest of the quotas."""
         return self._tree("GET", "/v1/me")
 
     def mine(self) -> list[dict[str, Any]]:

@@ -29,7 +29,7 @@ RECALLS = ("i2t_r1", "i2t_r5", "i2t_r10", "t2i_r1", "t2i_r5", "t2i_r10")
 
 _NUMBER = re.compile(r"[+-]?\d+(\.\d+)?")
 _FORMULA = "=+\\-@＝＋－＠"
-# A formula may also begin after what other programs and countries take for the end of a cell.
+# A formula may also begin after characters that end a cell in other programs and countries.
 _FORMULA_START = re.compile(rf"(^|[;,\"]\s*)(?=[{_FORMULA}])")
 _MARKDOWN = re.compile(r"[\\`*_{}\[\]<>()#|!~$&@^]|:(?=\S)|(?<=www)\.", re.IGNORECASE)
 _TEX = {
@@ -45,7 +45,7 @@ _TEX = {
     "[": "{[}",
     "]": "{]}",
 } | {mark: f"\\{mark}" for mark in "$&#%_"}
-# What every engine sets in every font encoding; the rest goes through \nowchar.
+# Characters that every engine sets in every font encoding; the rest goes through \nowchar.
 _TEX_PLAIN = frozenset("ÀÁÂÃÄÅÆÇÈÉÊËÌÍÎÏÑÒÓÔÕÖØÙÚÛÜÝàáâãäåæçèéêëìíîïñòóôõöøùúûüýÿß²³¹×±°–—‘’“”")
 _TEX_HEAD = r"""% Needs \usepackage{booktabs}. Sources are cited by the keys of the BibTeX export.
 % A character that pdfTeX cannot set is shown by its code; XeTeX and LuaTeX set it.
@@ -155,7 +155,7 @@ def to_markdown(rows: Iterable[ExportRow]) -> str:
 
 
 def to_latex(rows: Iterable[ExportRow]) -> str:
-    """Write a booktabs table for each board and noise; it compiles whatever the names hold."""
+    """Write a booktabs table for each board and noise; any text in it is escaped."""
     parts = [_TEX_HEAD]
     for title, group in _tables(rows):
         notes: list[str] = []

@@ -115,7 +115,7 @@ def withdraw(
 
 
 def quota(url: BoardUrl, token_file: TokenFile = None, as_json: AsJson = False) -> None:
-    """Show what is left of today's uploads and scored submissions on a board."""
+    """Show the uploads and scored submissions left for today on a board."""
     with _board(url, token_file) as client:
         me = client.me()
         if as_json:

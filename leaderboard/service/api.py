@@ -7,7 +7,7 @@ from http import HTTPStatus
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request, Response
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 from starlette.concurrency import run_in_threadpool
 
 from leaderboard.scoring.pairing import compare_results
@@ -17,7 +17,7 @@ from leaderboard.service.access import PUBLIC, Owner, Reader, Submitter
 from leaderboard.service.accounts import Principal
 from leaderboard.service.database import writing
 from leaderboard.service.metering import MEDIA_TYPE as METRICS
-from leaderboard.service.problems import Refusal, RequestBody, describe_errors
+from leaderboard.service.problems import Refusal, describe_errors
 from leaderboard.service.running import Service
 from leaderboard.service.views import (
     Boards,
@@ -72,7 +72,7 @@ class Quota(BaseModel):
 
 
 class Me(BaseModel):
-    """Who a token belongs to, and what it may do."""
+    """Owner, scopes and remaining quotas of a token."""
 
     handle: str
     scopes: tuple[str, ...]
@@ -88,8 +88,10 @@ class Valid(BaseModel):
     method: str
 
 
-class Reason(RequestBody):
-    """Why an entry is withdrawn; shown publicly."""
+class Reason(BaseModel):
+    """The public reason for withdrawing an entry; unknown fields are errors."""
+
+    model_config = ConfigDict(extra="forbid")
 
     reason: Prose
 
@@ -106,8 +108,8 @@ class Reason(RequestBody):
 async def submit(request: Request, who: Submitter, service: CurrentService) -> Response:
     """Score a submission and file it.
 
-    The body is the zip. The answer is sent when the result is on disk; the same file sent again
-    gives the same entry, so it is safe to send it again if the answer is lost.
+    The body is the zip. The answer is sent when the result is on disk. The same file sent again
+    gives the same entry, so it is safe to repeat the request if the answer is lost.
     """
     await _count_attempt(service, who)
     async with (
@@ -147,7 +149,7 @@ async def _count_attempt(service: Service, who: Principal) -> None:
 
 @api.get("/me", responses=fails(401, 403))
 def me(who: Reader, service: CurrentService) -> Me:
-    """Return the token's owner, its scopes and what is left of today's quotas."""
+    """Return the token's owner, its scopes and the rest of today's quotas."""
     limits = intake.quotas_of(service, who)
     left = quotas.remaining(service.database, who.user_id, limits, datetime.now(UTC))
     free = limits is intake.UNLIMITED

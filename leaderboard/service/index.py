@@ -195,6 +195,6 @@ def _record_all(
 
 
 def _submitter(entry: Entry) -> str | None:
-    """Return the handle of who filed an entry; None without a filing or with another text."""
+    """Return the submitter's handle; None without a filing, or if its text is not a handle."""
     handle = entry.filing.submitter if entry.filing else None
     return handle if handle is not None and (handle == OPERATOR or is_handle(handle)) else None

@@ -317,7 +317,7 @@ class Cells:
 
 
 def _lead(section: Section) -> tuple[str | None, str]:
-    """Return the leading entry of a section, and what is written beside those tied with it."""
+    """Return the leading entry of a section, and the text for entries tied with it."""
     lead, first = section.lead, [row for row in section.rows if row.place == 1]
     behind = any(row.evidence == "reported" for row in first)
     name = lead.entry.name if lead and lead.entry else None
@@ -390,7 +390,8 @@ def _digest(name: str) -> str:
 def _linked_pairs(section: Section) -> Iterator[tuple[str, str]]:
     """Yield the pairs of a section that pages link to: all, or with the first and with the next.
 
-    With the best placed one too, which proof of less may stand above: ties are said to be with it.
+    Pairs with the best placed entry are included, since ties refer to it; entries with proof may
+    be listed above it.
     """
     names = [row.entry.name for row in section.comparable if row.entry]
     if len(names) <= ALL_PAIRS:
@@ -492,8 +493,7 @@ def _shortened(row: ExportRow) -> ExportRow:
 def _ranks_csv(result: Result) -> str | None:
     """Write the expected hits of every query as CSV, captions in the order of their images.
 
-    Ranks themselves would do to rebuild lists of another's work; the result file has them, from
-    which every figure can be recomputed.
+    Not the ranks, from which lists could be rebuilt; the result file has those.
     """
     if result.ranks is None:
         return None

@@ -61,7 +61,7 @@ class Reproduction(Strict):
     """``reproductions/<name>-<sha256>.json``: an independent run of an entry.
 
     Attributes:
-        by: name of who ran it.
+        by: name of the person who ran it.
         config_sha256: sha256 of the run's resolved settings.
     """
 

@@ -25,7 +25,7 @@ from now_builder.errors import FormatError
 
 
 def read_board(paths: Iterable[Path]) -> list[Entry]:
-    """Read result files, folders of them, and stores, by name, each with what proves it.
+    """Read result files, folders of them, and stores, by name, each with its proof.
 
     Raises:
         FormatError: If a file is invalid, a signature does not hold, or an unsigned result has

@@ -199,7 +199,7 @@ def _check_files(chain: Chain, store: Path, name: str, found: Signature) -> None
             chain.note(name, f"the path {path!r:.60}", "a record of the store")
         elif _hash_of(f"{store}/{path}") != digest:
             state = "another content" if (store / path).exists() else "nothing"
-            chain.note(path, state, f"what signature {found.number} is about")
+            chain.note(path, state, f"the file of signature {found.number}")
 
 
 def _state(path: str) -> tuple[int, ...]:

@@ -31,11 +31,10 @@ def token(database):
     return create_token(database, "ann", ["submit", "read"], label="laptop")
 
 
-def _reason(database, token, **at):
-    with pytest.raises(TokenError) as refused:
+def _refused(database, token, **at):
+    with pytest.raises(TokenError, match=r"^a valid bearer token is needed$"):
         authenticate(database, token, **at)
-    assert str(refused.value) == "a valid bearer token is needed"
-    return refused.value.reason
+    return True
 
 
 def test_a_token_tells_whose_it_is_and_what_it_allows(database, token):
@@ -74,7 +73,7 @@ def test_what_was_never_given_out_lets_nobody_in(database, token):
         _with_checksum(f"now_{'z' * 8}_{token[13:56]}"),
         f"now_{prefix}_' OR 1=1 --",
     ]
-    assert {_reason(database, guess) for guess in guesses} == {"unknown"}
+    assert all(_refused(database, guess) for guess in guesses)
 
 
 def test_a_revoked_one_lets_nobody_in(database, token):
@@ -82,7 +81,7 @@ def test_a_revoked_one_lets_nobody_in(database, token):
     revoke_token(database, prefix)
     first = list_tokens(database)[0].revoked_at
     revoke_token(database, prefix)
-    assert _reason(database, token) == "revoked"
+    assert _refused(database, token)
     assert list_tokens(database)[0].revoked_at == first
     kinds = [event.kind for event in events.read(database)]
     assert kinds == ["user.created", "token.created", "token.revoked"]
@@ -92,13 +91,13 @@ def test_an_expired_one_lets_nobody_in(database, token):
     soon = datetime.now(UTC) + timedelta(hours=1)
     brief = create_token(database, "ann", ["read"], expires_at=soon)
     assert authenticate(database, brief, soon - timedelta(seconds=1)).handle == "ann"
-    assert _reason(database, brief, now=soon) == "expired"
+    assert _refused(database, brief, now=soon)
     assert authenticate(database, token, soon).handle == "ann"
 
 
 def test_nobody_disabled_gets_in_until_enabled(database, token):
     set_disabled(database, "ann")
-    assert _reason(database, token) == "disabled"
+    assert _refused(database, token)
     assert list_users(database)[0].disabled_at is not None
     set_disabled(database, "ann", disabled=False)
     assert authenticate(database, token).handle == "ann"

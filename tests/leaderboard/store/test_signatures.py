@@ -222,16 +222,6 @@ def test_replays_and_removals_stop_every_reader(board, attack):
     assert {"signature.invalid", "record.name"} & _codes(board)
 
 
-def test_links_out_of_the_store_and_other_capitals_are_named(board, tmp_path):
-    secret = tmp_path / "secret.json"
-    secret.write_text("{}")
-    (board / "filings" / "aaaaaaaaaaaa.json").symlink_to(secret)
-    path = next((board / "results").iterdir())
-    shutil.copy(path, path.with_name(path.name.upper()))
-    assert _codes(board) == {"store.link", "store.foreign"}
-    assert len(read_board([board])) == 2
-
-
 def test_a_filing_dated_back_neither_makes_the_original_a_copy_nor_passes(board, unsigned):
     original, base = _named(board, "First").name, unsigned.parent / "base"
     shutil.copytree(unsigned, base)
