@@ -128,8 +128,7 @@ def export(
     Rows under different training noise, or scored on different data, get separate tables.
     Citation keys of --format tex are those of --format bib.
     """
-    from leaderboard.board.export_rows import rows_of
-    from leaderboard.board.exports import FORMATS
+    from leaderboard.board.exports import FORMATS, rows_of
     from leaderboard.board.tables import make_board
     from leaderboard.store.proof import read_board
     from now_builder.formats.benchmarks import BOARDS

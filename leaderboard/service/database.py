@@ -26,6 +26,7 @@ from sqlalchemy import (
     TypeDecorator,
     create_engine,
     event,
+    exc,
     literal,
     text,
 )
@@ -225,10 +226,10 @@ def reading(engine: Engine) -> Iterator[Session]:
     """Yield a read-only session; changes are rolled back.
 
     Raises:
-        TimeoutError: If no connection became free in time.
+        sqlalchemy.exc.TimeoutError: If no connection became free in time.
         ConfigError: If it asks for a text that no database holds.
     """
-    with _holdable(), _permit(engine, "connections"), Session(engine) as session:
+    with _holdable(), Session(engine) as session:
         yield session
 
 
@@ -239,7 +240,7 @@ def writing(engine: Engine) -> Iterator[Session]:
     SQLite has one writer: threads of this process queue for it here, other processes by its lock.
 
     Raises:
-        TimeoutError: If no connection became free in time.
+        sqlalchemy.exc.TimeoutError: If no connection became free in time.
         ConfigError: If it has a text that no database holds.
     """
     with (
@@ -272,24 +273,14 @@ def insert_missing(session: Session, table: type[Base], values: dict[str, Any]) 
 
 @contextmanager
 def _begin(engine: Engine) -> Iterator[Connection]:
-    writer = engine.execution_options(immediate=True)
-    with (
-        _permit(engine, "writers"),
-        _permit(engine, "connections"),
-        writer.begin() as connection,
-    ):
-        yield connection
-
-
-@contextmanager
-def _permit(engine: Engine, name: str) -> Iterator[None]:
-    semaphore: threading.Semaphore = engine.get_execution_options()[name]
-    if not semaphore.acquire(timeout=WAIT_SECONDS):
-        raise TimeoutError(f"no permit within {WAIT_SECONDS:g} s")
+    writers: threading.Semaphore = engine.get_execution_options()["writers"]
+    if not writers.acquire(timeout=WAIT_SECONDS):
+        raise exc.TimeoutError(f"no writer became free within {WAIT_SECONDS:g} s")
     try:
-        yield
+        with engine.execution_options(immediate=True).begin() as connection:
+            yield connection
     finally:
-        semaphore.release()
+        writers.release()
 
 
 def _parse(url: str) -> URL:
@@ -318,10 +309,7 @@ def _engine(url: URL) -> Engine:
         max_overflow=0,
         pool_timeout=WAIT_SECONDS,
         pool_pre_ping=url.drivername != SQLITE,
-        execution_options={
-            "connections": threading.Semaphore(POOL),
-            "writers": threading.Semaphore(1 if url.drivername == SQLITE else POOL),
-        },
+        execution_options={"writers": threading.Semaphore(1 if url.drivername == SQLITE else POOL)},
     )
     if url.drivername == SQLITE:
         event.listen(engine, "connect", _set_pragmas)

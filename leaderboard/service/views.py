@@ -6,8 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from leaderboard.board.export_rows import rows_of
-from leaderboard.board.exports import FORMATS, TITLES, ExportRow
+from leaderboard.board.exports import FORMATS, TITLES, ExportRow, rows_of
 from leaderboard.board.tables import Board, boards_of
 from leaderboard.core.uncertainty import Discordance
 from leaderboard.scoring.result import Flag
@@ -73,7 +72,7 @@ class OwnEntries(_View):
 
 
 class BoardView(_View):
-    """Rows of a board, best first within each section: :class:`leaderboard.board.ExportRow`."""
+    """Rows of a board in its JSON export, best first within each section."""
 
     rows: tuple[dict[str, Any], ...]
 

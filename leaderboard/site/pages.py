@@ -18,8 +18,16 @@ from markupsafe import Markup
 from leaderboard.board import display_text
 from leaderboard.board.board_cache import BoardCache, Key
 from leaderboard.board.display_text import WAYS
-from leaderboard.board.export_rows import export_row, rows_of
-from leaderboard.board.exports import FORMATS, ExportRow, badge_json, badge_of, badge_svg, to_bibtex
+from leaderboard.board.exports import (
+    FORMATS,
+    ExportRow,
+    badge_json,
+    badge_of,
+    badge_svg,
+    export_row,
+    rows_of,
+    to_bibtex,
+)
 from leaderboard.board.reported import short_name
 from leaderboard.board.tables import (
     SORT_KEYS,

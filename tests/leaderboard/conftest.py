@@ -228,16 +228,8 @@ def filed(tmp_path_factory, release):
     file_entry(store, release, "Best", 3.0, filed_on(90), **two, authors=["Ann Archer"])
     file_entry(store, release, "Level", 2.9, filed_on(60), seed=1, **one)
     file_entry(store, release, "Behind", 0.8, filed_on(0), seed=2, **one)
-    file_entry(
-        store,
-        release,
-        "Normalised",
-        2.0,
-        filed_on(30),
-        seed=3,
-        postprocessing={"kind": "transductive"},
-        training={"external_data": "Pictures of the web"},
-    )
+    more = {"postprocessing": {"kind": "transductive"}, "training": {"external_data": "Pictures"}}
+    file_entry(store, release, "Normalised", 2.0, filed_on(30), seed=3, **more)
     file_entry(store, release, "Tied throughout", 0.0, filed_on(40))
     file_entry(store, release, "Fourth", 1.5, filed_on(50), seed=4)
     again = file_entry(store, release, "Run again", 2.5, filed_on(70), seed=5)
@@ -246,14 +238,9 @@ def filed(tmp_path_factory, release):
     noise = {"protocol": "either", "sha256": "ab" * 32, "ratio": 0.2}
     file_entry(store, release, "On noise", 1.0, filed_on(80), seed=7, training={"noise": noise})
     withdraw(store, gone.name, "The dev split had been mixed in.", datetime(2026, 5, 1, tzinfo=UTC))
-    run = Reproduction(
-        name=again.name,
-        by="Fay Fox",
-        reproduced_at=datetime(2026, 6, 1, tzinfo=UTC),
-        rsum=again.result.rsum,
-        payload_sha256="cd" * 32,
-    )
-    filed_run = add_reproduction(store, run)
+    run = {"name": again.name, "by": "Fay Fox", "rsum": again.result.rsum}
+    run |= {"reproduced_at": datetime(2026, 6, 1, tzinfo=UTC), "payload_sha256": "cd" * 32}
+    filed_run = add_reproduction(store, Reproduction(**run))
     flagged = file_entry(store, release, "Forged", 60.0, filed_on(20), track="bpe")
     blind = file_entry(store, release, "Unseen", 2.0, filed_on(25), track="bert")
     key = store.parent / "judge.key"
@@ -501,8 +488,14 @@ def make_board(serving, tmp_path, release):
 
 
 @pytest.fixture
+def plain(make_board):
+    """A board with the database that it makes for itself."""
+    return make_board()
+
+
+@pytest.fixture
 def board(make_board, database_url):
-    """The same, on either kind of database."""
+    """A board on either kind of database."""
     return make_board(database_url)
 
 

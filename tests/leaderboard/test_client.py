@@ -30,11 +30,6 @@ OPERATOR = "a-token-for-the-tests-only"
 
 
 @pytest.fixture
-def plain(make_board):
-    return make_board()
-
-
-@pytest.fixture
 def command(monkeypatch, capsys, plain):
     """The command itself, talking to the board as ann: gives exit code, stdout and stderr."""
     monkeypatch.setenv("NOW_LEADERBOARD_TOKEN", plain.token("ann"))

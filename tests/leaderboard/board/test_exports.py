@@ -16,7 +16,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leaderboard.board.export_rows import from_reported, rows_of
 from leaderboard.board.exports import (
     COLOURS,
     CSV_COLUMNS,
@@ -27,6 +26,8 @@ from leaderboard.board.exports import (
     badge_json,
     badge_of,
     badge_svg,
+    from_reported,
+    rows_of,
     to_bibtex,
     to_csv,
     to_json,

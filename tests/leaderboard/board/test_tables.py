@@ -7,8 +7,7 @@ import pytest
 
 from leaderboard.board import display_text, tables
 from leaderboard.board.board_cache import BoardCache
-from leaderboard.board.export_rows import rows_of
-from leaderboard.board.exports import badge_of
+from leaderboard.board.exports import badge_of, rows_of
 from leaderboard.board.reported import NoiseCondition, read_reported
 from leaderboard.board.tables import (
     SORT_KEYS,

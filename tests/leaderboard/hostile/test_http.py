@@ -53,11 +53,6 @@ XSS = (
 )
 
 
-@pytest.fixture
-def plain(make_board):
-    return make_board()
-
-
 def _routes(app):
     return [route for route in app.routes if isinstance(route, APIRoute)]
 

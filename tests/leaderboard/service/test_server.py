@@ -6,8 +6,7 @@ import threading
 import httpx
 import pytest
 
-from leaderboard.board.export_rows import rows_of
-from leaderboard.board.exports import FORMATS
+from leaderboard.board.exports import FORMATS, rows_of
 from leaderboard.board.tables import make_board
 from leaderboard.client import read_token
 from leaderboard.scoring.result import Result
@@ -32,12 +31,6 @@ def _is_problem(answer, status):
     assert tree["status"] == status
     assert {"type", "title", "status", "detail"} <= set(tree)
     return tree
-
-
-@pytest.fixture
-def plain(make_board):
-    """A board with the database that it makes for itself."""
-    return make_board()
 
 
 def test_a_submission_is_scored_filed_and_shown(board, zipped, tmp_path):
