@@ -200,14 +200,6 @@ def test_links_and_foreign_files_are_found_and_never_followed(store, tmp_path):
     }
 
 
-def test_a_folder_of_records_may_not_be_a_link(store, whole):
-    shutil.rmtree(store / "results")
-    (store / "results").symlink_to(whole / "results")
-    codes = _codes(check_store(store, whole))
-    assert "store.link" in codes
-    assert codes.count("base.deleted") == 2
-
-
 def test_a_file_too_large_is_not_read(store):
     path = store / "filings" / "aaaaaaaaaaaa.json"
     with path.open("wb") as file:
@@ -215,13 +207,14 @@ def test_a_file_too_large_is_not_read(store):
     assert _codes(check_store(store)) == ["store.size"]
 
 
-def test_a_folder_that_is_not_there_is_a_users_mistake(store, now_leaderboard):
+def test_neither_a_store_nor_its_folders_may_be_links_or_missing(store, whole, now_leaderboard):
     for arguments in ([store / "none"], [store, "--base", store / "none"]):
         code, _, told = now_leaderboard("check-store", *arguments)
         assert (code, "no such folder" in told, told.count("\n")) == (1, True, 1)
-
-
-def test_the_store_itself_may_not_be_a_link(store, whole, now_leaderboard):
+    shutil.rmtree(store / "results")
+    (store / "results").symlink_to(whole / "results")
+    codes = _codes(check_store(store, whole))
+    assert ("store.link" in codes, codes.count("base.deleted")) == (True, 2)
     shutil.rmtree(store)
     store.symlink_to(whole)
     code, _, told = now_leaderboard("check-store", store, "--base", whole)
