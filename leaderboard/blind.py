@@ -82,7 +82,7 @@ class _Draw:
 
 @dataclass(frozen=True, slots=True)
 class _Folder:
-    """One folder of a round, with what is needed to write it."""
+    """One folder of a round, and the data written to it."""
 
     path: Path
     release: Path
@@ -104,7 +104,7 @@ def make_round(release: Path, out: Path, plan: RoundPlan | None = None) -> Blind
     """
     plan = plan or RoundPlan()
     if out.exists():
-        raise ConfigError(f"{out}: exists; a round is never written over, give a new folder")
+        raise ConfigError(f"{out}: exists; a round is never overwritten, name a new folder")
     manifest, test = _read_release(release, plan)
     secret = secrets.token_hex(32) if plan.secret_file is None else _read_secret(plan.secret_file)
     draw = _draw(test, secret, plan)
@@ -131,7 +131,7 @@ def make_round(release: Path, out: Path, plan: RoundPlan | None = None) -> Blind
 def close_round(out: Path) -> Path:
     """Publish the pairing of a round: ``OUT/closed``, the participants' folder and ``blind.json``.
 
-    The judge's folder is closed first, so that what is scored from then on is never blind.
+    The judge's folder is closed first, so that no later score is blind.
     Anyone can then check that its sha256 is the published commitment, and score
     every submission again; scores of later submissions are meaningless.
 

@@ -20,7 +20,7 @@ Matrix: TypeAlias = Float[np.ndarray, "_ _"]
 
 
 @runtime_checkable
-class Rows(Protocol):
+class MatrixBlocks(Protocol):
     """A similarity matrix that is read in blocks of rows, so that it need not fit into memory."""
 
     @property
@@ -120,7 +120,7 @@ class Recalls:
     ranks: tuple[Ranks, Ranks]
 
 
-def recalls(similarity: Matrix | Rows, owner: Labels | None = None) -> Recalls:
+def recalls(similarity: Matrix | MatrixBlocks, owner: Labels | None = None) -> Recalls:
     """Compute the recalls, rank statistics and rSum of a similarity matrix.
 
     Args:
@@ -143,7 +143,9 @@ def recalls(similarity: Matrix | Rows, owner: Labels | None = None) -> Recalls:
     return summarise(*count_ranks(similarity, owner), owner)
 
 
-def count_ranks(similarity: Matrix | Rows, owner: Labels | None = None) -> tuple[Ranks, Ranks]:
+def count_ranks(
+    similarity: Matrix | MatrixBlocks, owner: Labels | None = None
+) -> tuple[Ranks, Ranks]:
     """Count candidates above and tied with each query's right one, by row (i2t) and column (t2i).
 
     Raises:
@@ -154,7 +156,7 @@ def count_ranks(similarity: Matrix | Rows, owner: Labels | None = None) -> tuple
     images, captions = rows.shape
     own = rows.own(owner)
     best = np.full(images, -np.inf, dtype=own.dtype)
-    with np.errstate(invalid="ignore"):  # what is not finite is refused by _count
+    with np.errstate(invalid="ignore"):  # _count refuses values that are not finite
         np.maximum.at(best, owner, own)
     tied = own == best[owner]
     last = np.zeros(images, np.int64)
@@ -375,7 +377,7 @@ def _checked(shape: tuple[int, int], owner: Labels | None) -> Labels:
 
 
 class _Dense:
-    """A matrix in memory, read as :class:`Rows`."""
+    """A matrix in memory, read as :class:`MatrixBlocks`."""
 
     def __init__(self, similarity: Matrix) -> None:
         self._similarity = similarity
@@ -412,7 +414,7 @@ def _twins(
 Target: TypeAlias = tuple[Float[np.ndarray, " _"], Labels, Labels]
 
 
-def _count(matrix: Rows, row_target: Target, column_target: Target) -> tuple[Ranks, Ranks]:
+def _count(matrix: MatrixBlocks, row_target: Target, column_target: Target) -> tuple[Ranks, Ranks]:
     """Compare each row and each column with its target, in one pass over blocks of rows.
 
     A target is the value of the right candidates, the place after which equal ones count as later,

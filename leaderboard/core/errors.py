@@ -30,7 +30,7 @@ class Problem:
 
 
 class SubmissionError(NowError):
-    """An invalid submission, of that name in messages, with all problems found."""
+    """A submission is invalid; the message begins with its name and lists all problems."""
 
     def __init__(self, *problems: Problem, name: str = "") -> None:
         text = "; ".join(str(problem) for problem in problems)
@@ -39,7 +39,7 @@ class SubmissionError(NowError):
 
 
 class Problems:
-    """Collects problems, so that all of them are reported at once."""
+    """A list of problems that are reported at once."""
 
     def __init__(self) -> None:
         self.found: list[Problem] = []

@@ -9,13 +9,13 @@ import numpy as np
 from jaxtyping import Bool, Float, Integer
 
 from leaderboard.metrics import CUTOFFS, Labels, Ranks, expected_hits, hits_per_image
+from now_builder.program.intervals import wilson
 
 REPLICATES = 10_000
 """Resamples of a bootstrap, and flips of a sign-flip test."""
 
 SEED = 20240805
 SIGNIFICANT = 0.05
-_Z95 = 1.959963984540054
 _DRAWN_AT_ONCE = 2**22
 
 
@@ -28,17 +28,10 @@ class Bootstrap:
     deviation: float
 
 
-def wilson(hits: float, n_pairs: int) -> tuple[float, float]:
-    """Return the 95 % interval of a recall, in percent.
-
-    Source:
-        Wilson, Probable Inference, the Law of Succession, and Statistical Inference, JASA 1927.
-    """
-    share, z2 = hits / n_pairs, _Z95**2
-    middle = (share + z2 / (2 * n_pairs)) / (1 + z2 / n_pairs)
-    spread = share * (1 - share) / n_pairs + z2 / (4 * n_pairs**2)
-    half = _Z95 / (1 + z2 / n_pairs) * sqrt(spread)
-    return 100 * max(0.0, middle - half), 100 * min(1.0, middle + half)
+def recall_interval(hits: float, n_queries: int) -> tuple[float, float]:
+    """Return Wilson's 95 % interval of a recall, in percent."""
+    low, high = wilson(hits, n_queries)
+    return 100 * low, 100 * high
 
 
 def bootstrap_rsum(
@@ -68,7 +61,7 @@ def bootstrap_rsum(
 
 
 def sum_deviation(recalls: Sequence[float], n_queries: int) -> float:
-    """Return the standard error of the sum of a direction's recalls, of which no more is known.
+    """Return the standard error of the sum of a direction's recalls, from these alone.
 
     The cutoffs are nested (a hit at 1 is a hit at 5), so their covariances follow from the recalls.
     """
@@ -198,21 +191,6 @@ def holm(p_values: Float[np.ndarray, " tests"]) -> Float[np.ndarray, " tests"]:
     return adjusted
 
 
-def rank_intervals(
-    per_image: Float[np.ndarray, "entries images"], replicates: int = 1000
-) -> Integer[np.ndarray, "entries 2"]:
-    """Return the first and last place that each entry holds in 95 % of resampled test sets.
-
-    Places are counted from 1. All entries are scored on the same resample. Among ties the best
-    place counts for the low end and the worst for the high end.
-
-    Source:
-        Hall and Miller, Using the Bootstrap to Quantify the Authority of an Empirical Ranking,
-        2009.
-    """
-    return intervals_of(resampled(per_image, replicates))
-
-
 def resampled(
     per_image: Float[np.ndarray, "entries images"], replicates: int = 1000
 ) -> Float[np.ndarray, "entries draws"]:
@@ -226,7 +204,15 @@ def resampled(
 
 
 def intervals_of(sums: Float[np.ndarray, "entries draws"]) -> Integer[np.ndarray, "entries 2"]:
-    """Return the places that each entry holds in 95 % of the draws, by its sums in all of them."""
+    """Return the first and last place that each entry holds in 95 % of the draws, by its sums.
+
+    Places are counted from 1. Among ties the best place counts for the low end and the worst for
+    the high end.
+
+    Source:
+        Hall and Miller, Using the Bootstrap to Quantify the Authority of an Empirical Ranking,
+        2009.
+    """
     best, worst = _places(sums)
     low = np.percentile(best, 2.5, axis=1, method="inverted_cdf")
     high = np.percentile(worst, 97.5, axis=1, method="inverted_cdf")

@@ -16,7 +16,7 @@ MIN_IMAGES = 50
 
 IDENTITY_GAP = 8.0
 """``identity-like``: how far own pairs may lie above the best wrong ones of a typical row, in
-units of those above the middle of the row, in a large matrix: :func:`identity_limit`."""
+units of the distance from these to the row's median; more by 100 / rows in small matrices."""
 
 DIMENSIONS = 600.0
 """``unexplained-pairs``: maximum effective dimensions of honest embeddings."""
@@ -142,7 +142,9 @@ def _right(owner: Labels, captions: Labels) -> Bool[np.ndarray, "images captions
 
 def _identity_like(window: Window) -> str | None:
     """Compare own pairs with the best wrong one of a typical image."""
-    gap, limit = _own_gap(window), identity_limit(len(window.rest))
+    gap = _own_gap(window)
+    # the best of few wrong ones is not far above the rest
+    limit = IDENTITY_GAP + 100 / len(window.rest)
     if gap <= limit:
         return None
     times = f"{gap:.0f} times" if gap < _LARGE_GAP else f"{gap:.0e} times"
@@ -153,13 +155,8 @@ def _identity_like(window: Window) -> str | None:
     )
 
 
-def identity_limit(rows: int) -> float:
-    """Return the gap from which own pairs are flagged: the best of few wrong ones is not far up."""
-    return IDENTITY_GAP + 100 / rows
-
-
 def _own_gap(window: Window) -> float:
-    """Return the gap between own pairs and the best wrong ones, in units of that to the rest.
+    """Return how far own pairs lie above the best wrong ones, relative to these above the rest.
 
     An exponential's or a sigmoid's values lie far apart by nature. Where logarithms (log odds if
     they end at 1) spread the rest about evenly to both sides, the gap of those counts if lesser.

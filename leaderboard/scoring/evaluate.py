@@ -11,7 +11,7 @@ from jaxtyping import Bool
 from leaderboard.core.errors import Problem, Problems
 from leaderboard.core.rounds import round_of
 from leaderboard.core.tracks import SCORED_SPLITS, ScoredSplit, Track
-from leaderboard.core.uncertainty import bootstrap_rsum, wilson
+from leaderboard.core.uncertainty import bootstrap_rsum, recall_interval
 from leaderboard.metrics import (
     CUTOFFS,
     Labels,
@@ -63,12 +63,12 @@ FAR_ABOVE = 3.0
 """``distances``: how many times chance a reversed matrix reaches."""
 
 MAX_TIE_WIDTH = 5.0
-"""Largest number of rSum points that ties may decide in a ranked result."""
+"""Maximum number of rSum points that ties may decide in a ranked result."""
 
 LISTS_REASON = "ranked lists: expected a matrix of similarities, which alone gets a place"
 """Why a submission of ranked lists is not ranked."""
 
-Value = TypeVar("Value")
+Figure = TypeVar("Figure")
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,7 +334,7 @@ def _direction(strict: OneWay, aware: OneWay, tied_queries: Count) -> Direction:
         optimistic=AtCutoffs(**_at(strict.optimistic)),
         pessimistic=AtCutoffs(**_at(strict.pessimistic)),
         interval=Intervals(
-            **_at(lambda k: _rounded(wilson(float(strict.hits[k]), strict.n_queries)))
+            **_at(lambda k: _rounded(recall_interval(float(strict.hits[k]), strict.n_queries)))
         ),
         duplicate_aware=AtCutoffs(**_at(aware.recall)),
         median_rank=strict.median_rank,
@@ -344,7 +344,7 @@ def _direction(strict: OneWay, aware: OneWay, tied_queries: Count) -> Direction:
     )
 
 
-def _at(figure: Callable[[int], Value]) -> dict[str, Value]:
+def _at(figure: Callable[[int], Figure]) -> dict[str, Figure]:
     return {f"r{cutoff}": figure(cutoff) for cutoff in CUTOFFS}
 
 
@@ -353,7 +353,7 @@ def _rounded(interval: tuple[float, float]) -> tuple[float, float]:
 
 
 def duplicates_of(gallery: Gallery, rsum: float = 0.0) -> Duplicates:
-    """Count a gallery's duplicates; ``rsum`` is that with every duplicate right."""
+    """Count a gallery's duplicates; ``rsum`` is the score with every duplicate right."""
     labels = gallery.caption_labels, gallery.image_labels
     captions, images = (int(np.sum(np.bincount(group)[group] > 1)) for group in labels)
     ceiling = ceiling_rsum(gallery.image_labels, gallery.caption_labels, gallery.owner)
@@ -390,7 +390,7 @@ def _distances(record: RankRecord) -> tuple[Flag, ...]:
 
 
 def _reversed(ranks: Ranks, candidates: int) -> Ranks:
-    """Return the ranks under negated similarities; of several right ones the best keeps its."""
+    """Return the ranks under negated similarities, as if an image had one right caption."""
     greater = candidates - ranks.greater - ranks.equal - ranks.right
     return Ranks(greater, ranks.equal, np.zeros_like(ranks.later), ranks.right)
 

@@ -16,7 +16,7 @@ from now_builder.formats.tables import read_frame
 REFERENCES = ("chance", "lang", "lang+topic")
 """Names of all reference scorers."""
 
-Labels = Sequence[str | None]
+Categories = Sequence[str | None]
 
 
 def references(
@@ -60,7 +60,7 @@ def chance_rsum(images: int, captions: int) -> float:
     return float(100 * found)
 
 
-def label_rsum(images: Labels, captions: Labels) -> float:
+def label_rsum(images: Categories, captions: Categories) -> float:
     """Return the rSum of the scorer that gives 1 to the same labels, else 0; None equals None."""
     _, numbers = np.unique([repr(label) for label in [*images, *captions]], return_inverse=True)
     rows, columns = numbers[: len(images)], numbers[len(images) :]

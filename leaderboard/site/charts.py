@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float
 
 from leaderboard.board.tables import Row, Section
-from leaderboard.core.uncertainty import wilson
+from leaderboard.core.uncertainty import recall_interval
 from leaderboard.metrics import Ranks, expected_hits
 from leaderboard.scoring.result import RankRecord
 
@@ -113,7 +113,8 @@ def curves_of(
         last = min(last, record.depth or last)
         hits = {k: float(_hits(way, k).sum()) for k in sorted({*_KS, *_TABLE_KS}) if k <= last}
         recalls = {k: 100 * found / n for k, found in hits.items()}
-        curves.append(Curve(style, label, recalls, {k: wilson(hits[k], n) for k in hits}))
+        intervals = {k: recall_interval(found, n) for k, found in hits.items()}
+        curves.append(Curve(style, label, recalls, intervals))
     return curves
 
 

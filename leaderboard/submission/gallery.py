@@ -47,7 +47,7 @@ def read_gallery(
 ) -> Gallery:
     """Read one split of a release, the authors' archive, a blind round or the field's layout.
 
-    With ``unpaired`` also the participants' folder of a blind round is read, whose ``owner`` has no
+    With ``unpaired`` the participants' folder of a blind round is read too; its ``owner`` has no
     meaning.
 
     Raises:

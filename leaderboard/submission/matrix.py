@@ -16,7 +16,7 @@ from now_builder.errors import FormatError
 
 
 class MatrixFile:
-    """A matrix on disk, as :class:`leaderboard.metrics.Rows`."""
+    """A matrix on disk, as :class:`leaderboard.metrics.MatrixBlocks`."""
 
     def __init__(self, file: BinaryIO, header: ArrayHeader) -> None:
         self._file, self._header = file, header

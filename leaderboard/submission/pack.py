@@ -67,7 +67,7 @@ def _order(path: Path | None, keys: Sequence[str]) -> Labels:
     places = {key: place for place, key in enumerate(found)}
     missing = [key for key in keys if key not in places]
     if missing or len(found) != len(keys):
-        short = f"{missing[0]!r} is missing" if missing else "some stand there twice or too many"
+        short = f"{missing[0]!r} is missing" if missing else "some occur twice, or are too many"
         raise FormatError(
             path, f"{len(found)} keys, expected the {len(keys)} of the split once each: {short}"
         )

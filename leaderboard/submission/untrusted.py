@@ -42,7 +42,7 @@ _BY_PRODUCT = re.compile(
     r"(?:.*/)?(?:__MACOSX/.*|\._[^/]*|\.DS_Store|\.localized|(?:eh)?thumbs\.db|desktop\.ini)",
     re.IGNORECASE | re.DOTALL,
 )
-"""What Finder, Windows and others put beside a user's files."""
+"""Files that Finder, Windows and others add beside a user's files."""
 
 # Errors of zipfile, zlib and struct on invalid bytes.
 _BROKEN = (
@@ -92,8 +92,8 @@ def shown(value: object) -> str:
 class Archive:
     """A zip with a list of allowed members, streamed with size limits.
 
-    What a file manager adds is never read, but bound by the same rules: files of its own, and a
-    folder around everything.
+    Files that a file manager adds, and a folder around everything, keep the same rules, and are
+    not read.
 
     Raises:
         SubmissionError: If it is not a plain zip: data before or after it, comments, zip64, too
@@ -151,9 +151,8 @@ class Archive:
         with self.open(name, limit) as stream:
             content = stream.read(limit + 1)
             if len(content) != self.sizes[name] or stream.read(1):
-                raise refusal(
-                    "zip.torn", name, "another size", f"the {self.sizes[name]} bytes said"
-                )
+                expected = f"{self.sizes[name]} bytes, as its directory says"
+                raise refusal("zip.torn", name, "another size", expected)
             return content
 
 
@@ -164,8 +163,8 @@ def _refusing(name: str) -> Iterator[None]:
     except SubmissionError:
         raise
     except _BROKEN as error:
-        found = f"something torn or not a plain zip: {shown(str(error))}"
-        raise refusal("zip.torn", name, found, "a sound zip", "write it again") from None
+        found = f"a damaged zip, or none: {shown(str(error))}"
+        raise refusal("zip.torn", name, found, "a whole zip", "write it again") from None
 
 
 def _check_end(file: BinaryIO) -> None:
@@ -268,10 +267,10 @@ _OTHER_FORMATS = {
     b"cnumpy": ("a pickle, which is never opened", "np.save(path, similarity) where it was made"),
     b"\x89HDF": ("an HDF5 file", "np.save(path, h5py.File(old)['similarity'][:])"),
 }
-"""What people take for a ``.npy`` file, by its first bytes, and how to make one of it."""
+"""Other formats, by their first bytes: the name, and how to make a ``.npy`` file of one."""
 
-# numpy 2 writes so what is not a number of Python, as of np.lib.format.open_memmap(shape=(n, n));
-# Python 2 wrote 96L.
+# numpy 2 writes its own numbers so, as in np.lib.format.open_memmap(shape=(n, n)); Python 2
+# wrote 96L.
 _NUMPY_NUMBER = re.compile(rb"\b(?:np|numpy)\.u?(?:int[0-9a-z_]{0,4}|longlong)\((\d+)\)|\b(\d+)L\b")
 
 
@@ -324,7 +323,7 @@ def read_matrix(
 ) -> Float[np.ndarray, "images captions"]:
     """Read a finite float matrix in native byte order; the header is checked before allocation.
 
-    With ``whole`` it may be of whole numbers, which are turned into float64.
+    With ``whole``, whole numbers are read too, and become float64.
 
     Raises:
         SubmissionError: If type, shape or size differ, or a value is not finite.
@@ -416,7 +415,7 @@ def check_finite(
 
 
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*+"?', re.DOTALL)
-"""A string, or what begins as one; in linear time, whatever follows."""
+"""A string, closed or not; matched in linear time, whatever follows."""
 
 
 def read_json(content: bytes, name: str) -> Any:

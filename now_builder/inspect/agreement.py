@@ -8,7 +8,7 @@ from math import sqrt
 import numpy as np
 from jaxtyping import Bool, Float
 
-_Z95 = 1.959963984540054
+from now_builder.program import intervals
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,25 +23,14 @@ class Share:
 
 
 def wilson(hits: int, of: int) -> Share | None:
-    """Return a share and its interval; ``None`` if ``of`` is 0.
-
-    Source:
-        Wilson, Probable Inference, the Law of Succession, and Statistical Inference, JASA 1927.
-    """
-    if not of:
-        return None
-    share, z2 = hits / of, _Z95**2
-    middle = (share + z2 / (2 * of)) / (1 + z2 / of)
-    half = _Z95 / (1 + z2 / of) * sqrt(share * (1 - share) / of + z2 / (4 * of**2))
-    low = 0.0 if hits == 0 else middle - half
-    high = 1.0 if hits == of else middle + half
-    return Share(hits, of, share, low, high)
+    """Return a share and its interval; ``None`` if ``of`` is 0."""
+    return Share(hits, of, hits / of, *intervals.wilson(float(hits), of)) if of else None
 
 
 def mean_interval(values: Float[np.ndarray, " values"]) -> tuple[float, float, float]:
     """Return a mean and its 95 % interval by the normal approximation: the bootstrap's limit."""
     mean = float(values.mean())
-    half = _Z95 * float(values.std(ddof=1)) / sqrt(len(values)) if len(values) > 1 else 0.0
+    half = intervals.Z95 * float(values.std(ddof=1)) / sqrt(len(values)) if len(values) > 1 else 0.0
     return mean, mean - half, mean + half
 
 

@@ -375,7 +375,7 @@ def test_what_is_no_source_of_a_round_is_refused(source, archive, out, secret, t
     for wanted in (19, 25):
         with pytest.raises(ConfigError, match=f"{wanted} of 24 test pairs asked for"):
             make_round(source, tmp_path / "a", RoundPlan(wanted, secret_file=secret))
-    with pytest.raises(ConfigError, match="never written over"):
+    with pytest.raises(ConfigError, match="never overwritten"):
         make_round(source, out, plan)
     short = tmp_path / "short"
     short.write_text("a" * 31 + "\n")

@@ -66,36 +66,6 @@ def test_a_matrix_worked_by_hand():
 
 
 @settings(max_examples=40)
-@given(tied_matrices())
-def test_ties_count_as_the_mean_over_all_their_orders(similarity):
-    found = recalls(similarity)
-    for way, matrix in ((found.i2t, similarity), (found.t2i, similarity.T)):
-        for cutoff in CUTOFFS:
-            slow = sum(_slow_hits(line, {row}, cutoff) for row, line in enumerate(matrix))
-            assert way.hits[cutoff] == slow
-
-
-@settings(max_examples=40)
-@given(st.data())
-def test_duplicates_count_as_right_as_the_slow_way_says(data):
-    similarity = data.draw(tied_matrices(5))
-    size = len(similarity)
-    images, captions = (
-        np.array(data.draw(st.lists(st.integers(0, 2), min_size=size, max_size=size)))
-        for _ in range(2)
-    )
-    right = (images[:, None] == images) | (captions[:, None] == captions)
-    found = summarise(*count_duplicate_aware(similarity, images, captions, np.arange(size)))
-    for way, matrix in ((found.i2t, similarity), (found.t2i, similarity.T)):
-        for cutoff in (1, 5):
-            slow = sum(
-                _slow_hits(line, set(np.flatnonzero(right[row])), cutoff)
-                for row, line in enumerate(matrix)
-            )
-            assert way.hits[cutoff] == slow
-
-
-@settings(max_examples=40)
 @given(tied_matrices(12))
 def test_the_counts_are_those_of_the_obvious_loop(similarity):
     for ranks, matrix in zip(count_ranks(similarity), (similarity, similarity.T), strict=True):
@@ -106,22 +76,6 @@ def test_the_counts_are_those_of_the_obvious_loop(similarity):
             assert ranks.greater[row] + ranks.later[row] == np.flatnonzero(order == row)[0]
 
 
-@settings(max_examples=40)
-@given(st.data())
-def test_ties_between_identical_captions_and_images_are_told_apart(data):
-    similarity = data.draw(tied_matrices(8))
-    size = len(similarity)
-    images, captions = (
-        np.array(data.draw(st.lists(st.integers(0, 2), min_size=size, max_size=size)))
-        for _ in range(2)
-    )
-    i2t, t2i = explained_ties(similarity, images, captions, np.arange(size))
-    for row in range(size):
-        own = similarity[row, row]
-        assert i2t[row] == sum((similarity[row] == own) & (captions == captions[row])) - 1
-        assert t2i[row] == sum((similarity[:, row] == own) & (images == images[row])) - 1
-
-
 def test_the_bounds_enclose_the_expectation_and_the_argsort():
     similarity = np.random.default_rng(3).integers(0, 6, (40, 40)).astype(np.float32)
     found = recalls(similarity)
@@ -129,28 +83,6 @@ def test_the_bounds_enclose_the_expectation_and_the_argsort():
     assert found.rsum_pessimistic <= found.rsum_argsort <= found.rsum_optimistic
     width = found.rsum_optimistic - found.rsum_pessimistic
     assert tie_width(found.ranks) == pytest.approx(width)
-
-
-def _field(similarity):
-    """The field's own loop: argsort each line, reverse, find the right one."""
-    total = 0.0
-    for matrix in (similarity, similarity.T):
-        ranks = [
-            np.flatnonzero(np.argsort(line, kind="stable")[::-1] == row)[0]
-            for row, line in enumerate(matrix)
-        ]
-        total += sum(100 * np.mean(np.array(ranks) < cutoff) for cutoff in CUTOFFS)
-    return total
-
-
-@pytest.mark.parametrize("seed", [0, 1])
-def test_the_argsort_value_is_what_the_field_computes(seed):
-    generator = np.random.default_rng(seed)
-    tied = generator.integers(0, 20, (60, 60)).astype(np.float64)
-    assert recalls(tied).rsum_argsort == pytest.approx(_field(tied))
-    free = generator.standard_normal((60, 60)) + 2 * np.eye(60)
-    assert recalls(free).rsum == pytest.approx(_field(free))
-    assert recalls(free).rsum_argsort == recalls(free).rsum
 
 
 @pytest.mark.parametrize("n_pairs", [3, 7, 96, 1000])
@@ -277,19 +209,12 @@ def test_ranks_below_the_end_of_lists_are_not_averaged():
     assert summarise(i2t, t2i, depth=4).i2t == known.i2t
 
 
-def test_an_unknown_median_is_not_given():
+@pytest.mark.parametrize(("places", "known"), [([0, 3, 3, 3], 4.0), ([0, 2, 3, 3], 3.0)])
+def test_a_median_at_or_beside_the_end_of_lists_of_three_is_not_given(places, known):
     zeros = np.zeros(4, np.int64)
-    ranks = metrics.Ranks(np.array([0, 3, 3, 3]), zeros, zeros, zeros + 1)
-    found = summarise(ranks, ranks, depth=3)
-    assert (found.i2t.median_rank, found.t2i.median_rank) == (None, None)
-
-
-def test_a_median_between_the_end_of_the_lists_and_what_is_below_is_not_given():
-    """Ranks 1, 3 and two that no list of three says: the median is 3.5 or more."""
-    zeros = np.zeros(4, np.int64)
-    ranks = metrics.Ranks(np.array([0, 2, 3, 3]), zeros, zeros, zeros + 1)
+    ranks = metrics.Ranks(np.array(places), zeros, zeros, zeros + 1)
     assert summarise(ranks, ranks, depth=3).i2t.median_rank is None
-    assert summarise(ranks, ranks).i2t.median_rank == 3
+    assert summarise(ranks, ranks).i2t.median_rank == known
 
 
 def test_folds_are_the_scores_of_their_own_pairs():
@@ -389,33 +314,6 @@ def test_several_captions_an_image_equal_the_mean_over_all_orders_of_the_tied(dr
     assert found.rsum == float(100 * total)
 
 
-def test_five_captions_an_image_equal_the_loop_of_the_field():
-    """Of an image the best rank of its five captions counts; blocks of rows change nothing."""
-    generator = np.random.default_rng(0)
-    images, each = 150, 5
-    similarity = generator.normal(size=(images, images * each)).astype(np.float32)
-    owner = np.arange(images * each) // each
-    similarity[owner, np.arange(images * each)] += 1.5
-    found = recalls(similarity, owner)
-    i2t = [
-        min(
-            int((np.argsort(-row) == caption).argmax())
-            for caption in range(each * i, each * i + each)
-        )
-        for i, row in enumerate(similarity)
-    ]
-    t2i = [int((np.argsort(-similarity[:, j]) == j // each).argmax()) for j in range(images * each)]
-    for cutoff in CUTOFFS:
-        assert found.i2t.recall(cutoff) == 100 * np.mean(np.array(i2t) < cutoff)
-        assert found.t2i.recall(cutoff) == pytest.approx(
-            100 * np.mean(np.array(t2i) < cutoff), abs=1e-12
-        )
-    assert 20 < found.i2t.recall(1) < 95
-    shuffled = generator.permutation(images * each)
-    again = recalls(similarity[:, shuffled], owner[shuffled])
-    assert (again.i2t, again.t2i, again.rsum) == (found.i2t, found.t2i, found.rsum)
-
-
 @given(tied_matrices())
 def test_one_caption_an_image_gives_the_same_figures_to_the_bit(similarity):
     plain, found = recalls(similarity), recalls(similarity, np.arange(len(similarity)))
@@ -426,13 +324,6 @@ def test_one_caption_an_image_gives_the_same_figures_to_the_bit(similarity):
 def test_owners_that_do_not_fit_the_matrix_are_refused(owner):
     with pytest.raises(ValueError, match=r"owners, .* expected one for each of 3 captions"):
         count_ranks(np.zeros((2, 3)), np.array(owner))
-
-
-def test_a_value_that_is_not_finite_is_refused_with_several_captions():
-    similarity = np.zeros((2, 4))
-    similarity[1, 2] = np.nan
-    with pytest.raises(ValueError, match="rows 0 to 1 hold a value that is not finite"):
-        recalls(similarity, np.array([0, 0, 1, 1]))
 
 
 @given(st.data())
@@ -455,10 +346,11 @@ def test_duplicates_of_several_captions_count_as_the_slow_way_says(data):
         (found.i2t, similarity, right),
         (found.t2i, similarity.T, right.T),
     ):
-        slow = [
-            _slow_hits(line, set(np.flatnonzero(mask[row])), 1) for row, line in enumerate(matrix)
-        ]
-        assert way.hits[1] == sum(slow)
+        for cutoff in (1, 5):
+            assert way.hits[cutoff] == sum(
+                _slow_hits(line, set(np.flatnonzero(mask[row])), cutoff)
+                for row, line in enumerate(matrix)
+            )
     i2t, t2i = explained_ties(similarity, images, captions, owner)
     for i, line in enumerate(similarity):
         best = line[owner == i].max()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from leaderboard.core.errors import SubmissionError
-from leaderboard.metrics import Rows, recalls
+from leaderboard.metrics import MatrixBlocks, recalls
 from leaderboard.submission.matrix import open_matrix, recall_file
 from now_builder.errors import FormatError
 
@@ -40,7 +40,7 @@ def test_recalls_are_those_of_the_matrix_in_memory(tmp_path, dtype, each, images
 def test_an_open_matrix_is_rows_of_any_step(tmp_path):
     matrix, owner = write(tmp_path / "m.npy", 11, 5)
     with open_matrix(tmp_path / "m.npy") as rows:
-        assert isinstance(rows, Rows)
+        assert isinstance(rows, MatrixBlocks)
         assert np.array_equal(rows.own(owner), matrix[owner, np.arange(55)])
         for step in (1, 4, 11, 99):
             blocks = list(rows.blocks(step))
