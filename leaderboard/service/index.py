@@ -125,7 +125,7 @@ def _index(engine: Engine, store: Path, *, whole: bool) -> Counts:
             raise FormatError(store, f"no such folder, and the database has {len(rows)} entries")
         results = (store / RESULTS).glob("[!.]*.json")
         files = {path.stem.rpartition("-")[2]: path for path in results}
-        proofs = {name: proof_of(said) for name, said in _said(store).items()}
+        proofs = {name: proof_of(signed) for name, signed in _signatures(store).items()}
         kept = set() if whole else _unchanged(rows, files, store, proofs)
         for name in rows.keys() - kept:
             session.delete(rows[name])
@@ -144,12 +144,8 @@ def _index(engine: Engine, store: Path, *, whole: bool) -> Counts:
     return counts
 
 
-def _said(store: Path) -> dict[str, list[Signature]]:
-    """Return the signatures about each entry.
-
-    Raises:
-        FormatError: If one does not hold.
-    """
+def _signatures(store: Path) -> dict[str, list[Signature]]:
+    """Return the signatures about each entry, all of which hold."""
     chain = read_chain(store)
     refuse_broken(store, chain)
     return signatures_of(chain)

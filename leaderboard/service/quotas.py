@@ -64,7 +64,7 @@ def take(engine: Engine, which: Quota, user_id: int, quotas: Quotas, now: dateti
 
 
 def release_scored(engine: Engine, user_id: int, at: datetime) -> None:
-    """Release the scored submission that was taken at that time: it was refused."""
+    """Release a scored submission that was taken at a time and then refused."""
     of_day = (Usage.user_id == user_id, Usage.day == _day(at), Usage.scored > 0)
     with writing(engine) as session:
         session.execute(update(Usage).where(*of_day).values(scored=Usage.scored - 1))

@@ -167,7 +167,7 @@ def _recall(curve: Curve, k: int) -> str:
 
 
 def rank_chart(name: str, record: RankRecord, labels: tuple[str, str]) -> Chart:
-    """Draw a histogram of the ranks of right candidates; ties count as the middle."""
+    """Draw a histogram of the ranks of right candidates; a tie counts as its middle rank."""
     ways = record.read()
     most = max(len(way.greater) for way in ways)
     edges = [edge for edge in _EDGES if edge < most] + [most]

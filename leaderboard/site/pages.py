@@ -145,7 +145,7 @@ class Site:
         return None
 
     def paths(self) -> list[str]:
-        """List every file of the static site; of comparisons, those that a page links to."""
+        """List every file of the static site, with the comparisons that a page links to."""
         found = ["index.html", "progress.html", "404.html"]
         for name in BOARDS:
             found.append(f"boards/{name}.html")
@@ -287,7 +287,7 @@ class Site:
 
 
 class Cells:
-    """The cells of a board's rows as HTML, less the place; those of entries known before are kept.
+    """The cells of a board's rows as HTML, without the place; known cells are reused.
 
     Attributes:
         rendered: the cells of entries, by all that they show.
@@ -421,7 +421,7 @@ def _neighbours(place: Place) -> list[Row]:
 
 
 def _leaders(board: Board) -> list[tuple[Section, tuple[Row, ...], int, Row | None]]:
-    """Return of two test sections the leading rows, how many more are tied, and chance."""
+    """Return up to two test sections with leading rows, number of further ties, and chance."""
     tests = [part for part in board.sections if part.kind.split == "test"]
     placed = [
         (part, sorted((r for r in part.rows if r.place is not None), key=lambda r: r.place or 0))
